@@ -172,7 +172,7 @@ def run_ours_with_all(case: Case, batches: Callable[[int], Any], fused: bool, st
             graph=False,
             compile=False,
             progress=False,
-            clip=CLIP,
+            max_grad_norm=CLIP,
             ema=DECAY,
             log_every=LOG_EVERY,
             folder=Path(folder) / "run",

@@ -42,12 +42,12 @@ def time_moe(
     from benchmarks import compare_time_moe as bench
     from stoker.errors import OptionError
     from stoker.recipes.time_moe import SIZES
-    from stoker.train.plots import check_picture
+    from stoker.train.plots import check_plot
 
     if size is not None and size not in SIZES:
         raise OptionError(f"--size is {size!r}; expected one of {', '.join(SIZES)}.")
     if out is not None:
-        check_picture(out)
+        check_plot(out)
     plan = bench.Plan.fitting(size=size, length=length, batch_size=batch_size, rounds=rounds)
     if plan.length > plan.shape.max_position:
         raise OptionError(f"--length is {plan.length:,}, but the model has {plan.shape.max_position:,} positions.")
@@ -77,10 +77,10 @@ def tfa(batch_size: int | None, rounds: int, out: str | None, as_json: bool) -> 
     import torch
 
     from benchmarks import compare_tfa as bench
-    from stoker.train.plots import check_picture
+    from stoker.train.plots import check_plot
 
     if out is not None:
-        check_picture(out)
+        check_plot(out)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     plan = {"batch": batch_size or (1024 if device == "cuda" else 256), "rounds": rounds, "device": device}
     lines = list(bench.run(**plan, tell=_tell))  # type: ignore[arg-type]
@@ -92,17 +92,17 @@ def _tell(text: str) -> None:
 
 
 def _show(lines: Sequence[Line], *, bench: str, title: str, plan: dict[str, Any], out: str | None, as_json: bool) -> None:
-    """The table; and the picture and the record, where asked for."""
+    """The table; and the plot and the record, where asked for."""
     from benchmarks import comparison
     from stoker import _disk
-    from stoker.train.plots import save_svg
+    from stoker.train.plots import save_figure
 
     names = ("authors' way", "stoker")
     where = comparison.machine()
     told = f"{plan['rounds']} rounds, one after the other; {where['gpu'] or 'one thread of a CPU'}, torch {where['torch']}"
     record = comparison.as_record(lines, bench=bench, plan=plan, **where)
     if out is not None:
-        save_svg(out, comparison.draw_bars(lines, title=f"{title}: the authors' way and stoker's", names=names, note=told))
+        save_figure(out, comparison.draw_bars(lines, title=f"{title}: the authors' way and stoker's", names=names, note=told))
         _disk.write_file(Path(out).with_suffix(".json"), record.encode(), durable=False)
     if as_json:
         click.echo(record, nl=False)

@@ -94,8 +94,8 @@ def _on_gpu(model: TfaModel, feed: stoker.Feed, steps: int) -> list[float]:
         precision="bf16",
         graph=True,
         compile=True,
-        clip=CLIP,
-        writers=[kept],
+        max_grad_norm=CLIP,
+        loggers=[kept],
         log_every=GPU_WINDOW,
         progress=False,
     ).fit(feed, epochs=-(-steps // len(feed)))

@@ -187,8 +187,8 @@ class Ours:
         kept = Rates()
         self._model.compile(dynamic=False)
         stoker.Trainer(
-            self._model, time_moe_loss, self._optimizer, precision="bf16", graph=True, compile=False, clip=CLIP,
-            writers=[kept], log_every=GPU_WINDOW, device=batches.device, progress=False,
+            self._model, time_moe_loss, self._optimizer, precision="bf16", graph=True, compile=False, max_grad_norm=CLIP,
+            loggers=[kept], log_every=GPU_WINDOW, device=batches.device, progress=False,
         ).fit(batches)  # fmt: skip
         return kept.seconds[-rounds:]
 

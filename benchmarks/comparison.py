@@ -1,4 +1,4 @@
-"""Comparison: two ways to do the same, measured side by side in one interleaved run, as a table, a picture and a record.
+"""Comparison: two ways to do the same, measured side by side in one interleaved run, as a table, a plot and a record.
 
 Ratios are taken pair by pair within a round, so that a neighbour's load hits both sides. The first round is not counted.
 """
@@ -9,12 +9,12 @@ import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 from stoker._clock import now_ns
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from rich.table import Table
 
 GREY, COLOUR = "#9a9a9a", "#0072b2"
@@ -125,47 +125,49 @@ def as_record(lines: Sequence[Line], **told: Any) -> str:
     return json.dumps({**told, "lines": rows}, indent=1) + "\n"
 
 
-def draw_bars(lines: Sequence[Line], *, title: str, names: tuple[str, str], note: str = "") -> str:
-    """The lines as one SVG picture: two bars each, the longer the faster."""
-    height = TOP + ROW * len(lines) + 24
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH:g}" height="{height:g}" viewBox="0 0 {WIDTH:g} {height:g}" '
-        f'font-family="Helvetica, Arial, sans-serif" font-size="12" fill="#222222">',
-        f'<rect width="{WIDTH:g}" height="{height:g}" fill="#ffffff"/>',
-        f'<text x="20" y="30" font-size="17" font-weight="bold">{_text(title)}</text>',
-    ]
+def draw_bars(lines: Sequence[Line], *, title: str, names: tuple[str, str], note: str = "") -> Figure:
+    """The lines as a figure: two bars each, the longer the faster."""
+    from matplotlib.figure import Figure
+
+    from stoker.train.plots import DPI, write_text
+
+    figure = Figure(figsize=(WIDTH / DPI, (TOP + ROW * len(lines) + 24) / DPI), dpi=DPI)
+    write_text(figure, 20, 30, title, fontsize=12, fontweight="bold")
     for number, (name, colour) in enumerate(zip(names, (GREY, COLOUR), strict=True)):
-        x = 20 + number * 160
-        parts.append(f'<rect x="{x}" y="44" width="12" height="12" fill="{colour}"/>')
-        parts.append(f'<text x="{x + 18}" y="54">{_text(name)}</text>')
+        _draw_bar(figure, 20 + number * 160, 44, 12, 12, colour)
+        write_text(figure, 38 + number * 160, 54, name)
     told = f"longer bars are faster; {note}" if note else "longer bars are faster"
-    parts.append(f'<text x="{WIDTH - 20:g}" y="54" text-anchor="end" fill="#666666" font-size="11">{_text(told)}</text>')
+    write_text(figure, WIDTH - 20, 54, told, ha="right", color="#666666", fontsize=8)
     for number, line in enumerate(lines):
-        parts += _bars(line, TOP + number * ROW)
-    return "\n".join([*parts, "</svg>"]) + "\n"
+        _draw_line(figure, line, TOP + number * ROW)
+    return figure
 
 
-def _bars(line: Line, y: float) -> list[str]:
+def _draw_line(figure: Figure, line: Line, y: float) -> None:
+    from stoker.train.plots import write_text
+
     across = WIDTH - LABEL - VALUE - 40
     before, after = statistics.median(line.before), statistics.median(line.after)
     speeds = (before, after) if line.is_rate else (1 / before, 1 / after)
-    parts = [
-        f'<text x="20" y="{y + 18:g}" font-weight="bold">{_text(line.what)}</text>',
-        f'<text x="20" y="{y + 34:g}" fill="#666666" font-size="11">{_text(line.note)}</text>',
-    ]
+    write_text(figure, 20, y + 18, line.what, fontweight="bold")
+    write_text(figure, 20, y + 34, line.note, color="#666666", fontsize=8)
     for number, (value, speed, colour) in enumerate(zip((before, after), speeds, (GREY, COLOUR), strict=True)):
         length = max(1.5, across * speed / max(speeds))
         top = y + 6 + 18 * number
-        times = f"{line.speedup:.3g}x" if number else ""
-        parts.append(f'<rect x="{LABEL:g}" y="{top:g}" width="{length:.1f}" height="14" fill="{colour}"/>')
-        words = f'{shown(value)} {_text(line.unit)}<tspan dx="8" font-weight="bold">{times}</tspan>'
-        parts.append(f'<text x="{LABEL + length + 6:.1f}" y="{top + 11:g}">{words}</text>')
-    return parts
+        times = f"   {line.speedup:.3g}x" if number else ""
+        _draw_bar(figure, LABEL, top, length, 14, colour)
+        write_text(figure, LABEL + length + 6, top + 11, f"{shown(value)} {line.unit}{times}")
 
 
-def _text(text: str) -> str:
-    """Text within XML: names are shown, never obeyed."""
-    return escape(text if text.isprintable() else text.encode("unicode_escape").decode("ascii"))
+def _draw_bar(figure: Figure, x: float, y: float, width: float, height: float, colour: str) -> None:
+    from matplotlib.patches import Rectangle
+
+    from stoker.train.plots import DPI
+
+    whole, tall = figure.get_size_inches() * DPI
+    bar = Rectangle((x / whole, 1 - (y + height) / tall), width / whole, height / tall, color=colour, linewidth=0)
+    bar.set_transform(figure.transFigure)
+    figure.add_artist(bar)
 
 
 def machine(**others: Any) -> Mapping[str, Any]:

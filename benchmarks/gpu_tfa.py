@@ -144,8 +144,8 @@ class Bench:
                 fused=True,
                 graph=True,
                 compile=is_compiled,
-                clip=1.0,
-                writers=[marks],
+                max_grad_norm=1.0,
+                loggers=[marks],
                 log_every=LOGGED,
                 progress=False,
             )

@@ -142,7 +142,7 @@ def small(is_small: bool) -> dict[str, Any]:
                 precision="fp32",
                 graph=name == "graph",
                 compile=False,
-                writers=[kept],
+                loggers=[kept],
                 progress=False,
             )
             # A graph takes longer to capture than an epoch takes with it: many epochs, so that the capture does not count.
@@ -151,7 +151,7 @@ def small(is_small: bool) -> dict[str, Any]:
     model, kept = copy.deepcopy(first), Losses()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     trainer = stoker.Trainer(
-        model, window_loss(criterion), optimizer, compile=False, speed="measured", writers=[kept], progress=False
+        model, window_loss(criterion), optimizer, compile=False, speed="measured", loggers=[kept], progress=False
     )
     result = trainer.fit(feed, epochs=epochs)
     return {
@@ -194,8 +194,8 @@ def tfa(is_small: bool) -> dict[str, Any]:
             fused=True,
             graph=True,
             compile=compiled,
-            clip=1.0,
-            writers=[kept := Losses()],
+            max_grad_norm=1.0,
+            loggers=[kept := Losses()],
             log_every=10,
             progress=False,
         )
@@ -238,7 +238,7 @@ def waits(is_small: bool) -> dict[str, Any]:
                 precision="bf16",
                 graph=graph,
                 compile=False,
-                clip=1.0,
+                max_grad_norm=1.0,
                 ema=0.99,
                 log_every=20,
                 progress=False,

@@ -22,7 +22,7 @@ def loss_of(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
 
 
 def trainer_of(
-    model: TimeMoe, precision: str, *, writers: Iterable[Any] = (), log_every: int = 10, whole: bool = False
+    model: TimeMoe, precision: str, *, loggers: Iterable[Any] = (), log_every: int = 10, whole: bool = False
 ) -> stoker.Trainer:
     """The recipe's steps: layers compiled, the step a graph."""
     if ON_GPU and not whole:
@@ -34,8 +34,8 @@ def trainer_of(
         precision=precision,
         graph=ON_GPU,
         compile=whole,
-        clip=1.0,
-        writers=list(writers),
+        max_grad_norm=1.0,
+        loggers=list(loggers),
         log_every=log_every,
         progress=False,
     )

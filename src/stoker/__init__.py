@@ -58,12 +58,13 @@ _LAZY = {
     "verify": "stoker.store.inspect:verify",
 }
 
-_MODULES = ("diagnose", "encode", "errors", "recipes", "split", "testing", "train")
+_MODULES = ("diagnose", "encode", "errors", "experiment", "recipes", "split", "testing", "train")
 
 if TYPE_CHECKING:
     from stoker import diagnose as diagnose
     from stoker import encode as encode
     from stoker import errors as errors
+    from stoker import experiment as experiment
     from stoker import recipes as recipes
     from stoker import split as split
     from stoker import testing as testing

@@ -1,4 +1,8 @@
-"""Progress of long work: a live bar on a terminal, nothing elsewhere."""
+"""Progress of long work on stderr: a live bar on a terminal, plain lines or nothing elsewhere.
+
+progress            a bar for work in phases, such as packing
+TrainingProgress    a bar for training steps
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,7 @@ def _quiet(phase: str, share: float, count: int) -> None:
 
 @contextlib.contextmanager
 def progress(*, unit: str, enabled: bool = True) -> Iterator[Show]:
-    """A function to report to. The bar shows the phase, its share, a rate in `unit` a second, and the time left."""
+    """A function to report to. The bar shows the phase, its share, a rate in `unit` per second, and the time left."""
     if not enabled or not sys.stderr.isatty():
         yield _quiet
         return
@@ -58,10 +62,8 @@ def progress(*, unit: str, enabled: bool = True) -> Iterator[Show]:
         yield show
 
 
-# Progress of a training, on stderr: a live line on a terminal, elsewhere a plain line now and then.
-#
-# The law: it is told numbers that the host has, so it never waits for the device; called at each step, it draws at most ten times
-# a second, and otherwise costs one look at the clock.
+# Progress of training: it gets numbers that the host has, so it never waits for the device. Called at each step, it draws at most ten
+# times per second, and otherwise costs one reading of the clock.
 
 DRAW_NS = 100_000_000
 LINE_NS = 30_000_000_000
@@ -70,7 +72,7 @@ SMOOTH_SECONDS = 5.0
 
 
 class TrainingProgress:
-    """Shows how far a training is: step, epoch, it/s, loss, the share of time that it waits for data, and the time left.
+    """Shows how far a run is: step, epoch, it/s, loss, the share of time that it waits for data, and the time left.
 
     `total` is the number of all updates, if it is known. Use it as a context, or `close` it.
     """
@@ -97,7 +99,7 @@ class TrainingProgress:
         wait: float | None = None,
         epoch: int | None = None,
     ) -> None:
-        """Say that `step` updates are done. Without `rate` (updates a second) it is measured here.
+        """Say that `step` updates are done. Without `rate` (updates per second) it is measured here.
 
         `wait` is a share of the time, from 0 to 1; `epoch` counts from 0. All are numbers of the host, never tensors.
         """

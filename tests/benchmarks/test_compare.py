@@ -13,6 +13,7 @@ from stoker.errors import OptionError
 
 
 def test_time_moe_is_measured_both_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
     monkeypatch.chdir(tmp_path)
     arguments = ["time-moe", "--length", "48", "--batch-size", "2", "--rounds", "1", "--out", "bench.svg"]
     done = CliRunner().invoke(command, arguments, catch_exceptions=False)
@@ -29,12 +30,13 @@ def test_time_moe_is_measured_both_ways(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("as_json", [False, True])
 def test_tfa_is_shown_as_a_table_or_a_record(tmp_path: Path, as_json: bool) -> None:
+    pytest.importorskip("matplotlib")
     out = tmp_path / "bench.svg"
     arguments = ["tfa", "--rounds", "1", "--batch-size", "8", "--out", str(out), *(["--json"] if as_json else [])]
     done = CliRunner().invoke(command, arguments, catch_exceptions=False)
     assert done.exit_code == 0
     assert json.loads(out.with_suffix(".json").read_text())["bench"] == "tfa"
-    assert out.read_text().startswith("<svg")
+    assert "<svg" in out.read_text()
     assert json.loads(done.stdout)["plan"]["batch"] == 8 if as_json else "labels/s" in done.stdout
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 
+import pytest
 from benchmarks.comparison import Line, as_record, draw_bars, interleave, make_table, shown
 from rich.console import Console
 
@@ -25,7 +26,7 @@ def test_both_ways_take_turns_and_the_first_round_does_not_count() -> None:
     assert [len(side) for side in found] == [2, 2]
 
 
-def test_the_table_the_record_and_the_picture_say_the_same() -> None:
+def test_the_table_and_the_record_say_the_same() -> None:
     console = Console(width=80, record=True, file=io.StringIO())
     console.print(make_table([TIMES, RATES], title="before and after", names=("theirs", "ours")))
     told = console.export_text()
@@ -33,11 +34,13 @@ def test_the_table_the_record_and_the_picture_say_the_same() -> None:
     assert "2.5x" in told
     record = json.loads(as_record([TIMES, RATES], bench="x"))
     assert record["lines"][0]["ratio"] == {"median": 15.0, "min": 10.0, "max": 20.0}
-    picture = draw_bars([TIMES, RATES], title="a & b", names=("theirs", "ours"))
-    assert "a &amp; b" in picture
-    assert "&lt;points&gt;" in picture
-    assert "<points>" not in picture
-    assert "longer bars are faster" in picture
+
+
+def test_the_plot_says_the_same() -> None:
+    pytest.importorskip("matplotlib")
+    figure = draw_bars([TIMES, RATES], title="a & b", names=("theirs", "ours"))
+    found = [text.get_text() for text in figure.texts]
+    assert {"a & b", "<points>", "theirs", "ours", "longer bars are faster", "1 ms   15x", "250 points/s   2.5x"} <= set(found)
 
 
 def test_numbers_are_short() -> None:

@@ -1,4 +1,4 @@
-"""`stoker runs`: a table, a picture, and JSON."""
+"""`stoker runs`: a table, a plot, and JSON."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ def runs(stoker: Stoker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 
 
 def test_runs_are_listed_and_drawn(stoker: Stoker, runs: Path) -> None:
+    pytest.importorskip("matplotlib")
     done = stoker("runs", "--plot", "runs.svg")
     assert (done.code, done.err) == (0, "")
     assert "best val_loss" in done.out
     assert [line.split()[:2] for line in done.out.splitlines()[1:3]] == [["first", "finished"], ["second", "finished"]]
     assert done.out.endswith("plot: runs.svg\n")
-    assert Path("runs.svg").read_text().startswith("<svg")
+    assert "<svg" in Path("runs.svg").read_text()
 
 
 def test_runs_for_programs(stoker: Stoker, runs: Path) -> None:
@@ -42,4 +43,4 @@ def test_runs_for_programs(stoker: Stoker, runs: Path) -> None:
 def test_a_folder_without_runs(stoker: Stoker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert stoker("runs", ".") == Done(0, ". has no runs.\n", "")
-    assert stoker("runs", "gone") == Done(2, "", "stoker: gone is no folder. Give a run, or a folder of runs.\n")
+    assert stoker("runs", "gone") == Done(2, "", "stoker: gone is not a folder. Give a run, or a folder of runs.\n")

@@ -12,8 +12,7 @@ import pytest
 from tests.cli.calling import Done
 from tests.cli.trainings import make_folder
 
-from stoker.cli import train as train_command
-from stoker.experiment.parse import read_config
+from stoker.experiment import load
 from stoker.train.checkpoint import Checkpoint, Checkpoints
 
 Stoker = Callable[..., Done]
@@ -48,8 +47,8 @@ def test_a_run_is_trained_and_told(stoker: Stoker, folder: Path) -> None:
 
 def test_the_effective_configuration_is_kept(stoker: Stoker, folder: Path) -> None:
     assert stoker("train", "c.yaml", "--quiet", "--set", "batch_size=64", "--set", "folder=here").code == 0
-    kept = read_config(folder / "here" / "config.yaml")
-    assert kept == read_config(folder / "c.yaml", assignments=["batch_size=64", "folder=here"])
+    kept = load(folder / "here" / "config.yaml")
+    assert kept == load(folder / "c.yaml", overrides=["batch_size=64", "folder=here"])
     config = json.loads((folder / "here" / "run.json").read_text())["sessions"][0]["config"]
     assert config["data"]["batch_size"] == 64
     assert config["optimizer"]["lr"] == 0.01
@@ -103,7 +102,13 @@ def test_a_learning_rate_may_change_if_that_is_allowed(stoker: Stoker, folder: P
     "sets",
     [
         ("model=gru", "model.width=8"),
-        ("model={name: transformer, width: 8, heads: 2, layers: 1}", "ema=0.9", "clip=1", "accumulate=2", "schedule=cosine"),
+        (
+            "model={name: transformer, width: 8, heads: 2, layers: 1}",
+            "ema=0.9",
+            "max_grad_norm=1",
+            "grad_accum_steps=2",
+            "schedule=cosine",
+        ),
         ("model=mlp", "data.view={name: segments, length: 8, shift: 1}", "loss=huber", "optimizer=sgd", "lr=1e-3"),
         ("target=[up]", "columns=[close]", "data.view={name: windows, length: 8}", "loss=bce", "metrics=[auc, accuracy]"),
         (
@@ -195,8 +200,8 @@ def test_a_folder_with_a_run_is_not_used_again(stoker: Stoker, folder: Path) -> 
     assert stoker("train", "c.yaml", "--quiet", "--set", "epochs=1").code == 0
     done = stoker("train", "c.yaml", "--quiet")
     line = (
-        "stoker: runs/c has a run already. Go on with it (stoker train --resume runs/c), choose another (--set folder=…), "
-        "or replace it (--overwrite).\n"
+        "stoker: runs/c has a run already. Resume it (resume=True), replace it (overwrite=True), or choose another folder "
+        "(train.folder).\n"
     )
     assert done == Done(2, "", line)
     assert stoker("train", "c.yaml", "--quiet", "--overwrite").code == 0
@@ -232,7 +237,7 @@ def test_only_the_first_rank_prints(stoker: Stoker, folder: Path, monkeypatch: p
 
     monkeypatch.setattr(build, "find_ranks", lambda: build.Process(rank=1, world_size=2, local_rank=1))
     assert stoker("train", "c.yaml").out == ""
-    assert train_command.CONFIG_NAME not in [path.name for path in (folder / "runs" / "c").iterdir()]
+    assert "config.yaml" not in [path.name for path in (folder / "runs" / "c").iterdir()]
 
 
 def setup_of(run: Path) -> Any:
@@ -261,7 +266,7 @@ def test_a_faster_setup_is_measured_when_asked(stoker: Stoker, folder: Path) -> 
     done = stoker("train", "c.yaml", "--speed", "measured")
     assert done.code == 0
     assert "choice   no   not measured: 12 updates are over before it has paid off" in done.out
-    assert read_config(folder / "runs" / "c" / "config.yaml").train.speed == "measured"
+    assert load(folder / "runs" / "c" / "config.yaml").train.speed == "measured"
     assert json.loads((folder / "runs" / "c" / "run.json").read_text())["sessions"][0]["trials"][0]["name"] == "choice"
 
 
@@ -323,7 +328,7 @@ def test_a_change_that_no_configuration_says_is_refused_and_can_be_allowed(stoke
         ("optimizer.betas=[0.8, 0.9]", "betas"),
         ("loss=mae", "loss"),
         ("seed=3", "seed"),
-        ("accumulate=2", "accumulate"),
+        ("grad_accum_steps=2", "grad_accum_steps"),
         ("precision=bf16", "precision"),
         ("order=sequential", "data.order"),
         ("split.valid=0.3", "split"),

@@ -12,14 +12,15 @@ from tests.cli.calling import Done, call
 from tests.cli.trainings import make_folder
 from tests.experiment.files import SMALL, read
 
-from stoker.cli.train import _within_memory
 from stoker.errors import ConfigError, OptionError
 from stoker.experiment import parse
+from stoker.experiment.api import within_memory
 from stoker.experiment.config import Config
 from stoker.experiment.parse import known_paths
 
 Stoker = Callable[..., Done]
 
+COUNTS = ("grad_accum_steps", "log_every", "save_every", "keep_checkpoints")
 HUGE = ("9223372036854775807", "9223372036854775808", "99999999999999999999", "1e30")
 ABSURD = (
     *HUGE, "-1", "0", "-0.0", "0.5", "1e-320", "1e308", "-1e308", ".nan", ".inf", "-.inf", "true", "null", "''", '"a\\0b"',
@@ -91,14 +92,14 @@ RUN: list[tuple[str, str]] = [
     *(("train.seed", value) for value in ("9223372036854775808", "-1", "9223372036854775807", "1.5")),
     *(("train.device", value) for value in ("''", "gpu", "cuda:99", "meta", "'a b'", '"a\\0b"', "mps")),
     *(("train.folder", value) for value in ("''", '"a\\0b"', "/proc/nothing", "c.yaml", "'" + "y" * 300 + "'", "/dev/null/x")),
-    *((f"train.{name}", value) for name in ("accumulate", "log_every", "save_every", "keep") for value in (*HUGE[:2], "0")),
-    *(("train.clip", value) for value in ("1e-320", "1e308", "0")),
+    *((f"train.{name}", value) for name in COUNTS for value in (*HUGE[:2], "0")),
+    *(("train.max_grad_norm", value) for value in ("1e-320", "1e308", "0")),
     *(("train.max_seconds", value) for value in ("1e-320", "1e308", "0")),
     *(("train.ema", value) for value in ("1e-320", "0.9999999999999999", "1.0")),
     *(("train.early_stopping.metric", value) for value in ("''", "val_gone", '"\\e[31m"')),
     *(("train.early_stopping.patience", value) for value in ("0", "9223372036854775808")),
     *(("train.metrics", value) for value in ("[mae, mae]", "[auc]", "['']", "mae")),
-    *(("train.writers", value) for value in ("[gone]", "tensorboard", "[null]")),
+    *(("train.loggers", value) for value in ("[gone]", "tensorboard", "[null]")),
 ]  # fmt: skip
 
 
@@ -153,9 +154,9 @@ def test_a_model_that_does_not_fit_into_memory_is_one_line(folder: Path) -> None
 
 
 def test_torch_says_in_several_ways_that_memory_is_not_enough() -> None:
-    with pytest.raises(OptionError, match=r"does not fit into memory \(Storage size"), _within_memory():
+    with pytest.raises(OptionError, match=r"does not fit into memory \(Storage size"), within_memory():
         torch.empty(2**40, 2**40)
-    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"), _within_memory():
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"), within_memory():
         torch.ones(2, 3) @ torch.ones(2, 3)
 
 

@@ -79,7 +79,7 @@ def test_a_yaml_is_verified_without_training(stoker: Stoker, folder: Path) -> No
     ("arguments", "line"),
     [
         (("train", "tfa.yaml", "--set", "epoch=3"), "stoker: --set epoch is not known; did you mean epochs?\n"),
-        (("train", "tfa.yaml", "--set", "T=x"), "stoker: --set: T is the text 'x'; expected "),
+        (("train", "tfa.yaml", "--set", "T=x"), "stoker: --set: T is the string 'x'; expected "),
         (("train", "tfa", "nowhere.yaml"), "stoker: nowhere.yaml does not exist."),
         (("verify", "nowhere.yaml"), "stoker: "),
     ],

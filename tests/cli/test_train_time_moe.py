@@ -35,6 +35,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stoker: Stoker) -> P
 
 
 def test_from_csv_to_a_forecast(stoker: Stoker, folder: Path) -> None:
+    pytest.importorskip("matplotlib")
     done = stoker("train", "time-moe", "--data", "ett.stoker", *QUICK)
     assert (done.code, done.err) == (0, "")
     assert "finished: 4 steps over " in done.out
@@ -70,6 +71,7 @@ def test_a_forecast_for_programs_and_as_csv(stoker: Stoker, folder: Path) -> Non
 
 
 def test_points_that_are_missing_or_have_not_come_do_not_count(stoker: Stoker, folder: Path) -> None:
+    pytest.importorskip("matplotlib")
     time_moe.save_weights(time_moe.TimeMoe(time_moe.SIZES["tiny"]), folder / "official")
     lines = ["a,b", *(f"{'' if i > 94 else i % 7},{'' if i >= 40 else i}" for i in range(100))]
     (folder / "holes.csv").write_text("\n".join(lines) + "\n")
@@ -173,12 +175,12 @@ def test_a_run_that_is_stopped_says_what_was_saved(
         ("forecast gone --data ett.stoker", "stoker: ett.stoker has 4 series: ett.csv:HUFL"),
         ("forecast gone --data ett.stoker --series XY", "stoker: ett.stoker has no series 'XY'; it has ett.csv:HUFL"),
         ("forecast gone --data ett.stoker --series OT --horizon 0", "--horizon is 0; expected an integer from 1."),
-        ("forecast gone --data ett.stoker --series OT --plot f.gif", "stoker: f.gif has the ending '.gif'; expected .svg or .png."),
+        ("forecast gone --data ett.stoker --series OT --plot f.gif", "stoker: f.gif has the suffix '.gif'; expected .svg or .png."),
         ("forecast gone --data ett.stoker --series OT --plot no/f.svg", "stoker: no/f.svg cannot be written: there is no folder"),
         ("forecast gone --data ett.stoker --series OT --csv no/f.csv", "stoker: no/f.csv cannot be written: there is no folder"),
         ("forecast gone --data ett.stoker --series OT --device banana", "stoker: device is 'banana'; expected 'cpu', 'cuda' or"),
         ("train time-moe --data ett.stoker --device banana", "stoker: device is 'banana'; expected 'cpu', 'cuda' or 'cuda:N'"),
-        ("forecast gone --data ett.stoker --score --plot f.svg", "--score is over many forecasts"),
+        ("forecast gone --data ett.stoker --score --csv f.csv", "--score is over many forecasts"),
         ("train time-moe --data ett.stoker --head-weights 1,x", "--head-weights is '1,x'; expected numbers separated by commas"),
         ("train time-moe --data ett.stoker --head-weights 1,2", "stoker: head_weights has 2 numbers; expected 4"),
         ("train time-moe --data ett.stoker --model gone", "stoker: gone/config.json is missing."),

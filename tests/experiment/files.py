@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from stoker.experiment import load
 from stoker.experiment.config import Config
-from stoker.experiment.parse import read_config
 
 SMALL = """\
 data:
@@ -22,4 +22,4 @@ train:
 def read(folder: Path, text: str = SMALL, *assignments: str) -> Config:
     path = folder / "c.yaml"
     path.write_text(text)
-    return read_config(path, assignments=assignments)
+    return load(path, overrides=assignments)

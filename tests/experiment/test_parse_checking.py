@@ -8,7 +8,8 @@ import pytest
 from tests.experiment.files import SMALL, read
 
 from stoker.errors import ConfigError
-from stoker.experiment.config import AdamW, ConstantRate, CosineRate, Gru, LinearRate, Mse, Own, Transformer
+from stoker.experiment.config import AdamW, Gru, Mse, Own, Transformer
+from stoker.train.schedule import Constant, Cosine, Linear
 
 
 def test_what_is_not_said_has_its_default(tmp_path: Path) -> None:
@@ -17,7 +18,7 @@ def test_what_is_not_said_has_its_default(tmp_path: Path) -> None:
     assert config.model == Transformer()
     assert config.loss == Mse()
     assert config.optimizer == AdamW(lr=1e-3)
-    assert config.schedule == ConstantRate()
+    assert config.schedule == Constant()
     assert config.train.epochs == 3
     assert config.split is None
 
@@ -34,31 +35,31 @@ def test_what_is_not_said_has_its_default(tmp_path: Path) -> None:
             "c.yaml:7: zebra is not known; expected one of data, split, model, loss, optimizer, schedule, train.",
         ),
         ("model: transformer", "model: linear\nloss: {name: mse, a: 1}", "c.yaml:6: loss.a is not known; nothing can be set here."),
-        ("1e-3", "high", "c.yaml:6: optimizer.lr is the text 'high'; expected a number from 0."),
+        ("1e-3", "high", "c.yaml:6: optimizer.lr is the string 'high'; expected a number from 0."),
         ("1e-3", "-1e-3", "c.yaml:6: optimizer.lr is -0.001; expected a number from 0."),
         ("1e-3", ".inf", "c.yaml:6: optimizer.lr is inf; expected a number from 0 that is finite."),
         ("1e-3", ".nan", "c.yaml:6: optimizer.lr is nan; expected a number from 0 that is finite."),
         ("1e-3", "1e999", "c.yaml:6: optimizer.lr is inf; expected a number from 0 that is finite."),
         ("1e-3", "true", "c.yaml:6: optimizer.lr is true; expected a number from 0."),
         ("1e-3", "", "c.yaml:6: optimizer.lr is nothing; expected a number from 0."),
-        ("256", "2.5", "c.yaml:4: data.batch_size is 2.5; expected a whole number from 1."),
-        ("256", "0", "c.yaml:4: data.batch_size is 0; expected a whole number from 1."),
-        ("256", "[1]", "c.yaml:4: data.batch_size is the list [1]; expected a whole number from 1."),
+        ("256", "2.5", "c.yaml:4: data.batch_size is 2.5; expected an integer from 1."),
+        ("256", "0", "c.yaml:4: data.batch_size is 0; expected an integer from 1."),
+        ("256", "[1]", "c.yaml:4: data.batch_size is the list [1]; expected an integer from 1."),
         (
             "transformer",
             "transfomer",
-            "c.yaml:5: model.name is the text 'transfomer'; expected one of transformer, gru, mlp, linear, own",
+            "c.yaml:5: model.name is the string 'transfomer'; expected one of transformer, gru, mlp, linear, own",
         ),
         ("transformer", "{width: 3}", "c.yaml:5: model.name is missing; expected one of transformer, gru, mlp, linear, own."),
         ("transformer", "[1]", "c.yaml:5: model is the list [1]; expected a name: transformer, gru, mlp, linear, own."),
-        ("store: prices.stoker", "columns: null", "c.yaml:1: data.store is missing; expected a text."),
+        ("store: prices.stoker", "columns: null", "c.yaml:1: data.store is missing; expected a string."),
         (
             "epochs: 3",
             "precision: fp31",
-            "c.yaml:8: train.precision is the text 'fp31'; expected one of auto, bf16, fp16, fp32, tf32",
+            "c.yaml:8: train.precision is the string 'fp31'; expected one of auto, bf16, fp16, fp32, tf32",
         ),
-        ("epochs: 3", "compile: on", "c.yaml:8: train.compile is the text 'on'; expected true or false or auto."),
-        ("epochs: 3", "ema: 1.0", "c.yaml:8: train.ema is 1.0; expected a number above 0 below 1 or null."),
+        ("epochs: 3", "compile: on", "c.yaml:8: train.compile is the string 'on'; expected true or false or auto."),
+        ("epochs: 3", "ema: 1.0", "c.yaml:8: train.ema is 1.0; expected a number from 0 below 1 or null."),
         ("epochs: 3", "metrics: [mae, mad]", "c.yaml:8: train.metrics is the list ['mae', 'mad']; expected a list, each one of"),
         (
             "{lr: 1e-3}",
@@ -83,8 +84,8 @@ def test_the_nearest_name_is_told(tmp_path: Path) -> None:
 
 def test_a_choice_may_be_a_name_alone(tmp_path: Path) -> None:
     assert read(tmp_path, SMALL.replace("transformer", "gru")).model == Gru()
-    assert read(tmp_path, SMALL + "schedule: cosine\n").schedule == CosineRate()
-    assert read(tmp_path, SMALL + "schedule: {name: linear, warmup: 0.1}\n").schedule == LinearRate(warmup=0.1)
+    assert read(tmp_path, SMALL + "schedule: cosine\n").schedule == Cosine()
+    assert read(tmp_path, SMALL + "schedule: {name: linear, warmup: 0.1}\n").schedule == Linear(warmup=0.1)
 
 
 @pytest.mark.parametrize("text", ["mine.py:make", "{name: 'mine.py:make'}", "{name: own, function: 'mine.py:make'}"])
@@ -102,5 +103,5 @@ def test_options_of_a_function_may_be_anything_finite(tmp_path: Path) -> None:
 def test_a_warm_up_is_updates_or_a_share(tmp_path: Path) -> None:
     assert type(read(tmp_path, SMALL, "schedule=cosine", "warmup=100").schedule.warmup) is int  # type: ignore[union-attr]
     assert type(read(tmp_path, SMALL, "schedule=cosine", "warmup=0.5").schedule.warmup) is float  # type: ignore[union-attr]
-    with pytest.raises(ConfigError, match="expected a whole number from 0 or a number from 0 up to 1"):
+    with pytest.raises(ConfigError, match="expected an integer from 0 or a number from 0 up to 1"):
         read(tmp_path, SMALL, "schedule=cosine", "warmup=1.5")

@@ -19,9 +19,9 @@ def test_the_end_of_a_path_is_enough(tmp_path: Path) -> None:
 
 
 def test_values_are_typed_like_the_file(tmp_path: Path) -> None:
-    config = read(tmp_path, SMALL, "columns=[open, '1e-3']", "clip=1", "graph=false", "ema=null")
+    config = read(tmp_path, SMALL, "columns=[open, '1e-3']", "max_grad_norm=1", "graph=false", "ema=null")
     assert config.data.columns == ["open", "1e-3"]
-    assert config.train.clip == 1
+    assert config.train.max_grad_norm == 1
     assert config.train.graph is False
 
 
@@ -40,14 +40,14 @@ def test_later_ones_win(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("assignment", "message"),
     [
-        ("batch_size", "--set is 'batch_size'; expected NAME=VALUE, such as --set batch_size=512."),
-        ("batchsize=3", "--set batchsize is not known; did you mean data.batch_size?"),
-        ("weight_decy=3", "--set weight_decy is not known; did you mean optimizer.weight_decay?"),
-        ("qqqqqq=3", "--set qqqqqq is not known; `stoker train --fields` shows all."),
-        ("horizon=3", "--set horizon could be data.view.horizon or split.horizon. Write it in full."),
-        ("batch_size=many", "--set: data.batch_size is the text 'many'; expected a whole number from 1."),
-        ("batch_size=[", "--set batch_size:1 is not YAML"),
-        ("model.wdth=3", "--set model.wdth is not known; did you mean model.width?"),
+        ("batch_size", "overrides is 'batch_size'; expected NAME=VALUE, such as batch_size=512."),
+        ("batchsize=3", "overrides batchsize is not known; did you mean data.batch_size?"),
+        ("weight_decy=3", "overrides weight_decy is not known; did you mean optimizer.weight_decay?"),
+        ("qqqqqq=3", "overrides qqqqqq is not known; `stoker train --fields` shows all."),
+        ("horizon=3", "overrides horizon could be data.view.horizon or split.horizon. Write it in full."),
+        ("batch_size=many", "overrides: data.batch_size is the string 'many'; expected an integer from 1."),
+        ("batch_size=[", "overrides batch_size:1 is not YAML"),
+        ("model.wdth=3", "overrides model.wdth is not known; did you mean model.width?"),
         ("model=gru", ""),
     ],
 )

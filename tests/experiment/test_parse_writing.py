@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from msgspec.inspect import StructType, type_info
 from tests.experiment.files import SMALL, read
 
+from stoker.experiment import load
 from stoker.experiment.config import Config, Own
-from stoker.experiment.parse import docstrings, explain, known_fields, read_config, to_tree, to_yaml
+from stoker.experiment.parse import docstrings, explain, known_fields, to_tree, to_yaml
 
 TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
 VALUES = st.recursive(
@@ -31,7 +32,7 @@ def test_all_values_come_back(options: dict[str, object], store: str) -> None:
         config = msgspec.structs.replace(small, data=data, model=Own(function="a.py:f", options=options))
         path = Path(folder) / "again.yaml"
         path.write_bytes(to_yaml(config))
-        again = read_config(path)
+        again = load(path)
     assert to_tree(again) == to_tree(config)
 
 
@@ -39,7 +40,7 @@ def test_texts_that_look_like_numbers_are_quoted(tmp_path: Path) -> None:
     config = read(tmp_path, SMALL, "columns=['1e-3', 'null', 'true', '12', 'no']")
     path = tmp_path / "again.yaml"
     path.write_bytes(to_yaml(config))
-    assert read_config(path).data.columns == ["1e-3", "null", "true", "12", "no"]
+    assert load(path).data.columns == ["1e-3", "null", "true", "12", "no"]
     assert b'"1e-3"' in path.read_bytes()
 
 
@@ -57,17 +58,17 @@ def test_the_manual_names_every_field() -> None:
 
 
 FROZEN = """\
-data.batch_size data.columns data.dtype data.normalize data.order data.order.block data.order.pool data.order.window data.residency
-data.scale data.store data.target data.threads data.view data.view.buckets data.view.end data.view.horizon data.view.length
-data.view.max_length data.view.shift data.view.stride data.view.tail loss loss.classes loss.delta loss.function loss.options
-loss.positive_weight loss.quantiles loss.smoothing model model.causal model.dropout model.function model.heads model.hidden
-model.layers model.options model.width optimizer optimizer.alpha optimizer.betas optimizer.eps optimizer.lr optimizer.momentum
-optimizer.nesterov optimizer.weight_decay schedule schedule.end schedule.every schedule.factor schedule.start schedule.warmup split
-split.by split.embargo split.horizon split.test split.time split.valid split.warm_up train train.accumulate train.clip train.compile
-train.device train.early_stopping train.early_stopping.metric train.early_stopping.min_delta train.early_stopping.mode
-train.early_stopping.patience train.ema train.epochs train.folder train.fused train.graph train.guard train.keep train.log_every
-train.max_seconds train.metrics train.precision train.ranks train.recompute train.save_every train.seed train.setup train.speed
-train.writers data
+data.batch_size data.columns data.dtype data.normalize data.order data.order.block data.order.pool data.order.window
+data.residency data.scale data.store data.target data.threads data.view data.view.buckets data.view.end data.view.horizon
+data.view.length data.view.max_length data.view.shift data.view.stride data.view.tail loss loss.classes loss.delta loss.function
+loss.options loss.positive_weight loss.quantiles loss.smoothing model model.causal model.dropout model.function model.heads
+model.hidden model.layers model.options model.width optimizer optimizer.alpha optimizer.betas optimizer.eps optimizer.lr
+optimizer.momentum optimizer.nesterov optimizer.weight_decay schedule schedule.end schedule.every schedule.factor schedule.start
+schedule.warmup split split.by split.embargo split.horizon split.test split.time split.valid split.warm_up train
+train.activation_checkpointing train.compile train.device train.early_stopping train.early_stopping.metric
+train.early_stopping.min_delta train.early_stopping.mode train.early_stopping.patience train.ema train.epochs train.folder
+train.fused train.grad_accum_steps train.graph train.guard train.keep_checkpoints train.log_every train.loggers train.max_grad_norm
+train.max_seconds train.metrics train.parallel train.precision train.save_every train.seed train.setup train.speed data
 """
 
 

@@ -63,7 +63,7 @@ def train(
     store = make_store()
     feed = stoker.Feed(store, stoker.Windows(8, horizon=1), batch_size=32, order=stoker.Shuffle(7))
     valid = stoker.Feed(store, stoker.Windows(8, stride=4, horizon=1), batch_size=32)
-    given = {"accumulate": 2, "clip": 1.0, "ema": 0.9, "schedule": Cosine(warmup=2), "log_every": 2, **options}
+    given = {"grad_accum_steps": 2, "max_grad_norm": 1.0, "ema": 0.9, "schedule": Cosine(warmup=2), "log_every": 2, **options}
     trainer = trainer_of(
         model,
         loss,

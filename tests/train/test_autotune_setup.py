@@ -388,7 +388,7 @@ def train(folder: str | None, *, kill_at: int | None = None, kill: Callable[[], 
     loss = stoker.train.supervised(nn.MSELoss(), x="x", y="x_target")
     stop_at_call(model, None if kill_at is None else kill_at - 1, kill)
     feed = stoker.Feed(make_store(), stoker.Windows(8, horizon=1), batch_size=16, order=stoker.Shuffle(7))
-    trainer = trainer_of(model, loss, folder=folder, save_every=60, clip=1.0, **options)
+    trainer = trainer_of(model, loss, folder=folder, save_every=60, max_grad_norm=1.0, **options)
     result = trainer.fit(feed, epochs=30, resume=resume)
     return {"setup": asdict(result.setup), "bits": bits(dict(model.state_dict())), "step": result.step}
 

@@ -147,7 +147,7 @@ def test_what_would_let_ranks_wait_forever_is_refused_on_all(kind: str, reports:
     assert "holds a run already" in first[1]
     assert second[1] == f"TrainError: rank 0 has stopped: {first[1]}"
     assert "the shapes of the model's weights" in first[2]
-    assert first[3] == second[3] == "OptionError: ranks is 'all'; expected one of auto, ddp, fsdp."
+    assert first[3] == second[3] == "OptionError: parallel is 'all'; expected one of 'auto', 'ddp', 'fsdp'."
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -198,8 +198,8 @@ CHANGES: dict[str, tuple[Case, str]] = {
     "encode": (replace(BASE, feed=(("transform", halved),)), "data.encode"),
     "valid gone": (replace(BASE, has_valid=False), "valid: "),
     "valid view": (replace(BASE, valid_view=stoker.Windows(8, stride=5, horizon=1)), "valid.view.stride: 4 saved, 5 now"),
-    "accumulate": (replace(BASE, trainer=(("accumulate", 2),)), "config.accumulate: 1 saved, 2 now"),
-    "clip": (replace(BASE, trainer=(("clip", 1.0),)), "config.clip: None saved, 1.0 now"),
+    "accumulate": (replace(BASE, trainer=(("grad_accum_steps", 2),)), "config.accumulate: 1 saved, 2 now"),
+    "clip": (replace(BASE, trainer=(("max_grad_norm", 1.0),)), "config.clip: None saved, 1.0 now"),
     "ema": (replace(BASE, trainer=(("ema", 0.9),)), "config.ema: None saved, 0.9 now"),
     "guard": (replace(BASE, trainer=(("guard", "skip"),)), "config.guard: 'stop' saved, 'skip' now"),
     "schedule": (replace(BASE, trainer=(("schedule", quicker),)), "config.schedule: None saved, 'a function' now"),
@@ -244,7 +244,7 @@ def test_what_does_not_change_the_run_is_not_compared(begun: Path) -> None:
         replace(BASE, feed=(("threads", 2),)),
         replace(BASE, feed=(("residency", "host"),)),
         replace(BASE, trainer=(("log_every", 7),)),
-        replace(BASE, trainer=(("keep", 3),)),
+        replace(BASE, trainer=(("keep_checkpoints", 3),)),
     ):
         same.fit(begun, resume=True, seed=7)
 

@@ -63,19 +63,11 @@ def fit_in_graphs(trainer: Any, batches: Any, *, epochs: int = 1) -> Any:
     """What `Trainer.fit` does with a graph, which needs a GPU there."""
     trainer.setup = Setup(fused=True, graph=True)
     stream = Stream(batches, trainer.device)
-    with Engine(trainer, stream, total_updates=None) as engine, Signals() as signals:
+    parts = trainer._parts
+    with Engine(parts, stream, total_updates=None) as engine, Signals() as signals:
         work = engine.work(trainer.setup)
-        fit = Fit(
-            trainer,
-            work,
-            engine.readout,
-            stream,
-            epochs=epochs,
-            rate=engine.rate,
-            checkpoints=None,
-            log=Log(trainer.writers, TrainingProgress(None, enabled=False)),
-            signals=signals,
-        )
+        log = Log(trainer.loggers, TrainingProgress(None, enabled=False))
+        fit = Fit(parts, engine, work, stream, setup=trainer.setup, epochs=epochs, log=log, signals=signals)
         fit.run()
     return work
 
@@ -87,9 +79,9 @@ def test_replays_are_eager_steps(stand_in: list[int], accumulate: int, ema: floa
     batches = [*pairs(10), *pairs(1, rows=5, seed=3)]
     eager, replayed = network(dropout=0.3), network(dropout=0.3)
     torch.manual_seed(1)
-    trainer_of(eager, accumulate=accumulate, clip=1.0, ema=ema).fit(batches, epochs=3)
+    trainer_of(eager, grad_accum_steps=accumulate, max_grad_norm=1.0, ema=ema).fit(batches, epochs=3)
     torch.manual_seed(1)
-    trainer = trainer_of(replayed, accumulate=accumulate, clip=1.0, ema=ema, schedule=None)
+    trainer = trainer_of(replayed, grad_accum_steps=accumulate, max_grad_norm=1.0, ema=ema, schedule=None)
     work = fit_in_graphs(trainer, batches, epochs=3)
     assert work.num_shapes == 2
     for a, b in zip(eager.parameters(), replayed.parameters(), strict=True):
@@ -161,10 +153,10 @@ def test_statistics_that_overflow_hold_back_the_update_of_a_graph(stand_in: list
 
 
 @pytest.mark.parametrize("norm", [False, True])
-@pytest.mark.parametrize("options", [{}, {"clip": 1.0, "ema": 0.9}, {"accumulate": 2, "guard": "skip"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"max_grad_norm": 1.0, "ema": 0.9}, {"grad_accum_steps": 2, "guard": "skip"}], ids=str)
 def test_the_host_never_waits_between_windows(stand_in: list[int], options: dict[str, Any], norm: bool) -> None:
     """Structural: no number of a tensor is asked for in any step. On a CPU the readout may ask, as nobody has to wait there."""
-    if norm and "accumulate" in options:
+    if norm and "grad_accum_steps" in options:
         pytest.skip("a graph of each micro-batch is refused where there are running statistics")
     seen: list[int] = []
     model = network(norm=norm)

@@ -75,7 +75,7 @@ def test_ctrl_c_is_not_taken_for_a_failure() -> None:
 
 @pytest.mark.parametrize("thing", ["tensorboard", TensorBoard, object()])
 def test_what_is_no_writer_is_refused(thing: Any) -> None:
-    with pytest.raises(OptionError, match=r"writers holds .*; expected what has write\(step, values\)"):
+    with pytest.raises(OptionError, match=r"loggers holds .*; expected what has write\(step, values\)"):
         Writers([thing])
 
 

@@ -91,7 +91,7 @@ def test_what_is_left_out_of_a_checkpoint_is_seen(
 ) -> None:
     """Negative control: a resume that forgets random numbers, or where the feed was."""
     if lost == "random":
-        monkeypatch.setattr(fit_module.rng, "restore", lambda state: torch.manual_seed(99))
+        monkeypatch.setattr(fit_module.state_dict, "restore", lambda state: torch.manual_seed(99))
     else:
         monkeypatch.setattr("stoker.train.stream.Stream.resume", lambda self, state, taken: None)
     with pytest.raises(Crash):
@@ -122,7 +122,7 @@ def test_an_iterable_without_a_state_is_resumed_by_leaving_out_what_was_seen(tmp
 def test_another_configuration_is_refused_unless_allowed(tmp_path: Path) -> None:
     train(tmp_path / "run", epochs=1)
     with pytest.raises(CheckpointInvalidError, match=r"config\.clip: 1\.0 saved, 0\.5 now"):
-        train(tmp_path / "run", clip=0.5, resume=True)
+        train(tmp_path / "run", max_grad_norm=0.5, resume=True)
 
 
 def test_another_feed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,7 +126,7 @@ def test_a_run_without_numbers_is_listed(tmp_path: Path) -> None:
 
 
 def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="is no folder"):
+    with pytest.raises(OptionError, match="is not a folder"):
         collect(tmp_path / "missing")
     assert collect(tmp_path) == []
 

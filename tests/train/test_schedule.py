@@ -11,7 +11,7 @@ import torch
 from torch.optim import lr_scheduler
 
 from stoker.errors import OptionError
-from stoker.train.schedule import Constant, Cosine, Inverse, Linear, OneCycle, Schedule, Steps, as_schedule
+from stoker.train.schedule import Constant, Cosine, Inverse, Linear, OneCycle, Schedule, StepDecay, as_schedule
 
 TOTAL = 100
 
@@ -58,7 +58,7 @@ TWINS: dict[str, tuple[Schedule, Callable[[torch.optim.Optimizer], Any]]] = {
             o, max_lr=1.0, total_steps=TOTAL, pct_start=0.456, div_factor=2, final_div_factor=500, cycle_momentum=False
         ),
     ),
-    "steps": (Steps(every=30, factor=0.5), lambda o: lr_scheduler.StepLR(o, step_size=30, gamma=0.5)),
+    "steps": (StepDecay(every=30, factor=0.5), lambda o: lr_scheduler.StepLR(o, step_size=30, gamma=0.5)),
     "inverse": (
         Inverse(warmup=9),
         lambda o: lr_scheduler.LambdaLR(o, lambda step: min((step + 1) / 10, math.sqrt(10 / (step + 1)))),
@@ -90,12 +90,12 @@ def test_the_first_update_of_a_warm_up_is_not_lost() -> None:
     assert Linear(warmup=10)(10, 100) == 1.0
 
 
-@pytest.mark.parametrize("schedule", [Constant(), Steps(every=10), Inverse(warmup=5), Constant(warmup=3)])
+@pytest.mark.parametrize("schedule", [Constant(), StepDecay(every=10), Inverse(warmup=5), Constant(warmup=3)])
 def test_some_need_no_total(schedule: Schedule) -> None:
     assert schedule(3, None) > 0
 
 
-@pytest.mark.parametrize("schedule", [Linear(), Cosine(), OneCycle(), Constant(warmup=0.1), Steps(every=0.5)])
+@pytest.mark.parametrize("schedule", [Linear(), Cosine(), OneCycle(), Constant(warmup=0.1), StepDecay(every=0.5)])
 def test_others_say_that_they_need_it(schedule: Schedule) -> None:
     with pytest.raises(OptionError, match=f"{type(schedule).__name__} needs the number of all updates"):
         schedule(3, None)
@@ -108,8 +108,8 @@ def test_others_say_that_they_need_it(schedule: Schedule) -> None:
         (Linear, {"warmup": 1.5}),
         (Linear, {"end": -0.1}),
         (Cosine, {"end": math.nan}),
-        (Steps, {"every": 0}),
-        (Steps, {"every": 5, "factor": math.inf}),
+        (StepDecay, {"every": 0}),
+        (StepDecay, {"every": 5, "factor": math.inf}),
         (OneCycle, {"start": "low"}),
         (Constant, {"warmup": True}),
         (Inverse, {"warmup": math.nan}),

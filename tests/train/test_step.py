@@ -30,7 +30,7 @@ def test_equals_the_plain_loop_bit_for_bit(make: Any, clip: float | None) -> Non
     plain_loop(plain, make(plain), pairs(), epochs=3, clip=clip)
     torch.manual_seed(0)
     ours = network(norm=True, dropout=0.2)
-    trainer_of(ours, optimizer=make(ours), clip=clip).fit(pairs(), epochs=3)
+    trainer_of(ours, optimizer=make(ours), max_grad_norm=clip).fit(pairs(), epochs=3)
     assert same_weights(ours, plain)
 
 
@@ -40,7 +40,7 @@ def test_unequal_micro_batches_make_the_update_of_all_their_samples() -> None:
     whole = [(torch.cat([x for x, _ in parts[:3]]), torch.cat([y for _, y in parts[:3]])), parts[3]]
     ours, plain = network(), network()
     plain_loop(plain, torch.optim.SGD(plain.parameters(), lr=0.1), whole, epochs=3)
-    trainer_of(ours, optimizer=torch.optim.SGD(ours.parameters(), lr=0.1, fused=False), accumulate=3).fit(parts, epochs=3)
+    trainer_of(ours, optimizer=torch.optim.SGD(ours.parameters(), lr=0.1, fused=False), grad_accum_steps=3).fit(parts, epochs=3)
     for a, b in zip(ours.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(a, b)
 
@@ -55,7 +55,7 @@ def test_a_left_over_micro_batch_never_leaks_into_the_next_epoch() -> None:
             for x, y in group:
                 (nn.functional.mse_loss(twin(x), y) / len(group)).backward()
             optimizer.step()
-    result = trainer_of(ours, optimizer=torch.optim.SGD(ours.parameters(), lr=0.1, fused=False), accumulate=2).fit(
+    result = trainer_of(ours, optimizer=torch.optim.SGD(ours.parameters(), lr=0.1, fused=False), grad_accum_steps=2).fit(
         batches, epochs=2
     )
     assert result.step == 6
@@ -112,8 +112,8 @@ def poisoned(place: str, at: int) -> Any:
 def test_nothing_that_is_not_finite_reaches_the_weights(place: str, fused: bool, accumulate: int) -> None:
     """The run stops with the weights, statistics and average of the last good update."""
     good, ours = network(norm=True), network(norm=True)
-    trainer_of(good, optimizer=adamw(good, fused=fused), accumulate=accumulate).fit(pairs()[: 3 * accumulate])
-    trainer = trainer_of(ours, poisoned(place, 3 * accumulate), adamw(ours, fused=fused), accumulate=accumulate, ema=0.9)
+    trainer_of(good, optimizer=adamw(good, fused=fused), grad_accum_steps=accumulate).fit(pairs()[: 3 * accumulate])
+    trainer = trainer_of(ours, poisoned(place, 3 * accumulate), adamw(ours, fused=fused), grad_accum_steps=accumulate, ema=0.9)
     with pytest.raises(NonFiniteError, match=r"at update 3 of epoch 0 \(batch.* 3|6.*weights are those before it"):
         trainer.fit(pairs())
     assert same_weights(good, ours)
@@ -166,10 +166,10 @@ def with_a_large_value(at: int, value: float) -> list[Any]:
 def test_statistics_that_overflow_hold_back_the_update(fused: bool, accumulate: int) -> None:
     """A finite 1e25 has an infinite variance, while the loss of a normalised value stays finite."""
     good, ours = network(norm=True), network(norm=True)
-    trainer_of(good, optimizer=adamw(good, fused=fused), accumulate=accumulate).fit(pairs()[: 3 * accumulate])
+    trainer_of(good, optimizer=adamw(good, fused=fused), grad_accum_steps=accumulate).fit(pairs()[: 3 * accumulate])
     batches = with_a_large_value(3 * accumulate, 1e25)
     with pytest.raises(NonFiniteError, match=r"a gradient or a buffer of the model .* is not finite at update 3"):
-        trainer_of(ours, optimizer=adamw(ours, fused=fused), accumulate=accumulate).fit(batches)
+        trainer_of(ours, optimizer=adamw(ours, fused=fused), grad_accum_steps=accumulate).fit(batches)
     assert same_weights(good, ours)
 
 
@@ -219,7 +219,7 @@ def test_negative_control_without_the_check_of_buffers_statistics_are_lost(monke
 
 def test_bad_updates_are_skipped_where_that_is_asked_for() -> None:
     ours, kept = network(norm=True), Kept()
-    trainer = trainer_of(ours, poisoned("data", 3), guard="skip", writers=[kept])
+    trainer = trainer_of(ours, poisoned("data", 3), guard="skip", loggers=[kept])
     with pytest.warns(UserWarning, match="at update 3 of epoch 0 .* The update was skipped"):
         result = trainer.fit(pairs())
     assert (result.step, result.skipped) == (12, 1)
@@ -250,5 +250,5 @@ def test_further_scalars_of_the_loss_are_logged() -> None:
         return {"loss": nn.functional.mse_loss(prediction, batch[1]), "mae": nn.functional.l1_loss(prediction, batch[1])}
 
     kept = Kept()
-    trainer_of(network(), loss, writers=[kept], log_every=4).fit(pairs())
+    trainer_of(network(), loss, loggers=[kept], log_every=4).fit(pairs())
     assert [step for step, values in kept.lines if "mae" in values] == [4, 8, 12]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -16,12 +18,13 @@ import stoker
 from stoker.errors import NonFiniteError, OptionError, StokerError, TrainError
 from stoker.train.metrics import MAE
 from stoker.train.schedule import EarlyStopping
+from stoker.train.settings import Settings
 from stoker.train.trainer import Trainer
 
 
 def test_trains_validates_and_tells() -> None:
     kept, model = Kept(), network()
-    trainer = trainer_of(model, writers=[kept], log_every=5, clip=1.0)
+    trainer = trainer_of(model, loggers=[kept], log_every=5, max_grad_norm=1.0)
     before = trainer.evaluate(pairs(4, seed=9))["loss"]
     result = trainer.fit(pairs(), valid=pairs(4, seed=9), epochs=4)
     assert (result.stopped, result.step, result.epoch) == ("finished", 48, 4)
@@ -91,7 +94,7 @@ def test_a_schedule_moves_the_rate_of_each_group() -> None:
         seen.append((optimizer.param_groups[0]["lr"], optimizer.param_groups[1]["lr"]))
         return 0 * nn.functional.mse_loss(model(batch[0]), batch[1])
 
-    trainer_of(model, loss, optimizer, schedule=lambda step, total: step / total, writers=[kept], log_every=6).fit(pairs())
+    trainer_of(model, loss, optimizer, schedule=lambda step, total: step / total, loggers=[kept], log_every=6).fit(pairs())
     assert seen == [(k / 12, 0.5 * (k / 12)) for k in range(12)]
     assert [values["lr"] for _, values in kept.lines if "lr" in values] == [5 / 12, 11 / 12]
     assert [group["lr"] for group in optimizer.param_groups] == [1.0, 0.5], "the optimizer is given back as it was"
@@ -114,11 +117,11 @@ def test_recomputed_activations_change_nothing() -> None:
 
     plain, saving = model(), model()
     trainer_of(plain).fit(pairs())
-    trainer_of(saving, recompute=True).fit(pairs())
+    trainer_of(saving, activation_checkpointing=True).fit(pairs())
     assert same_weights(plain, saving)
     assert all("forward" not in vars(layer) for layer in saving), "the model is given back as it was"
-    with pytest.raises(OptionError, match="recompute=True needs layers that repeat"):
-        trainer_of(network(), recompute=True).fit(pairs())
+    with pytest.raises(OptionError, match="activation_checkpointing=True needs layers that repeat"):
+        trainer_of(network(), activation_checkpointing=True).fit(pairs())
 
 
 def test_measured_choices_are_told_and_leave_no_trace(capsys: pytest.CaptureFixture[str]) -> None:
@@ -180,18 +183,18 @@ def test_the_guard_names_series_and_step(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"precision": "fp64"}, "precision is 'fp64'; expected one of auto, fp32, tf32, bf16, fp16"),
+        ({"precision": "fp64"}, "precision is 'fp64'; expected one of 'auto', 'bf16', 'fp16', 'fp32', 'tf32'"),
         ({"precision": "fp16"}, "precision 'fp16' needs a GPU"),
         ({"graph": True}, "graph=True needs a GPU"),
         ({"fused": 1}, "fused is 1; expected True, False, or None"),
-        ({"speed": "fast"}, "speed is 'fast'; expected 'exact' or 'measured'"),
+        ({"speed": "fast"}, "speed is 'fast'; expected one of 'exact', 'measured'"),
         ({"speed": "measured", "setup": "runs/x"}, "Pass one of the two"),
-        ({"graph": 1.5}, "graph is 1.5; expected True, False or 'auto'"),
-        ({"accumulate": 0}, "accumulate is 0; expected a whole number of at least 1"),
-        ({"clip": -1.0}, "clip is -1.0; expected a number above 0"),
-        ({"clip": math.inf}, "clip is inf"),
+        ({"graph": 1.5}, "graph is 1.5; expected True, False, or 'auto'"),
+        ({"grad_accum_steps": 0}, "grad_accum_steps is 0; expected an integer from 1"),
+        ({"max_grad_norm": -1.0}, "max_grad_norm is -1.0; expected a number above 0"),
+        ({"max_grad_norm": math.inf}, "max_grad_norm is inf"),
         ({"ema": 1.0}, "ema is 1.0"),
-        ({"guard": "warn"}, "guard is 'warn'; expected 'stop' or 'skip'"),
+        ({"guard": "warn"}, "guard is 'warn'; expected one of 'skip', 'stop'"),
         ({"max_seconds": 0}, "max_seconds is 0"),
         ({"log_every": 0}, "log_every is 0"),
         ({"device": "cuda"}, "sees no GPU here"),
@@ -256,7 +259,7 @@ def test_metrics_are_checked_before_the_first_update(tmp_path: Path) -> None:
 @pytest.mark.parametrize("has_valid", [True, False])
 def test_what_early_stopping_watches_is_checked_before_the_first_update(has_valid: bool) -> None:
     kept = Kept()
-    trainer = trainer_of(network(), early_stopping=EarlyStopping("val_mae"), writers=[kept])
+    trainer = trainer_of(network(), early_stopping=EarlyStopping("val_mae"), loggers=[kept])
     with pytest.raises(OptionError, match="early stopping watches 'val_mae', but an epoch has loss"):
         trainer.fit(pairs(), valid=pairs(2) if has_valid else None)
     assert not kept.lines
@@ -275,9 +278,16 @@ def test_the_check_of_metrics_leaves_no_trace() -> None:
 
 
 def test_negative_control_without_the_check_a_whole_epoch_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Trainer, "_rehearse", lambda self: None)
+    monkeypatch.setattr(Trainer, "_rehearse", lambda *given: None)
     model = network()
     before = [weight.clone() for weight in model.parameters()]
     with pytest.raises(TrainError, match="need what the model predicts"):
         trainer_of(model, without_predictions, metrics={"mae": MAE()}).fit(pairs(), valid=pairs(2))
     assert not all(torch.equal(one, other) for one, other in zip(before, model.parameters(), strict=True))
+
+
+def test_the_settings_are_the_options_of_the_trainer() -> None:
+    """Each option that is a plain value is declared once; the signature repeats its name and default."""
+    parameters = inspect.signature(Trainer).parameters
+    for field in msgspec.structs.fields(Settings):
+        assert parameters[field.name].default == field.default, field.name

@@ -81,8 +81,8 @@ def test_a_graph_does_what_eager_steps_do(options: dict[str, Any]) -> None:
     batches = [*pairs(10), *pairs(1, rows=5, seed=3)]
     eager, graph = net(), net()
     kept = Kept(), Kept()
-    trainer_of(eager, writers=[kept[0]], log_every=1, **options).fit(batches, epochs=4)
-    trainer_of(graph, graph=True, writers=[kept[1]], log_every=1, **options).fit(batches, epochs=4)
+    trainer_of(eager, loggers=[kept[0]], log_every=1, **options).fit(batches, epochs=4)
+    trainer_of(graph, graph=True, loggers=[kept[1]], log_every=1, **options).fit(batches, epochs=4)
     assert_same(eager, graph)
     assert kept[1].losses() == kept[0].losses()
 
@@ -97,7 +97,7 @@ def test_a_graph_and_eager_fused_steps_give_the_same_bits(kind: str, schedule: A
         model = net(dropout=0.2)
         optimizer = getattr(torch.optim, kind)(model.parameters(), lr=1e-2, weight_decay=0.01, fused=True, **options)
         torch.manual_seed(5)
-        trainer_of(model, optimizer=optimizer, graph=graph, schedule=schedule, clip=1.0, ema=0.9).fit(pairs(), epochs=5)
+        trainer_of(model, optimizer=optimizer, graph=graph, schedule=schedule, max_grad_norm=1.0, ema=0.9).fit(pairs(), epochs=5)
         assert optimizer.param_groups[0]["lr"] == 1e-2, "the optimizer is given back as it was"
         models.append(model)
     assert_same(*models)
@@ -155,7 +155,7 @@ def test_one_config_gives_one_set_of_bits_beside_a_cpu_hog(fused: bool | None, t
         torch.manual_seed(2)
         options: Any = {"folder": tmp_path / name, "save_every": 60} if name is not None else {}
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-        trainer = stoker.Trainer(model, nn.MSELoss(), optimizer, fused=fused, clip=1.0, ema=0.9, progress=False, **options)
+        trainer = stoker.Trainer(model, nn.MSELoss(), optimizer, fused=fused, max_grad_norm=1.0, ema=0.9, progress=False, **options)
         trainer.fit(Ending(pairs(), at), epochs=40, resume=resume)
         return {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
@@ -193,7 +193,7 @@ def test_running_statistics_are_kept_by_a_graph() -> None:
 def test_a_graph_draws_new_random_numbers_each_time() -> None:
     model, kept = net(dropout=0.5), Kept()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0, fused=True)
-    trainer_of(model, optimizer=optimizer, graph=True, writers=[kept], log_every=1).fit([pairs(1)[0]] * 12)
+    trainer_of(model, optimizer=optimizer, graph=True, loggers=[kept], log_every=1).fit([pairs(1)[0]] * 12)
     assert len(set(kept.losses())) > 6
 
 
@@ -205,8 +205,8 @@ def test_a_feed_is_gathered_within_the_graph(last: str, accumulate: int, monkeyp
     monkeypatch.setattr(Gathering, "micro", lambda self, entry: (gathered.append(entry), original(self, entry)))
     loss = stoker.train.supervised(nn.MSELoss(), x="x", y="x_target")
     eager, graph = net(), net()
-    trainer_of(eager, loss, accumulate=accumulate).fit(feed_of(last_batch=last), epochs=3)
-    trainer_of(graph, loss, graph=True, accumulate=accumulate).fit(feed_of(last_batch=last), epochs=3)
+    trainer_of(eager, loss, grad_accum_steps=accumulate).fit(feed_of(last_batch=last), epochs=3)
+    trainer_of(graph, loss, graph=True, grad_accum_steps=accumulate).fit(feed_of(last_batch=last), epochs=3)
     assert_same(eager, graph)
     assert len(gathered) == 3 * len(feed_of(last_batch=last))
 
@@ -217,8 +217,8 @@ def test_held_back_updates_leave_the_last_good_weights(graph: bool, accumulate: 
     batches = pairs(40)
     batches[20] = (batches[20][0] * float("nan"), batches[20][1])
     good, ours = net(norm=accumulate == 1), net(norm=accumulate == 1)
-    trainer_of(good, accumulate=accumulate, ema=0.9).fit(batches[:20])
-    trainer = trainer_of(ours, accumulate=accumulate, ema=0.9, graph=graph, log_every=50)
+    trainer_of(good, grad_accum_steps=accumulate, ema=0.9).fit(batches[:20])
+    trainer = trainer_of(ours, grad_accum_steps=accumulate, ema=0.9, graph=graph, log_every=50)
     with pytest.raises(NonFiniteError, match=f"at update {20 // accumulate} of epoch 0"):
         trainer.fit(batches)
     assert_close(good, ours)
@@ -276,8 +276,8 @@ def test_bad_updates_are_skipped(graph: bool) -> None:
 @pytest.mark.parametrize("precision", ["tf32", "bf16", "fp16"])
 def test_precisions_train_alike(precision: str, graph: bool) -> None:
     exact, ours = Kept(), Kept()
-    trainer_of(net(), writers=[exact], log_every=4).fit(pairs(), epochs=6)
-    trainer_of(net(), writers=[ours], log_every=4, precision=precision, graph=graph).fit(pairs(), epochs=6)
+    trainer_of(net(), loggers=[exact], log_every=4).fit(pairs(), epochs=6)
+    trainer_of(net(), loggers=[ours], log_every=4, precision=precision, graph=graph).fit(pairs(), epochs=6)
     np.testing.assert_allclose(ours.losses()[-6:], exact.losses()[-6:], rtol=0.25)
 
 
@@ -286,7 +286,7 @@ def test_an_overflow_of_fp16_is_no_error(graph: bool) -> None:
     """The first scale is too large for such a loss; steps are held back until it fits."""
     model = net()
     loss = lambda model, batch: 1e3 * nn.functional.mse_loss(model(batch[0]), batch[1])  # noqa: E731
-    result = trainer_of(model, loss, precision="fp16", graph=graph, clip=1.0).fit(pairs(), epochs=8)
+    result = trainer_of(model, loss, precision="fp16", graph=graph, max_grad_norm=1.0).fit(pairs(), epochs=8)
     assert result.stopped == "finished"
     assert all(torch.isfinite(one).all() for one in model.parameters())
 
@@ -379,7 +379,9 @@ def test_a_run_that_crashes_goes_on_bit_for_bit(
 
     def train(name: str, *, crash_at: int | None = None, resume: bool = False) -> dict[str, torch.Tensor]:
         model = net(dropout=0.2)
-        trainer = trainer_of(model, loss_of, graph=graph, clip=1.0, ema=0.9, folder=tmp_path / name, save_every=7, log_every=5)
+        trainer = trainer_of(
+            model, loss_of, graph=graph, max_grad_norm=1.0, ema=0.9, folder=tmp_path / name, save_every=7, log_every=5
+        )
         feed = feed_of(residency)
         saves = iter(range(1, 1000))
 

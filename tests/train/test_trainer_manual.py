@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from tools import config_page
 
+from stoker.experiment import load
 from stoker.experiment.config import Config
-from stoker.experiment.parse import known_fields, read_config
+from stoker.experiment.parse import known_fields
 
 PAGE = Path(__file__).parents[2] / "docs" / "training.md"
 
@@ -37,7 +38,7 @@ def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_the_configuration_is_one(tmp_path: Path) -> None:
     [text] = blocks("yaml")
     (tmp_path / "config.yaml").write_text(text)
-    assert read_config(tmp_path / "config.yaml").train.epochs == 25
+    assert load(tmp_path / "config.yaml").train.epochs == 25
 
 
 def test_the_page_of_the_configuration_has_every_field() -> None:

@@ -59,8 +59,8 @@ def mean_of_samples(model: nn.Module, batch: Any) -> torch.Tensor:
 
 
 def report(trainer: Trainer, kept: Kept, **more: Any) -> Report:
-    weights = contents.take(trainer)["model"]
-    average = contents.take(trainer).get("ema", {}).get("average", {})
+    weights = contents.take(trainer._parts, {})["model"]
+    average = contents.take(trainer._parts, {}).get("ema", {}).get("average", {})
     flat = {"weights": weights, "ema": average} if world()[0] == 0 else {}
     numbers = {name: [value for one in tree.values() for value in one.flatten().tolist()] for name, tree in flat.items()}
     return {"losses": kept.losses(), **numbers, **more}
@@ -69,7 +69,7 @@ def report(trainer: Trainer, kept: Kept, **more: Any) -> Report:
 def fitted(batches: Any, loss: Any = None, *, model: nn.Module | None = None, epochs: int = 2, **options: Any) -> Report:
     model, kept = model or network(), Kept()
     optimizer = options.pop("optimizer", None) or adamw(model)
-    trainer = trainer_of(model, loss, optimizer, writers=[kept], log_every=1, **options)
+    trainer = trainer_of(model, loss, optimizer, loggers=[kept], log_every=1, **options)
     valid = options.get("valid")
     result = trainer.fit(batches, epochs=epochs, valid=valid)
     return report(trainer, kept, step=result.step, stopped=result.stopped)
@@ -77,12 +77,12 @@ def fitted(batches: Any, loss: Any = None, *, model: nn.Module | None = None, ep
 
 def plain(folder: Path, kind: Any) -> Report:
     """Clipping by the norm of the whole, an average, and a schedule."""
-    return fitted(shares(pairs()), clip=0.5, ema=0.9, schedule=stoker.train.Cosine(warmup=3), ranks=kind)
+    return fitted(shares(pairs()), max_grad_norm=0.5, ema=0.9, schedule=stoker.train.Cosine(warmup=3), parallel=kind)
 
 
 def unequal(folder: Path, kind: Any) -> Report:
     """Ranks have 8 and 8, 8 and 3, 8 and 0, 5 and 0 samples."""
-    return fitted(marked([16, 11, 8, 5]), mean_of_samples, ranks=kind)
+    return fitted(marked([16, 11, 8, 5]), mean_of_samples, parallel=kind)
 
 
 def unguarded(folder: Path, kind: Any) -> Report:
@@ -101,21 +101,23 @@ def unguarded(folder: Path, kind: Any) -> Report:
 
 def accumulated(folder: Path, kind: Any) -> Report:
     """Three micro-batches an update, unequal ones, and one left over."""
-    return fitted(marked([16, 4, 11, 8, 5, 16, 9]), accumulate=3, clip=0.5, ranks=kind)
+    return fitted(marked([16, 4, 11, 8, 5, 16, 9]), grad_accum_steps=3, max_grad_norm=0.5, parallel=kind)
 
 
 def unused(folder: Path, kind: Any) -> Report:
     """A weight that takes no part."""
     model = network()
     model.register_parameter("idle", nn.Parameter(torch.ones(3)))
-    return fitted(shares(pairs()), lambda model, batch: nn.functional.mse_loss(model(batch[0]), batch[1]), model=model, ranks=kind)
+    return fitted(
+        shares(pairs()), lambda model, batch: nn.functional.mse_loss(model(batch[0]), batch[1]), model=model, parallel=kind
+    )
 
 
 def guarded(folder: Path, kind: Any, *, guard: Any = "stop") -> Report:
     """One number of the last rank's rows is infinite."""
     batches, model, kept = pairs(6), network(), Kept()
     batches[3][0][-1, 2] = float("inf")
-    trainer = trainer_of(model, writers=[kept], log_every=1, ema=0.9, guard=guard, ranks=kind)
+    trainer = trainer_of(model, loggers=[kept], log_every=1, ema=0.9, guard=guard, parallel=kind)
     try:
         trainer.fit(shares(batches))
     except stoker.errors.NonFiniteError as error:
@@ -139,14 +141,14 @@ def scalars(folder: Path, kind: Any) -> Report:
         return {"loss": mean, "again": mean.detach() + 1}
 
     model, kept = network(), Kept()
-    trainer_of(model, loss, writers=[kept], log_every=1, ranks=kind).fit(marked([16, 11, 8, 5]))
+    trainer_of(model, loss, loggers=[kept], log_every=1, parallel=kind).fit(marked([16, 11, 8, 5]))
     return {"losses": kept.losses(), "again": [values["again"] for _, values in kept.lines if "again" in values]}
 
 
 def evaluated(folder: Path, kind: Any) -> Report:
     """Metrics of all samples, where ranks have unequal numbers of them."""
     model = network()
-    trainer = trainer_of(model, metrics={"mae": MAE(), "auc": AUC()}, ranks=kind)
+    trainer = trainer_of(model, metrics={"mae": MAE(), "auc": AUC()}, parallel=kind)
     batches = marked([16, 11, 8, 5])
     for batch in batches:
         batch["y"] = (batch["y"] > 0).float()
@@ -156,7 +158,7 @@ def evaluated(folder: Path, kind: Any) -> Report:
 def normalised(folder: Path, kind: Any) -> Report:
     """Running statistics are those of all ranks."""
     model = network(norm=True)
-    fitted(shares(pairs()), model=model, ranks=kind)
+    fitted(shares(pairs()), model=model, parallel=kind)
     return {"mean": model[0].running_mean.tolist(), "seen": int(model[0].num_batches_tracked)}
 
 
@@ -165,7 +167,7 @@ def chosen(folder: Path, kind: Any) -> Report:
     model = network()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     options: Any = {"speed": "measured", "fused": False, "compile": False}
-    trainer = Trainer(model, nn.MSELoss(), optimizer, progress=False, log_every=50, ranks=kind, **options)
+    trainer = Trainer(model, nn.MSELoss(), optimizer, progress=False, log_every=50, parallel=kind, **options)
     result = trainer.fit(shares(pairs()), epochs=24)
     return {"setup": str(result.setup), "trials": {trial.name: trial.reason for trial in result.trials}}
 
@@ -175,10 +177,10 @@ def refused(folder: Path, kind: Any) -> Report:
     rank, _ = world()
     found = []
     makers: list[Callable[[], Any]] = [
-        lambda: trainer_of(network(), ranks=kind).fit(shares(pairs(12 - rank))),
-        lambda: [trainer_of(network(), ranks=kind, folder=folder / f"twice-{kind}").fit(shares(pairs(2))) for _ in range(2)],
-        lambda: trainer_of(network(seed=0) if rank else nn.Linear(6, 1), ranks=kind),
-        lambda: trainer_of(network(), ranks="all"),
+        lambda: trainer_of(network(), parallel=kind).fit(shares(pairs(12 - rank))),
+        lambda: [trainer_of(network(), parallel=kind, folder=folder / f"twice-{kind}").fit(shares(pairs(2))) for _ in range(2)],
+        lambda: trainer_of(network(seed=0) if rank else nn.Linear(6, 1), parallel=kind),
+        lambda: trainer_of(network(), parallel="all"),
     ]
     for make in makers:
         try:
@@ -191,14 +193,14 @@ def refused(folder: Path, kind: Any) -> Report:
 def parted(folder: Path, kind: Any) -> Report:
     """Random numbers differ between ranks; weights do not, though ranks began with others."""
     model, kept = network(seed=world()[0], dropout=0.5), Kept()
-    trainer = trainer_of(model, writers=[kept], ranks=kind)
+    trainer = trainer_of(model, loggers=[kept], parallel=kind)
     trainer.fit(shares(pairs()))
     full = [one.full_tensor() if hasattr(one, "full_tensor") else one for one in model.parameters()]
     return {"random": torch.rand(3).tolist(), "own": [one.flatten().tolist() for one in full]}
 
 
 def budgeted(folder: Path, kind: Any) -> Report:
-    result = trainer_of(network(), ranks=kind, max_seconds=1e-6, folder=folder / f"budget-{kind}").fit(shares(pairs()))
+    result = trainer_of(network(), parallel=kind, max_seconds=1e-6, folder=folder / f"budget-{kind}").fit(shares(pairs()))
     return {"stopped": result.stopped, "step": result.step}
 
 
@@ -234,7 +236,9 @@ def run(
 
     model.register_forward_pre_hook(stop)
     train, valid = feeds()
-    trainer = trainer_of(model, loss, writers=[kept], folder=folder, save_every=4, log_every=1, ema=0.9, clip=1.0, ranks=kind)
+    trainer = trainer_of(
+        model, loss, loggers=[kept], folder=folder, save_every=4, log_every=1, ema=0.9, max_grad_norm=1.0, parallel=kind
+    )
     try:
         trainer.fit(train, valid=valid, epochs=epochs, resume=resume)
     except KeyboardInterrupt:
@@ -266,7 +270,7 @@ def waiting(folder: Path, kind: Any) -> Report:
                 (folder / f"ready-{world()[0]}").touch()
             yield shares(pairs(1))[0]
 
-    trainer = trainer_of(network(), ranks=kind, folder=folder / "run")
+    trainer = trainer_of(network(), parallel=kind, folder=folder / "run")
     trainer.fit(endless())
     return {}
 
@@ -280,7 +284,7 @@ def crashing(folder: Path, kind: Any) -> Report:
                 raise RuntimeError("a fault of one rank")
             yield batch
 
-    trainer_of(network(), ranks=kind).fit(broken())
+    trainer_of(network(), parallel=kind).fit(broken())
     return {}
 
 

@@ -36,7 +36,7 @@ CHECKPOINT = {"config.json", "model.safetensors"}
 def command(run: str, path: str, latest: bool, onnx: bool, overwrite: bool, as_json: bool) -> None:
     """Export the model of RUN (the folder of a run) to PATH as a program that torch.export.load reads, for batches of any size.
 
-    It has the average of the weights where the run kept one, and takes what the feed delivers. The program is run on samples of the
+    It has the EMA of the weights where the run kept one, and takes what the feed delivers. The program is run on samples of the
     validation (or training) data before it is written, and must answer as the model does; samples and answers stay beside it.
 
     A run on market bars becomes a bundle: a folder with the model, its features and its window, and bars whose features and logits
@@ -49,9 +49,10 @@ def command(run: str, path: str, latest: bool, onnx: bool, overwrite: bool, as_j
     stoker export runs/tfa bundle/
     stoker export runs/tfa model.pt
     """
-    from stoker.cli.train import CONFIG_NAME, recipe_of_run
+    from stoker.cli.train import recipe_of_run
     from stoker.experiment.build import make_trained, open_data
-    from stoker.experiment.parse import read_config
+    from stoker.experiment.config import Config
+    from stoker.experiment.parse import CONFIG_NAME, check, read_saved
     from stoker.train.export import export_model, find_trained, load_weights
 
     folder, is_onnx = Path(run), Path(path).suffix == ".onnx"
@@ -67,13 +68,13 @@ def command(run: str, path: str, latest: bool, onnx: bool, overwrite: bool, as_j
     if not (folder / CONFIG_NAME).is_file():
         raise ConfigError(f"{folder} has no {CONFIG_NAME}, so it is not the folder of a run of `stoker train`.")
     found = find_trained(folder, latest=latest)
-    config = read_config(folder / CONFIG_NAME)
+    config = check(read_saved(folder), Config)
     fed = open_data(config, "cpu")
     model = make_trained(config, fed).model
     averaged = load_weights(model, found)
     exported = export_model(model, _golden(fed, own=config.model.__struct_config__.tag == "own"), Path(path), onnx=is_onnx)
     if as_json:
-        told: dict[str, Any] = {
+        values: dict[str, Any] = {
             "path": str(exported.path),
             "golden": str(exported.golden),
             "num_bytes": exported.num_bytes,
@@ -82,7 +83,7 @@ def command(run: str, path: str, latest: bool, onnx: bool, overwrite: bool, as_j
             "rows": exported.rows,
             "difference": exported.difference,
         }
-        click.echo(json.dumps(told))
+        click.echo(json.dumps(values))
         return
     weights = "averaged weights" if averaged else "weights"
     click.echo(f"exported the {weights} of step {found.step:,}, {readable_bytes(exported.num_bytes)}: {printable(path)}")
@@ -103,8 +104,8 @@ def _export_tfa(folder: Path, path: str, *, latest: bool, onnx: bool, overwrite:
         )
     exported = write_program(folder, path, latest=latest, overwrite=overwrite)
     if as_json:
-        told = {"path": str(exported.path), "beside": str(exported.golden), "num_bytes": exported.num_bytes}
-        click.echo(json.dumps({**told, "rows": exported.rows, "difference": exported.difference}))
+        values = {"path": str(exported.path), "beside": str(exported.golden), "num_bytes": exported.num_bytes}
+        click.echo(json.dumps({**values, "rows": exported.rows, "difference": exported.difference}))
         return
     click.echo(f"exported the program, {readable_bytes(exported.num_bytes)}: {printable(path)}")
     off = f"largest difference from the model {exported.difference:.2g}"
@@ -116,8 +117,8 @@ def _export_bundle(folder: Path, path: str, *, latest: bool, onnx: bool, overwri
 
     bundle, proof = write_bundle(folder, path, latest=latest, onnx=onnx, overwrite=overwrite)
     if as_json:
-        told = {"path": path, "step": bundle.step, "rows": proof.rows, "logits": proof.logits, "difference": proof.difference}
-        click.echo(json.dumps({**told, "spec_hash": bundle.spec_hash, "length": bundle.length, "reach": bundle.reach}))
+        values = {"path": path, "step": bundle.step, "rows": proof.rows, "logits": proof.logits, "difference": proof.difference}
+        click.echo(json.dumps({**values, "spec_hash": bundle.spec_hash, "length": bundle.length, "reach": bundle.reach}))
         return
     takes = f"for {len(bundle.features)} features of {bundle.reach} rows"
     click.echo(f"exported the weights of step {bundle.step:,}, {takes}: {printable(path)}")

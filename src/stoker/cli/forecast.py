@@ -76,10 +76,10 @@ def command(
     from stoker.errors import OptionError
     from stoker.recipes.time_moe.files import open_corpus
     from stoker.recipes.time_moe.forecasting import load_model
-    from stoker.train.plots import check_picture
+    from stoker.train.plots import check_plot
 
     if plot is not None:
-        check_picture(plot)
+        check_plot(plot)
     if csv_path is not None and not Path(csv_path).absolute().parent.is_dir():
         raise OptionError(f"{csv_path} cannot be written: there is no folder {Path(csv_path).parent}. Create it first.")
     for name, given in (("--horizon", horizon), ("--context", context), ("--stride", stride)):

@@ -1,4 +1,4 @@
-"""`stoker runs`: the runs of a folder side by side, and their curves as a picture."""
+"""`stoker runs`: the runs of a folder side by side, and plots of their curves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,12 @@ from stoker.cli.paths import PATH
 @click.command("runs", short_help="Show the runs of a folder side by side.")
 @click.argument("folder", default="runs", type=PATH)
 @click.option("--metric", metavar="NAME", help="Metric whose best value is shown (default: val_loss, or what there is).")
-@click.option("--plot", type=PATH, metavar="FILE", help="Draw the curves of all runs into an SVG file.")
+@click.option(
+    "--plot",
+    type=PATH,
+    metavar="FILE",
+    help="Plot all runs into an .svg or .png file; needs the extra stoker[plot].",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON, for programs.")
 def command(folder: str, metric: str | None, plot: str | None, as_json: bool) -> None:
     """Show the runs below FOLDER (default: runs): how each ended, its best metric, its speed, and its wait for data.
@@ -41,7 +46,7 @@ def command(folder: str, metric: str | None, plot: str | None, as_json: bool) ->
 
     console = Console(highlight=False)
     if not console.is_terminal:
-        console.width = 200  # nobody folds a pipe
+        console.width = 200  # a pipe is not folded
     console.print(table(runs))
     if plot is not None:
         click.echo(f"plot: {printable(plot)}")

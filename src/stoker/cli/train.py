@@ -1,4 +1,4 @@
-"""`stoker train`: a configuration becomes a run, and a run that was stopped goes on."""
+"""`stoker train`: train as a config says, or resume a run."""
 
 from __future__ import annotations
 
@@ -7,70 +7,26 @@ import importlib
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
 from stoker._text import printable
 from stoker.cli.paths import PATH
-from stoker.errors import ConfigError, OptionError, StokerError
+from stoker.errors import ConfigError
+from stoker.experiment.parse import CONFIG_NAME
 
 if TYPE_CHECKING:
-    from stoker.experiment.config import Config
     from stoker.train.loop import Result
-    from stoker.train.trainer import Trainer
 
-CONFIG_NAME = "config.yaml"
 RECIPE_NAME = "recipe.json"
 
 RECIPES = {"time-moe": "stoker.cli.train_time_moe", "tfa": "stoker.cli.train_tfa"}
 """Recipes by name, and the file whose `command` trains each: `stoker train NAME …`. Their runs have a recipe.json; a configuration
 of one is known by its keys."""
-
-COMPARED = {
-    "data": ("data", "valid", "model"),
-    "split": ("data", "valid", "model"),
-    "model": ("model",),
-    "loss": ("loss", "model"),
-    "optimizer": ("optimizer",),
-    "optimizer.name": ("optimizer", "config.optimizer"),
-    "optimizer.lr": ("config.lr",),
-    "optimizer.weight_decay": ("config.weight_decay",),
-    "schedule": ("schedule", "config.schedule"),
-    "data.batch_size": ("data", "schedule"),
-    "train.epochs": ("schedule",),
-    "train.seed": ("data", "valid", "run"),
-    "train.precision": ("setup.precision",),
-    "train.graph": ("setup.graph",),
-    "train.compile": ("setup.compile",),
-    "train.fused": ("setup.fused",),
-    "train.accumulate": ("config.accumulate", "schedule"),
-    "train.clip": ("config.clip",),
-    "train.ema": ("config.ema",),
-    "train.guard": ("config.guard",),
-    "train.early_stopping": ("run",),
-}
-"""Fields of a configuration, and those of a trainer that follow from them. What is allowed here is compared by the configuration;
-the trainer compares what a configuration does not say: values of a store, code of functions."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What is to be run."""
-
-    config: Config
-    folder: Path
-    resume: bool
-    allow: tuple[str, ...] = ()
-    """What may differ from the run that goes on, as a trainer calls it."""
-    overwrite: bool = False
-    """Whether a run that is there is replaced."""
 
 
 class _Train(click.Command):
@@ -162,12 +118,33 @@ def command(
         assignments = (*assignments, f"train.speed={speed}")
     if overwrite and config is None:
         raise click.UsageError("--overwrite is for a new run, not for --resume.")
-    plan = (
-        _new(Path(config), assignments, overwrite=overwrite)
-        if config is not None
-        else _resumed(Path(resume or ""), assignments, allow)
-    )
-    _run(plan, quiet=quiet or as_json, as_json=as_json)
+    from stoker.cli.main import Terminated
+    from stoker.experiment import load, run
+    from stoker.experiment.build import find_ranks
+
+    is_first = find_ranks().is_first
+    with naming_flags():
+        given = load(config, assignments) if config is not None else resume or ""
+    folder = Path(given if isinstance(given, str) else given.train.folder or "")
+    try:
+        with naming_flags():
+            result = run(
+                given,
+                overrides=assignments if config is None else (),
+                resume=config is None,
+                allow=allow,
+                overwrite=overwrite,
+                progress=not (quiet or as_json),
+                report=None if as_json else lambda line: click.echo(printable(line)),
+                speed_option="--speed measured",
+            )
+    except (KeyboardInterrupt, Terminated) as stop:
+        if is_first:
+            click.echo(stopped_line(folder), err=True)
+        sys.exit(130 if isinstance(stop, KeyboardInterrupt) else 143)
+    if is_first:
+        _show(result, folder, as_json=as_json)
+    leave_ranks()
 
 
 def _show_fields() -> None:
@@ -181,111 +158,28 @@ def _show_fields() -> None:
         click.echo("\n".join(explain(info)))
 
 
-def _new(path: Path, assignments: Sequence[str], *, overwrite: bool) -> Plan:
-    """A run of its own; its folder must not have another."""
-    from stoker.experiment.parse import read_config, to_yaml
-
-    config = read_config(path, assignments=assignments)
-    folder = Path(config.train.folder or f"runs/{path.stem}")
-    has_run = (folder / "run.json").exists()
-    if has_run and not overwrite:
-        raise OptionError(
-            f"{folder} has a run already. Go on with it (stoker train --resume {folder}), choose another (--set folder=…), "
-            f"or replace it (--overwrite)."
-        )
-    config = _in_folder(config, folder)
-    kept = folder / CONFIG_NAME
-    if not has_run and folder.exists():
-        from stoker.train.run import check_new
-
-        check_new(folder)
-        if kept.exists() and kept.read_bytes() != to_yaml(config):
-            raise OptionError(f"{kept} is there, but no run.json says that it is of a run of stoker. Choose another folder.")
-    return Plan(config=config, folder=folder, resume=False, overwrite=overwrite)
-
-
-def _resumed(folder: Path, assignments: Sequence[str], allow: Sequence[str]) -> Plan:
-    """The run of a folder, with the configuration that it keeps; a value that differs must be allowed by name."""
-    from stoker.experiment.config import Config
-    from stoker.experiment.parse import check, find, known_paths, override, read_document, to_tree
-    from stoker.train import state_dict
-    from stoker.train.fingerprint import GROUPS
-
-    if not (folder / CONFIG_NAME).is_file():
-        raise ConfigError(f"{folder} has no {CONFIG_NAME}, so it is not the folder of a run. Begin one: stoker train CONFIG.")
-    document = read_document(folder / CONFIG_NAME)
-    # A folder may have been moved since.
-    saved = _in_folder(check(document, Config), folder)
-    config = _in_folder(check(override(document, assignments, Config), Config), folder)
-    known = known_paths(Config)
-    theirs = [name for name in allow if tuple(name.split(".")) not in known and name.partition(".")[0] in (*GROUPS, "setup")]
-    allowed = [".".join(find(name, known, option="--allow")) for name in allow if name not in theirs]
-    state_dict.check_facts(to_tree(saved), to_tree(config), where=str(folder), allow=allowed)
-    for ours, names in COMPARED.items():
-        if any(name == ours or ours.startswith(f"{name}.") or name.startswith(f"{ours}.") for name in allowed):
-            theirs.extend(names)
-    return Plan(config=config, folder=folder, resume=True, allow=tuple(theirs))
-
-
-def _in_folder(config: Config, folder: Path) -> Config:
-    train = msgspec.structs.replace(config.train, folder=str(folder))
-    return msgspec.structs.replace(config, train=train)
-
-
-def _run(plan: Plan, *, quiet: bool, as_json: bool) -> None:
-    from stoker import _disk
-    from stoker._kernels import ANNOUNCE
-    from stoker.cli.main import Terminated
-    from stoker.experiment.build import choose_device, find_ranks, make_trained, open_data
-    from stoker.experiment.config import Own
-    from stoker.experiment.models import blaming
-    from stoker.experiment.parse import to_yaml
-
-    ranks = find_ranks()
-    config = plan.config
-    if not quiet:
-        os.environ.setdefault(ANNOUNCE, "1")  # that kernels are compiled is said in a log file too, not on a terminal alone
-    with _within_memory():
-        fed = open_data(config, choose_device(config, ranks.local_rank))
-        trainer = _trainer(
-            plan, make_trained(config, fed), device=fed.train.device, shows=ranks.is_first and not quiet, writes=ranks.is_first
-        )
-    if ranks.is_first:
-        if not as_json:
-            for line in str(fed.train).splitlines():
-                click.echo(printable(line))
-        _disk.make_folder(plan.folder)
-        _disk.write_file(plan.folder / CONFIG_NAME, to_yaml(config))
+@contextlib.contextmanager
+def naming_flags() -> Iterator[None]:
+    """Let an error about `overrides` or `allow` name the flag."""
     try:
-        with blaming(*(one.function for one in (config.model, config.loss) if isinstance(one, Own))), _within_memory():
-            result = trainer.fit(fed.train, valid=fed.valid, epochs=config.train.epochs, resume=plan.resume, allow=plan.allow)
-    except (KeyboardInterrupt, Terminated) as stop:
-        if ranks.is_first:
-            click.echo(stopped_line(plan.folder), err=True)
-        sys.exit(130 if isinstance(stop, KeyboardInterrupt) else 143)
-    if ranks.is_first:
-        _show(result, plan.folder, as_json=as_json)
-    if trainer.ranks.together:
-        # All is saved and said. In one of some twenty ends torch's process group aborts the interpreter as it takes itself apart.
+        yield
+    except ConfigError as error:
+        flags = {"overrides": "--set", "allow": "--allow"}
+        first = str(error).split(" ", 1)[0].rstrip(":")
+        if first not in flags:
+            raise
+        raise ConfigError(str(error).replace(first, flags[first], 1)) from None
+
+
+def leave_ranks() -> None:
+    """End a process that has trained together with others, once all is saved and printed."""
+    import torch
+
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        # In one of some twenty ends torch's process group aborts the interpreter as it takes itself apart.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
-
-
-@contextlib.contextmanager
-def _within_memory() -> Iterator[None]:
-    """What does not fit into memory is one line; torch says it by errors of several kinds."""
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:
-        text = (str(error).splitlines() or [""])[0]
-        words = ("memory", "Storage size", "numel: integer multiplication overflow", "array is too big")
-        if isinstance(error, StokerError) or not (isinstance(error, MemoryError) or any(word in text for word in words)):
-            raise
-        reason = text.rpartition("] ")[2][:200] or "no memory is left"
-        raise OptionError(
-            f"the training does not fit into memory ({reason}). Lower data.batch_size or the size of the model."
-        ) from error
 
 
 def stopped_line(folder: Path, *, needs: Sequence[str] = (CONFIG_NAME, RECIPE_NAME)) -> str:
@@ -302,60 +196,11 @@ def stopped_line(folder: Path, *, needs: Sequence[str] = (CONFIG_NAME, RECIPE_NA
     return f"stoker: stopped before anything was saved. Begin again: {again if is_known else 'the same command'}"
 
 
-def _trainer(plan: Plan, trained: Any, *, device: Any, shows: bool, writes: bool) -> Trainer:
-    from stoker.experiment.models import make_optimizer, make_schedule
-    from stoker.experiment.parse import to_tree
-    from stoker.train.loggers import make_writer
-    from stoker.train.metrics import AUC, MAE, MSE, Accuracy
-    from stoker.train.schedule import EarlyStopping
-    from stoker.train.trainer import Trainer
-
-    config, train = plan.config, plan.config.train
-    makers: Mapping[str, Any] = {"mae": MAE, "mse": MSE, "accuracy": Accuracy, "auc": AUC}
-    stopping = train.early_stopping
-    model = trained.model.to(device)
-    trainer = Trainer(
-        model,
-        trained.loss,
-        partial(make_optimizer, config.optimizer),
-        precision=train.precision,
-        accumulate=train.accumulate,
-        clip=train.clip,
-        ema=train.ema,
-        graph=train.graph,
-        compile=train.compile,
-        fused=train.fused,
-        speed=train.speed,
-        setup=train.setup,
-        recompute=train.recompute,
-        schedule=make_schedule(config.schedule),
-        early_stopping=None
-        if stopping is None
-        else EarlyStopping(stopping.metric, patience=stopping.patience, mode=stopping.mode, min_delta=stopping.min_delta),
-        metrics={name: makers[name]() for name in train.metrics},
-        guard=train.guard,
-        folder=plan.folder,
-        overwrite=plan.overwrite,
-        save_every=train.save_every,
-        keep=train.keep,
-        max_seconds=train.max_seconds,
-        log_every=train.log_every,
-        writers=[make_writer(name, folder=plan.folder) for name in train.writers] if writes else (),
-        device=device,
-        ranks=train.ranks,
-        seed=train.seed,
-        config=to_tree(config),
-        progress=shows,
-    )
-    trainer.speed_option = "--speed measured"
-    return trainer
-
-
 def _show(result: Result, folder: Path, *, as_json: bool) -> None:
     """How it ended."""
     rate = result.step / result.seconds if result.seconds else 0.0
     if as_json:
-        told = {
+        values = {
             "folder": str(folder),
             "stopped": result.stopped,
             "step": result.step,
@@ -367,7 +212,7 @@ def _show(result: Result, folder: Path, *, as_json: bool) -> None:
             "steps_per_second": rate,
             "wait": result.wait,
         }
-        click.echo(json.dumps(told))
+        click.echo(json.dumps(values))
         return
     from rich import box
     from rich.console import Console
@@ -385,5 +230,5 @@ def _show(result: Result, folder: Path, *, as_json: bool) -> None:
     console.print(table)
     words = {"finished": "finished", "early": "stopped early", "budget": "stopped by max_seconds"}
     ended = f"{words.get(result.stopped, result.stopped)}: {result.epoch:,} epochs, {result.step:,} steps"
-    console.print(Text(f"{ended}, {rate:,.1f} a second, {result.wait:.1%} of the time spent waiting for data"), soft_wrap=True)
+    console.print(Text(f"{ended}, {rate:,.1f} per second, {result.wait:.1%} of the time spent waiting for data"), soft_wrap=True)
     console.print(Text(f"run: {printable(str(folder))}"), soft_wrap=True)

@@ -11,8 +11,9 @@ import click
 
 from stoker._text import printable
 from stoker.cli.paths import PATH
-from stoker.cli.train import CONFIG_NAME, stopped_line
+from stoker.cli.train import naming_flags, stopped_line
 from stoker.errors import ConfigError
+from stoker.experiment.parse import CONFIG_NAME
 
 if TYPE_CHECKING:
     from stoker.recipes.tfa.pipeline import Trained
@@ -65,9 +66,11 @@ def command(
             raise ConfigError(
                 f"{folder} has no config.yaml: its run ended before its first step. Start it again: stoker train CONFIG"
             )
-        settings = read_settings(folder / "config.yaml", assignments=assignments)
+        with naming_flags():
+            settings = read_settings(folder / "config.yaml", assignments=assignments)
     else:
-        settings = read_settings(Path(config or ""), assignments=assignments)
+        with naming_flags():
+            settings = read_settings(Path(config or ""), assignments=assignments)
         folder = Path(settings.out_dir or "")
     shows = not quiet and not as_json
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ import click
 
 from stoker._text import printable
 from stoker.cli.paths import PATH
-from stoker.cli.train import stopped_line
+from stoker.cli.train import leave_ranks, stopped_line
 from stoker.errors import OptionError
 
 if TYPE_CHECKING:
@@ -52,14 +51,16 @@ SWITCHES = {"auto": "auto", "on": True, "off": False}
 @click.option(
     "--batch-size", type=click.IntRange(max=2**20), default=8, show_default=True, metavar="N", help="Rows per batch, on each rank."
 )
-@click.option("--accumulate", type=click.IntRange(max=2**20), default=1, show_default=True, metavar="N", help="Batches per update.")
+@click.option(
+    "--grad-accum-steps", type=click.IntRange(max=2**20), default=1, show_default=True, metavar="N", help="Batches per update."
+)
 @click.option("--steps", type=click.IntRange(max=2**40), metavar="N", help="Updates. [default: as many as --epochs takes]")
 @click.option("--epochs", type=float, default=1.0, show_default=True, metavar="N", help="Passes over the data.")
 @click.option("--lr", type=float, default=1e-4, show_default=True, help="Initial learning rate.")
 @click.option("--lr-end", type=float, metavar="FLOAT", help="Learning rate at the end of the cosine decay. [default: half of --lr]")
 @click.option("--warmup", type=int, default=0, show_default=True, metavar="N", help="Warm-up updates of the learning rate.")
 @click.option("--weight-decay", type=float, default=0.1, show_default=True)
-@click.option("--clip", type=float, default=1.0, show_default=True, help="Largest norm of the gradient.")
+@click.option("--max-grad-norm", type=float, default=1.0, show_default=True, help="Largest norm of the gradient.")
 @click.option("--head-weights", metavar="W,W,…", help="Weight of the loss of each head (1, 8, 32, 64 points). [default: equal]")
 @click.option(
     "--valid", type=float, metavar="SHARE", help="Share of each series, at its end, for validation. [default: 0.1; compat: 0]"
@@ -69,7 +70,9 @@ SWITCHES = {"auto": "auto", "on": True, "off": False}
 @click.option("--precision", type=click.Choice(["auto", "fp32", "tf32", "bf16"]), default="auto", show_default=True)
 @click.option("--graph", type=click.Choice(list(SWITCHES)), default="auto", show_default=True, help="Steps as CUDA graphs.")
 @click.option("--compile", type=click.Choice(list(SWITCHES)), default="auto", show_default=True, help="Compile the model.")
-@click.option("--recompute", is_flag=True, help="Recompute activations in the backward pass: less memory, more time.")
+@click.option(
+    "--activation-checkpointing", is_flag=True, help="Recompute activations in the backward pass: less memory, more time."
+)
 @click.option("--max-seconds", type=float, metavar="N", help="Stop after this time.")
 @click.option("--seed", type=int, default=9899, show_default=True)
 @click.option("--folder", type=PATH, metavar="FOLDER", help="Folder of the run. [default: runs/ and the name of the data]")
@@ -136,11 +139,7 @@ def command(
         sys.exit(130 if isinstance(stop, KeyboardInterrupt) else 143)
     if find_ranks().is_first:
         _show(done, where, as_json=as_json)
-    if find_ranks().world_size > 1:
-        # All is saved and printed: torch's process group may abort the interpreter when it shuts down.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)
+    leave_ranks()
 
 
 def _numbers(given: str | None) -> list[float] | None:

@@ -1,1 +1,24 @@
-"""Training runs described by a config file."""
+"""Training runs described by a config: what `stoker train` does, as a library.
+
+load    read and check a config
+run     train as a config says, or resume a run
+Config  a config with all its values
+"""
+
+from typing import TYPE_CHECKING
+
+from stoker._lazy import lazy
+
+_LAZY = {
+    "Config": "stoker.experiment.config:Config",
+    "load": "stoker.experiment.api:load",
+    "run": "stoker.experiment.api:run",
+}
+
+if TYPE_CHECKING:
+    from stoker.experiment.api import load as load
+    from stoker.experiment.api import run as run
+    from stoker.experiment.config import Config as Config
+else:
+    # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too.
+    __getattr__, __dir__, __all__ = lazy(__name__, _LAZY)

@@ -1,4 +1,4 @@
-"""Assembly: a configuration becomes a store, feeds, a task and what is trained on it. Here training meets feeding."""
+"""From a config to the store, the feeds, the task, the model and the loss."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Fed:
-    """The data of a training."""
+    """The data of a run."""
 
     store: Store
     task: Task
@@ -58,7 +58,7 @@ class Trained:
 
 @dataclass(frozen=True, kw_only=True)
 class Process:
-    """This process of a training that may have several."""
+    """This process among those of a run."""
 
     rank: int
     world_size: int

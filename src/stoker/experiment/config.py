@@ -1,14 +1,21 @@
-"""The section `data`: which numbers are fed, what a sample is, when it comes, and which samples are held back."""
+"""The config of a training run: one frozen struct, whose sections are `data`, `split`, `model`, `loss`, `optimizer`, `schedule`, `train`.
+
+Types hold the limits of values, and the text below a field is its documentation: `stoker train --fields` shows it. Schedules and
+the options of `train` are those of `stoker.train`.
+"""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
+
+from stoker.train import schedule as schedules
+from stoker.train.schedule import Constant, Updates
+from stoker.train.settings import Count, Positive, Settings
 
 MANY = 2**48
 Whole = Annotated[int, Meta(ge=0, le=MANY)]
-Count = Annotated[int, Meta(ge=1, le=MANY)]
 Size = Annotated[int, Meta(ge=1, lt=2**31)]
 """Of something that is held in memory."""
 Share = Annotated[float, Meta(ge=0, lt=1)]
@@ -20,13 +27,13 @@ class WindowView(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     length: Count
     """Steps that the model sees."""
     stride: Count = 1
-    """A new window every so many steps."""
+    """Steps from one window to the next."""
     horizon: Whole = 0
-    """So many steps behind a window are predicted."""
+    """Steps after a window that are predicted."""
     shift: Whole = 0
-    """Each step predicts the one so many steps on; instead of a horizon."""
+    """Each step predicts the step that is this many later; instead of a horizon."""
     tail: Literal["keep", "drop"] = "keep"
-    """What becomes of a last window that is not full: padded and masked, or dropped."""
+    """A last window that is not full is padded and masked, or dropped."""
 
 
 class SegmentView(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="segments"):
@@ -35,11 +42,11 @@ class SegmentView(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     length: Count
     """Steps that the model sees."""
     horizon: Whole = 0
-    """So many steps behind a segment are predicted."""
+    """Steps after a segment that are predicted."""
     shift: Whole = 0
-    """Each step predicts the one so many steps on; instead of a horizon."""
+    """Each step predicts the step that is this many later; instead of a horizon."""
     tail: Literal["keep", "drop"] = "keep"
-    """What becomes of a last segment that is not full: padded and masked, or dropped."""
+    """A last segment that is not full is padded and masked, or dropped."""
 
 
 class SequenceView(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="sequences"):
@@ -58,7 +65,7 @@ class SequentialOrder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class ShuffleOrder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="shuffle"):
-    """Every sample once an epoch, in random order."""
+    """Every sample once per epoch, in random order."""
 
 
 class BlockOrder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="block"):
@@ -87,11 +94,11 @@ class Data(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     batch_size: Size
     """Samples of a batch, of one process."""
     columns: Annotated[list[str], Meta(min_length=1)] | None = None
-    """Columns that the model sees; by default all numbers of steps, without a target that is no future."""
+    """Columns that the model sees; by default all numeric columns of steps, without a target of the same step."""
     target: Annotated[list[str], Meta(min_length=1)] | None = None
     """Columns that are predicted: with a horizon or shift their future, otherwise their value at the last step or of the series."""
     order: SequentialOrder | ShuffleOrder | BlockOrder | LengthOrder = ShuffleOrder()
-    """Which training sample comes when; validation is sequential."""
+    """Order of the training samples; validation is sequential."""
     scale: bool | None = None
     """Centre and scale columns by the steps of the training samples, inside the model; by default, unless `normalize` is set."""
     normalize: Literal["zero", "max"] | None = None
@@ -99,9 +106,9 @@ class Data(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     dtype: Literal["float32", "float64"] = "float32"
     """What columns of floats become."""
     residency: Literal["auto", "device", "host", "stream"] = "auto"
-    """Where columns stay: on the device, in memory, or on disk."""
+    """Placement of the columns: on the device, in memory, or on disk."""
     threads: Annotated[int, Meta(ge=0, le=1024)] | None = None
-    """Threads that make batches ahead; chosen by default."""
+    """Threads that prefetch batches; chosen by default."""
 
 
 # The section `split`: which samples are held back, and how far apart the parts are kept.
@@ -147,7 +154,7 @@ class Transformer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     """Attention over the steps, with learned positions."""
 
     width: Size = 128
-    """Numbers that stand for a step inside the model."""
+    """Width of the representation of a step."""
     layers: Layers = 3
     """Blocks of attention and feed-forward."""
     heads: Size = 8
@@ -155,7 +162,7 @@ class Transformer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     hidden: Size | None = None
     """Width inside a feed-forward; by default twice the width."""
     dropout: Share = 0.0
-    """Share of numbers that are dropped in training."""
+    """Dropout in training."""
     causal: bool | None = None
     """Whether a step sees only those before it; by default where every step predicts, and there it must."""
 
@@ -168,7 +175,7 @@ class Gru(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_fie
     layers: Layers = 2
     """Layers on top of each other."""
     dropout: Share = 0.0
-    """Share of numbers that are dropped between layers in training."""
+    """Dropout between layers in training."""
 
 
 class Mlp(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="mlp"):
@@ -179,7 +186,7 @@ class Mlp(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_fie
     layers: Layers = 2
     """Hidden layers."""
     dropout: Share = 0.0
-    """Share of numbers that are dropped in training."""
+    """Dropout in training."""
 
 
 class Linear(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="linear"):
@@ -227,7 +234,7 @@ class CrossEntropy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Quantile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="quantile"):
-    """Pinball loss; each target is predicted once a quantile."""
+    """Pinball loss; each target is predicted once per quantile."""
 
     quantiles: Annotated[tuple[Annotated[float, Meta(gt=0, lt=1)], ...], Meta(min_length=1)] = (0.1, 0.5, 0.9)
     """Which ones."""
@@ -237,11 +244,9 @@ AnyModel = Transformer | Gru | Mlp | Linear | Own
 AnyLoss = Mse | Mae | Huber | Bce | CrossEntropy | Quantile | Own
 
 
-# The sections `optimizer` and `schedule`: how weights are changed, and how the learning rate goes.
+# The sections `optimizer` and `schedule`.
 
 Rate = Annotated[float, Meta(ge=0)]
-Positive = Annotated[float, Meta(gt=0)]
-Updates = Whole | Annotated[float, Meta(ge=0, le=1)]
 
 
 class AdamW(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="adamw"):
@@ -296,63 +301,18 @@ class RmsProp(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag
     """Memory of the square of gradients."""
 
 
-class ConstantRate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="constant"):
-    """The learning rate stays, after a warm-up if one is given."""
-
-    warmup: Updates = 0
-    """Updates of the warm-up; a fraction is a share of all."""
-
-
-class LinearRate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="linear"):
-    """Up during the warm-up, then down in a straight line."""
-
-    warmup: Updates = 0
-    """Updates of the warm-up; a fraction is a share of all."""
-    end: Rate = 0.0
-    """Factor at the last update."""
-
-
-class CosineRate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="cosine"):
-    """Up during the warm-up, then down along half a cosine."""
-
-    warmup: Updates = 0
-    """Updates of the warm-up; a fraction is a share of all."""
-    end: Rate = 0.0
-    """Factor at the last update."""
-
-
-class OneCycleRate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="one_cycle"):
-    """Up from a low start and down to a lower end, both along half a cosine."""
-
-    warmup: Updates = 0.3
-    """Updates of the rise; a fraction is a share of all."""
-    start: Rate = 1 / 25
-    """Factor at the first update."""
-    end: Rate = 1e-4
-    """Factor at the last update."""
-
-
-class StepRate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="steps"):
-    """Down by a factor every so many updates."""
-
-    every: Count | Annotated[float, Meta(gt=0, le=1)]
-    """How many; a fraction is a share of all."""
-    factor: Rate = 0.1
-    """By what."""
-
-
-class InverseRate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="inverse"):
+class Inverse(schedules.Inverse, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="inverse"):
     """Up during the warm-up, then down with the square root of the number of updates."""
 
     warmup: Updates = 4000
     """Updates of the warm-up; a fraction is a share of all."""
 
 
+AnySchedule = Constant | schedules.Linear | schedules.Cosine | schedules.OneCycle | schedules.StepDecay | Inverse
 AnyOptimizer = AdamW | Adam | Sgd | RmsProp
-AnySchedule = ConstantRate | LinearRate | CosineRate | OneCycleRate | StepRate | InverseRate
 
 
-# The configuration of a training, as one value: what a run needs to be run again.
+# The section `train`, and the config.
 
 Metric = Literal["mae", "mse", "accuracy", "auc"]
 
@@ -365,64 +325,34 @@ class EarlyStopping(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     patience: Count = 5
     """Evaluations in a row without an improvement after which it stops."""
     mode: Literal["min", "max"] | None = None
-    """Whether less or more is better; by default told from the name."""
+    """Whether less or more is better; by default guessed from the name."""
     min_delta: Rate = 0.0
     """What counts as an improvement at least."""
 
 
-class Train(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How the training goes."""
+class Train(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the run goes: the options of the trainer, and some that are named here."""
 
     epochs: Count = 1
     """Passes over the training samples."""
     folder: str | None = None
-    """Folder of the run; by default `runs/` and the name of the configuration."""
+    """Folder of the run; by default `runs/` and the name of the config."""
     device: str | None = None
     """`cpu`, `cuda` or `cuda:1`; by default a GPU where there is one."""
-    ranks: Literal["auto", "ddp", "fsdp"] = "auto"
-    """What the processes of torchrun keep: `ddp` all weights each, `fsdp` a part each; `auto` is ddp."""
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
-    """Decides weights, order and dropout."""
-    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
-    """Of the calculations; `auto` is fp32, unless `speed: measured` finds something faster."""
-    accumulate: Count = 1
-    """Batches of one update."""
-    clip: Positive | None = None
-    """Largest norm of the gradients."""
-    ema: Annotated[float, Meta(gt=0, lt=1)] | None = None
-    """Decay of the moving average of the weights, which is what is evaluated and exported."""
-    graph: bool | Literal["auto"] = "auto"
-    """The whole step as a CUDA graph, which needs a fused optimizer; `auto` where it is faster and weights stay bit-equal."""
-    compile: bool | Literal["auto"] = "auto"
-    """`torch.compile` of the model; `auto` is false, unless `speed: measured` finds it faster."""
-    fused: bool | None = None
-    """One kernel updates all weights (adam, adamw, sgd); by default torch's own choice."""
-    speed: Literal["exact", "measured"] = "exact"
-    """`exact` chooses only what leaves the weights bit-equal; `measured` whatever is faster with the same losses."""
+    """Seed of weights, order and dropout."""
     setup: str | None = None
-    """Folder of a run whose precision, fused, graph and compile are taken over."""
-    recompute: bool = False
-    """Compute repeated layers again in the backward pass instead of keeping what they made: less memory, more time."""
-    guard: Literal["stop", "skip"] = "stop"
-    """What follows on a loss or gradient that is no number: the run stops, or the update is left out."""
-    metrics: list[Metric] = []
+    """Folder of a run whose precision, fused, graph and compile are used."""
+    metrics: list[Metric] = field(default_factory=list)
     """What is measured in evaluation, beside the loss."""
     early_stopping: EarlyStopping | None = None
     """When to stop before the last epoch."""
-    max_seconds: Positive | None = None
-    """Time after which the run is saved and ends."""
-    save_every: Count | None = None
-    """Updates between two checkpoints; by default one an epoch."""
-    keep: Count = 2
-    """Checkpoints that are kept, beside the best one."""
-    log_every: Annotated[int, Meta(ge=1, le=1_000_000)] = 50
-    """Updates between two lines of metrics.jsonl."""
-    writers: list[Literal["tensorboard", "wandb", "mlflow"]] = []
+    loggers: list[Literal["tensorboard", "wandb", "mlflow"]] = field(default_factory=list)
     """Where metrics go beside metrics.jsonl."""
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The configuration of a training."""
+    """The config of a training run."""
 
     data: Data
     """What is fed."""
@@ -431,10 +361,10 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     model: AnyModel
     """What is trained."""
     loss: AnyLoss = Mse()
-    """What is made small."""
+    """What is minimized."""
     optimizer: AnyOptimizer = AdamW()
-    """How weights are changed."""
-    schedule: AnySchedule = ConstantRate()
-    """How the learning rate goes."""
+    """How weights are updated."""
+    schedule: AnySchedule = Constant()
+    """How the learning rate changes."""
     train: Train = Train()
-    """How the training goes."""
+    """How the run goes."""

@@ -1,12 +1,18 @@
-"""The task: what a model gets, what it has to predict, and where in a batch both are.
+"""Builtin models and losses, and those of the user: what the names in a config mean.
+
+    Task            what a model gets, what it has to predict, and where in a batch both are
+    Predictor       a network with the columns and scalers of a task: batch in, prediction out
+    make_model, make_loss, make_optimizer
+
+A task predicts one of:
 
     horizon     [rows, length] -> the steps behind:  [rows, horizon, outputs]
     shift       [rows, length] -> each step's future: [rows, length, outputs]
     last        [rows, length] -> a value at the last step of the sample: [rows, 1, outputs]
     series      [rows, length] -> a value of the whole series: [rows, 1, outputs]
 
-Steps that a sample does not have, rows without a sample and targets that are missing have a weight of zero, and nothing
-else: batches of all kinds have one shape, so that a step can be captured.
+Steps that a sample does not have, rows without a sample and missing targets have a weight of zero. So batches of all kinds have
+one shape, and a step can be captured.
 """
 
 from __future__ import annotations
@@ -29,7 +35,7 @@ from torch.nn import functional
 
 from stoker.errors import OptionError, StokerError, TrainError
 from stoker.experiment import config as named
-from stoker.experiment.config import AnyOptimizer, AnySchedule
+from stoker.experiment.config import AnyOptimizer
 
 Batch = Mapping[str, torch.Tensor]
 When = Literal["horizon", "shift", "last", "series"]
@@ -127,7 +133,7 @@ class Task:
 
 
 def at_last(values: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-    """The values at the last step of each sample, which a mask tells where samples are padded: [b, 1, ...]."""
+    """The values at the last step of each sample, which a mask marks where samples are padded: [b, 1, ...]."""
     if mask is None:
         return values[:, -1:]
     last = (mask.sum(1, keepdim=True) - 1).clamp(min=0)
@@ -243,7 +249,7 @@ class Transformer(nn.Module):
         """The prediction: [b, s, outputs]."""
         x_btd = self.embed(x_btf) + self.positions[: x_btf.shape[1]]
         if mask is not None:
-            # A sample without any step sees its first one: attention to nothing would be no number, even with weight zero.
+            # A sample without any step sees its first one: attention to nothing would be NaN, even with weight zero.
             mask = torch.cat([torch.ones_like(mask[:, :1]), mask[:, 1:]], dim=1)
         for number, block in enumerate(self.blocks):
             is_last = number == len(self.blocks) - 1
@@ -292,8 +298,8 @@ class Block(nn.Module):
 
 # The predictor: a batch in, a prediction out. Around a network it knows the columns, and the units of the store.
 #
-# Scalers are fitted on the training samples alone, and are a part of the model: they are saved and exported with it, so whoever
-# uses it gives raw values and gets raw values.
+# Scalers are fitted on the training samples alone, and are a part of the model: they are saved and exported with it, so it
+# takes raw values and gives raw values.
 
 
 class Predictor(nn.Module):
@@ -361,7 +367,7 @@ class TaskLoss:
             expected = (len(target), task.steps, task.outputs)
             raise TrainError(f"the model gives {tuple(prediction.shape)}; expected [rows, predicted steps, outputs] = {expected}.")
         shaped = prediction.reshape(*target.shape, task.outputs_each)
-        # Not times zero: a target that does not count may be anything, even no number.
+        # Not times zero: a target that does not count may be anything, even NaN.
         losses = torch.where(counts, self._each(shaped, torch.where(counts, target, 0)), 0)
         rows = losses.sum((1, 2)) / counts.sum((1, 2)).clamp(min=1)
         samples = batch["valid"].sum().clamp(min=1) if "valid" in batch else len(rows)
@@ -395,7 +401,7 @@ def bce(task: Task, *, positive_weight: float = 1.0) -> TaskLoss:
 
 
 def cross_entropy(task: Task, *, smoothing: float = 0.0) -> TaskLoss:
-    """Of logits, one a class; negative classes are missing."""
+    """Of logits, one per class; negative classes are missing."""
     if task.outputs_each < 2:
         raise OptionError("cross_entropy: the number of classes is not known. Set loss.classes.")
 
@@ -551,21 +557,6 @@ def make_loss(config: named.AnyLoss, task: Task) -> Callable[..., Any]:
 def make_optimizer(config: AnyOptimizer, parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
     """The optimizer of a configuration."""
     return OPTIMIZERS[_name(config)](list(parameters), **_options(config))
-
-
-def make_schedule(config: AnySchedule) -> Any:
-    """The schedule of a configuration."""
-    from stoker.train import schedule
-
-    makers = {
-        "constant": schedule.Constant,
-        "linear": schedule.Linear,
-        "cosine": schedule.Cosine,
-        "one_cycle": schedule.OneCycle,
-        "steps": schedule.Steps,
-        "inverse": schedule.Inverse,
-    }
-    return makers[_name(config)](**_options(config))
 
 
 def outputs_each(config: named.AnyLoss, num_categories: int | None) -> int:

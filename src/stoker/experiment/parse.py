@@ -1,46 +1,47 @@
-"""The document: the text of a configuration as plain values, each with its line.
+"""Reading and writing configs: YAML or JSON with strict keys becomes one frozen struct, and back.
 
-YAML is read event by event, by the rules of YAML 1.2, where `1e-3` is a number and `no` a text. What could make a small text
-mean something large or something else is refused: aliases, tags, several documents, keys that come twice, deep nesting.
+    read_document   a file -> plain values, each with its line
+    override        NAME=VALUE on top
+    check           plain values -> a struct, or one error that says which value, where, and what was expected
+    to_yaml         all values of a struct, as YAML that reads back as the same
+    explain         the manual of the fields
+
+YAML is read event by event, by the rules of YAML 1.2, where `1e-3` is a number and `no` a string. What could make a small file
+mean something large or something else is refused: aliases, tags, several documents, duplicate keys, deep nesting.
+
+The struct is a parameter: `Config` for `stoker train`, the settings of recipes for theirs. Nothing here imports torch.
 """
 
 from __future__ import annotations
 
-import ast
 import difflib
 import inspect
 import json
 import math
 import re
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TypeVar, get_type_hints
 
 import msgspec
 from msgspec import NODEFAULT, Struct
 from msgspec.inspect import (
-    BoolType,
-    DictType,
     Field,
-    FloatType,
-    IntType,
     ListType,
     LiteralType,
     NoneType,
     StructType,
-    TupleType,
     Type,
     UnionType,
-    VarTupleType,
     type_info,
 )
 
+from stoker._fields import LARGE, docstrings, expected
 from stoker.errors import ConfigError
-from stoker.experiment.config import Config
 
+CONFIG_NAME = "config.yaml"
+"""The config with all its values, in the folder of a run."""
 MAX_BYTES = 256 << 10
 MAX_DEPTH = 16
 
@@ -67,7 +68,7 @@ class Document:
     lines: Mapping[Path_, int] = field(default_factory=dict)
     """The line of each value by its path; empty for JSON."""
     options: Mapping[Path_, str] = field(default_factory=dict)
-    """Values that came from the command line, and by which option."""
+    """Values that replace those of the file, and by which option they came."""
 
     def place(self, path: Path_) -> str:
         """The file, and the line of a value as far as it is known; or the option that set it."""
@@ -90,7 +91,7 @@ def read_document(path: Path) -> Document:
     except FileNotFoundError:
         raise ConfigError(f"{name} does not exist. `stoker train --fields` shows what a configuration may hold.") from None
     if len(data) > MAX_BYTES:
-        raise ConfigError(f"{name} has more than {MAX_BYTES:,} bytes, which no configuration needs.")
+        raise ConfigError(f"{name} has more than {MAX_BYTES:,} bytes; a config is smaller.")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -115,7 +116,7 @@ def parse_json(text: str, name: str) -> Any:
 
     def whole(digits: str) -> int:
         if not _INT.fullmatch(digits):
-            raise ConfigError(f"{name}: a number of {len(digits):,} digits is not meant. Write a smaller one.")
+            raise ConfigError(f"{name}: a number of {len(digits):,} digits is too large.")
         return int(digits)
 
     try:
@@ -157,7 +158,7 @@ def describe(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return f"the text {value[:60]!r}"
+        return f"the string {value[:60]!r}"
     if isinstance(value, dict):
         return "keys and values"
     return "a list" if isinstance(value, list) else str(value)
@@ -228,7 +229,6 @@ class _Builder:
 
 T = TypeVar("T", bound=msgspec.Struct)
 OWN = "own"
-LARGE = 2**31
 
 
 class Known(NamedTuple):
@@ -388,32 +388,6 @@ def default_tag(field: Field) -> str | None:
     return str(structs_of(field.type)[0].tag) if field.default is None else None
 
 
-def expected(info: Type, *, limits: bool = False) -> str:
-    """What a value may be, in words; with the `limits` of large numbers only where one is beyond them."""
-    if isinstance(info, UnionType):
-        words = dict.fromkeys(expected(one, limits=limits) for one in info.types)
-        return ", or ".join(words) if any("," in word for word in words) else " or ".join(words)
-    if isinstance(info, LiteralType):
-        return ", ".join(map(str, info.values)) if len(info.values) < 2 else "one of " + ", ".join(map(str, info.values))
-    if isinstance(info, IntType | FloatType):
-        kind = "a whole number" if isinstance(info, IntType) else "a number"
-        bounds = {"from": info.ge, "above": info.gt, "up to": info.le, "below": info.lt}
-        told = {word: bound for word, bound in bounds.items() if bound is not None and (limits or bound < LARGE)}
-        return " ".join([kind, *(f"{word} {_short(bound)}" for word, bound in told.items())])
-    if isinstance(info, StructType):
-        return f"keys such as {', '.join(field.name for field in info.fields[:3])}" if info.tag is None else str(info.tag)
-    if isinstance(info, ListType | VarTupleType):
-        return f"a list, each {expected(info.item_type, limits=limits)}"
-    if isinstance(info, TupleType):
-        return f"a list of {len(info.item_types)}, each {expected(info.item_types[0])}"
-    names: dict[type, str] = {BoolType: "true or false", NoneType: "null", DictType: "keys and their values"}
-    return names.get(type(info), "a text")
-
-
-def _short(bound: float) -> str:
-    return f"{bound:,}" if bound < 2**53 else f"2**{math.log2(bound):g}"
-
-
 def _words(info: Type) -> list[str]:
     if isinstance(info, UnionType):
         return [word for one in info.types for word in _words(one)]
@@ -447,7 +421,7 @@ def _dotted(path: Path_) -> str:
 
 # Overrides: `--set data.batch_size=512`, typed like the file and named by as much of the path as is needed.
 
-OPTION = "--set"
+OPTION = "overrides"
 
 
 def override(document: Document, assignments: Sequence[str], config: type) -> Document:
@@ -458,7 +432,7 @@ def override(document: Document, assignments: Sequence[str], config: type) -> Do
     for assignment in assignments:
         name, sign, text = assignment.partition("=")
         if not sign:
-            raise ConfigError(f"{OPTION} is {assignment!r}; expected NAME=VALUE, such as {OPTION} batch_size=512.")
+            raise ConfigError(f"{OPTION} is {assignment!r}; expected NAME=VALUE, such as batch_size=512.")
         path = find(name.strip(), known)
         value = parse_yaml(text, f"{OPTION} {name.strip()}")
         _put(tree, path, value)
@@ -503,6 +477,21 @@ def _put(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
     tree[path[-1]] = value
 
 
+def rename_keys(document: Document, names: Mapping[str, str], *, section: str | None = None) -> Document:
+    """The document with other names of keys, such as those that an earlier version wrote into a run's folder."""
+    prefix: Path_ = () if section is None else (section,)
+    found = document.tree if section is None else document.tree.get(section)
+    if not isinstance(found, dict):
+        return document
+    renamed = {names.get(key, key) if names.get(key) not in found else key: value for key, value in found.items()}
+    at = len(prefix)
+    lines = {
+        (*prefix, names.get(str(path[at]), path[at]), *path[at + 1 :]) if path[:at] == prefix and len(path) > at else path: line
+        for path, line in document.lines.items()
+    }
+    return replace(document, tree=renamed if section is None else {**document.tree, section: renamed}, lines=lines)
+
+
 def _copied(tree: dict[str, Any]) -> dict[str, Any]:
     return {key: _copied(value) if isinstance(value, dict) else value for key, value in tree.items()}
 
@@ -536,18 +525,6 @@ def to_yaml(config: msgspec.Struct) -> bytes:
 # The manual of the fields: what the sources say under each field, for `stoker train --fields`.
 
 
-def docstrings(record: type) -> dict[str, str]:
-    """The text under each field of a record."""
-    tree = ast.parse(textwrap.dedent(inspect.getsource(record)))
-    body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
-    found: dict[str, str] = {}
-    for one, text in pairwise(body):
-        if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name) and isinstance(text, ast.Expr):
-            value = ast.literal_eval(text.value)
-            found[one.target.id] = " ".join(str(value).split())
-    return found
-
-
 def explain(config: StructType, indent: str = "") -> Iterator[str]:
     """A line for each field, in the form of the file: the key, its default, and what it means."""
     texts = docstrings(config.cls)
@@ -560,7 +537,7 @@ def explain(config: StructType, indent: str = "") -> Iterator[str]:
         for choice in choices:
             inner = indent + "    "
             if choice.tag is not None:
-                yield f"{inner[:-2]}name: {choice.tag}".ljust(34) + f"# {inspect.getdoc(choice.cls)}"
+                yield f"{inner[:-2]}name: {choice.tag}".ljust(34) + f"# {(inspect.getdoc(choice.cls) or '').partition(chr(10))[0]}"
             yield from explain(choice, inner)
 
 
@@ -580,20 +557,17 @@ def _needed(one: Field) -> str:
     return "; must be given" if one.required else ""
 
 
-# The configuration of a training: a file with strict keys becomes one frozen value.
-#
-#     document    YAML or JSON -> plain values, each with its line
-#     overrides   --set NAME=VALUE on top
-#     checking    plain values -> Config, or one line that says what is wrong
-#     training    the fields: data, split, model and loss, optimizer and schedule, train
-#     writing     all values back into a file; manual: what the fields mean
-#
-# This is the way of a file; it imports neither torch nor anything that is trained or fed. Recipes read their own records by the
-# same way: `check(override(read_document(path), assignments, Record), Record)`.
-
-__all__ = ["Config", "Document", "check", "override", "read_config", "read_document", "to_tree", "to_yaml"]
+_EARLIER_NAMES = {
+    "accumulate": "grad_accum_steps",
+    "clip": "max_grad_norm",
+    "keep": "keep_checkpoints",
+    "ranks": "parallel",
+    "recompute": "activation_checkpointing",
+    "writers": "loggers",
+}
+"""Keys of `train:` in the config.yaml of earlier versions, and their names now."""
 
 
-def read_config(path: Path, *, assignments: Sequence[str] = ()) -> Config:
-    """Read a configuration, with some values set anew."""
-    return check(override(read_document(path), assignments, Config), Config)
+def read_saved(folder: Path) -> Document:
+    """The config.yaml that the folder of a run keeps; keys of an earlier version have the names of this one."""
+    return rename_keys(read_document(folder / CONFIG_NAME), _EARLIER_NAMES, section="train")

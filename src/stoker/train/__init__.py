@@ -1,13 +1,12 @@
-"""Train: batches become steps.
+"""Training: batches become steps.
 
-    loss, step, graph           what is made smaller; one update, eagerly or as CUDA graphs
-    precision, optimizer, recompute, choice, engine      how steps are done, and how that is found out by measuring
-    fit, trainer, stream, evaluation, result             a training in progress, and what a user has of it
-    readout, log, progress, writers/, metrics/           numbers, on the device and on their way to people
-    schedule, ema, stopping                              what goes along with a training
-    rng, state, checkpoint, checkpoints, snapshot, facts, signals      what survives
-    run, record, machine, runs                           the folder of a run
-    weights, export                                      what a run has learned, as weights or as a program
+    trainer     Trainer: what a run consists of             settings    its options, declared once
+    loop        epochs, validation, logging, saving         engine      setups, measured and chosen; autotune: the test
+    step        one update, and the EMA                     graph       steps as CUDA graphs
+    numerics    precision and fused optimizers              distributed ranks: DDP and FSDP
+    schedule    learning rates and early stopping           metrics     accuracy, AUC, MAE, ...; readout: numbers on the device
+    checkpoint  checkpoints on disk; state_dict, resume, fingerprint: what they hold, and what must be the same
+    run         the folder of a run; loggers, plots         export      weights and programs of a run
 
 It takes any iterable of batches, and knows neither feed nor store. These are the public names; each is imported when first used.
 """
@@ -36,18 +35,18 @@ _LAZY = {
     "QuantileLoss": "stoker.train.metrics:QuantileLoss",
     "Result": "stoker.train.loop:Result",
     "Setup": "stoker.train.autotune:Setup",
-    "Steps": "stoker.train.schedule:Steps",
+    "StepDecay": "stoker.train.schedule:StepDecay",
     "TensorBoard": "stoker.train.loggers:TensorBoard",
     "Trainer": "stoker.train.trainer:Trainer",
     "Trial": "stoker.train.autotune:Trial",
     "Wandb": "stoker.train.loggers:Wandb",
     "Writer": "stoker.train.loggers:Writer",
-    "check_picture": "stoker.train.plots:check_picture",
+    "check_plot": "stoker.train.plots:check_plot",
     "Exported": "stoker.train.export:Exported",
     "export_model": "stoker.train.export:export_model",
     "load_trained": "stoker.train.export:load_trained",
-    "save_picture": "stoker.train.plots:save_picture",
-    "save_svg": "stoker.train.plots:save_svg",
+    "save_figure": "stoker.train.plots:save_figure",
+    "save_plot": "stoker.train.plots:save_plot",
     "supervised": "stoker.train.loss:supervised",
 }
 
@@ -72,16 +71,16 @@ if TYPE_CHECKING:
     from stoker.train.metrics import QuantileLoss as QuantileLoss
     from stoker.train.plots import Curve as Curve
     from stoker.train.plots import Panel as Panel
-    from stoker.train.plots import check_picture as check_picture
-    from stoker.train.plots import save_picture as save_picture
-    from stoker.train.plots import save_svg as save_svg
+    from stoker.train.plots import check_plot as check_plot
+    from stoker.train.plots import save_figure as save_figure
+    from stoker.train.plots import save_plot as save_plot
     from stoker.train.schedule import Constant as Constant
     from stoker.train.schedule import Cosine as Cosine
     from stoker.train.schedule import EarlyStopping as EarlyStopping
     from stoker.train.schedule import Inverse as Inverse
     from stoker.train.schedule import Linear as Linear
     from stoker.train.schedule import OneCycle as OneCycle
-    from stoker.train.schedule import Steps as Steps
+    from stoker.train.schedule import StepDecay as StepDecay
     from stoker.train.step import Ema as Ema
     from stoker.train.trainer import Trainer as Trainer
 else:

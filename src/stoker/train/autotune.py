@@ -50,7 +50,18 @@ TOLERANCE = {"fused": 1e-3, "graph": 1e-3, "tf32": 2e-2, "bf16": 5e-2, "compile"
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """How steps are computed. What `precision`, `fused` and `compile` are decides the bits of the weights; `graph` does not."""
+    """How steps are computed. `precision`, `fused` and `compile` decide the bits of the weights; `graph` does not.
+
+    Args:
+        precision: `"fp32"`, `"tf32"`, `"bf16"` or `"fp16"`.
+        fused: Whether one kernel updates all weights.
+        graph: Whether the whole step is a CUDA graph.
+        compile: Whether the model is compiled.
+
+    Example:
+        >>> print(Setup(precision="bf16", fused=True))
+        bf16, fused optimizer
+    """
 
     precision: Precision = "fp32"
     fused: bool = False
@@ -104,7 +115,22 @@ class Gain(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """One candidate against what it would replace."""
+    """One candidate setup, measured against what it would replace.
+
+    Args:
+        name: `"fused"`, `"graph"`, `"tf32"`, `"bf16"` or `"compile"`; `"choice"` where nothing was measured.
+        chosen: Whether it was taken.
+        reason: Why, in words.
+        seconds: Per step with it; None where it was not measured.
+        seconds_before: Per step without it.
+        gain: How many times faster it is: the median over the rounds.
+        gain_low: The lower end of the interval of the median.
+        gain_high: The upper end.
+
+    Example:
+        >>> print(Trial(name="graph", chosen=False, reason="there is no GPU"))
+        graph    no   there is no GPU
+    """
 
     name: str
     chosen: bool
@@ -112,7 +138,6 @@ class Trial:
     seconds: float | None = None
     seconds_before: float | None = None
     gain: float | None = None
-    """How many times faster it is: the median over the rounds, and its interval."""
     gain_low: float | None = None
     gain_high: float | None = None
 

@@ -1,11 +1,15 @@
-"""Image: the tensors of a part in host memory, byte for byte as they will lie in its file.
+"""Checkpoints: the state of a run on disk, written in the background and read back whole or not at all.
 
-It stands between training, which goes on changing the tensors, and the thread that writes. Its memory is used again for the
-next save. On a GPU the training stream is held up only for a gather within the device; a second stream then brings that to
-pinned memory while the next steps run. Where the device has no room for the gathered copy, tensors are copied directly,
-and the training stream, not the host, waits for that: the next update would overwrite what is being copied.
+    Image           the tensors of a part in host memory, byte for byte as they will be in its file
+    Checkpoint      one folder: safetensors files, and checkpoint.json, which is written last
+    Checkpoints     the folder of all checkpoints of a run, with LATEST and BEST
 
-The law: the bytes are those that the current stream would have seen when `capture` was called, whatever comes after.
+An image stands between the training loop, which continues to change the tensors, and the thread that writes. Its memory is reused
+for the next save. On a GPU the training stream is held up only for a gather within the device; another stream then copies that to
+pinned memory while the next steps run. Where the device has no room for the gathered copy, tensors are copied directly, and the
+training stream, not the host, waits for that: the next update would overwrite what is being copied.
+
+Guarantee: the bytes are those that the current stream would have seen when `capture` was called, whatever comes after.
 """
 
 from __future__ import annotations
@@ -137,7 +141,7 @@ def _has_room(device: torch.device, layout: Layout) -> bool:
 #       model.safetensors  optimizer.safetensors  ...     read by any tool that knows the format
 #       checkpoint.json      facts of the run; of each part its skeleton, and size and hash of its file; a digest of itself
 #
-# The law: checkpoint.json gets its name when all else is safe on the disk. So a folder without it is debris, and one with it is
+# Guarantee: checkpoint.json gets its name when all else is safe on the disk. So a folder without it is debris, and one with it is
 # whole; reading hashes every byte, and nothing that is read is ever run.
 
 INDEX_NAME = "checkpoint.json"
@@ -337,7 +341,7 @@ def _read_tensors(path: Path, file: File) -> dict[str, Tensor]:
         try:
             # By the descriptor: what is parsed is what was hashed, whatever the name means by now.
             with safe_open(f"/proc/self/fd/{fd}", framework="pt") as opened:
-                return {name: opened.get_tensor(name).clone() for name in opened.keys()}  # noqa: SIM118 - it is no dict
+                return {name: opened.get_tensor(name).clone() for name in opened.keys()}  # noqa: SIM118 - it is not a dict
         except (SafetensorError, OSError, ValueError, RuntimeError) as error:
             reason = str(error).splitlines()[0]
             raise CheckpointInvalidError(f"{path} is not a safetensors file: {reason}.") from error
@@ -393,7 +397,7 @@ def _within(where: str) -> Iterator[None]:
 #       step-000001200/  step-000001300/      one checkpoint each; "-2" follows if a step is saved again
 #       LATEST  BEST                          the name of one of them, replaced in one step
 #
-# The law: LATEST names a checkpoint that is whole and safe on the disk, at any moment and after any crash. It is replaced when
+# Guarantee: LATEST names a checkpoint that is whole and safe on the disk, at any moment and after any crash. It is replaced when
 # the new one is safe, and the old ones are removed when LATEST is. A disk that refuses does not end the training; the third
 # refusal in a row does.
 
@@ -443,10 +447,10 @@ class Checkpoints:
         """Copy the state, then write it in the background, or with `wait` before this returns.
 
         `facts` are plain values; "step" is added. Waits for the save before, whose memory it uses. A disk that refused that
-        save is told as a warning here, and after three in a row as `CheckpointError`.
+        save is reported as a warning here, and after three in a row as `CheckpointError`.
         """
         if type(step) is not int or not 0 <= step < 10**18:
-            raise OptionError(f"step={step!r}: expected a whole number from 0 on.")
+            raise OptionError(f"step={step!r}: expected an integer from 0.")
         self.wait()
         self.refuse_other_runs()
         captured = checkpoint.capture(parts, {**facts, "step": step}, memory=self._memory)
@@ -496,7 +500,7 @@ class Checkpoints:
         """The newest checkpoint that verifies; None if there is none at all. Falling back to an older one is warned of.
 
         With `strict`, a newest one that does not verify raises `CheckpointInvalidError`, as it does where none verifies. After this
-        call saves go on from there: what was newer goes, as does what is not whole.
+        call saves continue from there: what was newer goes, as does what is not whole.
         """
         self.wait()
         named, candidates = self._candidates()
@@ -605,7 +609,7 @@ class Checkpoints:
         checkpoint.write_captured(path, captured)
         # From here on nothing removes the new folder: even a pointer whose sync failed may name it after a crash.
         self._known.add(path.name)
-        if best:  # before LATEST: a run that goes on from LATEST relies on the best one it knows of
+        if best:  # before LATEST: a run that resumes from LATEST relies on the best one it knows of
             _disk.write_file(self.folder / BEST, f"{path.name}\n".encode())
         _disk.write_file(self.folder / LATEST, f"{path.name}\n".encode())
         self.last, self._known = path, {path.name}
@@ -635,10 +639,10 @@ class Checkpoints:
     def _fail(self, error: DiskError, step: int, num_bytes: int) -> None:
         self._failures += 1
         last = f"the last good one is {self.last}" if self.last is not None else "there is none before it"
-        told = f"the checkpoint of step {step:,} ({num_bytes:,} bytes) was not written, {last}: {_text(error)}"
+        text = f"the checkpoint of step {step:,} ({num_bytes:,} bytes) was not written, {last}: {_text(error)}"
         if self._failures >= MAX_FAILURES:
-            raise CheckpointError(f"{told} These were {self._failures} failures in a row.") from error
-        warnings.warn(f"{told} Training goes on.", stacklevel=4)
+            raise CheckpointError(f"{text} These were {self._failures} failures in a row.") from error
+        warnings.warn(f"{text} Training continues.", stacklevel=4)
 
 
 def saved_step(folder: Path) -> int | None:

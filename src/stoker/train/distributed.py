@@ -1,9 +1,12 @@
-"""Ranks: the processes of one training, as `torchrun` starts them, and what they tell each other beside gradients.
+"""Distributed training: the ranks of one run, as `torchrun` starts them.
 
-Weights are whole on each rank and gradients are added up (`replicas`), or each rank keeps a part of everything (`shards`). Numbers
-that decide (signals, budgets, states) travel over the host, so no device waits for them.
+    Ranks       this process among the others, and what they tell each other beside gradients
+    Replicas    DDP: each rank has all weights, gradients are averaged
+    Shards      FSDP2: each rank keeps a shard of weights, gradients and optimizer
 
-The law: whatever decides how a training goes on is the same on all ranks at the same step. Only the first rank writes.
+Numbers that decide (signals, budgets, states) travel over the host, so no device waits for them.
+
+Guarantee: what decides how a run continues is the same on all ranks at the same step. Only the first rank writes.
 """
 
 from __future__ import annotations
@@ -34,13 +37,13 @@ _CPU = torch.device("cpu")
 
 
 class Ranks:
-    """This process and the others; alone, it asks nobody."""
+    """This process among the others."""
 
     def __init__(self, *, rank: int, world_size: int, kind: str, device: torch.device) -> None:
         self.rank = rank
         self.world_size = world_size
         self.device = device
-        """Where this rank computes; alone, nobody asks."""
+        """Where this rank computes; unused by a single process."""
         self.together = world_size > 1
         """Whether there are others."""
         self.shards = self.together and kind == "fsdp"
@@ -54,7 +57,7 @@ class Ranks:
         Where the device is not said to its number, a rank takes the GPU that is its turn.
         """
         if kind not in get_args(Kind):
-            raise OptionError(f"ranks is {kind!r}; expected one of {', '.join(get_args(Kind))}.")
+            raise OptionError(f"parallel is {kind!r}; expected one of {', '.join(get_args(Kind))}.")
         if not dist.is_available() or not (dist.is_initialized() or _number("WORLD_SIZE", 1) > 1):
             return cls(rank=0, world_size=1, kind=kind, device=_CPU)
         place = torch.device(device) if device is not None else next((one.device for one in model.parameters()), _CPU)
@@ -136,8 +139,8 @@ class Ranks:
         if not self.together:
             return function()
         if not self.is_first:
-            told = self.share(None)
-            return told["value"] if "value" in told else _fail(told["error"])
+            shared = self.share(None)
+            return shared["value"] if "value" in shared else _fail(shared["error"])
         try:
             value = function()
         except BaseException as error:
@@ -176,14 +179,14 @@ def _leave() -> None:
 def _number(name: str, default: int) -> int:
     text = os.environ.get(name, "").strip()
     if not text.isdecimal() and text:
-        raise OptionError(f"the environment variable {name} is {text!r}; expected a whole number.")
+        raise OptionError(f"the environment variable {name} is {text!r}; expected an integer.")
     return int(text) if text else default
 
 
 def _own_gpu() -> torch.device:
     number, present = _number("LOCAL_RANK", _number("RANK", 0)), torch.cuda.device_count()
     if number >= present:
-        raise OptionError(f"this is process {number} of its machine, which has {present} GPUs. Start at most one a GPU.")
+        raise OptionError(f"this is process {number} of its machine, which has {present} GPUs. Start at most one per GPU.")
     return torch.device("cuda", number)
 
 
@@ -214,22 +217,21 @@ def _unpacked(data: torch.Tensor) -> Any:
 
 # Replicas: each rank has all weights, and gradients become means over the ranks during the backward pass (torch's DDP).
 #
-# The loss function is called within DDP, so it gets the model itself. Gradients of the first update are reduced by hand: then it
-# is
-# known which weights take part, and DDP need not look for the others in each step. So are those that an epoch has left over.
+# The loss function is called within DDP, so it gets the model itself. Gradients of the first update are reduced by hand:
+# then it is known which weights take part, and DDP need not look for the others in each step. So are those of the last, partial
+# update of an epoch.
 #
-# With two ranks no sum depends on how DDP groups gradients, so a run that goes on is the same to the last bit. With more, DDP
-# groups
-# them anew in the second update after each start, and sums may be rounded otherwise.
+# With two ranks no sum depends on how DDP groups gradients, so a resumed run is the same to the last bit. With more, DDP groups
+# them again in the second update after each start, and sums may be rounded otherwise.
 
 
 class Replicas:
     """What a step asks of the ranks where each has all weights."""
 
-    def __init__(self, ranks: Ranks, model: nn.Module, loss: LossFunction, *, accumulate: int) -> None:
+    def __init__(self, ranks: Ranks, model: nn.Module, loss: LossFunction, *, grad_accum_steps: int) -> None:
         self._ranks = ranks
         self._objective = _Objective(model, loss)
-        self._accumulate = accumulate
+        self._grad_accum_steps = grad_accum_steps
         self._reducing: DistributedDataParallel | None = None
         self._pending = 0
 
@@ -239,7 +241,7 @@ class Replicas:
         batch = with_a_sample(batch)
         if self._reducing is None:
             return self._objective(batch)
-        self._reducing.require_backward_grad_sync = self._pending == self._accumulate
+        self._reducing.require_backward_grad_sync = self._pending == self._grad_accum_steps
         try:
             return self._reducing(batch)
         except RuntimeError as error:
@@ -252,7 +254,7 @@ class Replicas:
 
     def join(self, parameters: Sequence[torch.Tensor]) -> None:
         """Reduce what no backward pass has reduced."""
-        is_done = self._reducing is not None and self._pending == self._accumulate
+        is_done = self._reducing is not None and self._pending == self._grad_accum_steps
         self._pending = 0
         if is_done:
             return
@@ -317,7 +319,7 @@ class _Objective(nn.Module):
 def with_a_sample(batch: Any) -> Any:
     """The batch; where none of its rows is a sample, as at the end of an epoch, the first one poses as one.
 
-    Its weight in the update is nothing all the same, but a mean over no row would be no number.
+    Its weight in the update is nothing all the same, but a mean over no row would be NaN.
     """
     valid = batch.get("valid") if isinstance(batch, dict) else None
     if not isinstance(valid, torch.Tensor) or valid.dim() != 1 or not len(valid):
@@ -327,10 +329,10 @@ def with_a_sample(batch: Any) -> Any:
     return {**batch, "valid": poses}
 
 
-# Shards: each rank keeps a part of the weights, gradients and optimizer (torch's FSDP2), and layers are whole only while they
-# run.
+# Shards: each rank keeps a part of the weights, gradients and optimizer (torch's FSDP2), and layers are whole only while
+# they run.
 #
-# Steps and averages work on the parts; checkpoints hold the whole, so any number of ranks can go on from them.
+# Steps and averages work on the parts; checkpoints hold the whole, so any number of ranks can resume from them.
 
 
 class Shards:

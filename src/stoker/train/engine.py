@@ -1,4 +1,7 @@
-"""Snapshot: everything that a step changes, kept aside and put back bit for bit, so that steps can be tried out."""
+"""The engine makes the work of a setup (eager steps or CUDA graphs, a precision, a fused optimizer or not) and chooses the setup.
+
+It measures setups from one and the same state: `Snapshot` keeps all that a step changes and puts it back bit for bit.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import cycle, islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import xxhash
@@ -36,11 +39,9 @@ from stoker.train.distributed import Replicas, Shards
 from stoker.train.graph import Eager, Gathering, Graphs, Work
 from stoker.train.numerics import FUSED, LearningRate, Scale, is_fused, may_be_fused, set_fused, set_matmul_flags
 from stoker.train.readout import Readout
+from stoker.train.settings import Components
 from stoker.train.step import Step, takes_flag
-
-if TYPE_CHECKING:
-    from stoker.train.stream import Stream
-    from stoker.train.trainer import Trainer
+from stoker.train.stream import Stream
 
 
 class Snapshot:
@@ -111,9 +112,6 @@ def _is_plain(name: str, value: object) -> bool:
     return name != "training" and (value is None or isinstance(value, bool | int | float | str))
 
 
-# The engine: makes the work of a setup (eager steps or graphs, a precision, an implementation of the optimizer), and chooses the
-# setup by measuring, from one and the same state, which is there again afterwards.
-
 MEASURED_BATCHES = 4
 _SHAKEN_SEED = 0x5EED
 _WORDS = {"fused": "a fused optimizer", "graph": "a fused optimizer with a CUDA graph", "tf32": "tf32", "bf16": "bf16"}
@@ -121,19 +119,24 @@ _WORDS = {"fused": "a fused optimizer", "graph": "a fused optimizer with a CUDA 
 
 
 class Engine:
-    """Makes and measures work. Closing it gives the optimizer back as the user made it."""
+    """Makes and measures the work of setups. Closing it gives the optimizer back as the user made it."""
 
-    def __init__(self, trainer: Trainer, stream: Stream, *, total_updates: int | None) -> None:
-        self._trainer = trainer
+    def __init__(
+        self, parts: Components, stream: Stream, *, total_updates: int | None, speed_option: str = 'speed="measured"'
+    ) -> None:
+        settings = parts.settings
+        self._parts = parts
+        self._settings = settings
+        self._speed_option = speed_option
         self._stream = stream
         self._total_updates = total_updates
-        self._may_be_fused = trainer.fused is None and may_be_fused(trainer.optimizer)
-        self._unfused = [group.get("fused") if not group.get("fused") else None for group in trainer.optimizer.param_groups]
-        self._was_fused = is_fused(trainer.optimizer)
+        self._may_be_fused = settings.fused is None and may_be_fused(parts.optimizer)
+        self._unfused = [group.get("fused") if not group.get("fused") else None for group in parts.optimizer.param_groups]
+        self._was_fused = is_fused(parts.optimizer)
         self._tried: dict[Setup, tuple[Step, Work, Readout]] = {}
-        self.rate = LearningRate(trainer.optimizer)
+        self.rate = LearningRate(parts.optimizer)
         self.scale: Scale | None = None
-        self.readout = Readout(trainer.device, capacity=trainer.log_every)
+        self.readout = Readout(parts.device, capacity=settings.log_every)
 
     def __enter__(self) -> Engine:
         return self
@@ -142,46 +145,50 @@ class Engine:
         self.rate.restore()
         self._fuse(self._was_fused)
         for name in ("grad_scale", "found_inf"):
-            if hasattr(self._trainer.optimizer, name):
-                delattr(self._trainer.optimizer, name)
+            if hasattr(self._parts.optimizer, name):
+                delattr(self._parts.optimizer, name)
 
     def work(self, setup: Setup) -> Work:
-        """The work of a training in this setup."""
+        """The work of a run in this setup."""
         self._tried.clear()
-        self.scale = Scale(self._trainer.device) if setup.precision == "fp16" else None
+        self.scale = Scale(self._parts.device) if setup.precision == "fp16" else None
         step, work, self.readout = self._make(setup, self.scale, joint=self._join(setup))
         if setup.graph and self._stream.source.can_capture:
             with contextlib.suppress(ValueError):  # where the feed says that it cannot be captured, batches are copied
                 return Gathering(
-                    step, self.readout, self._stream.source, accumulate=self._trainer.accumulate, preserve=self._preserve(step)
+                    step,
+                    self.readout,
+                    self._stream.source,
+                    grad_accum_steps=self._settings.grad_accum_steps,
+                    preserve=self._preserve(step),
                 )
         return work
 
     def _join(self, setup: Setup) -> Replicas | Shards | None:
         """What steps do together with other ranks."""
-        trainer = self._trainer
-        if not trainer.ranks.together:
+        parts, settings = self._parts, self._settings
+        if not parts.ranks.together:
             return None
-        if trainer.ranks.shards:
-            return Shards(trainer.ranks, trainer.loss)
-        return Replicas(trainer.ranks, self._model(setup), trainer.loss, accumulate=trainer.accumulate)
+        if parts.ranks.shards:
+            return Shards(parts.ranks, parts.loss)
+        return Replicas(parts.ranks, self._model(setup), parts.loss, grad_accum_steps=settings.grad_accum_steps)
 
     def _make(self, setup: Setup, scale: Scale | None, *, joint: Replicas | Shards | None = None) -> tuple[Step, Work, Readout]:
-        trainer = self._trainer
+        parts, settings = self._parts, self._settings
         self._activate(setup)
-        readout = Readout(trainer.device, capacity=max(trainer.log_every, 64))
+        readout = Readout(parts.device, capacity=max(settings.log_every, 64))
         step = Step(
             self._model(setup),
-            trainer.loss if joint is None else joint.loss,
-            trainer.optimizer,
+            parts.loss if joint is None else joint.loss,
+            parts.optimizer,
             readout,
-            device=trainer.device,
+            device=parts.device,
             precision=setup.precision,
-            weighted=trainer.accumulate > 1 or joint is not None,
-            clip=trainer.clip,
-            ema=trainer.ema,
+            weighted=settings.grad_accum_steps > 1 or joint is not None,
+            max_grad_norm=settings.max_grad_norm,
+            ema=parts.ema,
             scale=scale,
-            skips=trainer.guard == "skip",
+            skips=settings.guard == "skip",
             joint=joint,
         )
         if not setup.graph:
@@ -189,7 +196,7 @@ class Engine:
         refusal = self._refuses_graph(step)
         if refusal is not None:
             raise TrainError(f"the step cannot be a graph: {refusal}.")
-        return step, Graphs(step, readout, accumulate=trainer.accumulate, preserve=self._preserve(step)), readout
+        return step, Graphs(step, readout, grad_accum_steps=settings.grad_accum_steps, preserve=self._preserve(step)), readout
 
     def _activate(self, setup: Setup) -> None:
         """Set what is set on the optimizer and for the whole process."""
@@ -197,33 +204,33 @@ class Engine:
         self._fuse(setup.fused)
         # A graph reads the learning rate from a float32 tensor. A fused kernel computes with a number of Python in double, so
         # eager steps read the tensor too: both then give the same bits.
-        if setup.graph or (setup.fused and self._trainer.device.type == "cuda"):
-            self.rate.to_device(self._trainer.device)
+        if setup.graph or (setup.fused and self._parts.device.type == "cuda"):
+            self.rate.to_device(self._parts.device)
         set_matmul_flags(setup.precision)
 
     def _fuse(self, fused: bool) -> None:
-        if fused != is_fused(self._trainer.optimizer):
-            set_fused(self._trainer.optimizer, fused, otherwise=self._unfused)
+        if fused != is_fused(self._parts.optimizer):
+            set_fused(self._parts.optimizer, fused, otherwise=self._unfused)
 
     def _model(self, setup: Setup) -> nn.Module:
-        return self._trainer.compiled if setup.compile else self._trainer.model
+        return self._parts.compiled if setup.compile else self._parts.model
 
     def _refuses_graph(self, step: Step) -> str | None:
         """Why the step cannot be a graph; None where nothing speaks against it."""
-        optimizer = self._trainer.optimizer
-        if self._trainer.device.type != "cuda":
+        optimizer = self._parts.optimizer
+        if self._parts.device.type != "cuda":
             return "there is no GPU"
         if not takes_flag(optimizer):
             return f"{type(optimizer).__name__} is not fused, so the host has to check each update. Pass fused=True"
         if any(group.get("dampening") for group in optimizer.param_groups):
-            return "SGD with dampening begins unlike it goes on"
-        if step.has_statistics and self._trainer.accumulate > 1:
+            return "SGD with dampening has a first step unlike the others"
+        if step.has_statistics and self._settings.grad_accum_steps > 1:
             return "the model has running statistics, and several micro-batches make an update"
         return None
 
     def _preserve(self, step: Step) -> Callable[[], Callable[[], None]]:
         def preserve() -> Callable[[], None]:
-            snapshot, restore_step = Snapshot(self._trainer.model, self._trainer.optimizer), step.preserve()
+            snapshot, restore_step = Snapshot(self._parts.model, self._parts.optimizer), step.preserve()
 
             def restore() -> None:
                 snapshot.restore(for_graph=True)
@@ -235,35 +242,35 @@ class Engine:
 
     def baseline(self) -> Setup:
         """The setup that the user's options ask for, without anything that is measured."""
-        trainer = self._trainer
-        fused = is_fused(trainer.optimizer) if trainer.fused is None else trainer.fused
-        if trainer.graph is True and trainer.speed == "measured":
+        parts, settings = self._parts, self._settings
+        fused = is_fused(parts.optimizer) if settings.fused is None else settings.fused
+        if settings.graph is True and settings.speed == "measured":
             fused = fused or self._may_be_fused  # a graph needs it, and the user has left it open
         return Setup(
-            precision="fp32" if trainer.precision == "auto" else trainer.precision,
+            precision="fp32" if settings.precision == "auto" else settings.precision,
             fused=fused,
-            graph=trainer.graph is True,
-            compile=trainer.compile is True,
+            graph=settings.graph is True,
+            compile=settings.compile is True,
         )
 
     def choose(self) -> tuple[Setup, tuple[Trial, ...]]:
         """The setup of a new run: the baseline, or what is faster and allowed to replace it."""
-        trainer, setup = self._trainer, self.baseline()
+        parts, settings, setup = self._parts, self._settings, self.baseline()
         taken, hinted = self._candidates(setup)
-        if trainer.ranks.shards and trainer.speed == "measured":
+        if parts.ranks.shards and settings.speed == "measured":
             return setup, self._noted("choice", "not measured: the weights are on several ranks")
         if not taken and not self._is_worth_hinting(hinted):
             if "graph" in hinted:
-                name = type(trainer.optimizer).__name__
+                name = type(parts.optimizer).__name__
                 return setup, self._noted("graph", f"{name} is not fused, so the host has to check each update (fused=True)")
             return setup, ()
         if taken and self._total_updates is not None and self._total_updates < WORTH_MEASURING:
             return setup, self._noted("choice", f"not measured: {self._total_updates:,} updates are over before it has paid off")
-        batches = self._stream.peek(MEASURED_BATCHES * trainer.accumulate)
-        others = [*trainer.loss_modules, *(trainer.ema.tensors() if trainer.ema is not None else ())]
-        snapshot = Snapshot(trainer.model, trainer.optimizer, *others)
-        was_training = trainer.model.training
-        trainer.model.train()
+        batches = self._stream.peek(MEASURED_BATCHES * settings.grad_accum_steps)
+        others = [*parts.loss_modules, *(parts.ema.tensors() if parts.ema is not None else ())]
+        snapshot = Snapshot(parts.model, parts.optimizer, *others)
+        was_training = parts.model.training
+        parts.model.train()
 
         def run(setup: Setup, num_steps: int, *, shaken: bool = False, bits: bool = False) -> Timed:
             return self._measure(setup, num_steps, batches, snapshot, shaken=shaken, bits=bits)
@@ -273,29 +280,29 @@ class Engine:
             setup = self._improve(chooser, setup, taken)
             self._hint(chooser, setup, hinted)
         finally:
-            trainer.model.train(was_training)
+            parts.model.train(was_training)
             self._tried.clear()
             self._activate(setup)
             # A fresh optimizer has no state: what a graph will know by its address is made when it is captured.
-            snapshot.restore(for_graph=trainer.device.type == "cuda" and setup.graph)
-            trainer.optimizer.zero_grad(set_to_none=True)
+            snapshot.restore(for_graph=parts.device.type == "cuda" and setup.graph)
+            parts.optimizer.zero_grad(set_to_none=True)
         return setup, tuple(chooser.trials)
 
     def _noted(self, name: str, reason: str) -> tuple[Trial, ...]:
         trial = Trial(name=name, chosen=False, reason=reason)
-        self._trainer.say(str(trial))
+        self._parts.say(str(trial))
         return (trial,)
 
     def _candidates(self, setup: Setup) -> tuple[list[str], list[str]]:
         """What may replace parts of the baseline, by name; and what may only be hinted at, as it changes bits unasked."""
-        trainer = self._trainer
-        on_gpu = trainer.device.type == "cuda"
-        graph = ["graph"] if trainer.graph == "auto" and on_gpu and not trainer.ranks.together else []
+        parts, settings = self._parts, self._settings
+        on_gpu = parts.device.type == "cuda"
+        graph = ["graph"] if settings.graph == "auto" and on_gpu and not parts.ranks.together else []
         fused = ["fused"] if self._may_be_fused and not setup.fused else []
-        precision = (["tf32"] if on_gpu else []) + ["bf16"] if trainer.precision == "auto" else []
-        if trainer.speed == "measured":
-            return [*fused, *graph, *precision, *(["compile"] if trainer.compile == "auto" else [])], []
-        if trainer.ranks.together:
+        precision = (["tf32"] if on_gpu else []) + ["bf16"] if settings.precision == "auto" else []
+        if settings.speed == "measured":
+            return [*fused, *graph, *precision, *(["compile"] if settings.compile == "auto" else [])], []
+        if parts.ranks.together:
             return [], []
         if graph and not setup.fused:
             return [], [*(graph if fused else []), *precision]
@@ -303,7 +310,7 @@ class Engine:
 
     def _is_worth_hinting(self, hinted: list[str]) -> bool:
         """Whether a hint would be printed, and a small share of the run is enough to measure it."""
-        if not hinted or not self._trainer.shows_progress or self._total_updates is None:
+        if not hinted or not self._parts.shows_progress or self._total_updates is None:
             return False
         return self._steps_per_round(1.0, hinted, share=HINT_SHARE) > 0
 
@@ -312,26 +319,28 @@ class Engine:
 
     def _improve(self, chooser: Chooser, setup: Setup, names: list[str]) -> Setup:
         """Take what is faster, one candidate after the other."""
-        exact = self._trainer.speed == "exact"
-        if not exact and self._trainer.device.type != "cuda":
-            self._told(chooser.note("graph", "there is no GPU"))
+        exact = self._settings.speed == "exact"
+        if not exact and self._parts.device.type != "cuda":
+            self._parts.say(str(chooser.note("graph", "there is no GPU")))
         if not names:
             return setup
         seconds = chooser.run(setup, 1).seconds
         num_steps = self._steps_per_round(seconds, names, share=LARGEST_SHARE, exact=exact)
         if num_steps < 1:
-            self._told(chooser.note("choice", f"not measured: {self._total_updates:,} updates are over before it has paid off"))
+            self._parts.say(
+                str(chooser.note("choice", f"not measured: {self._total_updates:,} updates are over before it has paid off"))
+            )
             return setup
         self._say_how_long(seconds, num_steps, [name for name in names if name != "compile"], exact=exact)
         for name in names:
             refusal = self._refusal(name, setup, seconds)
             if refusal is None:
                 if name == "compile":
-                    self._trainer.say("compiling the model (this may take minutes) ...")
+                    self._parts.say("compiling the model (this may take minutes) ...")
                 setup = chooser.better(name, setup, self._with(name, setup), num_steps=num_steps, exact=exact)
-                self._told(chooser.trials[-1])
+                self._parts.say(str(chooser.trials[-1]))
             else:
-                self._told(chooser.note(name, refusal))
+                self._parts.say(str(chooser.note(name, refusal)))
         return setup
 
     def _hint(self, chooser: Chooser, setup: Setup, names: list[str]) -> None:
@@ -352,11 +361,11 @@ class Engine:
             if trial.chosen and trial.gain is not None and trial.gain_low is not None and trial.gain_high is not None:
                 gain = Gain(trial.gain_low, trial.gain, trial.gain_high)
                 losses = trial.reason.rpartition(", ")[2]
-                line = f"{_WORDS[name]} would be {gain}, {losses}: {self._trainer.speed_option}"
+                line = f"{_WORDS[name]} would be {gain}, {losses}: {self._speed_option}"
                 best = max(best or (LEAST_GAIN, ""), (gain.low, line))
                 chooser.trials[-1] = replace(trial, chosen=False, reason=f"would be {gain}, {losses}")
         if best is not None:
-            self._trainer.say(best[1])
+            self._parts.say(best[1])
 
     def _with(self, name: str, setup: Setup) -> Setup:
         if name in ("tf32", "bf16"):
@@ -368,8 +377,8 @@ class Engine:
     def _refusal(self, name: str, setup: Setup, seconds: float) -> str | None:
         """Why a candidate is not even tried."""
         if name == "graph" and not (setup.fused or self._may_be_fused):
-            return f"{type(self._trainer.optimizer).__name__} is not fused, so the host has to check each update"
-        if name == "bf16" and self._trainer.device.type == "cpu" and (slower := _bf16_slowdown()) > 1.0:
+            return f"{type(self._parts.optimizer).__name__} is not fused, so the host has to check each update"
+        if name == "bf16" and self._parts.device.type == "cpu" and (slower := _bf16_slowdown()) > 1.0:
             return f"matmuls take {slower:.1f}x the time of fp32 on this CPU"
         if name == "compile":
             expected = seconds * self._total_updates if self._total_updates is not None else None
@@ -381,19 +390,16 @@ class Engine:
     def _say_how_long(self, seconds: float, num_steps: int, names: list[str], *, exact: bool = False) -> None:
         if names:
             expected = len(names) * steps_of_choice(num_steps, exact=exact) * seconds
-            self._trainer.say(f"measuring setups (at most about {readable_seconds(max(1, round(expected)))}) ...")
-
-    def _told(self, trial: Trial) -> None:
-        self._trainer.say(str(trial))
+            self._parts.say(f"measuring setups (at most about {readable_seconds(max(1, round(expected)))}) ...")
 
     def _measure(self, setup: Setup, num_steps: int, batches: list[Any], snapshot: Snapshot, *, shaken: bool, bits: bool) -> Timed:
-        trainer = self._trainer
+        parts = self._parts
         is_new = setup not in self._tried
         if is_new:
-            self._tried[setup] = self._make(setup, Scale(trainer.device) if setup.precision == "fp16" else None)
+            self._tried[setup] = self._make(setup, Scale(parts.device) if setup.precision == "fp16" else None)
         step, work, readout = self._tried[setup]
         self._activate(setup)
-        for_graph = trainer.device.type == "cuda" and isinstance(trainer.optimizer, FUSED)
+        for_graph = parts.device.type == "cuda" and isinstance(parts.optimizer, FUSED)
         for is_warm_up in (True, False) if is_new else (False,):
             snapshot.restore(for_graph=for_graph)
             step.bind()
@@ -401,20 +407,20 @@ class Engine:
             readout.begin(0)
             if shaken:
                 torch.manual_seed(_SHAKEN_SEED)
-            _synchronize(trainer.device)
+            _synchronize(parts.device)
             begin = now_ns()
             self._run(work, batches, WARM_UP if is_warm_up else num_steps)
-            _synchronize(trainer.device)
+            _synchronize(parts.device)
             seconds = (now_ns() - begin) / 1e9 / num_steps
         readout.take()
         losses = [loss for window in readout.ready(wait=True) for loss in window.column("loss")]
         return Timed(seconds, losses[:num_steps], snapshot.digest() if bits else "")
 
     def _run(self, work: Work, batches: list[Any], num_steps: int) -> None:
-        entries = islice(cycle(batches), num_steps * self._trainer.accumulate)
+        entries = islice(cycle(batches), num_steps * self._settings.grad_accum_steps)
         for number, entry in enumerate(entries, 1):
             work.micro(entry)
-            if number % self._trainer.accumulate == 0:
+            if number % self._settings.grad_accum_steps == 0:
                 work.update()
 
 

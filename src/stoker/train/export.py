@@ -1,4 +1,8 @@
-"""Weights: what a run has learned, given to a model of the same shape."""
+"""Trained weights of a run, and a model exported as a program.
+
+find_trained, load_weights, load_trained    the best or latest weights of a run, loaded into a model
+export_model                                a program for torch.export.load or ONNX, checked on a golden batch
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,19 @@ class Loaded:
 
 
 def load_trained(model: nn.Module, folder: str | Path, *, latest: bool = False) -> Loaded:
-    """Give a model the best weights of a run (or the `latest`), averaged where the run kept an average."""
+    """Load the best weights of a run into a model; their EMA, where the run kept one.
+
+    Args:
+        model: A model of the same shape; it is changed.
+        folder: Folder of the run.
+        latest: Load the newest weights instead of the best ones.
+
+    Returns:
+        The update of the weights, and whether they are an EMA.
+
+    Raises:
+        CheckpointError: The run has no checkpoint, or it is of another model.
+    """
     found = find_trained(folder, latest=latest)
     return Loaded(step=found.step, averaged=load_weights(model, found))
 
@@ -59,10 +75,10 @@ def load_weights(model: nn.Module, found: Checkpoint) -> bool:
     return bool(average)
 
 
-# Export: a model as a program that needs none of its source, checked against the model before anybody uses it.
+# Export: a model as a program that needs none of its source, checked against the model before it is used.
 #
 # The program is written by `torch.export` with a batch axis of any size, read back, and run on a golden batch: whole, and on its
-# first row alone. The golden batch and the model's answer stay beside the program, so that whoever deploys it can check it there.
+# first row alone. The golden batch and the model's answer stay beside the program, for a check where it is deployed.
 # Nothing is read back but what was written a moment before.
 
 Entries = dict[str, torch.Tensor]
@@ -74,20 +90,40 @@ ANSWER = "prediction"
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
-    """What was written, and how it was checked."""
+    """What `export_model` wrote, and how it was checked.
+
+    Args:
+        path: The program.
+        golden: The batch that it was checked on, and the model's answer.
+        num_bytes: Size of the program.
+        rows: Rows of that batch.
+        difference: The largest difference between an answer of the program and one of the model.
+    """
 
     path: Path
     golden: Path
     num_bytes: int
     rows: int
     difference: float
-    """The largest difference between an answer of the program and one of the model."""
 
 
 def export_model(model: nn.Module, batch: Mapping[str, torch.Tensor], path: Path, *, onnx: bool = False) -> Exported:
-    """Write a model as a program for batches like this one, and check it; `onnx` writes it for other runtimes.
+    """Write a model as a program for batches of any size, and check it on a batch.
 
-    The batch has the entries that the model looks at, and at least two rows: a program traced with one would hold for one only.
+    The batch and the model's answer are saved beside the program.
+
+    Args:
+        model: Called with a batch; returns a tensor.
+        batch: The entries that the model reads, with at least two rows: a program traced with one row would hold for one only.
+        path: Where the program goes.
+        onnx: Write ONNX for other runtimes, instead of a program for `torch.export.load`.
+
+    Returns:
+        What was written, and the largest difference between the program and the model.
+
+    Raises:
+        OptionError: The batch has fewer than two rows.
+        TrainError: The program does not give the answers of the model; nothing was written.
     """
     model = model.eval().cpu()
     entries = {name: tensor.detach().cpu().contiguous() for name, tensor in batch.items()}
@@ -103,7 +139,7 @@ def export_model(model: nn.Module, batch: Mapping[str, torch.Tensor], path: Path
         if found.shape != answer.shape:
             raise TrainError(f"the program answers {tuple(found.shape)}, the model {tuple(answer.shape)}. It was not written.")
         apart, allowed = (found - answer).abs().max().item(), TOLERANCE * max(1.0, answer.abs().max().item())
-        if not apart <= allowed:  # what is not a number is not equal either
+        if not apart <= allowed:  # NaN is not equal either
             raise TrainError(f"the program is {apart:.2g} off from the model; expected at most {allowed:.2g}. It was not written.")
         difference = max(difference, apart)
     golden = path.with_name(path.name + ".golden.safetensors")

@@ -17,6 +17,7 @@ from __future__ import annotations
 import dis
 import functools
 import inspect
+import re
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
@@ -28,6 +29,7 @@ from typing import Any
 import numpy as np
 import torch
 import xxhash
+from msgspec import Struct
 from torch import nn
 
 from stoker.errors import StokerError
@@ -44,6 +46,7 @@ _LIBRARIES = tuple(
 )
 _MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
 _PLAIN = (bool, int, float, str, type(None))
+_OWN_NAME = re.compile(r"^stoker\.(?:\w+\.)*(\w+)")
 
 
 def python_version() -> str:
@@ -55,9 +58,10 @@ def aligned(saved: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[dict[str,
     """The part of two fingerprints that can be compared.
 
     A checkpoint of an earlier version of stoker has no fingerprint, code of another version of Python has other bytes, and a
-    module of another version of a package may have attributes more or less.
+    module of another version of a package may have attributes more or less. Classes and functions of stoker are compared by their
+    names alone, because another version may have them in another module.
     """
-    both = [{name: one.get(name) for name in GROUPS if name in saved and name in now} for one in (saved, now)]
+    both = [{name: _without_modules(one.get(name)) for name in GROUPS if name in saved and name in now} for one in (saved, now)]
     if saved.get("python") != now.get("python"):
         both = [_without(one, "code") for one in both]
     old, new = (_modules(one) for one in both)
@@ -67,6 +71,15 @@ def aligned(saved: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[dict[str,
                 old[name].pop(key, None)
                 new[name].pop(key, None)
     return both[0], both[1]
+
+
+def _without_modules(value: Any) -> Any:
+    """A part of a fingerprint in which `stoker.a.b.Name` is `stoker.Name`."""
+    if isinstance(value, dict):
+        return {key: _without_modules(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_without_modules(part) for part in value]
+    return _OWN_NAME.sub(r"stoker.\1", value) if isinstance(value, str) else value
 
 
 def _without(tree: Any, key: str) -> Any:
@@ -152,9 +165,10 @@ def of_schedule(schedule: Any, total_updates: int | None) -> dict[str, Any]:
     """The code of a function; and the number of all updates, unless the schedule needs none."""
     if schedule is None:
         return {}
-    found: dict[str, Any] = {} if is_dataclass(schedule) else {"function": describe(schedule)}
+    is_value = is_dataclass(schedule) or isinstance(schedule, Struct)
+    found: dict[str, Any] = {} if is_value else {"function": describe(schedule)}
     try:
-        needs_total = not is_dataclass(schedule)
+        needs_total = not is_value
         if not needs_total:
             schedule(10**15, None)
     except StokerError:
@@ -166,7 +180,7 @@ def of_schedule(schedule: Any, total_updates: int | None) -> dict[str, Any]:
 
 
 def describe(value: Any, depth: int = 0, seen: tuple[int, ...] = ()) -> Any:
-    """A value as JSON has it: equal for equal settings in another process, different for different ones as far as can be told."""
+    """A value as JSON has it: equal for equal settings in another process, different for different ones as far as is visible."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, str) and len(value) > 200:
@@ -248,6 +262,8 @@ def _describe_object(value: Any, inner: Any) -> Any:
     found: dict[str, Any] = {"type": _name_of(kind)}
     if is_dataclass(value):
         return found | {one.name: inner(getattr(value, one.name)) for one in fields(value)}
+    if isinstance(value, Struct):
+        return found | {name: inner(getattr(value, name)) for name in value.__struct_fields__}
     is_ours = kind.__module__.startswith("stoker.") and callable(value)
     if _is_library(kind) and not is_ours:
         return found["type"]

@@ -1,4 +1,4 @@
-"""Graphs: the whole step as CUDA graphs, one a shape of batch, so that a step costs the host one launch.
+"""Graphs: the whole step as CUDA graphs, one per shape of batch, so that a step costs the host one launch.
 
 A graph needs static shapes and addresses. Batches are copied into tensors that stay where they are, or (for a feed that lives on
 the device) gathered there by the graph itself. A shape that comes for the first time runs eagerly, and is captured the next time.
@@ -26,10 +26,10 @@ Signature = tuple[tuple[torch.Size, torch.dtype], ...]
 
 
 class Work(Protocol):
-    """How the steps of a training are done: eagerly or by graphs. The trainer knows nothing else of them."""
+    """How steps are done: eagerly or by graphs. The loop knows nothing else of them."""
 
     def source(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """What to go through, one entry a micro-batch."""
+        """What to iterate over, one entry per micro-batch."""
 
     def micro(self, entry: Any) -> None:
         """Do a micro-batch."""
@@ -63,10 +63,10 @@ class Eager:
 class Graphs:
     """Steps replayed from graphs; shapes that come once run eagerly."""
 
-    def __init__(self, step: Step, readout: Readout, *, accumulate: int, preserve: Callable[[], Callable[[], None]]) -> None:
+    def __init__(self, step: Step, readout: Readout, *, grad_accum_steps: int, preserve: Callable[[], Callable[[], None]]) -> None:
         self._step = step
         self._readout = readout
-        self._whole = accumulate == 1
+        self._whole = grad_accum_steps == 1
         self._preserve = preserve
         self._seen: dict[Signature, int] = {}
         self._graphs: dict[Signature, tuple[Any, torch.cuda.CUDAGraph]] = {}
@@ -153,9 +153,9 @@ class Gathering(Graphs):
     """Graphs that gather their batches themselves, from a feed that lives on the device."""
 
     def __init__(
-        self, step: Step, readout: Readout, feed: Any, *, accumulate: int, preserve: Callable[[], Callable[[], None]]
+        self, step: Step, readout: Readout, feed: Any, *, grad_accum_steps: int, preserve: Callable[[], Callable[[], None]]
     ) -> None:
-        super().__init__(step, readout, accumulate=accumulate, preserve=preserve)
+        super().__init__(step, readout, grad_accum_steps=grad_accum_steps, preserve=preserve)
         self._captured = feed.captured()
         self._graph: torch.cuda.CUDAGraph | None = None
 

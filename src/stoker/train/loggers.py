@@ -1,4 +1,12 @@
-"""What a writer can do, and how training is kept safe from one that fails."""
+"""Loggers: where the metrics of a run go.
+
+    Writer                          what a logger can do
+    Jsonl                           metrics.jsonl, always
+    TensorBoard, Wandb, Mlflow      optional: imported when one is made, each an extra of stoker
+    make_writer                     one of these by its name, as a config gives it
+
+A logger that fails is dropped with a warning; it never stops the training.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +27,17 @@ from stoker.errors import OptionError, TrainError
 
 
 class Writer(Protocol):
-    """Takes the numbers of a run as they come."""
+    """What a logger can do: it gets the metrics of a run as they come.
+
+    Example:
+        >>> class Printer:
+        ...     def write(self, step, values):
+        ...         print(step, values)
+        ...     def close(self):
+        ...         pass
+        >>> Printer().write(50, {"loss": 0.5})
+        50 {'loss': 0.5}
+    """
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Take the numbers of one step; steps do not go back."""
@@ -40,7 +58,7 @@ class Writers:
                 or not callable(getattr(writer, "close", None))
             ):
                 raise OptionError(
-                    f"writers holds {writer!r}; expected what has write(step, values) and close(), such as TensorBoard(…)."
+                    f"loggers holds {writer!r}; expected what has write(step, values) and close(), such as TensorBoard(…)."
                 )
 
     def __len__(self) -> int:
@@ -51,7 +69,7 @@ class Writers:
         for writer in list(self._writers):
             try:
                 writer.write(step, values)
-            except Exception as error:  # whatever a writer does, it is not worth a training
+            except Exception as error:  # a logger must not stop the run
                 self._writers.remove(writer)
                 _warn(writer, error, f"at step {step:,}; it gets no more numbers")
 
@@ -83,7 +101,7 @@ def import_extra(module: str, *, writer: str, extra: str) -> Any:
 
 # metrics.jsonl: one JSON object a line, `{"step": 50, "time": "2026-11-15T16:20:00.123Z", "loss": 0.25, …}`.
 #
-# Numbers that JSON lacks are the texts "NaN", "Infinity" and "-Infinity". Apart from `time`, the same training makes the same
+# Numbers that JSON lacks are the strings "NaN", "Infinity" and "-Infinity". Apart from `time`, the same training makes the same
 # bytes.
 
 MAX_LINE_BYTES = 1 << 20
@@ -94,7 +112,7 @@ _WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 class JsonLines:
     """Appends to a file of JSON lines; what it has written survives the death of the process.
 
-    `from_step` cuts a file that is there back to the lines of steps up to it, so that a run goes on from a checkpoint as if the
+    `from_step` cuts a file that is there back to the lines of steps up to it, so that a run continues from a checkpoint as if the
     steps after it had never been: lines of a step must be written before its checkpoint. Without it nothing is cut but a torn line.
     """
 
@@ -145,7 +163,7 @@ def read_lines(path: Path) -> Lines:
         for name, value in entry.items():
             number = _WORDS.get(value) if isinstance(value, str) else value
             if isinstance(number, int) and abs(number) > 2**63:
-                continue  # no number of a training; some are beyond float64 too
+                continue  # not a metric; some are beyond float64 too
             if isinstance(number, int | float) and not isinstance(number, bool):
                 steps, values = curves.setdefault(name, ([], []))
                 steps.append(last_step)
@@ -192,7 +210,11 @@ def _encoded(value: float) -> float | str:
 
 
 class TensorBoard:
-    """Writes scalars into `folder`; a run that resumes hides what its folder has of the steps that are done again."""
+    """Writes scalars for TensorBoard. A resumed run hides what its folder has of the steps that are done again.
+
+    Args:
+        folder: Where the event files go.
+    """
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
@@ -217,7 +239,11 @@ class TensorBoard:
 
 
 class Wandb:
-    """Logs to a run of Weights & Biases; the options are those of `wandb.init` (project, name, id, resume, mode, config, …)."""
+    """Logs to a run of Weights & Biases.
+
+    Args:
+        options: Those of `wandb.init`: project, name, id, resume, mode, config, …
+    """
 
     def __init__(self, **options: Any) -> None:
         module = import_extra("wandb", writer="Wandb", extra="wandb")
@@ -239,7 +265,14 @@ _FORBIDDEN = re.compile(r"[^\w\-. :/]", re.ASCII)
 
 
 class Mlflow:
-    """Logs to a run of MLflow, at the server that `tracking_uri` (or the environment) names; `run_id` goes on with a run."""
+    """Logs to a run of MLflow.
+
+    Args:
+        experiment: Name of the experiment.
+        name: Name of the run.
+        tracking_uri: The server; by default that of the environment.
+        run_id: Continue this run.
+    """
 
     def __init__(
         self, *, experiment: str | None = None, name: str | None = None, tracking_uri: str | None = None, run_id: str | None = None
@@ -288,14 +321,3 @@ def make_writer(name: str, *, folder: str | Path) -> Writer:
     if name not in _MAKE:
         raise OptionError(f"writer is {name!r}; expected {', '.join(repr(one) for one in NAMES)}.")
     return _MAKE[name](Path(folder).absolute())
-
-
-# Writers: where the numbers of a run go.
-#
-#     writer       what a writer can do, and how training is kept safe from one that fails
-#     jsonl        metrics.jsonl, always
-#     tensorboard, wandb, mlflow      optional: imported when one is made, each an extra of stoker
-#
-# A writer that is ours can be made by its name: `make_writer("tensorboard", folder="runs/tfa")`.
-
-__all__ = ["NAMES", "JsonLines", "Mlflow", "TensorBoard", "Wandb", "Writer", "Writers", "make_writer"]

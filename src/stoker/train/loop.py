@@ -1,6 +1,11 @@
-"""Signals: Ctrl-C, SIGTERM and SIGHUP ask a run to end; the loop finishes its step, saves and leaves.
+"""The training loop: epochs, validation, logging, saving, signals and budgets.
 
-The law: the first signal changes nothing but `asked`, so no step and no save is torn; a Ctrl-C after it ends at once. A signal
+    Fit         one call of `Trainer.fit`
+    Result      what it returns
+    evaluate    the mean loss and the metrics of all batches
+    Signals     Ctrl-C, SIGTERM and SIGHUP end a run after its step, when it is saved
+
+Guarantee: the first signal changes nothing but `asked`, so no step and no save is torn; a Ctrl-C after it ends at once. A signal
 that was ignored before (as under nohup) stays ignored, and all handlers are put back.
 """
 
@@ -11,11 +16,11 @@ import signal
 import threading
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 
 import torch
 from torch import nn
@@ -27,17 +32,16 @@ from stoker.errors import NonFiniteError, OptionError, TrainError
 from stoker.feed.protocol import as_batch_source
 from stoker.train import resume, state_dict
 from stoker.train.autotune import Setup, Trial
+from stoker.train.checkpoint import Checkpoints
+from stoker.train.engine import Engine
 from stoker.train.graph import Work
 from stoker.train.loss import LossFunction, num_samples, outcome_of
 from stoker.train.metrics import Metric
-from stoker.train.readout import Readout, Window
-
-if TYPE_CHECKING:
-    from stoker.train.checkpoint import Checkpoints
-    from stoker.train.numerics import LearningRate
-    from stoker.train.readout import Log
-    from stoker.train.stream import Stream
-    from stoker.train.trainer import Trainer
+from stoker.train.readout import Log, Window
+from stoker.train.resume import Progress, Taken
+from stoker.train.schedule import EarlyStopping
+from stoker.train.settings import Components
+from stoker.train.stream import Stream
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -86,28 +90,43 @@ class Signals:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What `Trainer.fit` returns."""
+    """What `Trainer.fit` returns.
+
+    Args:
+        stopped: Why it ended: `"finished"` (all epochs), `"early"` (early stopping), `"budget"` (`max_seconds`) or `"signal"`.
+        step: Updates in total, those before a resume included.
+        epoch: Epochs in total.
+        metrics: Metrics of the last epoch; those of the validation begin with `val_`.
+        best: The best value of the metric that early stopping watches (`val_loss` without early stopping).
+        best_step: The update of the best value.
+        skipped: Updates that the guard skipped.
+        seconds: Time of the run, that before a resume included.
+        wait: Share of this call's time that was spent waiting for batches.
+        setup: How steps were computed.
+        trials: What was measured to choose the setup.
+        folder: Folder of the run.
+
+    Example:
+        >>> import torch, stoker
+        >>> model = torch.nn.Linear(3, 1)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> batches = [(torch.ones(8, 3), torch.zeros(8, 1))]
+        >>> result = stoker.Trainer(model, torch.nn.MSELoss(), optimizer, progress=False).fit(batches, valid=batches, epochs=2)
+        >>> sorted(result.metrics), result.best_step
+        (['loss', 'val_loss'], 2)
+    """
 
     stopped: Stopped
-    """Why it ended: all epochs are done, early stopping, the time budget, or a signal."""
     step: int
-    """Updates done in all."""
     epoch: int
-    """Epochs done in all."""
     metrics: dict[str, float]
-    """Of the last epoch; those of the validation begin with `val_`."""
     best: float | None
-    """The best value of the metric that is watched."""
     best_step: int | None
     skipped: int
-    """Updates that the guard skipped."""
     seconds: float
     wait: float
-    """Share of the time that was spent waiting for batches, in this call."""
     setup: Setup
-    """How steps were done."""
     trials: tuple[Trial, ...]
-    """What was tried to find that out."""
     folder: Path | None
 
     def __str__(self) -> str:
@@ -181,10 +200,10 @@ def _update(metrics: Mapping[str, Metric], whole: Mapping[str, torch.Tensor], ba
         metric.update(prediction=whole["prediction"], target=whole["target"], valid=valid)
 
 
-# A fit: one training in progress. It goes through epochs, and between updates looks at what else is due.
+# A fit: one training run in progress. It goes through epochs, and between updates checks what else is due.
 #
 # Between two updates the host compares two numbers and reads the clock; everything else (logging, saving, signals, the end of a
-# budget) happens when a comparison says so. All that a fit consists of is its state: a checkpoint holds it, so a fit that goes on
+# budget) happens when a comparison says so. All that a fit consists of is its state: a checkpoint holds it, so a fit that resumes
 # from one does what it would have done.
 
 Stopped = Literal["finished", "early", "budget", "signal"]
@@ -195,36 +214,6 @@ MOST_OVERFLOWS = 100
 """Updates in a row that fp16 may skip while it looks for a scale that does not overflow."""
 MOST_RATE = 3e38
 _END = object()
-
-
-@dataclass
-class Progress:
-    """How far a fit is: what a checkpoint says beside tensors."""
-
-    step: int = 0
-    epoch: int = 0
-    batches: int = 0
-    """Batches of the epoch that have been taken."""
-    is_epoch_done: bool = False
-    """Whether those were all of them, and only the validation is due."""
-    seconds: float = 0.0
-    epoch_loss: float = 0.0
-    epoch_updates: int = 0
-    skipped: int = 0
-    best: float | None = None
-    best_step: int | None = None
-    last: dict[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Taken:
-    """What the host knows of a window that is under way."""
-
-    step: int
-    epoch: int
-    rate: float
-    wait: float
-    lr: float
 
 
 @dataclass(frozen=True)
@@ -241,34 +230,43 @@ class Fit:
 
     def __init__(
         self,
-        trainer: Trainer,
+        parts: Components,
+        engine: Engine,
         work: Work,
-        readout: Readout,
         train: Stream,
         *,
+        setup: Setup,
         epochs: int,
-        rate: LearningRate,
-        checkpoints: Checkpoints | None,
         log: Log,
         signals: Signals,
+        validate: Callable[[], dict[str, float]] | None = None,
+        stopping: EarlyStopping | None = None,
+        checkpoints: Checkpoints | None = None,
+        identity: Mapping[str, Any] | None = None,
         note_saved: Callable[[int], None] | None = None,
     ) -> None:
         self.progress = Progress()
-        self._trainer = trainer
+        self._parts = parts
+        self._settings = parts.settings
         self._work = work
-        self._readout = readout
+        self._readout = engine.readout
         self._train = train
+        self._setup = setup
         self._epochs = epochs
-        self._rate = rate
+        self._rate = engine.rate
+        self._validate = validate
+        self._stopping = stopping
+        self._stateful = {"scale": engine.scale, "stopping": stopping}
         self._checkpoints = checkpoints
+        self._identity = identity or {}
         self._log = log
         self._signals = signals
         self._note_saved = note_saved
-        self._ranks = trainer.ranks
-        self._reads_late = trainer.ranks.together and trainer.device.type == "cuda"
+        self._ranks = parts.ranks
+        self._reads_late = parts.ranks.together and parts.device.type == "cuda"
         self._agreed = (0, now_ns())
         self._look_step = 0  # with ranks: the step at which they look, as their clocks differ
-        self._total_updates = train.num_updates(trainer.accumulate, epochs)
+        self._total_updates = train.num_updates(parts.settings.grad_accum_steps, epochs)
         self._taken: deque[Taken] = deque()
         self._overflows = 0
         self._began_ns = self._last_ns = self._window_ns = now_ns()
@@ -280,7 +278,7 @@ class Fit:
 
     def run(self) -> Stopped:
         """Train to the end, or until something stops it."""
-        self._trainer.model.train()
+        self._parts.model.train()
         self._plan()
         self._agreed = (self.progress.step, now_ns())
         self._look_step = self.progress.step + 1 if self._ranks.together else 0
@@ -292,7 +290,7 @@ class Fit:
         return "finished"
 
     def _run_epoch(self) -> Stopped | None:
-        progress, work, train, accumulate = self.progress, self._work, self._train, self._trainer.accumulate
+        progress, work, train, grad_accum_steps = self.progress, self._work, self._train, self._settings.grad_accum_steps
         train.set_epoch(progress.epoch)
         self._pass = _Pass(train.state(), progress.batches, progress.step)
         entries = train.passes(work.source)
@@ -309,7 +307,7 @@ class Fit:
             work.micro(entry if place is None else place(entry))
             progress.batches += 1
             pending += 1
-            if pending == accumulate:
+            if pending == grad_accum_steps:
                 pending = 0
                 stopped = self._after(work.update())
                 if stopped is not None:
@@ -318,16 +316,16 @@ class Fit:
         return self._after(work.update()) if pending else None
 
     def _set_rate(self) -> None:
-        schedule = self._trainer.schedule
+        schedule = self._parts.schedule
         if schedule is not None:
             factor = schedule(self.progress.step, self._total_updates)
-            check_rates([rate * factor for rate in self._trainer.rates], f"at update {self.progress.step:,}")
+            check_rates([rate * factor for rate in self._parts.rates], f"at update {self.progress.step:,}")
             self._rate.set(factor)
 
     def _after(self, is_good: bool) -> Stopped | None:
         """What has to be done after an update; mostly nothing."""
         self.progress.step += 1
-        if not is_good and self._trainer.guard == "stop" and not self._trainer.uses_scale:
+        if not is_good and self._settings.guard == "stop" and not self._uses_scale:
             self._judge(self._readout.window())  # others are judged when their window is read
         if self.progress.step < self._next_step and (
             self.progress.step < self._look_step
@@ -338,9 +336,9 @@ class Fit:
         return self._look()
 
     def _look(self) -> Stopped | None:
-        trainer, step = self._trainer, self.progress.step
+        step, save_every = self.progress.step, self._settings.save_every
         now = now_ns()
-        saves = self._checkpoints is not None and trainer.save_every is not None and step % trainer.save_every == 0
+        saves = self._checkpoints is not None and save_every is not None and step % save_every == 0
         # A GPU's numbers arrive at their own time, but all ranks must judge the same ones: those of the looks before.
         windows = self._readout.ready(wait=True) if self._reads_late else []
         if step >= self._next_step:
@@ -358,9 +356,10 @@ class Fit:
 
     def _plan(self) -> None:
         """When to look again: at the step that ends a window or is saved, or a moment from now."""
-        trainer, step = self._trainer, self.progress.step
-        self._next_step = min(step - step % every + every for every in (trainer.log_every, trainer.save_every) if every is not None)
-        left = LOOK_NS if trainer.max_seconds is None else int(min(LOOK_NS, 1e9 * (trainer.max_seconds - self.seconds)))
+        settings, step = self._settings, self.progress.step
+        periods = [every for every in (settings.log_every, settings.save_every) if every is not None]
+        self._next_step = min(step - step % every + every for every in periods)
+        left = LOOK_NS if settings.max_seconds is None else int(min(LOOK_NS, 1e9 * (settings.max_seconds - self.seconds)))
         self._next_look_ns = now_ns() + left
 
     def _share(self, now: int) -> float:
@@ -387,8 +386,8 @@ class Fit:
         if any(took_place):
             self.progress.epoch_loss += means["loss"] * sum(took_place)
             self.progress.epoch_updates += sum(took_place)
-        if self._trainer.clip is None:
-            del means["norm"]  # nobody needed it, so it was not computed
+        if self._settings.max_grad_norm is None:
+            del means["norm"]  # it was not computed
         means["skipped"] = float(len(took_place) - sum(took_place))
         self._log.write(taken.step, {"epoch": taken.epoch, **means, "lr": taken.lr, "rate": taken.rate, "wait": taken.wait})
 
@@ -398,12 +397,12 @@ class Fit:
         if not held_back:
             self._overflows = 0
             return
-        if self._trainer.uses_scale and all(math.isfinite(loss) for loss in window.column("loss")):
+        if self._uses_scale and all(math.isfinite(loss) for loss in window.column("loss")):
             self._overflows += len(held_back)
             if self._overflows < MOST_OVERFLOWS:
                 return
         step = window.first + held_back[0]
-        if self._trainer.guard == "skip":
+        if self._settings.guard == "skip":
             self.progress.skipped += len(held_back)
             if self.progress.skipped == len(held_back):
                 warnings.warn(f"{self._describe(step, window)} The update was skipped, as will be others like it.", stacklevel=2)
@@ -412,11 +411,11 @@ class Fit:
 
     def _describe(self, step: int, window: Window) -> str:
         row = window.rows[step - window.first]
-        has_buffers = next(self._trainer.model.buffers(), None) is not None
+        has_buffers = next(self._parts.model.buffers(), None) is not None
         inner = "a gradient or a buffer of the model (such as a running variance)" if has_buffers else "a gradient"
         what = f"the loss is {row[0]:g}" if not math.isfinite(row[0]) else f"{inner} is not finite"
-        first = (step - self._pass.step) * self._trainer.accumulate
-        own = self._train.blame(self._pass.state, first, self._trainer.accumulate)
+        first = (step - self._pass.step) * self._settings.grad_accum_steps
+        own = self._train.blame(self._pass.state, first, self._settings.grad_accum_steps)
         blamed = own
         if self._ranks.together:
             blamed = "; ".join(f"rank {rank}: {text}" for rank, text in enumerate(self._ranks.collect(own)))
@@ -425,7 +424,7 @@ class Fit:
     def _stop_at(self, step: int, window: Window) -> None:
         """Go back to before the update that must not take place, save, and say where it came from."""
         text = self._describe(step, window)
-        taken = (step - self._pass.step) * self._trainer.accumulate
+        taken = (step - self._pass.step) * self._settings.grad_accum_steps
         self.progress.step, self.progress.batches = step, self._pass.batches + taken
         self._readout.begin(step)
         self._readout.drop()
@@ -433,42 +432,52 @@ class Fit:
         where = ""
         if self._checkpoints is not None:
             self.save(stream_state=self._train.state_after(self._pass.state, taken), wait=True)
-            self._ranks.meet()  # so that nobody leaves, and is missed, before all is saved
+            self._ranks.meet()  # so that no rank leaves, and is missed, before all is saved
             where = f" and are saved in {self._checkpoints.folder}"
         raise NonFiniteError(
-            f"{text} The weights are those before it{where}. Mend the data, lower the learning rate, or pass guard='skip'."
+            f"{text} The weights are those before it{where}. Fix the data, lower the learning rate, or pass guard='skip'."
         )
 
     def _end_epoch(self) -> Stopped | None:
-        progress, trainer = self.progress, self._trainer
+        progress, save_every = self.progress, self._settings.save_every
         self._take()
         for window in self._readout.ready(wait=True):
             self._report(window)
         progress.is_epoch_done = True
         values = {"loss": progress.epoch_loss / progress.epoch_updates} if progress.epoch_updates else {}
-        if trainer.valid is not None:
-            values |= {f"val_{name}": value for name, value in trainer.evaluate(trainer.valid).items()}
+        if self._validate is not None:
+            values |= {f"val_{name}": value for name, value in self._validate().items()}
         self._window_ns, self._window_wait_ns = now_ns(), self.wait_ns
         values = self._ranks.share(values)  # nothing that decides may differ by a bit
-        verdict = trainer.judge(values, progress.epoch)
+        improved, stop = self._watch(values)
         self._log.write(
             progress.step,
             {"epoch": progress.epoch} | {f"epoch_{name}" if name == "loss" else name: value for name, value in values.items()},
         )
         progress.last = values
-        if verdict.improved:
-            progress.best, progress.best_step = verdict.value, progress.step
+        if improved and self._stopping is not None:
+            progress.best, progress.best_step = values[self._stopping.metric], progress.step
         progress.epoch, progress.batches, progress.is_epoch_done = progress.epoch + 1, 0, False
         progress.epoch_loss, progress.epoch_updates = 0.0, 0
-        is_over = verdict.stop or progress.epoch == self._epochs
-        is_due = trainer.save_every is None or progress.step % trainer.save_every == 0
-        if verdict.improved or is_over or is_due:
-            self.save(best=verdict.improved)
-        return "early" if verdict.stop else self._asked_to_leave()
+        is_over = stop or progress.epoch == self._epochs
+        is_due = save_every is None or progress.step % save_every == 0
+        if improved or is_over or is_due:
+            self.save(best=improved)
+        return "early" if stop else self._asked_to_leave()
+
+    def _watch(self, values: Mapping[str, float]) -> tuple[bool, bool]:
+        """Whether the metric of early stopping has improved in this epoch, and whether the run stops."""
+        stopping = self._stopping
+        if stopping is None:
+            return False, False
+        if stopping.metric not in values:
+            raise OptionError(f"early stopping watches {stopping.metric!r}, but an epoch has {', '.join(values)}.")
+        verdict = stopping.update(values[stopping.metric], self.progress.epoch)
+        return verdict.improved, verdict.stop
 
     def _asked_to_leave(self) -> Stopped | None:
         asked = self._signals.asked
-        is_over = self._trainer.max_seconds is not None and self.seconds >= self._trainer.max_seconds
+        is_over = self._settings.max_seconds is not None and self.seconds >= self._settings.max_seconds
         if self._ranks.together:
             asked, is_over = self._agree(asked, is_over)
         if asked is not None:
@@ -493,6 +502,11 @@ class Fit:
         return why
 
     @property
+    def _uses_scale(self) -> bool:
+        """Whether updates may be held back because a gradient overflowed."""
+        return self._setup.precision == "fp16"
+
+    @property
     def wait_share(self) -> float:
         """The part of this call's time that went by waiting for batches."""
         return self.wait_ns / max(1, now_ns() - self._began_ns)
@@ -506,12 +520,12 @@ class Fit:
         return self.progress.seconds
 
     def save(self, *, best: bool = False, wait: bool = False, stream_state: Any = None) -> None:
-        """Save everything, in the background unless told to wait."""
+        """Save everything, in the background unless `wait` is set."""
         if self._checkpoints is None:
             return
         self.progress.seconds = self.seconds
         self.progress.is_epoch_done = self._train.is_done(self._pass.state, self.progress.batches)
-        parts = resume.take(self._trainer)
+        parts = resume.take(self._parts, self._stateful)
         parts["fit"] = {
             "progress": asdict(self.progress),
             "readout": self._readout.state_dict(),
@@ -521,14 +535,15 @@ class Fit:
         own = {"stream": stream_state if stream_state is not None else self._train.state(), "random": state_dict.capture()}
         first, *others = self._ranks.collect(own)
         parts["fit"] |= {**first, "others": others}
-        told = resume.facts_of(self._trainer, epoch=self.progress.epoch, metrics=self.progress.last)
-        self._checkpoints.save(self.progress.step, parts, told, best=best, wait=wait)
+        facts = {**resume.comparable(self._parts), **self._identity, "setup": asdict(self._setup)}
+        facts |= {"epoch": self.progress.epoch, "metrics": dict(self.progress.last)}
+        self._checkpoints.save(self.progress.step, parts, facts, best=best, wait=wait)
         self._saved_step = self.progress.step
 
     def load(self, parts: dict[str, Any]) -> None:
-        """Go on where a checkpoint was saved."""
+        """Resume where a checkpoint was saved."""
         state = parts["fit"]
-        resume.put(self._trainer, parts)
+        resume.put(self._parts, self._stateful, parts)
         self.progress = Progress(**state["progress"])
         windows = state["readout"]["under_way"][: len(state["taken"])]  # the host knows nothing of others
         self._readout.load_state_dict({**state["readout"], "under_way": windows})
@@ -545,7 +560,7 @@ class Fit:
             state_dict.derive(state["random"], self._ranks.rank)
 
 
-def check_rates(rates: list[float], when: str) -> None:
+def check_rates(rates: Sequence[float], when: str) -> None:
     """Refuse learning rates that weights cannot be multiplied with."""
     if not all(0 <= rate <= MOST_RATE for rate in rates):
         raise OptionError(f"the learning rate {when} is {max(rates, key=abs):g}; expected a number from 0 that float32 can hold.")

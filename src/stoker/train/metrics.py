@@ -1,4 +1,11 @@
-"""What a metric can do, and what all metrics ask of the tensors they get."""
+"""Metrics: numbers about many batches, added up on the device and read once at the end.
+
+    Accuracy, AUC, MAE, MSE, QuantileLoss, Mean     exact sums that ranks add up
+    as_metric                                       any metric of torchmetrics, as one of ours
+
+Guarantee: `update` never waits for the device (for a metric of torchmetrics it does where rows are masked), rows that `valid` marks
+as False count for nothing whatever they hold, and the result does not depend on how the samples were split into batches or ranks.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +37,7 @@ class Metric(Protocol):
         """The number so far; nan, and a reason, where there is none. The only call that waits for the device."""
 
     def reset(self) -> None:
-        """Begin anew. The sums stay at their addresses."""
+        """Forget all batches. The sums stay at their addresses."""
 
     def to(self, device: torch.device | str) -> Self:
         """Keep the sums on a device. Without it they are where the first batch is."""
@@ -40,6 +47,74 @@ class Metric(Protocol):
 
     def gather(self, all_gather: AllGather) -> None:
         """Take in what all ranks have, this one included: the same as adding up `sums`, and works for every metric."""
+
+
+class TorchMetric(Protocol):
+    """What is asked of a metric of somebody else; every `torchmetrics.Metric` has it."""
+
+    def update(self, preds: Tensor, target: Tensor) -> None:
+        """Take in one batch."""
+
+    def compute(self) -> Tensor | float:
+        """The number so far."""
+
+    def reset(self) -> None:
+        """Forget all batches."""
+
+
+class Adapted:
+    """A `TorchMetric` as one of ours. Rows that do not count are dropped, for which the host waits for the device."""
+
+    reason: str | None = None
+
+    def __init__(self, name: str, metric: TorchMetric) -> None:
+        self.name = name
+        self.metric = metric
+
+    def update(self, *, prediction: Tensor, target: Tensor, valid: Tensor | None = None) -> None:
+        """Take in one batch."""
+        if (*target.shape, 1) == prediction.shape:
+            prediction = prediction.reshape(target.shape)
+        if valid is not None:
+            rows = valid.bool()
+            prediction, target = prediction[rows], target[rows]
+        self.to(prediction.device)
+        self.metric.update(prediction, target)
+
+    def compute(self) -> float:
+        """The number so far. A metric of torchmetrics adds up the ranks here."""
+        value = torch.as_tensor(self.metric.compute())
+        if value.numel() != 1:
+            raise OptionError(f"metric {self.name!r} has the shape {tuple(value.shape)}; expected one number, such as a mean.")
+        return float(value)
+
+    def reset(self) -> None:
+        """Forget all batches."""
+        self.metric.reset()
+
+    def to(self, device: torch.device | str) -> Self:
+        """Keep the state on a device."""
+        if hasattr(self.metric, "to"):
+            self.metric.to(device)
+        return self
+
+    def sums(self) -> list[Tensor]:
+        """None that ranks could add up."""
+        return []
+
+    def gather(self, all_gather: AllGather) -> None:
+        """Nothing to do, where `compute` adds up the ranks itself."""
+        if not hasattr(self.metric, "sync_on_compute"):
+            raise OptionError(f"metric {self.name!r} cannot be added up over ranks. Use a torchmetrics.Metric, or one rank.")
+
+
+def as_metric(name: str, given: Metric | TorchMetric) -> Metric:
+    """The metric that was given: one of ours as it is, one of torchmetrics as one of ours."""
+    if callable(getattr(given, "gather", None)):
+        return given  # type: ignore[return-value]
+    if isinstance(given, type) or not all(callable(getattr(given, method, None)) for method in ("update", "compute", "reset")):
+        raise OptionError(f"metric {name!r} is {given!r}; expected one of stoker.train, such as MAE(), or a torchmetrics.Metric.")
+    return Adapted(name, given)  # type: ignore[arg-type]
 
 
 def sum_dtype(device: torch.device) -> torch.dtype:
@@ -149,7 +224,7 @@ class Scores:
         return int(read[0]), int(read[1]), int(read[2]), int(read[3])
 
 
-# The form of most metrics: a sum of one value a sample, divided by the number of samples.
+# The form of most metrics: a sum of one value per sample, divided by the number of samples.
 
 
 class Average(ABC):
@@ -169,7 +244,7 @@ class Average(ABC):
         """One value for each thing that counts; its first axis is that of the rows."""
 
     def update(self, *, prediction: Tensor, target: Tensor, valid: Tensor | None = None) -> None:
-        """Take in one batch; `valid` has one flag a row, or one a value."""
+        """Take in one batch; `valid` has one flag per row, or one per value."""
         with torch.no_grad():
             self._add(self.values(prediction.detach(), target.detach()), valid)
 
@@ -197,7 +272,7 @@ class Average(ABC):
         return total / weight
 
     def reset(self) -> None:
-        """Begin anew."""
+        """Forget all batches."""
         self.reason = None
         if self._sums is not None:
             self._sums.zero_()
@@ -237,8 +312,18 @@ def _weighted(values: Tensor, weight: Tensor | float | None) -> Tensor:
 class Mean(Average):
     """The mean of `value` (or, where a trainer updates it, of the prediction).
 
-    A value is one number, or has one row a sample; then `valid` marks the rows. `weight` is for a number that stands for
+    A value is one number, or has one row per sample; then `valid` marks the rows. `weight` is for a number that stands for
     many samples already: the mean loss of a batch has the weight of its valid rows.
+
+    Args:
+        name: What messages call it.
+
+    Example:
+        >>> mean = Mean()
+        >>> mean.update(value=torch.tensor([1.0, 2.0]))
+        >>> mean.update(value=torch.tensor([6.0]))
+        >>> mean.compute()
+        3.0
     """
 
     def __init__(self, *, name: str = "mean") -> None:
@@ -274,11 +359,21 @@ class Mean(Average):
 
 
 class Accuracy(Average):
-    """The share of right classes; a prediction or a target that is nan is never right.
+    """The share of right classes; a prediction or a target that is NaN is never right.
 
     Two classes: logits [B] or [B, 1] against targets 0 and 1; class 1 is predicted above `threshold` (0 for logits, 0.5 for
     probabilities). Many classes: scores [B, C] against class numbers [B]; the highest score is the prediction, the first one
     of equals. More axes between B and C are samples too.
+
+    Args:
+        threshold: Above it, class 1 is predicted; 0 for logits, 0.5 for probabilities.
+        name: What messages call it.
+
+    Example:
+        >>> metric = Accuracy()
+        >>> metric.update(prediction=torch.tensor([-1.0, 2.0, 3.0, 4.0]), target=torch.tensor([0, 1, 1, 0]))
+        >>> metric.compute()
+        0.75
     """
 
     def __init__(self, *, threshold: float = 0.0, name: str = "accuracy") -> None:
@@ -302,7 +397,17 @@ class Accuracy(Average):
 
 
 class MAE(Average):
-    """The mean absolute error over all values; prediction and target have the same shape."""
+    """The mean absolute error over all values; prediction and target have the same shape.
+
+    Args:
+        name: What messages call it.
+
+    Example:
+        >>> metric = MAE()
+        >>> metric.update(prediction=torch.tensor([1.0, 2.0]), target=torch.tensor([1.0, 4.0]))
+        >>> metric.compute()
+        1.0
+    """
 
     def __init__(self, *, name: str = "mae") -> None:
         super().__init__()
@@ -314,7 +419,17 @@ class MAE(Average):
 
 
 class MSE(Average):
-    """The mean squared error over all values; prediction and target have the same shape."""
+    """The mean squared error over all values; prediction and target have the same shape.
+
+    Args:
+        name: What messages call it.
+
+    Example:
+        >>> metric = MSE()
+        >>> metric.update(prediction=torch.tensor([1.0, 2.0]), target=torch.tensor([1.0, 4.0]))
+        >>> metric.compute()
+        2.0
+    """
 
     def __init__(self, *, name: str = "mse") -> None:
         super().__init__()
@@ -329,6 +444,16 @@ class QuantileLoss(Average):
     """The pinball loss: q times what a prediction is too low, 1 - q times what it is too high; least at the quantile q.
 
     With several quantiles the prediction has one more axis than the target, the last, with one entry for each of them.
+
+    Args:
+        q: A quantile between 0 and 1, or several.
+        name: What messages call it.
+
+    Example:
+        >>> metric = QuantileLoss(0.75)
+        >>> metric.update(prediction=torch.tensor([1.0]), target=torch.tensor([3.0]))
+        >>> metric.compute()
+        1.5
     """
 
     def __init__(self, q: float | Sequence[float] = 0.5, *, name: str | None = None) -> None:
@@ -420,9 +545,19 @@ class AUC:
     """The area under the ROC curve of scores (logits or probabilities, of any scale) against targets 0 and 1; ties count half.
 
     Without `bins` it is exact: all scores stay on the device, 5 bytes each (room for twice as many is kept), and are sorted by
-    `compute`. With `bins=2**k` it needs 16 bytes a bin however many samples come, and is off by at most `error`, which `compute`
+    `compute`. With `bins=2**k` it needs 16 bytes per bin however many samples come, and is off by at most `error`, which `compute`
     sets: half the share of pairs that fell into one bin. Pairs are counted in integers, which hold for 4 billion samples. Of one
-    class alone there is no area: nan, with a `reason`.
+    class alone there is no area: NaN, with a `reason`.
+
+    Args:
+        bins: A power of two; None is exact.
+        name: What messages call it.
+
+    Example:
+        >>> metric = AUC()
+        >>> metric.update(prediction=torch.tensor([0.1, 0.4, 0.3, 0.9]), target=torch.tensor([0, 0, 1, 1]))
+        >>> metric.compute()
+        0.75
     """
 
     def __init__(self, *, bins: int | None = None, name: str = "auc") -> None:
@@ -464,7 +599,7 @@ class AUC:
         return doubled / (2 * pairs)
 
     def reset(self) -> None:
-        """Begin anew."""
+        """Forget all batches."""
         self.reason, self.error = None, 0.0
         self._kept.clear()
 
@@ -486,18 +621,3 @@ class AUC:
             return
         for own in self.sums():
             own.copy_(torch.stack(all_gather(own)).sum(0))
-
-
-# Metrics: what a model got right, summed up on the device that computed it and read once at the end.
-#
-#     metric      what a metric can do; shapes, masks and where sums are kept
-#     average     a sum over samples divided by their number: the form of most metrics
-#     mean        the mean of any value
-#     accuracy    the share of right classes
-#     distance    MAE, MSE, QuantileLoss
-#     auc         the area under the ROC curve, exact from `scores` or bounded from a `histogram`
-#
-# The law: `update` never waits for the device, rows that `valid` marks as False count for nothing whatever they hold, and the
-# result does not depend on how the samples were cut into batches or spread over ranks.
-
-__all__ = ["AUC", "MAE", "MSE", "Accuracy", "AllGather", "Average", "Mean", "Metric", "QuantileLoss"]

@@ -1,7 +1,7 @@
-"""Precision: in which numbers a step is computed. Weights, gradients and the optimizer stay in float32.
+"""Numerics: precision, loss scale, fused optimizers and activation checkpointing.
 
-fp32 is plain float32; tf32 lets a GPU multiply float32 with shorter mantissas; bf16 and fp16 are autocast. fp16 needs a loss scale,
-which lives on the device and moves there, so that nobody has to wait for it.
+fp32 is plain float32; tf32 lets a GPU multiply float32 with shorter mantissas; bf16 and fp16 are autocast. Weights, gradients and
+the optimizer stay in float32. fp16 needs a loss scale, which lives on the device, so that the host never waits for it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def autocast(precision: Precision, device: torch.device) -> contextlib.AbstractC
 
 @contextlib.contextmanager
 def kept_matmul_flags() -> Iterator[None]:
-    """Put the flags of float32 products back to what they are now, after the block."""
+    """Put the flags of float32 matmuls back to what they are now, after the block."""
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     try:
         yield
@@ -208,7 +208,7 @@ class LearningRate:
         self._on_device = False
 
 
-# Recompute: activations of repeated layers are made anew in the backward pass instead of kept, which trades time for memory.
+# Activation checkpointing: repeated layers are recomputed in the backward pass, which trades time for memory.
 
 
 def repeated_layers(model: nn.Module) -> list[nn.Module]:
@@ -227,7 +227,7 @@ def recomputed(model: nn.Module) -> Iterator[None]:
     layers = repeated_layers(model)
     if not layers:
         raise OptionError(
-            "recompute=True needs layers that repeat (in an nn.ModuleList or nn.Sequential), but the model has none. "
+            "activation_checkpointing=True needs layers that repeat (in an nn.ModuleList or nn.Sequential), but the model has none. "
             "Call torch.utils.checkpoint in its forward instead."
         )
     for layer in layers:

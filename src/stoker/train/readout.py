@@ -1,6 +1,6 @@
 """Readout: the numbers of each step, kept on the device and read some steps later, so that the host never waits for them.
 
-Rows of a window are written by the device itself; a full window is copied to the host while the steps go on, and is read when
+Rows of a window are written by the device itself; a full window is copied to the host while the steps continue, and is read when
 the copy has ended. On a CPU the same rows are simply there.
 """
 
@@ -57,7 +57,7 @@ class Readout:
         self.first = 0
         """The step of the first row of the window."""
         self.count = 0
-        """Rows in the window; whoever replays a graph that records counts it here."""
+        """Rows in the window; code that replays a recorded graph counts here."""
 
     def record(self, values: Mapping[str, torch.Tensor]) -> None:
         """Write the row of a step. Device work only, also within a graph; `count` is the caller's to move."""
@@ -144,7 +144,7 @@ class Readout:
         if state["names"]:
             self._names = tuple(state["names"])
             self._known = dict.fromkeys(self._names).keys()
-            # A window may have been longer before, and goes on to the end of one of now.
+            # A window may have been longer before, and continues to the end of one of now.
             self._capacity += len(state["rows"])
             self._rows = torch.zeros(self._capacity, len(self._names), device=self._rows.device)
         for one in state["under_way"]:
@@ -159,11 +159,11 @@ class Readout:
             self._host_rows = rows.tolist()
 
 
-# The log of a training: numbers go to all writers, and to the bar.
+# The log of a run: numbers go to all loggers, and to the bar.
 
 
 class Log:
-    """Where the numbers of a training go."""
+    """Where the numbers of a run go."""
 
     def __init__(self, writers: Sequence[Writer], bar: TrainingProgress) -> None:
         self._writers = Writers(writers)

@@ -1,7 +1,12 @@
-"""Contents: what a checkpoint holds of a trainer, what it says of it, and what of that must be the same for a run to resume.
+"""Resuming: what a checkpoint holds of a run, and what must be the same for the run to continue from it.
 
-A hash finds damage, not malice, so `check` compares everything with the trainer before anything is used: names, types, shapes and
-ranges. What passes can be loaded; what does not is one line that names the field.
+    take, put       the state of the model, the optimizer, the EMA, the loss scale and early stopping
+    Progress        how far the loop is
+    identify        the fingerprint of a run; compare refuses a checkpoint of another one
+    check           refuses a checkpoint that is forged or of another model
+
+A hash finds damage, not malice. So `check` compares everything with the model and the optimizer before anything is used: names,
+types, shapes and ranges. An error names the field.
 """
 
 from __future__ import annotations
@@ -9,9 +14,9 @@ from __future__ import annotations
 import contextlib
 import math
 import warnings
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, fields, is_dataclass, replace
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 import torch
@@ -23,12 +28,8 @@ from stoker.train.autotune import Setup
 from stoker.train.checkpoint import Checkpoint
 from stoker.train.distributed import local, parts_of, whole
 from stoker.train.numerics import GROWTH_STEPS, is_fused, may_be_fused
-from stoker.train.schedule import Schedule
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from stoker.train.trainer import Trainer
+from stoker.train.schedule import AnySchedule, EarlyStopping, Schedule
+from stoker.train.settings import Components
 
 T = TypeVar("T")
 
@@ -39,80 +40,109 @@ _SQUARES = frozenset({"exp_avg_sq", "max_exp_avg_sq", "square_avg", "sum", "exp_
 """Entries of optimizer states that are sums of squares or absolute values."""
 
 
-def take(trainer: Trainer) -> dict[str, Any]:
-    """The state of the model and the optimizer, and of what goes along with them."""
-    parts: dict[str, Any] = {"model": dict(trainer.model.state_dict()), "optimizer": trainer.optimizer.state_dict()["state"]}
-    parts |= {name: one.state_dict() for name, one in _companions(trainer).items()}
-    return whole(parts, kept=trainer.ranks.is_first) if trainer.ranks.shards else parts
+@dataclass
+class Progress:
+    """How far a run is: what a checkpoint says beside tensors."""
+
+    step: int = 0
+    epoch: int = 0
+    batches: int = 0
+    """Batches of the epoch that have been taken."""
+    is_epoch_done: bool = False
+    """Whether those were all of them, and only the validation is due."""
+    seconds: float = 0.0
+    epoch_loss: float = 0.0
+    epoch_updates: int = 0
+    skipped: int = 0
+    best: float | None = None
+    best_step: int | None = None
+    last: dict[str, float] = field(default_factory=dict)
 
 
-def put(trainer: Trainer, parts: Mapping[str, Any]) -> None:
-    """Let a trainer have what a checkpoint holds."""
-    if trainer.ranks.shards:
-        parts = _of_this_rank(trainer, parts)
+@dataclass(frozen=True, kw_only=True)
+class Taken:
+    """What the host knows of a window of numbers that is still on the device."""
+
+    step: int
+    epoch: int
+    rate: float
+    wait: float
+    lr: float
+
+
+def take(parts: Components, others: Mapping[str, Any]) -> dict[str, Any]:
+    """The state of the model, the optimizer and the EMA, and of `others` that have one: the loss scale, early stopping."""
+    found: dict[str, Any] = {"model": dict(parts.model.state_dict()), "optimizer": parts.optimizer.state_dict()["state"]}
+    found |= {name: one.state_dict() for name, one in _stateful(parts, others).items()}
+    return whole(found, kept=parts.ranks.is_first) if parts.ranks.shards else found
+
+
+def put(parts: Components, others: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
+    """Load what a checkpoint holds."""
+    if parts.ranks.shards:
+        saved = _of_this_rank(parts, saved)
     try:
-        trainer.model.load_state_dict(parts["model"])
-        groups = trainer.optimizer.state_dict()["param_groups"]  # those of now: what differs was compared before
-        trainer.optimizer.load_state_dict({"state": parts["optimizer"], "param_groups": groups})
+        parts.model.load_state_dict(saved["model"])
+        groups = parts.optimizer.state_dict()["param_groups"]  # those of now: what differs was compared before
+        parts.optimizer.load_state_dict({"state": saved["optimizer"], "param_groups": groups})
     except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise CheckpointError(f"the checkpoint is of another model or optimizer: {reason}") from error
-    for name, one in _companions(trainer).items():
-        if name in parts:
-            one.load_state_dict(parts[name])
+    for name, one in _stateful(parts, others).items():
+        if name in saved:
+            one.load_state_dict(saved[name])
 
 
-def _companions(trainer: Trainer) -> dict[str, Any]:
-    """What has a state beside the model and the optimizer, where a trainer has it."""
-    found = {"ema": trainer.ema, "scale": trainer.scale, "stopping": trainer.stopping}
-    return {name: one for name, one in found.items() if one is not None}
+def _stateful(parts: Components, others: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: one for name, one in {"ema": parts.ema, **others}.items() if one is not None}
 
 
-def _of_this_rank(trainer: Trainer, parts: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a whole state what is this rank's."""
-    weights = [weight for group in trainer.optimizer.param_groups for weight in group["params"]]
-    mine = {**parts, "model": parts_of(parts["model"], trainer.model.state_dict())}
+def _of_this_rank(parts: Components, saved: Mapping[str, Any]) -> dict[str, Any]:
+    """The shards of this rank, of a whole state."""
+    weights = [weight for group in parts.optimizer.param_groups for weight in group["params"]]
+    mine = {**saved, "model": parts_of(saved["model"], parts.model.state_dict())}
     mine["optimizer"] = {
-        number: parts_of(state, dict.fromkeys(state, weights[number])) for number, state in parts["optimizer"].items()
+        number: parts_of(state, dict.fromkeys(state, weights[number])) for number, state in saved["optimizer"].items()
     }
-    if trainer.ema is not None:
-        mine["ema"] = {**parts["ema"], "average": parts_of(parts["ema"]["average"], trainer.ema.state_dict()["average"])}
+    if parts.ema is not None:
+        mine["ema"] = {**saved["ema"], "average": parts_of(saved["ema"]["average"], parts.ema.state_dict()["average"])}
     return mine
 
 
 # ---- what must be the same ----
 
 
-def comparable(trainer: Trainer) -> dict[str, Any]:
-    """The options of a trainer that must be the same for a run to resume."""
-    groups = trainer.optimizer.param_groups
+def comparable(parts: Components) -> dict[str, Any]:
+    """The options that must be the same for a run to resume, by the names that checkpoints have for them."""
+    groups = parts.optimizer.param_groups
     return {
         "config": {
-            "optimizer": type(trainer.optimizer).__name__,
-            "lr": trainer.rates,
+            "optimizer": type(parts.optimizer).__name__,
+            "lr": list(parts.rates),
             "weight_decay": [float(group.get("weight_decay") or 0.0) for group in groups],
-            "accumulate": trainer.accumulate,
-            "clip": trainer.clip,
-            "ema": trainer.ema.decay if trainer.ema is not None else None,
-            "guard": trainer.guard,
-            "schedule": _name_of(trainer.schedule),
+            "accumulate": parts.settings.grad_accum_steps,
+            "clip": parts.settings.max_grad_norm,
+            "ema": parts.ema.decay if parts.ema is not None else None,
+            "guard": parts.settings.guard,
+            "schedule": _name_of(parts.schedule),
         }
     }
 
 
-def identify(trainer: Trainer, batches: Any, *, total_updates: int | None) -> dict[str, Any]:
+def identify(
+    parts: Components, train: Any, valid: Any, *, stopping: EarlyStopping | None, total_updates: int | None
+) -> dict[str, Any]:
     """The fingerprint of a run that begins now: all that its weights follow from, beside the options in `comparable`."""
-    stopping = trainer.stopping
     return {
         "python": fingerprint.python_version(),
-        "optimizer": fingerprint.of_optimizer(trainer.optimizer, trainer.model),
-        "loss": {"function": fingerprint.describe(trainer.loss)},
-        "model": fingerprint.of_model(trainer.model),
-        "data": fingerprint.of_batches(batches),
-        "valid": fingerprint.of_batches(trainer.valid, for_training=False),
-        "schedule": fingerprint.of_schedule(trainer.schedule, total_updates),
+        "optimizer": fingerprint.of_optimizer(parts.optimizer, parts.model),
+        "loss": {"function": fingerprint.describe(parts.loss)},
+        "model": fingerprint.of_model(parts.model),
+        "data": fingerprint.of_batches(train),
+        "valid": fingerprint.of_batches(valid, for_training=False),
+        "schedule": fingerprint.of_schedule(parts.schedule, total_updates),
         "run": {
-            "seed": trainer.seed,
+            "seed": parts.settings.seed,
             "early_stopping": None
             if stopping is None
             else {name: getattr(stopping, name) for name in ("metric", "mode", "patience", "min_delta")},
@@ -122,38 +152,37 @@ def identify(trainer: Trainer, batches: Any, *, total_updates: int | None) -> di
 
 def _name_of(schedule: Schedule | None) -> str | None:
     """A schedule as one writes it; of a function only that it is one, as its address is another each time."""
-    return None if schedule is None else repr(schedule) if is_dataclass(schedule) else "a function"
+    if schedule is None:
+        return None
+    if not isinstance(schedule, AnySchedule) and not is_dataclass(schedule):
+        return "a function"
+    return repr(schedule).replace("StepDecay(", "Steps(", 1)  # as earlier versions called it
 
 
-def facts_of(trainer: Trainer, *, epoch: int, metrics: Mapping[str, float]) -> dict[str, Any]:
-    """What a checkpoint says of itself."""
-    told = {**comparable(trainer), **trainer.identity}
-    return {**told, "setup": asdict(trainer.setup), "epoch": epoch, "metrics": dict(metrics)}
-
-
-def asked_setup(trainer: Trainer) -> dict[str, Any]:
+def asked_setup(parts: Components) -> dict[str, Any]:
     """The parts of a setup that decide bits and that the user has fixed."""
-    asked = {"precision": trainer.precision, "fused": trainer.fused, "compile": trainer.compile}
+    settings = parts.settings
+    asked = {"precision": settings.precision, "fused": settings.fused, "compile": settings.compile}
     found = {name: value for name, value in asked.items() if value is not None and value != "auto"}
-    if "fused" not in found and not may_be_fused(trainer.optimizer):
-        found["fused"] = is_fused(trainer.optimizer)
+    if "fused" not in found and not may_be_fused(parts.optimizer):
+        found["fused"] = is_fused(parts.optimizer)
     return found
 
 
-def setup_of(trainer: Trainer, found: Checkpoint) -> Setup:
+def setup_of(parts: Components, found: Checkpoint) -> Setup:
     """The setup of a run that resumes: as before, apart from what the user asks for, which was compared."""
-    return replace(_converted(found.facts.get("setup"), Setup, "setup"), **asked_setup(trainer))
+    return replace(_converted(found.facts.get("setup"), Setup, "setup"), **asked_setup(parts))
 
 
-def compare(trainer: Trainer, found: Checkpoint, *, allow: Collection[str] = ()) -> None:
+def compare(parts: Components, identity: Mapping[str, Any], found: Checkpoint, *, allow: Collection[str] = ()) -> None:
     """Refuse a checkpoint of a run that differs in a field that `allow` does not name."""
-    saved, now = fingerprint.aligned(found.facts, trainer.identity)
+    saved, now = fingerprint.aligned(found.facts, identity)
     absent = set(fingerprint.GROUPS) - saved.keys()  # a checkpoint of an earlier version: there is nothing to allow
     allow = [name for name in ([allow] if isinstance(allow, str) else allow) if name.partition(".")[0] not in absent]
     setup = asdict(_converted(found.facts.get("setup"), Setup, "setup"))
     state_dict.check_facts(
         {"config": found.facts.get("config"), **saved, "setup": setup},
-        {**comparable(trainer), **now, "setup": {**setup, **asked_setup(trainer)}},
+        {**comparable(parts), **now, "setup": {**setup, **asked_setup(parts)}},
         where=str(found.path),
         allow=allow,
     )
@@ -162,31 +191,31 @@ def compare(trainer: Trainer, found: Checkpoint, *, allow: Collection[str] = ())
 # ---- what may be loaded ----
 
 
-def check(trainer: Trainer, found: Checkpoint) -> None:
-    """Refuse a checkpoint that this trainer cannot load as it is."""
-    parts, told = found.parts, found.facts
+def check(parts: Components, found: Checkpoint) -> None:
+    """Refuse a checkpoint that cannot be loaded as it is."""
+    saved, facts = found.parts, found.facts
     with naming(found):
-        odd = sorted(set(parts) - set(PARTS))
+        odd = sorted(set(saved) - set(PARTS))
         if odd:
             _refuse("parts", f"hold {odd[0]!r}", f"only {', '.join(PARTS)}")
-        config = _mapping(told.get("config"), "facts.config")
-        setup = _converted(told.get("setup"), Setup, "facts.setup")
-        _whole(told.get("epoch"), "facts.epoch")
-        _converted(told.get("metrics"), dict[str, float], "facts.metrics")
+        config = _mapping(facts.get("config"), "facts.config")
+        setup = _converted(facts.get("setup"), Setup, "facts.setup")
+        _whole(facts.get("epoch"), "facts.epoch")
+        _converted(facts.get("metrics"), dict[str, float], "facts.metrics")
         needed = {"model", "optimizer", "fit"} | ({"ema"} if config.get("ema") is not None else set())
         needed |= {"scale"} if setup.precision == "fp16" else set()
-        missing = sorted(needed - set(parts))
+        missing = sorted(needed - set(saved))
         if missing:
             _refuse("parts", f"lack {missing[0]!r}", f"{', '.join(sorted(needed))}")
-        check_weights(trainer.model, parts["model"])
-        _check_optimizer(trainer.optimizer, parts["optimizer"])
-        if "ema" in parts:
-            _check_average(trainer, parts["ema"], config.get("ema"))
-        if "scale" in parts:
-            _check_scale(parts["scale"])
-        if "stopping" in parts:
-            _mapping(parts["stopping"], "stopping")
-        _check_fit(parts["fit"], found.step, accumulate=config.get("accumulate"))
+        check_weights(parts.model, saved["model"])
+        _check_optimizer(parts.optimizer, saved["optimizer"])
+        if "ema" in saved:
+            _check_average(parts, saved["ema"], config.get("ema"))
+        if "scale" in saved:
+            _check_scale(saved["scale"])
+        if "stopping" in saved:
+            _mapping(saved["stopping"], "stopping")
+        _check_fit(saved["fit"], found.step, grad_accum_steps=config.get("accumulate"))
 
 
 def check_weights(model: nn.Module, saved: Any) -> None:
@@ -271,18 +300,18 @@ def _templates(optimizer: torch.optim.Optimizer) -> dict[int, dict[str, Any]] | 
     return None
 
 
-def _check_average(trainer: Trainer, saved: Any, decay: Any) -> None:
+def _check_average(parts: Components, saved: Any, decay: Any) -> None:
     found = _mapping(saved, "ema", keys=("decay", "average"))
     if isinstance(found["decay"], bool) or not isinstance(found["decay"], int | float) or not 0 <= found["decay"] < 1:
         _refuse("ema.decay", f"is {_shown(found['decay'])}", "a number from 0 and below 1")
     if decay is not None and found["decay"] != decay:
         _refuse("ema.decay", f"is {_shown(found['decay'])}", f"{_shown(decay)}, as in facts.config.ema")
-    own = trainer.ema.state_dict()["average"] if trainer.ema is not None else dict(trainer.model.named_parameters())
+    own = parts.ema.state_dict()["average"] if parts.ema is not None else dict(parts.model.named_parameters())
     average = average_of(saved, own)
-    if trainer.ema is not None and average.keys() != own.keys():
+    if parts.ema is not None and average.keys() != own.keys():
         _refuse("ema.average", f"lacks {min(own.keys() - average.keys())!r}", "all weights that are trained")
     for name, value in average.items():
-        _tensor(value, f"ema.average.{name}", dtype=own[name].dtype if trainer.ema is not None else None)
+        _tensor(value, f"ema.average.{name}", dtype=own[name].dtype if parts.ema is not None else None)
 
 
 def average_of(saved: Any, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
@@ -309,13 +338,12 @@ def _check_scale(saved: Any) -> None:
         _refuse("scale.growth", f"is {growth:,}", f"a number from 0 to {GROWTH_STEPS:,}")
 
 
-def _check_fit(saved: Any, step: int, *, accumulate: Any) -> None:
-    from stoker.train.loop import Progress, Taken  # which imports this file
-
+def _check_fit(saved: Any, step: int, *, grad_accum_steps: Any) -> None:
     keys = ("progress", "readout", "taken", "overflows", "stream", "random", "others")
     state = _mapping(saved, "fit", keys=keys)
     progress = _converted(state["progress"], Progress, "fit.progress")
-    most = {"epoch": step, "epoch_updates": step, "skipped": step, "batches": step * (accumulate if type(accumulate) is int else 1)}
+    per_update = grad_accum_steps if type(grad_accum_steps) is int else 1
+    most = {"epoch": step, "epoch_updates": step, "skipped": step, "batches": step * per_update}
     for name, limit in most.items():
         _whole(getattr(progress, name), f"fit.progress.{name}", most=limit)
     if progress.step != step:

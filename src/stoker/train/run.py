@@ -1,4 +1,10 @@
-"""What a run ran on: versions, machine and commit, as far as they can be told without starting anything on a GPU."""
+"""The folder of a run, and the table of many.
+
+    Run         run.json and metrics.jsonl of a run in progress
+    collect     the runs of a folder, each summed up in one line; table shows them
+
+run.json has one session per process that worked on the run: config, versions, machine, commit, stores.
+"""
 
 from __future__ import annotations
 
@@ -212,7 +218,7 @@ def read_record(folder: Path) -> Record:
             raise TrainError(f"{path} has version {head.version}, and this stoker reads up to {VERSION}. Use a newer stoker.")
         record = msgspec.json.decode(text, type=Record)
     except FileNotFoundError:
-        raise TrainError(f"{folder} holds no {NAME}, so it is no run. Give the folder of a run.") from None
+        raise TrainError(f"{folder} holds no {NAME}, so it is not a run. Give the folder of a run.") from None
     except OSError as error:
         raise TrainError(f"{path} cannot be read ({error.strerror}).") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -239,7 +245,7 @@ def write_record(folder: Path, record: Record) -> None:
     write_file(folder / NAME, msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n")
 
 
-# The run folder: what a training was, and the numbers it gave.
+# The run folder: the config and metrics of a run.
 #
 #     run.json        config, versions, machine, commit, stores: one session for each process that worked on it
 #     metrics.jsonl   the numbers, as they came
@@ -247,7 +253,7 @@ def write_record(folder: Path, record: Record) -> None:
 #
 # run.json is the marker: only a folder that has one is resumed or removed, and only a run's own files are.
 #
-# The law: one process at a time, and a run that was killed and resumed has the same metrics.jsonl as one that was not, times
+# Guarantee: one process at a time, and a run that was killed and resumed has the same metrics.jsonl as one that was not, times
 # apart.
 
 METRICS = "metrics.jsonl"
@@ -258,7 +264,7 @@ LOCK_TRIES, LOCK_SECONDS = 10, 0.05
 class Run:
     """A run that this process works on, from now until `end`. Killed before that, it is a killed run.
 
-    Without `from_step` the run is new, and a folder that holds one is refused. With it the run goes on from a checkpoint of that
+    Without `from_step` the run is new, and a folder that holds one is refused. With it the run continues from a checkpoint of that
     step: numbers of later steps are cut off. `metrics` is the writer of metrics.jsonl; numbers of a step are written before
     its checkpoint, and `sync` before that is durable.
     """
@@ -302,7 +308,7 @@ class Run:
             raise
 
     def note_saved(self, step: int) -> None:
-        """Write down that a checkpoint is on the disk, so that a resume that finds none does not begin anew."""
+        """Write down that a checkpoint is on the disk, so that a resume that finds none does not begin again."""
         last = msgspec.structs.replace(self.record.last, saved_step=step)
         self.record = Record(sessions=[*self.record.sessions[:-1], last])
         write_record(self.folder, self.record)
@@ -381,7 +387,7 @@ def _locked(folder: Path) -> Lock | None:
         try:
             return Lock(folder).__enter__()
         except StoreLockedError as error:
-            # Whoever lists runs looks at the lock for a moment: only one that stays is a training.
+            # Listing runs takes the lock for a moment: only one that stays is a run in progress.
             if not tries_left:
                 reason = str(error).partition(". ")[0].replace("is being written", "is being trained")
                 raise TrainError(f"{reason}. Wait for it to end, or give another folder.") from None
@@ -395,12 +401,12 @@ def _plain(config: Any) -> dict[str, Any]:
     return plain if isinstance(plain, dict) else {"config": plain}
 
 
-# Runs: the folders of trainings, each summed up in one line of a table. A damaged one is listed with the reason.
+# Runs: their folders, each summed up in one line of a table. A damaged one is listed with the reason.
 
 State = Literal["running", "finished", "stopped", "killed", "damaged"]
 
 LOSS, RATE, WAIT = "loss", "rate", "wait"
-"""Names under which a trainer writes the loss of the training, updates a second, and the share of time spent waiting for data."""
+"""Names under which a trainer writes the training loss, updates per second, and the share of time spent waiting for data."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -423,7 +429,7 @@ class RunSummary:
     loss: float | None = None
     """The last one of the training."""
     rate: float | None = None
-    """Updates a second: the median of what was written."""
+    """Updates per second: the median of what was written."""
     wait: float | None = None
     """The mean share of time spent waiting for data."""
     reason: str | None = None
@@ -437,7 +443,7 @@ def collect(folder: str | Path, *, metric: str | None = None) -> list[RunSummary
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise OptionError(f"{folder} is no folder. Give a run, or a folder of runs.")
+        raise OptionError(f"{folder} is not a folder. Give a run, or a folder of runs.")
     found = [_summary(path, folder, metric) for path in _run_folders(folder)]
     return sorted(found, key=lambda run: (run.started is None, run.started or "", run.name))
 

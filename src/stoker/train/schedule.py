@@ -3,8 +3,8 @@
     schedule(step, total) -> factor
 
 `step` is the number of the update, from 0; `total` the number of all updates, None where it is not known. The factor is
-multiplied with the learning rate of each group. A `warmup` (and `every`) is a number of updates if it is whole, and a share
-of all updates if it is a fraction. The first update of a warm-up already has a rate above 0: `(step + 1) / (warmup + 1)`.
+multiplied with the learning rate of each group. A `warmup` (and `every`) is a number of updates if it is an integer, and a
+share of all updates if it is a float. The first update of a warm-up already has a rate above 0: `(step + 1) / (warmup + 1)`.
 """
 
 from __future__ import annotations
@@ -13,37 +13,51 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
 
 from stoker.errors import CheckpointInvalidError, OptionError
 
 Schedule = Callable[[int, int | None], float]
+Updates = Annotated[int, Meta(ge=0, le=2**48)] | Annotated[float, Meta(ge=0, le=1)]
+Factor = Annotated[float, Meta(ge=0)]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Constant:
-    """The same rate always, after a warm-up if one is given."""
+class Constant(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="constant"):
+    """The learning rate stays, after a warm-up if one is given.
 
-    warmup: int | float = 0
+    Example:
+        >>> [round(Constant(warmup=1)(step, 100), 3) for step in (0, 1, 2)]
+        [0.5, 1.0, 1.0]
+    """
+
+    warmup: Updates = 0
+    """Updates of the warm-up; a fraction is a share of all."""
 
     def __post_init__(self) -> None:
-        _check_updates("warmup", self.warmup)
+        _check(self)
 
     def __call__(self, step: int, total: int | None) -> float:
         """The factor of one update."""
         return _ramp(step, _updates(self, "warmup", total))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Linear:
-    """Up in a warm-up, then down a straight line that would reach `end` right after the last update."""
+class Linear(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="linear"):
+    """Up during the warm-up, then down in a straight line that would reach `end` right after the last update.
 
-    warmup: int | float = 0
-    end: float = 0.0
+    Example:
+        >>> [round(Linear()(step, 100), 3) for step in (0, 25, 50)]
+        [1.0, 0.75, 0.5]
+    """
+
+    warmup: Updates = 0
+    """Updates of the warm-up; a fraction is a share of all."""
+    end: Factor = 0.0
+    """Factor after the last update."""
 
     def __post_init__(self) -> None:
-        _check_updates("warmup", self.warmup)
-        _check_factor("end", self.end)
+        _check(self)
 
     def __call__(self, step: int, total: int | None) -> float:
         """The factor of one update."""
@@ -51,16 +65,21 @@ class Linear:
         return _ramp(step, warmup) if step < warmup else 1.0 + (self.end - 1.0) * _share(self, step, warmup, total)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Cosine:
-    """Up in a warm-up, then down half a cosine that would reach `end` right after the last update."""
+class Cosine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="cosine"):
+    """Up during the warm-up, then down half a cosine that would reach `end` right after the last update.
 
-    warmup: int | float = 0
-    end: float = 0.0
+    Example:
+        >>> [round(Cosine()(step, 100), 3) for step in (0, 50, 100)]
+        [1.0, 0.5, 0.0]
+    """
+
+    warmup: Updates = 0
+    """Updates of the warm-up; a fraction is a share of all."""
+    end: Factor = 0.0
+    """Factor after the last update."""
 
     def __post_init__(self) -> None:
-        _check_updates("warmup", self.warmup)
-        _check_factor("end", self.end)
+        _check(self)
 
     def __call__(self, step: int, total: int | None) -> float:
         """The factor of one update."""
@@ -68,39 +87,49 @@ class Cosine:
         return _ramp(step, warmup) if step < warmup else _half_cosine(1.0, self.end, _share(self, step, warmup, total))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OneCycle:
-    """Up half a cosine from `start`, then down half a cosine to `end`, which the last update has."""
+class OneCycle(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="one_cycle"):
+    """Up from a low start and down to a lower end, both along half a cosine.
 
-    warmup: int | float = 0.3
-    start: float = 1 / 25
-    end: float = 1e-4
+    Example:
+        >>> [round(OneCycle()(step, 100), 3) for step in (0, 29, 99)]
+        [0.04, 1.0, 0.0]
+    """
+
+    warmup: Updates = 0.3
+    """Updates of the rise; a fraction is a share of all."""
+    start: Factor = 1 / 25
+    """Factor at the first update."""
+    end: Factor = 1e-4
+    """Factor at the last update."""
 
     def __post_init__(self) -> None:
-        _check_updates("warmup", self.warmup)
-        _check_factor("start", self.start)
-        _check_factor("end", self.end)
+        _check(self)
 
     def __call__(self, step: int, total: int | None) -> float:
         """The factor of one update."""
         total = _known(self, total)
         warmup = self.warmup if isinstance(self.warmup, int) else self.warmup * total
-        top = max(0.0, warmup - 1.0)  # the update that has the full rate; between two of them if the share is no whole number
+        top = max(0.0, warmup - 1.0)  # the update that has the full rate; between two of them if the share is not an integer
         if step <= top:
             return _half_cosine(self.start, 1.0, step / top if top else 1.0)
         return _half_cosine(1.0, self.end, min(1.0, (step - top) / max(total - 1.0 - top, 1e-9)))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Steps:
-    """Multiplied by `factor` after each `every` updates."""
+class StepDecay(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="steps"):
+    """Multiplied by `factor` after each `every` updates.
 
-    every: int | float
-    factor: float = 0.1
+    Example:
+        >>> [round(StepDecay(every=10)(step, None), 3) for step in (0, 10, 20)]
+        [1.0, 0.1, 0.01]
+    """
+
+    every: Annotated[int, Meta(ge=1, le=2**48)] | Annotated[float, Meta(gt=0, le=1)]
+    """Updates between two decays; a fraction is a share of all."""
+    factor: Factor = 0.1
+    """What the learning rate is multiplied by."""
 
     def __post_init__(self) -> None:
-        _check_updates("every", self.every)
-        _check_factor("factor", self.factor)
+        _check(self)
         if not self.every:
             raise OptionError(f"every is {self.every!r}; expected a number of updates above 0, or a share of all updates.")
 
@@ -109,17 +138,22 @@ class Steps:
         try:
             return float(self.factor ** (step // max(1, _updates(self, "every", total))))
         except OverflowError:
-            raise OptionError(f"Steps: factor {self.factor:g} is beyond all numbers by update {step:,}; expected less.") from None
+            raise OptionError(f"StepDecay: factor {self.factor:g} overflows by update {step:,}; expected less.") from None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Inverse:
-    """Up in a warm-up, then down with the square root of the number of updates. Needs no end."""
+class Inverse(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="inverse"):
+    """Up during the warm-up, then down with the square root of the number of updates. Needs no end.
 
-    warmup: int | float = 0
+    Example:
+        >>> [round(Inverse()(step, None), 3) for step in (0, 3, 99)]
+        [1.0, 0.5, 0.1]
+    """
+
+    warmup: Updates = 0
+    """Updates of the warm-up; a fraction is a share of all."""
 
     def __post_init__(self) -> None:
-        _check_updates("warmup", self.warmup)
+        _check(self)
 
     def __call__(self, step: int, total: int | None) -> float:
         """The factor of one update."""
@@ -127,16 +161,18 @@ class Inverse:
         return _ramp(step, warmup) if step < warmup else math.sqrt((warmup + 1) / (step + 1))
 
 
+AnySchedule = Constant | Linear | Cosine | OneCycle | StepDecay | Inverse
+
 OURS_FOR = {
     "CosineAnnealingLR": "Cosine()",
     "CosineAnnealingWarmRestarts": "Cosine()",
     "ConstantLR": "Constant()",
-    "ExponentialLR": "Steps(every=…, factor=…)",
+    "ExponentialLR": "StepDecay(every=…, factor=…)",
     "LambdaLR": "a function (step, total) -> factor",
     "LinearLR": "Linear()",
     "MultiStepLR": "a function (step, total) -> factor",
     "OneCycleLR": "OneCycle()",
-    "StepLR": "Steps(every=…, factor=…)",
+    "StepLR": "StepDecay(every=…, factor=…)",
 }
 
 
@@ -144,11 +180,11 @@ def as_schedule(given: Any) -> Schedule:
     """The schedule that was given: one of ours, or a plain function; None is `Constant()`."""
     if given is None:
         return Constant()
-    if isinstance(given, Constant | Linear | Cosine | OneCycle | Steps | Inverse):
+    if isinstance(given, AnySchedule):
         return given
     kind = given if isinstance(given, type) else type(given)
     if any(parent.__name__ == "LRScheduler" for parent in kind.__mro__):
-        ours = OURS_FOR.get(kind.__name__, "Linear(), Cosine(), OneCycle(), Steps(…) or a function (step, total) -> factor")
+        ours = OURS_FOR.get(kind.__name__, "Linear(), Cosine(), OneCycle(), StepDecay(…) or a function (step, total) -> factor")
         raise OptionError(
             f"schedule is torch's {kind.__name__}, which has a state of its own. Give {ours} of stoker.train.schedule."
         )
@@ -164,27 +200,30 @@ def as_schedule(given: Any) -> Schedule:
     return checked
 
 
-def _check_updates(name: str, value: Any) -> None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not 0 <= value <= (1.0 if isinstance(value, float) else math.inf):
-        raise OptionError(f"{name} is {value!r}; expected a whole number of updates, or a share of all updates from 0.0 to 1.0.")
-
-
-def _check_factor(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value < math.inf:
-        raise OptionError(f"{name} is {value!r}; expected a factor of the learning rate, at least 0.")
+def _check(schedule: Struct) -> None:
+    """Refuse values beyond their limits, in a schedule that is made in Python."""
+    for name in schedule.__struct_fields__:
+        value = getattr(schedule, name)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if name in ("warmup", "every"):
+            if not is_number or not 0 <= value <= (1.0 if isinstance(value, float) else math.inf):
+                raise OptionError(
+                    f"{name} is {value!r}; expected an integer of updates, or a share of all updates from 0.0 to 1.0."
+                )
+        elif not is_number or not 0.0 <= value < math.inf:
+            raise OptionError(f"{name} is {value!r}; expected a factor of the learning rate, at least 0.")
 
 
 def _known(schedule: object, total: int | None) -> int:
     if total is None:
         raise OptionError(
             f"{type(schedule).__name__} needs the number of all updates, and the batches have no length. "
-            f"Give batches that have one, whole numbers of updates, or Constant(), Steps(every=…) or Inverse(warmup=…)."
+            f"Give batches that have one, integers of updates, or Constant(), StepDecay(every=…) or Inverse(warmup=…)."
         )
     return total
 
 
-def _updates(schedule: Constant | Linear | Cosine | Steps | Inverse, name: str, total: int | None) -> int:
+def _updates(schedule: AnySchedule, name: str, total: int | None) -> int:
     value: int | float = getattr(schedule, name)
     return value if isinstance(value, int) else round(value * _known(schedule, total))
 
@@ -222,7 +261,7 @@ class Verdict:
 
 
 def guess_mode(metric: str) -> Mode | None:
-    """Whether less or more of a metric is better, by the words in its name; None where no word tells."""
+    """Whether less or more of a metric is better, by the words in its name; None where no word decides."""
     words = set(re.split(r"[^a-z0-9]+", metric.lower()))
     lower, higher = words & LOWER_IS_BETTER, words & HIGHER_IS_BETTER
     if bool(lower) == bool(higher):
@@ -233,15 +272,25 @@ def guess_mode(metric: str) -> Mode | None:
 class EarlyStopping:
     """Stops once `metric` has not got better than its best by more than `min_delta` in `patience` evaluations in a row.
 
-    `mode` says whether less ("min") or more ("max") is better; None guesses it from the name, and `note` says so. A value that
-    is not finite is never better, and counts as an evaluation without progress.
+    A value that is NaN or Inf is never better, and counts as an evaluation without progress.
+
+    Args:
+        metric: Name of the metric, such as `"val_loss"`.
+        patience: Evaluations in a row without progress after which the run stops.
+        mode: `"min"` if less is better, `"max"` if more is; None guesses it from the name.
+        min_delta: The least improvement that counts.
+
+    Example:
+        >>> stopping = EarlyStopping("val_loss", patience=2)
+        >>> [stopping.update(value, epoch).stop for epoch, value in enumerate([1.0, 0.9, 0.95, 0.92])]
+        [False, False, False, True]
     """
 
     def __init__(self, metric: str, *, patience: int = 5, mode: Mode | None = None, min_delta: float = 0.0) -> None:
         if not isinstance(metric, str) or not metric:
             raise OptionError(f"metric is {metric!r}; expected the name of a metric, such as 'val_loss'.")
         if isinstance(patience, bool) or not isinstance(patience, int) or patience < 1:
-            raise OptionError(f"patience is {patience!r}; expected a whole number of evaluations, at least 1.")
+            raise OptionError(f"patience is {patience!r}; expected an integer of evaluations, at least 1.")
         if mode not in ("min", "max", None):
             raise OptionError(f"mode is {mode!r}; expected 'min', 'max' or None.")
         if not 0.0 <= min_delta < math.inf:

@@ -1,7 +1,7 @@
-"""Layout: where each tensor of a part lies in its safetensors file, before a byte of it is written.
+"""State dicts as files: layout of tensors, random number generators, facts, and nested states as JSON plus tensors.
 
-The law: wide elements come first, so that every tensor is aligned to its own element and any reader of the format can map
-it. Within one width the tensors of one device stand together: they come from there in one copy, a run.
+Guarantee of the layout: wide elements come first, so that every tensor is aligned to its own element and any reader of the format
+can map it. Within one width the tensors of one device stand together: they are copied from there at once.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def lay_out(entries: Signature) -> Layout:
 # Random numbers: the state of every global generator, captured as plain values and put back.
 #
 # Covers torch on the CPU, every CUDA device in use, NumPy's global generator and Python's `random`. Orders of feeds need none
-# of these; models (dropout) and users' code do. The law: after `restore` they give the numbers they would have given.
+# of these; models (dropout) and users' code do. Guarantee: after `restore` they give the numbers they would have given.
 
 
 def capture() -> dict[str, Any]:
@@ -245,7 +245,7 @@ def _unpacked(value: Any) -> Any:
     return value
 
 
-# Facts: what a checkpoint says about the run it is of, compared with the run that would go on from it.
+# Facts: what a checkpoint says about the run it is of, compared with the run that would resume from it.
 #
 # A resumed run is exact only with the same configuration, data and versions. So each field that differs is named with both
 # values, and is refused unless it is allowed by name.
@@ -275,7 +275,7 @@ def differences(saved: Mapping[str, Any], now: Mapping[str, Any], *, allow: Coll
 
 
 def check_facts(saved: Mapping[str, Any], now: Mapping[str, Any], *, where: str, allow: Collection[str] = ()) -> None:
-    """Refuse to go on where anything differs that is not allowed; `where` names the checkpoint."""
+    """Refuse to resume where anything differs that is not allowed; `where` names the checkpoint."""
     found = differences(saved, now, allow=allow)
     if found:
         shown = "; ".join(found[:_LISTED]) + (f"; and {len(found) - _LISTED:,} more" if len(found) > _LISTED else "")
@@ -330,7 +330,7 @@ def _shown(value: Any) -> str:
 #     {"$pairs": [[key, value], ...]}  a dict with keys that are numbers      {"$dict": {...}}  a dict with such a key itself
 #     {"$float": 16 hex digits}        nan and the infinities, with all bits  {"$int": "0x..."}  beyond 64 bits
 #
-# The law: what cannot come back exactly as it was is refused, with its path.
+# Guarantee: what cannot come back exactly as it was is refused, with its path.
 
 MAX_DEPTH = 64
 _RESERVED_NAME = "__metadata__"
@@ -351,7 +351,7 @@ _OTHER_DTYPES = _dtypes_without_name()
 def flatten(tree: Any) -> tuple[dict[str, Tensor], Any]:
     """Take a tree apart. The tensors are those of the tree, not copies; one that occurs twice is there once.
 
-    A tree consists of dicts with keys that are text or whole numbers, lists, tuples, None, bool, int, float, str, bytes and
+    A tree consists of dicts with keys that are strings or integers, lists, tuples, None, bool, int, float, str, bytes and
     dense tensors on any device.
     """
     flattening = _Flattening()
@@ -409,7 +409,7 @@ class _Flattening:
             elif type(key) is int:
                 is_text = False
             else:
-                _refuse_state(path, f"has the key {key!r}", "Keys are text or whole numbers.")
+                _refuse_state(path, f"has the key {key!r}", "Keys are strings or integers.")
         if not is_text:
             pairs = value.items()
             return {

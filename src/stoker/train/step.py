@@ -1,7 +1,10 @@
-"""The moving average of a model's weights: kept on the device, updated by one fused operation, swapped in to evaluate.
+"""One training step, and the EMA of the weights.
 
-The law: `update` waits for nothing and changes no address, so it can be part of a CUDA graph; whatever happens while the
-average is applied, the weights and buffers afterwards are those before it, bit for bit.
+    Step    micro-batches forward and backward, then one update that nothing non-finite can reach
+    Ema     the moving average of the weights: updated by one fused operation, swapped in to evaluate
+
+Guarantee of the EMA: `update` waits for nothing and changes no address, so it can be part of a CUDA graph. Whatever happens while
+the average is applied, the weights and buffers afterwards are those before it, bit for bit.
 """
 
 from __future__ import annotations
@@ -22,10 +25,20 @@ from stoker.train.readout import Readout
 
 
 class Ema:
-    """The average `decay * average + (1 - decay) * weight` of all weights that are trained, beginning with what they are now.
+    """The EMA `decay * average + (1 - decay) * weight` of all weights that are trained, beginning with what they are now.
 
     Frozen weights equal their average, so they are left alone; buffers are the model's own, never averaged. Weights in half
     precision are averaged in float32, as in half precision an average stands still.
+
+    Args:
+        model: Whose weights are averaged.
+        decay: From 0 and below 1, such as 0.999.
+
+    Example:
+        >>> model = nn.Linear(1, 1, bias=False)
+        >>> ema = Ema(model, 0.9)
+        >>> with ema.applied():
+        ...     _ = model(torch.ones(1, 1))
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -54,7 +67,7 @@ class Ema:
     def update(self, flag: Tensor | None = None) -> None:
         """Move the average towards the weights of now; where `flag` (a number on the device) is not 0, it stays as it is."""
         if self._applied:
-            raise TrainError("the average of the weights is applied, so it cannot be updated. Train outside of applied().")
+            raise TrainError("the EMA of the weights is applied, so it cannot be updated. Train outside of applied().")
         share = None if flag is None else torch.where(flag == 0, 1.0 - self.decay, 0.0)
         for averages, weights, room in self._groups:
             if room:
@@ -75,7 +88,7 @@ class Ema:
     def applied(self) -> Iterator[None]:
         """The model has the average as its weights within the block. Needs memory for the weights once more."""
         if self._applied:
-            raise TrainError("the average of the weights is applied already. Do not nest applied().")
+            raise TrainError("the EMA of the weights is applied already. Do not nest applied().")
         self._check_frozen()
         weights = list(self._weights.values())
         buffers = list(self._model.buffers())
@@ -130,10 +143,9 @@ def _copy(targets: list[Any], sources: list[Tensor]) -> None:
 
 # The step: micro-batches forward and backward, then one update of the weights that nothing non-finite can reach.
 #
-# The finite guard is a flag on the device. Where the optimizer's own kernel takes such a flag (fused Adam, AdamW, SGD, Adagrad)
-# the
-# kernel leaves the weights as they are, and the host learns of it later; elsewhere the host looks at the flag before it updates,
-# which costs nothing on a CPU and one wait a step on a GPU.
+# The finite guard is a flag on the device. Where the optimizer's own kernel takes such a flag (fused Adam, AdamW, SGD, Adagrad), the
+# kernel leaves the weights as they are, and the host learns of it later. Elsewhere the host reads the flag before it updates, which
+# costs nothing on a CPU and one synchronization per step on a GPU.
 #
 # The gradient of an update is the mean over all samples of its micro-batches (and ranks), however they were dealt out.
 
@@ -143,7 +155,7 @@ CHECKED_TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 class Joint(Protocol):
-    """The ranks of a training, as its steps see them. All of them call the same in the same order."""
+    """The ranks of a run, as its steps see them. All of them call the same in the same order."""
 
     def join(self, parameters: Sequence[torch.Tensor]) -> None:
         """Let gradients be means over the ranks, where the backward pass has not seen to it."""
@@ -174,7 +186,7 @@ class Step:
         device: torch.device,
         precision: Precision,
         weighted: bool,
-        clip: float | None = None,
+        max_grad_norm: float | None = None,
         ema: Ema | None = None,
         scale: Scale | None = None,
         skips: bool = False,
@@ -185,7 +197,7 @@ class Step:
         self._optimizer = optimizer
         self._readout = readout
         self._autocast = autocast(precision, device)
-        self._clip = clip
+        self._max_grad_norm = max_grad_norm
         self._ema = ema
         self._scale = scale
         self._joint = joint
@@ -249,7 +261,7 @@ class Step:
         if not gradients:
             raise TrainError("no weight has a gradient: the loss does not depend on any of the optimizer's parameters.")
         loss = self._check(gradients, self._statistics.checked())
-        norm = self._zero if self._clip is None else self._clip_to(gradients, self._clip)
+        norm = self._zero if self._max_grad_norm is None else self._clip_to(gradients, self._max_grad_norm)
         self.is_good = self.gated or not self.flag.item()
         if self.is_good:
             self._step_optimizer()
@@ -403,7 +415,7 @@ class _Statistics:
                     copy.copy_(buffer)
 
     def ignore_rest(self) -> None:
-        """Leave alone what is no statistic: a graph of each micro-batch cannot tell the first one, before which copies are made."""
+        """Leave alone what is not a statistic: a graph of each micro-batch cannot tell the first one, before which copies are made."""
         self._rest, self._copies, self._versions = [], [], []
 
     def checked(self) -> list[torch.Tensor]:
@@ -441,7 +453,7 @@ class _Statistics:
 
 
 def takes_flag(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether the optimizer's kernel can be told, on the device, to leave the weights alone; of sharded ones it cannot."""
+    """Whether the optimizer's kernel takes a flag, on the device, to leave the weights alone; of sharded ones it cannot."""
     if any(is_shard(parameter) for group in optimizer.param_groups for parameter in group["params"]):
         return False
     return all(group.get("fused") for group in optimizer.param_groups) and bool(

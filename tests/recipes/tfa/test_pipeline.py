@@ -21,7 +21,7 @@ import stoker
 from stoker import _disk
 from stoker.errors import BadValueError, DiskError, OptionError, TrainError
 from stoker.recipes.tfa import audit, pipeline, scoring
-from stoker.recipes.tfa.pipeline import accumulate_of, direction_loss, train
+from stoker.recipes.tfa.pipeline import direction_loss, grad_accum_steps_of, train
 from stoker.recipes.tfa.scoring import Line, judge
 from stoker.recipes.tfa.settings import ignored, read_settings
 
@@ -58,7 +58,7 @@ def test_their_yaml_trains_unchanged(tmp_path: Path) -> None:
     assert len(notes) == 3
     assert "cache.csv is not read" in notes[0]
     assert notes[1:] == ignored(done.prepared.settings)
-    assert words["update"] == "256 labels per batch, 4 batches (1,024 labels) per update; theirs, `accumulate` sets it"
+    assert words["update"] == "256 labels per batch, 4 batches (1,024 labels) per update; theirs, `grad_accum_steps` sets it"
     assert (tmp_path / "artifacts/TFA/v1/score.json").is_file()
 
 
@@ -68,24 +68,24 @@ def updates(folder: Path, **changes: Any) -> int:
 
 def test_batches_are_accumulated_as_by_their_trainer(tmp_path: Path) -> None:
     make_folder(tmp_path, THEIRS)
-    plain = updates(tmp_path, accumulate=1, batch_size=64)
+    plain = updates(tmp_path, grad_accum_steps=1, batch_size=64)
     assert plain > 8
-    assert updates(tmp_path, accumulate=3, batch_size=64) == -(-plain // 3)
+    assert updates(tmp_path, grad_accum_steps=3, batch_size=64) == -(-plain // 3)
     assert updates(tmp_path, batch_size=64) == -(-plain // 4), "theirs is 4"
-    assert "accumulate: 4\n" in (tmp_path / "run" / "config.yaml").read_text()
+    assert "grad_accum_steps: 4\n" in (tmp_path / "run" / "config.yaml").read_text()
     assert updates(tmp_path, batch_size=64, model="banded", run=64) == plain, "ours is 1"
     (tmp_path / "several.yaml").write_text(THEIRS.replace("bars_csv: bars.csv", "datasets: [{path: bars.csv}]"))
-    assert accumulate_of(read_settings(tmp_path / "several.yaml")) == 1, "as in their trainer of several datasets"
+    assert grad_accum_steps_of(read_settings(tmp_path / "several.yaml")) == 1, "as in their trainer of several datasets"
 
 
 def test_a_run_of_before_that_knows_no_accumulation_is_resumed_without(tmp_path: Path) -> None:
     make_folder(tmp_path, THEIRS)
-    train(settings_of(tmp_path, epochs=1, accumulate=1), tmp_path / "run")
+    train(settings_of(tmp_path, epochs=1, grad_accum_steps=1), tmp_path / "run")
     config = (tmp_path / "run" / "config.yaml").read_text()
     (tmp_path / "run" / "config.yaml").unlink()
-    (tmp_path / "run" / "config.yaml").write_text(config.replace("accumulate: 1\n", ""))
+    (tmp_path / "run" / "config.yaml").write_text(config.replace("grad_accum_steps: 1\n", ""))
     done = train(read_settings(tmp_path / "run" / "config.yaml", assignments=["epochs=2"]), tmp_path / "run", resume=True)
-    assert (done.result.epoch, done.prepared.settings.accumulate) == (2, 1)
+    assert (done.result.epoch, done.prepared.settings.grad_accum_steps) == (2, 1)
 
 
 # The folder of a run
@@ -165,7 +165,7 @@ def test_a_disk_that_refuses_is_one_line_and_the_run_can_be_started_again(tmp_pa
         {"batch_size": 64},
         {"embargo": 60},
         {"gaps": "cut"},
-        {"accumulate": 3},
+        {"grad_accum_steps": 3},
         {"split": [0.6, 0.2, 0.2]},
         {"bars_csv": "other.csv"},
         {"feature_spec": "other.json"},

@@ -96,7 +96,7 @@ def test_steps_as_a_graph_have_the_losses_of_a_cpu(kind: str, compiled: bool) ->
             graph=device == DEVICE,
             compile=compiled and device == DEVICE,
             log_every=1,
-            writers=[kept],
+            loggers=[kept],
             progress=False,
         )
         trainer.fit(feed, epochs=2)

@@ -139,7 +139,7 @@ def test_paths_are_from_the_yaml_or_from_where_the_spec_is(tmp_path: Path, monke
     [
         ("epochs: 2", "epoch: 2", "tfa.yaml:7: epoch is not known; did you mean epochs?"),
         ("nhead: 4", "n_head: 4", "tfa.yaml:12: n_head is not known; did you mean nhead?"),
-        ("T: 8", "T: eight", "tfa.yaml:10: T is the text 'eight'; expected "),
+        ("T: 8", "T: eight", "tfa.yaml:10: T is the string 'eight'; expected "),
         ("lr: 2e-3", "lr: -1", "tfa.yaml:8: lr is -1; expected a number above 0 or null."),
         ("symbol: QQQ", "symbol: TQQQ", "tfa.yaml:1: symbol is TQQQ, which is a leveraged or inverse fund"),
         ("bars_csv: bars.csv\n", "", "tfa.yaml: bars come from bars_csv or datasets; neither is given. Give one of them."),
@@ -147,13 +147,13 @@ def test_paths_are_from_the_yaml_or_from_where_the_spec_is(tmp_path: Path, monke
         (
             "label_kind",
             "labels: maskd\nlabel_kind",
-            "labels is the text 'maskd'; expected one of compat, masked (did you mean masked?)",
+            "labels is the string 'maskd'; expected one of compat, masked (did you mean masked?)",
         ),
         ("T: 8", "device: mps\nT: 8", "tfa.yaml:10: device is 'mps'; expected cpu, cuda or cuda:N."),
-        ("T: 8", "T: 8\naccumulate: 0", "accumulate is 0; expected a whole number from 1 "),
-        ("d_model: 16", "d_model: 100000000000", "d_model is 100000000000; expected a whole number from 1 up to 16,384"),
-        ("artifacts/TFA/v1", '"a\\0b"', "tfa.yaml:5: out_dir is the text 'a\\x00b'; expected a text or null without NUL."),
-        ("label_kind", "split: [0.9, 0.2, 0.1]\nlabel_kind", "split has 3 numbers with the sum 1.2; expected three shares (train"),
+        ("T: 8", "T: 8\ngrad_accum_steps: 0", "grad_accum_steps is 0; expected an integer from 1 "),
+        ("d_model: 16", "d_model: 100000000000", "d_model is 100000000000; expected an integer from 1 up to 16,384"),
+        ("artifacts/TFA/v1", '"a\\0b"', "tfa.yaml:5: out_dir is the string 'a\\x00b'; expected a string or null without NUL."),
+        ("label_kind", "split: [0.9, 0.2, 0.1]\nlabel_kind", "split has 3 numbers with the sum 1.2; expected the shares of train"),
     ],
 )
 def test_an_invalid_value_is_one_line(tmp_path: Path, found: str, change: str, line: str) -> None:
@@ -188,3 +188,12 @@ def test_every_key_is_in_the_page_with_what_it_means() -> None:
 
 def test_funds_with_leverage_are_known() -> None:
     assert {"TQQQ", "SQQQ"} <= LEVERAGED
+
+
+def test_the_config_of_an_earlier_run_is_read_by_its_names(tmp_path: Path) -> None:
+    path = make_folder(tmp_path)
+    path.write_text(path.read_text() + "\naccumulate: 3\n")
+    with pytest.raises(ConfigError, match="accumulate is not known"):
+        read_settings(path)
+    (path.parent / "recipe.json").write_text('{"recipe": "tfa"}\n')
+    assert read_settings(path).grad_accum_steps == 3

@@ -253,6 +253,7 @@ def test_invalid_options(options: dict[str, Any], message: str) -> None:
 
 @pytest.mark.parametrize("num_actual", [None, 10, 48])
 def test_the_plot_shows_past_forecast_and_actual_values(tmp_path: Path, num_actual: int | None) -> None:
+    pytest.importorskip("matplotlib")
     values = make_waves(900)["OT"]
     actual = None if num_actual is None else values[800 : 800 + num_actual]
     text = plot_forecast(tmp_path / "f.svg", values[:800], values[800:848], actual, title="ett.csv:OT").read_text()

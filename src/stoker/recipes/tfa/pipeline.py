@@ -217,7 +217,7 @@ def _resumed(settings: Settings, folder: Path) -> Settings:
     if not (folder / CONFIG_NAME).is_file():
         return settings  # ended before its first step: there is nothing to differ from
     saved = read_settings(folder / CONFIG_NAME)
-    saved = msgspec.structs.replace(saved, accumulate=saved.accumulate or 1)  # older runs lack the key
+    saved = msgspec.structs.replace(saved, grad_accum_steps=saved.grad_accum_steps or 1)  # older runs lack the key
     differing = []
     for key in sorted(set(Settings.__struct_fields__) - MAY_CHANGE):
         now, then = (_absolute(one, key) for one in (settings, saved))
@@ -264,14 +264,14 @@ def _kept(settings: Settings, prepared: Prepared) -> Settings:
         threads=threads_of(settings),
         stationary=prepared.levels is not None,
         run=prepared.shape.run,
-        accumulate=accumulate_of(settings),
+        grad_accum_steps=grad_accum_steps_of(settings),
     )
 
 
-def accumulate_of(settings: Settings) -> int:
+def grad_accum_steps_of(settings: Settings) -> int:
     """Batches of one update: the authors' number for the authors' model, where nothing else is said."""
     theirs = settings.chosen_model != "banded" and settings.datasets is None
-    return settings.accumulate or (ACCUMULATE if theirs else 1)
+    return settings.grad_accum_steps or (ACCUMULATE if theirs else 1)
 
 
 def _fit(prepared: Prepared, model: TfaModel, folder: Path, device: str, *, resume: bool, progress: bool) -> stoker.train.Result:
@@ -287,13 +287,13 @@ def _fit(prepared: Prepared, model: TfaModel, folder: Path, device: str, *, resu
         fused=True,
         graph="auto" if device == "cpu" or int(os.environ.get("WORLD_SIZE") or 1) > 1 else True,
         compile=False,
-        accumulate=accumulate_of(settings),
-        clip=settings.gradient_clip_norm,
+        grad_accum_steps=grad_accum_steps_of(settings),
+        max_grad_norm=settings.gradient_clip_norm,
         schedule=stoker.train.OneCycle() if (settings.schedule or usual.schedule) == "one-cycle" else None,
         early_stopping=stoker.EarlyStopping("val_loss", patience=settings.early_stopping_patience or usual.patience, mode="min"),
         metrics={"auc": stoker.train.AUC()},
         folder=folder,
-        keep=1,
+        keep_checkpoints=1,
         max_seconds=hours * 3600 if hours else None,
         seed=settings.seed,
         config=to_tree(_kept(settings, prepared)),
@@ -354,9 +354,9 @@ def _describe_model(settings: Settings, model: TfaModel) -> str:
 
 
 def _describe_update(prepared: Prepared) -> str:
-    labels, batches = prepared.batch_size * prepared.shape.run, accumulate_of(prepared.settings)
+    labels, batches = prepared.batch_size * prepared.shape.run, grad_accum_steps_of(prepared.settings)
     said = f"{labels:,} labels per batch"
     if batches > 1:
-        theirs = "" if prepared.settings.accumulate else "; theirs, `accumulate` sets it"
+        theirs = "" if prepared.settings.grad_accum_steps else "; theirs, `grad_accum_steps` sets it"
         said += f", {batches} batches ({labels * batches:,} labels) per update{theirs}"
     return said

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from stoker.errors import ConfigError
-from stoker.experiment.parse import Document, check, override, read_document
+from stoker.experiment.parse import Document, check, override, read_document, rename_keys
 
 Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Size = Annotated[int, Meta(ge=1, le=2**14)]
@@ -80,7 +80,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     out_dir: str | None = None
     """Folder of the run; by default `runs/` and the name of the YAML."""
     batch_size: Count | None = None
-    """Labels of one batch; `accumulate` batches make an update."""
+    """Labels of one batch; `grad_accum_steps` batches make an update."""
     epochs: Count | None = None
     """Passes over the training rows, at most."""
     lr: Positive | None = None
@@ -153,7 +153,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Consecutive labels per sample, which share the computation of their rows."""
     schedule: Literal["constant", "one-cycle"] | None = None
     """Learning rate schedule; by default `one-cycle` with `banded`."""
-    accumulate: Count | None = None
+    grad_accum_steps: Count | None = None
     """Batches of one update; by default 4 for their model on one series, as in their trainer, else 1."""
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
     """Seed of the weights and of the sample order."""
@@ -232,7 +232,10 @@ def read_settings(path: Path, *, assignments: Sequence[str] = ()) -> Settings:
     Raises:
         ConfigError: A key is unknown or a value invalid; the error names file and line.
     """
-    return settings_of(read_document(path), path, assignments=assignments)
+    document = read_document(path)
+    if (path.parent / "recipe.json").is_file():  # the folder of a run, perhaps of an earlier version
+        document = rename_keys(document, {"accumulate": "grad_accum_steps"})
+    return settings_of(document, path, assignments=assignments)
 
 
 def settings_of(document: Document, path: Path, *, assignments: Sequence[str] = ()) -> Settings:

@@ -363,4 +363,4 @@ def plot_forecast(path: str | Path, known: Array, found: Array, actual: Array | 
         curves.append(stoker.train.Curve(colour=2, steps=steps[: len(came)], values=came, dashed=True, smooth=False))
         legend.append("actual")
     panel = stoker.train.Panel(title=f"the next {len(found):,} steps", curves=curves)
-    return stoker.train.save_picture(path, [panel], title=title, legend=legend)
+    return stoker.train.save_plot(path, [panel], title=title, legend=legend)

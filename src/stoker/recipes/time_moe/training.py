@@ -45,7 +45,7 @@ MOST = 10**12
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The defaults are the authors' recipe, but for batches of 8 rows (they: 64, which `accumulate=8` gives)."""
+    """The defaults are the authors' recipe, but for batches of 8 rows (they: 64, which `grad_accum_steps=8` gives)."""
 
     recipe: Literal["time-moe"] = "time-moe"
     data: str
@@ -65,7 +65,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     columns: list[str] | None = None
     batch_size: int = 8
     """Rows per batch and rank."""
-    accumulate: int = 1
+    grad_accum_steps: int = 1
     """Batches of an update."""
     steps: int | None = None
     """Updates; by default as many as `epochs` passes over the data take."""
@@ -75,7 +75,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Learning rate at the end of the cosine decay."""
     warmup: int = 0
     weight_decay: float = 0.1
-    clip: float = 1.0
+    max_grad_norm: float = 1.0
     head_weights: list[float] | None = None
     """Relative weights of the losses of the heads; by default equal."""
     valid: float | None = None
@@ -89,17 +89,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """auto: bf16 on a GPU that supports it."""
     graph: bool | Literal["auto"] = "auto"
     compile: bool | Literal["auto"] = "auto"
-    recompute: bool = False
+    activation_checkpointing: bool = False
     max_seconds: float | None = None
     seed: int = 9899
 
     def checked(self) -> Settings:
         """The settings themselves; raises `OptionError` for invalid ones."""
-        for name in ("length", "batch_size", "accumulate", "steps", "valid_batches", "validate_every", "save_every", "stride"):
+        counts = ("length", "batch_size", "grad_accum_steps", "steps", "valid_batches", "validate_every", "save_every", "stride")
+        for name in counts:
             value = getattr(self, name)
             if value is not None and not 1 <= value <= MOST:
                 raise OptionError(f"{name} is {value!r}; expected an integer from 1 to {MOST:,}.")
-        for name in ("lr", "clip", "epochs", "max_seconds"):
+        for name in ("lr", "max_grad_norm", "epochs", "max_seconds"):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise OptionError(f"{name} is {value!r}; expected a number above 0.")
@@ -138,11 +139,18 @@ def make_settings(given: dict[str, Any]) -> Settings:
         raise OptionError(f"time-moe: {error}.") from error
 
 
+_EARLIER_NAMES = {"accumulate": "grad_accum_steps", "clip": "max_grad_norm", "recompute": "activation_checkpointing"}
+"""Keys in the recipe.json of earlier versions, and their names now."""
+
+
 def read_settings(folder: Path) -> Settings:
     """The settings of a run's folder."""
     path = folder / NAME
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Settings).checked()
+        saved = msgspec.json.decode(path.read_bytes())
+        if isinstance(saved, dict):
+            saved = {_EARLIER_NAMES.get(name, name): value for name, value in saved.items()}
+        return msgspec.convert(saved, Settings).checked()
     except FileNotFoundError:
         raise ConfigError(f"{folder} has no {NAME}, so it is not a run of Time-MoE. Start one: stoker train time-moe …") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -436,7 +444,7 @@ def run(
     goes_on = resume and folder is not None and any((folder / "checkpoints").glob("*"))
     model = make_model(msgspec.structs.replace(settings, init=None) if goes_on else settings)
     model.to(there)
-    per_update = settings.batch_size * settings.accumulate * int(os.environ.get("WORLD_SIZE") or 1)
+    per_update = settings.batch_size * settings.grad_accum_steps * int(os.environ.get("WORLD_SIZE") or 1)
     total = settings.steps or max(1, math.ceil(settings.epochs * rows.per_epoch / per_update))
     if total > MOST:
         raise OptionError(f"epochs is {settings.epochs!r}, which are more than {MOST:,} updates. Use fewer.")
@@ -456,12 +464,12 @@ def run(
         time_moe_loss,
         make_optimizer(settings),
         precision=precision,
-        accumulate=settings.accumulate,
-        clip=settings.clip,
+        grad_accum_steps=settings.grad_accum_steps,
+        max_grad_norm=settings.max_grad_norm,
         graph=graph,
         compile=False,  # layer by layer, above
         fused=True,  # also what a graph needs
-        recompute=settings.recompute,
+        activation_checkpointing=settings.activation_checkpointing,
         schedule=Decay(total=total, end=settings.lr_end / settings.lr, warmup=settings.warmup),
         folder=folder,
         save_every=settings.save_every,
@@ -475,8 +483,8 @@ def run(
     batches = Batches(
         rows.train,
         batch_size=settings.batch_size,
-        steps=every * settings.accumulate,
-        total=total * settings.accumulate,
+        steps=every * settings.grad_accum_steps,
+        total=total * settings.grad_accum_steps,
         device=trainer.device,
     )
     valid = None

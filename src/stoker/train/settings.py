@@ -1,0 +1,125 @@
+"""The settings of a training run, and what they apply to.
+
+`Settings` holds the options of a `Trainer` that are plain values. Each is declared once: the type has its limits, the default is
+that of the `Trainer`, the text below is its documentation. The section `train:` of a config inherits them.
+
+`Components` is what a trainer was made of. The engine, the loop and the checkpoints get it; none of them knows the trainer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, cast, get_type_hints
+
+import msgspec
+from msgspec import Meta
+from msgspec.inspect import type_info
+
+from stoker._fields import LARGE, expected
+from stoker.errors import OptionError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from stoker.train.distributed import Ranks
+    from stoker.train.loss import LossFunction
+    from stoker.train.schedule import Schedule
+    from stoker.train.step import Ema
+
+Count = Annotated[int, Meta(ge=1, le=2**48)]
+Positive = Annotated[float, Meta(gt=0)]
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The options of a `Trainer` that are plain values."""
+
+    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
+    """Precision of the computations; `auto` is fp32, unless `speed: measured` finds something faster."""
+    grad_accum_steps: Count = 1
+    """Batches per update."""
+    max_grad_norm: Positive | None = None
+    """Gradients are clipped to this norm."""
+    ema: Annotated[float, Meta(ge=0, lt=1)] | None = None
+    """Decay of the EMA of the weights, which is what is evaluated and exported."""
+    graph: bool | Literal["auto"] = "auto"
+    """The whole step as a CUDA graph, which needs a fused optimizer; `auto` where it is faster and weights stay bit-equal."""
+    compile: bool | Literal["auto"] = "auto"
+    """`torch.compile` of the model; `auto` is false, unless `speed: measured` finds it faster."""
+    fused: bool | None = None
+    """One kernel updates all weights (adam, adamw, sgd); by default torch's own choice."""
+    speed: Literal["exact", "measured"] = "exact"
+    """`exact` chooses only what leaves the weights bit-equal; `measured` whatever is faster with the same losses."""
+    activation_checkpointing: bool = False
+    """Recompute repeated layers in the backward pass instead of keeping their activations: less memory, more time."""
+    guard: Literal["stop", "skip"] = "stop"
+    """What follows a loss or gradient that is NaN or Inf: the run stops, or the update is skipped."""
+    max_seconds: Positive | None = None
+    """Time after which the run is saved and ends."""
+    save_every: Count | None = None
+    """Updates between checkpoints; by default one per epoch."""
+    keep_checkpoints: Count = 2
+    """Checkpoints that are kept, beside the best one."""
+    log_every: Annotated[int, Meta(ge=1, le=1_000_000)] = 50
+    """Updates between lines of metrics.jsonl."""
+    parallel: Literal["auto", "ddp", "fsdp"] = "auto"
+    """What each process of torchrun keeps: `ddp` all weights, `fsdp` a shard of them; `auto` is ddp."""
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
+    """Seed of weights, order and dropout."""
+
+    @classmethod
+    def checked(cls, options: Mapping[str, Any]) -> Self:
+        """Settings of these options; others are ignored.
+
+        Raises:
+            OptionError: A value is of another type, or beyond its limits.
+        """
+        fields = {field.name: field for field in type_info(Settings).fields}  # type: ignore[attr-defined]
+        hints = get_type_hints(Settings, include_extras=True)
+        found = {}
+        for name in fields.keys() & options.keys():
+            value = options[name]
+            if isinstance(value, float):
+                value = float(value)  # np.float64 is one
+            try:
+                if isinstance(value, float) and not math.isfinite(value):
+                    raise msgspec.ValidationError
+                found[name] = msgspec.convert(value, hints[name])
+            except msgspec.ValidationError:
+                words = expected(fields[name].type, limits=isinstance(value, int) and value >= LARGE, python=True)
+                raise OptionError(f"{name} is {value!r}; expected {words}.") from None
+        return cls(**found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Components:
+    """What a trainer was made of, checked and on its device."""
+
+    settings: Settings
+    model: nn.Module
+    loss: LossFunction
+    loss_modules: tuple[nn.Module, ...]
+    """The loss, where it is a module, which may have buffers."""
+    optimizer: torch.optim.Optimizer
+    rates: tuple[float, ...]
+    """The learning rate of each parameter group, which a schedule multiplies."""
+    schedule: Schedule | None
+    ema: Ema | None
+    device: torch.device
+    ranks: Ranks
+    shows_progress: bool
+
+    @cached_property
+    def compiled(self) -> nn.Module:
+        """The model as torch.compile makes it, when it is first called."""
+        import torch
+
+        return cast("nn.Module", torch.compile(self.model))
+
+    def say(self, line: str) -> None:
+        """Print a line, where progress is shown."""
+        if self.shows_progress:
+            print(f"  {line}", flush=True)
