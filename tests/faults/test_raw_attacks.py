@@ -68,17 +68,17 @@ store._map = lambda folder, manifest: []
     # What NumPy does if it is asked to.
     "pickle_in_npy": """
 import numpy
-from stoker.store.sources import npy
+from stoker.store.formats import numpy as npy
 npy.NpySource.__init__ = lambda self, path, name, **_: numpy.load(path, allow_pickle=True)
 """,
     # The whole table at once.
     "parquet_bomb": """
 import pyarrow.parquet as pq
-from stoker.store.sources import parquet
-from stoker.store.formats.base import Chunk, Place
+from stoker.store.formats import parquet
+from stoker.store.formats.base import Chunk, RowLocation
 def read(self, schema, *, start, chunk_bytes):
     table = pq.read_table(self.path)
-    yield lambda: Chunk(table, Place(), Place(table.num_rows, table.num_rows))
+    yield lambda: Chunk(table, RowLocation(), RowLocation(table.num_rows, table.num_rows))
 parquet.ParquetSource.read = read
 """,
 }
