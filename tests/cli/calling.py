@@ -16,13 +16,13 @@ SOURCE = Path(stoker.__file__).parents[1]
 SLOW = """
 import sys, time
 from stoker.store.pack import packer
-from stoker.store.pack.runs import Run
+from stoker.store.pack.runs import SortedRun
 packer.JOURNAL_BYTES = 1 << 20
-write = Run._write
+write = SortedRun._write
 def slowly(self, *arguments):
     time.sleep(float(sys.argv[1]))
     write(self, *arguments)
-Run._write = slowly
+SortedRun._write = slowly
 from stoker.cli.main import main
 main(sys.argv[2:])
 """

@@ -75,10 +75,10 @@ npy.NpySource.__init__ = lambda self, path, name, **_: numpy.load(path, allow_pi
     "parquet_bomb": """
 import pyarrow.parquet as pq
 from stoker.store.formats import parquet
-from stoker.store.formats.base import Chunk, Place
+from stoker.store.formats.base import Chunk, RowLocation
 def read(self, schema, *, start, chunk_bytes):
     table = pq.read_table(self.path)
-    yield lambda: Chunk(table, Place(), Place(table.num_rows, table.num_rows))
+    yield lambda: Chunk(table, RowLocation(), RowLocation(table.num_rows, table.num_rows))
 parquet.ParquetSource.read = read
 """,
 }
