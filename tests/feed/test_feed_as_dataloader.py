@@ -136,7 +136,7 @@ def test_a_framework_that_sets_the_epoch_says_what_it_leaves_out() -> None:
     feed.load_state_dict({**feed.state_dict(), "epoch": 3, "position": 8})
     feed.batch_sampler.sampler.set_epoch(3)
     assert feed.is_resumed
-    with pytest.warns(UserWarning, match=r"goes on with epoch 3, but the framework sets the feed to epoch 0: the rest"):
+    with pytest.warns(UserWarning, match=r"continues epoch 3, but the framework sets the feed to epoch 0: the rest"):
         feed.batch_sampler.sampler.set_epoch(0)
     assert not feed.is_resumed
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import weakref
 from typing import Any
 
 import numpy as np
@@ -235,3 +236,15 @@ def test_a_ring_has_no_poison_unless_asked() -> None:
         slot.buffer[:] = 7
         one.give_back(slot)
         assert (one.take(10).buffer == expected).all()
+
+
+@pytest.mark.parametrize("threads", [0, 1])
+def test_an_iterator_does_not_hold_the_batch_that_it_handed_out(threads: int) -> None:
+    """Otherwise a batch more than the caller holds would stay in memory, for a GPU on the GPU."""
+    feed = Feed(some_store(), Sequences(8), batch_size=2, threads=threads)
+    batches = iter(feed)
+    batch = next(batches)
+    held = weakref.ref(batch["x"])
+    del batch
+    assert held() is None
+    assert next(batches)["x"].shape[0] == 2

@@ -400,11 +400,11 @@ class DeviceProducer:
         return whole.pin_memory() if self.device.type == "cuda" else whole
 
 
-# Captured batches: the gather of a batch as a CUDA graph, or as a part of the user's own.
+# Captured batches: the gather of a batch as a CUDA graph, or as part of a graph of your own.
 #
 # The graph reads where samples lie from a table on the device, at a place that a counter on the device says, and moves the
 # counter on. So a step needs nothing of the host but the replay; once in many steps the host fills the table again.
-# The tensors of a batch are the same ones at every step: what is to be kept must be copied.
+# The tensors of a batch are the same at every step: copy what you keep.
 #
 #     captured = feed.captured()
 #     for batch in captured: ...                       # replays a graph of the gather
@@ -419,7 +419,7 @@ _WARM_UP = 3
 
 
 class Captured:
-    """Tensorses of a feed with device residency, in tensors that stay where they are."""
+    """Batches of a feed with device residency, in tensors at fixed addresses."""
 
     def __init__(self, feed: Feed, producer: DeviceProducer) -> None:
         view = feed.view

@@ -358,8 +358,10 @@ class HostProducer:
         return Prefetcher(make, num_items, threads=self._threads, prefetch=self._prefetch, waits=waits, on_close=on_close)
 
     def unpack(self, made: list[Any]) -> Iterator[Any]:
-        """The batches that were made together."""
-        return iter(made)
+        """The batches that were made together. Each is removed from the list, which would keep its memory busy."""
+        made.reverse()
+        while made:
+            yield made.pop()
 
     def make(self, steps: Steps, step: int, hints: Hints | None) -> Any:
         """One batch, or (for a GPU) the copy that is in flight and what it will be."""
@@ -418,10 +420,11 @@ class HostProducer:
         for tensor in tensors.values():
             tensor.record_stream(stream)
         in_flight.append(stream.record_event())
+        received: Tensors = tensors if num_valid is None else self._assemble(tensors, num_valid)
         # A host that is far ahead of its GPU would have a batch there for each step it is ahead.
         while len(in_flight) > self._prefetch:
             in_flight.popleft().synchronize()
-        return tensors if num_valid is None else self._assemble(tensors, num_valid)
+        return received
 
     def _copy(self, gathered: Gathered, num_valid: int) -> tuple[Tensors, torch.cuda.Event, int]:
         slot = gathered.slot
