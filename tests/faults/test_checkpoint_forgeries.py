@@ -335,11 +335,11 @@ def test_any_value_at_any_place_ends_in_a_line_or_in_a_run(
         tree: Any = {**parts, "facts": facts}
         del tree["facts"]["model"], tree["facts"]["data"], tree["facts"]["valid"], tree["facts"]["loss"]  # refused if they differ
         found = [one for one in places(tree) if len(one) > 1][part::6]
-        *way, last = found[int(state_dict.integers(len(found)))]
+        *way, last = found[int(rng.integers(len(found)))]
         for key in way:
             tree = tree[key]
-        value = VALUES[int(state_dict.integers(len(VALUES)))]
-        tree[last] = torch.from_numpy(state_dict.standard_normal(3)) if state_dict.random() < 0.2 and way[0] != "facts" else value
+        value = VALUES[int(rng.integers(len(VALUES)))]
+        tree[last] = torch.from_numpy(rng.standard_normal(3)) if rng.random() < 0.2 and way[0] != "facts" else value
 
     for number in range(12):
         folder = forge(begun, tmp_path / str(number), put)
