@@ -96,13 +96,13 @@ def test_the_options_are_those_of_the_function() -> None:
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["--key", "user"], "stoker: key names 'user', but {events} has the columns user_id, item, price.\n"),
+        (["--key", "user"], "stoker: --key names 'user', but {events} has the columns user_id, item, price.\n"),
         (
             ["--key", "user_id", "--columns", "x"],
             "stoker: --columns names 'x', but {events} has the columns user_id",
         ),
         (["--key", "user_id", "--contexts", "gone.csv"], "stoker: gone.csv does not exist. Give a file, a folder, or a pattern"),
-        (["--key", "price"], "stoker: key 'price' is double in {events}; a key is text, a whole number, or a date"),
+        (["--key", "price"], "stoker: --key price is double in {events}; expected a string, an integer or a date"),
     ],
 )
 def test_an_error_is_one_line(stoker: Stoker, events: Path, tmp_path: Path, arguments: list[str], line: str) -> None:

@@ -65,7 +65,7 @@ def test_the_limits_are_those_of_the_rule() -> None:
         f"first from {RULE.dispatch_first:.0%} of the work on",
         f"fewer than {RULE.min_steps} clean steps, other programs on the cores for over {RULE.max_wait_for_cores:.0%} of the time",
         f"a spread of T over {RULE.max_spread_cpu * RULE.spread_slack:.0%} "
-        f"({RULE.max_spread_cpu:.0%} where it cannot be told who had the cores; "
+        f"({RULE.max_spread_cpu:.0%} where it is unknown who used the cores; "
         f"GPU: {RULE.max_spread_cuda:.0%}, several processes: {RULE.max_spread_ranks * RULE.spread_slack:.0%} "
         f"and {RULE.max_spread_ranks:.0%})",
         f"parts that miss T by over {RULE.max_residual:.0%}",

@@ -131,7 +131,7 @@ def in_flags(line: str, arguments: list[str]) -> str:
         return f"{option.opts[0]} {value}".rstrip()
 
     names = "|".join(map(re.escape, filter(None, options)))
-    return re.sub(rf"(?<=[ (`])(?P<name>{names})=(?P<value>'[^']*'|\"[^\"]*\"|[\w.*…-]*[\w*…])?", flag, line)
+    return re.sub(rf"(?<![^ (`])(?P<name>{names})=(?P<value>'[^']*'|\"[^\"]*\"|[\w.*…-]*[\w*…])?", flag, line)
 
 
 def _end(code: int, line: str) -> None:
