@@ -31,9 +31,9 @@ from benchmarks.verdicts.measure import ROOT
 from benchmarks.verdicts.needs import can_run, data_for
 from benchmarks.verdicts.table import PROGRAMS, Program
 from stoker.diagnose.api import measure_script
-from stoker.diagnose.compare import try_advice
 from stoker.diagnose.fixes import FIXES
 from stoker.diagnose.measurements import Advice, Finding
+from stoker.diagnose.trials import try_advice
 from stoker.diagnose.verdict import conclude
 
 QUESTION = "By how much does the speed-up of a fix differ from what `stoker diagnose` predicts?"

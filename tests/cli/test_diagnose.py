@@ -69,7 +69,7 @@ def test_what_is_proposed_is_tried_on_request(stoker: Stoker, diagnosed: Diagnos
         tell("trying \x1b[31mfused")
         return with_texts(finding, "tried")
 
-    monkeypatch.setattr("stoker.diagnose.compare.try_advice", try_advice)
+    monkeypatch.setattr("stoker.diagnose.trials.try_advice", try_advice)
     done = stoker("diagnose", "-m", "train", "--try", "--", "a")
     assert asked == [(("train", ("a",)), {"module": True, "quiet": True})]
     assert done.err == "stoker: trying \\x1b[31mfused\n"

@@ -14,7 +14,7 @@ from tests.experiment.files import SMALL, read
 
 from stoker.errors import ConfigError, OptionError
 from stoker.experiment import parse
-from stoker.experiment.api import within_memory
+from stoker.experiment.build import within_memory
 from stoker.experiment.config import Config
 from stoker.experiment.parse import known_paths
 

@@ -18,8 +18,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from stoker import Feed, Shuffle, Store, Windows
 from stoker._clock import Spans
 from stoker.errors import FeedError
-from stoker.feed.cursor import Cursor, Ranks, Steps
-from stoker.feed.prefetch import FeedIterator
+from stoker.feed.prefetch import Cursor, FeedIterator, Ranks, Steps
 
 NUM_THREADS = 8
 

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from tests.feed.stores import every_number, write_store
 
 from stoker import BlockShuffle, ByLength, Feed, Segments, Sequences, Sequential, Shuffle, Store, Weighted, Windows
-from stoker.feed.cursor import Ranks, Steps
+from stoker.feed.prefetch import Ranks, Steps
 from stoker.testing import assert_exactly_once, assert_resumes_exactly
 
 ORDERS = [

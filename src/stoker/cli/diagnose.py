@@ -95,7 +95,7 @@ def command(
     if rank:
         return  # the first of several processes reports for all
     if tries:
-        from stoker.diagnose.compare import try_advice
+        from stoker.diagnose.trials import try_advice
 
         # The script's output has been shown once, and it now runs a dozen times.
         finding = try_advice(finding, script, arguments, module=is_module, quiet=True, tell=_silent if quiet else _tell)

@@ -11,13 +11,13 @@ from stoker._lazy import lazy
 
 _LAZY = {
     "Config": "stoker.experiment.config:Config",
-    "load": "stoker.experiment.api:load",
-    "run": "stoker.experiment.api:run",
+    "load": "stoker.experiment.build:load",
+    "run": "stoker.experiment.build:run",
 }
 
 if TYPE_CHECKING:
-    from stoker.experiment.api import load as load
-    from stoker.experiment.api import run as run
+    from stoker.experiment.build import load as load
+    from stoker.experiment.build import run as run
     from stoker.experiment.config import Config as Config
 else:
     # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too.

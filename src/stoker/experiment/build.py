@@ -1,12 +1,23 @@
-"""From a config to the store, the feeds, the task, the model and the loss."""
+"""Load a config, build what it describes, and run it: what `stoker train` does, as functions.
+
+config = stoker.experiment.load("config.yaml", overrides=["batch_size=512"])
+result = stoker.experiment.run(config)
+result = stoker.experiment.run("runs/config", resume=True)
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stoker.errors import ConfigError
+import msgspec
+
+from stoker.errors import ConfigError, OptionError, StokerError
 from stoker.experiment.config import (
     BlockOrder,
     Config,
@@ -24,6 +35,18 @@ from stoker.experiment.config import (
     SequentialOrder,
     WindowView,
 )
+from stoker.experiment.parse import (
+    CONFIG_NAME,
+    check,
+    find,
+    known_paths,
+    override,
+    read_document,
+    read_saved,
+    to_tree,
+    to_yaml,
+)
+from stoker.train.settings import Settings
 
 if TYPE_CHECKING:
     from torch import nn
@@ -35,6 +58,8 @@ if TYPE_CHECKING:
     from stoker.sampling.subset import Subset
     from stoker.split.split import Split
     from stoker.store.store import Store
+    from stoker.train.loop import Result
+    from stoker.train.trainer import Trainer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +99,7 @@ def find_ranks() -> Process:
     """Which process this is. Nothing else of the command line asks."""
     import os
 
-    from stoker.feed.cursor import Ranks
+    from stoker.feed.prefetch import Ranks
 
     found = Ranks.find(None, None)
     return Process(rank=found.rank, world_size=found.world_size, local_rank=int(os.environ.get("LOCAL_RANK") or 0))
@@ -247,3 +272,258 @@ def _feed(data: Data, store: Store, view: AnyView, task: Task, device: str, orde
         residency=data.residency,
         threads=data.threads,
     )
+
+
+# ---- running a config ----
+
+COMPARED = {
+    "data": ("data", "valid", "model"),
+    "split": ("data", "valid", "model"),
+    "model": ("model",),
+    "loss": ("loss", "model"),
+    "optimizer": ("optimizer",),
+    "optimizer.name": ("optimizer", "config.optimizer"),
+    "optimizer.lr": ("config.lr",),
+    "optimizer.weight_decay": ("config.weight_decay",),
+    "schedule": ("schedule", "config.schedule"),
+    "data.batch_size": ("data", "schedule"),
+    "train.epochs": ("schedule",),
+    "train.seed": ("data", "valid", "run"),
+    "train.precision": ("setup.precision",),
+    "train.graph": ("setup.graph",),
+    "train.compile": ("setup.compile",),
+    "train.fused": ("setup.fused",),
+    "train.grad_accum_steps": ("config.accumulate", "schedule"),
+    "train.max_grad_norm": ("config.clip",),
+    "train.ema": ("config.ema",),
+    "train.guard": ("config.guard",),
+    "train.early_stopping": ("run",),
+}
+"""Fields of a config, and those of a trainer's fingerprint that follow from them. What is allowed here is compared by the config;
+the trainer compares what a config does not say: values of a store, code of functions."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Plan:
+    """What is to be run."""
+
+    config: Config
+    folder: Path
+    resume: bool = False
+    allow: tuple[str, ...] = ()
+    """What may differ from the run that is resumed, by the names of the trainer's fingerprint."""
+    overwrite: bool = False
+
+
+def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """Read and check a config.
+
+    Args:
+        path: A YAML or JSON file.
+        overrides: Values that replace those of the file, as `NAME=VALUE`. A name is a path like `data.batch_size`, or the end of
+            one that only one field has.
+
+    Returns:
+        The config with all its values. `train.folder` is `runs/` and the name of the file, where it is not set.
+
+    Raises:
+        ConfigError: The file cannot be read, or a key or value is invalid. The message has the file and the line.
+
+    Example:
+        >>> import tempfile, stoker
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "waves.yaml"
+        ...     text = "{data: {store: w.stoker, view: {name: windows, length: 8}, batch_size: 4}, model: gru}"
+        ...     _ = path.write_text(text)
+        ...     config = stoker.experiment.load(path, overrides=["batch_size=32"])
+        >>> config.data.batch_size, config.train.folder
+        (32, 'runs/waves')
+    """
+    path = Path(path)
+    config = check(override(read_document(path), overrides, Config), Config)
+    return config if config.train.folder is not None else _in_folder(config, Path("runs") / path.stem)
+
+
+def run(
+    config: Config | str | Path,
+    *,
+    overrides: Sequence[str] = (),
+    folder: str | Path | None = None,
+    resume: bool = False,
+    allow: Sequence[str] = (),
+    overwrite: bool = False,
+    progress: bool = True,
+    report: Callable[[str], None] | None = None,
+    speed_option: str = "train.speed=measured",
+) -> Result:
+    """Train as a config says. The run's folder gets checkpoints, metrics and the config with all its values.
+
+    Started by torchrun, all processes train together; rank 0 writes and reports.
+
+    Args:
+        config: A config, or the path of one. With `resume=True` the folder of a run.
+        overrides: Values that replace those of the config, as `NAME=VALUE`.
+        folder: Folder of the run; by default `train.folder` of the config.
+        resume: Continue the run of this folder from its newest checkpoint.
+        allow: With `resume=True`: fields whose values may differ from those of the run so far.
+        overwrite: Replace the run that the folder holds. Files that stoker did not write stay.
+        progress: Show progress on stderr.
+        report: Gets lines that describe the data, before the training begins.
+        speed_option: What a hint about a faster setup says to use.
+
+    Returns:
+        How the run ended, and its metrics.
+
+    Raises:
+        ConfigError: The config is invalid, or `config` is not the folder of a run.
+        OptionError: The folder holds a run already, or the run does not fit into memory.
+
+    Example:
+        >>> import numpy as np, tempfile, stoker
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     wave = np.sin(np.arange(64.0)).astype("f4")
+        ...     _ = stoker.Store.from_arrays(x=[wave]).save(Path(folder) / "w.stoker")
+        ...     view = "{name: windows, length: 8, horizon: 1}"
+        ...     path = Path(folder) / "c.yaml"
+        ...     _ = path.write_text(f"data: {{store: {folder}/w.stoker, view: {view}, batch_size: 16}}\\nmodel: linear")
+        ...     result = stoker.experiment.run(path, folder=f"{folder}/run", progress=False)
+        >>> result.stopped, result.epoch
+        ('finished', 1)
+    """
+    if allow and not resume:
+        raise OptionError("allow= is for resume=True: a new run has nothing to differ from.")
+    if overwrite and resume:
+        raise OptionError("overwrite=True is for a new run, not for resume=True.")
+    if resume and not isinstance(config, Config):
+        return _train(_resumed(Path(config), overrides, allow), progress=progress, report=report, speed_option=speed_option)
+    if not isinstance(config, Config):
+        config = load(config, overrides)
+    elif overrides:
+        config = check(override(_document(config), overrides, Config), Config)
+    where = folder if folder is not None else config.train.folder
+    if where is None:
+        raise OptionError("the config has no folder for the run. Pass folder=, or set train.folder.")
+    if resume and (Path(where) / CONFIG_NAME).is_file():
+        plan = _resumed(Path(where), (), allow, config=config)
+    else:
+        plan = _new(config, Path(where), overwrite=overwrite)
+    return _train(plan, progress=progress, report=report, speed_option=speed_option)
+
+
+def _document(config: Config) -> Any:
+    from stoker.experiment.parse import Document
+
+    return Document("the config", to_tree(config))
+
+
+def _new(config: Config, folder: Path, *, overwrite: bool) -> _Plan:
+    """A run of its own; its folder must not have another."""
+    has_run = (folder / "run.json").exists()
+    if has_run and not overwrite:
+        raise OptionError(
+            f"{folder} has a run already. Resume it (resume=True), replace it (overwrite=True), or choose another folder "
+            f"(train.folder)."
+        )
+    config = _in_folder(config, folder)
+    kept = folder / CONFIG_NAME
+    if not has_run and folder.exists():
+        from stoker.train.run import check_new
+
+        check_new(folder)
+        if kept.exists() and kept.read_bytes() != to_yaml(config):
+            raise OptionError(f"{kept} is there, but no run.json says that it is of a run of stoker. Choose another folder.")
+    return _Plan(config=config, folder=folder, overwrite=overwrite)
+
+
+def _resumed(folder: Path, overrides: Sequence[str], allow: Sequence[str], *, config: Config | None = None) -> _Plan:
+    """The run of a folder, with the config that it keeps; a value that differs must be allowed by name."""
+    from stoker.train import state_dict
+    from stoker.train.fingerprint import GROUPS
+
+    if not (folder / CONFIG_NAME).is_file():
+        raise ConfigError(f"{folder} has no {CONFIG_NAME}, so it is not the folder of a run. Begin one: stoker train CONFIG.")
+    document = read_saved(folder)
+    # A folder may have been moved since.
+    saved = _in_folder(check(document, Config), folder)
+    now = _in_folder(config or check(override(document, overrides, Config), Config), folder)
+    known = known_paths(Config)
+    theirs = [name for name in allow if tuple(name.split(".")) not in known and name.partition(".")[0] in (*GROUPS, "setup")]
+    allowed = [".".join(find(name, known, option="allow")) for name in allow if name not in theirs]
+    state_dict.check_facts(to_tree(saved), to_tree(now), where=str(folder), allow=allowed)
+    for ours, names in COMPARED.items():
+        if any(name == ours or ours.startswith(f"{name}.") or name.startswith(f"{ours}.") for name in allowed):
+            theirs.extend(names)
+    return _Plan(config=now, folder=folder, resume=True, allow=tuple(theirs))
+
+
+def _in_folder(config: Config, folder: Path) -> Config:
+    train = msgspec.structs.replace(config.train, folder=str(folder))
+    return msgspec.structs.replace(config, train=train)
+
+
+def _train(plan: _Plan, *, progress: bool, report: Callable[[str], None] | None, speed_option: str) -> Result:
+    from stoker import _disk
+    from stoker._kernels import ANNOUNCE
+    from stoker.experiment.models import blaming
+
+    ranks, config = find_ranks(), plan.config
+    if progress:
+        os.environ.setdefault(ANNOUNCE, "1")  # that kernels are compiled is said in a log file too, not on a terminal alone
+    with within_memory():
+        data = open_data(config, choose_device(config, ranks.local_rank))
+        trainer = _make_trainer(
+            plan, make_trained(config, data), device=data.train.device, progress=progress and ranks.is_first, logs=ranks.is_first
+        )
+    trainer.speed_option = speed_option
+    if ranks.is_first:
+        if report is not None:
+            for line in str(data.train).splitlines():
+                report(line)
+        _disk.make_folder(plan.folder)
+        _disk.write_file(plan.folder / CONFIG_NAME, to_yaml(config))
+    with blaming(*(one.function for one in (config.model, config.loss) if isinstance(one, Own))), within_memory():
+        return trainer.fit(data.train, valid=data.valid, epochs=config.train.epochs, resume=plan.resume, allow=plan.allow)
+
+
+def _make_trainer(plan: _Plan, trained: Trained, *, device: Any, progress: bool, logs: bool) -> Trainer:
+    from stoker.experiment.models import make_optimizer
+    from stoker.train.loggers import make_writer
+    from stoker.train.metrics import AUC, MAE, MSE, Accuracy
+    from stoker.train.schedule import EarlyStopping
+    from stoker.train.trainer import Trainer
+
+    config, train = plan.config, plan.config.train
+    makers: dict[str, Any] = {"mae": MAE, "mse": MSE, "accuracy": Accuracy, "auc": AUC}
+    options = {name: getattr(train, name) for name in Settings.__struct_fields__}
+    return Trainer(
+        trained.model.to(device),
+        trained.loss,
+        partial(make_optimizer, config.optimizer),
+        setup=train.setup,
+        schedule=config.schedule,
+        early_stopping=EarlyStopping(**msgspec.structs.asdict(train.early_stopping)) if train.early_stopping is not None else None,
+        metrics={name: makers[name]() for name in train.metrics},
+        folder=plan.folder,
+        overwrite=plan.overwrite,
+        loggers=[make_writer(name, folder=plan.folder) for name in train.loggers] if logs else (),
+        device=device,
+        config=to_tree(config),
+        progress=progress,
+        **options,
+    )
+
+
+@contextlib.contextmanager
+def within_memory() -> Iterator[None]:
+    """Raise one error for what does not fit into memory; torch has several."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        text = (str(error).splitlines() or [""])[0]
+        words = ("memory", "Storage size", "numel: integer multiplication overflow", "array is too big")
+        if isinstance(error, StokerError) or not (isinstance(error, MemoryError) or any(word in text for word in words)):
+            raise
+        reason = text.rpartition("] ")[2][:200] or "no memory is left"
+        raise OptionError(
+            f"the training does not fit into memory ({reason}). Lower data.batch_size or the size of the model."
+        ) from error

@@ -24,11 +24,10 @@ import torch
 from stoker._clock import Spans
 from stoker._types import Array
 from stoker.errors import OptionError
-from stoker.feed.cursor import Cursor, Steps
 from stoker.feed.host import NO_SAMPLE
 from stoker.feed.layout import COUNTS, NUMBERS, STARTS, AnyView, Assembler, FedColumn, Tensors
 from stoker.feed.normalize import series_bounds
-from stoker.feed.prefetch import Prefetcher
+from stoker.feed.prefetch import Cursor, Prefetcher, Steps
 from stoker.sampling.views import Lengths, Samples, Sequences
 
 if TYPE_CHECKING:

@@ -20,7 +20,6 @@ from stoker._clock import Spans
 from stoker._text import check_device, readable_bytes
 from stoker._types import Array
 from stoker.errors import FeedError, LeakError, OptionError
-from stoker.feed.cursor import Cursor, Ranks, Steps, check_state
 from stoker.feed.device import Captured, DeviceGather, DeviceProducer
 from stoker.feed.host import HostGather, HostProducer, Ring, Transform
 from stoker.feed.layout import (
@@ -35,7 +34,7 @@ from stoker.feed.layout import (
     lengths_of,
 )
 from stoker.feed.normalize import Method
-from stoker.feed.prefetch import FeedIterator
+from stoker.feed.prefetch import Cursor, FeedIterator, Ranks, Steps, check_state
 from stoker.feed.residency import ReadAhead, choose_residency
 from stoker.sampling.orders import Order, Sequential
 from stoker.sampling.subset import Subset

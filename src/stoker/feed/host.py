@@ -28,7 +28,6 @@ from stoker._clock import Spans
 from stoker._kernels import ALIGNMENT
 from stoker._types import Array
 from stoker.errors import FeedError, StoreDamagedError
-from stoker.feed.cursor import Steps
 from stoker.feed.layout import (
     COUNTS,
     NUMBERS,
@@ -46,7 +45,7 @@ from stoker.feed.layout import (
     scale_rows,
     scale_spans,
 )
-from stoker.feed.prefetch import Prefetcher
+from stoker.feed.prefetch import Prefetcher, Steps
 from stoker.feed.residency import Hints, ReadAhead
 from stoker.sampling.views import Located, Samples, Sequences
 

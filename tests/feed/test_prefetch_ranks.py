@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 
 from stoker.errors import OptionError
-from stoker.feed.cursor import Ranks
+from stoker.feed.prefetch import Ranks
 
 
 @given(start=st.integers(0, 2**62), count=st.integers(0, 10_000), world=st.integers(1, 300))

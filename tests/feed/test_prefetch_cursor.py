@@ -10,7 +10,7 @@ import pytest
 
 from stoker import BlockShuffle, ByLength, Feed, Segments, Sequences, Shuffle, Store, Weighted, Windows
 from stoker.errors import FeedError, OptionError
-from stoker.feed.cursor import Cursor, check_state
+from stoker.feed.prefetch import Cursor, check_state
 from stoker.split import chronological
 
 STATE = {"seed": 7, "epoch": 3, "position": 40, "samples": 100, "feed": "0123abcd"}

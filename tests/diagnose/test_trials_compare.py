@@ -12,9 +12,12 @@ from tests.diagnose.findings import on_gpu
 from tests.diagnose.measured import on_cpu
 
 from stoker.diagnose import render
-from stoker.diagnose.compare import (
+from stoker.diagnose.measurements import Advice, Stretch
+from stoker.diagnose.trials import (
     Baseline,
     Comparison,
+    Outcome,
+    TrialProcess,
     compare_losses,
     difference_of,
     judge,
@@ -23,8 +26,6 @@ from stoker.diagnose.compare import (
     try_with,
     value_of,
 )
-from stoker.diagnose.measurements import Advice, Stretch
-from stoker.diagnose.trials import Outcome, TrialProcess
 
 LOSSES = [1.0, 0.5, 0.25]
 

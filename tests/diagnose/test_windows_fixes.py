@@ -17,11 +17,10 @@ from stoker.diagnose.feed_fix import gathering
 from stoker.diagnose.fixes import Fused
 from stoker.diagnose.loaders import Source, WatchedIterator
 from stoker.diagnose.measurements import Measurements
-from stoker.diagnose.plan import fix_inside, fixes_wanted
 from stoker.diagnose.recorder import Recorder
 from stoker.diagnose.session import Session
 from stoker.diagnose.verdict import conclude
-from stoker.diagnose.windows import seconds_before_profile
+from stoker.diagnose.windows import fix_inside, fixes_wanted, seconds_before_profile
 
 
 @pytest.fixture
