@@ -44,7 +44,7 @@ LAYERS = (
 
 PUBLIC_PACKAGES = ("", "diagnose", "encode", "experiment", "recipes.tfa", "recipes.time_moe", "split", "store", "testing", "train")
 UNTESTED = {"__init__", "__main__"}
-OF_THE_PROJECT = {"test_docs", "test_import", "test_language", "test_structure"}
+OF_THE_PROJECT = {"test_docs", "test_examples", "test_import", "test_public_imports", "test_language", "test_structure"}
 
 
 def modules() -> dict[str, Path]:

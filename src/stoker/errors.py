@@ -49,7 +49,16 @@ def shorten(text: str, limit: int = MAX_MESSAGE) -> str:
 
 
 class StokerError(Exception):
-    """Base of all errors that Stoker raises on purpose. Long strings among its arguments are shortened."""
+    """Base of all errors that Stoker raises on purpose. Long strings among its arguments are shortened.
+
+    Example:
+        >>> import stoker
+        >>> try:
+        ...     stoker.open("no/such/folder")
+        ... except stoker.StokerError as error:
+        ...     print(type(error).__name__)
+        StoreNotFoundError
+    """
 
     def __new__(cls, *args: Any) -> Self:
         """An OSError keeps the arguments that it is made with here; other exceptions those of `__init__`."""

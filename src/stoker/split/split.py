@@ -130,6 +130,10 @@ def check(split: Split | Iterable[Split]) -> None:
 
     Raises:
         LeakError: Two subsets share a step.
+
+    Example:
+        >>> store = stoker.Store.from_arrays(x=[np.arange(40.0)])
+        >>> stoker.split.check(stoker.split.chronological(store, stoker.Windows(4, horizon=1), fractions=[0.5, 0.5]))
     """
     if not isinstance(split, Split):
         for one in split:

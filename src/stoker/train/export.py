@@ -46,6 +46,14 @@ def load_trained(model: nn.Module, folder: str | Path, *, latest: bool = False) 
 
     Raises:
         CheckpointError: The run has no checkpoint, or it is of another model.
+
+    Example:
+        >>> model = torch.nn.Linear(3, 1)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> trainer = stoker.Trainer(model, torch.nn.MSELoss(), optimizer, folder="runs/a", progress=False)
+        >>> result = trainer.fit([(torch.ones(4, 3), torch.ones(4, 1))], epochs=2)
+        >>> stoker.train.load_trained(torch.nn.Linear(3, 1), "runs/a", latest=True).step
+        2
     """
     found = find_trained(folder, latest=latest)
     return Loaded(step=found.step, averaged=load_weights(model, found))
@@ -124,6 +132,14 @@ def export_model(model: nn.Module, batch: Mapping[str, torch.Tensor], path: Path
     Raises:
         OptionError: The batch has fewer than two rows.
         TrainError: The program does not give the answers of the model; nothing was written.
+
+    Example:
+        >>> class Sum(torch.nn.Module):
+        ...     def forward(self, batch):
+        ...         return batch["x"].sum(1)
+        >>> exported = stoker.train.export_model(Sum(), {"x": torch.ones(2, 3)}, Path("sum.pt2"))
+        >>> exported.rows, exported.difference
+        (2, 0.0)
     """
     model = model.eval().cpu()
     entries = {name: tensor.detach().cpu().contiguous() for name, tensor in batch.items()}

@@ -214,6 +214,9 @@ class TensorBoard:
 
     Args:
         folder: Where the event files go.
+
+    Example:
+        >>> trainer = stoker.Trainer(model, loss, optimizer, loggers=[TensorBoard("runs/a/events")])  # doctest: +SKIP
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -243,6 +246,9 @@ class Wandb:
 
     Args:
         options: Those of `wandb.init`: project, name, id, resume, mode, config, …
+
+    Example:
+        >>> trainer = stoker.Trainer(model, loss, optimizer, loggers=[Wandb(project="walks")])  # doctest: +SKIP
     """
 
     def __init__(self, **options: Any) -> None:
@@ -272,6 +278,9 @@ class Mlflow:
         name: Name of the run.
         tracking_uri: The server; by default that of the environment.
         run_id: Continue this run.
+
+    Example:
+        >>> trainer = stoker.Trainer(model, loss, optimizer, loggers=[Mlflow(experiment="walks")])  # doctest: +SKIP
     """
 
     def __init__(

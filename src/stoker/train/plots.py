@@ -143,6 +143,10 @@ def save_plot(path: str | Path, panels: Sequence[Panel], *, title: str, legend: 
 
     Returns:
         The path.
+
+    Example:
+        >>> panel = Panel(title="loss", curves=[Curve(colour=0, steps=[1, 2], values=[1.0, 0.5])])  # doctest: +SKIP
+        >>> save_plot("loss.svg", [panel], title="First run")  # doctest: +SKIP
     """
     check_plot(path)
     with _matplotlib().rc_context(STYLE):
@@ -158,6 +162,9 @@ def save_figure(path: str | Path, figure: Figure) -> Path:
 
     Returns:
         The path.
+
+    Example:
+        >>> save_figure("figure.svg", matplotlib.pyplot.figure())  # doctest: +SKIP
     """
     check_plot(path)
     path, buffer = Path(path), io.BytesIO()
