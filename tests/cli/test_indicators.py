@@ -107,7 +107,10 @@ def test_one_series_needs_no_option_and_can_be_fed(stoker: Stoker, folder: Path)
         ),
         (["bars.csv"], "stoker: column 'symbol' of the bars holds several series: B in bar 2 comes after A. Pass "),
         (["late.csv"], "stoker: the time 'ts' of the bars falls: 1 in bar 3 comes after 5. Pass "),
-        (["late.csv", "--time", "ts"], "stoker: the time 'ts' does not rise: 1 in row 3 of late.csv is before 5 in row 2 of late."),
+        (
+            ["late.csv", "--time", "ts"],
+            "stoker: the time 'ts' does not increase: 1 in row 3 of late.csv is before 5 in row 2 of late.",
+        ),
         (["words.csv"], "stoker: column 'close' of the bars holds strings: 'foo' in bar 2; expected numbers.\n"),
     ],
 )

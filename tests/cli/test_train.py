@@ -200,7 +200,7 @@ def test_a_folder_with_a_run_is_not_used_again(stoker: Stoker, folder: Path) -> 
     assert stoker("train", "c.yaml", "--quiet", "--set", "epochs=1").code == 0
     done = stoker("train", "c.yaml", "--quiet")
     line = (
-        "stoker: runs/c has a run already. Resume it (resume=True), replace it (overwrite=True), or choose another folder "
+        "stoker: runs/c has a run already. Resume it (--resume), replace it (--overwrite), or choose another folder "
         "(train.folder).\n"
     )
     assert done == Done(2, "", line)

@@ -56,7 +56,7 @@ def test_a_summary_says_everything() -> None:
             "1 of 4; the last one has 3 samples, the others are masked by `loss_masks`",
         ),
         ({"view": Windows(4), "threads": 2, "prefetch": 5}, "threads", "2, 5 batches ahead"),
-        ({"view": Windows(4), "residency": "device"}, "residency", "device: as asked"),
+        ({"view": Windows(4), "residency": "device"}, "residency", "device: as given"),
         (
             {"view": Windows(4), "order": BlockShuffle(1, block=2, window=4)},
             "order",

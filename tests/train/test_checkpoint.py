@@ -79,8 +79,7 @@ def test_the_same_state_gives_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_large_tensors_are_written_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(images, "CHUNK_BYTES", 64)
-    monkeypatch.setattr(checkpoint, "CHUNK_BYTES", 48)
+    monkeypatch.setattr(checkpoint, "CHUNK_BYTES", 64)
     tree = {"a": torch.randn(100), "b": torch.arange(3, dtype=torch.int8)}
     with FaultyFiles(record=True) as disk:
         write(tmp_path / "c", {"model": tree}, {})

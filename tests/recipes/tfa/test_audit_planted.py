@@ -277,7 +277,7 @@ def test_an_embargo_that_is_too_short(tmp_path: Path) -> None:
 
 def test_a_split_by_chance(sound: Prepared) -> None:
     line = refusal(lambda: stoker.split.shuffled(sound.store, sound.shape.view, horizon=1, warm_up=sound.warm_up))
-    assert "Shuffled, neighbours are in different parts" in line
+    assert "Shuffled, neighbours in different subsets leak" in line
 
 
 # What is wrong with scaling
@@ -287,7 +287,7 @@ def test_a_scaler_that_has_seen_the_validation(sound: Prepared) -> None:
     scaler = stoker.split.Scaler.fit(sound.store, None, columns=["features"])
     assert "fitted on all steps" in refusal(lambda: audit.check_scaler(dataclasses.replace(sound, scaler=scaler)))
     valid = stoker.split.Scaler.fit(sound.store, sound.split.valid, columns=["features"])
-    assert "fitted on the valid part" in refusal(lambda: audit.check_scaler(dataclasses.replace(sound, scaler=valid)))
+    assert "fitted on the valid subset" in refusal(lambda: audit.check_scaler(dataclasses.replace(sound, scaler=valid)))
 
 
 def test_a_scaler_within_the_model_of_other_rows(sound: Prepared) -> None:

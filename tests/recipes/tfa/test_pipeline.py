@@ -104,7 +104,7 @@ def test_a_folder_of_the_users_is_never_written_into(tmp_path: Path, out_dir: st
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("precious")
     before = contents(tmp_path)
-    with pytest.raises(OptionError, match=r"was not made by Stoker: .* Nothing was changed\. Give a folder of its own") as error:
+    with pytest.raises(OptionError, match=r"was not made by Stoker: .* Nothing was changed\. Give the run its own folder") as error:
         train(settings_of(tmp_path, out_dir=out_dir), overwrite=overwrite)
     assert "out_dir" in str(error.value)
     assert contents(tmp_path) == before

@@ -153,7 +153,7 @@ def test_paths_are_from_the_yaml_or_from_where_the_spec_is(tmp_path: Path, monke
         ("T: 8", "T: 8\ngrad_accum_steps: 0", "grad_accum_steps is 0; expected an integer from 1 "),
         ("d_model: 16", "d_model: 100000000000", "d_model is 100000000000; expected an integer from 1 up to 16,384"),
         ("artifacts/TFA/v1", '"a\\0b"', "tfa.yaml:5: out_dir is the string 'a\\x00b'; expected a string or null without NUL."),
-        ("label_kind", "split: [0.9, 0.2, 0.1]\nlabel_kind", "split has 3 numbers with the sum 1.2; expected the shares of train"),
+        ("label_kind", "split: [0.9, 0.2, 0.1]\nlabel_kind", "split has 3 numbers with the sum 1.2; expected three shares (train"),
     ],
 )
 def test_an_invalid_value_is_one_line(tmp_path: Path, found: str, change: str, line: str) -> None:
