@@ -63,6 +63,7 @@ def test_a_budget_is_written_kept_and_defended(folder: Path) -> None:
     assert sorted(path.name for path in folder.iterdir()) == ["budget.json", "train.py"]
 
 
+@pytest.mark.slow
 def test_a_step_with_two_optimizers_is_one_step(folder: Path) -> None:
     assert gate(folder, "--write", "--quiet").code == 0
     one = json.loads((folder / "budget.json").read_text())

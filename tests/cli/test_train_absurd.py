@@ -129,7 +129,11 @@ def test_an_absurd_value_ends_in_one_line_or_in_a_run(stoker: Stoker, folder: Pa
         check(stoker("train", "c.yaml", "--quiet", *[part for one in sets for part in ("--set", one)]))
 
 
-@pytest.mark.parametrize("path", known_paths(Config), ids=".".join)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=[] if i % 4 == 0 else pytest.mark.slow) for i, path in enumerate(known_paths(Config))],
+    ids=".".join,
+)
 def test_a_value_of_any_key_is_read_or_refused_in_one_line(tmp_path: Path, path: tuple[str, ...]) -> None:
     key = ".".join(path)
     for value in ABSURD[len(key) % 2 :: 2]:  # half of them each: keys of one type have different ones

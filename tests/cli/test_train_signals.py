@@ -42,6 +42,7 @@ def test_a_stopped_training_goes_on(tmp_path: Path, number: signal.Signals, code
         assert torch.equal(tensor, other.parts["model"][name]), name
 
 
+@pytest.mark.slow
 def test_a_training_that_is_stopped_before_its_first_step_says_that_nothing_is_saved(tmp_path: Path) -> None:
     make_folder(tmp_path)
     own = tmp_path / "own.py"

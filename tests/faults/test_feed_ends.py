@@ -178,7 +178,10 @@ if how == "error":
 """
 
 
-@pytest.mark.parametrize(("how", "threads", "status"), [("quick", 3, 0), ("slow", 2, 0), ("stuck", 2, 0), ("error", 2, 1)])
+@pytest.mark.parametrize(
+    ("how", "threads", "status"),
+    [pytest.param("quick", 3, 0, marks=pytest.mark.slow), ("slow", 2, 0), ("stuck", 2, 0), ("error", 2, 1)],
+)
 def test_the_interpreter_ends_with_live_threads(how: str, threads: int, status: int) -> None:
     root = Path(__file__).parents[2]
     command = [sys.executable, "-c", EXIT, how, str(threads)]

@@ -142,7 +142,10 @@ def try_mutants(zygote: Zygote, folder: Path, form: str, seed: int, count: int, 
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("count", [300, pytest.param(3000, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
+@pytest.mark.parametrize(
+    "count",
+    [100, pytest.param(300, marks=pytest.mark.slow), pytest.param(3000, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])],
+)
 def test_a_mutated_file_is_an_error_of_ours_or_a_store(
     pack_zygote: Zygote, quick_path: Path, seed: int, form: str, count: int
 ) -> None:

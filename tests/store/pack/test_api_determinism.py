@@ -68,7 +68,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("form", ["csv", "parquet"])
+@pytest.mark.parametrize("form", [pytest.param("csv", marks=pytest.mark.slow), "parquet"])
 def test_threads_and_limits_do_not_matter(inputs: Path, tmp_path: Path, shape: str, form: str) -> None:
     whole = pack(inputs / form, tmp_path / "whole", **SHAPES[shape])
     expected = contents(whole)

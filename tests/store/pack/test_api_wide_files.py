@@ -69,7 +69,7 @@ def slow_pack(tables: dict[str, dict[str, list[float]]], missing: str) -> dict[s
 
 
 @pytest.mark.parametrize("missing", ["keep", "ffill", "drop"])
-@pytest.mark.parametrize("form", ["csv", "parquet"])
+@pytest.mark.parametrize("form", ["csv", pytest.param("parquet", marks=pytest.mark.slow)])
 def test_files_of_different_columns_are_packed_like_their_twin(tmp_path: Path, form: str, missing: str) -> None:
     rng = np.random.default_rng(3)
     tables: dict[str, dict[str, list[float]]] = {}
