@@ -16,7 +16,7 @@ import torch
 import stoker
 from benchmarks import record
 from benchmarks.before.tfa_windows import SeqWindows
-from stoker.feed.layout import STREAMING_BYTES, copy_spans
+from stoker.feed.padding import STREAMING_BYTES, copy_spans
 
 QUESTION = "What share of memcpy does a feed reach in random order on one core?"
 

@@ -17,9 +17,9 @@ from numba import njit
 
 from stoker import Feed, Segments, Sequences, Shuffle, Store, Windows, _kernels
 from stoker.errors import FeedError
-from stoker.feed import layout
+from stoker.feed import padding
+from stoker.feed.columns import FedColumn
 from stoker.feed.device import DeviceColumn
-from stoker.feed.layout import FedColumn
 from stoker.split import chronological
 
 LENGTHS = [30, 0, 70]
@@ -190,16 +190,16 @@ def test_the_flag_is_set_exactly_where_a_finite_number_becomes_infinite(size: in
     target = np.zeros(2 * size, dtype=np.float32)
     places = np.array([0, size])
     expected = bool(np.isfinite(odd) and abs(odd) > TOP)
-    assert layout.cast_spans(source, starts, counts, 1, target, places) == expected
-    assert not layout.cast_spans(source, starts[:1], counts[:1], 1, target, places[:1]), "a flag of before is forgotten"
+    assert padding.cast_spans(source, starts, counts, 1, target, places) == expected
+    assert not padding.cast_spans(source, starts[:1], counts[:1], 1, target, places[:1]), "a flag of before is forgotten"
     ones = np.ones((2, 1))
-    narrow = layout.scale_spans(source, starts, counts, np.array([0, 1]), ones, ones, False, target, places)
+    narrow = padding.scale_spans(source, starts, counts, np.array([0, 1]), ones, ones, False, target, places)
     assert narrow == expected
     wide = np.zeros(2 * size)
     centers = np.array([0.0, -np.finfo(np.float64).max])
     source[size + gap + at % size] = odd * 1e270
     for streaming in (False, True):
-        found = layout.scale_rows(source, starts, counts, np.array([0, 1]), centers, np.ones(2), wide, places, streaming)
+        found = padding.scale_rows(source, starts, counts, np.array([0, 1]), centers, np.ones(2), wide, places, streaming)
         assert found == bool(np.isfinite(odd * 1e270) and odd >= 1e39)
 
 

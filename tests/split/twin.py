@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stoker import Segments, Sequences, Store
-from stoker.feed.layout import lengths_of
+from stoker.feed.columns import lengths_of
 from stoker.split import Split
 
 Step = tuple[int, int]

@@ -128,7 +128,7 @@ def command(
 
 
 def _examine(path: str, view: str | None, columns: str | None, batch_size: int, blocks: Order, chosen: str) -> Report:
-    from stoker.feed.layout import choose_columns, lengths_of
+    from stoker.feed.columns import choose_columns, lengths_of
     from stoker.sampling.block_shuffle import choose
     from stoker.sampling.orders import Sequential, Shuffle
     from stoker.sampling.quality import count_reads, measure

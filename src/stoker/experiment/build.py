@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
     from stoker.experiment.models import Task, When
     from stoker.feed.feed import Feed
-    from stoker.feed.layout import AnyView
+    from stoker.feed.padding import AnyView
     from stoker.sampling.orders import Order
     from stoker.sampling.subset import Subset
     from stoker.split.split import Split

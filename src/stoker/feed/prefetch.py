@@ -27,7 +27,7 @@ import torch
 from stoker._clock import Spans, now_ns
 from stoker._types import Array
 from stoker.errors import FeedError, OptionError
-from stoker.feed.layout import Tensors
+from stoker.feed.padding import Tensors
 from stoker.sampling.orders import Plan
 from stoker.sampling.permutation import MAX_SEED
 

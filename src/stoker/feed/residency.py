@@ -25,7 +25,7 @@ from stoker._kernels import kernel
 from stoker._text import readable_bytes
 from stoker._types import Array
 from stoker.errors import OptionError, StoreDamagedError
-from stoker.feed.layout import FedColumn
+from stoker.feed.columns import FedColumn
 from stoker.feed.prefetch import Steps
 from stoker.sampling.block_shuffle import BlockPlan
 from stoker.sampling.subset import merge_ranges

@@ -18,7 +18,8 @@ import numpy as np
 from stoker._kernels import kernel
 from stoker._types import Array
 from stoker.errors import LeakError, OptionError, TimeOrderError
-from stoker.feed.layout import AnyView, identity_of, lengths_of
+from stoker.feed.columns import identity_of, lengths_of
+from stoker.feed.padding import AnyView
 from stoker.sampling.subset import Runs
 from stoker.sampling.views import Lengths, Samples, Segments, Sequences, Windows
 from stoker.store.shards import Column

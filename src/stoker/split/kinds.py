@@ -12,7 +12,7 @@ import numpy as np
 from stoker._kernels import kernel
 from stoker._types import Array
 from stoker.errors import LeakError, OptionError
-from stoker.feed.layout import AnyView
+from stoker.feed.padding import AnyView
 from stoker.sampling.permutation import Permutation, checked_seed, derive, epoch_key
 from stoker.sampling.subset import Runs
 from stoker.split.cuts import Cuts, Interval, Margins, SampledStore, StepCuts, carve, cuts_at_shares, cuts_at_times

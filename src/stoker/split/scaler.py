@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from stoker._kernels import kernel
 from stoker._types import Array
 from stoker.errors import LeakError, OptionError
-from stoker.feed.layout import identity_of, lengths_of
+from stoker.feed.columns import identity_of, lengths_of
 from stoker.sampling.subset import Subset, merge_ranges
 from stoker.split.split import Split
 from stoker.store.store import Store

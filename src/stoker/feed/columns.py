@@ -1,0 +1,184 @@
+"""Columns that are fed: which columns of a store, as which type, and how they are normalized."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import xxhash
+
+from stoker._types import Array
+from stoker.errors import FeedError, OptionError
+from stoker.feed.normalize import Method, Scales, series_scales
+from stoker.sampling.views import Lengths
+from stoker.store.shards import Level
+from stoker.store.store import Store
+
+_TORCH_NAMES = {
+    "|b1": "bool", "|u1": "uint8", "|i1": "int8", "<u2": "uint16", "<i2": "int16", "<u4": "uint32", "<i4": "int32",
+    "<u8": "uint64", "<i8": "int64", "<f2": "float16", "<f4": "float32", "<f8": "float64",
+}  # fmt: skip
+FLOATS = ("float16", "float32", "float64")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedColumn:
+    """One column as it goes into batches."""
+
+    name: str
+    level: Level
+    values: Array
+    """Flat and read-only, as the store has it."""
+    dtype: np.dtype[Any]
+    """Of what is delivered."""
+    torch_name: str
+    width: int | None
+    lengths: Lengths
+    """Where the series of the store lie."""
+    scales: Scales | None = None
+
+    @property
+    def unit(self) -> int:
+        """Bytes of one step (or series) as delivered."""
+        return self.dtype.itemsize * (self.width or 1)
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether bytes are delivered as they are stored."""
+        return self.scales is None and self.dtype == self.values.dtype
+
+    @property
+    def may_overflow(self) -> bool:
+        """Whether a finite value can become infinite on its way into a batch."""
+        narrows = self.values.dtype.kind == "f" and self.dtype.itemsize < self.values.dtype.itemsize
+        return not self.is_copied and (narrows or self.scales is not None)
+
+    def delivered(self, start: int, stop: int, series: int) -> Array:
+        """Some rows of one series as they are delivered, [rows, width], by NumPy."""
+        rows = self.values[start:stop].reshape(stop - start, self.width or 1)
+        with np.errstate(all="ignore"):  # kernels and devices do not warn either
+            if self.scales is not None:
+                rows = (rows - self.scales.centers[series]) / self.scales.divisors[series]
+                rows = np.trunc(rows) + 0.0 if self.scales.truncate else rows
+            return rows.astype(self.dtype)
+
+    def refuse_overflow(self, series: Array, starts: Array, counts: Array) -> None:
+        """Raise for the first finite value of these spans that is delivered as an infinite one, if there is one."""
+        for one, start, count in zip(series.tolist(), starts.tolist(), counts.tolist(), strict=True):
+            rows = self.values[start : start + count].reshape(count, self.width or 1)
+            bad = np.isinf(self.delivered(start, start + count, one)) & np.isfinite(rows)
+            if bad.any():
+                raise self.overflow(one, start + int(bad.any(axis=1).argmax()))
+
+    def overflow(self, series: int, row: int) -> FeedError:
+        """The error for a row with a value that cannot be delivered."""
+        values = self.values[row].reshape(-1)
+        value = values[np.abs(np.where(np.isfinite(values), values, 0)).argmax()]
+        where = f"series {series:,}"
+        if self.level == "step":
+            lengths = self.lengths
+            first = series * lengths.length if lengths.length is not None else int(lengths.offsets[series])
+            where = f"step {row - first:,} of {where}"
+        what = f"column {self.name!r} of {self.lengths.name} is {value!s} at {where}"
+        limit = f"the largest {self.dtype.name} is {float(np.finfo(self.dtype).max):.8g}"
+        if self.scales is not None:
+            return FeedError(f"{what}, and normalize makes it infinite: {limit}. Leave normalize out, or pack smaller values.")
+        return FeedError(f"{what}, but {limit}. Give dtype={self.values.dtype.name!r}, or pack smaller values.")
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """Of the tensor."""
+        dtype: torch.dtype = getattr(torch, self.torch_name)
+        return dtype
+
+    @property
+    def bytes_view(self) -> Array:
+        """The values as bytes."""
+        return self.values.reshape(-1).view(np.uint8)
+
+
+def lengths_of(store: Store) -> Lengths:
+    """Where the series of a store lie."""
+    return Lengths(
+        num_series=len(store),
+        num_steps=store.num_steps,
+        length=store.uniform_length,
+        offsets=store.offsets if store.uniform_length is None else np.zeros(0, dtype=np.int64),
+        name=store.name,
+    )
+
+
+def identity_of(store: Store) -> str:
+    """What must be the same for the number of a sample to mean the same: its digest; in memory, its shape is all there is."""
+    return store.digest or f"{len(store)} series of {store.num_steps} steps in memory"
+
+
+def content_digest(store: Store, names: Sequence[str]) -> str:
+    """A hash of every value of some columns, and of where series begin; for stores in memory, which have no digest."""
+    found = xxhash.xxh3_128()
+    for array in (store.offsets, *(store.column(name) for name in names)):
+        found.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return found.hexdigest()
+
+
+def choose_columns(
+    store: Store, names: Sequence[str] | None, *, dtype: str | None, normalize: Method | None, compat: bool, lengths: Lengths
+) -> list[FedColumn]:
+    """The columns that were asked for, or all that hold numbers."""
+    if dtype is not None and dtype not in FLOATS:
+        raise OptionError(f"dtype is {dtype!r}; expected one of {', '.join(FLOATS)}: the type that columns of floats become.")
+    if normalize is not None and normalize not in ("zero", "max"):
+        raise OptionError(f"normalize is {normalize!r}; expected 'zero', 'max' or None.")
+    if isinstance(names, str):
+        names = [names]
+    wanted = [name for name, column in store.schema.items() if column.dtype is not None] if names is None else list(names)
+    if not wanted:
+        raise OptionError(f"{store.name} has no column of numbers to feed.")
+    return [_fed(store, name, dtype=dtype, normalize=normalize, compat=compat, lengths=lengths) for name in wanted]
+
+
+def _fed(store: Store, name: str, *, dtype: str | None, normalize: Method | None, compat: bool, lengths: Lengths) -> FedColumn:
+    if name not in store.schema:
+        raise OptionError(f"{store.name} has no column {name!r}; it has {', '.join(store.schema)}.")
+    column = store.schema[name]
+    if column.dtype is None:
+        raise OptionError(
+            f"column {name!r} of {store.name} holds {column.label}, which cannot be a tensor. Leave it out of columns=."
+        )
+    values = store.column(name)
+    stored = values.dtype
+    is_number = column.kind == "number" and stored.kind in "iuf"
+    scaled = normalize is not None and column.level == "step" and is_number and (stored.kind == "f" or compat)
+    target = stored
+    if dtype is not None and is_number and (stored.kind == "f" or scaled):
+        target = np.dtype(dtype)
+    elif compat or (scaled and stored.kind != "f"):
+        target = np.dtype(np.float32)
+    scales = series_scales(values, lengths, normalize, compat=compat) if scaled and normalize else None
+    if scales is not None and not compat:
+        _check_scales(scales, name, store.name)
+    torch_name = "bfloat16" if column.kind == "bfloat16" else _TORCH_NAMES[target.str]
+    return FedColumn(
+        name=name,
+        level=column.level,
+        values=values,
+        dtype=target,
+        torch_name=torch_name,
+        width=column.width,
+        lengths=lengths,
+        scales=scales,
+    )
+
+
+def _check_scales(scales: Scales, name: str, store: str) -> None:
+    """Refuse series whose mean or deviation is infinite: they would be delivered as zeros or NaN."""
+    bad = ~(np.isfinite(scales.centers) & np.isfinite(scales.divisors)).all(axis=1)
+    if bad.any():
+        kind = scales.centers.dtype
+        raise FeedError(
+            f"column {name!r} of {store} has values in series {int(bad.argmax()):,} whose mean or deviation is beyond the largest "
+            f"{kind.name}, {float(np.finfo(kind).max):.8g}. Leave normalize out, or pack smaller values."
+        )
