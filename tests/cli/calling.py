@@ -16,7 +16,7 @@ SOURCE = Path(stoker.__file__).parents[1]
 SLOW = """
 import sys, time
 from stoker.store.pack import packer
-from stoker.store.pack.runs import SortedRun
+from stoker.store.pack.sorted_runs import SortedRun
 packer.JOURNAL_BYTES = 1 << 20
 write = SortedRun._write
 def slowly(self, *arguments):

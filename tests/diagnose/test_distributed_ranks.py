@@ -14,10 +14,10 @@ from stoker.diagnose import distributed as module
 from stoker.diagnose.attribution import attribute
 from stoker.diagnose.distributed import Meeting, Ranks, find_ranks
 from stoker.diagnose.hooks import StepTimes
+from stoker.diagnose.measure_windows import apart
 from stoker.diagnose.measurements import Measurements, Rank
 from stoker.diagnose.session import Session
 from stoker.diagnose.verdict import conclude, rank
-from stoker.diagnose.windows import apart
 
 
 class Store:

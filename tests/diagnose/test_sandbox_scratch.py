@@ -19,7 +19,7 @@ import safetensors.torch
 import torch
 from safetensors.torch import load_file
 
-from stoker.diagnose.overlay import Entry
+from stoker.diagnose.file_overlay import Entry
 from stoker.diagnose.sandbox import Scratch
 
 

@@ -13,7 +13,7 @@ from stoker.store.formats import csv
 from stoker.store.formats.text import line_blocks
 from stoker.store.pack import merge, packer
 from stoker.store.pack.options import PackOptions
-from stoker.store.pack.runs import SortedRun
+from stoker.store.pack.sorted_runs import SortedRun
 
 
 @contextlib.contextmanager

@@ -93,7 +93,7 @@ def test_what_is_left_out_of_a_checkpoint_is_seen(
     if lost == "random":
         monkeypatch.setattr(fit_module.state_dict, "restore", lambda state: torch.manual_seed(99))
     else:
-        monkeypatch.setattr("stoker.train.stream.Stream.resume", lambda self, state, taken: None)
+        monkeypatch.setattr("stoker.train.batch_stream.Stream.resume", lambda self, state, taken: None)
     with pytest.raises(Crash):
         train(tmp_path / "run", crash_at=17)
     _, state = train(tmp_path / "run", resume=True)

@@ -2,7 +2,7 @@
 
 A cache is a folder that programs fill so that the next run is faster. Compilers (numba, Inductor, Triton), hubs and plotting libraries
 pass what they write there to other processes and to libraries that do not know the scratch folder. Any environment variable with
-CACHE in its name names one. All other writes go to the scratch folder (`stoker.diagnose.overlay`).
+CACHE in its name names one. All other writes go to the scratch folder (`stoker.diagnose.file_overlay`).
 """
 
 from __future__ import annotations

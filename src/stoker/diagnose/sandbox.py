@@ -22,8 +22,8 @@ from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
 from stoker import _disk
+from stoker.diagnose.file_overlay import FINDING, MARKING, UNNAMED, WRITING, Overlay
 from stoker.diagnose.hooks import is_own, listen, place_of, unlisten
-from stoker.diagnose.overlay import FINDING, MARKING, UNNAMED, WRITING, Overlay
 
 WRITERS = (("torch", "save"), ("torch.jit", "save"), ("safetensors.torch", "save_file"), ("safetensors.numpy", "save_file"))
 READERS = (

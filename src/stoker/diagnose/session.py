@@ -3,7 +3,7 @@
 1. `search`: hooks and watched loops find the training loop, which runs undisturbed.
 2. `measure`: the session gives the loop its batches. At each `next` it ends a step, sends the step's times to the plan, and gets from
    it the input of the next step: a real batch (baseline), a copy of an earlier one (no data cost), or first some time in which the
-   loader runs alone. The plan is a generator: `stoker.diagnose.windows`, unless a subclass has another.
+   loader runs alone. The plan is a generator: `stoker.diagnose.measure_windows`, unless a subclass has another.
 3. `done`: the hooks are removed, and `measurements` returns the result.
 
 Where several processes train together, all of them make the same number of steps.
@@ -188,7 +188,7 @@ class Session:
         """Runs between two epochs."""
 
     def _make_plan(self) -> Plan:
-        from stoker.diagnose.windows import measure_all
+        from stoker.diagnose.measure_windows import measure_all
 
         return measure_all(self)
 

@@ -30,11 +30,11 @@ from stoker.diagnose.attribution import attribute
 from stoker.diagnose.child import Child, Request, one_line
 from stoker.diagnose.fixes import Fix, fix_named, set_seeds
 from stoker.diagnose.loaders import WatchedIterator
+from stoker.diagnose.measure_windows import phases, warm_up
 from stoker.diagnose.measurements import Advice, Finding, Losses, Measurements, Stretch, TrialResult, Verdict
 from stoker.diagnose.recorder import Series
 from stoker.diagnose.session import CACHED, REAL, Plan, Session, StepInput
 from stoker.diagnose.thresholds import RULE
-from stoker.diagnose.windows import phases, warm_up
 from stoker.errors import TrainError
 
 START = "import sys; from stoker.diagnose.trials import main; main(sys.argv[1:])"

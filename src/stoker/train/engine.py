@@ -35,13 +35,13 @@ from stoker.train.autotune import (
     steps_of_choice,
     steps_per_round,
 )
+from stoker.train.batch_stream import Stream
 from stoker.train.distributed import Replicas, Shards
 from stoker.train.graph import Eager, Gathering, Graphs, Work
 from stoker.train.numerics import FUSED, LearningRate, Scale, is_fused, may_be_fused, set_fused, set_matmul_flags
 from stoker.train.readout import Readout
 from stoker.train.settings import Components
 from stoker.train.step import Step, takes_flag
-from stoker.train.stream import Stream
 
 
 class Snapshot:

@@ -26,6 +26,7 @@ from stoker.feed.protocol import as_batch_source
 from stoker.train import resume as resuming
 from stoker.train import state_dict
 from stoker.train.autotune import Setup, Trial
+from stoker.train.batch_stream import Stream
 from stoker.train.checkpoint import Checkpoint, Checkpoints
 from stoker.train.distributed import Elsewhere, Ranks, is_shard, shard
 from stoker.train.engine import Engine
@@ -39,7 +40,6 @@ from stoker.train.run import NAME, Run, check_new, read_record, recorded_setup, 
 from stoker.train.schedule import EarlyStopping, as_schedule
 from stoker.train.settings import Components, Settings
 from stoker.train.step import Ema
-from stoker.train.stream import Stream
 
 Auto = Literal["auto"]
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from stoker.store.pack.blocks import RowBlock
-from stoker.store.pack.runs import RunLayout, SortedRun
+from stoker.store.pack.sorted_runs import RunLayout, SortedRun
 
 Segment = tuple[Any, list[tuple[int, float]]]
 """A key, and rows of (time, number)."""

@@ -22,7 +22,7 @@ from stoker.store.formats.parquet import ParquetSource
 from stoker.store.formats.tables import TableSource
 from stoker.store.pack.api import pack
 from stoker.store.pack.merge import RunCursor
-from stoker.store.pack.runs import Sorter
+from stoker.store.pack.sorted_runs import Sorter
 
 CHUNK = 1 << 18
 

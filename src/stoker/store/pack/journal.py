@@ -23,7 +23,7 @@ from stoker.store.formats.base import DataSource
 from stoker.store.manifest import VERSION
 from stoker.store.pack.merge import CursorMark
 from stoker.store.pack.plan import PackPlan
-from stoker.store.pack.runs import RunMark
+from stoker.store.pack.sorted_runs import RunMark
 from stoker.store.shards import Mark
 
 _NAME = "journal"

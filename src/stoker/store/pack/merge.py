@@ -21,7 +21,7 @@ from stoker.store.formats.base import RowLocation
 from stoker.store.interop import from_numpy, to_numpy
 from stoker.store.pack.blocks import RowBlock, concatenate, join_segments, sort_block
 from stoker.store.pack.plan import ColumnPlan, PackPlan
-from stoker.store.pack.runs import Key, RepeatedKeyError, SortedRun, UnsortedTimesError
+from stoker.store.pack.sorted_runs import Key, RepeatedKeyError, SortedRun, UnsortedTimesError
 from stoker.store.pack.values import one_array, to_numbers
 
 Bound = tuple[Any, ...]

@@ -36,8 +36,8 @@ from stoker.store.pack.journal import Journal, MergeMark, fingerprint, hash_sour
 from stoker.store.pack.merge import FAN_IN, CursorMark, explain_disorder, merge_runs
 from stoker.store.pack.options import PackOptions
 from stoker.store.pack.plan import ColumnPlan, PackPlan, make_plan, settle_plan
-from stoker.store.pack.runs import RepeatedKeyError, RunLayout, SortedRun, Sorter, UnsortedTimesError
 from stoker.store.pack.seal import seal_run
+from stoker.store.pack.sorted_runs import RepeatedKeyError, RunLayout, SortedRun, Sorter, UnsortedTimesError
 from stoker.store.pack.threads import BackgroundWriter, read_ahead
 from stoker.store.pack.values import Categories, MissingIntegersError
 from stoker.store.shards import TextFile

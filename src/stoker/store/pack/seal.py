@@ -14,7 +14,7 @@ from stoker._types import Array
 from stoker.store.interop import from_numpy, from_texts
 from stoker.store.manifest import VERSION, ColumnEntry, Manifest, NonFinite, Shard, SourceEntry, Text
 from stoker.store.pack.plan import ColumnPlan, PackPlan
-from stoker.store.pack.runs import SortedRun
+from stoker.store.pack.sorted_runs import SortedRun
 from stoker.store.pack.values import from_bfloat16
 from stoker.store.shards import ColumnFile, NonFiniteCount, TextFile
 

@@ -39,9 +39,9 @@ import pytest
 import safetensors.torch
 import torch
 
-from stoker.diagnose import overlay
+from stoker.diagnose import file_overlay
 from stoker.diagnose import sandbox as scratch_module
-from stoker.diagnose.overlay import Overlay
+from stoker.diagnose.file_overlay import Overlay
 from stoker.diagnose.sandbox import Scratch
 
 Idiom = Callable[[], Any]
@@ -697,7 +697,7 @@ def test_negative_control_alone_they_change_the_files(name: str, tmp_path: Path,
 
 
 def without_unnamed_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overlay, "UNNAMED", 0)
+    monkeypatch.setattr(file_overlay, "UNNAMED", 0)
 
 
 def without_defaults(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,11 +16,11 @@ from stoker.diagnose.child import Child, Request
 from stoker.diagnose.feed_fix import gathering
 from stoker.diagnose.fixes import Fused
 from stoker.diagnose.loaders import Source, WatchedIterator
+from stoker.diagnose.measure_windows import fix_inside, fixes_wanted, seconds_before_profile
 from stoker.diagnose.measurements import Measurements
 from stoker.diagnose.recorder import Recorder
 from stoker.diagnose.session import Session
 from stoker.diagnose.verdict import conclude
-from stoker.diagnose.windows import fix_inside, fixes_wanted, seconds_before_profile
 
 
 @pytest.fixture

@@ -21,7 +21,6 @@ from typing import NamedTuple
 import torch
 
 from stoker._clock import RunQueueDelay, busy_ns, now_ns
-from stoker.diagnose import windows
 from stoker.diagnose.advice import best_threads
 from stoker.diagnose.attribution import Periods, slow_of
 from stoker.diagnose.cuda import DeviceOnlyStep, SyncFinder, copy_seconds, cycles_per_second
@@ -413,47 +412,47 @@ STEPS_PER_ROUND = 13
 def measure_all(session: Session) -> Plan:
     """All windows of a diagnosis."""
     ranks = session.ranks = find_ranks()
-    yield from windows.warm_up(session)
+    yield from warm_up(session)
     session.start_time_limit()
-    yield from windows.phases(session)
-    yield from windows.baseline(session, seconds=1.0, least=windows.BASELINE_STEPS, periods=windows.periods_for(session))
+    yield from phases(session)
+    yield from baseline(session, seconds=1.0, least=BASELINE_STEPS, periods=periods_for(session))
     session.endless = True
     # Taken in turn, because processors change their speed; fewer rounds where each one has queues to fill.
     rounds = 4 if session.device == "cpu" and not session.queue else 2
     for _ in range(rounds):
         if session.can_cache:
-            yield from windows.without_data(session, seconds=1.4 / rounds, least=3)
+            yield from without_data(session, seconds=1.4 / rounds, least=3)
         if session.can_repeat:
-            windows.loader_alone(session, seconds=1.2 / rounds)
+            loader_alone(session, seconds=1.2 / rounds)
         if ranks is not None:
-            yield from windows.apart(session, ranks, seconds=1.4 / rounds)
+            yield from apart(session, ranks, seconds=1.4 / rounds)
         if session.out_of_time:
             break
-        yield from windows.baseline(session, seconds=1.4 / rounds, least=3)
-    yield from windows.rare_steps(session)
+        yield from baseline(session, seconds=1.4 / rounds, least=3)
+    yield from rare_steps(session)
     if ranks is not None:  # waits for other ranks are known by now, and would hide what a step consists of
         ranks.part(session.hooks.roots)
-    yield from windows.lines(session)
+    yield from lines(session)
     alone = ranks is None and not compiled()  # code is compiled again for another number of threads
     if not session.out_of_time and session.device == "cpu" and alone:
-        yield from windows.other_threads(session)
-    yield from windows.operations(session)
+        yield from other_threads(session)
+    yield from operations(session)
     measured_fixes: set[str] = set()
     if session.device == "cuda":
-        yield from windows.device_alone(session)
-        windows.copies(session)
+        yield from device_alone(session)
+        copies(session)
         if ranks is None:
             # After a profile the host starts kernels slower, by three quarters and for good: what can come before does.
             yield from measure_fixes(session, measured_fixes, safe=True)
-    yield from windows.operation_times(session)
+    yield from operation_times(session)
     if session.device == "cuda" and ranks is None:
-        yield from windows.issuing(session, session.recorder.issue_after_profile)
-    windows.profile_batches(session)
+        yield from issuing(session, session.recorder.issue_after_profile)
+    profile_batches(session)
     if ranks is not None:  # fixes are chosen by times, and not all ranks would choose the same
         ranks.join()
         return
     if not session.out_of_time:
-        yield from windows.baseline(session, seconds=0.4, least=4)
+        yield from baseline(session, seconds=0.4, least=4)
     yield from measure_fixes(session, measured_fixes)
 
 
@@ -538,7 +537,7 @@ def measure_fixes(session: Session, known: set[str], *, safe: bool = False) -> P
                 yield from _feed_gain(session, planned.rounds)
             elif planned.fix is not None:
                 session.fix_on = planned.name
-                yield from windows.fix_gain(session, planned.name, planned.fix, rounds=planned.rounds)
+                yield from fix_gain(session, planned.name, planned.fix, rounds=planned.rounds)
                 session.fix_on = None
 
 
@@ -553,6 +552,6 @@ def _feed_gain(session: Session, rounds: int) -> Plan:
     if gathered is not None:
         session.replacement = gathered  # in all passes of the program that begin meanwhile
         try:
-            yield from windows.fix_gain(session, "feed", Fix(), rounds=rounds, inputs=(CACHED, REAL))
+            yield from fix_gain(session, "feed", Fix(), rounds=rounds, inputs=(CACHED, REAL))
         finally:
             session.replacement = None

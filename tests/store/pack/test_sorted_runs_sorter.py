@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from tests.store.pack.runs import Segment, block, grouped, layout, read
 
-from stoker.store.pack.runs import Sorter
+from stoker.store.pack.sorted_runs import Sorter
 from stoker.store.pack.threads import BackgroundWriter
 
 KEYS = {"int64": st.integers(-2, 3), "text": st.sampled_from("abcé")}

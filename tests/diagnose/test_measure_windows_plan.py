@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stoker.diagnose import windows
+from stoker.diagnose import measure_windows
 from stoker.diagnose.session import Session
 
 
@@ -26,12 +26,12 @@ def order(monkeypatch: pytest.MonkeyPatch) -> Any:
 
         loop = ("warm_up", "phases", "baseline", "rare_steps", "without_data", "other_threads")
         for name in (*loop, "lines", "operations", "operation_times", "device_alone", "copies", "issuing", "profile_batches"):
-            monkeypatch.setattr(windows, name, noted(name))
-        monkeypatch.setattr(windows, "measure_fixes", noted("measure_fixes"))
-        monkeypatch.setattr(windows, "find_ranks", lambda: None)
+            monkeypatch.setattr(measure_windows, name, noted(name))
+        monkeypatch.setattr(measure_windows, "measure_fixes", noted("measure_fixes"))
+        monkeypatch.setattr(measure_windows, "find_ranks", lambda: None)
         session = Session(on_done=lambda: None)
         session.device = device
-        for _ in windows.measure_all(session):
+        for _ in measure_windows.measure_all(session):
             pass
         return names
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.gate import fixture
+from stoker.gate import pytest_plugin
 
 ROOT = Path(__file__).parents[2]
 TEST = """
@@ -42,7 +42,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # those of others take long to load
 
     def run(*options: str) -> tuple[int, str]:
-        command = [sys.executable, "-m", "pytest", "-q", "-p", fixture.__name__, "-p", "no:cacheprovider", *options, "tests"]
+        command = [sys.executable, "-m", "pytest", "-q", "-p", pytest_plugin.__name__, "-p", "no:cacheprovider", *options, "tests"]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
         return done.returncode, done.stdout
 
@@ -68,9 +68,11 @@ def test_a_budget_is_written_kept_and_defended(
 
 def test_the_plugin_is_registered_by_its_own_name() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert project["entry-points"]["pytest11"] == {fixture.__name__: fixture.__name__}
+    assert project["entry-points"]["pytest11"] == {pytest_plugin.__name__: pytest_plugin.__name__}
 
 
 def test_the_plugin_is_light(run_python: Callable[..., str]) -> None:
-    out = run_python(f"import sys, {fixture.__name__}; print([one for one in ('torch', 'numba', 'pyarrow') if one in sys.modules])")
+    out = run_python(
+        f"import sys, {pytest_plugin.__name__}; print([one for one in ('torch', 'numba', 'pyarrow') if one in sys.modules])"
+    )
     assert out == "[]\n"
