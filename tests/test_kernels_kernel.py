@@ -448,6 +448,7 @@ def test_what_has_no_file_is_compiled_in_memory() -> None:
     assert (names["double"](2), from_cache(names["double"])) == (4, False)
 
 
+@pytest.mark.slow
 def test_processes_that_compile_at_once_leave_one_whole_file_each(tmp_path: Path) -> None:
     path = tmp_path / "tiny.py"
     path.write_text(TINY + "print(double(2), triple(2), sum(double.stats.cache_hits.values()))\n")

@@ -77,7 +77,11 @@ def test_a_step_with_two_optimizers_is_one_step(folder: Path) -> None:
     ("arguments", "message"),
     [
         ((), "stoker: budget.json is not there; expected a budget. Write one from this run with "),
-        (("--write", "--quiet", "--", "short"), "stoker: train.py: 2 steps were counted; expected at least 8 after the warm-up."),
+        pytest.param(
+            ("--write", "--quiet", "--", "short"),
+            "stoker: train.py: 2 steps were counted; expected at least 8 after the warm-up.",
+            marks=pytest.mark.slow,
+        ),
         (("--write", "--quiet", "--", "fail"), "stoker: train.py (train.py:14) raised ValueError: no … data.\n"),
     ],
 )

@@ -14,7 +14,7 @@ from stoker.diagnose import render
 from stoker.diagnose.measurements import Verdict
 
 SOURCE = Path(stoker.diagnose.__file__).parent
-RULE_FILES = ("verdict", "advice", "attribution", "compare")
+RULE_FILES = ("verdict", "advice", "attribution", "trials")
 
 
 def code_of(*names: str) -> str:

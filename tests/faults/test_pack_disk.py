@@ -81,7 +81,11 @@ def test_an_error_at_any_operation_leaves_nothing_behind(quick_path: Path, name:
     assert failed > len(log)
 
 
-@pytest.mark.parametrize("code", [*ERRORS, errno.EDQUOT, errno.EROFS, errno.EXDEV], ids=errno.errorcode.get)
+@pytest.mark.parametrize(
+    "code",
+    [*ERRORS, *(pytest.param(one, marks=pytest.mark.slow) for one in (errno.EDQUOT, errno.EROFS, errno.EXDEV))],
+    ids=errno.errorcode.get,
+)
 def test_an_error_at_any_operation_leaves_an_older_store_as_it_was(quick_path: Path, code: int) -> None:
     source, store = make_source("straight", quick_path / "source"), quick_path / "store"
     pack_shape("grouped", make_source("grouped", quick_path / "other"), store)

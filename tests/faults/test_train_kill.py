@@ -79,7 +79,9 @@ def test_a_dozen_kills_leave_no_trace(trainers: Zygote, whole: Any, tmp_path: Pa
     assert check_kills(trainers, whole, tmp_path, rng, 12, signal.SIGKILL) >= 12
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, *(pytest.param(one, marks=pytest.mark.slow) for one in (signal.SIGINT, signal.SIGHUP))]
+)
 def test_a_run_that_is_asked_to_end_goes_on(
     trainers: Zygote, whole: Any, tmp_path: Path, rng: np.random.Generator, number: int
 ) -> None:
