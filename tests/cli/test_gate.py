@@ -82,7 +82,11 @@ def test_a_step_with_two_optimizers_is_one_step(folder: Path) -> None:
             "stoker: train.py: 2 steps were counted; expected at least 8 after the warm-up.",
             marks=pytest.mark.slow,
         ),
-        (("--write", "--quiet", "--", "fail"), "stoker: train.py (train.py:14) raised ValueError: no … data.\n"),
+        pytest.param(
+            ("--write", "--quiet", "--", "fail"),
+            "stoker: train.py (train.py:14) raised ValueError: no … data.\n",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_errors_are_a_line_and_code_2(folder: Path, arguments: tuple[str, ...], message: str) -> None:

@@ -16,6 +16,7 @@ def last_line(run: Path) -> dict[str, float]:
     return found
 
 
+@pytest.mark.slow
 def test_two_processes_train_what_one_does(tmp_path: Path) -> None:
     make_folder(tmp_path)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

@@ -180,7 +180,12 @@ if how == "error":
 
 @pytest.mark.parametrize(
     ("how", "threads", "status"),
-    [pytest.param("quick", 3, 0, marks=pytest.mark.slow), ("slow", 2, 0), ("stuck", 2, 0), ("error", 2, 1)],
+    [
+        pytest.param("quick", 3, 0, marks=pytest.mark.slow),
+        pytest.param("slow", 2, 0, marks=pytest.mark.slow),
+        ("stuck", 2, 0),
+        ("error", 2, 1),
+    ],
 )
 def test_the_interpreter_ends_with_live_threads(how: str, threads: int, status: int) -> None:
     root = Path(__file__).parents[2]

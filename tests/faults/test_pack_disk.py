@@ -100,6 +100,7 @@ def test_an_error_at_any_operation_leaves_an_older_store_as_it_was(quick_path: P
     assert first_new > len(seen) * 2 // 3, "only what comes behind the commit may leave the new store"
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_up_and_stays_full_leaves_nothing_behind(quick_path: Path) -> None:
     source, store = make_source("grouped", quick_path / "source"), quick_path / "store"
     for _ in fail_each("grouped", source, store, errno.ENOSPC, sticky=True):

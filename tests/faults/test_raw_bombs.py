@@ -193,7 +193,7 @@ def test_a_million_categories_and_more_are_refused_with_their_limit(bomb_zygote:
 
 def test_memory_that_runs_out_anywhere_is_an_error_of_ours(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": np.zeros(10)}), tmp_path / "small.parquet")
-    for place in ("blocks.Shaper.block", "runs.SortedRun.add", "runs.SortedRun._write", "plan._plan"):
+    for place in ("blocks.Shaper.block", "sorted_runs.SortedRun.add", "sorted_runs.SortedRun._write", "plan._plan"):
         with (
             mock.patch(f"stoker.store.pack.{place}", side_effect=MemoryError),
             pytest.raises(SourceTooLargeError, match="Pass a smaller memory="),

@@ -99,7 +99,7 @@ def test_a_stopped_pack_ends_in_the_same_bytes(tmp_path: Path, shape: str) -> No
         expected = contents(pack(tmp_path / "in", tmp_path / "whole", progress=whole, **options))
         count = len(whole.seen)
         assert count > 10
-        for stop in range(0, count, max(1, count // 6)):
+        for stop in range(0, count, max(1, count // 4)):
             out = tmp_path / f"stopped {stop}"
             with pytest.raises(Stopped):
                 pack(tmp_path / "in", out, progress=Reports(stop), **options)
