@@ -1,4 +1,4 @@
-"""What share of a training goes into checkpoints, saved every 100 updates? Ten million weights with AdamW, on one thread.
+"""What share of a training run goes into checkpoints, saved every 100 updates? Ten million weights with AdamW, on one thread.
 
 A save costs the training thread a copy of the state, and another thread the writing of it. Both are counted where they happen,
 as CPU time (and, for the training thread, as time that went by); the same training without saving runs in turn with it.
@@ -24,7 +24,7 @@ from benchmarks import record
 from stoker.train.checkpoint import Checkpoints
 from stoker.train.loop import Fit
 
-QUESTION = "What share of a training of 10 million weights goes into a checkpoint every 100 updates?"
+QUESTION = "What share of a training run of 10 million weights goes into a checkpoint every 100 updates?"
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Spent:
 
 @dataclass
 class Training:
-    """What a training spent, in all and for its checkpoints, and the weights at its end."""
+    """What a training run spent, in all and for its checkpoints, and the weights at its end."""
 
     all: Spent = field(default_factory=Spent)
     saves: Spent = field(default_factory=Spent)
@@ -89,7 +89,7 @@ def make_model(width: int) -> nn.Module:
 
 
 def train(width: int, rows: int, steps: int, every: int | None) -> Training:
-    """One training, saved every so many steps or not at all."""
+    """One training run, saved every N steps or not at all."""
     model, training = make_model(width), Training()
     generator = torch.Generator().manual_seed(1)
     batches = [tuple(torch.randn(2, rows, width // 4, generator=generator)) for _ in range(8)] * (-(-steps // 8))
@@ -127,7 +127,7 @@ def measure(width: int, rows: int, steps: int, every: int, rounds: int) -> dict[
     num_saves = steps // every
     return {
         "saves a run": num_saves,
-        "milliseconds a step without saving": record.spread([1e3 * one.all.thread / steps for one in without]),
+        "milliseconds per step without saving": record.spread([1e3 * one.all.thread / steps for one in without]),
         "milliseconds of a save, training thread": record.spread([1e3 * one.saves.thread / num_saves for one in saving]),
         "milliseconds of a save, writing thread": record.spread([1e3 * one.writes.thread / num_saves for one in saving]),
         "share of the CPU time of the training thread": record.spread([one.saves.thread / one.all.thread for one in saving]),

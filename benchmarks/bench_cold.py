@@ -59,7 +59,7 @@ def main() -> None:
         answer: dict[str, Any] = {
             "rounds": rounds,
             "stores": {
-                "events": "ragged, 4 columns of 11 bytes a step, batches of 128 events end to end",
+                "events": "ragged, 4 columns of 11 bytes per step, batches of 128 events end to end",
                 "segments": "2048 float32 each, batches of 64",
             },
             "bytes of the stores": sizes,

@@ -73,10 +73,10 @@ def main() -> None:
     rng = np.random.default_rng(0)
     answer: dict[str, Any] = {"rows beside the old way": few, "rows alone": many, "rounds": rounds}
     answer["times faster than printing, as a drop-in frame"] = {
-        name: beside(make(rng, few), rounds) for name, make in COLUMNS.items() if name != "whole numbers"
+        name: beside(make(rng, few), rounds) for name, make in COLUMNS.items() if name != "integers"
     }
-    answer["nanoseconds a value"] = {name: alone(make(rng, many), rounds) for name, make in COLUMNS.items()}
-    answer["peak bytes a row, and those of the result"] = in_fresh_process(PEAK, str(many))
+    answer["nanoseconds per value"] = {name: alone(make(rng, many), rounds) for name, make in COLUMNS.items()}
+    answer["peak bytes per row, and those of the result"] = in_fresh_process(PEAK, str(many))
     answer["seconds of a process's first call"] = first_calls(compiled=options.small)
     print(json.dumps(answer, indent=1)) if options.small else record.save("bench_digits", QUESTION, answer)
 
@@ -84,7 +84,7 @@ def main() -> None:
 COLUMNS: dict[str, Callable[[np.random.Generator, int], Array]] = {
     "money": lambda rng, rows: np.round(rng.lognormal(4, 2, rows), 2),
     "normals": lambda rng, rows: rng.normal(size=rows),
-    "whole numbers": lambda rng, rows: rng.integers(-(10**9), 10**9, rows).astype(np.float64),
+    "integers": lambda rng, rows: rng.integers(-(10**9), 10**9, rows).astype(np.float64),
 }
 
 
@@ -99,7 +99,7 @@ def beside(values: Array, rounds: int) -> dict[str, Any]:
     pd.testing.assert_frame_equal(sides["split"](), sides["printed"](), check_exact=True)
     return {
         "ratio": record.ratio(seconds["printed"], seconds["split"]),
-        "nanoseconds a value": {name: round(1e9 * min(times) / len(values), 1) for name, times in seconds.items()},
+        "nanoseconds per value": {name: round(1e9 * min(times) / len(values), 1) for name, times in seconds.items()},
         "frames equal": True,
     }
 
@@ -124,10 +124,10 @@ def alone(values: Array, rounds: int) -> dict[str, Any]:
 def first_calls(*, compiled: bool) -> dict[str, Any]:
     """With an empty cache and with the one that this leaves, or only with the cache of this machine."""
     if compiled:
-        return {"that finds kernels compiled": _told(in_fresh_process(FRESH))}
+        return {"that finds kernels compiled": _not_tried(in_fresh_process(FRESH))}
     with tempfile.TemporaryDirectory() as folder:
         first, second = (in_fresh_process(FRESH, NUMBA_CACHE_DIR=folder) for _ in range(2))
-    return {"that compiles": _told(first), "that finds kernels compiled": _told(second)}
+    return {"that compiles": _not_tried(first), "that finds kernels compiled": _not_tried(second)}
 
 
 def in_fresh_process(code: str, *arguments: str, **environment: str) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def in_fresh_process(code: str, *arguments: str, **environment: str) -> dict[str
     return answer
 
 
-def _told(seconds: dict[str, float]) -> dict[str, float]:
+def _not_tried(seconds: dict[str, float]) -> dict[str, float]:
     return {**{name: round(one, 3) for name, one in seconds.items()}, "together": round(sum(seconds.values()), 2)}
 
 

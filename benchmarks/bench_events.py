@@ -97,7 +97,7 @@ def bare(store: stoker.Store, rounds: int) -> dict[str, Any]:
     sides |= {name: lambda feed=feed: through(feed) for name, feed in feeds.items()}
     seconds = record.interleave(sides, rounds=rounds, clock=time.process_time)
     return {
-        "bytes an event": round(num_bytes / len(store)),
+        "bytes per event": round(num_bytes / len(store)),
         "memcpy GB/s": record.spread([num_bytes / one / 1e9 for one in seconds["memcpy"]]),
         "shuffled over sequential": record.ratio(seconds["shuffled"], seconds["sequential"]),
     } | {

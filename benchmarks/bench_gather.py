@@ -28,7 +28,7 @@ def main() -> None:
     torch.set_num_threads(1)
     rng = np.random.default_rng(0)
     values = rng.standard_normal(points, dtype=np.float32)
-    answer: dict[str, Any] = {"rounds": rounds, "batches a round": batches, "one array [batch, steps]": {}}
+    answer: dict[str, Any] = {"rounds": rounds, "batches per round": batches, "one array [batch, steps]": {}}
     for length in (2048, 2049, 8_640, 131_073, 1_048_577, 8_388_609):
         lengths = [length] * (points // length)
         if len(lengths) * (length // 2048) < 256:
@@ -133,7 +133,7 @@ def bars(rng: np.random.Generator, rounds: int, small: bool) -> dict[str, Any]:
         "share of memcpy": record.ratio(seconds["memcpy"], seconds["feed"]),
         "share of memcpy, SeqWindows": record.ratio(seconds["memcpy"], seconds["SeqWindows"]),
         "faster than SeqWindows": record.ratio(seconds["SeqWindows"], seconds["feed"]),
-        "thousand windows a CPU second": round(batches * 1.024 / min(seconds["feed"])),
+        "thousand windows per CPU second": round(batches * 1.024 / min(seconds["feed"])),
     }
 
 

@@ -1,7 +1,7 @@
-"""What does it cost a step that the diagnosis looks at it? The same training plain, with all hooks, and as T is measured, in turn.
+"""What does it cost a step to be diagnosed? The same training plain, with all hooks, and as T is measured, in turn.
 
-A hook is a microsecond by itself. After operations that have taken the caches it is several, which is why the loop as it is (T) is
-timed by two looks at the clock a turn and nothing else. By the time of this thread, so that others on the machine do not count.
+A hook is a microsecond by itself. After operations that have taken the caches it is several, which is why the baseline (T) is
+timed by two clock reads per turn and nothing else. By the time of this thread, so that others on the machine do not count.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from stoker.diagnose.loaders import Source, WatchedIterator
 from stoker.diagnose.recorder import Series
 from stoker.diagnose.session import REAL, Plan, Session
 
-QUESTION = "What does it cost a step that the diagnosis looks at it?"
+QUESTION = "What does it cost a step to be diagnosed?"
 STEPS, WARM = 128, 4
 
 
@@ -100,7 +100,7 @@ def main() -> None:
             seconds[name].append(run())
     plain = [(a + b) / 2 for a, b in zip(seconds["plain"], seconds["plain again"], strict=True)]
     answer = {
-        "plain microseconds a step": spread([one * 1e6 for one in plain]),
+        "plain microseconds per step": spread([one * 1e6 for one in plain]),
         "hooks over plain": ratio(seconds["hooks"], plain),
         "T over plain": ratio(seconds["T"], plain),
         "plain again over plain": ratio(seconds["plain again"], seconds["plain"]),

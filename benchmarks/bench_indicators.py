@@ -135,7 +135,7 @@ def stream(bars: Bars, compat: str | None, pushes: int, rounds: int) -> dict[str
     seconds = record.interleave({"push": push}, rounds=rounds, clock=time.process_time)["push"]
     batch = features(bars, spec_of_55(), compat=compat, threads=1).values[:pushes]
     return {
-        "microseconds a bar": record.spread([1e6 * s / pushes for s in seconds]),
+        "microseconds per bar": record.spread([1e6 * s / pushes for s in seconds]),
         "has the bits of the batch": np.array(taken).tobytes() == batch.tobytes(),
     }
 

@@ -54,7 +54,7 @@ def main() -> None:
     options = record.arguments(QUESTION)
     num_samples, anchor, rounds = (13_200_000, 100_000, 2) if options.small else (132_000_000, 10_000_000, options.rounds or 11)
     answer: dict[str, Any] = {"samples": num_samples, "rounds": rounds}
-    answer["nanoseconds an index"] = index_costs(num_samples, anchor, rounds, num_indices=2**18 if options.small else 2**22)
+    answer["nanoseconds per index"] = index_costs(num_samples, anchor, rounds, num_indices=2**18 if options.small else 2**22)
     answer["first batch"] = first_batches(num_samples, 1 if options.small else 3, few=options.small)
     print(json.dumps(answer, indent=1)) if options.small else record.save("bench_order", QUESTION, answer)
 

@@ -26,8 +26,8 @@ QUESTION = "How fast is a pack, as a share of the speed of only reading the file
 SETS = {
     "noise": (tables.noise, {}),
     "noise, one series an id": (tables.noise, {"series": "id"}),
-    "bars, one series a symbol, times checked": (tables.bars, {"series": "symbol", "time": "ts"}),
-    "events, one series an event": (tables.events, {"series": "event_id"}),
+    "bars, one series per symbol, times checked": (tables.bars, {"series": "symbol", "time": "ts"}),
+    "events, one series per event": (tables.events, {"series": "event_id"}),
 }
 
 

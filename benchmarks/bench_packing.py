@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def lengths_of(mean: int, spread: str, points: int) -> np.ndarray[Any, Any]:
-    """Lengths of series with so many points together, about."""
+    """Lengths of series with about this many points in total."""
     rng = np.random.default_rng(0)
     number = points // mean
     if spread == "equal":

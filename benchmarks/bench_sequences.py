@@ -44,11 +44,13 @@ def main() -> None:
     for num_contexts in (200,) if small else (10_000, 100_000):
         answer[f"{num_contexts:,} contexts"] = measure_loops(num_contexts, 1 if num_contexts > 10_000 else rounds)
     sizes = (100, 1000) if small else (10_000, 100_000, 1_000_000)
-    answer["nanoseconds a row by contexts, 3 columns of int8"] = {
-        f"{size:,}": nanoseconds_a_row(size, compat=None) for size in sizes
+    answer["nanoseconds per row by contexts, 3 columns of int8"] = {
+        f"{size:,}": nanoseconds_per_row(size, compat=None) for size in sizes
     }
-    answer["nanoseconds a row by contexts, 6 of int64"] = {f"{size:,}": nanoseconds_a_row(size) for size in sizes[:2]}
-    answer["nanoseconds a row by key"] = {kind: nanoseconds_a_row(sizes[1], kind) for kind in ("far apart", "texts", "categories")}
+    answer["nanoseconds per row by contexts, 6 of int64"] = {f"{size:,}": nanoseconds_per_row(size) for size in sizes[:2]}
+    answer["nanoseconds per row by key"] = {
+        kind: nanoseconds_per_row(sizes[1], kind) for kind in ("far apart", "texts", "categories")
+    }
     answer[f"batches of {BATCH_SIZE} contexts and 12 columns"] = measure_batches(512 if small else 20_000, 1 if small else 10)
     layouts = ("packed",) if small else ("padded", "packed")
     answer["bytes of scratch a row"] = {layout: scratch_bytes(layout, sizes[-1]) for layout in layouts}
@@ -108,7 +110,7 @@ def measure_loops(num_contexts: int, rounds: int) -> dict[str, Any]:
     }
 
 
-def nanoseconds_a_row(num_contexts: int, kind: str = "close together", compat: Any = "mostlyai") -> float:
+def nanoseconds_per_row(num_contexts: int, kind: str = "close together", compat: Any = "mostlyai") -> float:
     """CPU time of the best of some calls."""
     frame = events(num_contexts, kind)
     seconds = []
@@ -133,7 +135,7 @@ layout, num_contexts = sys.argv[1], int(sys.argv[2])
 frame = events(num_contexts).astype("int64")
 pad_sequences(frame[:1000], key="user", max_length=60, layout=layout)
 before = status("VmRSS")
-Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+Path("/proc/self/clear_refs").write_text("5")  # reset the peak
 found = pad_sequences(frame, key="user", max_length=60, layout=layout)
 parts = [*found.values(), found.lengths, found.contexts, *([found.cu_seqlens] if layout == "packed" else [])]
 result = sum(part.nbytes for part in parts)

@@ -29,7 +29,7 @@ def main() -> None:
         seconds = record.interleave(sides, rounds=rounds, clock=time.process_time)
         answer[name] = {
             "times faster": record.ratio(seconds["numpy"], seconds["digits"]),
-            "nanoseconds a row": round(1e9 * min(seconds["digits"]) / rows, 1),
+            "nanoseconds per row": round(1e9 * min(seconds["digits"]) / rows, 1),
             "equal": bool((np.argsort(values, kind="stable") == stable_order(values)).all()),
         }
     print(answer) if options.small else record.save("bench_sort", QUESTION, answer)

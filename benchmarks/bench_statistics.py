@@ -75,7 +75,7 @@ def columns(num_rows: int) -> dict[str, Any]:
     return {
         "money": np.round(rng.gamma(2, 150, num_rows), 2),
         "normals": rng.normal(size=num_rows),
-        "whole numbers": rng.integers(0, 100_000, num_rows),
+        "integers": rng.integers(0, 100_000, num_rows),
     }
 
 
@@ -89,7 +89,7 @@ def main() -> None:
     # All from 100 to 101 with 17 digits: no block can be left out, and none is placed by the short way.
     worst = {"the worst case": np.random.default_rng(0).uniform(100, 101, many)}
     every = {**columns(many), **worst}
-    answer[f"nanoseconds a value, {many:,} rows"] = {name: costs(values, rounds) for name, values in every.items()}
+    answer[f"nanoseconds per value, {many:,} rows"] = {name: costs(values, rounds) for name, values in every.items()}
     width, threads = (10, (2,)) if options.small else (50, (1, 2))
     answer[f"{width} columns x {many:,} rows"] = {f"{count} threads": wide(many, width, count, rounds) for count in threads}
     answer["a sketch"] = sketch(20 * many, EXACT >> 8 if options.small else EXACT)
@@ -169,7 +169,7 @@ def sketch(num_values: int, exact: int) -> dict[str, Any]:
         raise SystemExit(f"a quantile is {true} ranks off, which the sketch says are at most {column.rank_error}")
     return {
         "values": num_values,
-        "nanoseconds a value": float(f"{1e9 * cpu / num_values:.4g}"),
+        "nanoseconds per value": float(f"{1e9 * cpu / num_values:.4g}"),
         "stated rank error": column.rank_error,
         "true rank error": int(true),
         "stated share": float(f"{column.rank_error / num_values:.3g}"),

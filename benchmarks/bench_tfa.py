@@ -65,16 +65,16 @@ def by_command(folder: Path, ceiling: float, extra: tuple[str, ...]) -> dict[str
         "verify the bundle": ["verify", "bundle"],
         "verify the YAML (all checks, no training)": ["verify", "tfa.yaml"],
     }
-    told: dict[str, Any] = {}
+    reported: dict[str, Any] = {}
     answers = {
-        name: run([sys.executable, "-m", "stoker", *words, "--json"], folder, told, name) for name, words in commands.items()
+        name: run([sys.executable, "-m", "stoker", *words, "--json"], folder, reported, name) for name, words in commands.items()
     }
     score, proof = answers["train"]["score"], answers["verify the bundle"]
     to_the_proof = list(commands)[:3]
     return {
-        **told,
-        "wall seconds from CSV to proof": round(sum(told[name]["wall seconds"] for name in to_the_proof), 2),
-        "CPU seconds from CSV to proof": round(sum(told[name]["CPU seconds"] for name in to_the_proof), 2),
+        **reported,
+        "wall seconds from CSV to proof": round(sum(reported[name]["wall seconds"] for name in to_the_proof), 2),
+        "CPU seconds from CSV to proof": round(sum(reported[name]["CPU seconds"] for name in to_the_proof), 2),
         "epochs": answers["train"]["epoch"],
         "updates": answers["train"]["step"],
         "stopped": answers["train"]["stopped"],
@@ -87,7 +87,7 @@ def by_command(folder: Path, ceiling: float, extra: tuple[str, ...]) -> dict[str
     }
 
 
-def run(command: list[str], folder: Path, told: dict[str, Any], name: str) -> Any:
+def run(command: list[str], folder: Path, reported: dict[str, Any], name: str) -> Any:
     """One command to its end: what it says, and what it cost."""
     start = time.perf_counter()
     process = subprocess.Popen(
@@ -98,7 +98,7 @@ def run(command: list[str], folder: Path, told: dict[str, Any], name: str) -> An
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}")
-    told[name] = {
+    reported[name] = {
         "wall seconds": round(time.perf_counter() - start, 2),
         "CPU seconds": round(usage.ru_utime + usage.ru_stime, 2),
     }
@@ -153,7 +153,7 @@ def predictor(folder: Path) -> dict[str, Any]:
         start = time.process_time_ns()
         serving.push(bar)
         seconds.append((time.process_time_ns() - start) / 1e3)
-    return {"CPU microseconds a bar": record.spread(seconds)}
+    return {"CPU microseconds per bar": record.spread(seconds)}
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """How much CPU time does a TFA model need to come within 0.01 AUC of what can be known at all?
 
 Markets of 200,000 bars whose labels are drawn from a known logit (benchmarks/markets.py), so the ceiling is known: the AUC of that
-logit itself, on the same rows. Trained on the first 70 %, tested on 12,000 rows behind 85 %, with 400 rows between them that nobody
-uses. Times are process CPU time of training on one thread; looking at the test rows does not count.
+logit itself, on the same rows. Trained on the first 70 %, tested on 12,000 rows behind 85 %, with 400 rows between them that no one
+uses. Times are process CPU time of training on one thread; evaluating the test rows does not count.
 
     banded                 ours: one token a label, prices as ratios to the close
     authors' loop          their loop and model, with positions, at their batch and learning rate, on the raw features
@@ -40,7 +40,7 @@ WITHIN = 0.01
 LABELS, RUN = 480, 240
 BANDED_STEPS, WINDOWS_STEPS, WINDOWS_BATCH = 300, 500, 128
 PATIENCE = 15
-"""Their loop goes on for so many times what banded needs; one step takes as long as hundreds of ours."""
+"""Their loop runs for this multiple of the time banded needs; one step takes as long as hundreds of ours."""
 LENGTH = 48
 
 
@@ -217,7 +217,7 @@ class Placed(tfa_loop.Tfa):
 
 
 def authors(rows: Rows, seed: int, *, seconds: float) -> dict[str, Any]:
-    """Their loop, for as many steps as fit into so many seconds of CPU time."""
+    """Their loop, for as many steps as fit into a budget of CPU seconds."""
     given = rows.moments(None)
     mean, std = (torch.as_tensor(given[name], dtype=torch.float32) for name in ("mean", "std"))
     share = float(rows.y[: rows.train].mean())

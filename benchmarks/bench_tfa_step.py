@@ -1,4 +1,4 @@
-"""What does a training step of the TFA model cost on a CPU, as its authors write it, without what nobody reads, and banded?
+"""What does a training step of the TFA model cost on a CPU, as its authors write it, without unused outputs, and banded?
 
 One thread, process CPU time, in turns. `windows` and `runs` are the authors' model with the same gradients; `banded` is another
 one, with one token a label.
@@ -17,9 +17,7 @@ from benchmarks import record
 from benchmarks.before import tfa_loop
 from stoker.recipes.tfa.model import build_model
 
-QUESTION = (
-    "What does a training step of the TFA model cost on a CPU, as its authors write it, without what nobody reads, and banded?"
-)
+QUESTION = "What does a training step of the TFA model cost on a CPU, as its authors write it, without unused outputs, and banded?"
 LENGTH, FEATURES = 48, 55
 RUNS, RUN = 2, 240
 

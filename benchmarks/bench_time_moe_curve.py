@@ -1,4 +1,4 @@
-"""Does a training of Time-MoE go the same way with the recipe's model as with the authors', from the same weights and batches?
+"""Does a training run of Time-MoE go the same way with the recipe's model as with the authors', from the same weights and batches?
 
 On a CPU, in float32: 200 steps of the 50M shape with two of its twelve layers, on short rows, so that the authors' way has time for
 them. `gpu_time_moe --part curve` asks the same of all layers, in bfloat16 on a GPU.
@@ -19,7 +19,7 @@ QUESTION = "Do the losses of 200 steps of Time-MoE agree, the recipe's model aga
 
 
 def main() -> None:
-    """Both trainings, one after the other."""
+    """Both training runs, one after the other."""
     options = record.arguments(QUESTION)
     torch.set_num_threads(1)
     setting = Setting(options.small, "fp32")

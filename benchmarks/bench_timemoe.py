@@ -69,7 +69,7 @@ def measure(length: int, count: int, method: Any, rounds: int) -> dict[str, Any]
                 "one array and lengths": [s / one.num_samples for s in seconds["one array and lengths"]],
             }
             result[f"batch {batch_size}"] = {
-                "microseconds a sample before": round(1e6 * min(each["before"]), 1),
+                "microseconds per sample before": round(1e6 * min(each["before"]), 1),
                 "times faster, the same three tensors": record.ratio(each["before"], each["same three tensors"]),
                 "times faster, one array and lengths": record.ratio(each["before"], each["one array and lengths"]),
             }

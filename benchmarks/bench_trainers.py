@@ -1,11 +1,11 @@
 """What does a step of a trainer cost the host, over the plainest correct torch loop? Ours beside what users would pick instead.
 
 The cost of a step is the CPU time of the process for a long run less that for a short one, over the steps between: what comes
-before the first step (imports, measuring choices, hooks) is in both, and counts for nobody. All sides take turns in each round,
+before the first step (imports, measuring choices, hooks) is in both, and counts for no side. All sides take turns in each round,
 on one thread, over the same batches. Peers run as their users run them, without a progress bar and without saving.
 
 Ours can come out below the loop although it does more: it leaves out the ranges of the profiler that torch opens around each
-`zero_grad` and `step` (as long as nobody profiles or hooks them), and its guard takes less than those.
+`zero_grad` and `step` (as long as nothing profiles or hooks them), and its guard takes less than those.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ QUESTION = "How many times the CPU time of the plainest torch loop does a step o
 DECAY, CLIP, LOG_EVERY = 0.999, 1.0, 50
 Weights = list[torch.Tensor]
 Side = Callable[[int], Weights]
-"""Trains for so many steps, and gives the weights."""
+"""Train for a number of steps and return the weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,7 @@ class Transformer(nn.Module):
         self.last = nn.Linear(64, 1)
 
     def forward(self, x_btf: torch.Tensor) -> torch.Tensor:
-        """One number a sample."""
+        """One number per sample."""
         out: torch.Tensor = self.last(self.encoder(self.first(x_btf))[:, -1])
         return out
 
@@ -161,7 +161,7 @@ def run_plain_with_all(case: Case, batches: Callable[[int], Any], fused: bool, s
 
 
 def run_ours_with_all(case: Case, batches: Callable[[int], Any], fused: bool, steps: int) -> Weights:
-    """Our trainer with a folder, clipping and the average of the weights."""
+    """Our trainer with a folder, clipping and the EMA of the weights."""
     model = case.model()
     with tempfile.TemporaryDirectory() as folder:
         trainer = stoker.Trainer(
@@ -200,7 +200,7 @@ class Loaded:
         self._rows = case.rows
 
     def samples(self, steps: int) -> TensorDataset:
-        """The samples of so many batches."""
+        """The samples of a number of batches."""
         return TensorDataset(*(tensor[: steps * self._rows] for tensor in self._samples))
 
     def __call__(self, steps: int) -> DataLoader[Any]:
@@ -258,7 +258,7 @@ def measure(case: Case, batches: Listed | Loaded, rounds: int) -> dict[str, Any]
         costs[name] = [(long - short) / (case.long - case.short) for short, long in pairs]
     answer: dict[str, Any] = {
         "times": {title: record.ratio(costs[one], costs[other]) for title, (one, other) in PAIRS.items() if one in costs},
-        "microseconds a step": {name: record.spread([1e6 * cost for cost in found]) for name, found in costs.items()},
+        "microseconds per step": {name: record.spread([1e6 * cost for cost in found]) for name, found in costs.items()},
         "final weights equal, bit for bit": is_equal(sides, case.short),
     }
     return answer | ({"missing": missing} if missing else {})

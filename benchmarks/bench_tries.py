@@ -2,7 +2,7 @@
 
 Each program of `benchmarks.verdicts.table` is diagnosed as a user would do it, and each proposal with a prediction, or with a range
 of two ends, is tried in fresh processes with the same seed (with `--all`, each that can be). The error of a prediction is
-|predicted / tried - 1|. A proposal of which only a range is told, or nothing, counts as not predicted. `--parallel` runs programs
+|predicted / tried - 1|. A proposal of which only a range is given, or nothing, counts as not predicted. `--parallel` runs programs
 side by side, each on two cores of its own, those of a GPU one after the other on cores of theirs; `--only` runs some, and leaves
 what is known of the others. Programs come in the order of `FIRST`, those with most to predict first; `--minutes` may end it.
 """
@@ -44,7 +44,7 @@ FIRST = (
 )  # fmt: skip
 ASKED = {"median": 0.05, "p90": 0.10}
 CLEAR = 1.10
-"""A gain from which on a prediction is no mere "about the same"."""
+"""A gain from which on a prediction is more than "about the same"."""
 SAME_SPEED = 0.05
 """Of the logarithm of a ratio of steps."""
 Row = dict[str, Any]
@@ -57,18 +57,18 @@ def try_program(program: Program, *, pace: float, seconds: float, limit: float, 
     measured = measure_script(script, program.words, quiet=True, pace=pace)
     finding = conclude(measured)
     steps = [step for step in finding.next if step.name in FIXES and (everything or step.predicted_low is not None)]
-    told = [step for step in finding.next if step.name in FIXES and step not in steps]
+    reported = [step for step in finding.next if step.name in FIXES and step not in steps]
     took = time.monotonic() - begin
     finding = msgspec.structs.replace(finding, next=steps)
     finding = try_advice(finding, script, program.words, quiet=True, seconds=seconds, at_most=limit - took - 8)
     if keep is not None:
         keep.mkdir(parents=True, exist_ok=True)
         (keep / f"{program.name}.json").write_bytes(msgspec.json.encode(finding))
-    return {**row_of(program, finding, told), "seconds": round(time.monotonic() - begin, 1), "diagnosed": round(took, 1)}
+    return {**row_of(program, finding, reported), "seconds": round(time.monotonic() - begin, 1), "diagnosed": round(took, 1)}
 
 
-def row_of(program: Program, finding: Finding, told: Sequence[Advice] = ()) -> Row:
-    """What is kept of a finding; `told` was advised and not tried."""
+def row_of(program: Program, finding: Finding, reported: Sequence[Advice] = ()) -> Row:
+    """What is kept of a finding; `reported` was advised and not tried."""
     tried = [step for step in finding.next if step.tried is not None and step.tried.error is None]
     now = finding.measurements.loop.median if finding.measurements is not None else float("nan")
     return {
@@ -78,12 +78,12 @@ def row_of(program: Program, finding: Finding, told: Sequence[Advice] = ()) -> R
         "why_none": finding.why if finding.verdict == "none" else None,
         "spread": round(finding.spread, 3),
         "tries": [_try_of(step, now) for step in tried if step.predicted is not None],
-        "not_predicted": [_try_of(step, now) for step in tried if step.predicted is None] + [_told(step) for step in told],
+        "not_predicted": [_try_of(step, now) for step in tried if step.predicted is None] + [_not_tried(step) for step in reported],
         "could_not_be_tried": {one.name: one.tried.error for one in finding.next if one.tried is not None and one.tried.error},
     }
 
 
-def _told(step: Advice) -> Row:
+def _not_tried(step: Advice) -> Row:
     ends = (("predicted", step.predicted), ("predicted_low", step.predicted_low), ("predicted_high", step.predicted_high))
     return {"fix": step.name} | {name: round(value, 3) for name, value in ends if value is not None}
 
@@ -91,8 +91,8 @@ def _told(step: Advice) -> Row:
 def _try_of(step: Advice, step_seconds: float) -> Row:
     tried = step.tried
     if tried is None:
-        return _told(step)
-    row = _told(step) | {"tried": round(tried.speedup, 3), "low": round(tried.low, 3), "high": round(tried.high, 3)}
+        return _not_tried(step)
+    row = _not_tried(step) | {"tried": round(tried.speedup, 3), "low": round(tried.low, 3), "high": round(tried.high, 3)}
     if tried.step_seconds is not None:
         row |= {"step_ms": round(step_seconds * 1e3, 3), "step_ms_when_tried": round(tried.step_seconds * 1e3, 3)}
     row |= {"losses": tried.losses, "largest_difference": tried.largest_difference, "peak_bytes": tried.peak_bytes}
@@ -104,7 +104,7 @@ def _try_of(step: Advice, step_seconds: float) -> Row:
 
 
 def score(rows: list[Row]) -> dict[str, Any]:
-    """Errors of all predictions, by fix, and of those that are no mere "about the same"."""
+    """Errors of all predictions, by fix, and of those that are more than "about the same"."""
     tries = [one for row in rows for one in row.get("tries", [])]
     others = [one for row in rows for one in row.get("not_predicted", [])]
     by_fix = {name: [one["error"] for one in tries if one["fix"] == name] for name in sorted({one["fix"] for one in tries})}
@@ -180,13 +180,15 @@ def _asked() -> argparse.Namespace:
     parser.add_argument("--small", action="store_true", help="Two programs, no result file.")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="Programs whose names begin so; what is known of others stays.")
     parser.add_argument("--all", choices=("cpu", "cuda", "both"), help="Try what has no prediction, too, on this device.")
-    parser.add_argument("--pace", type=float, default=1.0, help="Length of the stretches of a diagnosis, as a share of the usual.")
-    parser.add_argument("--seconds", type=float, default=1.5, help="Length of the stretch of a try.")
+    parser.add_argument(
+        "--pace", type=float, default=1.0, help="Length of the measurement windows of a diagnosis, as a share of the usual."
+    )
+    parser.add_argument("--seconds", type=float, default=1.5, help="Length of the measurement window of a trial.")
     parser.add_argument("--limit", type=float, default=90.0, help="Seconds of a program, after which no try begins.")
     parser.add_argument("--minutes", type=float, default=600.0, help="After which no program begins.")
     parser.add_argument("--parallel", type=int, default=0, metavar="N", help="N programs at a time, each on two cores of its own.")
     parser.add_argument("--out", type=Path, metavar="FILE", help="Where the results go, instead of benchmarks/results.")
-    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="Keep findings: a file of JSON a program.")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="Keep findings: one JSON file per program.")
     parser.add_argument("--one", metavar="NAME", help=argparse.SUPPRESS)
     return parser.parse_args()
 

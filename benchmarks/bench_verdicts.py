@@ -6,7 +6,7 @@ noisy neighbours) must end without a verdict, all others with one. `--shares` me
 cause is. On a machine that others use, `--processor-time` gives the tool another clock, where a program's causes allow that.
 `--only` runs some programs and leaves what is known of the others; without a GPU, those that need one are left out, and so are
 those of a package that is not installed. `--parallel` runs programs side by side, each on two cores of its own. `--keep` keeps
-what was measured, of which `--replay` makes verdicts anew, without running anything. Programs of another hand (kind `other`)
+what was measured, of which `--replay` makes the verdicts again, without running anything. Held-out programs (kind `other`)
 were written without knowing the rule.
 """
 
@@ -64,18 +64,18 @@ def diagnose(program: Program, *, processor_time: bool = False, keep: Path | Non
             (Path(folder) / "data").symlink_to(data)
         command = [*_python(program), *OPTIONS, str(program.path), "--", *program.words]
         start = time.perf_counter()
-        out, told = _run(command, folder, variables)
+        out, reported = _run(command, folder, variables)
         seconds = time.perf_counter() - start
     row = {**_row(program), "seconds": round(seconds, 1), "clock": clock, "cores": cores}
     if not out.strip():
-        return row | {"verdict": "error", "second": None, "why": told.strip()[-300:]}
+        return row | {"verdict": "error", "second": None, "why": reported.strip()[-300:]}
     finding = json.loads(out)
     if keep is not None:
         keep.mkdir(parents=True, exist_ok=True)
         measured = finding["measurements"]
-        measured["losses"] = [loss for loss in measured["losses"] if loss is not None]  # those that are no numbers
+        measured["losses"] = [loss for loss in measured["losses"] if loss is not None]  # without the non-finite ones
         (keep / f"{program.name}.json").write_text(json.dumps(measured))
-    return row | _told(finding)
+    return row | _not_tried(finding)
 
 
 def _python(program: Program) -> list[str]:
@@ -105,7 +105,7 @@ def replay(program: Program, folder: Path) -> Row | None:
     if not path.exists():
         return None
     finding = conclude(msgspec.json.decode(path.read_bytes(), type=Measurements, strict=False))
-    return _row(program) | _told(finding.as_dict())
+    return _row(program) | _not_tried(finding.as_dict())
 
 
 def _row(program: Program) -> Row:
@@ -113,7 +113,7 @@ def _row(program: Program) -> Row:
     return row | {"put_in_second": program.second}
 
 
-def _told(finding: dict[str, Any]) -> Row:
+def _not_tried(finding: dict[str, Any]) -> Row:
     return {
         "verdict": finding["verdict"],
         "second": finding["second"],
@@ -128,7 +128,7 @@ def _told(finding: dict[str, Any]) -> Row:
 def waits(program: Program) -> bool:
     """Whether the cause is only to be seen by the wall's clock: workers, a crowd of threads, neighbours, a GPU."""
     crowded = program.neighbour or program.verdict == "oversubscribed" or "--workers" in program.words or program.processes > 1
-    crowded = crowded or program.folder == "others"  # whose arguments do not tell
+    crowded = crowded or program.folder == "others"  # whose arguments do not say
     return crowded or "--threads" in program.words or program.device != "cpu"
 
 
@@ -188,7 +188,7 @@ def _asked() -> argparse.Namespace:
     parser.add_argument("--processor-time", action="store_true", help="For a busy machine: the tool counts processor time.")
     parser.add_argument("--parallel", type=int, default=0, metavar="N", help="N programs at a time, each on two cores of its own.")
     parser.add_argument("--out", type=Path, metavar="FILE", help="Where the results go, instead of benchmarks/results.")
-    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="Keep what was measured: a file of JSON a program.")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="Keep what was measured: one JSON file per program.")
     parser.add_argument(
         "--replay", type=Path, metavar="FOLDER", help="Run nothing: verdicts of what was kept there; no result file."
     )

@@ -49,9 +49,9 @@ def compare(step: Callable[[], None], *, steps: int, rounds: int) -> dict[str, A
     extra = [(b - a) / steps * 1e6 for a, b in zip(seconds["plain"], seconds["watched"], strict=True)]
     return {
         "steps": steps,
-        "microseconds a step more": spread(extra),
+        "microseconds per step more": spread(extra),
         "watched over plain": ratio(seconds["watched"], seconds["plain"]),
-        "plain microseconds a step": spread([one / steps * 1e6 for one in seconds["plain"]]),
+        "plain microseconds per step": spread([one / steps * 1e6 for one in seconds["plain"]]),
         "all steps seen": all(one.steps == steps for one in seen),
     }
 
@@ -63,7 +63,7 @@ def main() -> None:
     answer = {
         "empty steps": compare(nothing, steps=2_000 if options.small else 50_000, rounds=rounds),
         "steps of a millisecond": compare(a_millisecond, steps=20 if options.small else 500, rounds=rounds),
-        "limits": "10 microseconds a step and 1 percent of steps of a millisecond; CPU time of the thread",
+        "limits": "10 microseconds per step and 1 percent of steps of a millisecond; CPU time of the thread",
     }
     if options.small:
         print(json.dumps({**answer, "seconds": (now_ns() - begin) / 1e9}))

@@ -28,12 +28,12 @@ def command() -> None:
 @click.option("--length", type=click.IntRange(min=16), metavar="N", help="Positions of a row (default: 2048 on a GPU, else 512).")
 @click.option("--batch-size", type=click.IntRange(min=1), metavar="N", help="Rows of a batch (default: 8 on a GPU, else 4).")
 @click.option("--rounds", type=click.IntRange(min=1), metavar="N", help="Times that both are measured in turn (default: 5).")
-@click.option("--out", type=PATH, metavar="FILE", help="Save a picture (.png or .svg), and all numbers beside it (.json).")
+@click.option("--out", type=PATH, metavar="FILE", help="Save a figure (.png or .svg), and all numbers beside it (.json).")
 @click.option("--json", "as_json", is_flag=True, help="Print the numbers as JSON, for programs.")
 def time_moe(
     size: str | None, length: int | None, batch_size: int | None, rounds: int | None, out: str | None, as_json: bool
 ) -> None:
-    """Time-MoE: samples, steps of the model, and whole training on short series.
+    """Time-MoE: samples, steps of the model, and whole training runs on short series.
 
     \b
     python -m benchmarks.compare time-moe
@@ -54,7 +54,7 @@ def time_moe(
     scratch = Path(f"{out}.data" if out is not None else "bench-time-moe.data")
     if scratch.exists():
         raise OptionError(f"{scratch} exists; the bench puts its data there for a while. Move it away.")
-    lines = list(bench.run(plan, scratch, _tell))
+    lines = list(bench.run(plan, scratch, _report))
     _show(lines, bench="time-moe", title="Time-MoE", plan=vars(plan), out=out, as_json=as_json)
 
 
@@ -65,7 +65,7 @@ def time_moe(
 @click.option(
     "--rounds", type=click.IntRange(min=1), default=5, show_default=True, metavar="N", help="Times that both are measured in turn."
 )
-@click.option("--out", type=PATH, metavar="FILE", help="Save a picture (.png or .svg), and all numbers beside it (.json).")
+@click.option("--out", type=PATH, metavar="FILE", help="Save a figure (.png or .svg), and all numbers beside it (.json).")
 @click.option("--json", "as_json", is_flag=True, help="Print the numbers as JSON, for programs.")
 def tfa(batch_size: int | None, rounds: int, out: str | None, as_json: bool) -> None:
     """TFA: labels a second of its authors' loop, of the same model in the recipe, and of the banded one.
@@ -83,11 +83,11 @@ def tfa(batch_size: int | None, rounds: int, out: str | None, as_json: bool) -> 
         check_plot(out)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     plan = {"batch": batch_size or (1024 if device == "cuda" else 256), "rounds": rounds, "device": device}
-    lines = list(bench.run(**plan, tell=_tell))  # type: ignore[arg-type]
+    lines = list(bench.run(**plan, report=_report))  # type: ignore[arg-type]
     _show(lines, bench="tfa", title="TFA", plan=plan, out=out, as_json=as_json)
 
 
-def _tell(text: str) -> None:
+def _report(text: str) -> None:
     click.echo(f"  {text} …", err=True)
 
 
@@ -99,10 +99,10 @@ def _show(lines: Sequence[Line], *, bench: str, title: str, plan: dict[str, Any]
 
     names = ("authors' way", "stoker")
     where = comparison.machine()
-    told = f"{plan['rounds']} rounds, one after the other; {where['gpu'] or 'one thread of a CPU'}, torch {where['torch']}"
+    reported = f"{plan['rounds']} rounds, one after the other; {where['gpu'] or 'one thread of a CPU'}, torch {where['torch']}"
     record = comparison.as_record(lines, bench=bench, plan=plan, **where)
     if out is not None:
-        save_figure(out, comparison.draw_bars(lines, title=f"{title}: the authors' way and stoker's", names=names, note=told))
+        save_figure(out, comparison.draw_bars(lines, title=f"{title}: the authors' way and stoker's", names=names, note=reported))
         _disk.write_file(Path(out).with_suffix(".json"), record.encode(), durable=False)
     if as_json:
         click.echo(record, nl=False)
@@ -113,7 +113,7 @@ def _show(lines: Sequence[Line], *, bench: str, title: str, plan: dict[str, Any]
     console.print(comparison.make_table(lines, title=f"{title}, before and after", names=names))
     for line in lines:
         console.print(f"{line.what}: {line.note}", soft_wrap=True, style="dim")
-    console.print(told, soft_wrap=True)
+    console.print(reported, soft_wrap=True)
     if out is not None:
         click.echo(f"written: {printable(out)}, {printable(str(Path(out).with_suffix('.json')))}")
 

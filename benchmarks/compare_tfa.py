@@ -26,7 +26,7 @@ GPU_RUNS, GPU_WINDOW, GPU_AUTHORS = 64, 50, 10
 """On a GPU: runs of a banded batch, steps of a window of ours, and steps of one call of theirs."""
 
 
-def run(*, batch: int, rounds: int, device: str, tell: Callable[[str], None]) -> Iterator[Line]:
+def run(*, batch: int, rounds: int, device: str, report: Callable[[str], None]) -> Iterator[Line]:
     """The lines one after the other."""
     threads = torch.get_num_threads()
     rng = np.random.default_rng(0)
@@ -56,7 +56,7 @@ def run(*, batch: int, rounds: int, device: str, tell: Callable[[str], None]) ->
         store = stoker.Store.from_arrays(lengths=[len(rows)], x=rows, y=labels)
         runs = 2 if device == "cpu" else GPU_RUNS
         for name, model, taken in (("their model", ours, batch), ("banded, one token a label", banded, runs)):
-            tell(name)
+            report(name)
             view = stoker.Windows(LENGTH if model is ours else RUN + model.reach - 1)
             order = stoker.Shuffle(0)
             if device == "cpu":

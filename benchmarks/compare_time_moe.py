@@ -2,7 +2,7 @@
 
 samples    their data set against ours, over their own binary folder: short series, and one long one
 step       their model against ours: the same weights, the same batch, forward, backward and update
-training   whole steps on short series, loader and model: targets a second
+training   whole steps on short series, loader and model: targets per second
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Plan:
 
     @property
     def gpu_steps(self) -> int:
-        """Of our training on a GPU: a window of steps a round."""
+        """Of our training on a GPU: a window of steps per round."""
         return windows_for(self.rounds) * GPU_WINDOW
 
     @property
@@ -73,23 +73,23 @@ class Plan:
         return SIZES[self.size]
 
 
-def run(plan: Plan, scratch: Path, tell: Callable[[str], None]) -> Iterator[Line]:
+def run(plan: Plan, scratch: Path, report: Callable[[str], None]) -> Iterator[Line]:
     """The lines one after the other; `scratch` is a folder for the data, which is removed again."""
     threads = torch.get_num_threads()
     try:
         if plan.device == "cpu":
             torch.set_num_threads(1)  # several would wait for each other wherever others work too
-        tell("making series")
+        report("making series")
         long = write_folder(scratch / "long", [walk(plan.long_points, seed=1)])
         short = write_folder(scratch / "short", short_series(plan))
         equal = write_folder(scratch / "segments", [walk(plan.length, seed=number) for number in range(512)])
-        tell("samples of their folder")
+        report("samples of their folder")
         yield samples(plan, equal, f"sample of a {plan.length:,}-point series")
-        tell("samples of a long series")
+        report("samples of a long series")
         yield samples(plan, long, f"sample of a {plan.long_points:,}-point series")
-        tell("steps of the model")
+        report("steps of the model")
         yield steps(plan, equal)
-        tell("training on short series")
+        report("training on short series")
         yield training(plan, short)
     finally:
         torch.set_num_threads(threads)
@@ -226,7 +226,7 @@ def _on_gpu(before: Callable[[], object], rounds: int) -> list[float]:
 
 
 def training(plan: Plan, folder: Path) -> Line:
-    """Targets a second of whole steps on short series: theirs one a row, ours packed."""
+    """Targets per second of whole steps on short series: theirs one per row, ours packed."""
     theirs, model = models(plan)
     dataset = TimeMoEWindowDataset(TimeMoEDataset(folder, "zero"), plan.length)
     order = iter(np.random.default_rng(0).permutation(len(dataset)).tolist() * 100)

@@ -61,7 +61,7 @@ def interleave(
 
 
 class Rates:
-    """A writer of a trainer that keeps steps a second, without the first windows, in which it compiles and captures."""
+    """A writer of a trainer that keeps steps per second, without the first windows, in which it compiles and captures."""
 
     UNCOUNTED = 2
 
@@ -83,7 +83,7 @@ class Rates:
 
 
 def windows_for(rounds: int) -> int:
-    """How many windows a training needs for as many that count."""
+    """How many windows a training run needs for as many that count."""
     return rounds + Rates.UNCOUNTED
 
 
@@ -109,7 +109,7 @@ def make_table(lines: Sequence[Line], *, title: str, names: tuple[str, str]) -> 
     return table
 
 
-def as_record(lines: Sequence[Line], **told: Any) -> str:
+def as_record(lines: Sequence[Line], **reported: Any) -> str:
     """All numbers for programs."""
     rows = [
         {
@@ -122,7 +122,7 @@ def as_record(lines: Sequence[Line], **told: Any) -> str:
         }
         for line in lines
     ]
-    return json.dumps({**told, "lines": rows}, indent=1) + "\n"
+    return json.dumps({**reported, "lines": rows}, indent=1) + "\n"
 
 
 def draw_bars(lines: Sequence[Line], *, title: str, names: tuple[str, str], note: str = "") -> Figure:
@@ -136,8 +136,8 @@ def draw_bars(lines: Sequence[Line], *, title: str, names: tuple[str, str], note
     for number, (name, colour) in enumerate(zip(names, (GREY, COLOUR), strict=True)):
         _draw_bar(figure, 20 + number * 160, 44, 12, 12, colour)
         write_text(figure, 38 + number * 160, 54, name)
-    told = f"longer bars are faster; {note}" if note else "longer bars are faster"
-    write_text(figure, WIDTH - 20, 54, told, ha="right", color="#666666", fontsize=8)
+    reported = f"longer bars are faster; {note}" if note else "longer bars are faster"
+    write_text(figure, WIDTH - 20, 54, reported, ha="right", color="#666666", fontsize=8)
     for number, line in enumerate(lines):
         _draw_line(figure, line, TOP + number * ROW)
     return figure

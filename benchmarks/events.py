@@ -27,14 +27,14 @@ QUANTILES = (0.5, 0.75, 0.9, 0.95, 0.99, 0.999)
 # Quantiles of pulses in an event.
 _SHARES = (0, 0.01, 0.05, 0.10, 0.25, 0.50, 0.75, 0.90, 0.95, 0.975, 0.99, 0.995, 0.9979, 0.999, 0.9999, 0.999985, 1)
 _PULSES = (12, 24, 31, 36, 47, 63, 89, 144, 221, 400, 1167, 2500, 10000, 18624, 68431, 100000, 178000)
-# How many sensors an event with so many pulses has.
+# How many sensors an event with a given number of pulses has.
 _SIZES = (12, 24, 36, 63, 89, 144, 221, 1167, 18624, 68431, 178000)
 _SENSORS = (12, 21, 30, 49, 65, 92, 120, 242, 872, 1600, 2561)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """How many events there are; `drift` is the share of events whose azimuth tells their file (1: sorted by file)."""
+    """How many events there are; `drift` is the share of events whose azimuth identifies their file (1: sorted by file)."""
 
     files: int = 66
     events_per_file: int = 1500

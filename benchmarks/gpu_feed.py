@@ -1,6 +1,6 @@
 """What does a batch cost on a GPU: gathered there, or gathered by the CPU and copied ahead of the step?
 
-Needs a GPU. The columns are random numbers; a step is a matrix product repeated for about so many milliseconds. Device times
+Needs a GPU. The columns are random numbers; a step is a matmul repeated for a given number of milliseconds. Device times
 are those of CUDA events; the copy that gathers are compared with reads and writes as many bytes within the device.
 """
 

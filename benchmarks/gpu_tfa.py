@@ -156,7 +156,7 @@ class Bench:
             self.trainers[name] = trainer, marks, self.feeds[kind]
 
     def authors(self) -> float:
-        """Seconds a step of the authors' loop; the first steps do not count."""
+        """Seconds per step of the authors' loop; the first steps do not count."""
         model = copy.deepcopy(self.first).to(DEVICE)
         torch.cuda.synchronize()
         begin = time.perf_counter()
@@ -168,7 +168,7 @@ class Bench:
         return seconds
 
     def ours(self, name: str) -> float:
-        """Seconds a step of one of our sides, from the end of the first epoch on."""
+        """Seconds per step of one of our sides, from the end of the first epoch on."""
         trainer, marks, feed = self.trainers[name]
         marks.ends.clear()
         trainer.fit(feed, epochs=EPOCHS)
@@ -185,7 +185,7 @@ class Bench:
             print("  " + ", ".join(f"{name} {1e3 * values[-1]:.3f} ms" for name, values in times.items()), flush=True)
         base = self.losses["authors' loop"]
         return {
-            "milliseconds a step": {name: record.spread([1e3 * one for one in values]) for name, values in times.items()},
+            "milliseconds per step": {name: record.spread([1e3 * one for one in values]) for name, values in times.items()},
             "faster than the authors' loop": {name: record.ratio(times["authors' loop"], times[name]) for name in self.trainers},
             f"losses of {STEPS} steps differ from the authors' by at most (relative)": {
                 name: float(f"{max(abs(a - b) / abs(b) for a, b in zip(self.losses[name], base, strict=False)):.3g}")

@@ -3,12 +3,12 @@
 Needs a GPU (without one, `--small` runs all parts with a tiny model, to see that they run). Data lies on the device, so that
 nothing but the model is measured; the recipe's steps are those of the trainer, the feed included. Parts can be chosen by `--part`:
 
-    step        milliseconds a step, memory, useful points a second, share of the peak: both ways, 8 x 2048 and 32 x 2048
+    step        milliseconds per step, memory, useful points per second, share of the peak: both ways, 8 x 2048 and 32 x 2048
     curve       losses of 200 steps from the same weights on the same batches
     profile     kernels of a step of the recipe, by time
-    recipe      milliseconds a step of the recipe alone, 8 x 2048
+    recipe      milliseconds per step of the recipe alone, 8 x 2048
     attention   one attention, forward and backward, by each kernel that torch has, and by ours with each choice of blocks
-    experts     the grouped products, by torch's own kernel and by ours with each choice of tiles
+    experts     the grouped matmuls, by torch's own kernel and by ours with each choice of tiles
     whole       a step with the model compiled as a whole instead of layer by layer
 """
 

@@ -35,7 +35,7 @@ def main() -> None:
     for name, measure in (
         ("small transformer (d=64, 2 layers, 64 x 48)", small),
         ("TFA (B=1024, T=48, d=128, 3 layers)", tfa),
-        ("waits of the host a step", waits),
+        ("waits of the host per step", waits),
         ("saving every 100 steps", saving),
     ):
         begin = time.perf_counter()
@@ -84,7 +84,7 @@ def feed_of(x: Any, y: Any, *, length: int, batch: int) -> stoker.Feed:
 
 
 def steps_of(trainer: stoker.Trainer, feed: stoker.Feed, epochs: int) -> float:
-    """Seconds a step: what so many epochs take longer than one, so that the capture of a graph does not count."""
+    """Seconds per step: how much longer several epochs take than one, so that the capture of a graph does not count."""
     seconds = []
     for number in (1, epochs):
         torch.cuda.synchronize()
@@ -155,7 +155,7 @@ def small(is_small: bool) -> dict[str, Any]:
     )
     result = trainer.fit(feed, epochs=epochs)
     return {
-        "milliseconds a step": {name: record.spread([1e3 * one for one in values]) for name, values in times.items()},
+        "milliseconds per step": {name: record.spread([1e3 * one for one in values]) for name, values in times.items()},
         "graph faster than eager": record.spread([a / b for a, b in zip(times["eager"], times["graph"], strict=True)]),
         "graph faster than the plain loop": record.spread(
             [a / b for a, b in zip(times["plain loop"], times["graph"], strict=True)]
@@ -212,7 +212,7 @@ def tfa(is_small: bool) -> dict[str, Any]:
             times[name].append(steps_of(trainer, feed, 3))
     base = losses["authors' loop"]
     return {
-        "milliseconds a step": {name: record.spread([1e3 * one for one in values]) for name, values in times.items()},
+        "milliseconds per step": {name: record.spread([1e3 * one for one in values]) for name, values in times.items()},
         "faster than the authors' loop": {
             name: record.spread([a / b for a, b in zip(times["authors' loop"], times[name], strict=True)]) for name in setups
         },
@@ -286,7 +286,7 @@ def saving(is_small: bool) -> dict[str, Any]:
                 torch.cuda.synchronize()
                 times[name].append((time.perf_counter() - begin) / 5 / len(feed))
     return {
-        "milliseconds a step": {name: record.spread([1e3 * one for one in values]) for name, values in times.items()},
+        "milliseconds per step": {name: record.spread([1e3 * one for one in values]) for name, values in times.items()},
         "slower with saving": record.spread([a / b - 1 for a, b in zip(times["with"], times["without"], strict=True)]),
     }
 

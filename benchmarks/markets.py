@@ -1,4 +1,4 @@
-"""Markets with a known signal: random-walk bars, and the logit that nobody can do better than.
+"""Markets with a known signal: random-walk bars, and the logit that no model can beat.
 
     lag     r[t] + r[t-12] + r[t-40]                    what matters is when
     agg     1.2 r[t] + 1.2 mean |r| over 40 bars        what matters is how much, in any order

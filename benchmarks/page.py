@@ -73,7 +73,7 @@ class Row(NamedTuple):
 
 
 def packing(kind: str) -> Callable[[Record], str]:
-    tables = {"bars": "bars, one series a symbol, times checked", "noise": "noise", "events": "events, one series an event"}
+    tables = {"bars": "bars, one series per symbol, times checked", "noise": "noise", "events": "events, one series per event"}
     return lambda r: ", ".join(
         f"{name} {r.spread('pack speed over read speed', f'{kind}: {entry}', 'ratio', digits=2)}" for name, entry in tables.items()
     )
@@ -236,8 +236,8 @@ TABLES: dict[str, list[Row]] = {
             "Cost of one index of 132 million shuffled samples",
             "bench_order",
             lambda r: (
-                f"`Shuffle` {r.spread('nanoseconds an index', 'Shuffle in chunks of 256')} ns, `BlockShuffle` "
-                f"{r.spread('nanoseconds an index', 'BlockShuffle in chunks of 256')} ns; first batch after "
+                f"`Shuffle` {r.spread('nanoseconds per index', 'Shuffle in chunks of 256')} ns, `BlockShuffle` "
+                f"{r.spread('nanoseconds per index', 'BlockShuffle in chunks of 256')} ns; first batch after "
                 f"{short(r.get('first batch', 'sequences, Shuffle', 'seconds'), 2)} s (sequences)"
             ),
         ),
@@ -326,7 +326,7 @@ TABLES: dict[str, list[Row]] = {
         Row(
             "Cost of `stoker.diagnose.watch` per step of 1 ms",
             "bench_watch",
-            lambda r: f"{r.spread('steps of a millisecond', 'microseconds a step more', digits=2)} µs",
+            lambda r: f"{r.spread('steps of a millisecond', 'microseconds per step more', digits=2)} µs",
         ),
     ],
     "Recipes": [

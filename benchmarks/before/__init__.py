@@ -1,1 +1,1 @@
-"""The slow ways that users have today, written anew and fairly: warmed up, as their authors run them."""
+"""The slow ways that users have today, rewritten and fairly: warmed up, as their authors run them."""

@@ -1,6 +1,6 @@
 """How mostlyai-engine splits numbers into digits today: each value is printed, and the texts are cut into columns.
 
-Written anew after `split_sub_columns_digit` of release 2.5.0, with the same steps of pandas and the same result; only what it does
+Rewritten after `split_sub_columns_digit` of release 2.5.0, with the same steps of pandas and the same result; only what it does
 for columns without any value is left out of the comparison (it forgets the index there). `arithmetic_digits` is the repair that
 is in circulation: fast to write, and wrong.
 """

@@ -1,6 +1,6 @@
 """How mostlyai-engine analyses a column today: pandas throughout, each number printed twice, each statistic a pass of its own.
 
-Written anew after `analyze_numeric`, `analyze_categorical` and `analyze_datetime` of release 2.7.3 (2.5.0 differs in that digits
+Rewritten after `analyze_numeric`, `analyze_categorical` and `analyze_datetime` of release 2.7.3 (2.5.0 differs in that digits
 end at E-8), with the same steps of pandas and the same results. Unless keys are given, each row is its own subject, as it is
 for target tables.
 """

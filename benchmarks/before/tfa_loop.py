@@ -1,6 +1,6 @@
 """The way the TFA trainer trains today: windows cut in Python, a pageable copy, float32, and a loss that is read after each step.
 
-Written anew after its authors' trainer, for `stoker bench tfa` and the benchmarks to compare with. The model is the trainer's own:
+Rewritten after its authors' trainer, for `stoker bench tfa` and the benchmarks to compare with. The model is the trainer's own:
 a linear layer, an encoder without positions, and the last row's logit.
 """
 
@@ -68,7 +68,7 @@ class Tfa(nn.Module):
 def train(
     model: nn.Module, x: Array, y: Array, *, pos_weight: float, batch: int, length: int, num_steps: int, device: str
 ) -> list[float]:
-    """So many steps of the trainer's loop; returns the loss of each, as the loop reads it."""
+    """A number of steps of the trainer's loop; returns the loss of each, as the loop reads it."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.01, foreach=True)
     criterion = nn.BCEWithLogitsLoss(pos_weight=torch.tensor([pos_weight], device=device))
     windows = SeqWindows(x, y, length=length, start=length - 1, end=len(x) - 1, batch=batch)

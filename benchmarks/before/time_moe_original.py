@@ -1,4 +1,4 @@
-"""Time-MoE as its authors train it, written anew: eager attention with all scores, experts one after the other, labels unfolded.
+"""Time-MoE as its authors train it, rewritten: eager attention with all scores, experts one after the other, labels unfolded.
 
 Kept from the original as they are: scores of all heads and positions are held and their softmax is taken in float32; each expert
 looks for its positions by `torch.where`, for which the host waits, and adds what it made by `index_add_`; the four heads are four
@@ -70,7 +70,7 @@ class Attention(nn.Module):
         self.register_buffer("sin", torch.cat((angles, angles), -1).sin(), persistent=False)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """Each position looks at those before it."""
+        """Each position attends to those before it."""
         rows, length, hidden = x.shape
         q, k, v = (
             project(x).view(rows, length, self.heads, self.width).transpose(1, 2)

@@ -59,7 +59,7 @@ class BinaryDataset:
         return int(self._scales[index]["length"])
 
     def _places(self, offset: int, length: int) -> list[tuple[str, int, int]]:
-        """File, first element in it and number of elements, for each file that holds a part; every file is looked at."""
+        """File, first element in it and number of elements, for each file that holds a part; every file is inspected."""
         places = []
         end = offset + length
         for name, start, stop in self._files:

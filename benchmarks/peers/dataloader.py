@@ -51,7 +51,7 @@ def prepare(folder: Path, workload: Workload) -> None:
 
 
 def first(batch: Any) -> torch.Tensor:
-    """The x of a batch of x and y; the labels are made, and not looked at."""
+    """The x of a batch of x and y; the labels are made, and not used."""
     x: torch.Tensor = batch[0] if isinstance(batch, list | tuple) else batch
     return x
 

@@ -32,7 +32,7 @@ from benchmarks.peers.workload import SEED, WORKLOADS, Case, Epoch, Workload
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """`least` and `most`: seconds a timed stretch takes; fast loaders go on for several epochs, slow ones stop early."""
+    """`least` and `most`: seconds a timed window takes; fast loaders run for several epochs, slow ones stop early."""
 
     rounds: int
     least: float
@@ -141,7 +141,7 @@ def ideal_gather(folder: Path, workload: Workload) -> Epoch:
 
 def timed(epoch: Epoch, first: int, limits: Limits) -> Rate:
     """Whole epochs from the making of the iterator to its end, until `least` seconds went by; `most` breaks one off."""
-    gc.collect()  # so that nobody pays for the garbage of another
+    gc.collect()  # so that no loader pays for the garbage of another
     samples, number = 0, first
     cpu, wall = cpu_seconds(), time.perf_counter()
     while (elapsed := time.perf_counter() - wall) < limits.least:

@@ -42,4 +42,6 @@ def _open(folder: Path, workload: Workload, workers: int) -> Epoch:
     return epoch
 
 
-CASES = (Case(name="training step of a model, 1 series", workload="windows", open=_open, remark="drawn anew each step: no epochs"),)
+CASES = (
+    Case(name="training step of a model, 1 series", workload="windows", open=_open, remark="drawn again at each step: no epochs"),
+)

@@ -88,7 +88,7 @@ def lightning(*, logs: bool) -> Callable[[nn.Module, MakeOptimizer, Iterable[Any
 
 
 def fabric() -> Callable[[nn.Module, MakeOptimizer, Iterable[Any]], Weights]:
-    """Fabric: one's own loop."""
+    """Fabric: the user's own loop."""
     from lightning_fabric import Fabric
 
     def run(model: nn.Module, make_optimizer: MakeOptimizer, batches: Iterable[Any]) -> Weights:
@@ -108,7 +108,7 @@ def fabric() -> Callable[[nn.Module, MakeOptimizer, Iterable[Any]], Weights]:
 
 
 def accelerate() -> Callable[[nn.Module, MakeOptimizer, Iterable[Any]], Weights]:
-    """Accelerate: one's own loop."""
+    """Accelerate: the user's own loop."""
     from accelerate import Accelerator
 
     def run(model: nn.Module, make_optimizer: MakeOptimizer, batches: Iterable[Any]) -> Weights:

@@ -60,7 +60,7 @@ def segments(small: bool) -> Workload:
 
 
 def windows(small: bool) -> Workload:
-    """Windows of 48 rows of 55 features, one a row."""
+    """Windows of 48 rows of 55 features, one per row."""
     return Workload(name="windows", rows=4_000 if small else 200_000, width=55, batch_size=64 if small else 1024, length=48)
 
 
@@ -84,5 +84,5 @@ class Case:
 
 
 def every_epoch(batches: Callable[[], Iterator[torch.Tensor]]) -> Epoch:
-    """A loader that goes on by itself from epoch to epoch."""
+    """A loader that continues by itself from epoch to epoch."""
     return lambda epoch: batches()

@@ -1,6 +1,6 @@
 """Curves: losses of both ways from the same weights on the same batches.
 
-A choice between experts flips by the last bit, and then trainings part. How far they part without anybody's fault, the authors'
+A choice between experts flips by the last bit, and then training runs diverge. How far they part without anybody's fault, the authors'
 model says against itself: in another precision, or with the last bits of its weights changed.
 """
 

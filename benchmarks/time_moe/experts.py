@@ -1,4 +1,4 @@
-"""Experts: the grouped products, by torch's own kernel and by ours with each choice of tiles."""
+"""Experts: the grouped matmuls, by torch's own kernel and by ours with each choice of tiles."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def experts(setting: Setting) -> dict[str, Any]:
     found: dict[str, Any] = {}
     size, positions = setting.size, setting.batch * setting.length
     liking = torch.randn(positions, size.experts, device=DEVICE) + torch.linspace(0, 3, size.experts, device=DEVICE)
-    chosen = liking.topk(size.top_k).indices  # uneven, as it is early in a training
+    chosen = liking.topk(size.top_k).indices  # uneven, as it is early in a training run
     routing = route(chosen, size.experts)
     print("choices of each expert", routing.counts.tolist(), "sort by expert, ms", timed(lambda: route(chosen, size.experts)))
     ends, rows = routing.ends, len(routing.choice)

@@ -25,7 +25,7 @@ class Setting:
         self.steps = 10 if is_small else 24
         self.curve_steps = 20 if is_small else 200
         self.curve_batch = 2
-        """Few rows, so that the authors' way, whose host waits 96 times a step, has time for 200 steps."""
+        """Few rows, so that the authors' way, whose host waits 96 times per step, has time for 200 steps."""
         self.precision = precision
         self.use_size(self.size)
 

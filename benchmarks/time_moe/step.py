@@ -1,4 +1,4 @@
-"""Steps: milliseconds, memory, useful points a second, share of the peak, of both ways and of the recipe alone."""
+"""Steps: milliseconds, memory, useful points per second, share of the peak, of both ways and of the recipe alone."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from benchmarks.time_moe.setting import ON_GPU, PRECISIONS, Setting, synchronize
 from benchmarks.time_moe.ways import original_steps, trainer_of
 
 PEAK = 790e12
-"""Operations a second of a large bfloat16 product, measured on this GPU."""
+"""Operations per second of a large bfloat16 product, measured on this GPU."""
 
 
 def step(setting: Setting) -> dict[str, Any]:
-    """Milliseconds a step of both ways."""
+    """Milliseconds per step of both ways."""
     found: dict[str, Any] = {}
     for batch in (setting.batch, 4 * setting.batch):
         steps = setting.steps if batch == setting.batch else max(4, setting.steps // 4)
@@ -92,7 +92,7 @@ def original_step(setting: Setting, feed: stoker.Feed, precision: str, batch: in
 def numbers(setting: Setting, seconds: float, batch: int, **others: Any) -> dict[str, Any]:
     """A line of the table."""
     return {
-        "ms a step": round(1e3 * seconds, 3),
+        "ms per step": round(1e3 * seconds, 3),
         "it/s": round(1 / seconds, 2),
         "useful points/s": round(batch * setting.length / seconds),
         "share of the peak": round(setting.size.flops(batch, setting.length) / seconds / PEAK, 4),

@@ -28,7 +28,7 @@ def timed(run: Callable[[], Any], repeats: int = 20) -> float:
 
 
 def compare(title: str, variants: dict[str, Callable[[], Any]], *, threads: int = 8) -> dict[str, float]:
-    """Milliseconds of each variant; what cannot run is told. Kernels are compiled side by side."""
+    """Milliseconds of each variant; what cannot run is reported. Kernels are compiled side by side."""
 
     def attempt(run: Callable[[], Any]) -> str | None:
         try:

@@ -42,7 +42,7 @@ def trainer_of(
 
 
 def original_steps(model: OriginalTimeMoe, batches: Iterator[dict[str, Tensor]], *, precision: str) -> Iterator[Tensor]:
-    """The authors' loop: eager, foreach AdamW, the loss read by whoever wants it."""
+    """The authors' loop: eager, foreach AdamW, the loss read by the caller."""
     optimizer = torch.optim.AdamW(model.parameters(), **RECIPE)
     for batch in batches:
         x, y = batch["x"][:, :-1], batch["x"][:, 1:]

@@ -1,4 +1,4 @@
 """Programs with a known cause, put there on purpose: `table` lists them, `programs/` has the scripts, `measure` proves causes.
 
-`others/` has scripts of another hand.
+`others/` has held-out scripts.
 """

@@ -30,7 +30,7 @@ class Lane:
 
 
 def make_lanes(number: int, cores: Sequence[int], *, gpu: bool) -> list[Lane]:
-    """So many lanes for programs of the CPU, and one for those of the GPU from what is left. 0: all in one, as it is."""
+    """A number of lanes for programs of the CPU, and one for those of the GPU from what is left. 0: all in one, as it is."""
     if number == 0:
         return [Lane(cores=frozenset(cores), devices=frozenset(("cpu", "cuda")))]
     wanted = CORES_A_LANE * (number + gpu)
@@ -50,8 +50,8 @@ def usable_cores() -> list[int]:
 
 def _siblings(core: int) -> list[int]:
     with suppress(OSError, ValueError):
-        told = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list").read_text().strip()
-        return [int(part.split("-")[0]) for part in told.split(",")]
+        reported = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list").read_text().strip()
+        return [int(part.split("-")[0]) for part in reported.split(",")]
     return [core]
 
 
@@ -71,7 +71,7 @@ def side_by_side(lanes: Sequence[Lane], programs: Sequence[Program], run: Run) -
                     while not stop.is_set():
                         program = waiting[device].get_nowait()
                         ready.put((program, run(program)))
-        except BaseException as error:  # told where it can be seen
+        except BaseException as error:  # reported where it can be seen
             ready.put(error)
         finally:
             ready.put(None)

@@ -1,4 +1,4 @@
-"""Noisy neighbours: processes that burn the processor in bursts, for as long as a program is looked at."""
+"""Noisy neighbours: processes that burn the processor in bursts, for as long as a program is measured."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from benchmarks.before import tfa_loop as before
 def test_their_loop_and_ours_are_compared_by_labels() -> None:
     threads = torch.get_num_threads()
     told: list[str] = []
-    lines = list(bench.run(batch=8, rounds=1, device="cpu", tell=told.append))
+    lines = list(bench.run(batch=8, rounds=1, device="cpu", report=told.append))
     assert [line.what for line in lines] == told == ["their model", "banded, one token a label"]
     assert all(line.is_rate and line.before[0] > 0 and line.after[0] > 0 for line in lines)
     assert float(lines[0].note.split()[-1]) < 1e-5

@@ -85,7 +85,7 @@ class Items:
 
 
 class Finite:
-    """Stops as soon as the output of a layer, or a gradient, is no number."""
+    """Stops as soon as the output of a layer, or a gradient, is NaN or Inf."""
 
     def __init__(self, detail):
         self.watches = False

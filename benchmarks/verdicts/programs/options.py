@@ -1,4 +1,4 @@
-"""The options of this project's trainings."""
+"""The options of this project's training runs."""
 
 import argparse
 

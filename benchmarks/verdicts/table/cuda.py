@@ -1,4 +1,4 @@
-"""Programs of a GPU, each held back by one cause; one list a cause."""
+"""Programs of a GPU, each with one bottleneck; one list per cause."""
 
 from __future__ import annotations
 

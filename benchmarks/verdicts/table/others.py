@@ -1,4 +1,4 @@
-"""Programs of another hand: scripts in users' own styles, written without knowing the rule or the other programs.
+"""Held-out programs: scripts in users' own styles, written without knowing the rule or the other programs.
 
 Their causes were put in as well, but there is no argument that takes one away. They read what `others/make_data.py` writes.
 """

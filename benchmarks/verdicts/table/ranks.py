@@ -1,4 +1,4 @@
-"""Programs of two processes that train together, each held back by one cause; one list a cause."""
+"""Programs of two processes that train together, each with one bottleneck; one list per cause."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ STORIES = [
         clean="--heads 1 --length 128",
         verdict="memory",
         kind="story",
-        claim="opening the file for each sample holds the training back",
+        claim="opening the file for each sample is the bottleneck",
     ),
     Program(
         name="story-series-whole",
@@ -48,6 +48,6 @@ STORIES = [
         clean="--baked",
         verdict="data",
         kind="story",
-        claim="opening the file for each sample holds the training back",
+        claim="opening the file for each sample is the bottleneck",
     ),
 ]
