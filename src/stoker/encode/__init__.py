@@ -16,6 +16,7 @@ _LAZY = {
     "PaddedSequences": "stoker.encode.sequences.pad:PaddedSequences",
     "Statistics": "stoker.encode.statistics.result:Statistics",
     "analyze": "stoker.encode.statistics.analyze:analyze",
+    "calendar": "stoker.encode.calendar_features:calendar",
     "features": "stoker.encode.indicators.engine:features",
     "join_digits": "stoker.encode.digits:join_digits",
     "pack_sequences": "stoker.encode.sequences.store:pack_sequences",
@@ -25,6 +26,7 @@ _LAZY = {
 }
 
 if TYPE_CHECKING:
+    from stoker.encode.calendar_features import calendar as calendar
     from stoker.encode.digits import Digits as Digits
     from stoker.encode.digits import join_digits as join_digits
     from stoker.encode.digits import profile_digits as profile_digits
