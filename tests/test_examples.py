@@ -15,7 +15,9 @@ import torch
 
 import stoker
 
-PACKAGES = tuple(f"stoker{name}" for name in ("", ".diagnose", ".encode", ".experiment", ".split", ".testing", ".train"))
+PACKAGES = tuple(
+    f"stoker{name}" for name in ("", ".augment", ".diagnose", ".encode", ".experiment", ".split", ".testing", ".train")
+)
 """Packages, and modules, that show in their names what is public."""
 OTHERS = ("stoker.recipes.tfa", "stoker.recipes.time_moe", "stoker.store")
 """Recipes are documented as a whole, in docs/recipes, and `stoker.store` is for code that writes stores: a summary is enough."""

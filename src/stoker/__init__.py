@@ -58,9 +58,10 @@ _LAZY = {
     "verify": "stoker.store.inspect:verify",
 }
 
-_MODULES = ("diagnose", "encode", "errors", "experiment", "recipes", "split", "testing", "train")
+_MODULES = ("augment", "diagnose", "encode", "errors", "experiment", "recipes", "split", "testing", "train")
 
 if TYPE_CHECKING:
+    from stoker import augment as augment
     from stoker import diagnose as diagnose
     from stoker import encode as encode
     from stoker import errors as errors
