@@ -1,0 +1,101 @@
+"""Mixtures: equal to a sorted list of due times, exactly once per store and epoch, for any cut into ranges."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stoker.errors import OptionError
+from stoker.sampling.mixture import MixturePlan
+from stoker.sampling.orders import SequentialPlan, ShufflePlan
+
+SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=5)
+
+
+def slow(plans: list[ShufflePlan], sizes: list[int], weights: list[float] | None, epochs: int) -> list[list[int]]:
+    """All samples with the time at which they are due, sorted; epochs cut from one store's samples after the other."""
+    total = sum(sizes)
+    shares = np.asarray(weights, dtype=np.float64) / np.sum(weights) if weights else np.asarray(sizes, dtype=np.float64)
+    due = sorted(((k + 0.5) * (1.0 / share), s) for s, share in enumerate(shares) for k in range(total + 1))[:total]
+    bases = np.cumsum([0, *sizes])
+    read = [0] * len(sizes)
+    result = []
+    for _ in range(epochs):
+        numbers = []
+        for _, s in due:
+            epoch, place = divmod(read[s], sizes[s])
+            numbers.append(int(bases[s] + plans[s].numbers(epoch, place, place + 1)[0]))
+            read[s] += 1
+        result.append(numbers)
+    return result
+
+
+def plans_of(sizes: list[int]) -> list[ShufflePlan]:
+    return [ShufflePlan(size, seed) for seed, size in enumerate(sizes)]
+
+
+@given(SIZES, st.data())
+def test_a_mixture_is_the_sorted_list_of_due_times(sizes: list[int], data: st.DataObject) -> None:
+    weights = data.draw(st.none() | st.lists(st.floats(0.01, 100), min_size=len(sizes), max_size=len(sizes)))
+    plan = MixturePlan(plans_of(sizes), sizes, weights)
+    expected = slow(plans_of(sizes), sizes, weights, epochs=3)
+    for epoch in range(3):
+        cuts = sorted({0, plan.num_positions, *data.draw(st.lists(st.integers(0, plan.num_positions), max_size=4))})
+        found = np.concatenate([plan.numbers(epoch, start, stop) for start, stop in pairwise(cuts)])
+        assert found.tolist() == expected[epoch]
+
+
+@given(SIZES)
+def test_without_weights_each_store_is_read_once_per_epoch(sizes: list[int]) -> None:
+    plan = MixturePlan(plans_of(sizes), sizes)
+    for epoch in range(2):
+        assert sorted(plan.numbers(epoch, 0, plan.num_positions).tolist()) == list(range(sum(sizes)))
+
+
+@given(SIZES, st.data())
+def test_each_store_gives_all_samples_before_it_repeats_one(sizes: list[int], data: st.DataObject) -> None:
+    weights = data.draw(st.lists(st.floats(0.1, 10), min_size=len(sizes), max_size=len(sizes)))
+    plan = MixturePlan(plans_of(sizes), sizes, weights)
+    read = np.concatenate([plan.numbers(epoch, 0, plan.num_positions) for epoch in range(4)])
+    first = 0
+    for size in sizes:
+        own = read[(read >= first) & (read < first + size)] - first
+        for begin in range(0, len(own), size):
+            part = own[begin : begin + size]
+            assert len(set(part.tolist())) == len(part)
+        first += size
+
+
+def test_every_part_of_an_epoch_has_each_stores_share() -> None:
+    plan = MixturePlan([SequentialPlan(1000)] * 3, [1000] * 3, [5, 3, 2])
+    stores = plan.numbers(0, 0, 3000) // 1000
+    counts = np.cumsum(stores[:, None] == np.arange(3), axis=0)
+    expected = np.arange(1, 3001)[:, None] * np.array([0.5, 0.3, 0.2])
+    assert np.abs(counts - expected).max() <= 1.5
+
+
+def test_positions_of_a_long_epoch_are_found_at_once() -> None:
+    sizes = [2**40, 2**33 + 1, 77]
+    plan = MixturePlan([SequentialPlan(size) for size in sizes], sizes)
+    middle = plan.num_positions // 3
+    one_by_one = np.concatenate([plan.numbers(0, middle + i, middle + i + 1) for i in range(100)])
+    assert plan.numbers(0, middle, middle + 100).tolist() == one_by_one.tolist()
+
+
+def test_negative_control_a_store_that_begins_again_early_repeats_samples() -> None:
+    class Restless(SequentialPlan):
+        def numbers(self, epoch: int, start: int, stop: int) -> np.ndarray:
+            return super().numbers(epoch, start, stop) % 3
+
+    plan = MixturePlan([Restless(5), SequentialPlan(4)], [5, 4])
+    assert sorted(plan.numbers(0, 0, 9).tolist()) != list(range(9))
+
+
+@pytest.mark.parametrize("weights", [[1.0], [1.0, 0.0], [1.0, -2.0], [1.0, float("nan")], [1.0, float("inf")], [1.0, 1e-300]])
+def test_weights_that_are_invalid_are_refused(weights: list[float]) -> None:
+    with pytest.raises(OptionError, match=r"weights is .*expected 2 positive numbers"):
+        MixturePlan([SequentialPlan(2)] * 2, [2, 2], weights)
