@@ -52,7 +52,7 @@ class MixturePlan:
     def _seek(self, position: int) -> Array:
         """How many samples of each store come before a position: those due before some time, corrected one by one."""
         time = position / (1.0 / self._periods).sum()
-        counts = np.maximum(np.floor(time / self._periods - 0.5).astype(np.int64), 0)
+        counts: Array = np.maximum(np.floor(time / self._periods - 0.5).astype(np.int64), 0)
         _correct(self._periods, counts, position)
         return counts
 
@@ -64,7 +64,8 @@ def check_weights(weights: Sequence[float] | None, sizes: Sequence[int]) -> Arra
     found = np.asarray(weights, dtype=np.float64)
     if found.shape != (len(sizes),) or not (np.isfinite(found) & (found > 0)).all() or found.max() / found.min() > 2**40:
         raise OptionError(f"weights is {list(weights)!r}; expected {len(sizes)} positive numbers, one per store.")
-    return found / found.sum()
+    shares: Array = found / found.sum()
+    return shares
 
 
 def _consecutive(plan: Plan, start: int, stop: int) -> Array:
