@@ -239,8 +239,7 @@ def _compared(op: Callable[[Any, Any], Any], left: Any, right: Any) -> Array:
     if any(strings):
         known = ~(_is_null(left) | _is_null(right)) if left.ndim or right.ndim else np.asarray(True)
         left, right = (np.where(_is_null(one), "", one) if one.dtype.kind == "O" else one for one in (left, right))
-        found = np.asarray(op(left, right), dtype=bool)
-        return np.logical_or(found, ~known) if op is operator.ne else np.logical_and(found, known)
+        return np.where(known, np.asarray(op(left, right), dtype=bool), op is operator.ne)
     return np.asarray(op(left, right), dtype=bool)
 
 
