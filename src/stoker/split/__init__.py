@@ -20,6 +20,7 @@ _LAZY = {
     "Folds": "stoker.split.kinds:Folds",
     "Subset": "stoker.sampling.subset:Subset",
     "Scaler": "stoker.split.scaler:Scaler",
+    "SeriesScaler": "stoker.split.series_scaler:SeriesScaler",
     "Split": "stoker.split.split:Split",
     "check": "stoker.split.split:check",
     "chronological": "stoker.split.kinds:chronological",
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from stoker.split.kinds import shuffled as shuffled
     from stoker.split.scaler import Scaler as Scaler
     from stoker.split.scaler import pos_weight as pos_weight
+    from stoker.split.series_scaler import SeriesScaler as SeriesScaler
     from stoker.split.split import Split as Split
     from stoker.split.split import check as check
 else:

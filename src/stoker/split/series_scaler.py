@@ -1,0 +1,268 @@
+"""Per-series scaling: each series by statistics of its own training steps, so that nothing of the other subsets leaks into it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeVar, cast, get_args
+
+import numpy as np
+import torch
+
+from stoker._kernels import kernel
+from stoker._types import Array
+from stoker.errors import LeakError, OptionError
+from stoker.feed.columns import identity_of, lengths_of
+from stoker.feed.normalize import Scales, series_bounds
+from stoker.sampling.subset import StepRanges, Subset
+from stoker.split.split import Split
+from stoker.store.store import Store
+
+ScalerMethod = Literal["standard", "robust", "minmax", "meanabs"]
+METHODS: tuple[ScalerMethod, ...] = get_args(ScalerMethod)
+_SHOWN = 3
+Values = TypeVar("Values", bound=Array | torch.Tensor)
+
+
+class SeriesScaler:
+    """(x - center) / divisor, with a center and a divisor for each series, fitted on its training steps; for `Feed(scaler=…)`.
+
+        standard    mean                 standard deviation
+        robust      median               distance between the 25 % and the 75 % quantile
+        minmax      smallest value       largest minus smallest value
+        meanabs     0                    mean of absolute values
+
+    A divisor without spread beyond rounding is 1. Values that are not finite do not count. `SeriesScaler.fit` makes one.
+
+    Args:
+        method: How it was fitted.
+        scales: Centers and divisors per column, one row per series.
+        fitted_on: The fingerprint of the subset that it was fitted on, or "all".
+        data: The identity of the store.
+
+    Example:
+        >>> import numpy as np, stoker
+        >>> store = stoker.Store.from_arrays(x=[np.array([1.0, 3.0]), np.array([10.0, 30.0])])
+        >>> scaler = stoker.split.SeriesScaler.fit(store, None, columns=["x"])
+        >>> scaler.transform(store[1]["x"], [1], "x").tolist()
+        [-1.0, 1.0]
+    """
+
+    def __init__(self, method: ScalerMethod, scales: Mapping[str, Scales], *, fitted_on: str, data: str) -> None:
+        self.method = method
+        self._scales = dict(scales)
+        self.fitted_on = fitted_on
+        self.data = data
+
+    @classmethod
+    def fit(
+        cls,
+        store: Store,
+        subset: Subset | None,
+        *,
+        columns: Sequence[str],
+        method: ScalerMethod = "standard",
+        unseen: Literal["error", "average"] = "error",
+    ) -> SeriesScaler:
+        """Fit centers and divisors on the steps that samples of a subset hold, each step once.
+
+        Args:
+            store: The store.
+            subset: Usually `split.train`; None takes all steps.
+            columns: Names of columns of numbers, one value (or vector) per step.
+            method: "standard", "robust", "minmax" or "meanabs".
+            unseen: Series without a finite training value are an "error", or get the "average" of the others' centers and divisors.
+
+        Returns:
+            The scaler.
+
+        Raises:
+            OptionError: A column does not hold numbers per step, an option is invalid, or a series has no training value.
+        """
+        if method not in METHODS or unseen not in ("error", "average"):
+            raise OptionError(
+                f"method is {method!r} and unseen {unseen!r}; expected one of {', '.join(METHODS)}, and 'error' or 'average'."
+            )
+        names = [columns] if isinstance(columns, str) else list(columns)
+        if not names:
+            raise OptionError("columns is empty; expected the names of the columns to scale.")
+        ranges = _training_ranges(store, subset)
+        scales = {name: _fit_column(store, name, ranges, method, unseen) for name in names}
+        return cls(method, scales, fitted_on="all" if subset is None else subset.fingerprint, data=identity_of(store))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the scaled columns."""
+        return tuple(self._scales)
+
+    def scales(self, column: str) -> Scales:
+        """Centers and divisors of a column, one row per series."""
+        if column not in self._scales:
+            raise OptionError(f"the scaler has no column {column!r}; it has {', '.join(self._scales)}.")
+        return self._scales[column]
+
+    def transform(self, values: Values, series: Sequence[int] | Array | torch.Tensor, column: str) -> Values:
+        """Scale values of `column`, `[len(series), …]` or the steps of one series."""
+        center, divisor = self._rows(values, series, column)
+        return cast(Values, (values - center) / divisor)
+
+    def inverse(self, values: Values, series: Sequence[int] | Array | torch.Tensor, column: str) -> Values:
+        """From scaled values back to those of the store: the inverse of `transform`."""
+        center, divisor = self._rows(values, series, column)
+        return cast(Values, values * divisor + center)
+
+    def _rows(self, values: Any, series: Any, column: str) -> tuple[Any, Any]:
+        """The center and the divisor of each value, in the shape and type of the values."""
+        chosen = np.asarray(series.cpu() if isinstance(series, torch.Tensor) else series)
+        found = []
+        for rows in self.scales(column)[:2]:
+            rows = rows[chosen]
+            is_wide = rows.shape[1] > 1 and values.ndim > 1
+            middle = values.ndim - 1 - is_wide
+            rows = rows.reshape(len(chosen), *(1,) * middle, *((rows.shape[1],) if is_wide else ()))
+            rows = rows.reshape(rows.shape[1:]) if len(chosen) == 1 and values.ndim == 1 else rows
+            found.append(torch.from_numpy(rows).to(values) if isinstance(values, torch.Tensor) else rows)
+        return found[0], found[1]
+
+    def check(self, split: Split) -> None:
+        """Raise LeakError unless it was fitted on exactly the training subset of this split."""
+        if self.fitted_on != split.train.fingerprint:
+            where = "all steps" if self.fitted_on == "all" else "another subset"
+            raise LeakError(
+                f"the scaler was fitted on {where}, so it leaks steps that the model is evaluated on. "
+                "Fit it on the training subset: SeriesScaler.fit(store, split.train, columns=…)."
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `SeriesScaler.load` takes: strings, and tensors of centers and divisors."""
+        tensors = {
+            f"{kind}.{name}": torch.from_numpy(np.ascontiguousarray(rows))
+            for name, scales in self._scales.items()
+            for kind, rows in (("center", scales.centers), ("divisor", scales.divisors))
+        }
+        return {"method": self.method, "fitted_on": self.fitted_on, "data": self.data, "columns": list(self._scales), **tensors}
+
+    @classmethod
+    def load(cls, state: Mapping[str, Any]) -> SeriesScaler:
+        """A scaler from `state_dict`."""
+        try:
+            scales = {
+                name: Scales(state[f"center.{name}"].numpy(), state[f"divisor.{name}"].numpy(), truncate=False)
+                for name in state["columns"]
+            }
+            return cls(state["method"], scales, fitted_on=state["fitted_on"], data=state["data"])
+        except (KeyError, AttributeError, TypeError):
+            raise OptionError("the state is not that of a SeriesScaler; expected what its state_dict() returned.") from None
+
+    def __repr__(self) -> str:
+        num_series = len(next(iter(self._scales.values())).centers)
+        return f"SeriesScaler({self.method!r}, columns={list(self._scales)}, {num_series:,} series)"
+
+
+def _training_ranges(store: Store, subset: Subset | None) -> list[StepRanges]:
+    lengths = lengths_of(store)
+    if subset is None:
+        bounds = series_bounds(lengths)
+        return [StepRanges(np.arange(len(store)), bounds[:-1], bounds[1:], np.zeros(0, dtype=np.int64))]
+    if not isinstance(subset, Subset):
+        raise OptionError(
+            f"subset is {subset!r}; expected a subset of a split, like stoker.split.chronological(store, view).train."
+        )
+    subset.check(subset.view, identity_of(store))
+    return list(subset.over(subset.view.over(lengths)).step_ranges())
+
+
+def _fit_column(store: Store, name: str, ranges: list[StepRanges], method: ScalerMethod, unseen: str) -> Scales:
+    column = store.schema.get(name)
+    if column is None:
+        raise OptionError(f"{store.name} has no column {name!r}; it has {', '.join(store.schema)}.")
+    if column.kind != "number" or column.level != "step" or column.dtype is None:
+        raise OptionError(f"column {name!r} of {store.name} holds {column.label} per {column.level}; expected numbers per step.")
+    values = store.column(name)
+    values = values.reshape(len(values), column.width or 1)
+    shape = (len(store), values.shape[1])
+    centers, divisors, counts = np.zeros(shape), np.ones(shape), np.zeros(shape, dtype=np.int64)
+    largest = max((int(store.lengths.max()) if len(store) else 0), 1)
+    for series, starts, stops, _ in ranges:
+        # Compiled kernels cannot calculate with float16.
+        begin, end = (int(starts.min()), int(stops.max())) if len(starts) else (0, 0)
+        part = values[begin:end]
+        part = part.astype(np.float32) if part.dtype == np.float16 else part
+        _fit(part, series, starts - begin, stops - begin, METHODS.index(method), np.empty(largest), centers, divisors, counts)
+    missing = np.flatnonzero((counts == 0).any(axis=1))
+    if len(missing) and (unseen == "error" or len(missing) == len(store)):
+        shown = ", ".join(f"{number:,}" for number in missing[:_SHOWN].tolist()) + (", …" if len(missing) > _SHOWN else "")
+        raise OptionError(
+            f"column {name!r} of {store.name} has no finite training value in {len(missing):,} of {len(store):,} series ({shown}). "
+            "Leave them out of the split, or give unseen='average'."
+        )
+    if len(missing):
+        seen = (counts > 0).all(axis=1)
+        centers[missing], divisors[missing] = centers[seen].mean(axis=0), divisors[seen].mean(axis=0)
+    kind = np.dtype(np.float32) if column.dtype == np.float32 else np.dtype(np.float64)
+    return Scales(centers.astype(kind), divisors.astype(kind), truncate=False)
+
+
+@kernel
+def _fit(
+    values: Array,
+    series: Array,
+    starts: Array,
+    stops: Array,
+    method: int,
+    buffer: Array,
+    centers: Array,
+    divisors: Array,
+    counts: Array,
+) -> None:
+    """Statistics of each series over its ranges, which rise and may overlap; `buffer` holds the finite values of a series."""
+    i = 0
+    while i < len(series):
+        one, last = series[i], i
+        while last < len(series) and series[last] == one:
+            last += 1
+        for k in range(values.shape[1]):
+            num, done = 0, 0
+            for r in range(i, last):
+                for t in range(max(starts[r], done), stops[r]):
+                    x = np.float64(values[t, k])
+                    if np.isfinite(x):
+                        buffer[num] = x
+                        num += 1
+                done = max(done, stops[r])
+            counts[one, k] = num
+            if num:
+                center, divisor, size = _statistics(buffer[:num], method)
+                centers[one, k] = center
+                divisors[one, k] = divisor if divisor > 1e-7 * size and divisor > 0 else 1.0
+        i = last
+
+
+@kernel
+def _statistics(x: Array, method: int) -> tuple[Any, Any, Any]:
+    """Center, divisor, and the size of the values that decides what spread is more than rounding."""
+    if method == 1:
+        x.sort()
+        middle = _quantile(x, 0.5)
+        return middle, _quantile(x, 0.75) - _quantile(x, 0.25), abs(middle)
+    least, largest, total, absolute = x[0], x[0], 0.0, 0.0
+    for value in x:
+        least, largest = min(least, value), max(largest, value)
+        total += value
+        absolute += abs(value)
+    if method == 2:
+        return least, largest - least, max(abs(least), abs(largest))
+    if method == 3:
+        return 0.0, absolute / len(x), 0.0
+    mean, squares = total / len(x), 0.0
+    for value in x:
+        squares += (value - mean) * (value - mean)
+    return mean, np.sqrt(squares / len(x)), abs(mean)
+
+
+@kernel
+def _quantile(x: Array, share: float) -> Any:
+    """Of sorted values, interpolated between the two nearest, as NumPy does by default."""
+    place = share * (len(x) - 1)
+    low = int(np.floor(place))
+    high = min(low + 1, len(x) - 1)
+    return x[low] + (x[high] - x[low]) * (place - low)

@@ -1,0 +1,126 @@
+"""Per-series scaling: equal to NumPy's statistics of each series' training steps; nothing of other subsets counts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import stoker
+from stoker.errors import LeakError, OptionError
+from stoker.feed.columns import lengths_of
+from stoker.split import SeriesScaler
+from stoker.split.series_scaler import METHODS
+
+VALUES = st.floats(-1e6, 1e6, width=32) | st.just(float("nan")) | st.just(float("inf"))
+
+
+def slow(values: np.ndarray, method: str) -> tuple[float, float]:
+    x = values[np.isfinite(values)].astype(np.float64)
+    center, divisor = {
+        "standard": lambda: (x.mean(), x.std()),
+        "robust": lambda: (np.median(x), np.percentile(x, 75) - np.percentile(x, 25)),
+        "minmax": lambda: (x.min(), x.max() - x.min()),
+        "meanabs": lambda: (0.0, np.abs(x).mean()),
+    }[method]()
+    return center, divisor if divisor > 1e-7 * abs(center) and divisor > 0 else 1.0
+
+
+@given(st.lists(st.lists(VALUES, min_size=1, max_size=9).filter(lambda v: np.isfinite(v).any()), min_size=1, max_size=4), st.data())
+def test_statistics_are_those_of_numpy(series: list[list[float]], data: st.DataObject) -> None:
+    method = data.draw(st.sampled_from(METHODS))
+    store = stoker.Store.from_arrays(x=[np.array(one, dtype=np.float64) for one in series])
+    found = SeriesScaler.fit(store, None, columns=["x"], method=method).scales("x")
+    for i, one in enumerate(series):
+        center, divisor = slow(np.array(one), method)
+        scale = max(float(np.abs(np.array(one)[np.isfinite(one)]).max()), 1.0)
+        np.testing.assert_allclose(found.centers[i, 0], center, rtol=1e-9, atol=1e-9 * scale)
+        if abs(divisor - 1.0) > 0 and divisor > 1e-6 * scale:
+            np.testing.assert_allclose(found.divisors[i, 0], divisor, rtol=1e-6)
+
+
+def forecasting(num_series: int = 3, steps: int = 60) -> tuple[stoker.Store, stoker.split.Split]:
+    rng = np.random.default_rng(0)
+    store = stoker.Store.from_arrays(x=[rng.normal(10.0**i, 2.0**i, steps) for i in range(num_series)])
+    return store, stoker.split.chronological(store, stoker.Windows(6, horizon=2, tail="drop"), fractions=(0.7, 0.3))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_only_training_steps_count(method: str) -> None:
+    store, split = forecasting()
+    found = SeriesScaler.fit(store, split.train, columns=["x"], method=method)  # type: ignore[arg-type]
+    last = max(stops.max() for _, _, stops, _ in split.train.over(split.train.view.over(lengths_of(store))).step_ranges()) - 120
+    changed = [np.where(np.arange(60) < last, store[i]["x"], 1e9) for i in range(3)]
+    again = SeriesScaler.fit(*refit(changed), columns=["x"], method=method)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(found.scales("x").centers, again.scales("x").centers)
+    np.testing.assert_array_equal(found.scales("x").divisors, again.scales("x").divisors)
+
+
+def refit(series: list[np.ndarray]) -> tuple[stoker.Store, stoker.split.Subset]:
+    store = stoker.Store.from_arrays(x=series)
+    return store, stoker.split.chronological(store, stoker.Windows(6, horizon=2, tail="drop"), fractions=(0.7, 0.3)).train
+
+
+def test_negative_control_all_steps_would_leak() -> None:
+    store, split = forecasting()
+    scaler = SeriesScaler.fit(store, None, columns=["x"])
+    with pytest.raises(LeakError, match="fitted on all steps"):
+        scaler.check(split)
+    SeriesScaler.fit(store, split.train, columns=["x"]).check(split)
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+@pytest.mark.parametrize("method", METHODS)
+def test_inverse_is_the_inverse_of_transform(kind: str, method: str) -> None:
+    store, split = forecasting()
+    scaler = SeriesScaler.fit(store, split.train, columns=["x"], method=method)  # type: ignore[arg-type]
+    values = np.random.default_rng(1).normal(size=(4, 5))
+    batch = torch.from_numpy(values) if kind == "torch" else values
+    series = [2, 0, 1, 2]
+    back = scaler.inverse(scaler.transform(batch, series, "x"), series, "x")
+    np.testing.assert_allclose(np.asarray(back.tolist()), values, rtol=1e-9, atol=1e-9)
+
+
+def test_vectors_are_scaled_by_component() -> None:
+    store = stoker.Store.from_arrays(x=[np.array([[1.0, 10.0], [3.0, 30.0]])])
+    scaler = SeriesScaler.fit(store, None, columns=["x"], method="minmax")
+    assert scaler.transform(store[0]["x"][None], [0], "x").tolist() == [[[0.0, 0.0], [1.0, 1.0]]]
+
+
+def test_a_state_is_loaded() -> None:
+    store, split = forecasting()
+    scaler = SeriesScaler.fit(store, split.train, columns=["x"])
+    again = SeriesScaler.load(scaler.state_dict())
+    again.check(split)
+    np.testing.assert_array_equal(again.scales("x").centers, scaler.scales("x").centers)
+    with pytest.raises(OptionError, match="state_dict"):
+        SeriesScaler.load({"method": "standard"})
+
+
+def test_series_without_training_values_are_refused_or_averaged() -> None:
+    store = stoker.Store.from_arrays(x=[np.array([1.0, 3.0]), np.array([np.nan, np.nan]), np.array([5.0, 9.0])])
+    with pytest.raises(OptionError, match=r"1 of 3 series \(1\).*unseen='average'"):
+        SeriesScaler.fit(store, None, columns=["x"])
+    found = SeriesScaler.fit(store, None, columns=["x"], unseen="average").scales("x")
+    assert found.centers[:, 0].tolist() == [2.0, 4.5, 7.0]
+    assert found.divisors[:, 0].tolist() == [1.0, 1.5, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"columns": ["y"]}, "no column 'y'"),
+        ({"columns": []}, "columns is empty"),
+        ({"columns": ["name"]}, "expected numbers per step"),
+        ({"method": "best"}, "method is 'best'"),
+        ({"unseen": "zero"}, "unseen 'zero'"),
+        ({"subset": "train"}, "expected a subset of a split"),
+    ],
+)
+def test_what_cannot_be_fitted_is_refused(options: dict[str, object], message: str) -> None:
+    store = stoker.Store.from_arrays(x=[[1.0, 2.0]], name=["a"])
+    arguments = {"subset": None, "columns": ["x"], **options}
+    with pytest.raises(OptionError, match=message):
+        SeriesScaler.fit(store, **arguments)  # type: ignore[arg-type]
