@@ -1,6 +1,6 @@
 """Digits of a tensor on its device, in plain torch operations; gives the same digits as the kernels on the CPU.
 
-All values take the integer path of `digit_kernels.place_shortest`: a GPU gains nothing from a shorter path for most of them.
+All values take the integer path of `kernels.place_shortest`: a GPU gains nothing from a shorter path for most of them.
 Unsigned 64-bit numbers are kept as int64 with the same bits.
 """
 
@@ -11,9 +11,8 @@ from functools import cache
 import numpy as np
 import torch
 
-from stoker.encode.digit_columns import HIGHEST, LOWEST, Window, infinite_value
-from stoker.encode.digit_kernels import LOWEST_POWER, powers_of_ten
-from stoker.encode.digits import Digits, split_digits
+from stoker.encode.digits import HIGHEST, LOWEST, Digits, Window, infinite_value, split_digits
+from stoker.encode.kernels import LOWEST_POWER, powers_of_ten
 from stoker.errors import BadValueError
 
 Tensor = torch.Tensor

@@ -1,7 +1,7 @@
 """Columns of numbers: the range of their digits, and all else that is gathered of them.
 
 Digit ranges are the smallest and largest digit at each decimal place, over the digits of all values as printed by
-`np.format_float_positional` with at most 20 decimals. Many values go through the kernels of `stoker.encode.digit_kernels` in blocks
+`np.format_float_positional` with at most 20 decimals. Many values go through the kernels of `stoker.encode.kernels` in blocks
 of 2048, few are printed. Values come sorted, so the outermost and those next to zero are processed first: once every place below
 the leading one has had 0 and 9, the others cannot change the ranges and are skipped.
 """
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stoker._types import Array
-from stoker.encode.digit_columns import LOWEST, MAX_DECIMAL, MIN_DECIMAL, Window
+from stoker.encode.digits import LOWEST, MAX_DECIMAL, MIN_DECIMAL, Window
 from stoker.encode.statistics.columns import MAX_DISCRETE, Form, NumberColumn
 from stoker.encode.statistics.quantiles import (
     Extremes,
@@ -36,7 +36,7 @@ from stoker.errors import OptionError
 from stoker.store import decimals_as_floats, to_numpy
 
 BLOCK = 2048
-"""Values per block, as in `digit_kernels`."""
+"""Values per block, as in `kernels`."""
 _NUM_PLACES = MAX_DECIMAL - LOWEST + 1
 _ABOVE = 10.0 ** (MAX_DECIMAL + 1)
 _MOST_DIGITS, _LOWEST_POWER = 17, LOWEST - 1
@@ -108,7 +108,7 @@ class DigitRanges:
         whole = form != "float"
         window = Window(MAX_DECIMAL, 0 if whole else LOWEST)
         if self._block is None:
-            self._block = kernels.Block(window)
+            self._block = kernels.DigitBlock(window.max_decimal, window.min_decimal)
         if whole:
             self.least[window.num_places :] = 0
         least, most = self.least[: window.num_places], self.most[: window.num_places]
@@ -129,23 +129,6 @@ class DigitRanges:
         block.widen(least, most)
         if block.num_cut and form == "float" and block.num_cut > np.count_nonzero(np.abs(values) >= _ABOVE):
             self.lowest = LOWEST  # a value has more decimals and was rounded
-
-
-def settled_down_to(least: Array, most: Array, top: int) -> int:
-    """The place down to which values between the outermost ones can no longer widen the ranges, which begin at place `top`.
-
-    That is so below the leading digit, where digits range from 0 to 9. A range that does not begin at 0 could still widen.
-    """
-    leading = -1
-    for i in range(len(most)):
-        if least[i] > 0:
-            return top + 1
-        if leading < 0 and most[i] > 0:
-            leading = i
-    lowest = leading
-    while leading >= 0 and lowest + 1 < len(most) and most[lowest + 1] == 9:
-        lowest += 1
-    return top - lowest if leading >= 0 else top + 1
 
 
 def _outside_in(keys: Keys, form: Form) -> npt.NDArray[np.int64]:

@@ -14,8 +14,6 @@ Few values are processed by NumPy, without kernels: `compiled` decides. Both way
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -36,12 +34,18 @@ Keys = npt.NDArray[np.uint64]
 SMALL = 65_536
 """Up to this many values NumPy is done before the kernels would be loaded: 0.08 s of CPU for normals, against 0.65 s."""
 _SIGN = np.uint64(2**63)
-_KERNELS = "stoker.encode.statistics.kernels"
+
+
+@cache
+def _kernels() -> Any:
+    from stoker.encode import kernels
+
+    return kernels
 
 
 def compiled(num_values: int) -> Any:
-    """The kernels, or None for so few values that NumPy, which gives the same results, is faster."""
-    return importlib.import_module(_KERNELS) if num_values > SMALL or _KERNELS in sys.modules else None
+    """The kernels, or None for so few values that NumPy, which gives the same results, is faster; loaded ones are always used."""
+    return _kernels() if num_values > SMALL or _kernels.cache_info().currsize else None
 
 
 def float_keys(values: Array) -> tuple[Keys, int, int, int]:
@@ -79,26 +83,7 @@ def decode_floats(keys: Keys, form: Form) -> npt.NDArray[np.float64]:
     return decode_keys(keys, form).astype(np.float64, copy=False)
 
 
-def write_float_keys(values: Array, keys: Array) -> tuple[int, int, int, int]:
-    """Write the keys of the finite values; see `float_keys` for what is returned."""
-    bits = values.view(np.uint64)
-    num_keys = num_nan = num_infinite = 0
-    first = -1
-    for i in range(len(values)):
-        value, word = values[i], bits[i]
-        keys[num_keys] = ~word if word >= _SIGN else word | _SIGN
-        infinite = abs(value) == np.inf
-        num_nan += value != value
-        num_infinite += infinite
-        num_keys += not (infinite or value != value)
-        if infinite and first < 0:
-            first = i
-    return num_keys, num_nan, num_infinite, first
-
-
 # ---- runs: different keys in ascending order, each with its count ----
-
-_BYTE = np.uint64(255)
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,10 +110,9 @@ class Run:
         scratch = np.empty_like(keys)
         if kernels.sort_keys(keys, scratch):
             keys, scratch = scratch, keys
-        ends = scratch.view(np.int64)
-        size = kernels.find_runs(keys, ends)
-        kernels.ends_to_counts(ends[:size])
-        return Run(keys, ends) if size == len(keys) else Run(keys[:size].copy(), ends[:size].copy())
+        counts = scratch.view(np.int64)
+        size = kernels.count_runs(keys, counts)
+        return Run(keys, counts) if size == len(keys) else Run(keys[:size].copy(), counts[:size].copy())
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -179,80 +163,6 @@ class Run:
         counts[0] = self._ends[first] - start
         counts[-1] -= self._ends[last] - stop
         return Run(self.keys[first : last + 1].copy(), counts)
-
-
-def sort_keys(keys: Array, scratch: Array) -> bool:
-    """Sort; returns whether the sorted keys are in `scratch` rather than in `keys`. Both are overwritten."""
-    size = len(keys)
-    places = np.zeros((8, 256), dtype=np.int64)
-    for i in range(size):
-        key = keys[i]
-        for byte in range(8):
-            places[byte, np.int64((key >> np.uint64(8 * byte)) & _BYTE)] += 1
-    swapped = False
-    source, target = keys, scratch
-    for byte in range(8):
-        shift = np.uint64(8 * byte)
-        place = places[byte]
-        if place[np.int64((source[0] >> shift) & _BYTE)] == size:
-            continue
-        total = 0
-        for value in range(256):
-            count = place[value]
-            place[value] = total
-            total += count
-        for i in range(size):
-            key = source[i]
-            byte_of_key = np.int64((key >> shift) & _BYTE)
-            target[place[byte_of_key]] = key
-            place[byte_of_key] += 1
-        source, target = target, source
-        swapped = not swapped
-    return swapped
-
-
-def find_runs(keys: Array, ends: Array) -> int:
-    """Move the different keys of a sorted array to its front and write where each ends; returns how many there are."""
-    count = 0
-    before = ~keys[0]
-    for i in range(len(keys)):
-        key = keys[i]
-        # Always written, and one further where the key is new: no branch to mispredict.
-        count += key != before
-        keys[count - 1] = key
-        ends[count - 1] = i + 1
-        before = key
-    return count
-
-
-def ends_to_counts(ends: Array) -> None:
-    """Replace where each run ends by how long it is."""
-    before = 0
-    for i in range(len(ends)):
-        end = ends[i]
-        ends[i] = end - before
-        before = end
-
-
-def merge_runs(keys: Array, counts: Array, other_keys: Array, other_counts: Array, to_keys: Array, to_counts: Array) -> int:
-    """Merge two runs into arrays that hold both; returns how many keys there are."""
-    i, j, size = 0, 0, 0
-    while i < len(keys) and j < len(other_keys):
-        one, other = keys[i], other_keys[j]
-        to_keys[size] = min(one, other)
-        to_counts[size] = (counts[i] if one <= other else 0) + (other_counts[j] if other <= one else 0)
-        i += one <= other
-        j += other <= one
-        size += 1
-    while i < len(keys):
-        to_keys[size], to_counts[size] = keys[i], counts[i]
-        i += 1
-        size += 1
-    while j < len(other_keys):
-        to_keys[size], to_counts[size] = other_keys[j], other_counts[j]
-        j += 1
-        size += 1
-    return size
 
 
 ENOUGH = 1 << 18

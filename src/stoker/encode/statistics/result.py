@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 
 from stoker import _disk
-from stoker.encode.digit_columns import LOWEST, MAX_DECIMAL, MIN_DECIMAL
+from stoker.encode.digits import LOWEST, MAX_DECIMAL, MIN_DECIMAL
 from stoker.encode.statistics.columns import GROUP, AnyColumn, CategoryColumn, DateColumn, Limits, NumberColumn
 from stoker.encode.statistics.dates import PARTS, parse_moments
 from stoker.encode.statistics.quantiles import NUM_BINS, NUM_EXTREMES, NUM_QUANTILES, find_fault
