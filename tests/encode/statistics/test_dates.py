@@ -15,8 +15,7 @@ from tests.encode.statistics.twin import as_json
 
 from stoker.encode import analyze
 from stoker.encode.statistics import dates as calendar
-from stoker.encode.statistics.columns import DateColumn
-from stoker.encode.statistics.dates import civil_date, civil_days, moment_texts, parse_moments, widen_parts
+from stoker.encode.statistics.dates import DateColumn, civil_date, civil_days, moment_texts, parse_moments, widen_parts
 from stoker.errors import BadValueError
 
 MOMENTS = st.integers(-(2**58), 2**58)

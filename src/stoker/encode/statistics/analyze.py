@@ -20,9 +20,8 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from stoker.encode.statistics.columns import CATEGORIES, EXACT, AnyColumn, Form, Limits
-from stoker.encode.statistics.gather import Asked, ColumnGatherer, CountsByKey, kind_of
-from stoker.encode.statistics.quantiles import compiled
+from stoker.encode.statistics.gather import AnyColumn, Asked, ColumnGatherer, CountsByKey, kind_of
+from stoker.encode.statistics.quantiles import CATEGORIES, EXACT, Form, Limits, compiled
 from stoker.encode.statistics.result import Statistics
 from stoker.errors import BadValueError, OptionError, SourceChangedError, SourceInvalidError
 from stoker.store import (

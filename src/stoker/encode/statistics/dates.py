@@ -16,8 +16,17 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from stoker._types import Array
-from stoker.encode.statistics.columns import DateColumn
-from stoker.encode.statistics.quantiles import Extremes, OrderedGatherer, Run, compiled, decode_keys, state_of, whole_keys
+from stoker.encode.statistics.quantiles import (
+    ColumnStatistics,
+    Extremes,
+    OrderedGatherer,
+    Run,
+    State,
+    compiled,
+    decode_keys,
+    state_of,
+    whole_keys,
+)
 from stoker.errors import BadValueError
 from stoker.store import to_numpy
 
@@ -106,6 +115,35 @@ def civil_days(year: int, month: int, day: int) -> int:
 _MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 _DEFAULT = {"year": 2022, "month": 1, "day": 1}
 """The parts of a column without any date."""
+
+
+class DateColumn(ColumnStatistics, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="date"):
+    """A column of dates or timestamps, in microseconds without a time zone: those with a zone are in UTC."""
+
+    num_distinct: int | None
+    min: str | None
+    max: str | None
+    min_values: dict[str, int]
+    max_values: dict[str, int]
+    """The smallest and largest year, month, day, hour, minute, second, and digits of the milliseconds."""
+    min_n: list[str]
+    max_n: list[str]
+    quantiles: list[str] | None
+    rank_error: int
+    log_hist: list[int]
+    """Of the microseconds since 1970."""
+    state: State | None = None
+
+    def analysis(self) -> dict[str, Any]:
+        """What `analyze_datetime` of mostlyai-engine returns for these values."""
+        return {
+            "has_nan": self.num_null > 0,
+            "min_values": self.min_values,
+            "max_values": self.max_values,
+            "min_n": self.min_n,
+            "max_n": self.max_n,
+            "log_hist": self.log_hist,
+        }
 
 
 class DateGatherer(OrderedGatherer):

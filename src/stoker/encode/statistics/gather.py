@@ -15,19 +15,28 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stoker.encode.statistics.columns import (
+from stoker.encode.statistics.dates import DateColumn, DateGatherer
+from stoker.encode.statistics.numbers import (
     MAX_DISCRETE,
-    AnyColumn,
-    CategoryColumn,
-    DateColumn,
-    EmptyColumn,
-    Limits,
     NumberColumn,
-    State,
+    NumberGatherer,
+    count_zeros_once,
+    form_of,
+    joined_zeros,
+    keys_of_present,
+    value_texts,
 )
-from stoker.encode.statistics.dates import DateGatherer
-from stoker.encode.statistics.numbers import NumberGatherer, count_zeros_once, form_of, joined_zeros, keys_of_present, value_texts
-from stoker.encode.statistics.quantiles import Extremes, Keys, Run, counted_by_key, decode_keys, with_counts_by_key
+from stoker.encode.statistics.quantiles import (
+    ColumnStatistics,
+    Extremes,
+    Keys,
+    Limits,
+    Run,
+    State,
+    counted_by_key,
+    decode_keys,
+    with_counts_by_key,
+)
 from stoker.errors import OptionError, SchemaError, SourceInvalidError
 from stoker.store import from_numpy, is_list, one_array, plain_type, to_numpy
 
@@ -81,6 +90,39 @@ def _natural_kind(kind: pa.DataType) -> Kind | None:
 MAX_TEXT_BYTES = 64 << 20
 """Bytes of all strings that are kept."""
 _MERGE_TEXTS = 1 << 12
+ESCAPE, RESERVED = "\x01", ("_RARE_", "<<NULL>>")
+
+
+class CategoryColumn(ColumnStatistics, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="category"):
+    """A column of strings or booleans."""
+
+    num_distinct: int | None
+    """Different strings; null where there are more than are kept."""
+    cnt_values: dict[str, int]
+    """Count of each string, sorted by string; of the most frequent ones where there are too many."""
+    count_error: int
+    """Bound on how much a count is too low (a string that is not listed counts 0); 0 means exact."""
+
+    def top(self, num_texts: int) -> dict[str, int]:
+        """The most frequent strings, the most frequent first; ties are sorted by string."""
+        return dict(sorted(self.cnt_values.items(), key=lambda item: -item[1])[:num_texts])
+
+    def analysis(self) -> dict[str, Any]:
+        """What `analyze_categorical` of mostlyai-engine returns for these values."""
+        if self.count_error:
+            raise OptionError(
+                f"column {self.name!r} has more different strings than were kept ({len(self.cnt_values):,}). "
+                "Analyse it with a larger `categories`, or with another kind."
+            )
+        return {
+            "has_nan": self.num_null > 0,
+            "cnt_values": dict(
+                sorted(
+                    (ESCAPE + text if text.startswith(ESCAPE) or text in RESERVED else text, n)
+                    for text, n in self.cnt_values.items()
+                )
+            ),
+        }
 
 
 class CategoryGatherer:
@@ -196,6 +238,17 @@ def _as_texts(values: pa.Array) -> pa.Array:
 
 _SLICE = 1 << 20
 """Rows per step: what is sorted with them stays in the caches and takes little memory."""
+
+
+class EmptyColumn(ColumnStatistics, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="empty"):
+    """A column of which every value is missing and the type is unknown."""
+
+    def analysis(self) -> dict[str, Any]:
+        """As for a categorical column without values."""
+        return {"has_nan": self.num_null > 0, "cnt_values": {}}
+
+
+AnyColumn = NumberColumn | CategoryColumn | DateColumn | EmptyColumn
 
 
 class EmptyGatherer:

@@ -8,7 +8,7 @@ the leading one has had 0 and 9, the others cannot change the ranges and are ski
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -17,12 +17,14 @@ import pyarrow.compute as pc
 
 from stoker._types import Array
 from stoker.encode.digits import LOWEST, MAX_DECIMAL, MIN_DECIMAL, Window
-from stoker.encode.statistics.columns import MAX_DISCRETE, Form, NumberColumn
 from stoker.encode.statistics.quantiles import (
+    ColumnStatistics,
     Extremes,
+    Form,
     Keys,
     OrderedGatherer,
     Run,
+    State,
     compiled,
     counted_by_key,
     decode_floats,
@@ -32,7 +34,7 @@ from stoker.encode.statistics.quantiles import (
     state_of,
     whole_keys,
 )
-from stoker.errors import OptionError
+from stoker.errors import BadValueError, OptionError
 from stoker.store import decimals_as_floats, to_numpy
 
 BLOCK = 2048
@@ -156,6 +158,70 @@ def _lowest_reached(sizes: npt.NDArray[np.float64], lowest: int) -> npt.NDArray[
 
 
 # ---- all that is gathered of a column of numbers ----
+
+MAX_DISCRETE = 100
+"""Values are counted individually where fewer than this many are different."""
+Encoding = Literal["auto", "discrete", "binned", "digit"]
+
+
+class NumberColumn(ColumnStatistics, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="number"):
+    """A column of numbers."""
+
+    form: Form
+    num_infinite: int
+    """Infinite values, which the fields below leave out."""
+    first_infinite: int | None
+    """Row of the first infinite value, from 0 (for list columns: the index of the value)."""
+    num_negative: int
+    num_distinct: int | None
+    """Different values; null where there are more than are kept."""
+    min: int | float | None
+    max: int | float | None
+    min_digits: dict[str, int]
+    max_digits: dict[str, int]
+    """The smallest and largest digit at each decimal place, E18 down to E-8 or as far as values have decimals (to E-20)."""
+    min_n: list[float]
+    max_n: list[float]
+    """The 1000 smallest values in ascending order, and the 1000 largest in descending order."""
+    cnt_values: dict[str, int] | None
+    """Count of each value, where fewer than 100 are different."""
+    quantiles: list[int | float] | None
+    """The values at 0, 0.001, ... 1 of the sorted values; null where there are none."""
+    rank_error: int
+    """Bound on how far the rank of a quantile is off, in values; 0 means exact."""
+    log_hist: list[int]
+    """Number of values between powers of two; see `quantiles.EDGES`."""
+    state: State | None = None
+
+    def analysis(self, encoding: Encoding = "auto") -> dict[str, Any]:
+        """What `analyze_numeric` of mostlyai-engine returns for these values. Raises `BadValueError` for infinite values."""
+        if self.num_infinite:
+            row = 0 if self.first_infinite is None else self.first_infinite
+            raise BadValueError(
+                f"column {self.name!r} holds an infinite value in row {row + 1:,}, which has no digits. Replace it."
+            )
+        if encoding not in ("auto", "discrete", "binned", "digit"):
+            raise OptionError(f"encoding is {encoding!r}; expected one of auto, discrete, binned, digit.")
+        return {
+            "has_nan": self.num_null > 0,
+            "has_neg": self.num_negative > 0,
+            "min_digits": self.min_digits,
+            "max_digits": self.max_digits,
+            "min_n": self.min_n,
+            "max_n": self.max_n,
+            "cnt_values": self._counted(encoding),
+            "quantiles": self.quantiles if encoding in ("auto", "binned") else None,
+            "log_hist": self.log_hist,
+        }
+
+    def _counted(self, encoding: Encoding) -> dict[Any, int] | None:
+        if encoding in ("binned", "digit"):
+            return None
+        if self.cnt_values is None and encoding == "discrete":
+            return count_values(self)
+        number = float if self.form == "float" else int
+        return None if self.cnt_values is None else {number(text): count for text, count in self.cnt_values.items()}
+
 
 _FIRST_NOT_NEGATIVE = {"float": 2**63 - 1, "int": 2**63, "uint": 0}  # of floats that is -0.0
 

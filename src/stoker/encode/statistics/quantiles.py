@@ -17,16 +17,81 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from stoker._types import Array
-from stoker.encode.statistics.columns import GROUP, DateColumn, Form, NumberColumn, State
+from stoker.errors import OptionError
 
 Keys = npt.NDArray[np.uint64]
+Form = Literal["float", "int", "uint"]
+"""How numbers are held: float64, int64, or uint64."""
+
+
+# ---- the JSON: what all columns have, and their limits ----
+
+EXACT, CATEGORIES = 1 << 20, 1 << 16
+GROUP = 16
+"""Values of a full block of a sketch that one kept value stands for."""
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Up to how many different values statistics are exact; parts can be merged only with the same limits."""
+
+    exact: int = EXACT
+    """Quantiles of numbers and dates are exact for up to `exact` different values; also the block of the sketch."""
+    categories: int = CATEGORIES
+    """Counts of strings are exact for up to `categories` different ones."""
+
+    def check(self) -> None:
+        """Raise `OptionError` for invalid limits."""
+        for name, given in (("exact", self.exact), ("categories", self.categories)):
+            if not isinstance(given, int) or isinstance(given, bool):
+                raise OptionError(f"{name} is {given!r}; expected an integer.")
+        if self.exact < GROUP or self.exact % GROUP or self.exact > 1 << 40:
+            raise OptionError(f"exact is {self.exact:,}; expected a multiple of {GROUP}, such as {EXACT:,}.")
+        if self.categories < 1:
+            raise OptionError(f"categories is {self.categories:,}; expected at least 1.")
+
+
+class ColumnStatistics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
+    """What all columns have. The values of a list column are the items of its lists."""
+
+    name: str
+    type: str
+    """Arrow type of one value."""
+    num_values: int
+    """All values, including missing ones."""
+    num_null: int
+    """Missing values, including NaN."""
+    cnt_lengths: dict[str, int] | None = None
+    """For columns of lists: number of lists per length."""
+    num_keys: int | None = None
+    """Number of keys, where rows have keys. Then `min_n` and `max_n` take one value per key, and `cnt_values` counts the keys of
+    a value. Rows without a key do not count, so a value that only they have is counted 0 times."""
+
+    @property
+    def num_present(self) -> int:
+        """Values that are not missing."""
+        return self.num_values - self.num_null
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What merging the quantiles of two parts needs; bytes are unsigned little-endian numbers.
+
+    keys      the different values as ordered keys of 8 bytes (with levels: those of the open block)
+    counts    how often each occurs, in 1, 2, 4 or 8 bytes each; empty means once
+    levels    of the sketch: keys that stand for 16, 32, 64 ... values each; empty where there are none
+    num_keys  where rows have keys: how many of them have each value, in 8 bytes each; where both zeros occur, -0.0 counts as 0.0
+    """
+
+    keys: memoryview
+    counts: memoryview
+    levels: list[memoryview]
+    num_keys: memoryview | None = None
 
 
 # ---- keys ----
@@ -536,7 +601,7 @@ class OrderedGatherer:
         """Take in the keys of the buffer."""
         self._take(self._buffer.flush())
 
-    def resume(self, column: NumberColumn | DateColumn, ends: Sequence[int]) -> None:
+    def resume(self, column: Any, ends: Sequence[int]) -> None:
         """Continue from the statistics of a part; `ends` are the keys of its smallest and largest value, if it has any."""
         self.num_values, self.num_null = column.num_values, column.num_null
         self.histogram[:] = column.log_hist

@@ -24,9 +24,10 @@ import numpy as np
 
 from stoker import _disk
 from stoker.encode.digits import LOWEST, MAX_DECIMAL, MIN_DECIMAL
-from stoker.encode.statistics.columns import GROUP, AnyColumn, CategoryColumn, DateColumn, Limits, NumberColumn
-from stoker.encode.statistics.dates import PARTS, parse_moments
-from stoker.encode.statistics.quantiles import NUM_BINS, NUM_EXTREMES, NUM_QUANTILES, find_fault
+from stoker.encode.statistics.dates import PARTS, DateColumn, parse_moments
+from stoker.encode.statistics.gather import AnyColumn, CategoryColumn, merge_columns, merge_lengths
+from stoker.encode.statistics.numbers import NumberColumn
+from stoker.encode.statistics.quantiles import GROUP, NUM_BINS, NUM_EXTREMES, NUM_QUANTILES, Limits, find_fault
 from stoker.errors import OptionError, SchemaError, SourceInvalidError, SourceNotFoundError
 
 VERSION = 1
@@ -124,8 +125,6 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 def _merge(one: Statistics, other: Statistics) -> Statistics:
-    from stoker.encode.statistics.gather import merge_columns, merge_lengths
-
     if one.limits != other.limits:
         limits = [f"exact={part.limits.exact:,} and categories={part.limits.categories:,}" for part in (one, other)]
         raise OptionError(f"one part was analysed with {limits[0]}, another with {limits[1]}. Use the same.")
