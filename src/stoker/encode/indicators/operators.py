@@ -48,12 +48,9 @@ def at(bar: int) -> First:
     return lambda settings: bar
 
 
-def after_window(bars: int) -> First:
-    """Ready `bars` bars after bar `window`; -1 where the window includes the bar."""
-    return lambda settings: settings.window + bars
-
-
-# Price: the source itself, and how it changed.
+def after(plus: int) -> First:
+    """Ready `plus` bars after bar `window`; -1 where the window includes the bar."""
+    return lambda settings: settings.window + plus
 
 
 def _ident(make: Assembly, on: Settings) -> Term:
@@ -86,17 +83,6 @@ def _sentio_roc(make: SentioAssembly, on: Settings) -> Term:
     return make.multiply(make.divide(make.subtract(x, before), before), 100.0, first=on.window)
 
 
-PRICE = (
-    Operator("IDENT", _ident, _ident, at(0), at(0)),
-    Operator("LOGRET", _logret, _sentio_logret, at(1), at(1)),
-    Operator("MOMENTUM", _momentum, _momentum, after_window(0), after_window(0), {"window": 5}),
-    Operator("ROC", _roc, _sentio_roc, after_window(0), after_window(0), {"window": 10}),
-)
-
-
-# Averages: simple, exponential, the difference of two of them, and bands around one.
-
-
 def _sma(make: ExactAssembly | SentioAssembly, on: Settings) -> Term:
     return make.mean(make.source(on.source), on.window)
 
@@ -105,33 +91,24 @@ def _ema(make: ExactAssembly | SentioAssembly, on: Settings) -> Lane:
     return Lane("ema", make.source(on.source), on.window)
 
 
-def _macd(make: ExactAssembly, on: Settings) -> tuple[Term, Term]:
-    x = make.source(on.source)
-    fast, slow = (make.smooth(x, window, weight=ema_weight(window)) for window in (on.fast, on.slow))
-    line = make.subtract(fast, slow)
-    return line, make.smooth(line, on.signal, weight=ema_weight(on.signal))
-
-
-def _sentio_macd(make: SentioAssembly, on: Settings) -> tuple[Term, Term]:
-    x = make.source(on.source)
-    line = make.subtract(make.smooth(x, on.fast), make.smooth(x, on.slow))
-    return line, make.smooth(line, on.signal)
-
-
 def _macd_operator(name: str, choose: Callable[[ExactAssembly | SentioAssembly, Term, Term], Term], *, signalled: bool) -> Operator:
     """One of the three outputs; those with the signal in them are ready when that is."""
+
+    def exact(make: ExactAssembly, on: Settings) -> Output:
+        x = make.source(on.source)
+        fast, slow = (make.smooth(x, window, weight=ema_weight(window)) for window in (on.fast, on.slow))
+        line = make.subtract(fast, slow)
+        return choose(make, line, make.smooth(line, on.signal, weight=ema_weight(on.signal)))
+
+    def sentio(make: SentioAssembly, on: Settings) -> Output:
+        x = make.source(on.source)
+        line = make.subtract(make.smooth(x, on.fast), make.smooth(x, on.slow))
+        return choose(make, line, make.smooth(line, on.signal))
 
     def first(on: Settings) -> int:
         return max(on.fast, on.slow) - 1 + (on.signal - 1 if signalled else 0)
 
-    return Operator(
-        name,
-        lambda make, on: choose(make, *_macd(make, on)),
-        lambda make, on: choose(make, *_sentio_macd(make, on)),
-        first,
-        at(0),
-        {"fast": 12, "slow": 26, "signal": 9},
-    )
+    return Operator(name, exact, sentio, first, at(0), {"fast": 12, "slow": 26, "signal": 9})
 
 
 def _bollinger_operator(name: str, sign: float) -> Operator:
@@ -145,32 +122,13 @@ def _bollinger_operator(name: str, sign: float) -> Operator:
             return make.multiply(make.mean(x, on.window), 1.0, first=on.window)
         return (make.add if sign > 0 else make.subtract)(make.mean(x, on.window), width, first=on.window)
 
-    return Operator(name, exact, sentio, after_window(-1), after_window(0), {"window": 20, "k": 2.0})
-
-
-AVERAGES = (
-    Operator("SMA", _sma, _sma, after_window(-1), after_window(-1), {"window": 20}),
-    Operator("EMA", _ema, _ema, after_window(-1), at(0), {"window": 20}),
-    _macd_operator("MACD_LINE", lambda make, line, signal: line, signalled=False),
-    _macd_operator("MACD_SIGNAL", lambda make, line, signal: signal, signalled=True),
-    _macd_operator("MACD_HISTOGRAM", lambda make, line, signal: make.subtract(line, signal), signalled=True),
-    _bollinger_operator("BOLLINGER_UPPER", 1.0),
-    _bollinger_operator("BOLLINGER_MIDDLE", 0.0),
-    _bollinger_operator("BOLLINGER_LOWER", -1.0),
-)
-
-
-# Volume: sums from the first bar on of what was traded, signed or weighted by the price.
-
-
-def _signed_volume(make: Assembly) -> Term:
-    close = make.column("close")
-    sign = make.subtract(make.above(close, close.back(1)), make.above(close.back(1), close))
-    return make.multiply(sign, make.column("volume"), first=1)
+    return Operator(name, exact, sentio, after(-1), after(0), {"window": 20, "k": 2.0})
 
 
 def _obv(make: ExactAssembly, on: Settings) -> Term:
-    return make.total(_signed_volume(make))
+    close = make.column("close")
+    sign = make.subtract(make.above(close, close.back(1)), make.above(close.back(1), close))
+    return make.total(make.multiply(sign, make.column("volume"), first=1))
 
 
 def _sentio_obv(make: SentioAssembly, on: Settings) -> Term:
@@ -193,7 +151,7 @@ def _sentio_vpt(make: SentioAssembly, on: Settings) -> Term:
     return make.total(make.where(make.above(make.column("close").back(1), 0.0), _volume_by_change(make), first=1))
 
 
-def volume_by_position(make: ExactAssembly) -> Term:
+def _order_flow(make: ExactAssembly, on: Settings) -> Term:
     """The volume times -1 where the close is the low up to 1 where it is the high; 0 for a bar without a range."""
     high, low, close = make.column("high"), make.column("low"), make.column("close")
     apart = make.subtract(make.subtract(close, low), make.subtract(high, close))
@@ -201,7 +159,7 @@ def volume_by_position(make: ExactAssembly) -> Term:
 
 
 def _ad_line(make: ExactAssembly, on: Settings) -> Term:
-    return make.total(volume_by_position(make))
+    return make.total(_order_flow(make, on))
 
 
 def _sentio_ad_line(make: SentioAssembly, on: Settings) -> Term:
@@ -210,15 +168,6 @@ def _sentio_ad_line(make: SentioAssembly, on: Settings) -> Term:
     flow = make.multiply(make.divide(apart, span), make.column("volume"))
     return make.total(make.where(make.above(span, FLAT), flow, first=1))
 
-
-VOLUME = (
-    Operator("OBV", _obv, _sentio_obv, at(1), at(1), reads=("close", "volume")),
-    Operator("VPT", _vpt, _sentio_vpt, at(1), at(1), reads=("close", "volume")),
-    Operator("AD_LINE", _ad_line, _sentio_ad_line, at(0), at(1), reads=("high", "low", "close", "volume")),
-)
-
-
-# Volatility: how much a source or the range of its bars varies.
 
 _PARKINSON = 1.0 / (4.0 * math.log(2.0))
 _CLOSE_TO_OPEN = 2.0 * math.log(2.0) - 1.0
@@ -241,13 +190,10 @@ def _parkinson(make: ExactAssembly, on: Settings) -> Term:
     return make.root(make.multiply(make.mean(_squared_logarithm(make, "high", "low"), on.window), _PARKINSON))
 
 
-def _garman_klass_term(make: Assembly) -> Term:
-    span = make.multiply(_squared_logarithm(make, "high", "low"), 0.5)
-    return make.subtract(span, make.multiply(_squared_logarithm(make, "close", "open"), _CLOSE_TO_OPEN))
-
-
 def _garman_klass(make: ExactAssembly, on: Settings) -> Term:
-    return make.root(make.larger(make.mean(_garman_klass_term(make), on.window), 0.0))
+    span = make.multiply(_squared_logarithm(make, "high", "low"), 0.5)
+    term = make.subtract(span, make.multiply(_squared_logarithm(make, "close", "open"), _CLOSE_TO_OPEN))
+    return make.root(make.larger(make.mean(term, on.window), 0.0))
 
 
 def _sentio_logarithm(make: SentioAssembly, above: str, below: str) -> tuple[Term, Term]:
@@ -269,27 +215,6 @@ def _sentio_garman_klass(make: SentioAssembly, on: Settings) -> Term:
     return make.root(make.larger(0.0, make.mean(term, on.window)))
 
 
-VOLATILITY = (
-    Operator("VOLATILITY", _volatility, _volatility, after_window(-1), after_window(0), {"window": 20}),
-    Operator("ZWIN", _zwin, _zwin, after_window(-1), after_window(0), {"window": 20}),
-    Operator("PARKINSON", _parkinson, _sentio_parkinson, after_window(-1), after_window(-1), {"window": 14}, reads=("high", "low")),
-    Operator(
-        "GARMAN_KLASS",
-        _garman_klass,
-        _sentio_garman_klass,
-        after_window(-1),
-        after_window(-1),
-        {"window": 14},
-        reads=("open", "high", "low", "close"),
-    ),
-)
-
-
-# Trend: the true range of bars, and how much of their movement has one direction.
-
-_BARS = ("high", "low", "close")
-
-
 def _true_range(make: Assembly) -> Term:
     """The range of a bar, from the close before it."""
     high, low, before = make.column("high"), make.column("low"), make.column("close").back(1)
@@ -298,18 +223,9 @@ def _true_range(make: Assembly) -> Term:
 
 
 def _directions(make: Assembly) -> tuple[Term, Term]:
-    """How far a bar extends above the one before it, or below, whichever is more."""
+    """How far a bar extends above the one before it, and how far below."""
     high, low = make.column("high"), make.column("low")
-    up, down = make.subtract(high, high.back(1)), make.subtract(low.back(1), low)
-    rises = make.multiply(make.larger(up, 0.0), make.above(up, down), first=1)
-    return rises, make.multiply(make.larger(down, 0.0), make.above(down, up), first=1)
-
-
-def _sentio_directions(make: SentioAssembly) -> tuple[Term, Term]:
-    high, low = make.column("high"), make.column("low")
-    up, down = make.subtract(high, high.back(1)), make.subtract(low.back(1), low)
-    rises = make.where(make.both(make.above(up, down), make.above(up, 0.0)), up, first=1)
-    return rises, make.where(make.both(make.above(down, up), make.above(down, 0.0)), down, first=1)
+    return make.subtract(high, high.back(1)), make.subtract(low.back(1), low)
 
 
 def _atr(make: ExactAssembly, on: Settings) -> Term:
@@ -321,32 +237,29 @@ def _sentio_atr(make: SentioAssembly, on: Settings) -> Term:
 
 
 def _adx(make: ExactAssembly, on: Settings) -> Term:
+    up, down = _directions(make)
+    rises = make.multiply(make.larger(up, 0.0), make.above(up, down), first=1)
+    falls = make.multiply(make.larger(down, 0.0), make.above(down, up), first=1)
     # The true range would divide both sides, and is left out.
-    up, down = (make.smooth(one, on.window, weight=1.0 / on.window) for one in _directions(make))
+    up, down = (make.smooth(one, on.window, weight=1.0 / on.window) for one in (rises, falls))
     apart = make.multiply(make.absolute(make.subtract(up, down)), 100.0)
     return make.smooth(make.ratio(apart, make.add(up, down), otherwise=0.0), on.window, weight=1.0 / on.window)
 
 
 def _sentio_adx(make: SentioAssembly, on: Settings) -> Term:
+    def percent(condition: Term, a: Term, b: Term) -> Term:
+        return make.where(condition, make.multiply(make.divide(a, b), 100.0))
+
     span = make.decay(_true_range(make), on.window)
     moves = make.above(span, 0.0)
-    up, down = (_percent(make, moves, make.decay(one, on.window), span) for one in _sentio_directions(make))
+    up, down = _directions(make)
+    rises = make.where(make.both(make.above(up, down), make.above(up, 0.0)), up, first=1)
+    falls = make.where(make.both(make.above(down, up), make.above(down, 0.0)), down, first=1)
+    up, down = (percent(moves, make.decay(one, on.window), span) for one in (rises, falls))
     both = make.add(up, down)
-    index = _percent(make, make.above(both, 0.0), make.absolute(make.subtract(up, down)), both)
+    index = percent(make.above(both, 0.0), make.absolute(make.subtract(up, down)), both)
     return make.multiply(make.repeated_mean(index, on.window), 1.0, first=2 * on.window)
 
-
-def _percent(make: SentioAssembly, condition: Term, a: Term, b: Term) -> Term:
-    return make.where(condition, make.multiply(make.divide(a, b), 100.0))
-
-
-TREND = (
-    Operator("ATR", _atr, _sentio_atr, after_window(0), after_window(0), {"window": 14}, reads=_BARS),
-    Operator("ADX", _adx, _sentio_adx, lambda on: 2 * on.window - 1, lambda on: 2 * on.window, {"window": 14}, reads=_BARS),
-)
-
-
-# Oscillators: the position of a price within its recent range, independent of its level.
 
 _CCI_SCALE = 0.015
 _NOISE = 1e-12  # relative to a price: rounding of its thirds is not a change
@@ -361,6 +274,10 @@ def _stochastic(make: ExactAssembly, on: Settings) -> Term:
     low = make.lowest(make.column("low"), on.window)
     span = make.subtract(make.highest(make.column("high"), on.window), low)
     return make.ratio(make.multiply(make.subtract(make.column("close"), low), 100.0), span, otherwise=50.0)
+
+
+def _d_first(on: Settings) -> int:
+    return on.window - 1 + on.d_period - 1
 
 
 def _stochastic_d(make: ExactAssembly, on: Settings) -> Term:
@@ -431,26 +348,6 @@ def _sentio_mfi(make: SentioAssembly, on: Settings) -> Term:
     return make.where(make.above(falling, FLAT), make.subtract(100.0, rest), first=on.window)
 
 
-OSCILLATORS = (
-    Operator("RSI", _rsi, _rsi, after_window(0), after_window(1), {"window": 14}),
-    Operator("STOCHASTIC_K", _stochastic, _sentio_stochastic, after_window(-1), after_window(0), {"window": 14}, reads=_BARS),
-    Operator(
-        "STOCHASTIC_D",
-        _stochastic_d,
-        _sentio_stochastic_d,
-        lambda on: on.window - 1 + on.d_period - 1,
-        after_window(0),
-        {"window": 14, "d_period": 3},
-        reads=_BARS,
-    ),
-    Operator("WILLIAMS_R", _williams, _sentio_williams, after_window(-1), after_window(0), {"window": 14}, reads=_BARS),
-    Operator("CCI", _cci, _sentio_cci, after_window(-1), after_window(0), {"window": 20}, reads=_BARS),
-    Operator("MFI", _mfi, _sentio_mfi, after_window(0), after_window(0), {"window": 14}, reads=(*_BARS, "volume")),
-)
-
-
-# Microstructure: estimates of spread, impact and depth from a single bar.
-
 _ALMOST = 1e-8
 _MISSING = math.nan
 
@@ -491,10 +388,6 @@ def _sentio_impact(make: SentioAssembly, on: Settings) -> Term:
     return make.where(make.both(make.above(root, FLAT), make.above(before, FLAT)), impact, first=1)
 
 
-def _order_flow(make: ExactAssembly, on: Settings) -> Term:
-    return volume_by_position(make)
-
-
 def _sentio_order_flow(make: SentioAssembly, on: Settings) -> Term:
     span, close = _range(make), make.column("close")
     bought = make.divide(make.subtract(close, make.column("low")), span)
@@ -528,17 +421,47 @@ def _sentio_bid_ask(make: SentioAssembly, on: Settings) -> Term:
     return make.where(make.above(span, FLAT), ratio)
 
 
-MICROSTRUCTURE = (
+_HLC = ("high", "low", "close")
+_TABLE = (
+    # Price: the source itself, and how it changed.
+    Operator("IDENT", _ident, _ident, at(0), at(0)),
+    Operator("LOGRET", _logret, _sentio_logret, at(1), at(1)),
+    Operator("MOMENTUM", _momentum, _momentum, after(0), after(0), {"window": 5}),
+    Operator("ROC", _roc, _sentio_roc, after(0), after(0), {"window": 10}),
+    # Averages: simple, exponential, the difference of two of them, and bands around one.
+    Operator("SMA", _sma, _sma, after(-1), after(-1), {"window": 20}),
+    Operator("EMA", _ema, _ema, after(-1), at(0), {"window": 20}),
+    _macd_operator("MACD_LINE", lambda make, line, signal: line, signalled=False),
+    _macd_operator("MACD_SIGNAL", lambda make, line, signal: signal, signalled=True),
+    _macd_operator("MACD_HISTOGRAM", lambda make, line, signal: make.subtract(line, signal), signalled=True),
+    _bollinger_operator("BOLLINGER_UPPER", 1.0),
+    _bollinger_operator("BOLLINGER_MIDDLE", 0.0),
+    _bollinger_operator("BOLLINGER_LOWER", -1.0),
+    # Volatility: how much a source or the range of its bars varies.
+    Operator("VOLATILITY", _volatility, _volatility, after(-1), after(0), {"window": 20}),
+    Operator("ZWIN", _zwin, _zwin, after(-1), after(0), {"window": 20}),
+    Operator("PARKINSON", _parkinson, _sentio_parkinson, after(-1), after(-1), {"window": 14}, reads=("high", "low")),
+    Operator("GARMAN_KLASS", _garman_klass, _sentio_garman_klass, after(-1), after(-1), {"window": 14}, reads=("open", *_HLC)),
+    # Oscillators: the position of a price within its recent range, independent of its level.
+    Operator("RSI", _rsi, _rsi, after(0), after(1), {"window": 14}),
+    Operator("STOCHASTIC_K", _stochastic, _sentio_stochastic, after(-1), after(0), {"window": 14}, reads=_HLC),
+    Operator("STOCHASTIC_D", _stochastic_d, _sentio_stochastic_d, _d_first, after(0), {"window": 14, "d_period": 3}, reads=_HLC),
+    Operator("WILLIAMS_R", _williams, _sentio_williams, after(-1), after(0), {"window": 14}, reads=_HLC),
+    Operator("CCI", _cci, _sentio_cci, after(-1), after(0), {"window": 20}, reads=_HLC),
+    Operator("MFI", _mfi, _sentio_mfi, after(0), after(0), {"window": 14}, reads=(*_HLC, "volume")),
+    # Trend: the true range of bars, and how much of their movement has one direction.
+    Operator("ATR", _atr, _sentio_atr, after(0), after(0), {"window": 14}, reads=_HLC),
+    Operator("ADX", _adx, _sentio_adx, lambda on: 2 * on.window - 1, lambda on: 2 * on.window, {"window": 14}, reads=_HLC),
+    # Volume: sums from the first bar on of what was traded, signed or weighted by the price.
+    Operator("OBV", _obv, _sentio_obv, at(1), at(1), reads=("close", "volume")),
+    Operator("VPT", _vpt, _sentio_vpt, at(1), at(1), reads=("close", "volume")),
+    Operator("AD_LINE", _ad_line, _sentio_ad_line, at(0), at(1), reads=(*_HLC, "volume")),
+    # Microstructure: estimates of spread, impact and depth from a single bar.
     Operator("SPREAD_BP", _spread, _sentio_spread, at(0), at(0), reads=("high", "low")),
     Operator("PRICE_IMPACT", _impact, _sentio_impact, at(1), at(1), reads=("close", "volume")),
-    Operator("ORDER_FLOW", _order_flow, _sentio_order_flow, at(0), at(0), reads=("high", "low", "close", "volume")),
+    Operator("ORDER_FLOW", _order_flow, _sentio_order_flow, at(0), at(0), reads=(*_HLC, "volume")),
     Operator("MARKET_DEPTH", _depth, _sentio_depth, at(0), at(0), reads=("high", "low", "volume")),
-    Operator("BID_ASK_RATIO", _bid_ask, _sentio_bid_ask, at(0), at(0), reads=("high", "low", "close")),
+    Operator("BID_ASK_RATIO", _bid_ask, _sentio_bid_ask, at(0), at(0), reads=_HLC),
 )
 
-
-# The table of operators, by name.
-
-_FAMILIES = (PRICE, AVERAGES, VOLATILITY, OSCILLATORS, TREND, VOLUME, MICROSTRUCTURE)
-
-OPERATORS: dict[str, Operator] = {operator.name: operator for family in _FAMILIES for operator in family}
+OPERATORS: dict[str, Operator] = {operator.name: operator for operator in _TABLE}

@@ -18,8 +18,7 @@ import pyarrow.compute as pc
 
 from stoker import _disk, pack
 from stoker._types import Array
-from stoker.encode.sequences.columns import TableColumn, read_column
-from stoker.encode.sequences.contexts import find_listed
+from stoker.encode.sequences.columns import TableColumn, find_listed, read_column
 from stoker.errors import BadValueError, OptionError
 from stoker.store import (
     DEFAULT_MEMORY,

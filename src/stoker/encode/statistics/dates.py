@@ -24,7 +24,6 @@ from stoker.encode.statistics.quantiles import (
     State,
     compiled,
     decode_keys,
-    state_of,
     whole_keys,
 )
 from stoker.errors import BadValueError
@@ -182,7 +181,7 @@ class DateGatherer(OrderedGatherer):
 
     def column(self, **known: Any) -> DateColumn:
         """All that was gathered; `known` are the fields that all columns have."""
-        self.finish()
+        known |= self.finish()
         distribution = self.distribution
         present = self.num_values > self.num_null
         nothing = {part: _DEFAULT.get(part, 0) for part in PARTS}
@@ -190,8 +189,6 @@ class DateGatherer(OrderedGatherer):
         texts = [_texts(np.array([end], dtype=np.uint64))[0] for end in ends]
         return DateColumn(
             **known,
-            num_values=self.num_values,
-            num_null=self.num_null,
             num_distinct=len(distribution.run) if distribution.sketch is None else None,
             min=texts[0] if texts else None,
             max=texts[1] if texts else None,
@@ -200,9 +197,6 @@ class DateGatherer(OrderedGatherer):
             min_n=_texts(self.extremes.smallest),
             max_n=_texts(self.extremes.largest[::-1]),
             quantiles=_texts(distribution.quantiles()) if present else None,
-            rank_error=distribution.rank_error,
-            log_hist=self.histogram.tolist(),
-            state=state_of(distribution),
         )
 
     def _microseconds(self, values: pa.Array) -> npt.NDArray[np.int64]:

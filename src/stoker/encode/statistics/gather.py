@@ -6,6 +6,7 @@ counts each key once, however many rows it has.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
@@ -114,15 +115,9 @@ class CategoryColumn(ColumnStatistics, frozen=True, kw_only=True, forbid_unknown
                 f"column {self.name!r} has more different strings than were kept ({len(self.cnt_values):,}). "
                 "Analyse it with a larger `categories`, or with another kind."
             )
-        return {
-            "has_nan": self.num_null > 0,
-            "cnt_values": dict(
-                sorted(
-                    (ESCAPE + text if text.startswith(ESCAPE) or text in RESERVED else text, n)
-                    for text, n in self.cnt_values.items()
-                )
-            ),
-        }
+        reserved = {text for text in self.cnt_values if text.startswith(ESCAPE) or text in RESERVED}
+        counts = {ESCAPE + text if text in reserved else text: count for text, count in self.cnt_values.items()}
+        return {"has_nan": self.num_null > 0, "cnt_values": dict(sorted(counts.items()))}
 
 
 class CategoryGatherer:
@@ -203,18 +198,14 @@ class CategoryGatherer:
         counts = np.zeros(len(encoded.dictionary), dtype=np.int64)
         np.add.at(counts, to_numpy(encoded.indices), np.concatenate([part for _, part in parts]))
         self._texts, self._counts = encoded.dictionary, counts
-        self._prune()
-
-    def _prune(self) -> None:
         num_bytes = to_numpy(pc.binary_length(self._texts))
-        if len(self._counts) <= self._limit and num_bytes.sum() <= MAX_TEXT_BYTES:
-            return
-        order = np.argsort(-self._counts, kind="stable")
-        kept = min(self._limit, int(np.searchsorted(num_bytes[order].cumsum(), MAX_TEXT_BYTES, side="right")))
-        lowered = int(self._counts[order[kept]])
-        left = np.flatnonzero(self._counts > lowered)
-        self._texts, self._counts = self._texts.take(from_numpy(left)), self._counts[left] - lowered
-        self.error += lowered
+        if len(counts) > self._limit or num_bytes.sum() > MAX_TEXT_BYTES:
+            order = np.argsort(-counts, kind="stable")
+            kept = min(self._limit, int(np.searchsorted(num_bytes[order].cumsum(), MAX_TEXT_BYTES, side="right")))
+            lowered = int(counts[order[kept]])
+            left = np.flatnonzero(counts > lowered)
+            self._texts, self._counts = self._texts.take(from_numpy(left)), counts[left] - lowered
+            self.error += lowered
 
 
 def texts_of_floats(values: pa.Array) -> pa.Array:
@@ -273,11 +264,17 @@ class ColumnGatherer:
     """Takes in one column of a table, part by part."""
 
     def __init__(self, name: str, kind: Kind, arrow: pa.DataType, limits: Limits) -> None:
-        value = value_type(arrow)
         self.name = name
-        self._type = value
-        self._lengths: dict[int, int] | None = {} if is_list(arrow) else None
-        self._gatherer = _gatherer(name, kind, pa.int8() if kind == "number" and pa.types.is_boolean(value) else value, limits)
+        self._type = value_type(arrow)
+        self._lengths: Counter[int] | None = Counter() if is_list(arrow) else None
+        self._gatherer: Gatherer
+        if kind == "number":
+            form = form_of(pa.int8() if pa.types.is_boolean(self._type) else self._type)
+            self._gatherer = NumberGatherer(form, limits.exact)
+        elif kind == "category":
+            self._gatherer = CategoryGatherer(limits.categories)
+        else:
+            self._gatherer = DateGatherer(name, limits.exact) if kind == "date" else EmptyGatherer()
 
     def add(self, column: pa.Array | pa.ChunkedArray) -> None:
         """Take in rows."""
@@ -287,20 +284,20 @@ class ColumnGatherer:
 
     def column(self) -> AnyColumn:
         """All that was gathered."""
-        lengths = self._lengths
-        counted = None if lengths is None else {str(length): lengths[length] for length in sorted(lengths)}
-        return self._gatherer.column(name=self.name, type=str(self._type), cnt_lengths=counted)
+        lengths = None if self._lengths is None else {str(length): count for length, count in sorted(self._lengths.items())}
+        return self._gatherer.column(name=self.name, type=str(self._type), cnt_lengths=lengths)
 
     def _add(self, values: pa.Array) -> None:
-        if isinstance(values, pa.ExtensionArray):
-            values = values.storage
-        if self._lengths is not None:
-            self._count_lengths(values)
-            values = values.flatten()
-            for start in range(0, len(values), _SLICE):
-                self._add_flat(values.slice(start, _SLICE))
-        else:
+        values = values.storage if isinstance(values, pa.ExtensionArray) else values
+        if self._lengths is None:
             self._add_flat(values)
+            return
+        found = to_numpy(pc.list_value_length(values).drop_null().cast(pa.int64()))
+        for length, count in zip(*np.unique(found, return_counts=True), strict=True):
+            self._lengths[int(length)] += int(count)
+        values = values.flatten()
+        for start in range(0, len(values), _SLICE):
+            self._add_flat(values.slice(start, _SLICE))
 
     def _add_flat(self, values: pa.Array) -> None:
         if isinstance(values, pa.ExtensionArray):
@@ -313,21 +310,6 @@ class ColumnGatherer:
             if pa.types.is_boolean(values.type):
                 values = values.cast(pa.int8())
         self._gatherer.add(values)
-
-    def _count_lengths(self, values: pa.Array) -> None:
-        lengths = self._lengths
-        if lengths is not None:
-            found = to_numpy(pc.list_value_length(values).drop_null().cast(pa.int64()))
-            for length, count in zip(*np.unique(found, return_counts=True), strict=True):
-                lengths[int(length)] = lengths.get(int(length), 0) + int(count)
-
-
-def _gatherer(name: str, kind: Kind, value: pa.DataType, limits: Limits) -> Gatherer:
-    if kind == "number":
-        return NumberGatherer(form_of(value), limits.exact)
-    if kind == "category":
-        return CategoryGatherer(limits.categories)
-    return DateGatherer(name, limits.exact) if kind == "date" else EmptyGatherer()
 
 
 # ---- merging: two parts of a column ----
@@ -344,16 +326,11 @@ def merge_columns(one: AnyColumn, other: AnyColumn, limits: Limits) -> AnyColumn
         )
     gatherer: Any = _resumed(one, limits)
     gatherer.merge(_resumed(other, limits))
-    merged: AnyColumn = gatherer.column(
-        name=one.name, type=one.type, cnt_lengths=merge_lengths(one.cnt_lengths, other.cnt_lengths or {})
-    )
-    return _with_keys(one, other, merged)
-
-
-def _with_keys(one: AnyColumn, other: AnyColumn, merged: AnyColumn) -> AnyColumn:
-    """Parts have different keys, so counts by key add up."""
+    lengths = merge_lengths(one.cnt_lengths, other.cnt_lengths or {})
+    merged: AnyColumn = gatherer.column(name=one.name, type=one.type, cnt_lengths=lengths)
     if one.num_keys is None or other.num_keys is None:
         return merged
+    # Parts have different keys, so counts by key add up.
     known: dict[str, Any] = {"num_keys": one.num_keys + other.num_keys}
     if isinstance(one, NumberColumn) and isinstance(other, NumberColumn) and isinstance(merged, NumberColumn):
         known["cnt_values"] = _added_counts(one, other)
@@ -365,9 +342,8 @@ def _with_keys(one: AnyColumn, other: AnyColumn, merged: AnyColumn) -> AnyColumn
 def _added_counts(one: NumberColumn, other: NumberColumn) -> dict[str, int] | None:
     if one.cnt_values is None or other.cnt_values is None:
         return None
-    counts = dict(one.cnt_values)
-    for text, count in other.cnt_values.items():
-        counts[text] = counts.get(text, 0) + count
+    counts = Counter(one.cnt_values)
+    counts.update(other.cnt_values)
     if "-0.0" in counts and "0.0" in counts:
         counts["0.0"] += counts.pop("-0.0")
     number = float if one.form == "float" else int
@@ -389,11 +365,9 @@ def _added_counts_of_all(one: NumberColumn, other: NumberColumn, merged: State) 
     return counts
 
 
-def _resumed(column: AnyColumn, limits: Limits) -> Gatherer:
+def _resumed(column: NumberColumn | CategoryColumn | DateColumn, limits: Limits) -> Gatherer:
     if isinstance(column, CategoryColumn):
         return CategoryGatherer.of(column, limits.categories)
-    if isinstance(column, EmptyColumn):
-        return EmptyGatherer()
     if column.state is None:
         raise OptionError(
             f"column {column.name!r} was saved without the state that merging needs. Save the parts with partial=True."
@@ -423,9 +397,8 @@ def merge_lengths(one: dict[str, int] | None, other: dict[str, int] | None) -> d
     """Counts of lengths, added up; None where one is not known."""
     if one is None or other is None:
         return None
-    lengths = dict(one)
-    for length, count in other.items():
-        lengths[length] = lengths.get(length, 0) + count
+    lengths = Counter(one)
+    lengths.update(other)
     return {length: lengths[length] for length in sorted(lengths, key=int)}
 
 
@@ -525,17 +498,14 @@ class CountsByKey:
         known = pc.is_valid(keys)
         least = words.filter(known)
         self._ranges[name].add(pa.table({"key": keys.filter(known), "least": least, "most": least}))
-        if name in self._pairs:
-            self._pairs[name].add(pa.table({"key": keys, "value": words}))
-            if self._are_many(name, words) and self._pairs[name].num_rows > self._limits.exact:
-                del self._pairs[name]  # too many values to count individually
-
-    def _are_many(self, name: str, words: pa.Array) -> bool:
-        """Whether a column has too many different values to be always counted individually."""
-        before = self._values.get(name, np.empty(0, dtype=np.uint64))
-        if len(before) <= MAX_DISCRETE:  # one more, as 0.0 and -0.0 are one value
-            self._values[name] = before = np.union1d(before, to_numpy(pc.unique(words)))[: MAX_DISCRETE + 1]
-        return len(before) > MAX_DISCRETE
+        if name not in self._pairs:
+            return
+        self._pairs[name].add(pa.table({"key": keys, "value": words}))
+        found = self._values.get(name, np.empty(0, dtype=np.uint64))
+        if len(found) <= MAX_DISCRETE:  # one more, as 0.0 and -0.0 are one value
+            self._values[name] = found = np.union1d(found, to_numpy(pc.unique(words)))[: MAX_DISCRETE + 1]
+        if len(found) > MAX_DISCRETE and self._pairs[name].num_rows > self._limits.exact:
+            del self._pairs[name]  # too many values to count individually
 
     def lengths(self) -> npt.NDArray[np.int64]:
         """How many rows each key has."""
@@ -558,13 +528,11 @@ class CountsByKey:
 
     def _counted_numbers(self, column: NumberColumn) -> dict[str, Any]:
         form, ranges = column.form, self._ranges[column.name]
-        ends = []
-        for name in ("least", "most"):
-            found = ranges.column(name)
-            ends.append(Extremes.of(Run.of(to_numpy(found).copy() if len(found) else np.empty(0, dtype=np.uint64))))
+        runs = (Run.of(np.array(ranges.column(name), dtype=np.uint64)) for name in ("least", "most"))
+        least, most = map(Extremes.of, runs)
         known: dict[str, Any] = {
-            "min_n": decode_keys(ends[0].smallest, form).astype(np.float64).tolist(),
-            "max_n": decode_keys(ends[1].largest[::-1], form).astype(np.float64).tolist(),
+            "min_n": decode_keys(least.smallest, form).astype(np.float64).tolist(),
+            "max_n": decode_keys(most.largest[::-1], form).astype(np.float64).tolist(),
             "cnt_values": None,
         }
         if column.name in self._pairs and column.state is not None and not column.rank_error:

@@ -31,7 +31,6 @@ from stoker.encode.statistics.quantiles import (
     decode_keys,
     distribution_of,
     float_keys,
-    state_of,
     whole_keys,
 )
 from stoker.errors import BadValueError, OptionError
@@ -257,7 +256,14 @@ class NumberGatherer(OrderedGatherer):
 
     def add(self, values: pa.Array) -> None:
         """Take in values; null and NaN are missing."""
-        keys = self._float_keys(values) if self.form == "float" else self._whole_keys(values)
+        if self.form == "float":
+            keys, num_null, num_infinite, first = float_keys(_floats(values))
+            if first >= 0 and self.first_infinite is None:
+                self.first_infinite = self.num_values + first
+            self.num_infinite += num_infinite
+        else:
+            keys, num_null = whole_keys(_integers(values, self.form)), values.null_count
+        self.num_null += num_null
         self.num_values += len(values)
         self.add_keys(keys)
 
@@ -272,7 +278,7 @@ class NumberGatherer(OrderedGatherer):
 
     def column(self, **known: Any) -> NumberColumn:
         """All that was gathered; `known` are the fields that all columns have."""
-        self.finish()
+        known |= self.finish()
         distribution, form = self.distribution, self.form
         num_finite = self.num_values - self.num_null - self.num_infinite
         least, most = self.digits.named(num_values=num_finite)
@@ -281,8 +287,6 @@ class NumberGatherer(OrderedGatherer):
         smallest, largest = (None, None) if ends is None else decode_keys(ends, form).tolist()
         return NumberColumn(
             **known,
-            num_values=self.num_values,
-            num_null=self.num_null,
             form=form,
             num_infinite=self.num_infinite,
             first_infinite=self.first_infinite,
@@ -296,22 +300,7 @@ class NumberGatherer(OrderedGatherer):
             max_n=decode_keys(self.extremes.largest[::-1], "float").tolist(),
             cnt_values=value_texts(counted, form) if counted is not None and len(counted) < MAX_DISCRETE else None,
             quantiles=decode_keys(distribution.quantiles(), form).tolist() if num_finite else None,
-            rank_error=distribution.rank_error,
-            log_hist=self.histogram.tolist(),
-            state=state_of(distribution),
         )
-
-    def _float_keys(self, values: pa.Array) -> Keys:
-        keys, num_nan, num_infinite, first = float_keys(_floats(values))
-        if first >= 0 and self.first_infinite is None:
-            self.first_infinite = self.num_values + first
-        self.num_null += num_nan
-        self.num_infinite += num_infinite
-        return keys
-
-    def _whole_keys(self, values: pa.Array) -> Keys:
-        self.num_null += values.null_count
-        return whole_keys(_integers(values.drop_null() if values.null_count else values, self.form))
 
     def _widen(self, run: Run) -> None:
         zero = np.array([_FIRST_NOT_NEGATIVE[self.form]], dtype=np.uint64)
@@ -321,7 +310,9 @@ class NumberGatherer(OrderedGatherer):
     def _extremes(self, run: Run) -> Extremes:
         """Extremes of all forms are floats."""
         found = Extremes.of(run)
-        return Extremes(_as_floats(found.smallest, self.form), _as_floats(found.largest, self.form))
+        if self.form == "float":
+            return found
+        return Extremes(*(float_keys(decode_floats(keys, self.form))[0] for keys in (found.smallest, found.largest)))
 
 
 def _floats(values: pa.Array) -> npt.NDArray[np.float64]:
@@ -334,7 +325,8 @@ def _floats(values: pa.Array) -> npt.NDArray[np.float64]:
 
 
 def _integers(values: pa.Array, form: Form) -> Array:
-    """Values of which none is missing as int64 or uint64."""
+    """Values that are not missing as int64 or uint64."""
+    values = values.drop_null() if values.null_count else values
     if pa.types.is_duration(values.type) or pa.types.is_time(values.type):
         values = values.view(pa.int32() if values.type.bit_width == 32 else pa.int64())
     numbers = to_numpy(values)
@@ -347,8 +339,7 @@ def keys_of_present(values: pa.Array) -> tuple[Keys, npt.NDArray[np.bool_]]:
     if form == "float":
         numbers = _floats(values)
         return float_keys(numbers)[0], np.isfinite(numbers)
-    present = to_numpy(pc.is_valid(values))
-    return whole_keys(_integers(values.drop_null() if values.null_count else values, form)), present
+    return whole_keys(_integers(values, form)), to_numpy(pc.is_valid(values))
 
 
 def count_values(column: NumberColumn) -> dict[Any, int]:
@@ -370,32 +361,24 @@ def count_values(column: NumberColumn) -> dict[Any, int]:
 
 def joined_zeros(run: Run, form: Form) -> Run:
     """-0.0 and 0.0 are one value, which is 0.0 if that occurs."""
-    place = int(np.searchsorted(run.keys, np.uint64(2**63 - 1)))
-    if form != "float" or run.keys[place : place + 2].tolist() != [2**63 - 1, 2**63]:
-        return run
-    counts = np.delete(run.counts, place)
-    counts[place] += run.counts[place]
-    return Run(np.delete(run.keys, place), counts)
+    counts = run.counts.copy()
+    place = count_zeros_once(run.keys, counts, form)
+    return run if place is None else Run(np.delete(run.keys, place), np.delete(counts, place))
 
 
-def count_zeros_once(keys: Keys, counts: npt.NDArray[np.int64], form: Form) -> None:
-    """Where both zeros are among the keys, the count of -0.0 goes to 0.0."""
+def count_zeros_once(keys: Keys, counts: npt.NDArray[np.int64], form: Form) -> int | None:
+    """Where both zeros are among the keys, the count of -0.0 goes to 0.0; returns the place of -0.0, or None."""
     place = int(np.searchsorted(keys, np.uint64(2**63 - 1)))
-    if form == "float" and keys[place : place + 2].tolist() == [2**63 - 1, 2**63]:
-        counts[place + 1] += counts[place]
-        counts[place] = 0
+    if form != "float" or keys[place : place + 2].tolist() != [2**63 - 1, 2**63]:
+        return None
+    counts[place + 1] += counts[place]
+    counts[place] = 0
+    return place
 
 
 def value_texts(run: Run, form: Form) -> dict[str, int]:
     """Counts by the text of each value."""
     return dict(zip(map(repr, decode_keys(run.keys, form).tolist()), run.counts.tolist(), strict=True))
-
-
-def _as_floats(keys: Keys, form: Form) -> Keys:
-    """The same values as keys of floats."""
-    if form == "float":
-        return keys
-    return float_keys(decode_floats(keys, form))[0]
 
 
 def _keys_of(values: list[int | float], form: Form) -> Keys:

@@ -233,28 +233,6 @@ class Run:
 ENOUGH = 1 << 18
 
 
-class KeyBuffer:
-    """Keys that are collected until there are enough to be worth a sort; takes over the arrays it is given."""
-
-    def __init__(self) -> None:
-        self._arrays: list[Keys] = []
-        self._num_keys = 0
-
-    def add(self, keys: Keys) -> Run | None:
-        """Take in keys; returns all collected ones as a run, once there are enough."""
-        if len(keys):
-            self._arrays.append(keys)
-            self._num_keys += len(keys)
-        return self.flush() if self._num_keys >= ENOUGH else None
-
-    def flush(self) -> Run:
-        """All collected keys as a run."""
-        arrays, self._arrays, self._num_keys = self._arrays, [], 0
-        if not arrays:
-            return Run.empty()
-        return Run.of(arrays[0] if len(arrays) == 1 else np.concatenate(arrays))
-
-
 # ---- sketch: the quantiles of more values than are kept, from a part of them that stands for all ----
 #
 # Values come in blocks of a fixed size, the last one open. A full block is sorted and every 16th value is kept, the middle one of
@@ -581,7 +559,10 @@ def _first_at(edge: float, low: int, high: int) -> Any:
 
 
 class OrderedGatherer:
-    """Counts, histogram, extremes and quantiles of the keys of one column, part by part."""
+    """Counts, histogram, extremes and quantiles of the keys of one column, part by part.
+
+    Keys are buffered until there are enough to be worth a sort.
+    """
 
     def __init__(self, form: Form, limit: int) -> None:
         self.form: Form = form
@@ -589,17 +570,27 @@ class OrderedGatherer:
         self.histogram = np.zeros(NUM_BINS, dtype=np.int64)
         self.extremes = Extremes()
         self.distribution = Distribution(limit)
-        self._buffer = KeyBuffer()
+        self._buffer: list[Keys] = []
+        self._num_buffered = 0
 
     def add_keys(self, keys: Keys) -> None:
-        """Take in the keys of values that are present."""
-        run = self._buffer.add(keys)
-        if run is not None:
-            self._take(run)
+        """Take in the keys of values that are present; takes over the array."""
+        if len(keys):
+            self._buffer.append(keys)
+            self._num_buffered += len(keys)
+        if self._num_buffered >= ENOUGH:
+            self._take()
 
-    def finish(self) -> None:
-        """Take in the keys of the buffer."""
-        self._take(self._buffer.flush())
+    def finish(self) -> dict[str, Any]:
+        """Take in the keys of the buffer; returns the fields that numbers and dates have."""
+        self._take()
+        return {
+            "num_values": self.num_values,
+            "num_null": self.num_null,
+            "rank_error": self.distribution.rank_error,
+            "log_hist": self.histogram.tolist(),
+            "state": state_of(self.distribution),
+        }
 
     def resume(self, column: Any, ends: Sequence[int]) -> None:
         """Continue from the statistics of a part; `ends` are the keys of its smallest and largest value, if it has any."""
@@ -612,16 +603,18 @@ class OrderedGatherer:
 
     def merge_ordered(self, other: OrderedGatherer) -> None:
         """Take in what was gathered of other values; `other` is not usable afterwards."""
-        self.finish()
-        other.finish()
+        self._take()
+        other._take()
         self.num_values += other.num_values
         self.num_null += other.num_null
         self.histogram += other.histogram
         self.extremes.merge(other.extremes)
         self.distribution.merge(other.distribution)
 
-    def _take(self, run: Run) -> None:
-        if len(run):
+    def _take(self) -> None:
+        arrays, self._buffer, self._num_buffered = self._buffer, [], 0
+        if arrays:
+            run = Run.of(arrays[0] if len(arrays) == 1 else np.concatenate(arrays))
             self.histogram += log_histogram(run, self.form)
             self.extremes.merge(self._extremes(run))
             self.distribution.add(run)

@@ -160,7 +160,7 @@ def _refuse_other_version(data: bytes, where: str) -> None:
 # ---- rules: what must hold in the JSON beyond the types of its fields; an error names the JSON path ----
 
 _MAX_INT = 2**63 - 1
-_BOUNDS = {"int": (-(2**63), _MAX_INT), "uint": (0, 2**64 - 1)}
+_BOUNDS = {"int": range(-(2**63), 2**63), "uint": range(2**64)}
 
 
 def check_statistics(num_rows: int, limits: Limits, columns: Sequence[AnyColumn], where: str, *, keyless: bool = False) -> None:
@@ -177,7 +177,15 @@ def check_statistics(num_rows: int, limits: Limits, columns: Sequence[AnyColumn]
         if column.name in names:
             rule.broken(f"{path}.name", "names that differ", repr(column.name))
         names.add(column.name)
-        _check_column(rule, path, column, num_rows)
+        rule.count(f"{path}.num_values", column.num_values)
+        rule.count(f"{path}.num_null", column.num_null)
+        lengths = column.cnt_lengths
+        total = num_rows if lengths is None else rule.lengths(f"{path}.cnt_lengths", lengths)
+        rule.equal(f"{path}.num_values", column.num_values, total)
+        if column.num_keys is not None and not 0 <= column.num_keys <= num_rows:
+            rule.broken(f"{path}.num_keys", "no more keys than rows", f"{column.num_keys:,}")
+        if column.num_null > column.num_values:
+            rule.broken(f"{path}.num_null", f"at most {column.num_values:,}", f"{column.num_null:,}")
         if isinstance(column, NumberColumn):
             _check_number(rule, path, column, limits)
         elif isinstance(column, DateColumn):
@@ -192,32 +200,10 @@ def check_lengths(num_rows: int, key: str | None, lengths: Mapping[str, int] | N
     rule.count("$.num_rows", num_rows)
     if (key is None) != (lengths is None):
         rule.broken("$.cnt_lengths", "lengths exactly where there is a key", repr(lengths)[:80])
-    total = _check_counted_lengths(rule, "$.cnt_lengths", lengths or {})
+    total = rule.lengths("$.cnt_lengths", lengths or {})
     if total > num_rows:
         rule.broken("$.cnt_lengths", f"at most {num_rows:,} rows", f"{total:,}")
     return total
-
-
-def _check_counted_lengths(rule: _Rules, path: str, lengths: Mapping[str, int]) -> int:
-    for length in lengths:
-        if not (length.isascii() and length.isdecimal()):
-            rule.broken(path, "lengths", repr(length[:80]))
-    rule.counts(path, lengths)
-    return sum(int(length) * count for length, count in lengths.items())
-
-
-def _check_column(rule: _Rules, path: str, column: AnyColumn, num_rows: int) -> None:
-    rule.count(f"{path}.num_values", column.num_values)
-    rule.count(f"{path}.num_null", column.num_null)
-    if column.cnt_lengths is None:
-        rule.equal(f"{path}.num_values", column.num_values, num_rows)
-    else:
-        total = _check_counted_lengths(rule, f"{path}.cnt_lengths", column.cnt_lengths)
-        rule.equal(f"{path}.num_values", column.num_values, total)
-    if column.num_keys is not None and not 0 <= column.num_keys <= num_rows:
-        rule.broken(f"{path}.num_keys", "no more keys than rows", f"{column.num_keys:,}")
-    if column.num_null > column.num_values:
-        rule.broken(f"{path}.num_null", f"at most {column.num_values:,}", f"{column.num_null:,}")
 
 
 def _check_number(rule: _Rules, path: str, column: NumberColumn, limits: Limits) -> None:
@@ -231,7 +217,12 @@ def _check_number(rule: _Rules, path: str, column: NumberColumn, limits: Limits)
     if column.first_infinite is not None and not 0 <= column.first_infinite < column.num_values:
         rule.broken(f"{path}.first_infinite", "one of the rows", str(column.first_infinite))
     for field, value in (("min", column.min), ("max", column.max), *(("quantiles", value) for value in column.quantiles or [])):
-        _check_value(rule, f"{path}.{field}", column, value, num_finite)
+        if (value is None) != (num_finite == 0):
+            rule.broken(f"{path}.{field}", "a number exactly where there are values", repr(value))
+        if value is not None and column.form == "float" and not (isinstance(value, float) and math.isfinite(value)):
+            rule.broken(f"{path}.{field}", "a finite number with a point, as the column's form is float", repr(value))
+        if value is not None and column.form != "float" and not (isinstance(value, int) and value in _BOUNDS[column.form]):
+            rule.broken(f"{path}.{field}", f"an integer, as the column's form is {column.form}", repr(value))
     for field, extremes in (("min_n", column.min_n), ("max_n", column.max_n)):
         _check_extremes(rule, f"{path}.{field}", column, len(extremes), num_finite)
         rule.ordered(f"{path}.{field}", extremes if field == "min_n" else extremes[::-1])
@@ -249,7 +240,14 @@ def _check_number(rule: _Rules, path: str, column: NumberColumn, limits: Limits)
     if column.cnt_values is not None:
         rule.counts(f"{path}.cnt_values", column.cnt_values, 0 if rule.keyless else 1)
         _check_total(rule, path, column, sum(column.cnt_values.values()), num_finite)
-        _check_texts(rule, f"{path}.cnt_values", column)
+        number = float if column.form == "float" else int
+        for text in column.cnt_values:
+            try:
+                same = repr(number(text)) == text
+            except ValueError:
+                same = False
+            if not same:
+                rule.broken(f"{path}.cnt_values", f"numbers of the form {column.form}", repr(text[:80]))
     _check_distribution(rule, path, column, num_finite, limits)
 
 
@@ -266,48 +264,21 @@ def _check_total(rule: _Rules, path: str, column: AnyColumn, found: int, num_val
         rule.equal(f"{path}.cnt_values", found, num_values)
 
 
-def _check_value(rule: _Rules, path: str, column: NumberColumn, value: float | None, num_finite: int) -> None:
-    if (value is None) != (num_finite == 0):
-        rule.broken(path, "a number exactly where there are values", repr(value))
-    if value is None:
-        return
-    if column.form == "float":
-        if not isinstance(value, float) or not math.isfinite(value):
-            rule.broken(path, "a finite number with a point, as the column's form is float", repr(value))
-    elif not isinstance(value, int) or not _BOUNDS[column.form][0] <= value <= _BOUNDS[column.form][1]:
-        rule.broken(path, f"an integer, as the column's form is {column.form}", repr(value))
-
-
-def _check_texts(rule: _Rules, path: str, column: NumberColumn) -> None:
-    number = float if column.form == "float" else int
-    for text in column.cnt_values or {}:
-        try:
-            same = repr(number(text)) == text
-        except ValueError:
-            same = False
-        if not same:
-            rule.broken(path, f"numbers of the form {column.form}", repr(text[:80]))
-
-
 def _check_date(rule: _Rules, path: str, column: DateColumn, limits: Limits) -> None:
     for field, parts in (("min_values", column.min_values), ("max_values", column.max_values)):
         if list(parts) != list(PARTS):
             rule.broken(f"{path}.{field}", ", ".join(PARTS), ", ".join(parts)[:80])
-    for field, texts in (
-        ("min", [] if column.min is None else [column.min]),
-        ("max", [] if column.max is None else [column.max]),
-        ("min_n", column.min_n),
-        ("max_n", column.max_n[::-1]),
-        ("quantiles", column.quantiles or []),
-    ):
+    least, most = ([] if end is None else [end] for end in (column.min, column.max))
+    lists = {"min": least, "max": most, "min_n": column.min_n, "max_n": column.max_n[::-1], "quantiles": column.quantiles or []}
+    for field, texts in lists.items():
         try:
             rule.ordered(f"{path}.{field}", parse_moments(texts).tolist())
         except ValueError as error:
             rule.broken(f"{path}.{field}", "timestamps", str(error))
-    for field, count in (("min", 1 if column.min is not None else 0), ("max", 1 if column.max is not None else 0)):
-        rule.equal(f"{path}.{field}", count, min(column.num_present, 1))
-    for field, extremes in (("min_n", column.min_n), ("max_n", column.max_n)):
-        _check_extremes(rule, f"{path}.{field}", column, len(extremes), column.num_present)
+    for field in ("min", "max"):
+        rule.equal(f"{path}.{field}", len(lists[field]), min(column.num_present, 1))
+    for field in ("min_n", "max_n"):
+        _check_extremes(rule, f"{path}.{field}", column, len(lists[field]), column.num_present)
     _check_distribution(rule, path, column, column.num_present, limits)
 
 
@@ -360,6 +331,14 @@ class _Rules:
         for count in counts.values():
             if not least <= count <= _MAX_INT:
                 self.broken(path, f"counts of at least {least}", str(count)[:40])
+
+    def lengths(self, path: str, lengths: Mapping[str, int]) -> int:
+        """The number of rows of counted lengths."""
+        for length in lengths:
+            if not (length.isascii() and length.isdecimal()):
+                self.broken(path, "lengths", repr(length[:80]))
+        self.counts(path, lengths)
+        return sum(int(length) * count for length, count in lengths.items())
 
     def ordered(self, path: str, values: Sequence[float]) -> None:
         if any(a > b for a, b in pairwise(values)):

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.encode.sequences.columns import read_column
-from stoker.encode.sequences.contexts import find_listed, number_contexts
+from stoker.encode.sequences.columns import find_listed, number_contexts, read_column
 from stoker.errors import BadValueError
 
 NUMBERS = st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 3)
