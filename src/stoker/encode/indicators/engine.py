@@ -18,9 +18,8 @@ from stoker import _disk
 from stoker._types import Array
 from stoker.encode.indicators import exact, sentio
 from stoker.encode.indicators.bars import Bars, FeatureFrame, read_bars
-from stoker.encode.indicators.exact import ExactAssembly
+from stoker.encode.indicators.operators import new_assembly
 from stoker.encode.indicators.program import BAR, Program, link
-from stoker.encode.indicators.sentio import SentioAssembly
 from stoker.encode.indicators.spec import Spec, parse_spec
 from stoker.errors import BadValueError, OptionError
 from stoker.store import Progress, Store, add_column, open_store, parse_threads, quiet
@@ -29,12 +28,12 @@ from stoker.store import Progress, Store, add_column, open_store, parse_threads,
 def compile_spec(spec: Spec) -> Program:
     """The program of all features of a spec."""
     if spec.compat == "sentio":
-        theirs = SentioAssembly()
-        outputs = [feature.operator.sentio(theirs, feature.settings) for feature in spec.features]
-        return link(theirs, outputs, "sentio", emit_from=spec.emit_from, pad=spec.pad)
-    ours = ExactAssembly()
-    outputs = [feature.operator.exact(ours, feature.settings) for feature in spec.features]
-    return link(ours, outputs, "exact", emit_from=0, pad=0.0)
+        assembly = new_assembly("sentio")
+        outputs = [feature.operator.sentio(assembly, feature.settings) for feature in spec.features]
+        return link(assembly, outputs, "sentio", emit_from=spec.emit_from, pad=spec.pad)
+    assembly = new_assembly("exact")
+    outputs = [feature.operator.exact(assembly, feature.settings) for feature in spec.features]
+    return link(assembly, outputs, "exact", emit_from=0, pad=0.0)
 
 
 # ---- the engine ----
@@ -59,7 +58,7 @@ class Engine:
             "lanes": program.lanes.astype(program.dtype),
             "registers": np.zeros(program.num_registers),
         }
-        self._kernel = exact.advance if program.arithmetic == "exact" else sentio.advance
+        self._kernel: Any = exact.advance if program.arithmetic == "exact" else sentio.advance
         # Built once: a stream passes them with each bar.
         self._before = (program.instructions, program.numbers, program.runs, *self._state.values())
         self._behind = (program.history, program.num_live, program.emit_from, program.pad)

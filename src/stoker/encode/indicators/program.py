@@ -272,6 +272,18 @@ class Assembly(ABC):
         """The source of a feature: a column of the bars, or `logret`."""
 
     @abstractmethod
+    def mean(self, a: Term, window: int) -> Term:
+        """The mean of the last `window` values."""
+
+    @abstractmethod
+    def deviation(self, a: Term, window: int) -> Term:
+        """The standard deviation over a window."""
+
+    @abstractmethod
+    def score(self, a: Term, window: int) -> Term:
+        """The z-score of a value within a window."""
+
+    @abstractmethod
     def lane_numbers(self, lane: Lane) -> Numbers:
         """The two numbers that the kernel keeps for a lane."""
 
@@ -383,8 +395,9 @@ def link(assembly: Assembly, outputs: Sequence[Output], arithmetic: Arithmetic, 
                 found[-1] = (*found[-1][:2], found[-1][2] + 1)
             else:
                 found.append((lane, feature, 1))
-        a, places = source.back(1) if kind == "rsi" else source, {"row": len(lanes), "run": len(runs), "count": len(found)}
-        table.append(Instruction(op=assembly.LANES[kind], a=a, window=len(features), register=num_registers, **places))
+        a = source.back(1) if kind == "rsi" else source
+        one = Instruction(op=assembly.LANES[kind], a=a, window=len(features), register=num_registers)
+        table.append(replace(one, row=len(lanes), run=len(runs), count=len(found)))
         runs += found
         lanes += [assembly.lane_numbers(output) for output in outputs if isinstance(output, Lane) and output[:2] == (kind, source)]
         num_registers += 1

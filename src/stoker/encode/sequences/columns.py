@@ -248,15 +248,6 @@ def plain_values(part: Any) -> tuple[Array, Array | None]:
     return to_numpy(part), gaps
 
 
-def plain_gaps(part: Any) -> Array | None:
-    """Which values of a part are missing, NaN and NaT too; None where none is."""
-    if isinstance(part, np.ndarray):
-        gaps = np.isnan(part) if part.dtype.kind == "f" else np.isnat(part) if part.dtype.kind in "mM" else None
-    else:
-        gaps = to_numpy(pc.is_null(part, nan_is_null=True))
-    return gaps if gaps is not None and gaps.any() else None
-
-
 def _is_time(kind: Any) -> bool:
     if isinstance(kind, np.dtype):
         return kind.kind in _TIMES
@@ -451,11 +442,16 @@ def listed_words(column: TableColumn, listed: TableColumn, dtype: np.dtype[Any])
 
 
 def refuse_gaps(listed: TableColumn) -> None:
-    """Every listed context needs a key."""
+    """Every listed context needs a key; NaN and NaT are missing too."""
     start = 0
     for part in listed.parts:
-        gaps = plain_gaps(part)
-        if gaps is not None:
+        if not isinstance(part, np.ndarray):
+            gaps = to_numpy(pc.is_null(part, nan_is_null=True))
+        elif part.dtype.kind in "fmM":
+            gaps = np.isnan(part) if part.dtype.kind == "f" else np.isnat(part)
+        else:
+            gaps = np.zeros(1, dtype=bool)
+        if gaps.any():
             raise BadValueError(f"{listed.name} has no key in row {start + int(gaps.argmax()) + 1:,}. Every context needs a key.")
         start += len(part)
 

@@ -36,7 +36,7 @@ from stoker.encode.sequences.columns import (
     read_column,
     read_columns,
 )
-from stoker.encode.sequences.kernels import MAX_NARROW, count_rows, place_rows, put_positions, put_values, start_steps
+from stoker.encode.sequences.kernels import MAX_NARROW, NO_STARTS, count_rows, place_rows, put_positions, put_values, start_steps
 from stoker.errors import BadValueError, OptionError, SourceTooLargeError
 
 if TYPE_CHECKING:
@@ -156,7 +156,8 @@ def _lay_out(
     found: Contexts, columns: Sequence[TableColumn], types: Sequence[np.dtype[Any]], options: Options
 ) -> PaddedSequences | PackedSequences:
     """Count rows, assign cells, write values. `found.rows` is overwritten by the cells."""
-    lengths = count_rows(found.rows, found.num_contexts, options.limit)
+    lengths = np.zeros(found.num_contexts, dtype=np.int32)
+    count_rows(found.rows, options.limit, lengths)
     steps = options.steps(int(lengths.max(initial=0)))
     starts = start_steps(lengths, options.end_steps) if options.layout == "packed" else None
     num_cells = found.num_contexts * steps if starts is None else int(starts[-1])
@@ -169,9 +170,8 @@ def _lay_out(
         target = flat[column.name]
         for start, values in number_blocks(column, target.dtype, truncate=options.compat is not None):
             put_values(places[start : start + len(values)], values, target)
-    for (forward, length, backward), divisor in positions:
-        targets = flat[forward], flat[length], flat[backward]
-        put_positions(lengths, starts=starts, steps=steps, divisor=divisor, targets=targets)
+    for names, divisor in positions:
+        put_positions(lengths, NO_STARTS if starts is None else starts, steps, divisor, *(flat[name] for name in names))
     tensors = {name: torch.from_numpy(one).view(shape) for name, one in flat.items()}
     return _result(tensors, found.keys, torch.from_numpy(lengths), found.num_left_out, starts)
 

@@ -28,12 +28,10 @@ from stoker.encode.statistics.numbers import (
     value_texts,
 )
 from stoker.encode.statistics.quantiles import (
-    ColumnStatistics,
+    BaseColumn,
     Extremes,
-    Keys,
     Limits,
     Run,
-    State,
     counted_by_key,
     decode_keys,
     with_counts_by_key,
@@ -94,7 +92,7 @@ _MERGE_TEXTS = 1 << 12
 ESCAPE, RESERVED = "\x01", ("_RARE_", "<<NULL>>")
 
 
-class CategoryColumn(ColumnStatistics, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="category"):
+class CategoryColumn(BaseColumn, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="category"):
     """A column of strings or booleans."""
 
     num_distinct: int | None
@@ -231,7 +229,7 @@ _SLICE = 1 << 20
 """Rows per step: what is sorted with them stays in the caches and takes little memory."""
 
 
-class EmptyColumn(ColumnStatistics, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="empty"):
+class EmptyColumn(BaseColumn, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="empty"):
     """A column of which every value is missing and the type is unknown."""
 
     def analysis(self) -> dict[str, Any]:
@@ -335,7 +333,8 @@ def merge_columns(one: AnyColumn, other: AnyColumn, limits: Limits) -> AnyColumn
     if isinstance(one, NumberColumn) and isinstance(other, NumberColumn) and isinstance(merged, NumberColumn):
         known["cnt_values"] = _added_counts(one, other)
         if merged.state is not None:
-            known["state"] = with_counts_by_key(merged.state, _added_counts_of_all(one, other, merged.state))
+            counts = _added_counts_of_all(one, other, merged.state.keys) if not merged.state.levels else None
+            known["state"] = with_counts_by_key(merged.state, counts)
     return msgspec.structs.replace(merged, **known)
 
 
@@ -350,14 +349,12 @@ def _added_counts(one: NumberColumn, other: NumberColumn) -> dict[str, int] | No
     return {text: counts[text] for text in sorted(counts, key=number)} if len(counts) < MAX_DISCRETE else None
 
 
-def _added_counts_of_all(one: NumberColumn, other: NumberColumn, merged: State) -> npt.NDArray[np.int64] | None:
-    """How many keys of both parts have each of the values; None where that is not known."""
-    runs = [counted_by_key(part.state) for part in (one, other) if part.state is not None]
-    if merged.levels or len(runs) < 2:
-        return None
-    keys = np.frombuffer(merged.keys, dtype="<u8")
+def _added_counts_of_all(one: NumberColumn, other: NumberColumn, merged: memoryview) -> npt.NDArray[np.int64] | None:
+    """How many keys of both parts have each of the merged values; None where that is not known."""
+    keys = np.frombuffer(merged, dtype="<u8")
     counts = np.zeros(len(keys), dtype=np.int64)
-    for run in runs:
+    for part in (one, other):
+        run = None if part.state is None else counted_by_key(part.state)
         if run is None:
             return None
         counts[np.searchsorted(keys, run.keys)] += run.counts
@@ -471,7 +468,7 @@ class CountsByKey:
         self._lengths = Distinct(["key"], {"rows": "sum"})
         self._ranges = {n: Distinct(["key"], {"least": "min", "most": "max"}) for n, k in kinds.items() if k in ("number", "date")}
         self._pairs = {n: Distinct(["key", "value"], {}) for n, kind in kinds.items() if kind in ("number", "category")}
-        self._values: dict[str, Keys] = {}
+        self._values: dict[str, npt.NDArray[np.uint64]] = {}
 
     def add(self, table: pa.Table) -> None:
         """Take in rows."""

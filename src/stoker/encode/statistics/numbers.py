@@ -17,22 +17,8 @@ import pyarrow.compute as pc
 
 from stoker._types import Array
 from stoker.encode.digits import LOWEST, MAX_DECIMAL, MIN_DECIMAL, Window
-from stoker.encode.statistics.quantiles import (
-    ColumnStatistics,
-    Extremes,
-    Form,
-    Keys,
-    OrderedGatherer,
-    Run,
-    State,
-    compiled,
-    counted_by_key,
-    decode_floats,
-    decode_keys,
-    distribution_of,
-    float_keys,
-    whole_keys,
-)
+from stoker.encode.statistics import quantiles
+from stoker.encode.statistics.quantiles import BaseColumn, Extremes, Form, Keys, OrderedGatherer, Run, State, compiled
 from stoker.errors import BadValueError, OptionError
 from stoker.store import decimals_as_floats, to_numpy
 
@@ -89,7 +75,7 @@ class DigitRanges:
     def _widen_by_printing(self, keys: Keys, form: Form) -> None:
         """Print each value and read its digits."""
         rows = []
-        for value in np.abs(decode_floats(keys, form)).tolist():
+        for value in np.abs(quantiles.decode_floats(keys, form)).tolist():
             text = repr(value)
             if "e" in text:
                 text = np.format_float_positional(value, unique=True)
@@ -124,7 +110,7 @@ class DigitRanges:
 
     def _widen(self, keys: Keys, form: Form, least: Array, most: Array) -> None:
         block = self._block
-        values = decode_floats(keys, form)
+        values = quantiles.decode_floats(keys, form)
         values.flags.writeable = False  # kernels are compiled for each kind of array: always pass read-only ones
         block.fill(values)
         block.widen(least, most)
@@ -143,7 +129,7 @@ def _outside_in(keys: Keys, form: Form) -> npt.NDArray[np.int64]:
 
 def _sizes(keys: Keys, starts: npt.NDArray[np.int64], form: Form) -> npt.NDArray[np.float64]:
     """The least and the largest size of the numbers in each block, [2, blocks]."""
-    ends = np.stack([decode_floats(keys[places], form) for places in (starts, np.minimum(starts + BLOCK, len(keys)) - 1)])
+    ends = np.stack([quantiles.decode_floats(keys[places], form) for places in (starts, np.minimum(starts + BLOCK, len(keys)) - 1)])
     across = (ends[0] < 0) & (ends[1] > 0)
     ends = np.sort(np.abs(ends), axis=0)
     ends[0, across] = 0.0
@@ -163,7 +149,7 @@ MAX_DISCRETE = 100
 Encoding = Literal["auto", "discrete", "binned", "digit"]
 
 
-class NumberColumn(ColumnStatistics, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="number"):
+class NumberColumn(BaseColumn, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="number"):
     """A column of numbers."""
 
     form: Form
@@ -251,18 +237,20 @@ class NumberGatherer(OrderedGatherer):
         gatherer.num_negative = column.num_negative
         num_finite = column.num_present - column.num_infinite
         gatherer.digits = DigitRanges.of(column.min_digits, column.max_digits, num_finite)
-        gatherer.extremes = Extremes(float_keys(np.array(column.min_n))[0], float_keys(np.array(column.max_n[::-1]))[0])
+        gatherer.extremes = Extremes(
+            quantiles.float_keys(np.array(column.min_n))[0], quantiles.float_keys(np.array(column.max_n[::-1]))[0]
+        )
         return gatherer
 
     def add(self, values: pa.Array) -> None:
         """Take in values; null and NaN are missing."""
         if self.form == "float":
-            keys, num_null, num_infinite, first = float_keys(_floats(values))
+            keys, num_null, num_infinite, first = quantiles.float_keys(_floats(values))
             if first >= 0 and self.first_infinite is None:
                 self.first_infinite = self.num_values + first
             self.num_infinite += num_infinite
         else:
-            keys, num_null = whole_keys(_integers(values, self.form)), values.null_count
+            keys, num_null = quantiles.whole_keys(_integers(values, self.form)), values.null_count
         self.num_null += num_null
         self.num_values += len(values)
         self.add_keys(keys)
@@ -284,7 +272,7 @@ class NumberGatherer(OrderedGatherer):
         least, most = self.digits.named(num_values=num_finite)
         counted = joined_zeros(distribution.run, form) if distribution.sketch is None else None
         ends = None if distribution.least is None else np.array([distribution.least, distribution.most], dtype=np.uint64)
-        smallest, largest = (None, None) if ends is None else decode_keys(ends, form).tolist()
+        smallest, largest = (None, None) if ends is None else quantiles.decode_keys(ends, form).tolist()
         return NumberColumn(
             **known,
             form=form,
@@ -296,10 +284,10 @@ class NumberGatherer(OrderedGatherer):
             max=largest,
             min_digits=least,
             max_digits=most,
-            min_n=decode_keys(self.extremes.smallest, "float").tolist(),
-            max_n=decode_keys(self.extremes.largest[::-1], "float").tolist(),
+            min_n=quantiles.decode_keys(self.extremes.smallest, "float").tolist(),
+            max_n=quantiles.decode_keys(self.extremes.largest[::-1], "float").tolist(),
             cnt_values=value_texts(counted, form) if counted is not None and len(counted) < MAX_DISCRETE else None,
-            quantiles=decode_keys(distribution.quantiles(), form).tolist() if num_finite else None,
+            quantiles=quantiles.decode_keys(distribution.quantiles(), form).tolist() if num_finite else None,
         )
 
     def _widen(self, run: Run) -> None:
@@ -312,7 +300,9 @@ class NumberGatherer(OrderedGatherer):
         found = Extremes.of(run)
         if self.form == "float":
             return found
-        return Extremes(*(float_keys(decode_floats(keys, self.form))[0] for keys in (found.smallest, found.largest)))
+        return Extremes(
+            *(quantiles.float_keys(quantiles.decode_floats(keys, self.form))[0] for keys in (found.smallest, found.largest))
+        )
 
 
 def _floats(values: pa.Array) -> npt.NDArray[np.float64]:
@@ -338,8 +328,8 @@ def keys_of_present(values: pa.Array) -> tuple[Keys, npt.NDArray[np.bool_]]:
     form = form_of(values.type)
     if form == "float":
         numbers = _floats(values)
-        return float_keys(numbers)[0], np.isfinite(numbers)
-    return whole_keys(_integers(values, form)), to_numpy(pc.is_valid(values))
+        return quantiles.float_keys(numbers)[0], np.isfinite(numbers)
+    return quantiles.whole_keys(_integers(values, form)), to_numpy(pc.is_valid(values))
 
 
 def count_values(column: NumberColumn) -> dict[Any, int]:
@@ -350,13 +340,15 @@ def count_values(column: NumberColumn) -> dict[Any, int]:
             + ("has more different values than were kept." if column.rank_error else "was saved without its state.")
             + " Analyse it with a larger `exact`, or save it with partial=True."
         )
-    run = distribution_of(column.state, 1 << 62).run if column.num_keys is None else counted_by_key(column.state)
+    run = (
+        quantiles.distribution_of(column.state, 1 << 62).run if column.num_keys is None else quantiles.counted_by_key(column.state)
+    )
     if run is None:
         raise OptionError(
             f"column {column.name!r} has more different pairs of key and value than were kept. Analyse it with a larger `exact`."
         )
     run = joined_zeros(run, column.form)
-    return dict(zip(decode_keys(run.keys, column.form).tolist(), run.counts.tolist(), strict=True))
+    return dict(zip(quantiles.decode_keys(run.keys, column.form).tolist(), run.counts.tolist(), strict=True))
 
 
 def joined_zeros(run: Run, form: Form) -> Run:
@@ -378,10 +370,10 @@ def count_zeros_once(keys: Keys, counts: npt.NDArray[np.int64], form: Form) -> i
 
 def value_texts(run: Run, form: Form) -> dict[str, int]:
     """Counts by the text of each value."""
-    return dict(zip(map(repr, decode_keys(run.keys, form).tolist()), run.counts.tolist(), strict=True))
+    return dict(zip(map(repr, quantiles.decode_keys(run.keys, form).tolist()), run.counts.tolist(), strict=True))
 
 
 def _keys_of(values: list[int | float], form: Form) -> Keys:
     if form == "float":
-        return float_keys(np.array(values, dtype=np.float64))[0]
-    return whole_keys(np.array(values, dtype=np.int64 if form == "int" else np.uint64))
+        return quantiles.float_keys(np.array(values, dtype=np.float64))[0]
+    return quantiles.whole_keys(np.array(values, dtype=np.int64 if form == "int" else np.uint64))

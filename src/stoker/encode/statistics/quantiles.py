@@ -57,7 +57,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise OptionError(f"categories is {self.categories:,}; expected at least 1.")
 
 
-class ColumnStatistics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
+class BaseColumn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
     """What all columns have. The values of a list column are the items of its lists."""
 
     name: str
@@ -372,22 +372,23 @@ class Distribution:
             return
         self.run = self.run.merge(run)
         if len(self.run) > self.limit:
-            self.sketch = Sketch(self.limit)
-            self.sketch.add(self.run)
-            self.run = Run.empty()
+            self._open_sketch()
 
     def merge(self, other: Distribution) -> None:
         """Take in the values of another one with the same limit."""
         if other.sketch is None:
             self.add(other.run)
             return
-        if self.sketch is None:
-            self.sketch = Sketch(self.limit)
-            self.sketch.add(self.run)
-            self.run = Run.empty()
-        self.sketch.merge(other.sketch)
+        sketch = self.sketch or self._open_sketch()
+        sketch.merge(other.sketch)
         self.least = min(one for one in (self.least, other.least) if one is not None)
         self.most = max(one for one in (self.most, other.most) if one is not None)
+
+    def _open_sketch(self) -> Sketch:
+        self.sketch = Sketch(self.limit)
+        self.sketch.add(self.run)
+        self.run = Run.empty()
+        return self.sketch
 
     def quantiles(self, shares: Array | None = None) -> Keys:
         """The keys of quantiles (by default 0, 0.001, ... 1); none where there are no values."""
@@ -494,15 +495,14 @@ def _bytes(values: Any, dtype: str) -> memoryview:
 # ---- extremes: the 1000 smallest and largest values, from which rare-value protection draws its limits ----
 
 NUM_EXTREMES = 1000
+_NO_KEYS = np.empty(0, dtype=np.uint64)
 
 
 class Extremes:
     """Keys in ascending order: the `smallest`, and the `largest`; a value that occurs twice is there twice."""
 
-    def __init__(self, smallest: Keys | None = None, largest: Keys | None = None) -> None:
-        none = np.empty(0, dtype=np.uint64)
-        self.smallest = none if smallest is None else smallest
-        self.largest = none if largest is None else largest
+    def __init__(self, smallest: Keys = _NO_KEYS, largest: Keys = _NO_KEYS) -> None:
+        self.smallest, self.largest = smallest, largest
 
     @staticmethod
     def of(run: Run) -> Extremes:
