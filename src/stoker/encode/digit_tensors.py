@@ -43,7 +43,8 @@ def split_on_device(values: Tensor, max_decimal: int | None, min_decimal: int | 
     if max_decimal is None or min_decimal is None:
         whole = Window(HIGHEST, LOWEST)
         used = torch.zeros(whole.num_places, dtype=torch.bool, device=values.device)
-        for part in values.split(CHUNK):
+        for start in range(0, len(values), CHUNK):
+            part = values[start : start + CHUNK]
             matrix = torch.empty(len(part), len(whole.columns), dtype=torch.int8, device=values.device)
             _write(part, whole, matrix)
             used |= (matrix[:, 2:] != 0).any(0)

@@ -90,9 +90,6 @@ class Window:
         return ("nan", "neg", *(f"E{place}" for place in self.places))
 
 
-# ---- splitting ----
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Digits:
     """The digits of a column, as `split_digits` returns them."""
@@ -172,7 +169,7 @@ def split_digits(
         The digits as int8 [rows, columns]: a tensor on the device of `values` for a tensor, else a NumPy array.
 
     Raises:
-        BadValueError: A value is infinite or not a number.
+        BadValueError: A value is infinite or not numeric.
         OptionError: The places are invalid, or `values` is not one column.
 
     Example:
@@ -227,9 +224,6 @@ def _filled_blocks(numbers: Numbers, window: Window) -> Iterator[tuple[int, Any]
         yield start, block
 
 
-# ---- profiling: what the digits of a column range over, without writing them ----
-
-
 @dataclass(frozen=True, kw_only=True)
 class DigitProfile:
     """Counts of a column and the range of its digits at each place; missing values have no digits."""
@@ -281,7 +275,7 @@ def profile_digits(
         The profile. Profiles of parts with the same places can be joined with `merge`.
 
     Raises:
-        BadValueError: A value is infinite or not a number.
+        BadValueError: A value is infinite or not numeric.
 
     Example:
         >>> profile = profile_digits([19.99, -0.5, None], max_decimal=1, min_decimal=-2)
@@ -305,8 +299,6 @@ def _profile(numbers: Numbers, window: Window) -> DigitProfile:
     counts = {"num_rows": numbers.num_rows, "num_null": num_null, "num_negative": num_negative, "num_cut": num_cut}
     return DigitProfile(window=window, **counts, min_digits=tuple(least.tolist()), max_digits=tuple(most.tolist()))
 
-
-# ---- joining ----
 
 _PLACE = re.compile(r"E(-?\d{1,2})")
 
@@ -395,8 +387,6 @@ def _joined_table(table: Any) -> Any:
         return import_module("pandas").Series(values, index=table.index, copy=False)
     return values
 
-
-# ---- a column of numbers ----
 
 Read = Callable[[int, int, Array], Array]
 """Rows start to stop as float64: a view of them, or written to the given block."""

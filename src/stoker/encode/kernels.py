@@ -130,8 +130,6 @@ def place_most(
     return num_open, num_cut
 
 
-# ---- the shortest digits of any float64 ----
-
 _U = np.uint64
 _FRACTION = _U(2**52 - 1)
 _HIDDEN = _U(2**52)
@@ -253,8 +251,6 @@ def _rounded(mantissa: Any, halvings: int) -> Any:
     return whole + (_U(1) if up else _U(0))
 
 
-# ---- products of 64-bit numbers, and powers of ten in 128 bits ----
-
 LOWEST_POWER, HIGHEST_POWER = -292, 324
 
 
@@ -286,7 +282,6 @@ def powers_of_ten() -> npt.NDArray[np.uint64]:
 
 
 # ---- digits out of limbs ----
-#
 # Digits are taken off the lower end of a limb, one place of all rows at a time, which the compiler vectorizes.
 
 _TEN = np.uint32(10)
@@ -365,8 +360,6 @@ def widen_ranges(limbs: Array, filled: Array, null: Array, num_rows: int, top: i
                 least[top - place] = min(least[top - place], smallest)
                 most[top - place] = max(most[top - place], largest)
 
-
-# ---- digits back to float64 ----
 
 _FULL, _EXACT = _U(10**18), _U(2**53)
 _FLOAT_TENS, _EXACT_POWERS = 10.0 ** np.arange(23), 55

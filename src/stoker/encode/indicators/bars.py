@@ -41,8 +41,6 @@ def packed_bars(source: Sequence[str], target: Path, **options: Any) -> Iterator
             raise
 
 
-# ---- reading ----
-
 _SHOWN_COLUMNS = 20
 
 
@@ -157,7 +155,7 @@ def _names(given: Any) -> list[str]:
 
 
 def _numbers(name: str, column: Any) -> Array:
-    """A column as a one-dimensional array of numbers, NaN where a value is missing; a value that is not a number is an error."""
+    """A column as a one-dimensional array of numbers, NaN where a value is missing; other values are an error."""
     values = column if isinstance(column, np.ndarray) else _from_frame(column)
     if values.ndim != 1:
         raise OptionError(f"column {name!r} has shape {values.shape}; expected one number per bar.")
@@ -217,9 +215,6 @@ def _group(name: str, column: Any) -> tuple[Array, Array | None]:
     if len(starts) == len(sizes):  # the rows of each series are together
         return np.append(starts, len(codes)).astype(np.int64), None
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64), np.argsort(codes, kind="stable")
-
-
-# ---- the result ----
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -293,7 +288,6 @@ class FeatureFrame:
 
 
 # ---- order: bars of several series, or not in the order of time, are errors ----
-#
 # Columns with the usual names of a time or a symbol are checked, so that an indicator never mixes symbols or runs back in time
 # because an option was left out. Where a key or a time was given when a store was packed, it was checked then.
 
@@ -366,7 +360,7 @@ def refuse_disorder_of_store(store: Store) -> None:
 
 
 def place_in_store(store: Store, row: int) -> str:
-    """How messages name a bar of a store."""
+    """The place of a bar of a store, for messages."""
     series = int(np.searchsorted(store.offsets, row, side="right")) - 1
     of_series = f" of series {series:,}" if len(store) > 1 else ""
     return f"bar {row - int(store.offsets[series]) + 1:,}{of_series}"

@@ -19,7 +19,7 @@ from stoker._types import Array
 from stoker.encode.indicators import exact, sentio
 from stoker.encode.indicators.bars import Bars, FeatureFrame, read_bars
 from stoker.encode.indicators.operators import new_assembly
-from stoker.encode.indicators.program import BAR, Program, link
+from stoker.encode.indicators.program import BAR, Arithmetic, Program, link
 from stoker.encode.indicators.spec import Spec, parse_spec
 from stoker.errors import BadValueError, OptionError
 from stoker.store import Progress, Store, add_column, open_store, parse_threads, quiet
@@ -27,16 +27,12 @@ from stoker.store import Progress, Store, add_column, open_store, parse_threads,
 
 def compile_spec(spec: Spec) -> Program:
     """The program of all features of a spec."""
-    if spec.compat == "sentio":
-        assembly = new_assembly("sentio")
-        outputs = [feature.operator.sentio(assembly, feature.settings) for feature in spec.features]
-        return link(assembly, outputs, "sentio", emit_from=spec.emit_from, pad=spec.pad)
-    assembly = new_assembly("exact")
-    outputs = [feature.operator.exact(assembly, feature.settings) for feature in spec.features]
-    return link(assembly, outputs, "exact", emit_from=0, pad=0.0)
+    arithmetic: Arithmetic = "sentio" if spec.compat == "sentio" else "exact"
+    assembly = new_assembly(arithmetic)
+    outputs = [getattr(feature.operator, arithmetic)(assembly, feature.settings) for feature in spec.features]
+    emit_from, pad = (spec.emit_from, spec.pad) if arithmetic == "sentio" else (0, 0.0)
+    return link(assembly, outputs, arithmetic, emit_from=emit_from, pad=pad)
 
-
-# ---- the engine ----
 
 BLOCK = 512
 """Bars that are computed together: their columns stay in the L2 cache (benchmarks/bench_indicators.py)."""
@@ -101,7 +97,6 @@ class Engine:
 
 
 # ---- batch: the features of whole series, in threads ----
-#
 # The engine of a thread is reset with each series, so nothing crosses a boundary. Bars go to the kernel in pieces: beyond the result,
 # memory does not grow with their number.
 
@@ -189,9 +184,6 @@ def shares(offsets: Array) -> Iterator[Share]:
         stop = int(offsets[np.searchsorted(offsets, min(start + SHARE, end))])
         yield start, stop
         start = stop
-
-
-# ---- stream: features one bar at a time ----
 
 
 class FeatureStream:

@@ -53,23 +53,12 @@ def load(source: Array, y: Array) -> None:
 
 @part
 def run_sums(
-    columns: Array,
-    column: int,
-    p: int,
-    n: int,
-    index: int,
-    history: int,
-    restart: bool,
-    sums: Array,
-    row: int,
-    registers: Array,
-    r: int,
+    x: Array, p: int, n: int, index: int, history: int, restart: bool, sums: Array, row: int, registers: Array, r: int
 ) -> None:
     """Extend the running sums of a column over the block; with `restart`, those of the past are computed again for a new anchor.
 
     The anchor is the median of the last three values: one that is far from the others would cost digits.
     """
-    x = columns[column]
     values, squares, lost, there, changes = sums[row], sums[row + 1], sums[row + 2], sums[row + 3], sums[row + 4]
     anchor, last, one_before = registers[r], registers[r + 1], registers[r + 2]
     if restart:
@@ -202,21 +191,11 @@ def rsi_lanes(x: Array, lanes: Array, begin: int, size: int, runs: Array, run: i
 
 @kernel
 def advance(
-    program: Array,
-    numbers: Array,
-    runs: Array,
-    columns: Array,
-    sums: Array,
-    lanes: Array,
-    registers: Array,
-    starts: Array,
-    sources: Array,
-    out: Array,
-    history: int,
-    num_live: int,
-    emit_from: int,
-    pad: float,
-) -> None:
+    program: Array, numbers: Array, runs: Array,
+    columns: Array, sums: Array, lanes: Array, registers: Array,
+    starts: Array, sources: Array, out: Array,
+    history: int, num_live: int, emit_from: int, pad: float,
+) -> None:  # fmt: skip
     """Compute the rows of `out` from the bars in `sources` [kinds, bars], and move the state on.
 
     `starts` are the bars where another series begins. Registers 0 to 2 are the number of bars so far, the position in the columns
@@ -246,7 +225,7 @@ def advance(
             elif op == LOAD:
                 load(bars[row], y)
             elif op == SUMS:
-                run_sums(columns, program[i, 2], p, n, index, history, restart, sums, row, registers, r)
+                run_sums(columns[program[i, 2]], p, n, index, history, restart, sums, row, registers, r)
             elif op in (BAND, SCORE):
                 over_window(op, x, sums, row, p, w, registers[r], numbers[i, 0], numbers[i, 1], y)
             elif op in (TOTAL, SMOOTH):
@@ -259,9 +238,6 @@ def advance(
                 write_columns(columns, p, runs, run, count, _MOST, block)
         registers[0], registers[1] = index + n, p + n
         done += n
-
-
-# ---- the instructions of this arithmetic, for definitions ----
 
 
 class ExactAssembly(Assembly):

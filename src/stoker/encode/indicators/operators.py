@@ -142,6 +142,15 @@ class _Exact(_Shared, ExactAssembly):
         sign = self.subtract(self.above(close, close.back(1)), self.above(close.back(1), close))
         return self.total(self.multiply(sign, self.column("volume"), first=1))
 
+    def macd(self, on: Settings) -> tuple[Term, Term]:
+        x = self.source(on.source)
+        fast, slow = (self.smooth(x, window, weight=ema_weight(window)) for window in (on.fast, on.slow))
+        line = self.subtract(fast, slow)
+        return line, self.smooth(line, on.signal, weight=ema_weight(on.signal))
+
+    def bollinger(self, on: Settings, sign: float) -> Term:
+        return self.band(self.source(on.source), on.window, means=1.0, deviations=sign * on.k)
+
     def vpt(self, on: Settings) -> Term:
         return self.total(self._volume_by_change())
 
@@ -233,6 +242,18 @@ class _Sentio(_Shared, SentioAssembly):
         close, volume = self.column("close"), self.column("volume")
         bought = self.where(self.above(close, close.back(1)), volume, first=1)
         return self.total(self.subtract(bought, self.where(self.above(close.back(1), close), volume, first=1)))
+
+    def macd(self, on: Settings) -> tuple[Term, Term]:
+        x = self.source(on.source)
+        line = self.subtract(self.smooth(x, on.fast), self.smooth(x, on.slow))
+        return line, self.smooth(line, on.signal)
+
+    def bollinger(self, on: Settings, sign: float) -> Term:
+        x = self.source(on.source)
+        width = self.multiply(self.deviation(x, on.window), on.k)
+        if sign == 0:
+            return self.multiply(self.mean(x, on.window), 1.0, first=on.window)
+        return (self.add if sign > 0 else self.subtract)(self.mean(x, on.window), width, first=on.window)
 
     def vpt(self, on: Settings) -> Term:
         return self.total(self.where(self.above(self.column("close").back(1), 0.0), self._volume_by_change(), first=1))
@@ -341,38 +362,24 @@ def new_assembly(arithmetic: Arithmetic) -> Assembly:
     return _Exact() if arithmetic == "exact" else _Sentio()
 
 
-def _macd_operator(name: str, choose: Callable[[ExactAssembly | SentioAssembly, Term, Term], Term], *, signalled: bool) -> Operator:
+def _macd_operator(name: str, choose: Callable[[Any, Term, Term], Term], *, signalled: bool) -> Operator:
     """One of the three outputs; those with the signal in them are ready when that is."""
 
-    def exact(make: ExactAssembly, on: Settings) -> Output:
-        x = make.source(on.source)
-        fast, slow = (make.smooth(x, window, weight=ema_weight(window)) for window in (on.fast, on.slow))
-        line = make.subtract(fast, slow)
-        return choose(make, line, make.smooth(line, on.signal, weight=ema_weight(on.signal)))
-
-    def sentio(make: SentioAssembly, on: Settings) -> Output:
-        x = make.source(on.source)
-        line = make.subtract(make.smooth(x, on.fast), make.smooth(x, on.slow))
-        return choose(make, line, make.smooth(line, on.signal))
+    def define(make: Any, on: Settings) -> Output:
+        return choose(make, *make.macd(on))
 
     def first(on: Settings) -> int:
         return max(on.fast, on.slow) - 1 + (on.signal - 1 if signalled else 0)
 
-    return Operator(name, exact, sentio, first, at(0), {"fast": 12, "slow": 26, "signal": 9})
+    return Operator(name, define, define, first, at(0), {"fast": 12, "slow": 26, "signal": 9})
 
 
 def _bollinger_operator(name: str, sign: float) -> Operator:
-    def exact(make: ExactAssembly, on: Settings) -> Output:
-        return make.band(make.source(on.source), on.window, means=1.0, deviations=sign * on.k)
+    def define(make: Any, on: Settings) -> Output:
+        band: Term = make.bollinger(on, sign)
+        return band
 
-    def sentio(make: SentioAssembly, on: Settings) -> Output:
-        x = make.source(on.source)
-        width = make.multiply(make.deviation(x, on.window), on.k)
-        if sign == 0:
-            return make.multiply(make.mean(x, on.window), 1.0, first=on.window)
-        return (make.add if sign > 0 else make.subtract)(make.mean(x, on.window), width, first=on.window)
-
-    return Operator(name, exact, sentio, after(-1), after(0), {"window": 20, "k": 2.0})
+    return Operator(name, define, define, after(-1), after(0), {"window": 20, "k": 2.0})
 
 
 def _d_first(on: Settings) -> int:

@@ -33,8 +33,6 @@ def part(function: F) -> F:
     return known
 
 
-# ---- the program ----
-
 Arithmetic = Literal["exact", "sentio"]
 
 BAR = ("open", "high", "low", "close", "volume")
@@ -76,7 +74,6 @@ class Program:
 
 
 # ---- instructions that both arithmetics share, one loop over a block of bars each ----
-#
 # A column is one row of a matrix, `history` earlier bars followed by the block at position `p`; an operand is read with a lag. The
 # result of a missing value (NaN) is missing, whichever operand it is, and a bar never reads a later one.
 
@@ -196,7 +193,6 @@ def write_columns(columns: Array, place: int, runs: Array, first: int, count: in
 
 
 # ---- assembly: the definitions of operators become instructions ----
-#
 # A definition calls the methods of an assembly as it would call functions of whole columns, and gets terms: columns that the kernel
 # will fill. The same call with the same arguments is the same column, so features share common parts. Instructions of only one
 # arithmetic are methods of its own assembly (exact.py, sentio.py).
@@ -367,8 +363,6 @@ class Assembly(ABC):
             self.num_registers += num_registers
         return self._columns[one]
 
-
-# ---- linking: an assembly and its outputs become a program; constants and lanes are placed here ----
 
 Run = tuple[int, int, int]
 

@@ -225,21 +225,11 @@ def rsi_lanes(x: Array, lanes: Array, begin: int, size: int, index: int, runs: A
 
 @kernel
 def advance(
-    program: Array,
-    numbers: Array,
-    runs: Array,
-    columns: Array,
-    sums: Array,
-    lanes: Array,
-    registers: Array,
-    starts: Array,
-    sources: Array,
-    out: Array,
-    history: int,
-    num_live: int,
-    emit_from: int,
-    pad: float,
-) -> None:
+    program: Array, numbers: Array, runs: Array,
+    columns: Array, sums: Array, lanes: Array, registers: Array,
+    starts: Array, sources: Array, out: Array,
+    history: int, num_live: int, emit_from: int, pad: float,
+) -> None:  # fmt: skip
     """Compute the rows of `out` from the bars in `sources` [kinds, bars], and move the state on.
 
     `starts` are the bars where another series begins. An instruction's column is 0 before its first bar, and rows before `emit_from`
@@ -295,8 +285,6 @@ def advance(
         registers[0], registers[1] = index + n, p + n
         done += n
 
-
-# ---- the instructions of this arithmetic, for definitions ----
 
 TINY = 1e-12
 FLAT = 1e-8
@@ -362,21 +350,16 @@ class SentioAssembly(Assembly):
         """The value added up `window` times and divided by `window`, which is the value but for rounding."""
         return self.divide(self._emit(Instruction(op=REPEATED_SUM, a=a, window=window)), float(window))
 
-    def total(self, a: Term) -> Term:
-        """The sum of all values so far."""
-        return self._emit(Instruction(op=TOTAL, a=a), num_registers=1)
+    def _recur(self, op: int, a: Term, window: int = 0, weight: float = 0.0) -> Term:
+        return self._emit(Instruction(op=op, a=a, window=window, numbers=(weight, 0.0)), num_registers=1)
+
+    total = partialmethod(_recur, TOTAL)  # the sum of all values so far
+    wilder = partialmethod(_recur, WILDER)  # Wilder's average of the values from bar 1 on
+    decay = partialmethod(_recur, DECAY)  # Wilder's sum of the values from bar 1 on
 
     def smooth(self, a: Term, window: int) -> Term:
         """An exponential average that begins with the first value."""
-        return self._emit(Instruction(op=SMOOTH, a=a, numbers=(2.0 / (window + 1), 0.0)), num_registers=1)
-
-    def wilder(self, a: Term, window: int) -> Term:
-        """Wilder's average of the values from bar 1 on."""
-        return self._emit(Instruction(op=WILDER, a=a, window=window), num_registers=1)
-
-    def decay(self, a: Term, window: int) -> Term:
-        """Wilder's sum of the values from bar 1 on."""
-        return self._emit(Instruction(op=DECAY, a=a, window=window), num_registers=1)
+        return self._recur(SMOOTH, a, weight=2.0 / (window + 1))
 
     def lane_numbers(self, lane: Lane) -> Numbers:
         """The weights of the new and of the old, or the window."""

@@ -61,7 +61,7 @@ class TableColumn:
         return next((found for found in values if found[1] is not None), (0, None))
 
 
-def read_columns(table: Any, *, key: str | None, columns: Sequence[str] | None) -> tuple[TableColumn | None, list[TableColumn]]:
+def read_table(table: Any, *, key: str | None, columns: Sequence[str] | None) -> tuple[TableColumn | None, list[TableColumn]]:
     """The key column and the columns of values, by default all others; all have the same number of rows."""
     names, take = _open(table)
     listed = ", ".join(map(str, names[:20])) or "none"
@@ -190,7 +190,6 @@ def _is_missing_type(kind: type) -> bool:
 
 
 # ---- numbers: the values of a column, block by block, in the type of the tensors ----
-#
 # A missing value is NaN in floats and the smallest int64 in times; integers have no such value, so there it is an error. A column
 # that has the right type already is one block, without a copy.
 
@@ -295,8 +294,7 @@ def _fits(whole: Array, dtype: np.dtype[Any]) -> Array:
 
 
 # ---- contexts: keys numbered by first appearance or as they are listed, and the number of each row's context ----
-#
-# Keys are numbers (integers, times and floats, by their bits) or strings and categories, which Arrow numbers. `number_contexts` needs
+# Keys are numbers (integers, times and floats, by their bits) or strings and categories, which Arrow numbers. `number_keys` needs
 # kernels for numbers; `find_listed` does without, as numba alone would take 90 MB in a pack of bounded memory.
 
 NO_PLACE = -1
@@ -317,7 +315,7 @@ class Contexts:
     """Rows whose key is not listed."""
 
 
-def number_contexts(column: TableColumn, *, listed: TableColumn | None, keeps_missing: bool) -> Contexts:
+def number_keys(column: TableColumn, *, listed: TableColumn | None, keeps_missing: bool) -> Contexts:
     """Number the keys of all rows.
 
     `listed` are the contexts to use, in their order; rows of other keys are left out. A missing key is an error; with
@@ -486,9 +484,6 @@ def _with_missing(rows: Array, keys: Any) -> Any:
     rows[rows >= number] += 1
     given = keys if not isinstance(keys, np.ndarray) else pa.array(keys)
     return pa.concat_arrays([given[:number], pa.nulls(1, given.type), given[number:]])
-
-
-# ---- keys that are strings or categories ----
 
 
 def number_texts(column: TableColumn, listed: TableColumn | None, keeps_missing: bool) -> tuple[Array, Any]:

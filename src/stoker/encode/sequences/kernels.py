@@ -19,9 +19,6 @@ MAX_NARROW = 2**31 - 1
 NO_STARTS = np.empty(0, dtype=np.int32)
 
 
-# ---- rows into cells ----
-
-
 @kernel
 def count_rows(contexts: Array, limit: int, lengths: Array) -> None:
     """Add the rows of each context to `lengths`, up to `limit`."""
@@ -96,7 +93,6 @@ def put_positions(lengths: Array, starts: Array, steps: int, divisor: int, forwa
 
 
 # ---- numbering: int64 keys become 0, 1, 2, … in order of first appearance, or as they are listed ----
-#
 # Keys that lie close together have a plain table; others a hash table that is asked for 32 keys at a time, so that their memory
 # accesses overlap. Nothing is sorted (benchmarks/bench_sequences.py).
 

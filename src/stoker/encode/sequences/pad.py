@@ -27,15 +27,7 @@ import torch
 from stoker._kernels import ALIGNMENT
 from stoker._text import readable_bytes
 from stoker._types import Array
-from stoker.encode.sequences.columns import (
-    Contexts,
-    TableColumn,
-    number_blocks,
-    number_contexts,
-    number_type,
-    read_column,
-    read_columns,
-)
+from stoker.encode.sequences.columns import Contexts, TableColumn, number_blocks, number_keys, number_type, read_column, read_table
 from stoker.encode.sequences.kernels import MAX_NARROW, NO_STARTS, count_rows, place_rows, put_positions, put_values, start_steps
 from stoker.errors import BadValueError, OptionError, SourceTooLargeError
 
@@ -129,12 +121,12 @@ def pad_sequences(
     tensors = [one for one in table.values() if isinstance(one, torch.Tensor)] if isinstance(table, Mapping) else []
     if any(one.device.type != "cpu" or one.dtype == torch.bfloat16 for one in tensors):  # on a device, or not a type of NumPy
         return pad_tensors(table, key=key, lengths=lengths, columns=columns, contexts=contexts, options=options)
-    keyed, values = read_columns(table, key=key, columns=columns)
+    keyed, values = read_table(table, key=key, columns=columns)
     types = [options.target or kind for kind in map(number_type, values)]
     if keyed is None:
         return _lay_out(_by_lengths(lengths, values[0]), values, types, options)
     listed = None if contexts is None else read_column("contexts", contexts)
-    return _lay_out(number_contexts(keyed, listed=listed, keeps_missing=compat is not None), values, types, options)
+    return _lay_out(number_keys(keyed, listed=listed, keeps_missing=compat is not None), values, types, options)
 
 
 def _by_lengths(given: Any, column: TableColumn) -> Contexts:
@@ -184,9 +176,6 @@ def _result(tensors: Any, keys: Any, lengths: torch.Tensor, num_left_out: int, s
     return PackedSequences(tensors=tensors, contexts=keys, lengths=lengths, num_left_out=num_left_out, cu_seqlens=bounds)
 
 
-# ---- options ----
-
-
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """How sequences are laid out."""
@@ -229,9 +218,6 @@ class Options:
     def steps(self, longest: int) -> int:
         """Steps of a padded sequence."""
         return (self.max_length or longest) + self.end_steps
-
-
-# ---- results ----
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -307,7 +293,6 @@ class PackedSequences(_Sequences):
 
 
 # ---- memory of the tensors: filled here and there, and zero elsewhere ----
-#
 # The system hands out zeroed memory when it is first touched. In pages of 2 MB that is several times faster than in those of 4 kB,
 # and it is most of the time of padding (benchmarks/bench_sequences.py): so all tensors of a call share one region, for which large
 # pages are requested. It is freed with the last of them.
@@ -339,7 +324,6 @@ def zeroed(shape: Sequence[int], types: Mapping[str, np.dtype[Any]]) -> dict[str
 
 
 # ---- positions: the columns that tell a model of mostlyai-engine where in a sequence it is ----
-#
 # Its sequences have one step of zeros more than rows: there the model learns to end. Each step has three numbers: its position from
 # the start, the length, and its position from the end; with a `max_length` of 100 or more they are split into decimal digits.
 
@@ -358,7 +342,6 @@ def position_names(max_length: int) -> list[tuple[tuple[str, ...], int]]:
 
 
 # ---- tensors on a device ----
-#
 # Values are moved as integers of their size, so that no bit of a float changes and every type can be moved. Rows that are left out
 # or cut off go to a cell after the last one: they need not be counted, so the host does not wait for the device.
 

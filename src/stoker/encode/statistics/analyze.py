@@ -324,7 +324,6 @@ def _bad_value(name: Any, values: Iterable[Any]) -> BadValueError | None:
 
 
 # ---- strings that hold numbers or dates, read as mostlyai-engine reads them ----
-#
 # Of a string, the first part that looks like a number counts: 12 of "$12", 1 of "1,000", nothing of "n/a". Numbers are those of
 # `pandas.to_numeric`, which takes 17 digits and rounds once per step: up to 15 digits that is the nearest float, with more it may
 # be a neighbour. A column has the type that all its values have together: int64, uint64, or float64 where one has decimals, is

@@ -29,8 +29,6 @@ from stoker.encode.statistics.quantiles import (
 from stoker.errors import BadValueError
 from stoker.store import to_numpy
 
-# ---- the calendar ----
-
 PARTS = ("year", "month", "day", "hour", "minute", "second", "ms_E2", "ms_E1", "ms_E0")
 DAY = 86_400_000_000
 _LOWEST = np.array([0, 1, 1, 0, 0, 0, 0, 0, 0])
@@ -93,10 +91,9 @@ def civil_date(days: Any) -> tuple[Any, Any, Any]:
 
 def civil_days(year: int, month: int, day: int) -> int:
     """Days since 1970."""
-    return int(np.datetime64((year - 1970) * 12 + month - 1, "M").astype("M8[D]").astype(np.int64)) + day - 1
+    first = np.datetime64(int((year - 1970) * 12 + month - 1), "M").astype("M8[D]")
+    return int(first.astype(np.int64)) + day - 1
 
-
-# ---- all that is gathered of a column of dates ----
 
 _MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 _DEFAULT = {"year": 2022, "month": 1, "day": 1}

@@ -16,17 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from stoker.encode.statistics import numbers
 from stoker.encode.statistics.dates import DateColumn, DateGatherer
-from stoker.encode.statistics.numbers import (
-    MAX_DISCRETE,
-    NumberColumn,
-    NumberGatherer,
-    count_zeros_once,
-    form_of,
-    joined_zeros,
-    keys_of_present,
-    value_texts,
-)
+from stoker.encode.statistics.numbers import MAX_DISCRETE, NumberColumn, NumberGatherer
 from stoker.encode.statistics.quantiles import (
     BaseColumn,
     Extremes,
@@ -81,7 +73,6 @@ def _natural_kind(kind: pa.DataType) -> Kind | None:
 
 
 # ---- categories: how often each string occurs; exact while they are few, the frequent ones beyond ----
-#
 # Where there are more different strings than are kept, the counts of all are lowered by that of the first one too many, and those
 # that reach zero are dropped (Misra and Gries). So a count is never too high, and too low by at most `error`, which never exceeds
 # the number of values over the number of strings kept, however the values were cut into parts.
@@ -223,8 +214,6 @@ def _as_texts(values: pa.Array) -> pa.Array:
     return pa.array([str(value) for value in values.to_pylist()], pa.large_string())
 
 
-# ---- one column of any kind ----
-
 _SLICE = 1 << 20
 """Rows per step: what is sorted with them stays in the caches and takes little memory."""
 
@@ -267,7 +256,7 @@ class ColumnGatherer:
         self._lengths: Counter[int] | None = Counter() if is_list(arrow) else None
         self._gatherer: Gatherer
         if kind == "number":
-            form = form_of(pa.int8() if pa.types.is_boolean(self._type) else self._type)
+            form = numbers.form_of(pa.int8() if pa.types.is_boolean(self._type) else self._type)
             self._gatherer = NumberGatherer(form, limits.exact)
         elif kind == "category":
             self._gatherer = CategoryGatherer(limits.categories)
@@ -308,9 +297,6 @@ class ColumnGatherer:
             if pa.types.is_boolean(values.type):
                 values = values.cast(pa.int8())
         self._gatherer.add(values)
-
-
-# ---- merging: two parts of a column ----
 
 
 def merge_columns(one: AnyColumn, other: AnyColumn, limits: Limits) -> AnyColumn:
@@ -358,7 +344,7 @@ def _added_counts_of_all(one: NumberColumn, other: NumberColumn, merged: memoryv
         if run is None:
             return None
         counts[np.searchsorted(keys, run.keys)] += run.counts
-    count_zeros_once(keys, counts, one.form)
+    numbers.count_zeros_once(keys, counts, one.form)
     return counts
 
 
@@ -404,7 +390,6 @@ def _described(column: AnyColumn) -> str:
 
 
 # ---- counts by key ----
-#
 # mostlyai-engine calls these keys root keys, and counts by them to find values that only a few people have. Values are reduced to
 # their smallest and largest per key, and to different pairs of key and value; then each kind of column gathers these as usual.
 # Rows of a key may be anywhere; rows whose key is missing count only as rows. Memory grows with the keys, and with the pairs while
@@ -490,8 +475,8 @@ class CountsByKey:
 
     def _add_numbers(self, name: str, keys: pa.Array, values: pa.Array) -> None:
         """Numbers as ordered keys: so -0.0 is below 0.0, and each of them stays what it is."""
-        numbers, present = keys_of_present(values.cast(pa.int8()) if pa.types.is_boolean(values.type) else values)
-        keys, words = keys.filter(from_numpy(present)), from_numpy(numbers)
+        ordered, present = numbers.keys_of_present(values.cast(pa.int8()) if pa.types.is_boolean(values.type) else values)
+        keys, words = keys.filter(from_numpy(present)), from_numpy(ordered)
         known = pc.is_valid(keys)
         least = words.filter(known)
         self._ranges[name].add(pa.table({"key": keys.filter(known), "least": least, "most": least}))
@@ -525,8 +510,9 @@ class CountsByKey:
 
     def _counted_numbers(self, column: NumberColumn) -> dict[str, Any]:
         form, ranges = column.form, self._ranges[column.name]
-        runs = (Run.of(np.array(ranges.column(name), dtype=np.uint64)) for name in ("least", "most"))
-        least, most = map(Extremes.of, runs)
+        found = (ranges.column(name) for name in ("least", "most"))
+        keys = (to_numpy(one).copy() if len(one) else np.empty(0, dtype=np.uint64) for one in found)
+        least, most = (Extremes.of(Run.of(one)) for one in keys)
         known: dict[str, Any] = {
             "min_n": decode_keys(least.smallest, form).astype(np.float64).tolist(),
             "max_n": decode_keys(most.largest[::-1], form).astype(np.float64).tolist(),
@@ -536,7 +522,7 @@ class CountsByKey:
             run = self._keys_by_value(column)
             known["state"] = with_counts_by_key(column.state, run.counts)
             if column.cnt_values is not None:
-                known["cnt_values"] = value_texts(joined_zeros(run, form), form)
+                known["cnt_values"] = numbers.value_texts(numbers.joined_zeros(run, form), form)
         return known
 
     def _counted_texts(self, name: str) -> dict[str, Any]:

@@ -142,8 +142,6 @@ def _lowest_reached(sizes: npt.NDArray[np.float64], lowest: int) -> npt.NDArray[
     return np.asarray(np.maximum(leading - (_MOST_DIGITS - 1), lowest))
 
 
-# ---- all that is gathered of a column of numbers ----
-
 MAX_DISCRETE = 100
 """Values are counted individually where fewer than this many are different."""
 Encoding = Literal["auto", "discrete", "binned", "digit"]

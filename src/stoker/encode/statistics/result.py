@@ -109,9 +109,7 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             raise SourceInvalidError(f"{where} cannot be read as JSON of analyze: {error}.") from None
         if statistics.version != VERSION:
             _refuse_other_version(data, where)
-        num_keyed = check_lengths(statistics.num_rows, statistics.key, statistics.cnt_lengths, where)
-        keyless = statistics.key is not None and num_keyed < statistics.num_rows
-        check_statistics(statistics.num_rows, statistics.limits, statistics.columns, where, keyless=keyless)
+        check_statistics(statistics, where)
         return statistics
 
     @staticmethod
@@ -163,24 +161,30 @@ _MAX_INT = 2**63 - 1
 _BOUNDS = {"int": range(-(2**63), 2**63), "uint": range(2**64)}
 
 
-def check_statistics(num_rows: int, limits: Limits, columns: Sequence[AnyColumn], where: str, *, keyless: bool = False) -> None:
-    """Raise `SourceInvalidError` for the first rule that is broken. With `keyless`, some rows have no key."""
-    rule = _Rules(where, keyless)
+def check_statistics(statistics: Statistics, where: str) -> None:
+    """Raise `SourceInvalidError` for the first rule that is broken."""
+    num_rows, limits, lengths = statistics.num_rows, statistics.limits, statistics.cnt_lengths
+    rule = _Rules(where)
     rule.count("$.num_rows", num_rows)
+    if (statistics.key is None) != (lengths is None):
+        rule.broken("$.cnt_lengths", "lengths exactly where there is a key", repr(lengths)[:80])
+    num_keyed = rule.lengths("$.cnt_lengths", lengths or {})
+    if num_keyed > num_rows:
+        rule.broken("$.cnt_lengths", f"at most {num_rows:,} rows", f"{num_keyed:,}")
+    rule.keyless = statistics.key is not None and num_keyed < num_rows
     if limits.exact < GROUP or limits.exact % GROUP or limits.exact > _MAX_INT >> 20:
         rule.broken("$.limits.exact", f"a multiple of {GROUP}", str(limits.exact))
     if not 1 <= limits.categories <= _MAX_INT:
         rule.broken("$.limits.categories", "at least 1", str(limits.categories))
     names: set[str] = set()
-    for i, column in enumerate(columns):
+    for i, column in enumerate(statistics.columns):
         path = f"$.columns[{i}]"
         if column.name in names:
             rule.broken(f"{path}.name", "names that differ", repr(column.name))
         names.add(column.name)
         rule.count(f"{path}.num_values", column.num_values)
         rule.count(f"{path}.num_null", column.num_null)
-        lengths = column.cnt_lengths
-        total = num_rows if lengths is None else rule.lengths(f"{path}.cnt_lengths", lengths)
+        total = num_rows if column.cnt_lengths is None else rule.lengths(f"{path}.cnt_lengths", column.cnt_lengths)
         rule.equal(f"{path}.num_values", column.num_values, total)
         if column.num_keys is not None and not 0 <= column.num_keys <= num_rows:
             rule.broken(f"{path}.num_keys", "no more keys than rows", f"{column.num_keys:,}")
@@ -192,18 +196,6 @@ def check_statistics(num_rows: int, limits: Limits, columns: Sequence[AnyColumn]
             _check_date(rule, path, column, limits)
         elif isinstance(column, CategoryColumn):
             _check_category(rule, path, column)
-
-
-def check_lengths(num_rows: int, key: str | None, lengths: Mapping[str, int] | None, where: str) -> int:
-    """Raise `SourceInvalidError` for invalid lengths of keys; returns the number of rows that have a key."""
-    rule = _Rules(where)
-    rule.count("$.num_rows", num_rows)
-    if (key is None) != (lengths is None):
-        rule.broken("$.cnt_lengths", "lengths exactly where there is a key", repr(lengths)[:80])
-    total = rule.lengths("$.cnt_lengths", lengths or {})
-    if total > num_rows:
-        rule.broken("$.cnt_lengths", f"at most {num_rows:,} rows", f"{total:,}")
-    return total
 
 
 def _check_number(rule: _Rules, path: str, column: NumberColumn, limits: Limits) -> None:
@@ -312,9 +304,9 @@ def _check_category(rule: _Rules, path: str, column: CategoryColumn) -> None:
 class _Rules:
     """Checks that raise `SourceInvalidError` with the JSON path of what is wrong."""
 
-    def __init__(self, where: str, keyless: bool = False) -> None:
+    def __init__(self, where: str) -> None:
         self._where = where
-        self.keyless = keyless
+        self.keyless = False  # whether some rows have no key
 
     def broken(self, path: str, expected: str, found: str) -> NoReturn:
         raise SourceInvalidError(f"{self._where} at {path}: expected {expected}, found {found}.")
