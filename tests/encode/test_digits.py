@@ -223,7 +223,7 @@ def test_kernels_are_compiled_once_whatever_is_split(run_python: Callable[..., s
 SPLIT_ALL_KINDS = """
 import json
 import numpy as np
-from stoker.encode.digit_kernels import join_rows, place_most, place_shortest, widen_ranges, write_columns
+from stoker.encode.kernels import join_rows, place_most, place_shortest, widen_ranges, write_columns
 from stoker.encode import join_digits, profile_digits, split_digits
 
 kinds = [np.ones(3), np.frombuffer(np.full(3, 1e300).tobytes()), np.ones(6, dtype=np.int16)[::2], [1.5, None], [1], []]

@@ -12,8 +12,8 @@ import pytest
 from tests.encode.digits_twin import hard_numbers, mixed_numbers, money
 
 from stoker.encode import Digits, join_digits, split_digits
-from stoker.encode.digit_columns import Window
-from stoker.encode.digit_kernels import BLOCK
+from stoker.encode.digits import Window
+from stoker.encode.kernels import BLOCK
 from stoker.errors import BadValueError, OptionError
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.encode.digits_twin import WINDOWS, mixed_numbers, money, printed_digits
 
 from stoker.encode import profile_digits, split_digits
-from stoker.encode.digit_kernels import BLOCK
+from stoker.encode.kernels import BLOCK
 from stoker.errors import BadValueError, OptionError
 
 

@@ -14,7 +14,9 @@ from hypothesis import given, settings
 from tests.encode.statistics.twin import rank_distance
 
 from stoker.encode import Statistics, analyze
-from stoker.encode.statistics.columns import AnyColumn, CategoryColumn, DateColumn, NumberColumn
+from stoker.encode.statistics.dates import DateColumn
+from stoker.encode.statistics.gather import AnyColumn, CategoryColumn
+from stoker.encode.statistics.numbers import NumberColumn
 from stoker.encode.statistics.quantiles import closest_positions
 
 MONEY = st.integers(-(10**7), 10**7).map(lambda cents: cents / 100)

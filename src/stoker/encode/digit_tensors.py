@@ -1,6 +1,6 @@
 """Digits of a tensor on its device, in plain torch operations; gives the same digits as the kernels on the CPU.
 
-All values take the integer path of `digit_kernels.place_shortest`: a GPU gains nothing from a shorter path for most of them.
+All values take the integer path of `kernels.place_shortest`: a GPU gains nothing from a shorter path for most of them.
 Unsigned 64-bit numbers are kept as int64 with the same bits.
 """
 
@@ -11,10 +11,8 @@ from functools import cache
 import numpy as np
 import torch
 
-from stoker.encode.digit_columns import HIGHEST, LOWEST, Window, infinite_value
-from stoker.encode.digit_kernels import LOWEST_POWER, powers_of_ten
-from stoker.encode.digits import Digits, split_digits
-from stoker.errors import BadValueError
+from stoker.encode.digits import HIGHEST, LOWEST, Digits, Window, infinite_value, split_digits
+from stoker.encode.kernels import LOWEST_POWER, powers_of_ten
 
 Tensor = torch.Tensor
 CHUNK = 2**18
@@ -43,33 +41,25 @@ def split_on_device(values: Tensor, max_decimal: int | None, min_decimal: int | 
     """Split a tensor into digits without leaving its device."""
     window = Window.asked(max_decimal, min_decimal)
     if max_decimal is None or min_decimal is None:
-        window = Window.derived(_used_places(values), max_decimal, min_decimal)
+        whole = Window(HIGHEST, LOWEST)
+        used = torch.zeros(whole.num_places, dtype=torch.bool, device=values.device)
+        for start in range(0, len(values), CHUNK):
+            part = values[start : start + CHUNK]
+            matrix = torch.empty(len(part), len(whole.columns), dtype=torch.int8, device=values.device)
+            _write(part, whole, matrix)
+            used |= (matrix[:, 2:] != 0).any(0)
+        places = [place for place, seen in zip(whole.places, used.tolist(), strict=True) if seen]
+        window = Window.derived(places, max_decimal, min_decimal)
     matrix = torch.empty(len(values), len(window.columns), dtype=torch.int8, device=values.device)
     counts = torch.zeros(2, dtype=torch.int64, device=values.device)
     for start in range(0, len(values), CHUNK):
         counts += _write(values[start : start + CHUNK], window, matrix[start : start + CHUNK])
     num_cut, num_infinite = counts.tolist()
     if num_infinite:
-        raise _first_infinite(values, name)
+        start = next(start for start in range(0, len(values), CHUNK) if values[start : start + CHUNK].isinf().any())
+        row = start + int(values[start : start + CHUNK].isinf().nonzero()[0])
+        raise infinite_value(name, row, float(values[row]))
     return Digits(matrix=matrix, window=window, num_cut=num_cut, name=name)
-
-
-def _first_infinite(values: Tensor, name: str | None) -> BadValueError:
-    start = next(start for start in range(0, len(values), CHUNK) if values[start : start + CHUNK].isinf().any())
-    row = start + int(values[start : start + CHUNK].isinf().nonzero()[0])
-    return infinite_value(name, row, float(values[row]))
-
-
-def _used_places(values: Tensor) -> list[int]:
-    """The places at which any digit is not 0."""
-    whole = Window(HIGHEST, LOWEST)
-    used = torch.zeros(whole.num_places, dtype=torch.bool, device=values.device)
-    for start in range(0, len(values), CHUNK):
-        part = values[start : start + CHUNK]
-        matrix = torch.empty(len(part), len(whole.columns), dtype=torch.int8, device=values.device)
-        _write(part, whole, matrix)
-        used |= (matrix[:, 2:] != 0).any(0)
-    return [place for place, seen in zip(whole.places, used.tolist(), strict=True) if seen]
 
 
 def _write(values: Tensor, window: Window, target: Tensor) -> Tensor:
@@ -122,10 +112,6 @@ def _shortest(bits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     place = place + shorter.long()
     zero = mantissa == 0
     digits, place = digits.masked_fill(zero, 0), place.masked_fill(zero, 0)
-    return _with_twenty_decimals(digits, place, mantissa, exponent)
-
-
-def _with_twenty_decimals(digits: Tensor, place: Tensor, mantissa: Tensor, exponent: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     unit = _tens(digits.device)[(-20 - place).clamp(0, _MOST_DIGITS + 1)]
     rounded = (place < -20) & (digits % unit != 0)
     digits = torch.where(rounded, _rounded(mantissa, (-20 - exponent).clamp(46, 120)), digits // unit)

@@ -7,15 +7,20 @@
 The digits are those of the printed number, `np.format_float_positional(abs(x), unique=True, precision=20)`, for every float64.
 They are not `x // 10**place % 10`, which float64 cannot compute: 19.99 would read as 19.98999.
 
-A column is processed in blocks of 2048 rows (`digit_columns` reads, `digit_kernels` computes); tensors on a GPU are split there
-(`digit_tensors`).
+A column (`Numbers`) is read in blocks of 2048 rows, of which only the current one is copied, and `kernels` compute the digits;
+tensors on a GPU are split there (`digit_tensors`). `Window` is the range of places. Numba is not imported here, so that
+`stoker.encode.analyze` can use a window without it.
 """
 
 from __future__ import annotations
 
+import math
+import operator
 import re
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -23,15 +28,66 @@ import numpy as np
 import numpy.typing as npt
 
 from stoker._types import Array
-from stoker.encode.digit_columns import HIGHEST, LOWEST, MAX_DECIMAL, MIN_DECIMAL, Numbers, Window, infinite_value
-from stoker.encode.digit_kernels import BLOCK, LOWEST_POWER, Block, join_rows, powers_of_ten
 from stoker.errors import BadValueError, OptionError
 
 if TYPE_CHECKING:
     import torch
 
+HIGHEST, LOWEST = 49, -20
+"""Beyond these places a printed number has no digits: see docs/encoding/digits.md."""
+MAX_DECIMAL, MIN_DECIMAL = 18, -8
+"""The default window."""
 
-# ---- splitting ----
+
+@dataclass(frozen=True)
+class Window:
+    """The places from `max_decimal` down to `min_decimal`, both included."""
+
+    max_decimal: int = MAX_DECIMAL
+    min_decimal: int = MIN_DECIMAL
+
+    def __post_init__(self) -> None:
+        for name in ("max_decimal", "min_decimal"):
+            given = getattr(self, name)
+            try:
+                if isinstance(given, bool):
+                    raise TypeError
+                object.__setattr__(self, name, operator.index(given))
+            except TypeError:
+                raise OptionError(f"{name} is {given!r}; expected an integer.") from None
+        if not LOWEST <= self.min_decimal <= self.max_decimal <= HIGHEST:
+            raise OptionError(
+                f"max_decimal is {self.max_decimal} and min_decimal {self.min_decimal}, but places end at {HIGHEST} and {LOWEST}. "
+                f"Choose {LOWEST} <= min_decimal <= max_decimal <= {HIGHEST}."
+            )
+
+    @staticmethod
+    def asked(max_decimal: int | None, min_decimal: int | None) -> Window:
+        """The requested window; a bound that is None is as far as possible."""
+        return Window(HIGHEST if max_decimal is None else max_decimal, LOWEST if min_decimal is None else min_decimal)
+
+    @staticmethod
+    def derived(used: Collection[int], max_decimal: int | None, min_decimal: int | None) -> Window:
+        """A bound that is None becomes the highest (but at least 0) or lowest place that is used, as far as the other allows."""
+        lowest, highest = min(used, default=0), max(used, default=0)
+        if max_decimal is None:
+            max_decimal = max(highest, 0 if min_decimal is None else min_decimal)
+        return Window(max_decimal, min(lowest, max_decimal) if min_decimal is None else min_decimal)
+
+    @property
+    def num_places(self) -> int:
+        """Number of columns of digits."""
+        return self.max_decimal - self.min_decimal + 1
+
+    @cached_property
+    def places(self) -> range:
+        """The places in the order of their columns."""
+        return range(self.max_decimal, self.min_decimal - 1, -1)
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        """The names of all columns."""
+        return ("nan", "neg", *(f"E{place}" for place in self.places))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -113,7 +169,7 @@ def split_digits(
         The digits as int8 [rows, columns]: a tensor on the device of `values` for a tensor, else a NumPy array.
 
     Raises:
-        BadValueError: A value is infinite or not a number.
+        BadValueError: A value is infinite or not numeric.
         OptionError: The places are invalid, or `values` is not one column.
 
     Example:
@@ -129,25 +185,22 @@ def split_digits(
         if not frame:
             return split_tensor(values, max_decimal, min_decimal, name)
         values = as_array(values.detach())
-    numbers = Numbers.of(values, name=name)
-    window = derive_window(numbers, max_decimal, min_decimal)
-    if frame:
-        return _frame(numbers, window)
-    # At least two rows: a matrix of one row is contiguous both ways, for which the kernel would be compiled again.
-    matrix = np.empty((max(numbers.num_rows, 2), len(window.columns)), dtype=np.int8)
-    num_cut = _write(numbers, window, matrix.T)
-    return Digits(matrix=matrix[: numbers.num_rows], window=window, num_cut=num_cut, name=numbers.name)
+    numbers, window = Numbers.of(values, name=name), Window.asked(max_decimal, min_decimal)
+    if max_decimal is None or min_decimal is None:
+        window = Window.derived(_profile(numbers, Window(HIGHEST, LOWEST)).used_places, max_decimal, min_decimal)
 
+    def write(target: Array) -> int:
+        num_cut = 0
+        for start, block in _filled_blocks(numbers, window):
+            block.write(target, start)
+            num_cut += block.num_cut
+        return num_cut
 
-def _write(numbers: Numbers, window: Window, target: Array) -> int:
-    num_cut = 0
-    for start, block in filled_blocks(numbers, window):
-        block.write(target, start)
-        num_cut += block.num_cut
-    return num_cut
-
-
-def _frame(numbers: Numbers, window: Window) -> Any:
+    if not frame:
+        # At least two rows: a matrix of one row is contiguous both ways, for which the kernel would be compiled again.
+        matrix = np.empty((max(numbers.num_rows, 2), len(window.columns)), dtype=np.int8)
+        num_cut = write(matrix.T)
+        return Digits(matrix=matrix[: numbers.num_rows], window=window, num_cut=num_cut, name=numbers.name)
     try:
         pandas = import_module("pandas")
     except ImportError:
@@ -155,30 +208,20 @@ def _frame(numbers: Numbers, window: Window) -> Any:
             "frame=True returns a pandas DataFrame, but pandas is not installed. Install it, or pass frame=False."
         ) from None
     columns = np.empty((len(window.columns), numbers.num_rows), dtype=np.int64)
-    _write(numbers, window, columns)
+    write(columns)
     return pandas.DataFrame(columns.T, index=numbers.index, columns=list(window.columns), copy=False)
 
 
-def filled_blocks(numbers: Numbers, window: Window) -> Iterator[tuple[int, Block]]:
+def _filled_blocks(numbers: Numbers, window: Window) -> Iterator[tuple[int, Any]]:
     """The rows of a column in one block that is filled again and again, and the number of its first row."""
-    block = Block(window)
+    from stoker.encode.kernels import BLOCK, DigitBlock
+
+    block = DigitBlock(window.max_decimal, window.min_decimal)
     for start, values in numbers.blocks(BLOCK):
         infinite = block.fill(values)
         if infinite >= 0:
             raise infinite_value(numbers.name, start + infinite, float(values[infinite]))
         yield start, block
-
-
-def derive_window(numbers: Numbers, max_decimal: int | None, min_decimal: int | None) -> Window:
-    """The window that was requested; a bound that is None is taken from the values."""
-    window = Window.asked(max_decimal, min_decimal)
-    if max_decimal is None or min_decimal is None:
-        found = profile_numbers(numbers, Window(HIGHEST, LOWEST))
-        window = Window.derived(found.used_places, max_decimal, min_decimal)
-    return window
-
-
-# ---- profiling: what the digits of a column range over, without writing them ----
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,15 +255,9 @@ class DigitProfile:
         else:
             least = tuple(map(min, self.min_digits, other.min_digits))
             most = tuple(map(max, self.max_digits, other.max_digits))
-        return DigitProfile(
-            window=self.window,
-            num_rows=self.num_rows + other.num_rows,
-            num_null=self.num_null + other.num_null,
-            num_negative=self.num_negative + other.num_negative,
-            num_cut=self.num_cut + other.num_cut,
-            min_digits=least,
-            max_digits=most,
-        )
+        counts = ("num_rows", "num_null", "num_negative", "num_cut")
+        added = {name: getattr(self, name) + getattr(other, name) for name in counts}
+        return DigitProfile(window=self.window, **added, min_digits=least, max_digits=most)
 
 
 def profile_digits(
@@ -238,43 +275,31 @@ def profile_digits(
         The profile. Profiles of parts with the same places can be joined with `merge`.
 
     Raises:
-        BadValueError: A value is infinite or not a number.
+        BadValueError: A value is infinite or not numeric.
 
     Example:
         >>> profile = profile_digits([19.99, -0.5, None], max_decimal=1, min_decimal=-2)
         >>> profile.num_null, profile.num_negative, profile.max_digits
         (1, 1, (1, 9, 9, 9))
     """
-    return profile_numbers(Numbers.of(values, name=name), Window(max_decimal, min_decimal))
+    return _profile(Numbers.of(values, name=name), Window(max_decimal, min_decimal))
 
 
-def profile_numbers(numbers: Numbers, window: Window) -> DigitProfile:
-    """The profile of a column that was opened as numbers."""
+def _profile(numbers: Numbers, window: Window) -> DigitProfile:
     least = np.full(window.num_places, 9, dtype=np.int8)
     most = np.zeros(window.num_places, dtype=np.int8)
     num_null = num_negative = num_cut = 0
-    for _, block in filled_blocks(numbers, window):
+    for _, block in _filled_blocks(numbers, window):
         block.widen(least, most)
         num_null += int(np.count_nonzero(block.null[: block.num_rows]))
         num_negative += int(np.count_nonzero(block.negative[: block.num_rows]))
         num_cut += block.num_cut
     if num_null == numbers.num_rows:
         least[:] = 0
-    return DigitProfile(
-        window=window,
-        num_rows=numbers.num_rows,
-        num_null=num_null,
-        num_negative=num_negative,
-        num_cut=num_cut,
-        min_digits=tuple(least.tolist()),
-        max_digits=tuple(most.tolist()),
-    )
+    counts = {"num_rows": numbers.num_rows, "num_null": num_null, "num_negative": num_negative, "num_cut": num_cut}
+    return DigitProfile(window=window, **counts, min_digits=tuple(least.tolist()), max_digits=tuple(most.tolist()))
 
 
-# ---- joining ----
-
-_TENS = 10.0 ** np.arange(23)
-_EXACT_POWERS = 55
 _PLACE = re.compile(r"E(-?\d{1,2})")
 
 
@@ -301,7 +326,7 @@ def join_digits(digits: Any) -> Any:
         [19.99, -0.5]
     """
     if not isinstance(digits, Digits):
-        return _from_table(digits)
+        return _joined_table(digits)
     if isinstance(digits.matrix, np.ndarray):
         return _joined(digits.matrix, digits.window)
     import torch
@@ -310,15 +335,14 @@ def join_digits(digits: Any) -> Any:
 
 
 def _joined(matrix: Array, window: Window, first_row: int = 0) -> npt.NDArray[np.float64]:
+    from stoker.encode.kernels import join_rows, powers_of_ten
+
     if matrix.dtype != np.int8 or matrix.ndim != 2 or matrix.shape[1] != len(window.columns):
         raise OptionError(f"digits are {matrix.dtype} {list(matrix.shape)}, but {window} needs int8 [rows, {len(window.columns)}].")
     matrix = np.ascontiguousarray(matrix).view()
     matrix.flags.writeable = False  # one kind of array, as kernels are compiled for each
-    values = np.empty(len(matrix))
-    open_rows = np.empty(len(matrix), dtype=np.uint8)
-    num_open, row, column = join_rows(
-        matrix, window.max_decimal, powers_of_ten(), LOWEST_POWER, _EXACT_POWERS, _TENS, values, open_rows
-    )
+    values, open_rows = np.empty(len(matrix)), np.empty(len(matrix), dtype=np.uint8)
+    num_open, row, column = join_rows(matrix, window.max_decimal, powers_of_ten(), values, open_rows)
     if row >= 0:
         raise _not_a_digit(window.columns[column], first_row + row, int(matrix[row, column]))
     if num_open:  # too near to the middle between two float64 for 128 bits to decide
@@ -333,7 +357,9 @@ def _not_a_digit(column: str, row: int, value: float) -> BadValueError:
     return BadValueError(f"column {column!r} holds {value:g} in row {row + 1:,}, expected {wanted}.")
 
 
-def _from_table(table: Any) -> Any:
+def _joined_table(table: Any) -> Any:
+    from stoker.encode.kernels import BLOCK
+
     names = table.column_names if hasattr(table, "column_names") else list(getattr(table, "columns", table))
     places = {str(name): int(found[1]) for name in names if (found := _PLACE.fullmatch(str(name)))}
     unknown = [name for name in names if str(name) not in places and name not in ("nan", "neg")]
@@ -342,26 +368,225 @@ def _from_table(table: Any) -> Any:
         raise OptionError(f"the table of digits has {given}; expected the columns nan, neg, E18, E17 and so on.")
     window = Window(max(places.values()), min(places.values()))
     columns = {window.columns.index(str(name)): Numbers.of(table[name], name=str(name)) for name in names}
-    num_rows = {column.num_rows for column in columns.values()}
-    if len(num_rows) != 1:
-        raise OptionError(f"the columns of digits have {sorted(num_rows)} rows; expected the same number in all.")
-    parts = [_joined(matrix, window, start) for start, matrix in _matrices(columns, window, num_rows.pop())]
-    values = np.concatenate(parts) if parts else np.empty(0)
+    lengths = {column.num_rows for column in columns.values()}
+    if len(lengths) != 1:
+        raise OptionError(f"the columns of digits have {sorted(lengths)} rows; expected the same number in all.")
+    values = np.empty(lengths.pop())
+    readers = {number: column.blocks(BLOCK) for number, column in columns.items()}
+    for start in range(0, len(values), BLOCK):
+        matrix = np.zeros((min(BLOCK, len(values) - start), len(window.columns)), dtype=np.int8)
+        for number, reader in readers.items():
+            _, entries = next(reader)
+            wrong = ~((entries >= 0) & (entries <= 9) & (entries == np.floor(entries)))
+            if wrong.any():
+                row = int(wrong.argmax())
+                raise _not_a_digit(window.columns[number], start + row, float(entries[row]))
+            matrix[:, number] = entries
+        values[start : start + BLOCK] = _joined(matrix, window, start)
     if type(table).__module__.partition(".")[0] == "pandas":
         return import_module("pandas").Series(values, index=table.index, copy=False)
     return values
 
 
-def _matrices(columns: Mapping[int, Numbers], window: Window, num_rows: int) -> Iterator[tuple[int, Array]]:
-    """The columns as checked matrices of at most `BLOCK` rows."""
-    readers = {number: column.blocks(BLOCK) for number, column in columns.items()}
-    for start in range(0, num_rows, BLOCK):
-        matrix = np.zeros((min(BLOCK, num_rows - start), len(window.columns)), dtype=np.int8)
-        for number, reader in readers.items():
-            _, values = next(reader)
-            wrong = ~((values >= 0) & (values <= 9) & (values == np.floor(values)))
-            if wrong.any():
-                row = int(wrong.argmax())
-                raise _not_a_digit(window.columns[number], start + row, float(values[row]))
-            matrix[:, number] = values
-        yield start, matrix
+Read = Callable[[int, int, Array], Array]
+"""Rows start to stop as float64: a view of them, or written to the given block."""
+_SHOWN = 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class Numbers:
+    """A column of numbers."""
+
+    name: str | None
+    num_rows: int
+    read: Read
+    index: Any = None
+    """The index of a pandas column."""
+
+    @staticmethod
+    def of(given: Any, *, name: str | None = None) -> Numbers:
+        """Open a column; `name` is its name in errors, where it has none of its own."""
+        own = getattr(given, "name", None)
+        label = name if name is not None or own is None or own == "" else str(own)
+        module = type(given).__module__.partition(".")[0]
+        is_table = hasattr(given, "columns") or hasattr(given, "column_names") or isinstance(given, str | bytes | Mapping)
+        if is_table or getattr(given, "ndim", 1) != 1:
+            raise OptionError(f"{_column(label)} is {_described(given)}; expected one column of numbers.")
+        if module == "pandas":
+            return _from_pandas(given, label)
+        if isinstance(given, np.ndarray):
+            return _from_array(given, label)
+        if module in ("polars", "pyarrow") or hasattr(given, "__arrow_c_stream__") or hasattr(given, "__arrow_c_array__"):
+            return _from_arrow(given, label)
+        if hasattr(given, "__array__"):
+            return _from_array(np.asarray(given), label)
+        if not isinstance(given, Sequence):
+            raise OptionError(f"{_column(label)} is {_described(given)}; expected a list, an array or a column of numbers.")
+        return _from_objects(given, label)
+
+    def blocks(self, size: int) -> Iterator[tuple[int, Array]]:
+        """All rows in blocks of at most `size`: the first row, and contiguous, read-only float64 that the next block overwrites."""
+        scratch = np.empty(min(size, self.num_rows), dtype=np.float64)
+        for start in range(0, self.num_rows, size):
+            stop = min(start + size, self.num_rows)
+            values = self.read(start, stop, scratch[: stop - start])
+            if not values.flags.aligned:
+                values = values.copy()
+            if values.flags.writeable:  # kernels are compiled for each kind of array: always pass read-only ones
+                values = values.view()
+                values.flags.writeable = False
+            yield start, values
+
+
+def infinite_value(name: str | None, row: int, value: float) -> BadValueError:
+    """The error for an infinite value."""
+    return _bad(name, row, value, "which has no digits. Replace infinite values, or make them missing")
+
+
+def _column(name: str | None) -> str:
+    return "the column" if name is None else f"column {name!r}"
+
+
+def _described(given: object) -> str:
+    kind = type(given)
+    return f"{kind.__module__.partition('.')[0]}.{kind.__name__}" if kind.__module__ != "builtins" else f"a {kind.__name__}"
+
+
+def _bad(name: str | None, row: int, value: object, reason: str) -> BadValueError:
+    if isinstance(value, np.datetime64 | np.timedelta64):
+        text = str(value)
+    else:
+        text = repr(value.item() if isinstance(value, np.generic) else value)
+    text = " ".join(text.split())  # a repr may have several lines
+    text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+    return BadValueError(f"{_column(name)} holds {text} ({type(value).__name__}) in row {row + 1:,}, {reason}.")
+
+
+def _from_array(values: Array, name: str | None, index: Any = None) -> Numbers:
+    if values.dtype == object:
+        return _from_objects(values, name, index)
+    if values.dtype.kind not in "iuf":
+        raise _wrong_type(name, values.dtype, (values[i] for i in range(len(values))))
+    mask = np.broadcast_to(values.mask, values.shape) if isinstance(values, np.ma.MaskedArray) else None
+    plain = values.data if isinstance(values, np.ma.MaskedArray) else values
+    shared = plain.dtype == np.float64 and plain.dtype.isnative and plain.flags.c_contiguous and mask is None
+
+    def read(start: int, stop: int, block: Array) -> Array:
+        if shared:
+            return plain[start:stop]
+        with np.errstate(over="ignore", invalid="ignore"):  # values that do not fit become infinite, which is found later
+            np.copyto(block, plain[start:stop], casting="same_kind")
+        if mask is not None:
+            block[mask[start:stop]] = np.nan
+        return block
+
+    return Numbers(name=name, num_rows=len(values), read=read, index=index)
+
+
+def _from_objects(values: Sequence[Any] | Array, name: str | None, index: Any = None) -> Numbers:
+    def read(start: int, stop: int, block: Array) -> Array:
+        for i, value in enumerate(values[start:stop]):
+            if isinstance(value, float | np.floating | int | np.integer) and not isinstance(value, bool):
+                try:
+                    block[i] = value
+                except OverflowError:
+                    raise _bad(name, start + i, value, "which float64 cannot hold") from None
+            elif _is_missing(value):
+                block[i] = np.nan
+            else:
+                raise _bad(name, start + i, value, "expected a number. Convert or remove it (in pandas: pandas.to_numeric)")
+        return block
+
+    return Numbers(name=name, num_rows=len(values), read=read, index=index)
+
+
+def _is_missing(value: object) -> bool:
+    if isinstance(value, float):
+        return math.isnan(value)
+    return value is None or (type(value).__name__ == "NAType" and type(value).__module__.startswith("pandas."))
+
+
+def _from_pandas(given: Any, name: str | None) -> Numbers:
+    pandas = sys.modules["pandas"]
+    index = given.index if isinstance(given, pandas.Series) else None
+    values = given if isinstance(given, pandas.api.extensions.ExtensionArray) else given.array
+    dtype = given.dtype
+    if isinstance(dtype, np.dtype):
+        return _from_array(given.to_numpy(), name, index)
+    if isinstance(dtype, pandas.ArrowDtype):
+        return _from_arrow(values.__arrow_array__(), name, index)
+    if dtype.kind not in "iuf":
+        raise _wrong_type(name, dtype, iter(values))
+
+    def read(start: int, stop: int, block: Array) -> Array:
+        block[:] = values[start:stop].to_numpy(dtype=np.float64, na_value=np.nan)
+        return block
+
+    return Numbers(name=name, num_rows=len(values), read=read, index=index)
+
+
+def _from_arrow(given: Any, name: str | None, index: Any = None) -> Numbers:
+    import pyarrow as pa
+
+    if isinstance(given, pa.Array):
+        chunks, kind = [given], given.type
+    else:
+        chunked = given if isinstance(given, pa.ChunkedArray) else pa.chunked_array(given)
+        chunks, kind = chunked.chunks, chunked.type
+    if isinstance(kind, pa.BaseExtensionType):
+        chunks, kind = [chunk.storage for chunk in chunks], kind.storage_type
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind) or pa.types.is_null(kind)):
+        raise _wrong_type(name, kind, (value.as_py() for chunk in chunks for value in chunk))
+    ends = np.cumsum([len(chunk) for chunk in chunks], dtype=np.int64)
+
+    def read(start: int, stop: int, block: Array) -> Array:
+        number = int(np.searchsorted(ends, start, side="right"))
+        if stop <= ends[number]:
+            return _arrow_values(chunks[number], start - int(ends[number]) + len(chunks[number]), block)
+        done = 0
+        while done < len(block):
+            begin = int(ends[number]) - len(chunks[number])
+            part = block[done : done + int(ends[number]) - start - done]
+            if len(part):
+                part[:] = _arrow_values(chunks[number], start + done - begin, part)
+            done, number = done + len(part), number + 1
+        return block
+
+    return Numbers(name=name, num_rows=int(ends[-1]) if len(ends) else 0, read=read, index=index)
+
+
+def _arrow_values(chunk: Any, start: int, block: Array) -> Array:
+    """As many values as the block has, from `start` on; a view if they are float64 and none is missing."""
+    import pyarrow as pa
+
+    if pa.types.is_decimal(chunk.type):
+        from stoker.store import decimals_as_floats, to_numpy
+
+        block[:] = to_numpy(decimals_as_floats(chunk.slice(start, len(block))).fill_null(np.nan))
+        return block
+    validity, data = chunk.buffers() if not pa.types.is_null(chunk.type) else (None, None)
+    if data is None:
+        block[:] = np.nan
+        return block
+    size, first = len(block), chunk.offset + start
+    dtype: np.dtype[Any] = np.dtype(chunk.type.to_pandas_dtype())
+    values = np.frombuffer(data, dtype=dtype, count=size, offset=first * dtype.itemsize)
+    if validity is None or not chunk.null_count:
+        if dtype == np.float64:
+            return values
+        block[:] = values
+    else:
+        block[:] = values
+        bits = np.unpackbits(np.frombuffer(validity, dtype=np.uint8, offset=first // 8), count=first % 8 + size, bitorder="little")
+        block[bits[first % 8 :] == 0] = np.nan
+    return block
+
+
+def _wrong_type(name: str | None, kind: object, values: Iterator[Any]) -> BadValueError:
+    """The error for a column of another type, with its first value."""
+    for row, value in enumerate(values):
+        if not _is_missing(value):
+            return _bad(name, row, value, f"and its type is {kind}, not a number. Convert it to float64 or an integer type first")
+    return BadValueError(
+        f"{_column(name)} has the type {kind}, which is not a number. Convert it to float64 or an integer type first."
+    )

@@ -161,7 +161,6 @@ def test_blocks_leave_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = pad_sequences(given, key="user", dtype="int64")
     for rows in (1, 7, 99, 100):
         monkeypatch.setattr(numbers_module, "BLOCK_ROWS", rows)
-        monkeypatch.setattr("stoker.encode.sequences.contexts.BLOCK_ROWS", rows)
         cut = pad_sequences(given, key="user", dtype="int64")
         assert torch.equal(cut["v"], whole["v"])
         assert cut.contexts.tolist() == whole.contexts.tolist()

@@ -16,7 +16,9 @@ import pytest
 
 import stoker
 from stoker.encode import Statistics, analyze
-from stoker.encode.statistics.columns import CategoryColumn, DateColumn, EmptyColumn, NumberColumn
+from stoker.encode.statistics.dates import DateColumn
+from stoker.encode.statistics.gather import CategoryColumn, EmptyColumn
+from stoker.encode.statistics.numbers import NumberColumn
 from stoker.errors import BadValueError, OptionError, SchemaError, SourceInvalidError, SourceNotFoundError
 
 

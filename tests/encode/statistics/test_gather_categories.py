@@ -15,7 +15,7 @@ from tests.encode.statistics.twin import as_json
 
 from stoker.encode import analyze
 from stoker.encode.statistics import gather
-from stoker.encode.statistics.columns import CategoryColumn
+from stoker.encode.statistics.gather import CategoryColumn
 from stoker.errors import OptionError
 
 WORDS = ["b", "a", "_RARE_", "<<NULL>>", "\x01", "\x01_RARE_", "", " ", "é", "Z", "🦊", "a\x00b", None]

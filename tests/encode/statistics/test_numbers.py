@@ -13,7 +13,7 @@ from benchmarks.before.mostlyai_statistics import analyze_numeric
 from tests.encode.statistics.twin import as_json, number_columns
 
 from stoker.encode import analyze
-from stoker.encode.statistics.columns import Encoding, NumberColumn
+from stoker.encode.statistics.numbers import Encoding, NumberColumn
 from stoker.errors import BadValueError, OptionError
 
 

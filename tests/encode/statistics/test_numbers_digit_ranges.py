@@ -13,9 +13,9 @@ from benchmarks.before.mostlyai_statistics import analyze_numeric
 from hypothesis import given
 from tests.encode.digits_twin import mixed_numbers, money
 
-from stoker.encode.digit_kernels import BLOCK
+from stoker.encode.kernels import BLOCK, settled_down_to
 from stoker.encode.statistics import numbers
-from stoker.encode.statistics.numbers import DigitRanges, settled_down_to
+from stoker.encode.statistics.numbers import DigitRanges
 from stoker.encode.statistics.quantiles import float_keys, whole_keys
 
 FEW = 4 * BLOCK + 77

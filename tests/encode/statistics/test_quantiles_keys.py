@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from stoker.encode.statistics.columns import Form
-from stoker.encode.statistics.quantiles import decode_floats, decode_keys, float_keys, whole_keys
+from stoker.encode.statistics.quantiles import Form, decode_floats, decode_keys, float_keys, whole_keys
 
 FLOATS = st.floats(width=64)
 

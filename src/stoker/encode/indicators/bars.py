@@ -15,12 +15,14 @@ from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from stoker import _disk, pack
 from stoker._types import Array
 from stoker.encode.indicators.spec import Spec
 from stoker.errors import BadValueError, OptionError, TimeOrderError
-from stoker.store import Store
+from stoker.store import Store, decimals_as_floats
 
 
 @contextlib.contextmanager
@@ -38,8 +40,6 @@ def packed_bars(source: Sequence[str], target: Path, **options: Any) -> Iterator
             _disk.remove_scratch(folder)
             raise
 
-
-# ---- reading ----
 
 _SHOWN_COLUMNS = 20
 
@@ -81,7 +81,11 @@ def read_bars(given: Any, spec: Spec, *, series: str | None = None) -> Bars:
         offsets, order = _group(series, given[series])
     if offsets[-1] != num_rows:
         raise OptionError(f"column {series!r} has {offsets[-1]:,} rows, but {next(iter(taken))!r} has {num_rows:,}.")
-    refuse_disorder(_times_and_keys(given, names), offsets=offsets, order=order)
+    checked = {name: given[name] for name in time_and_key_columns(names)}
+    index = getattr(given, "index", None)
+    if type(index).__name__ == "DatetimeIndex":
+        checked["timestamp"] = index
+    refuse_disorder(checked, offsets=offsets, order=order)
     return Bars(columns=taken, offsets=offsets, order=order)
 
 
@@ -102,18 +106,15 @@ def _store_bars(store: Store, spec: Spec) -> Bars:
 def _refuse_text(store: Store, name: str) -> NoReturn:
     """One string among numbers makes a whole column strings: find it."""
     texts = list(store.texts(name))
-    words = [code for code, text in enumerate(texts) if not _is_number(text)] or range(len(texts))
-    rows = np.flatnonzero(np.isin(store.column(name), np.array(words)))
+    words = []
+    for code, text in enumerate(texts):
+        try:
+            float(text)
+        except ValueError:
+            words.append(code)
+    rows = np.flatnonzero(np.isin(store.column(name), np.array(words or range(len(texts)))))
     place = f": {texts[int(store.column(name)[rows[0]])][:60]!r} in {place_in_store(store, int(rows[0]))}" if len(rows) else ""
     raise BadValueError(f"column {name!r} of the bars holds strings{place}; expected numbers.")
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _found(spec: Spec, names: Sequence[str], where: str) -> dict[str, str]:
@@ -153,54 +154,13 @@ def _names(given: Any) -> list[str]:
     return [str(name) for name in names]
 
 
-def _times_and_keys(given: Any, names: Sequence[str]) -> dict[str, Any]:
-    """The columns with times and symbols, and the times of a pandas index."""
-    columns = {name: given[name] for name in time_and_key_columns(names)}
-    index = getattr(given, "index", None)
-    return columns if type(index).__name__ != "DatetimeIndex" else {**columns, "timestamp": index}
-
-
 def _numbers(name: str, column: Any) -> Array:
-    """A column as a one-dimensional array of numbers, NaN where a value is missing."""
-    values = column if isinstance(column, np.ndarray) else _from_frame(name, column)
+    """A column as a one-dimensional array of numbers, NaN where a value is missing; other values are an error."""
+    values = column if isinstance(column, np.ndarray) else _from_frame(column)
     if values.ndim != 1:
         raise OptionError(f"column {name!r} has shape {values.shape}; expected one number per bar.")
     if values.dtype.kind in "biuf":
         return values
-    return _from_objects(name, values)
-
-
-def _from_frame(name: str, column: Any) -> Array:
-    module = type(column).__module__.partition(".")[0]
-    if module == "polars":
-        column = column.to_arrow()
-        module = "pyarrow"
-    if module == "pyarrow":
-        return _from_arrow(name, column)
-    if module == "pandas" and not isinstance(column.dtype, np.dtype) and column.dtype.kind in "biuf":
-        return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
-    return np.asarray(column)
-
-
-def _from_arrow(name: str, column: Any) -> Array:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    from stoker.store import decimals_as_floats
-
-    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    kind = array.type
-    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind) or pa.types.is_null(kind)):
-        return np.array(array.to_pylist(), dtype=object)
-    if pa.types.is_decimal(kind):
-        array = decimals_as_floats(array)
-    if array.null_count or not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
-        array = pc.fill_null(array.cast(pa.float64()), float("nan"))
-    return np.asarray(array.to_numpy(zero_copy_only=False))
-
-
-def _from_objects(name: str, values: Array) -> Array:
-    """Python objects one by one: numbers and None are read, anything else is an error with its row."""
     numbers = np.empty(len(values))
     for row, value in enumerate(values):
         try:
@@ -214,32 +174,47 @@ def _from_objects(name: str, values: Array) -> Array:
     return numbers
 
 
-def _group(name: str, column: Any) -> tuple[Array, Array | None]:
-    """Where each series begins, and the stable order of rows that makes series consecutive."""
-    import pyarrow as pa
+def _from_frame(column: Any) -> Array:
+    module = type(column).__module__.partition(".")[0]
+    if module == "pandas" and not isinstance(column.dtype, np.dtype) and column.dtype.kind in "biuf":
+        return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
+    if module not in ("polars", "pyarrow"):
+        return np.asarray(column)
+    array = _one_array(column)
+    kind = array.type
+    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+    if not (is_number or pa.types.is_decimal(kind) or pa.types.is_null(kind)):
+        return np.array(array.to_pylist(), dtype=object)
+    if pa.types.is_decimal(kind):
+        array = decimals_as_floats(array)
+    if array.null_count or not is_number:
+        array = pc.fill_null(array.cast(pa.float64()), float("nan"))
+    return np.asarray(array.to_numpy(zero_copy_only=False))
 
+
+def _one_array(column: Any) -> Any:
+    """A column as one Arrow array."""
     if type(column).__module__.partition(".")[0] == "polars":
         column = column.to_arrow()
-    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    array = array if isinstance(array, pa.Array) else pa.array(array, from_pandas=True)
+    array = column if isinstance(column, pa.Array | pa.ChunkedArray) else pa.array(column, from_pandas=True)
+    return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+
+
+def _group(name: str, column: Any) -> tuple[Array, Array | None]:
+    """Where each series begins, and the stable order of rows that makes series consecutive."""
+    array = _one_array(column)
     if array.null_count:
         row = int(np.asarray(array.is_null().to_numpy(zero_copy_only=False)).argmax())
         raise BadValueError(f"column {name!r} is missing in row {row + 1:,}; expected the series of the row.")
     if not len(array):
         return np.zeros(1, dtype=np.int64), None
-    encoded = array if pa.types.is_dictionary(array.type) else array.dictionary_encode()
-    codes = np.asarray(encoded.indices.to_numpy(zero_copy_only=False))
-    counts = np.bincount(codes)
-    breaks = int((codes[1:] != codes[:-1]).sum())
-    together = breaks == np.count_nonzero(counts) - 1
-    if together:
-        starts = np.flatnonzero(np.concatenate([[True], codes[1:] != codes[:-1]]))
+    codes = _codes(array)
+    sizes = np.bincount(codes)
+    sizes = sizes[sizes > 0]
+    starts = np.flatnonzero(np.concatenate([[True], codes[1:] != codes[:-1]]))
+    if len(starts) == len(sizes):  # the rows of each series are together
         return np.append(starts, len(codes)).astype(np.int64), None
-    sizes = counts[counts > 0]
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64), np.argsort(codes, kind="stable")
-
-
-# ---- the result ----
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -313,7 +288,6 @@ class FeatureFrame:
 
 
 # ---- order: bars of several series, or not in the order of time, are errors ----
-#
 # Columns with the usual names of a time or a symbol are checked, so that an indicator never mixes symbols or runs back in time
 # because an option was left out. Where a key or a time was given when a store was packed, it was checked then.
 
@@ -337,17 +311,20 @@ def time_and_key_columns(names: Sequence[str]) -> list[str]:
 def refuse_disorder(columns: Mapping[str, Any], *, offsets: Array, order: Array | None) -> None:
     """Check the times and keys of a table of bars; `order` brings its rows together by series, which begin at `offsets`."""
     for name, given in columns.items():
-        breaks = _differs if name.lower() in KEYS else _falls
-        column = _arrow(given)
-        values = None if column is None else _codes(column) if breaks is _differs else _times(column)
+        is_key = name.lower() in KEYS
+        try:
+            column = _one_array(given)
+            values = _codes(column) if is_key else _times(column)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
+            continue  # neither times nor keys
         if values is None or len(values) != offsets[-1]:
             continue
-        found = _first_break(values if order is None else values[order], offsets, breaks)
+        found = _first_break(values if order is None else values[order], offsets, _differs if is_key else _falls)
         if found is None:
             continue
         rows = (found - 1, found) if order is None else (int(order[found - 1]), int(order[found]))
         before, behind = (f"{column[row].as_py()!s:.60} in row {row + 1:,}" for row in rows)
-        if breaks is _falls:
+        if not is_key:
             raise TimeOrderError(f"the time {name!r} of the bars falls: {behind} comes after {before}. Sort the bars by time.")
         raise OptionError(
             f"column {name!r} of the bars holds several series: {behind} comes after {before}. "
@@ -373,7 +350,9 @@ def refuse_disorder_of_store(store: Store) -> None:
                 f"column {name!r} of the bars holds several series: {behind} in {place} comes after {before}. "
                 f"Pass series={name!r} when the bars are packed."
             )
-        before, behind = (_shown(values[row], steps[name].unit) for row in (found - 1, found))
+        unit = (steps[name].unit or "").partition(",")[0]
+        shown = values[[found - 1, found]]
+        before, behind = map(str, shown.astype(np.int64).view(f"datetime64[{unit}]") if unit else shown)
         raise TimeOrderError(
             f"the time {name!r} of the bars falls: {behind} in {place} comes after {before}. "
             f"Pass time={name!r} and sort=True when the bars are packed."
@@ -381,7 +360,7 @@ def refuse_disorder_of_store(store: Store) -> None:
 
 
 def place_in_store(store: Store, row: int) -> str:
-    """How messages name a bar of a store."""
+    """The place of a bar of a store, for messages."""
     series = int(np.searchsorted(store.offsets, row, side="right")) - 1
     of_series = f" of series {series:,}" if len(store) > 1 else ""
     return f"bar {row - int(store.offsets[series]) + 1:,}{of_series}"
@@ -407,46 +386,20 @@ def _differs(before: Array, behind: Array) -> Array:
     return np.asarray((before != behind) & (before >= 0) & (behind >= 0))  # a missing value has a code below 0
 
 
-def _arrow(column: Any) -> Any:
-    """A column as an Arrow array; None where it cannot be one."""
-    import pyarrow as pa
-
-    if type(column).__module__.partition(".")[0] == "polars":
-        column = column.to_arrow()
-    try:
-        array = column if isinstance(column, pa.Array | pa.ChunkedArray) else pa.array(column, from_pandas=True)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
-        return None
-    return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
-
-
 def _codes(array: Any) -> Array:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     encoded = array if pa.types.is_dictionary(array.type) else array.dictionary_encode()
     return np.asarray(pc.fill_null(encoded.indices.cast(pa.int64()), -1))
 
 
 def _times(array: Any) -> Array | None:
     """Times as numbers; None where they are not times."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    try:
-        if pa.types.is_string(array.type) or pa.types.is_large_string(array.type):
-            first = str(next((text for text in array[:16].to_pylist() if text), ""))
-            array = pc.cast(array, pa.timestamp("us", "UTC" if first.endswith("Z") or "+" in first else None))
-        if pa.types.is_date(array.type):
-            array = pc.cast(array, pa.timestamp("s"))
-        if pa.types.is_timestamp(array.type):
-            array = pc.fill_null(pc.cast(array, pa.int64()), np.iinfo(np.int64).min)
-        if not (pa.types.is_integer(array.type) or pa.types.is_floating(array.type)):
-            return None
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+    if pa.types.is_string(array.type) or pa.types.is_large_string(array.type):
+        first = str(next((text for text in array[:16].to_pylist() if text), ""))
+        array = pc.cast(array, pa.timestamp("us", "UTC" if first.endswith("Z") or "+" in first else None))
+    if pa.types.is_date(array.type):
+        array = pc.cast(array, pa.timestamp("s"))
+    if pa.types.is_timestamp(array.type):
+        array = pc.fill_null(pc.cast(array, pa.int64()), np.iinfo(np.int64).min)
+    if not (pa.types.is_integer(array.type) or pa.types.is_floating(array.type)):
         return None
     return np.asarray(array.to_numpy(zero_copy_only=False))
-
-
-def _shown(time: Any, unit: str | None) -> str:
-    return str(time) if unit is None else str(np.int64(time).view(f"datetime64[{unit.partition(',')[0]}]"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -18,9 +18,8 @@ from stoker import _disk
 from stoker._types import Array
 from stoker.encode.indicators import exact, sentio
 from stoker.encode.indicators.bars import Bars, FeatureFrame, read_bars
-from stoker.encode.indicators.exact import PERIOD, ExactAssembly
-from stoker.encode.indicators.program import BAR, Program, link
-from stoker.encode.indicators.sentio import SentioAssembly
+from stoker.encode.indicators.operators import new_assembly
+from stoker.encode.indicators.program import BAR, Arithmetic, Program, link
 from stoker.encode.indicators.spec import Spec, parse_spec
 from stoker.errors import BadValueError, OptionError
 from stoker.store import Progress, Store, add_column, open_store, parse_threads, quiet
@@ -28,16 +27,12 @@ from stoker.store import Progress, Store, add_column, open_store, parse_threads,
 
 def compile_spec(spec: Spec) -> Program:
     """The program of all features of a spec."""
-    if spec.compat == "sentio":
-        theirs = SentioAssembly()
-        outputs = [feature.operator.sentio(theirs, feature.settings) for feature in spec.features]
-        return link(theirs, outputs, "sentio", emit_from=spec.emit_from, pad=spec.pad)
-    ours = ExactAssembly()
-    outputs = [feature.operator.exact(ours, feature.settings) for feature in spec.features]
-    return link(ours, outputs, "exact", emit_from=0, pad=0.0)
+    arithmetic: Arithmetic = "sentio" if spec.compat == "sentio" else "exact"
+    assembly = new_assembly(arithmetic)
+    outputs = [getattr(feature.operator, arithmetic)(assembly, feature.settings) for feature in spec.features]
+    emit_from, pad = (spec.emit_from, spec.pad) if arithmetic == "sentio" else (0, 0.0)
+    return link(assembly, outputs, arithmetic, emit_from=emit_from, pad=pad)
 
-
-# ---- the engine ----
 
 BLOCK = 512
 """Bars that are computed together: their columns stay in the L2 cache (benchmarks/bench_indicators.py)."""
@@ -51,26 +46,28 @@ class Engine:
         self.program = program
         # A block is at least as long as the history, so that moving it costs at most one copy per bar.
         capacity = program.history + max(BLOCK, program.history)
-        self._columns = np.zeros((program.num_live + len(program.constants), capacity), dtype=program.dtype)
-        self._columns[program.num_live :] = program.constants[:, None]
-        self._sums = np.zeros((program.num_sum_rows, capacity))
-        self._lanes = program.lanes.astype(program.dtype)
-        self._registers = np.zeros(program.num_registers)
-        self._kernel = exact.advance if program.arithmetic == "exact" else sentio.advance
+        columns = np.zeros((program.num_live + len(program.constants), capacity), dtype=program.dtype)
+        columns[program.num_live :] = program.constants[:, None]
+        self._state = {
+            "columns": columns,
+            "sums": np.zeros((program.num_sum_rows, capacity)),
+            "lanes": program.lanes.astype(program.dtype),
+            "registers": np.zeros(program.num_registers),
+        }
+        self._kernel: Any = exact.advance if program.arithmetic == "exact" else sentio.advance
         # Built once: a stream passes them with each bar.
-        tables = (program.instructions, program.numbers, program.runs)
-        self._before = (*tables, self._columns, self._sums, self._lanes, self._registers)
-        self._behind = (program.history, program.num_live, PERIOD, program.emit_from, program.pad)
+        self._before = (program.instructions, program.numbers, program.runs, *self._state.values())
+        self._behind = (program.history, program.num_live, program.emit_from, program.pad)
 
     @property
     def num_bars(self) -> int:
         """Bars of the current series so far."""
-        return int(self._registers[0])
+        return int(self._state["registers"][0])
 
     def reset(self) -> None:
         """Start another series."""
-        self._registers[:] = 0
-        self._lanes[:2] = 0
+        self._state["registers"][:] = 0
+        self._state["lanes"][:2] = 0
 
     def advance(self, sources: Array, out: Array, starts: Array = NO_STARTS) -> None:
         """Compute the rows of `out` (float32 [bars, features]) from `sources` (float64 [columns, bars]).
@@ -81,34 +78,25 @@ class Engine:
 
     def state(self) -> dict[str, Array]:
         """A copy of the state."""
-        return {
-            "columns": self._columns.copy(),
-            "sums": self._sums.copy(),
-            "lanes": self._lanes.copy(),
-            "registers": self._registers.copy(),
-        }
+        return {name: one.copy() for name, one in self._state.items()}
 
     def restore(self, state: Mapping[str, Array]) -> None:
         """Resume from the state of an engine with the same program."""
-        own = {"columns": self._columns, "sums": self._sums, "lanes": self._lanes, "registers": self._registers}
-        for name, target in own.items():
+        for name, target in self._state.items():
             found = np.asarray(state[name]) if name in state else None
             if found is None or found.shape != target.shape or found.dtype != target.dtype:
                 shape = "missing" if found is None else f"{found.dtype} of shape {found.shape}"
                 raise OptionError(
                     f"the state belongs to another spec: {name} is {shape}, expected {target.dtype} of shape {target.shape}."
                 )
-        place = float(np.asarray(state["registers"])[1])
-        if place != 0 and not self.program.history <= place <= self._columns.shape[1]:
-            raise OptionError(
-                f"the state is damaged: its position is {place:g}, beyond the {self._columns.shape[1]} of its columns."
-            )
-        for name, target in own.items():
+        place, capacity = float(np.asarray(state["registers"])[1]), self._state["columns"].shape[1]
+        if place != 0 and not self.program.history <= place <= capacity:
+            raise OptionError(f"the state is damaged: its position is {place:g}, beyond the {capacity} of its columns.")
+        for name, target in self._state.items():
             target[...] = state[name]
 
 
 # ---- batch: the features of whole series, in threads ----
-#
 # The engine of a thread is reset with each series, so nothing crosses a boundary. Bars go to the kernel in pieces: beyond the result,
 # memory does not grow with their number.
 
@@ -165,7 +153,17 @@ def features(
                 advance(engine, table, start, stop, rows)
                 values[table.order[start:stop]] = rows
 
-    in_threads(compute, shares(table.offsets), threads=threads)
+    tasks = list(shares(table.offsets))
+    num_threads = min(len(tasks), parse_threads(threads))
+    if num_threads <= 1:
+        for share in tasks:
+            compute(share)
+    else:
+        pool = ThreadPoolExecutor(num_threads, thread_name_prefix="stoker-features")
+        try:
+            list(pool.map(compute, tasks))  # the first error stops them
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
     return FeatureFrame(values=values, spec=wanted, offsets=table.offsets, order=table.order)
 
 
@@ -186,26 +184,6 @@ def shares(offsets: Array) -> Iterator[Share]:
         stop = int(offsets[np.searchsorted(offsets, min(start + SHARE, end))])
         yield start, stop
         start = stop
-
-
-def in_threads(work: Callable[[Share], None], tasks: Iterator[Share], *, threads: int | None) -> None:
-    """Do all tasks in threads; the first error stops them."""
-    threads = parse_threads(threads)
-    listed = list(tasks)
-    count = min(len(listed), threads)
-    if count <= 1:
-        for task in listed:
-            work(task)
-        return
-    pool = ThreadPoolExecutor(count, thread_name_prefix="stoker-features")
-    try:
-        for _ in pool.map(work, listed):
-            pass
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-# ---- stream: features one bar at a time ----
 
 
 class FeatureStream:
@@ -343,14 +321,12 @@ class FeatureStream:
 
         `np.savez(path, **stream.state())` saves it, and `restore(np.load(path))` loads it.
         """
-        return {**self._identity(), "last": self._last.copy(), **self._engine.state()}
-
-    def _identity(self) -> dict[str, str]:
-        return {"spec": self.spec.content_hash, "compat": self.spec.compat or "exact"}
+        identity = {"spec": self.spec.content_hash, "compat": self.spec.compat or "exact"}
+        return {**identity, "last": self._last.copy(), **self._engine.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Resume from a state of the same spec, for example of another process."""
-        for name, own in self._identity().items():
+        for name, own in (("spec", self.spec.content_hash), ("compat", self.spec.compat or "exact")):
             found = str(state.get(name))  # from a file it is an array of one string
             if found != own:
                 raise OptionError(f"the state belongs to another spec: its {name} is {found!r}, expected {own!r}.")

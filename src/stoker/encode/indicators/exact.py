@@ -4,7 +4,7 @@ The kernel `advance` computes rows of features from bars and keeps a state from 
 code and nothing depends on how the bars are cut into blocks. The rules:
     missing       a missing value leaves every state as it was; a window that contains one is not ready
     recurrences   begin as the mean of their first `window` values, and are ready from the last of these on
-    windows       are differences of running sums, which restart every `period` bars (and more often at the start of a series)
+    windows       are differences of running sums, which restart every `PERIOD` bars (and more often at the start of a series)
                   around a current value, so that they neither drift nor lose digits; where values are constant, the mean is that
                   value and the deviation 0
 `ExactAssembly` has the instructions of this arithmetic for the definitions in operators.py.
@@ -26,11 +26,10 @@ from stoker.encode.indicators.program import (
     Lane,
     Numbers,
     Term,
-    begin,
     compute,
     distance,
     highest,
-    keep_history,
+    open_block,
     part,
     write_columns,
 )
@@ -40,6 +39,8 @@ SUM_ROWS = 5
 """Running sums of a column: of its values, of their squares, of the rounding errors of those, of the number of values, and of the
 number of changes from one to the next."""
 
+PERIOD = 1024
+"""Running sums restart after this many bars."""
 _MOST = 3.4028234663852886e38  # the largest float32
 
 
@@ -52,23 +53,12 @@ def load(source: Array, y: Array) -> None:
 
 @part
 def run_sums(
-    columns: Array,
-    column: int,
-    p: int,
-    n: int,
-    index: int,
-    history: int,
-    restart: bool,
-    sums: Array,
-    row: int,
-    registers: Array,
-    r: int,
+    x: Array, p: int, n: int, index: int, history: int, restart: bool, sums: Array, row: int, registers: Array, r: int
 ) -> None:
     """Extend the running sums of a column over the block; with `restart`, those of the past are computed again for a new anchor.
 
     The anchor is the median of the last three values: one that is far from the others would cost digits.
     """
-    x = columns[column]
     values, squares, lost, there, changes = sums[row], sums[row + 1], sums[row + 2], sums[row + 3], sums[row + 4]
     anchor, last, one_before = registers[r], registers[r + 1], registers[r + 2]
     if restart:
@@ -201,22 +191,11 @@ def rsi_lanes(x: Array, lanes: Array, begin: int, size: int, runs: Array, run: i
 
 @kernel
 def advance(
-    program: Array,
-    numbers: Array,
-    runs: Array,
-    columns: Array,
-    sums: Array,
-    lanes: Array,
-    registers: Array,
-    starts: Array,
-    sources: Array,
-    out: Array,
-    history: int,
-    num_live: int,
-    period: int,
-    emit_from: int,
-    pad: float,
-) -> None:
+    program: Array, numbers: Array, runs: Array,
+    columns: Array, sums: Array, lanes: Array, registers: Array,
+    starts: Array, sources: Array, out: Array,
+    history: int, num_live: int, emit_from: int, pad: float,
+) -> None:  # fmt: skip
     """Compute the rows of `out` from the bars in `sources` [kinds, bars], and move the state on.
 
     `starts` are the bars where another series begins. Registers 0 to 2 are the number of bars so far, the position in the columns
@@ -224,18 +203,13 @@ def advance(
     """
     done, num_begun = 0, 0
     while done < len(out):
-        if num_begun < len(starts) and starts[num_begun] == done:
-            begin(registers, lanes)
-            num_begun += 1
-        index, p = int(registers[0]), int(registers[1])
-        if p == 0 or p == columns.shape[1]:
-            keep_history(columns, num_live, p, history, np.nan)
-            keep_history(sums, len(sums), p, history, 0.0)
-            p = history
+        starts_here = num_begun < len(starts) and starts[num_begun] == done
+        num_begun += starts_here
+        index, p = open_block(starts_here, (columns, sums, lanes, registers), num_live, history, np.nan)
         end = starts[num_begun] if num_begun < len(starts) else len(out)
         restart = index == int(registers[2])
-        if restart:  # after 1, 2, 4, 8, … bars, and then every `period`
-            registers[2] = 1 if index == 0 else 2 * index if index < period else index + period
+        if restart:  # after 1, 2, 4, 8, … bars, and then every `PERIOD`
+            registers[2] = 1 if index == 0 else 2 * index if index < PERIOD else index + PERIOD
         n = min(end - done, columns.shape[1] - p, int(registers[2]) - index)
         bars, block = sources[:, done : done + n], out[done : done + n]
         for i in range(len(program)):
@@ -251,7 +225,7 @@ def advance(
             elif op == LOAD:
                 load(bars[row], y)
             elif op == SUMS:
-                run_sums(columns, program[i, 2], p, n, index, history, restart, sums, row, registers, r)
+                run_sums(columns[program[i, 2]], p, n, index, history, restart, sums, row, registers, r)
             elif op in (BAND, SCORE):
                 over_window(op, x, sums, row, p, w, registers[r], numbers[i, 0], numbers[i, 1], y)
             elif op in (TOTAL, SMOOTH):
@@ -266,12 +240,6 @@ def advance(
         done += n
 
 
-# ---- the instructions of this arithmetic, for definitions ----
-
-PERIOD = 1024
-"""Running sums restart after this many bars."""
-
-
 class ExactAssembly(Assembly):
     """Terms in float64, missing before their first bar."""
 
@@ -279,6 +247,7 @@ class ExactAssembly(Assembly):
     WRITE = WRITE
     LANES = {"ema": EMA, "rsi": RSI}  # noqa: RUF012
     SUM_ROWS = SUM_ROWS
+    ZERO_BEFORE_FIRST = False
 
     def source(self, name: str) -> Term:
         """A column of the bars, or the change of the logarithm of the close."""
@@ -309,8 +278,7 @@ class ExactAssembly(Assembly):
 
     def smooth(self, a: Term, window: int, *, weight: float) -> Term:
         """An exponential average with `weight` for a new value; it begins as the mean of the first `window` values."""
-        one = Instruction(op=SMOOTH, a=a, window=window, numbers=(weight, 0.0))
-        return self._emit(one, num_registers=2)
+        return self._emit(Instruction(op=SMOOTH, a=a, window=window, numbers=(weight, 0.0)), num_registers=2)
 
     def _over_sums(self, one: Instruction) -> Term:
         sums = self._running_sums(SUMS, one.a, num_registers=3)
@@ -320,9 +288,6 @@ class ExactAssembly(Assembly):
     def lane_numbers(self, lane: Lane) -> Numbers:
         """The window and the weight of a new value."""
         return float(lane.window), ema_weight(lane.window) if lane.kind == "ema" else 1.0 / lane.window
-
-    def _simple(self, op: int, a: Term | float, b: Term | float, *, first: int = 0, numbers: Numbers = (0.0, 0.0)) -> Term:
-        return super()._simple(op, a, b, numbers=numbers)  # before the first bar a value is missing, not 0
 
 
 def ema_weight(window: int) -> float:

@@ -12,6 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partialmethod
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
@@ -31,8 +32,6 @@ def part(function: F) -> F:
     known: F = register_jitable(error_model="numpy", no_rewrites=True, no_cfunc_wrapper=True, no_cpython_wrapper=True)(function)
     return known
 
-
-# ---- the program ----
 
 Arithmetic = Literal["exact", "sentio"]
 
@@ -75,11 +74,12 @@ class Program:
 
 
 # ---- instructions that both arithmetics share, one loop over a block of bars each ----
-#
 # A column is one row of a matrix, `history` earlier bars followed by the block at position `p`; an operand is read with a lag. The
 # result of a missing value (NaN) is missing, whichever operand it is, and a bar never reads a later one.
 
 Number = float | np.floating[Any]
+State = tuple[Array, Array, Array, Array]
+"""Columns, sums, lanes and registers."""
 
 ADD, SUBTRACT, MULTIPLY, DIVIDE, LARGER, ABSOLUTE, LOGARITHM, ROOT, ABOVE, RATIO, HIGHEST, DISTANCE = range(12)
 
@@ -152,21 +152,29 @@ def distance(x: Array, center: Array, window: int, y: Array) -> None:
 
 
 @part
-def begin(registers: Array, lanes: Array) -> None:
-    """Reset the state: all registers, and the averages in the first two rows of the lanes."""
-    for r in range(len(registers)):
-        registers[r] = 0
-    for j in range(lanes.shape[1]):
-        lanes[0, j] = lanes[1, j] = 0
+def open_block(starts_here: bool, state: State, num_live: int, history: int, before: float) -> tuple[int, int]:
+    """Make room for a block of bars; returns the number of bars so far and the position of the block in the columns.
 
-
-@part
-def keep_history(rows: Array, count: int, place: int, history: int, before: float) -> None:
-    """Move the last `history` values of each row to its front; at the start of a series (place 0) they are `before`."""
-    for i in range(count):
-        row = rows[i]
-        for t in range(history):
-            row[t] = row[place - history + t] if place else before
+    Registers 0 and 1 are these two, the position 0 at the start of a series. Where a series starts, all registers and the averages in
+    the first two rows of the lanes are reset. Where the columns are full, the last `history` values of each row move to its front; at
+    the start of a series these are `before`, and 0 for sums.
+    """
+    columns, sums, lanes, registers = state
+    if starts_here:
+        for r in range(len(registers)):
+            registers[r] = 0
+        for j in range(lanes.shape[1]):
+            lanes[0, j] = lanes[1, j] = 0
+    index, p = int(registers[0]), int(registers[1])
+    if p == 0 or p == columns.shape[1]:
+        for i in range(num_live):
+            for t in range(history):
+                columns[i, t] = columns[i, p - history + t] if p else before
+        for i in range(len(sums)):
+            for t in range(history):
+                sums[i, t] = sums[i, p - history + t] if p else 0.0
+        p = history
+    return index, p
 
 
 @part
@@ -185,7 +193,6 @@ def write_columns(columns: Array, place: int, runs: Array, first: int, count: in
 
 
 # ---- assembly: the definitions of operators become instructions ----
-#
 # A definition calls the methods of an assembly as it would call functions of whole columns, and gets terms: columns that the kernel
 # will fill. The same call with the same arguments is the same column, so features share common parts. Instructions of only one
 # arithmetic are methods of its own assembly (exact.py, sentio.py).
@@ -243,6 +250,7 @@ class Assembly(ABC):
     WRITE: int
     LANES: dict[str, int]
     SUM_ROWS: int
+    ZERO_BEFORE_FIRST: bool
 
     def __init__(self) -> None:
         self.instructions: list[Instruction] = []
@@ -258,6 +266,18 @@ class Assembly(ABC):
     @abstractmethod
     def source(self, name: str) -> Term:
         """The source of a feature: a column of the bars, or `logret`."""
+
+    @abstractmethod
+    def mean(self, a: Term, window: int) -> Term:
+        """The mean of the last `window` values."""
+
+    @abstractmethod
+    def deviation(self, a: Term, window: int) -> Term:
+        """The standard deviation over a window."""
+
+    @abstractmethod
+    def score(self, a: Term, window: int) -> Term:
+        """The z-score of a value within a window."""
 
     @abstractmethod
     def lane_numbers(self, lane: Lane) -> Numbers:
@@ -279,50 +299,31 @@ class Assembly(ABC):
             self.constants.append(value)
         return Term(-1 - self.constants.index(value))
 
-    def add(self, a: Term, b: Term | float, *, first: int = 0) -> Term:
-        """The sum."""
-        return self._simple(ADD, a, b, first=first)
+    def _binary(self, op: int, a: Term | float, b: Term | float, *, first: int = 0, numbers: Numbers = (0.0, 0.0)) -> Term:
+        a = a if isinstance(a, Term) else self.constant(a)
+        b = b if isinstance(b, Term) else self.constant(b)
+        return self._emit(Instruction(op=op, a=a, b=b, first=first if self.ZERO_BEFORE_FIRST else 0, numbers=numbers))
 
-    def subtract(self, a: Term | float, b: Term, *, first: int = 0) -> Term:
-        """The difference."""
-        return self._simple(SUBTRACT, a, b, first=first)
+    def _unary(self, op: int, a: Term) -> Term:
+        return self._binary(op, a, a)
 
-    def multiply(self, a: Term, b: Term | float, *, first: int = 0) -> Term:
-        """The product."""
-        return self._simple(MULTIPLY, a, b, first=first)
-
-    def divide(self, a: Term, b: Term | float, *, first: int = 0) -> Term:
-        """The quotient, missing where `b` is 0."""
-        return self._simple(DIVIDE, a, b, first=first, numbers=(0.0, math.nan))
+    add = partialmethod(_binary, ADD)
+    subtract = partialmethod(_binary, SUBTRACT)
+    multiply = partialmethod(_binary, MULTIPLY)
+    divide = partialmethod(_binary, DIVIDE, numbers=(0.0, math.nan))  # missing where `b` is 0
+    larger = partialmethod(_binary, LARGER)
+    above = partialmethod(_binary, ABOVE)  # 1 where a > b, else 0
+    absolute = partialmethod(_unary, ABSOLUTE)
+    logarithm = partialmethod(_unary, LOGARITHM)  # missing where the value is not positive
+    root = partialmethod(_unary, ROOT)
 
     def ratio(self, a: Term, b: Term, *, limit: float = 0.0, otherwise: float, first: int = 0) -> Term:
         """The quotient, and `otherwise` where `b` is not above `limit`."""
-        return self._simple(RATIO, a, b, first=first, numbers=(limit, otherwise))
-
-    def larger(self, a: Term, b: Term | float, *, first: int = 0) -> Term:
-        """The larger of the two."""
-        return self._simple(LARGER, a, b, first=first)
-
-    def above(self, a: Term, b: Term) -> Term:
-        """1 where a > b, else 0."""
-        return self._simple(ABOVE, a, b)
-
-    def absolute(self, a: Term) -> Term:
-        """The value without its sign."""
-        return self._simple(ABSOLUTE, a, a)
-
-    def logarithm(self, a: Term) -> Term:
-        """The natural logarithm, missing where the value is not positive."""
-        return self._simple(LOGARITHM, a, a)
-
-    def root(self, a: Term) -> Term:
-        """The square root."""
-        return self._simple(ROOT, a, a)
+        return self._binary(RATIO, a, b, first=first, numbers=(limit, otherwise))
 
     def highest(self, a: Term, window: int) -> Term:
         """The largest of the last `window` values."""
-        one = Instruction(op=HIGHEST, a=a.back(window - 1), b=self._scratch(), window=window)
-        return self._emit(one)
+        return self._emit(Instruction(op=HIGHEST, a=a.back(window - 1), b=self._scratch(), window=window))
 
     def lowest(self, a: Term, window: int) -> Term:
         """The smallest of the last `window` values."""
@@ -330,8 +331,7 @@ class Assembly(ABC):
 
     def distance(self, a: Term, center: Term, window: int) -> Term:
         """The mean of |a - center| over the last `window` values of `a`, with the center of this bar."""
-        one = Instruction(op=DISTANCE, a=a.back(window - 1), b=center, window=window)
-        return self.divide(self._emit(one), float(window))
+        return self.divide(self._emit(Instruction(op=DISTANCE, a=a.back(window - 1), b=center, window=window)), float(window))
 
     def _scratch(self) -> Term:
         """A column that any instruction may write to while it runs."""
@@ -339,11 +339,6 @@ class Assembly(ABC):
             self._columns["scratch"] = Term(self.num_live)
             self.num_live += 1
         return self._columns["scratch"]
-
-    def _simple(self, op: int, a: Term | float, b: Term | float, *, first: int = 0, numbers: Numbers = (0.0, 0.0)) -> Term:
-        a = a if isinstance(a, Term) else self.constant(a)
-        b = b if isinstance(b, Term) else self.constant(b)
-        return self._emit(Instruction(op=op, a=a, b=b, first=first, numbers=numbers))
 
     def _running_sums(self, op: int, a: Term, *, num_registers: int) -> Instruction:
         """The instruction that keeps running sums of a column."""
@@ -369,13 +364,16 @@ class Assembly(ABC):
         return self._columns[one]
 
 
-# ---- linking: an assembly and its outputs become a program; constants and lanes are placed here ----
-
 Run = tuple[int, int, int]
 
 
 def link(assembly: Assembly, outputs: Sequence[Output], arithmetic: Arithmetic, *, emit_from: int, pad: float) -> Program:
     """The program that computes these outputs, in this order."""
+
+    def place(term: Term) -> int:
+        """The column of a term; constants come after those that are written."""
+        return term.column if term.column >= 0 else assembly.num_live - 1 - term.column
+
     table = list(assembly.instructions)
     runs: list[Run] = []
     lanes: list[Numbers] = []
@@ -385,30 +383,30 @@ def link(assembly: Assembly, outputs: Sequence[Output], arithmetic: Arithmetic, 
         if isinstance(output, Lane):
             groups.setdefault((output.kind, output.source), []).append(feature)
     for (kind, source), features in groups.items():
-        found = _runs(features)
-        table.append(
-            Instruction(
-                op=assembly.LANES[kind],
-                a=source.back(1) if kind == "rsi" else source,
-                window=len(features),
-                register=num_registers,
-                row=len(lanes),
-                run=len(runs),
-                count=len(found),
-            )
-        )
+        found: list[Run] = []  # lanes of neighbouring features are copied together
+        for lane, feature in enumerate(features):
+            if found and found[-1][1] + found[-1][2] == feature:
+                found[-1] = (*found[-1][:2], found[-1][2] + 1)
+            else:
+                found.append((lane, feature, 1))
+        a = source.back(1) if kind == "rsi" else source
+        one = Instruction(op=assembly.LANES[kind], a=a, window=len(features), register=num_registers)
+        table.append(replace(one, row=len(lanes), run=len(runs), count=len(found)))
         runs += found
         lanes += [assembly.lane_numbers(output) for output in outputs if isinstance(output, Lane) and output[:2] == (kind, source)]
         num_registers += 1
-    written = [(_place(assembly, output), feature, 1) for feature, output in enumerate(outputs) if isinstance(output, Term)]
+    written = [(place(output), feature, 1) for feature, output in enumerate(outputs) if isinstance(output, Term)]
     if written:
         table.append(Instruction(op=assembly.WRITE, run=len(runs), count=len(written)))
         runs += written
+    rows = [
+        [i.op, i.out, place(i.a), i.a.lag, place(i.b), i.b.lag, i.window, i.first, i.register, i.row, i.run, i.count] for i in table
+    ]
     return Program(
         arithmetic=arithmetic,
         sources=tuple(assembly.sources),
         num_features=len(outputs),
-        instructions=np.array([_row(assembly, one) for one in table], dtype=np.int64),
+        instructions=np.array(rows, dtype=np.int64),
         numbers=np.array([one.numbers for one in table], dtype=np.float64),
         runs=np.array(runs, dtype=np.int64).reshape(-1, 3),
         num_live=assembly.num_live,
@@ -420,25 +418,3 @@ def link(assembly: Assembly, outputs: Sequence[Output], arithmetic: Arithmetic, 
         emit_from=emit_from,
         pad=pad,
     )
-
-
-def _runs(features: Sequence[int]) -> list[Run]:
-    """Lanes of neighbouring features are copied together: first lane, first feature, count."""
-    runs: list[Run] = []
-    for lane, feature in enumerate(features):
-        if runs and runs[-1][1] + runs[-1][2] == feature:
-            runs[-1] = (*runs[-1][:2], runs[-1][2] + 1)
-        else:
-            runs.append((lane, feature, 1))
-    return runs
-
-
-def _row(assembly: Assembly, one: Instruction) -> list[int]:
-    a, b = _place(assembly, one.a), _place(assembly, one.b)
-    operands = [one.op, one.out, a, one.a.lag, b, one.b.lag]
-    return [*operands, one.window, one.first, one.register, one.row, one.run, one.count]
-
-
-def _place(assembly: Assembly, term: Term) -> int:
-    """The column of a term; constants come after those that are written."""
-    return term.column if term.column >= 0 else assembly.num_live - 1 - term.column

@@ -7,6 +7,8 @@ of this arithmetic for the definitions in operators.py.
 
 from __future__ import annotations
 
+from functools import partialmethod
+
 import numpy as np
 
 from stoker._kernels import kernel
@@ -14,15 +16,15 @@ from stoker._types import Array
 from stoker.encode.indicators.program import (
     DISTANCE,
     HIGHEST,
+    MULTIPLY,
     Assembly,
     Instruction,
     Lane,
     Numbers,
     Term,
-    begin,
     compute,
     distance,
-    keep_history,
+    open_block,
     part,
     write_columns,
 )
@@ -223,38 +225,21 @@ def rsi_lanes(x: Array, lanes: Array, begin: int, size: int, index: int, runs: A
 
 @kernel
 def advance(
-    program: Array,
-    numbers: Array,
-    runs: Array,
-    columns: Array,
-    sums: Array,
-    lanes: Array,
-    registers: Array,
-    starts: Array,
-    sources: Array,
-    out: Array,
-    history: int,
-    num_live: int,
-    period: int,
-    emit_from: int,
-    pad: float,
-) -> None:
+    program: Array, numbers: Array, runs: Array,
+    columns: Array, sums: Array, lanes: Array, registers: Array,
+    starts: Array, sources: Array, out: Array,
+    history: int, num_live: int, emit_from: int, pad: float,
+) -> None:  # fmt: skip
     """Compute the rows of `out` from the bars in `sources` [kinds, bars], and move the state on.
 
-    `starts` are the bars where another series begins. Registers 0 and 1 are the number of bars so far and the position in the
-    columns (0 at the start of a series). An instruction's column is 0 before its first bar, and rows before `emit_from` are
-    `pad`. Register 2 and `period` are for the other arithmetic: here sums never restart.
+    `starts` are the bars where another series begins. An instruction's column is 0 before its first bar, and rows before `emit_from`
+    are `pad`.
     """
     done, num_begun = 0, 0
     while done < len(out):
-        if num_begun < len(starts) and starts[num_begun] == done:
-            begin(registers, lanes)
-            num_begun += 1
-        index, p = int(registers[0]), int(registers[1])
-        if p == 0 or p == columns.shape[1]:
-            keep_history(columns, num_live, p, history, 0.0)
-            keep_history(sums, len(sums), p, history, 0.0)
-            p = history
+        starts_here = num_begun < len(starts) and starts[num_begun] == done
+        num_begun += starts_here
+        index, p = open_block(starts_here, (columns, sums, lanes, registers), num_live, history, 0.0)
         end = starts[num_begun] if num_begun < len(starts) else len(out)
         n = min(end - done, columns.shape[1] - p)
         bars, block = sources[:, done : done + n], out[done : done + n]
@@ -301,8 +286,6 @@ def advance(
         done += n
 
 
-# ---- the instructions of this arithmetic, for definitions ----
-
 TINY = 1e-12
 FLAT = 1e-8
 
@@ -314,6 +297,7 @@ class SentioAssembly(Assembly):
     WRITE = WRITE
     LANES = {"ema": EMA, "rsi": RSI}  # noqa: RUF012
     SUM_ROWS = SUM_ROWS
+    ZERO_BEFORE_FIRST = True
 
     def _load(self, name: str) -> int:
         return LOAD_WHOLE if name == "volume" else LOAD
@@ -327,29 +311,12 @@ class SentioAssembly(Assembly):
         level = self.logarithm(self.larger(a, TINY))
         return self.subtract(level, level.back(1), first=1)
 
-    def divide(self, a: Term, b: Term | float, *, first: int = 0) -> Term:
-        """The quotient, infinite or NaN where `b` is 0."""
-        return self._simple(QUOTIENT, a, b, first=first)
-
-    def larger(self, a: Term | float, b: Term | float, *, first: int = 0) -> Term:
-        """The larger of the two as std::max finds it: `b` where a < b, else `a`, also where one of them is NaN."""
-        return self._simple(MAXIMUM, a, b, first=first)
-
-    def above(self, a: Term, b: Term | float) -> Term:
-        """1 where a > b, else 0, also where one of them is NaN."""
-        return self._simple(GREATER, a, b)
-
-    def both(self, a: Term, b: Term) -> Term:
-        """1 where two conditions are 1, else 0."""
-        return self.multiply(a, b)
-
-    def where(self, condition: Term, value: Term, *, first: int = 0) -> Term:
-        """The value where the condition is 1, else 0."""
-        return self._simple(WHERE, condition, value, first=first)
-
-    def logarithm(self, a: Term) -> Term:
-        """The natural logarithm: -inf for 0, NaN for negative values."""
-        return self._simple(LOG, a, a)
+    divide = partialmethod(Assembly._binary, QUOTIENT)  # infinite or NaN where `b` is 0
+    larger = partialmethod(Assembly._binary, MAXIMUM)  # as std::max finds it: `b` where a < b, else `a`, also where one is NaN
+    above = partialmethod(Assembly._binary, GREATER)  # 1 where a > b, else 0, also where one of them is NaN
+    both = partialmethod(Assembly._binary, MULTIPLY)  # 1 where two conditions are 1, else 0
+    where = partialmethod(Assembly._binary, WHERE)  # the value `b` where the condition `a` is 1, else 0
+    logarithm = partialmethod(Assembly._unary, LOG)  # -inf for 0, NaN for negative values
 
     def highest(self, a: Term, window: int) -> Term:
         """The largest of the last `window` values as std::max_element finds it: NaN where the first is, other NaN are skipped."""
@@ -383,22 +350,16 @@ class SentioAssembly(Assembly):
         """The value added up `window` times and divided by `window`, which is the value but for rounding."""
         return self.divide(self._emit(Instruction(op=REPEATED_SUM, a=a, window=window)), float(window))
 
-    def total(self, a: Term) -> Term:
-        """The sum of all values so far."""
-        return self._emit(Instruction(op=TOTAL, a=a), num_registers=1)
+    def _recur(self, op: int, a: Term, window: int = 0, weight: float = 0.0) -> Term:
+        return self._emit(Instruction(op=op, a=a, window=window, numbers=(weight, 0.0)), num_registers=1)
+
+    total = partialmethod(_recur, TOTAL)  # the sum of all values so far
+    wilder = partialmethod(_recur, WILDER)  # Wilder's average of the values from bar 1 on
+    decay = partialmethod(_recur, DECAY)  # Wilder's sum of the values from bar 1 on
 
     def smooth(self, a: Term, window: int) -> Term:
         """An exponential average that begins with the first value."""
-        one = Instruction(op=SMOOTH, a=a, numbers=(2.0 / (window + 1), 0.0))
-        return self._emit(one, num_registers=1)
-
-    def wilder(self, a: Term, window: int) -> Term:
-        """Wilder's average of the values from bar 1 on."""
-        return self._emit(Instruction(op=WILDER, a=a, window=window), num_registers=1)
-
-    def decay(self, a: Term, window: int) -> Term:
-        """Wilder's sum of the values from bar 1 on."""
-        return self._emit(Instruction(op=DECAY, a=a, window=window), num_registers=1)
+        return self._recur(SMOOTH, a, weight=2.0 / (window + 1))
 
     def lane_numbers(self, lane: Lane) -> Numbers:
         """The weights of the new and of the old, or the window."""

@@ -9,7 +9,6 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
@@ -135,7 +134,9 @@ def _content(given: Any) -> tuple[Mapping[str, Any], str]:
     if isinstance(given, Mapping):
         return given, where
     given = given.removeprefix("\ufeff") if isinstance(given, str) else given
-    if isinstance(given, os.PathLike) or (isinstance(given, str) and _is_path(given)):
+    # A string is a path where it is one line that does not begin like JSON.
+    is_path = isinstance(given, str) and given.strip() and "\n" not in given and not given.lstrip().startswith(("{", "[", '"'))
+    if is_path or isinstance(given, os.PathLike):
         path = Path(given)
         where = str(path)
         try:
@@ -145,9 +146,18 @@ def _content(given: Any) -> tuple[Mapping[str, Any], str]:
             raise OptionError(f"{where!s:.200} cannot be read as a spec: {why}.") from error
     if not isinstance(given, str | bytes):
         raise OptionError(f"a spec is a mapping, a JSON string, or the path of a file; found {type(given).__name__}.")
+
+    def once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+        fields = dict(pairs)
+        if len(fields) < len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise OptionError(f"{where} has the field {twice!r} twice in one object.")
+        return fields
+
     try:
         msgspec.json.decode(given)  # its errors name the position
-        content = json.loads(given, object_pairs_hook=partial(_once, where))
+        content = json.loads(given, object_pairs_hook=once)
     except OptionError:
         raise
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
@@ -157,27 +167,11 @@ def _content(given: Any) -> tuple[Mapping[str, Any], str]:
     return content, where
 
 
-def _is_path(text: str) -> bool:
-    """Whether a string is a path: one line that does not begin like JSON."""
-    return bool(text.strip()) and "\n" not in text and not text.lstrip().startswith(("{", "[", '"'))
-
-
-def _once(where: str, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; two fields with one name are an error."""
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise OptionError(f"{where} has the field {twice!r} twice in one object.")
-    return fields
-
-
 class _Checker:
     """Checks beyond the types of the fields."""
 
     def __init__(self, where: str, compat: Compat | None) -> None:
-        self._where = where
-        self._compat = compat
+        self._where, self._compat = where, compat
 
     def refuse(self, field: str, found: str, expected: str) -> NoReturn:
         raise OptionError(f"{self._where} at $.{field}: found {found}, expected {expected}.")
@@ -188,10 +182,9 @@ class _Checker:
         features = tuple(self._feature(f"features[{i}]", one, raw[i]) for i, one in enumerate(given))
         places: dict[str, int] = {}
         for i, feature in enumerate(features):
-            if feature.name in places:
-                taken = f"a unique name: features[{places[feature.name]}] has this one"
-                self.refuse(f"features[{i}].name", repr(feature.name), taken)
-            places[feature.name] = i
+            first = places.setdefault(feature.name, i)
+            if first != i:
+                self.refuse(f"features[{i}].name", repr(feature.name), f"a unique name: features[{first}] has this one")
         return features
 
     def _feature(self, field: str, one: _Feature, raw: Mapping[str, Any]) -> Feature:
@@ -204,7 +197,14 @@ class _Checker:
         settings = Settings(source=source, **self._numbers(field, one, operator))  # type: ignore[arg-type]
         own = 1 if source == "logret" and not operator.reads else 0  # the first bar of the source itself
         first = operator.sentio_first(settings) if self._compat else operator.first(settings) + own
-        name = one.name if one.name is not None else _sentio_name(raw) if self._compat else _default_name(one, operator)
+        if one.name is not None:
+            name = one.name
+        elif self._compat:  # the name that Sentio's Python gives: the fields of the spec, empty where missing
+            name = "_".join(str(raw.get(part, "")) for part in ("op", "source", "window", "k"))
+        else:
+            window = one.window if one.window is not None else int(operator.defaults.get("window", 0))
+            k = one.k if one.k is not None else operator.defaults.get("k", 2.0)
+            name = f"{one.op}_{one.source}_{window}_{float(k)}"
         if not name or not name.isprintable():
             self.refuse(f"{field}.name", repr(name) if name else "an empty string", "a printable name")
         return Feature(name=name, operator=operator, settings=settings, first=first)
@@ -225,18 +225,6 @@ class _Checker:
                 self.refuse(f"{field}.{name}", f"{value}", "a finite number")
             numbers[name] = value
         return numbers
-
-
-def _sentio_name(raw: Mapping[str, Any]) -> str:
-    """The name that Sentio's Python gives a feature without a name: the fields of the spec, empty where missing."""
-    return "_".join(str(raw.get(field, "")) for field in ("op", "source", "window", "k"))
-
-
-def _default_name(one: _Feature, operator: Operator) -> str:
-    """Operator, source, window and k, with the defaults filled in."""
-    window = one.window if one.window is not None else int(operator.defaults.get("window", 0))
-    k = one.k if one.k is not None else float(operator.defaults.get("k", 2.0))
-    return f"{one.op}_{one.source}_{window}_{float(k)}"
 
 
 def _nearest(found: str, known: Sequence[str] | Mapping[str, Any]) -> str:

@@ -16,14 +16,12 @@ from stoker._kernels import kernel, prefetch
 from stoker._types import Array
 
 MAX_NARROW = 2**31 - 1
-_NO_STARTS = np.empty(0, dtype=np.int32)
-
-
-# ---- rows into cells ----
+NO_STARTS = np.empty(0, dtype=np.int32)
 
 
 @kernel
-def _count(contexts: Array, limit: int, lengths: Array) -> None:
+def count_rows(contexts: Array, limit: int, lengths: Array) -> None:
+    """Add the rows of each context to `lengths`, up to `limit`."""
     for i in range(len(contexts)):
         context = contexts[i]
         if context >= 0 and lengths[context] < limit:
@@ -50,13 +48,6 @@ def _put(places: Array, values: Array, target: Array) -> None:
             target[places[i]] = values[i]
 
 
-def count_rows(contexts: Array, num_contexts: int, limit: int) -> Array:
-    """Rows per context, at most `limit`: int32."""
-    lengths = np.zeros(num_contexts, dtype=np.int32)
-    _count(contexts, min(limit, MAX_NARROW), lengths)
-    return lengths
-
-
 def start_steps(lengths: Array, end_steps: int) -> Array:
     """Where each sequence begins if all are end to end, each followed by `end_steps`; and the end of the last."""
     num_cells = int(lengths.sum(dtype=np.int64)) + end_steps * len(lengths)
@@ -70,7 +61,7 @@ def place_rows(contexts: Array, lengths: Array, limit: int, *, starts: Array | N
     """The cell of each row. `contexts` is overwritten: it becomes the cells, unless they do not fit into it."""
     places = contexts if num_cells <= MAX_NARROW else np.empty(len(contexts), dtype=np.int64)
     lengths[:] = 0  # counted again by the kernel, which saves a second array
-    begins = _NO_STARTS if starts is None else starts
+    begins = NO_STARTS if starts is None else starts
     _place(contexts, min(limit, MAX_NARROW), begins, steps, lengths, places)
     return places
 
@@ -84,7 +75,12 @@ def put_values(places: Array, values: Array, target: Array) -> None:
 
 
 @kernel
-def _positions(lengths: Array, starts: Array, steps: int, divisor: int, forward: Array, length: Array, backward: Array) -> None:
+def put_positions(lengths: Array, starts: Array, steps: int, divisor: int, forward: Array, length: Array, backward: Array) -> None:
+    """Write for each step of a sequence, and the one after it, its position from the start, the length, and from the end.
+
+    With a divisor of 1, 10, 100, …, that decimal digit of each number is written; with 0, the number itself. `starts` and `steps`
+    as for `_place`.
+    """
     even = len(starts) == 0
     for i in range(len(lengths)):
         count = np.int64(lengths[i])
@@ -96,17 +92,7 @@ def _positions(lengths: Array, starts: Array, steps: int, divisor: int, forward:
             backward[first + step] = back if divisor == 0 else back // divisor % 10
 
 
-def put_positions(lengths: Array, *, starts: Array | None, steps: int, divisor: int, targets: tuple[Array, Array, Array]) -> None:
-    """Write for each step of a sequence, and the one after it, its position from the start, the length, and from the end.
-
-    With a divisor of 1, 10, 100, …, that decimal digit of each number is written; with 0, the number itself.
-    """
-    begins = _NO_STARTS if starts is None else starts
-    _positions(lengths, begins, steps, divisor, *targets)
-
-
 # ---- numbering: int64 keys become 0, 1, 2, … in order of first appearance, or as they are listed ----
-#
 # Keys that lie close together have a plain table; others a hash table that is asked for 32 keys at a time, so that their memory
 # accesses overlap. Nothing is sorted (benchmarks/bench_sequences.py).
 

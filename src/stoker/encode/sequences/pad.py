@@ -27,9 +27,8 @@ import torch
 from stoker._kernels import ALIGNMENT
 from stoker._text import readable_bytes
 from stoker._types import Array
-from stoker.encode.sequences.columns import TableColumn, number_blocks, number_type, read_column, read_columns
-from stoker.encode.sequences.contexts import Contexts, number_contexts
-from stoker.encode.sequences.kernels import MAX_NARROW, count_rows, place_rows, put_positions, put_values, start_steps
+from stoker.encode.sequences.columns import Contexts, TableColumn, number_blocks, number_keys, number_type, read_column, read_table
+from stoker.encode.sequences.kernels import MAX_NARROW, NO_STARTS, count_rows, place_rows, put_positions, put_values, start_steps
 from stoker.errors import BadValueError, OptionError, SourceTooLargeError
 
 if TYPE_CHECKING:
@@ -114,22 +113,20 @@ def pad_sequences(
         >>> packed["item"].tolist(), packed.cu_seqlens.tolist()
         ([3, 4, 1], [0, 2, 3])
     """
-    check_grouping(key, lengths, contexts)
+    if (key is None) == (lengths is None):
+        raise OptionError("pass either key= or lengths=: rows are grouped by one of them.")
+    if lengths is not None and contexts is not None:
+        raise OptionError("contexts= are keys: they need key=, not lengths=.")
     options = Options(max_length=max_length, layout=layout, dtype=dtype, compat=compat)
-    if _is_on_device(table):
+    tensors = [one for one in table.values() if isinstance(one, torch.Tensor)] if isinstance(table, Mapping) else []
+    if any(one.device.type != "cpu" or one.dtype == torch.bfloat16 for one in tensors):  # on a device, or not a type of NumPy
         return pad_tensors(table, key=key, lengths=lengths, columns=columns, contexts=contexts, options=options)
-    keyed, values = read_columns(table, key=key, columns=columns)
+    keyed, values = read_table(table, key=key, columns=columns)
     types = [options.target or kind for kind in map(number_type, values)]
     if keyed is None:
         return _lay_out(_by_lengths(lengths, values[0]), values, types, options)
     listed = None if contexts is None else read_column("contexts", contexts)
-    return _lay_out(number_contexts(keyed, listed=listed, keeps_missing=compat is not None), values, types, options)
-
-
-def _is_on_device(table: Any) -> bool:
-    """Whether torch lays a table out: it is on a device, or has a type that NumPy lacks."""
-    tensors = [one for one in table.values() if isinstance(one, torch.Tensor)] if isinstance(table, Mapping) else []
-    return any(one.device.type != "cpu" or one.dtype == torch.bfloat16 for one in tensors)
+    return _lay_out(number_keys(keyed, listed=listed, keeps_missing=compat is not None), values, types, options)
 
 
 def _by_lengths(given: Any, column: TableColumn) -> Contexts:
@@ -151,37 +148,32 @@ def _lay_out(
     found: Contexts, columns: Sequence[TableColumn], types: Sequence[np.dtype[Any]], options: Options
 ) -> PaddedSequences | PackedSequences:
     """Count rows, assign cells, write values. `found.rows` is overwritten by the cells."""
-    num_contexts = found.num_contexts
-    lengths = count_rows(found.rows, num_contexts, options.limit)
+    lengths = np.zeros(found.num_contexts, dtype=np.int32)
+    count_rows(found.rows, options.limit, lengths)
     steps = options.steps(int(lengths.max(initial=0)))
-    starts = start_steps(lengths, options.end_steps) if options.is_packed else None
-    num_cells = num_contexts * steps if starts is None else int(starts[-1])
-    shape = (num_contexts, steps, 1) if starts is None else (num_cells,)
+    starts = start_steps(lengths, options.end_steps) if options.layout == "packed" else None
+    num_cells = found.num_contexts * steps if starts is None else int(starts[-1])
+    shape = (found.num_contexts, steps, 1) if starts is None else (num_cells,)
     places = place_rows(found.rows, lengths, options.limit, starts=starts, steps=steps, num_cells=num_cells)
     positions = position_names(options.limit) if options.compat is not None else []
-    flat = zeroed(
-        shape,
-        {
-            **{column.name: dtype for column, dtype in zip(columns, types, strict=True)},
-            **{name: np.dtype(np.int64) for names, _ in positions for name in names},
-        },
-    )
+    kinds = {column.name: dtype for column, dtype in zip(columns, types, strict=True)}
+    flat = zeroed(shape, kinds | {name: np.dtype(np.int64) for names, _ in positions for name in names})
     for column in columns:
         target = flat[column.name]
-        for start, values in number_blocks(column, target.dtype, truncate=options.truncates):
+        for start, values in number_blocks(column, target.dtype, truncate=options.compat is not None):
             put_values(places[start : start + len(values)], values, target)
-    for (forward, length, backward), divisor in positions:
-        targets = flat[forward], flat[length], flat[backward]
-        put_positions(lengths, starts=starts, steps=steps, divisor=divisor, targets=targets)
+    for names, divisor in positions:
+        put_positions(lengths, NO_STARTS if starts is None else starts, steps, divisor, *(flat[name] for name in names))
     tensors = {name: torch.from_numpy(one).view(shape) for name, one in flat.items()}
-    counts = torch.from_numpy(lengths)
+    return _result(tensors, found.keys, torch.from_numpy(lengths), found.num_left_out, starts)
+
+
+def _result(tensors: Any, keys: Any, lengths: torch.Tensor, num_left_out: int, starts: Any) -> PaddedSequences | PackedSequences:
+    """Packed where there are `starts`."""
     if starts is None:
-        return PaddedSequences(tensors=tensors, contexts=found.keys, lengths=counts, num_left_out=found.num_left_out)
-    bounds = torch.from_numpy(starts)
-    return PackedSequences(tensors=tensors, contexts=found.keys, lengths=counts, num_left_out=found.num_left_out, cu_seqlens=bounds)
-
-
-# ---- options ----
+        return PaddedSequences(tensors=tensors, contexts=keys, lengths=lengths, num_left_out=num_left_out)
+    bounds = torch.as_tensor(starts)
+    return PackedSequences(tensors=tensors, contexts=keys, lengths=lengths, num_left_out=num_left_out, cu_seqlens=bounds)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,16 +210,6 @@ class Options:
         return 1 if self.compat else 0
 
     @property
-    def truncates(self) -> bool:
-        """Whether fractions are dropped."""
-        return self.compat is not None
-
-    @property
-    def is_packed(self) -> bool:
-        """Whether sequences are end to end."""
-        return self.layout == "packed"
-
-    @property
     def target(self) -> np.dtype[Any] | None:
         """The type of all columns; None where they keep theirs."""
         name = "int64" if self.compat else self.dtype
@@ -236,17 +218,6 @@ class Options:
     def steps(self, longest: int) -> int:
         """Steps of a padded sequence."""
         return (self.max_length or longest) + self.end_steps
-
-
-def check_grouping(key: str | None, lengths: object, contexts: object) -> None:
-    """Rows are grouped by a key or by lengths."""
-    if (key is None) == (lengths is None):
-        raise OptionError("pass either key= or lengths=: rows are grouped by one of them.")
-    if lengths is not None and contexts is not None:
-        raise OptionError("contexts= are keys: they need key=, not lengths=.")
-
-
-# ---- results ----
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -313,19 +284,15 @@ class PackedSequences(_Sequences):
 
         if key is not None and key in self.tensors:
             raise OptionError(f"the store has a column {key!r} of values already. Give the contexts another name with key=.")
-        columns = {name: _numpy(name, one) for name, one in self.items()}
+        for name, one in self.items():
+            if one.dtype == torch.bfloat16:
+                raise OptionError(f"column {name!r} is bfloat16, which a store in memory cannot hold. Convert it to float32 first.")
+        columns = {name: one.cpu().numpy() for name, one in self.items()}
         offsets = self.cu_seqlens.cpu().numpy().astype(np.int64)
         return store_in_memory(columns, offsets, None if key is None or self.contexts is None else (key, self.contexts))
 
 
-def _numpy(name: str, tensor: torch.Tensor) -> Any:
-    if tensor.dtype == torch.bfloat16:
-        raise OptionError(f"column {name!r} is bfloat16, which a store in memory cannot hold. Convert it to float32 first.")
-    return tensor.cpu().numpy()
-
-
 # ---- memory of the tensors: filled here and there, and zero elsewhere ----
-#
 # The system hands out zeroed memory when it is first touched. In pages of 2 MB that is several times faster than in those of 4 kB,
 # and it is most of the time of padding (benchmarks/bench_sequences.py): so all tensors of a call share one region, for which large
 # pages are requested. It is freed with the last of them.
@@ -341,8 +308,13 @@ def zeroed(shape: Sequence[int], types: Mapping[str, np.dtype[Any]]) -> dict[str
     for name, dtype in types.items():
         starts[name] = end
         end += -(-num_cells * dtype.itemsize // ALIGNMENT) * ALIGNMENT
+    memory: Any  # lives as long as an array over it
     try:
-        memory = _region(end)
+        if end < LARGE_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
+            memory = np.zeros(end, dtype=np.uint8)
+        else:
+            memory = mmap.mmap(-1, end, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            memory.madvise(mmap.MADV_HUGEPAGE)
     except (MemoryError, OSError, OverflowError, ValueError):  # mmap and NumPy report too large a request in several ways
         raise SourceTooLargeError(
             f"{len(types)} columns of shape {list(shape)} take {readable_bytes(end)}, which do not fit into memory. "
@@ -351,17 +323,7 @@ def zeroed(shape: Sequence[int], types: Mapping[str, np.dtype[Any]]) -> dict[str
     return {name: np.ndarray((num_cells,), dtype, memory, starts[name]) for name, dtype in types.items()}
 
 
-def _region(num_bytes: int) -> Any:
-    """Memory that lives as long as an array over it."""
-    if num_bytes < LARGE_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
-        return np.zeros(num_bytes, dtype=np.uint8)
-    memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    memory.madvise(mmap.MADV_HUGEPAGE)
-    return memory
-
-
 # ---- positions: the columns that tell a model of mostlyai-engine where in a sequence it is ----
-#
 # Its sequences have one step of zeros more than rows: there the model learns to end. Each step has three numbers: its position from
 # the start, the length, and its position from the end; with a `max_length` of 100 or more they are split into decimal digits.
 
@@ -372,20 +334,14 @@ KINDS = ("sidx", "slen", "ridx")
 """Position from the start, length, position from the end."""
 
 
-def position_names(max_length: int) -> list[tuple[tuple[str, str, str], int]]:
+def position_names(max_length: int) -> list[tuple[tuple[str, ...], int]]:
     """Names of the columns in groups of three, and the divisor for their digit (0: the number itself)."""
-    if max_length < DIGITS_FROM:
-        return [(_names("cat"), 0)]
-    return [(_names(f"E{place}"), 10**place) for place in reversed(range(len(str(max_length))))]
-
-
-def _names(suffix: str) -> tuple[str, str, str]:
-    forward, length, backward = (f"{PREFIX}{kind}_{suffix}" for kind in KINDS)
-    return forward, length, backward
+    digits = {f"E{place}": 10**place for place in reversed(range(len(str(max_length))))}
+    suffixes = digits if max_length >= DIGITS_FROM else {"cat": 0}
+    return [(tuple(f"{PREFIX}{kind}_{suffix}" for kind in KINDS), divisor) for suffix, divisor in suffixes.items()]
 
 
 # ---- tensors on a device ----
-#
 # Values are moved as integers of their size, so that no bit of a float changes and every type can be moved. Rows that are left out
 # or cut off go to a cell after the last one: they need not be counted, so the host does not wait for the device.
 
@@ -397,39 +353,39 @@ def pad_tensors(
     table: Mapping[str, Tensor], *, key: str | None, lengths: Any, columns: Sequence[str] | None, contexts: Any, options: Options
 ) -> PaddedSequences | PackedSequences:
     """`pad_sequences` for tensors of one device."""
-    names = check_tensors(table, key, columns)
-    values = {name: cast_tensor(name, table[name], options.target, truncate=options.truncates) for name in names}
-    types = {name: one.dtype for name, one in values.items()}
+    names = _check_tensors(table, key, columns)
+    values = {name: _cast(name, table[name], options.target, truncate=options.compat is not None) for name in names}
     words = {name: one.contiguous().view(_WORDS[one.element_size()]) for name, one in values.items()}
     num_rows, where = len(words[names[0]]), words[names[0]].device
     keys, num_left_out = None, 0
     if key is not None:
-        rows, keys = number_rows(*read_keys(key, table[key], contexts))
+        rows, keys = _number_rows(*_read_keys(key, table[key], contexts))
         rows, order = rows.sort(stable=True)
         words = {name: one[order] for name, one in words.items()}
         counts = torch.bincount(rows + 1, minlength=len(keys) + 1)[1:]
         num_left_out = num_rows - int(counts.sum())
     else:
-        counts = read_lengths(lengths, names[0], num_rows, where)
+        counts = _read_lengths(lengths, names[0], num_rows, where)
         rows = torch.repeat_interleave(torch.arange(len(counts), device=where), counts, output_size=num_rows)
     cut = counts.clamp(max=options.limit)
     bounds = torch.zeros(len(cut) + 1, dtype=torch.int64, device=where)
     bounds[1:] = (cut + options.end_steps).cumsum(0)
-    steps = None if options.is_packed else options.steps(int(cut.max()) if len(cut) else 0)
+    steps = None if options.layout == "packed" else options.steps(int(cut.max()) if len(cut) else 0)
     begins = bounds[:-1] if steps is None else torch.arange(len(cut), device=where) * steps
     num_cells = int(bounds[-1]) if steps is None else len(cut) * steps
     places = _places(rows, counts, begins, num_left_out, options.limit, num_cells)
     shape = (num_cells,) if steps is None else (len(cut), steps, 1)
-    tensors = {name: _put(one, places, num_cells).view(types[name]).view(shape) for name, one in words.items()}
+    tensors = {}
+    for name, one in words.items():
+        target = torch.zeros(num_cells + 1, dtype=one.dtype, device=where)
+        tensors[name] = target.scatter_(0, places, one)[:num_cells].view(values[name].dtype).view(shape)
     if options.compat is not None:
-        tensors |= positions(cut, begins, steps=steps, max_length=options.limit)
-    if steps is not None:
-        return PaddedSequences(tensors=tensors, contexts=keys, lengths=cut.int(), num_left_out=num_left_out)
-    cu_seqlens = bounds if num_cells > MAX_NARROW else bounds.int()
-    return PackedSequences(tensors=tensors, contexts=keys, lengths=cut.int(), num_left_out=num_left_out, cu_seqlens=cu_seqlens)
+        tensors |= _positions(cut, begins, steps=steps, max_length=options.limit)
+    starts = None if steps is not None else bounds if num_cells > MAX_NARROW else bounds.int()
+    return _result(tensors, keys, cut.int(), num_left_out, starts)
 
 
-def number_rows(keys: Tensor, listed: Tensor | None) -> tuple[Tensor, Tensor]:
+def _number_rows(keys: Tensor, listed: Tensor | None) -> tuple[Tensor, Tensor]:
     """The context of each row, -1 where it is not listed; and the contexts, by default in order of first appearance."""
     numbers = torch.arange(len(keys), device=keys.device)
     if listed is None:
@@ -456,12 +412,7 @@ def _places(rows: Tensor, counts: Tensor, begins: Tensor, num_left_out: int, lim
     return torch.where((rows >= 0) & (slots < limit), begins[contexts] + slots, num_cells)
 
 
-def _put(values: Tensor, places: Tensor, num_cells: int) -> Tensor:
-    target = torch.zeros(num_cells + 1, dtype=values.dtype, device=values.device)
-    return target.scatter_(0, places, values)[:num_cells]
-
-
-def positions(lengths: Tensor, begins: Tensor, *, steps: int | None, max_length: int) -> dict[str, Tensor]:
+def _positions(lengths: Tensor, begins: Tensor, *, steps: int | None, max_length: int) -> dict[str, Tensor]:
     """The columns of positions of sequences that have one step more than rows."""
     if steps is None:
         contexts = torch.repeat_interleave(torch.arange(len(lengths), device=lengths.device), lengths + 1)
@@ -478,7 +429,7 @@ def positions(lengths: Tensor, begins: Tensor, *, steps: int | None, max_length:
     }
 
 
-def check_tensors(table: Mapping[str, Tensor], key: str | None, columns: Sequence[str] | None) -> list[str]:
+def _check_tensors(table: Mapping[str, Tensor], key: str | None, columns: Sequence[str] | None) -> list[str]:
     """The names of the columns of values. All are on one device, of one axis, and equally long."""
     names = [name for name in table if name != key] if columns is None else list(columns)
     used = [*([] if key is None else [key]), *names]
@@ -503,7 +454,7 @@ def _where(column: object) -> str:
     return f"on {column.device}" if isinstance(column, torch.Tensor) else f"a {type(column).__name__}, not a tensor"
 
 
-def read_keys(key: str, keys: Tensor, contexts: Any) -> tuple[Tensor, Tensor | None]:
+def _read_keys(key: str, keys: Tensor, contexts: Any) -> tuple[Tensor, Tensor | None]:
     """Keys and listed contexts as int64."""
     listed = None if contexts is None else torch.as_tensor(contexts, device=keys.device)
     for name, one in ((key, keys), ("contexts", listed)):
@@ -519,7 +470,7 @@ def read_keys(key: str, keys: Tensor, contexts: Any) -> tuple[Tensor, Tensor | N
     return keys.long(), listed.long()
 
 
-def read_lengths(given: Any, name: str, num_rows: int, device: torch.device) -> Tensor:
+def _read_lengths(given: Any, name: str, num_rows: int, device: torch.device) -> Tensor:
     """Lengths as int64; together they are all rows."""
     lengths = torch.as_tensor(given, device=device)
     if lengths.dim() != 1 or lengths.is_floating_point():
@@ -533,7 +484,7 @@ def read_lengths(given: Any, name: str, num_rows: int, device: torch.device) -> 
     return lengths
 
 
-def cast_tensor(name: str, values: Tensor, dtype: np.dtype[Any] | None, *, truncate: bool) -> Tensor:
+def _cast(name: str, values: Tensor, dtype: np.dtype[Any] | None, *, truncate: bool) -> Tensor:
     """Values in another type, each exactly; `truncate` drops fractions."""
     target: torch.dtype = values.dtype if dtype is None else getattr(torch, dtype.name)
     if values.dtype == target:

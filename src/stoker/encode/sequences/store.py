@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,36 +16,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stoker import _disk, pack
+from stoker import store as stores
 from stoker._types import Array
-from stoker.encode.sequences.columns import TableColumn, read_column
-from stoker.encode.sequences.contexts import find_listed
+from stoker.encode.sequences.columns import TableColumn, find_listed, read_column
 from stoker.errors import BadValueError, OptionError
-from stoker.store import (
-    DEFAULT_MEMORY,
-    Column,
-    Dialect,
-    Missing,
-    NonFinite,
-    NonFiniteCount,
-    Progress,
-    RowLocation,
-    Store,
-    Texts,
-    check_target,
-    find_sources,
-    from_numpy,
-    from_texts,
-    quiet,
-    store_from_arrays,
-    to_numpy,
-)
+from stoker.store import DEFAULT_MEMORY, Column, Missing, Progress, Store, from_numpy, quiet, to_numpy
 
 _CHUNK_BYTES = 8 << 20
 
 
 def store_in_memory(columns: Mapping[str, Array], offsets: Array, key: tuple[str, Any] | None) -> Store:
     """A store over flat columns, and the key of each sequence as a column of its own."""
-    store = store_from_arrays(columns, lengths=np.diff(offsets))
+    store = stores.store_from_arrays(columns, lengths=np.diff(offsets))
     if key is None:
         return store
     name, keys = key
@@ -80,14 +61,14 @@ def _key_column(name: str, keys: Any) -> tuple[Column, Array | None]:
     return Column(name=name, dtype=values.dtype, level="series", kind="number"), values
 
 
-def lay_texts(keys: pa.Array) -> Texts:
+def lay_texts(keys: pa.Array) -> stores.Texts:
     """Arrow strings as the strings of a store, without a copy."""
     large = keys.cast(pa.large_string())
     if large.offset:
         large = pa.concat_arrays([large, large[:0]])
     _, offsets, utf8 = large.buffers()
     ends = np.frombuffer(offsets, dtype="<i8", count=len(large) + 1) if offsets is not None else np.zeros(1, dtype="<i8")
-    return Texts(np.frombuffer(utf8 or b"", dtype="|u1", count=int(ends[-1])), ends)
+    return stores.Texts(np.frombuffer(utf8 or b"", dtype="|u1", count=int(ends[-1])), ends)
 
 
 def pack_sequences(
@@ -136,11 +117,13 @@ def pack_sequences(
     target = _disk.check_path(path)
 
     def pack_to(folder: Path, *, replace: bool) -> Store:
-        with _naming_the_key():
+        try:
             return pack(
                 source, folder, series=key, time=time, sort=sort, columns=columns, dtype=dtype, missing=missing,
                 memory=memory, threads=threads, replace=replace, progress=progress,
             )  # fmt: skip
+        except (BadValueError, OptionError) as error:  # `pack` calls the key `series`
+            raise type(error)(re.sub(r"^series=", "key=", str(error))) from None
 
     if contexts is None:
         return pack_to(target, replace=replace)
@@ -148,7 +131,7 @@ def pack_sequences(
     listed = _listed(contexts, key)
     find_listed(listed, listed)  # raises at once where a context is listed twice
     pa.default_memory_pool().release_unused()  # else it adds to the memory of the pack
-    check_target(target, replace=replace)  # before a long pack
+    stores.check_target(target, replace=replace)  # before a long pack
     with _disk.scratch_folder(_disk.beside(target, ".{}.all-keys")) as scratch:
         packed = pack_to(scratch / "store", replace=True)  # only a killed run of this function can have left a store there
         chosen = choose_series(packed, listed)
@@ -156,25 +139,16 @@ def pack_sequences(
         return chosen.save(target, replace=replace)
 
 
-@contextlib.contextmanager
-def _naming_the_key() -> Iterator[None]:
-    """`pack` calls the key `series`."""
-    try:
-        yield
-    except (BadValueError, OptionError) as error:
-        raise type(error)(re.sub(r"^series=", "key=", str(error))) from None
-
-
 def _listed(contexts: Any, key: str) -> TableColumn:
     """The contexts, from memory or from the files that hold them."""
     if not isinstance(contexts, str | os.PathLike):
         return read_column("contexts", contexts)
     parts: list[pa.Array] = []
-    for source in find_sources(contexts, dialect=Dialect(), table=True):
+    for source in stores.find_sources(contexts, dialect=stores.Dialect(), table=True):
         schema = source.schema()
         if key not in schema.names:
             raise OptionError(f"{source.label} has no column {key!r} with contexts; it has {', '.join(schema.names[:20])}.")
-        for task in source.read(pa.schema([schema.field(key)]), start=RowLocation(), chunk_bytes=_CHUNK_BYTES):
+        for task in source.read(pa.schema([schema.field(key)]), start=stores.RowLocation(), chunk_bytes=_CHUNK_BYTES):
             column = task().table.column(key)
             parts.extend(column.cast(column.type.value_type).chunks if pa.types.is_dictionary(column.type) else column.chunks)
     return read_column("contexts", pa.chunked_array(parts))
@@ -225,7 +199,7 @@ def _store_keys(store: Store, key: str) -> TableColumn:
     """The keys of a store as they were before it was packed."""
     column = store.schema[key]
     if column.texts is not None:
-        return read_column(key, from_texts(column.texts))
+        return read_column(key, stores.from_texts(column.texts))
     if column.kind != "timestamp":
         return read_column(key, store.column(key))
     unit, _, zone = (column.unit or "ns").partition(", ")
@@ -240,53 +214,39 @@ class ChosenColumn:
     def __init__(self, values: Array, starts: Array, offsets: Array) -> None:
         self.dtype = values.dtype
         self.shape = (int(offsets[-1]),)
-        self._values = values
-        self._mapped = _mapping(values)
-        self._starts = starts
-        self._offsets = offsets
+        self.nbytes = self.shape[0] * self.dtype.itemsize
+        self._values, self._starts, self._offsets = values, starts, offsets
+        base: Any = values
+        while isinstance(base, np.ndarray | memoryview):
+            base = base.base if isinstance(base, np.ndarray) else base.obj
+        self._mapped = base if isinstance(base, mmap.mmap) else None  # the memory map of the file of the values
 
     def __len__(self) -> int:
         return self.shape[0]
-
-    @property
-    def nbytes(self) -> int:
-        """Size of all values."""
-        return len(self) * self.dtype.itemsize
 
     def __getitem__(self, steps: slice) -> Array:
         start, stop, _ = steps.indices(len(self))
         chosen = np.empty(stop - start, dtype=self.dtype)
         for begin in range(start, stop, _GATHERED_STEPS):
             end = min(begin + _GATHERED_STEPS, stop)
-            chosen[begin - start : end - start] = self._values[self._origin(begin, end)]
+            first = int(np.searchsorted(self._offsets, begin, side="right")) - 1
+            last = int(np.searchsorted(self._offsets, end, side="left"))
+            bounds = self._offsets[first : last + 1].clip(begin, end)
+            shift = self._starts[first:last] - self._offsets[first:last]
+            origin = np.repeat(shift, np.diff(bounds)) + np.arange(begin, end)  # the steps of the other store
+            chosen[begin - start : end - start] = self._values[origin]
             if self._mapped is not None:
                 self._mapped.madvise(mmap.MADV_DONTNEED)  # else all that was read counts as memory of this process
         return chosen
 
-    def _origin(self, start: int, stop: int) -> Array:
-        """The steps of the other store."""
-        first = int(np.searchsorted(self._offsets, start, side="right")) - 1
-        last = int(np.searchsorted(self._offsets, stop, side="left"))
-        bounds = self._offsets[first : last + 1].clip(start, stop)
-        shift = self._starts[first:last] - self._offsets[first:last]
-        return np.asarray(np.repeat(shift, np.diff(bounds)) + np.arange(start, stop))
-
-
-def _mapping(values: Array) -> mmap.mmap | None:
-    """The memory map of the file of the values, if there is one."""
-    base: Any = values
-    while isinstance(base, np.ndarray | memoryview):
-        base = base.base if isinstance(base, np.ndarray) else base.obj
-    return base if isinstance(base, mmap.mmap) else None
-
 
 def _counted(column: Column, values: ChosenColumn, offsets: Array) -> Column:
     """The column with its counts of NaN and Inf in the chosen series."""
-    tally = NonFiniteCount()
+    tally = stores.NonFiniteCount()
     rows = max(1, _COUNTED_BYTES // values.dtype.itemsize)
     for start in range(0, len(values), rows) if values.dtype.kind == "f" else ():
         tally.add(values[start : start + rows], first_step=start)
     step = tally.first_step
     series = 0 if step is None else int(np.searchsorted(offsets, step, side="right")) - 1
     first = None if step is None else [series, step - int(offsets[series])]
-    return replace(column, nonfinite=NonFinite(nan=tally.nan, inf=tally.inf, first=first))
+    return replace(column, nonfinite=stores.NonFinite(nan=tally.nan, inf=tally.inf, first=first))

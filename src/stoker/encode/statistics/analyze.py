@@ -20,29 +20,11 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from stoker.encode.statistics.columns import CATEGORIES, EXACT, AnyColumn, Form, Limits
-from stoker.encode.statistics.gather import Asked, ColumnGatherer, CountsByKey, kind_of
-from stoker.encode.statistics.quantiles import compiled
+from stoker import store
+from stoker.encode.statistics.gather import AnyColumn, Asked, ColumnGatherer, CountsByKey, kind_of
+from stoker.encode.statistics.quantiles import CATEGORIES, EXACT, Form, Limits, compiled
 from stoker.encode.statistics.result import Statistics
 from stoker.errors import BadValueError, OptionError, SourceChangedError, SourceInvalidError
-from stoker.store import (
-    DataSource,
-    Dialect,
-    InferredTypeError,
-    PackOptions,
-    PackPlan,
-    RowLocation,
-    TableSource,
-    find_sources,
-    make_plan,
-    parse_names,
-    parse_threads,
-    plain_type,
-    read_ahead,
-    settle_plan,
-    to_numpy,
-    unify_types,
-)
 
 Reader = tuple[pa.DataType, Callable[[Any], Any]]
 T = TypeVar("T")
@@ -57,7 +39,7 @@ def analyze(
     exact: int = EXACT,
     categories: int = CATEGORIES,
     key: str | None = None,
-    dialect: Dialect | None = None,
+    dialect: store.Dialect | None = None,
     threads: int | None = None,
 ) -> Statistics:
     """Compute missing values, quantiles, digit ranges, categories and date parts of the columns of a table, in one pass.
@@ -92,30 +74,30 @@ def analyze(
     """
     limits = Limits(exact=exact, categories=categories)
     limits.check()
-    threads = parse_threads(threads)
-    sources = sources_of(source, dialect or Dialect())
-    names, asked = parse_names(columns), dict(kinds or {})
+    threads = store.parse_threads(threads)
+    sources = _sources(source, dialect or store.Dialect())
+    names, asked = store.parse_names(columns), dict(kinds or {})
     if names is not None and not names:
         raise OptionError("columns is empty. Name some columns, or leave it out.")
     if names is not None and key is not None and key not in names:
         names = (*names, key)
-    if len(sources) == 1 and isinstance(sources[0], TableSource):
+    if len(sources) == 1 and isinstance(sources[0], store.TableSource):
         return _of_table(sources[0], names, asked, limits, threads, key)
-    plan = make_plan(sources, PackOptions(columns=names, dialect=dialect or Dialect(), threads=threads))
+    plan = store.make_plan(sources, store.PackOptions(columns=names, dialect=dialect or store.Dialect(), threads=threads))
     try:
         return _of_files(plan, asked, limits, key)
-    except InferredTypeError:
-        plan = replace(plan, schemas=[settled_schema(plan)] * len(plan.sources))
+    except store.InferredTypeError:
+        plan = replace(plan, schemas=[_settled_schema(plan)] * len(plan.sources))
     try:
         return _of_files(plan, asked, limits, key)
-    except InferredTypeError as error:
+    except store.InferredTypeError as error:
         raise SourceChangedError(
             f"{error}: its values changed between two reads. Do not change files while they are read."
         ) from None
 
 
 def _of_table(
-    source: TableSource, names: Sequence[str] | None, asked: Mapping[str, str], limits: Limits, threads: int, key: str | None
+    source: store.TableSource, names: Sequence[str] | None, asked: Mapping[str, str], limits: Limits, threads: int, key: str | None
 ) -> Statistics:
     """Column by column, so that only those in progress take memory."""
     whole = source.schema()
@@ -124,18 +106,20 @@ def _of_table(
             raise OptionError(f"columns names {name!r}, but {source.label} has the columns {', '.join(whole.names[:20])}.")
     schema = whole if names is None else pa.schema([whole.field(name) for name in names])
     _check_names(schema, asked, source.label, key)
-    chunks = [task().table for task in source.read(schema, start=RowLocation(), chunk_bytes=max(source.num_bytes, 1))]
+    tasks = source.read(schema, start=store.RowLocation(), chunk_bytes=max(source.num_bytes, 1))
+    chunks = [task().table for task in tasks]
     read = _readers(schema, asked, lambda names: iter(chunks), where=source.label)
     if "date" in [asked.get(name) for name in read]:
         chunks = [pa.concat_tables(chunks)] if chunks else []  # how a date is parsed depends on the whole column
-    schema, chunks = _read_schema(schema, read), [_read_texts(chunk, read) for chunk in chunks]
-    gatherers, by_key = _gatherers(schema, asked, limits, source.label, key)
-    compiled(sum(chunk.num_rows for chunk in chunks) * len(schema))
+    chunks = [_read_texts(chunk, read) for chunk in chunks]
+    gatherers, by_key = _gatherers(schema, read, asked, limits, source.label, key)
+    num_rows = sum(chunk.num_rows for chunk in chunks)
+    compiled(num_rows * len(schema))
 
-    def gather(number: int) -> AnyColumn:
-        gatherer = gatherers.pop(number)  # so that its memory is freed with it
+    def gather(name: str) -> AnyColumn:
+        gatherer = gatherers.pop(name)  # so that its memory is freed with it
         for chunk in chunks:
-            gatherer.add(chunk.column(gatherer.name))
+            gatherer.add(chunk.column(name))
         return gatherer.column()
 
     with _threads(min(threads, len(gatherers))) as spread:
@@ -143,22 +127,28 @@ def _of_table(
     if by_key is not None:
         for chunk in chunks:
             by_key.add(chunk)
-    return _result(sum(chunk.num_rows for chunk in chunks), limits, columns, by_key)
+    return _result(num_rows, limits, columns, by_key)
 
 
-def _of_files(plan: PackPlan, asked: Mapping[str, str], limits: Limits, key: str | None) -> Statistics:
+def _of_files(plan: store.PackPlan, asked: Mapping[str, str], limits: Limits, key: str | None) -> Statistics:
     """Chunk by chunk: while the columns of one are gathered, the next ones are read."""
     options = plan.options
     where = plan.sources[0].label
+
+    def tables(names: Sequence[str]) -> Iterator[pa.Table]:
+        for source in plan.sources:
+            for task in source.read(plan.schema, start=store.RowLocation(), chunk_bytes=options.chunk_bytes):
+                yield task().table.select(names)
+
     _check_names(plan.schema, asked, where, key)
-    read = _readers(plan.schema, asked, partial(_tables_of, plan), where=where, files=True)
-    found, by_key = _gatherers(_read_schema(plan.schema, read), asked, limits, where, key)
+    read = _readers(plan.schema, asked, tables, where=where, files=True)
+    found, by_key = _gatherers(plan.schema, read, asked, limits, where, key)
     gatherers = list(found.values())
     num_rows = 0
     with _threads(min(options.threads, len(gatherers))) as spread, ThreadPoolExecutor(options.num_readers) as readers:
         for source in plan.sources:
-            tasks = source.read(plan.schema, start=RowLocation(), chunk_bytes=options.chunk_bytes)
-            ahead = read_ahead(tasks, readers, depth=options.num_readers + 1, max_bytes=options.limits.line_bytes)
+            tasks = source.read(plan.schema, start=store.RowLocation(), chunk_bytes=options.chunk_bytes)
+            ahead = store.read_ahead(tasks, readers, depth=options.num_readers + 1, max_bytes=options.limits.line_bytes)
             with closing(ahead) as chunks:
                 for chunk in chunks:
                     table = _read_texts(chunk.table, read)
@@ -169,12 +159,6 @@ def _of_files(plan: PackPlan, asked: Mapping[str, str], limits: Limits, key: str
                     num_rows += table.num_rows
         columns = spread(ColumnGatherer.column, gatherers)
     return _result(num_rows, limits, columns, by_key)
-
-
-def _tables_of(plan: PackPlan, names: Sequence[str]) -> Iterator[pa.Table]:
-    for source in plan.sources:
-        for task in source.read(plan.schema, start=RowLocation(), chunk_bytes=plan.options.chunk_bytes):
-            yield task().table.select(names)
 
 
 def _readers(
@@ -189,7 +173,7 @@ def _readers(
     readers: dict[str, Reader] = {}
     forms: dict[str, TextForm] = {}
     for name, kind in asked.items():
-        value = plain_type(schema.field(name).type)
+        value = store.plain_type(schema.field(name).type)
         if pa.types.is_null(value) and kind in ("number", "date"):
             empty = pa.float64() if kind == "number" else pa.timestamp("us")
             readers[name] = empty, methodcaller("cast", empty)
@@ -206,12 +190,8 @@ def _readers(
         for name, form in forms.items():
             form.add(table.column(name))
     for name, form in forms.items():
-        readers[name] = TYPES[form.form], partial(numbers_of, form=form.form)
+        readers[name] = TYPES[form.form], partial(_read_numbers, form=form.form)
     return readers
-
-
-def _read_schema(schema: pa.Schema, readers: Mapping[str, Reader]) -> pa.Schema:
-    return pa.schema([pa.field(field.name, readers[field.name][0]) if field.name in readers else field for field in schema])
 
 
 def _read_texts(table: pa.Table, readers: Mapping[str, Reader]) -> pa.Table:
@@ -228,15 +208,12 @@ def _result(num_rows: int, limits: Limits, columns: list[AnyColumn], by_key: Cou
 
 
 def _gatherers(
-    schema: pa.Schema, asked: Mapping[str, str], limits: Limits, where: str, key: str | None
-) -> tuple[dict[int, ColumnGatherer], CountsByKey | None]:
-    """The gatherer of each column, by its number, and the counts by key."""
+    schema: pa.Schema, read: Mapping[str, Reader], asked: Mapping[str, str], limits: Limits, where: str, key: str | None
+) -> tuple[dict[str, ColumnGatherer], CountsByKey | None]:
+    """The gatherer of each column, and the counts by key."""
+    schema = pa.schema([pa.field(field.name, read[field.name][0]) if field.name in read else field for field in schema])
     kinds = {field.name: kind_of(field.name, field.type, asked.get(field.name), where) for field in schema if field.name != key}
-    gatherers = {
-        number: ColumnGatherer(field.name, kinds[field.name], field.type, limits)
-        for number, field in enumerate(schema)
-        if field.name != key
-    }
+    gatherers = {name: ColumnGatherer(name, kind, schema.field(name).type, limits) for name, kind in kinds.items()}
     return gatherers, None if key is None else CountsByKey(key, schema, kinds, limits)
 
 
@@ -267,38 +244,34 @@ def _threads(count: int) -> Iterator[Callable[[Callable[[T], R], Sequence[T]], l
 _SHOWN = 60
 
 
-def sources_of(given: Any, dialect: Dialect) -> list[DataSource]:
+def _sources(given: Any, dialect: store.Dialect) -> list[store.DataSource]:
     """The sources of a path, a pattern, a list of those, a store, or a table in memory."""
     if isinstance(given, np.ndarray) and given.dtype.names:
         given = {name: given[name] for name in given.dtype.names}
     if isinstance(given, Mapping):
-        given = {name: _read_objects(values) for name, values in given.items()}
+        given = dict(given)
+        for name, values in given.items():
+            # NumPy objects as Arrow reads them, where possible: integers beside None stay integers, as in pandas.
+            if isinstance(values, np.ndarray) and values.dtype == object and values.ndim == 1 and _is_readable(values):
+                given[name] = pa.array(list(values), from_pandas=True)
     try:
-        return find_sources(given, dialect=dialect, table=True)
+        return store.find_sources(given, dialect=dialect, table=True)
     except (SourceInvalidError, OptionError) as error:
-        named = _unreadable(given)
-        raise (named if named is not None else error) from None
+        raise (_unreadable(given) or error) from None
 
 
-def _read_objects(values: Any) -> Any:
-    """NumPy objects as Arrow reads them, where possible: integers beside None stay integers, as in pandas."""
-    if isinstance(values, np.ndarray) and values.dtype == object and values.ndim == 1 and _is_readable(values):
-        return pa.array(list(values), from_pandas=True)
-    return values
-
-
-def settled_schema(plan: PackPlan) -> pa.Schema:
+def _settled_schema(plan: store.PackPlan) -> pa.Schema:
     """Types that hold all values, where the first block of a text file suggested narrower ones; reads everything."""
     types = dict(zip(plan.schema.names, plan.schema.types, strict=True))
     for source in plan.sources:
         asked = plan.schema if source.typed else None
-        for task in source.read(asked, start=RowLocation(), chunk_bytes=plan.options.chunk_bytes):
+        for task in source.read(asked, start=store.RowLocation(), chunk_bytes=plan.options.chunk_bytes):
             table = task().table
             for name, kind in types.items():
                 found = None if pa.types.is_string(kind) and not source.typed else table.column(name).type
-                unified = kind if found is None else unify_types(kind, found, inferred=not source.typed)
+                unified = kind if found is None else store.unify_types(kind, found, inferred=not source.typed)
                 if unified is None:
-                    return settle_plan(plan, lambda rows: None).schema  # raises an error that names the value that does not fit
+                    return store.settle_plan(plan, lambda rows: None).schema  # raises an error that names the value
                 types[name] = unified
     return pa.schema(list(types.items()))
 
@@ -312,7 +285,7 @@ def _is_readable(values: Any) -> bool:
 
 
 def _unreadable(given: Any) -> BadValueError | None:
-    """The first value of a column of objects that Arrow cannot read, or whose type is not that of the values before it."""
+    """The error for the first column of objects that Arrow cannot read: names the value that is the reason."""
     named: Iterable[tuple[Any, Any]] = ()
     if isinstance(given, Mapping):
         named = given.items()
@@ -321,12 +294,12 @@ def _unreadable(given: Any) -> BadValueError | None:
     for name, values in named:
         objects = isinstance(values, list | tuple) or getattr(values, "dtype", None) == np.dtype(object)
         if objects and not _is_readable(values):  # else this column is not the problem
-            return _bad_value(name, values) or _mixed_value(name, values)
+            return _bad_value(name, values)
     return None
 
 
 def _bad_value(name: Any, values: Iterable[Any]) -> BadValueError | None:
-    """The first value that Arrow cannot read."""
+    """The first value that Arrow cannot read, or else the first whose type is not that of the values before it."""
     for row, value in enumerate(values):
         if not _is_readable([value]):
             text = " ".join(repr(value).split())[:_SHOWN]
@@ -334,29 +307,23 @@ def _bad_value(name: Any, values: Iterable[Any]) -> BadValueError | None:
             why = "does not fit into 64 bits" if large else "is not a number, string, boolean, date, or list of these"
             what = "Make the column floats or strings" if large else "Convert it, or leave the column out"
             return BadValueError(f"column {name!r} holds {text} ({type(value).__name__}) in row {row + 1:,}, which {why}. {what}.")
-    return None
-
-
-def _mixed_value(name: Any, values: Iterable[Any]) -> BadValueError | None:
-    """The first value whose type is not that of the values before it."""
-    kinds: set[type] = set()
+    first: type | None = None
     for row, value in enumerate(values):
         if value is None or type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and value != value):
             continue
         number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
         kind = float if number else type(value)
-        if kinds and kind not in kinds:
-            before = next(iter(kinds)).__name__ if float not in kinds else "number"
+        first = first or kind
+        if kind is not first:
+            before = "number" if first is float else first.__name__
             return BadValueError(
                 f"column {name!r} holds {repr(value)[:_SHOWN]} ({type(value).__name__}) in row {row + 1:,}, but the values before "
                 f"it are of type {before}. Give each column one type."
             )
-        kinds.add(kind)
     return None
 
 
 # ---- strings that hold numbers or dates, read as mostlyai-engine reads them ----
-#
 # Of a string, the first part that looks like a number counts: 12 of "$12", 1 of "1,000", nothing of "n/a". Numbers are those of
 # `pandas.to_numeric`, which takes 17 digits and rounds once per step: up to 15 digits that is the nearest float, with more it may
 # be a neighbour. A column has the type that all its values have together: int64, uint64, or float64 where one has decimals, is
@@ -382,9 +349,11 @@ class TextForm:
 
     def add(self, values: Any) -> None:
         """Take in strings."""
-        found, missing = _numbers(values)
-        whole = [number for number in found if isinstance(number, int)]
-        self.fractional |= missing or len(whole) < len(found)
+        encoded = _encoded(values)
+        used = encoded.dictionary.take(pa.array(np.unique(store.to_numpy(encoded.indices.drop_null()))))
+        parsed = [parse_number(text) for text in used.to_pylist()]
+        whole = [one[0] for one in parsed if one is not None and one[0] is not None]
+        self.fractional |= encoded.indices.null_count > 0 or len(whole) < len(parsed)
         self.least, self.most = min([self.least, *whole]), max([self.most, *whole])
 
     @property
@@ -395,7 +364,7 @@ class TextForm:
         return "int" if self.most <= _INT else "uint"
 
 
-def numbers_of(values: Any, form: Form) -> pa.Array:
+def _read_numbers(values: Any, form: Form) -> pa.Array:
     """The numbers in strings (an array, or a dictionary of them); null where there is none."""
     encoded = _encoded(values)
     parsed = [parse_number(text) or (None, None) for text in encoded.dictionary.to_pylist()]
@@ -429,15 +398,6 @@ def _float(text: str) -> float:
         return value / _POWERS[-exponent]
     below = -exponent - _MOST_POWER
     return value / _POWERS[below] / _POWERS[_MOST_POWER] if below <= _MOST_POWER else value * 0.0
-
-
-def _numbers(values: Any) -> tuple[list[int | float], bool]:
-    """The different numbers in strings, and whether one is missing."""
-    encoded = _encoded(values)
-    used = encoded.dictionary.take(pa.array(np.unique(to_numpy(encoded.indices.drop_null()))))
-    parsed = [parse_number(text) for text in used.to_pylist()]
-    found = [one[1] if one[0] is None else one[0] for one in parsed if one is not None]
-    return found, encoded.indices.null_count > 0 or None in parsed
 
 
 def _encoded(values: Any) -> Any:

@@ -16,12 +16,18 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from stoker._types import Array
-from stoker.encode.statistics.columns import DateColumn
-from stoker.encode.statistics.quantiles import Extremes, OrderedGatherer, Run, compiled, decode_keys, state_of, whole_keys
+from stoker.encode.statistics.quantiles import (
+    BaseColumn,
+    Extremes,
+    OrderedGatherer,
+    Run,
+    State,
+    compiled,
+    decode_keys,
+    whole_keys,
+)
 from stoker.errors import BadValueError
 from stoker.store import to_numpy
-
-# ---- the calendar ----
 
 PARTS = ("year", "month", "day", "hour", "minute", "second", "ms_E2", "ms_E1", "ms_E0")
 DAY = 86_400_000_000
@@ -53,59 +59,74 @@ def moment_texts(micros: Array) -> list[str]:
     texts = [f"{year}-{month:02}-{day:02}" for year, month, day in zip(*dates, strict=True)]
     if not times.any():
         return texts
-    decimals = 6 if (times % 1_000).any() else 3 if (times % 1_000_000).any() else 0
-    return [f"{text} {_time_text(time, decimals)}" for text, time in zip(texts, times.tolist(), strict=True)]
+    unit = "us" if (times % 1_000).any() else "ms" if (times % 1_000_000).any() else "s"
+    clocks = np.datetime_as_string(times.view("M8[us]").astype(f"M8[{unit}]")).tolist()  # of 1970-01-01
+    return [f"{text} {clock[11:]}" for text, clock in zip(texts, clocks, strict=True)]
 
 
 def parse_moments(texts: Sequence[str]) -> npt.NDArray[np.int64]:
     """The timestamps of strings; raises ValueError where one is invalid."""
-    return np.array([_parse(text) for text in texts], dtype=np.int64)
-
-
-def _time_text(time: int, decimals: int) -> str:
-    seconds, micros = divmod(time, 1_000_000)
-    text = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
-    return f"{text}.{micros // 10 ** (6 - decimals):0{decimals}}" if decimals else text
-
-
-def _parse(text: str) -> int:
-    found = _TEXT.fullmatch(text)
-    if not found:
-        raise ValueError(f"{text!r} is not a timestamp like '2024-02-29 13:05:00'")
-    year, month, day, hour, minute, second = (int(part or 0) for part in found.groups()[:6])
-    days = civil_days(year, month, day)
-    moment = days * DAY + ((hour * 60 + minute) * 60 + second) * 1_000_000 + int((found[7] or "").ljust(6, "0"))
-    valid = 1 <= month <= 12 and hour < 24 and minute < 60 and second < 60 and civil_date(days) == (year, month, day)
-    if not valid or not -(2**63) <= moment < 2**63:
-        raise ValueError(f"{text!r} is not a valid timestamp")
-    return moment
+    moments = []
+    for text in texts:
+        found = _TEXT.fullmatch(text)
+        if not found:
+            raise ValueError(f"{text!r} is not a timestamp like '2024-02-29 13:05:00'")
+        year, month, day, hour, minute, second = (int(part or 0) for part in found.groups()[:6])
+        days = civil_days(year, month, day)
+        moment = days * DAY + ((hour * 60 + minute) * 60 + second) * 1_000_000 + int((found[7] or "").ljust(6, "0"))
+        valid = 1 <= month <= 12 and hour < 24 and minute < 60 and second < 60 and civil_date(days) == (year, month, day)
+        if not valid or not -(2**63) <= moment < 2**63:
+            raise ValueError(f"{text!r} is not a valid timestamp")
+        moments.append(moment)
+    return np.array(moments, dtype=np.int64)
 
 
 def civil_date(days: Any) -> tuple[Any, Any, Any]:
-    """Year, month and day of numbers of days since 1970. Years are taken to begin in March, so that leap days end them."""
-    shifted = days + 719_468
-    era = shifted // 146_097
-    of_era = shifted - era * 146_097
-    year = (of_era - of_era // 1_460 + of_era // 36_524 - of_era // 146_096) // 365
-    of_year = of_era - (365 * year + year // 4 - year // 100)
-    march = (5 * of_year + 2) // 153
-    month = (march + 2) % 12 + 1
-    return year + era * 400 + (month <= 2), month, of_year - (153 * march + 2) // 5 + 1
+    """Year, month and day of numbers of days since 1970."""
+    dates = np.asarray(days).astype("M8[D]")
+    firsts = dates.astype("M8[M]")
+    months = firsts.astype(np.int64)
+    return months // 12 + 1970, months % 12 + 1, (dates - firsts).astype(np.int64) + 1
 
 
 def civil_days(year: int, month: int, day: int) -> int:
     """Days since 1970."""
-    year -= month <= 2
-    era, of_era = divmod(year, 400)
-    of_year = (153 * (month + (-3 if month > 2 else 9)) + 2) // 5 + day - 1
-    return era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719_468
+    first = np.datetime64(int((year - 1970) * 12 + month - 1), "M").astype("M8[D]")
+    return int(first.astype(np.int64)) + day - 1
 
-
-# ---- all that is gathered of a column of dates ----
 
 _MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 _DEFAULT = {"year": 2022, "month": 1, "day": 1}
 """The parts of a column without any date."""
+
+
+class DateColumn(BaseColumn, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="date"):
+    """A column of dates or timestamps, in microseconds without a time zone: those with a zone are in UTC."""
+
+    num_distinct: int | None
+    min: str | None
+    max: str | None
+    min_values: dict[str, int]
+    max_values: dict[str, int]
+    """The smallest and largest year, month, day, hour, minute, second, and digits of the milliseconds."""
+    min_n: list[str]
+    max_n: list[str]
+    quantiles: list[str] | None
+    rank_error: int
+    log_hist: list[int]
+    """Of the microseconds since 1970."""
+    state: State | None = None
+
+    def analysis(self) -> dict[str, Any]:
+        """What `analyze_datetime` of mostlyai-engine returns for these values."""
+        return {
+            "has_nan": self.num_null > 0,
+            "min_values": self.min_values,
+            "max_values": self.max_values,
+            "min_n": self.min_n,
+            "max_n": self.max_n,
+            "log_hist": self.log_hist,
+        }
 
 
 class DateGatherer(OrderedGatherer):
@@ -144,7 +165,7 @@ class DateGatherer(OrderedGatherer):
 
     def column(self, **known: Any) -> DateColumn:
         """All that was gathered; `known` are the fields that all columns have."""
-        self.finish()
+        known |= self.finish()
         distribution = self.distribution
         present = self.num_values > self.num_null
         nothing = {part: _DEFAULT.get(part, 0) for part in PARTS}
@@ -152,8 +173,6 @@ class DateGatherer(OrderedGatherer):
         texts = [_texts(np.array([end], dtype=np.uint64))[0] for end in ends]
         return DateColumn(
             **known,
-            num_values=self.num_values,
-            num_null=self.num_null,
             num_distinct=len(distribution.run) if distribution.sketch is None else None,
             min=texts[0] if texts else None,
             max=texts[1] if texts else None,
@@ -162,9 +181,6 @@ class DateGatherer(OrderedGatherer):
             min_n=_texts(self.extremes.smallest),
             max_n=_texts(self.extremes.largest[::-1]),
             quantiles=_texts(distribution.quantiles()) if present else None,
-            rank_error=distribution.rank_error,
-            log_hist=self.histogram.tolist(),
-            state=state_of(distribution),
         )
 
     def _microseconds(self, values: pa.Array) -> npt.NDArray[np.int64]:

@@ -6,6 +6,7 @@ counts each key once, however many rows it has.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
@@ -15,19 +16,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stoker.encode.statistics.columns import (
-    MAX_DISCRETE,
-    AnyColumn,
-    CategoryColumn,
-    DateColumn,
-    EmptyColumn,
+from stoker.encode.statistics import numbers
+from stoker.encode.statistics.dates import DateColumn, DateGatherer
+from stoker.encode.statistics.numbers import MAX_DISCRETE, NumberColumn, NumberGatherer
+from stoker.encode.statistics.quantiles import (
+    BaseColumn,
+    Extremes,
     Limits,
-    NumberColumn,
-    State,
+    Run,
+    counted_by_key,
+    decode_keys,
+    with_counts_by_key,
 )
-from stoker.encode.statistics.dates import DateGatherer
-from stoker.encode.statistics.numbers import NumberGatherer, count_zeros_once, form_of, joined_zeros, keys_of_present, value_texts
-from stoker.encode.statistics.quantiles import Extremes, Keys, Run, counted_by_key, decode_keys, with_counts_by_key
 from stoker.errors import OptionError, SchemaError, SourceInvalidError
 from stoker.store import from_numpy, is_list, one_array, plain_type, to_numpy
 
@@ -73,7 +73,6 @@ def _natural_kind(kind: pa.DataType) -> Kind | None:
 
 
 # ---- categories: how often each string occurs; exact while they are few, the frequent ones beyond ----
-#
 # Where there are more different strings than are kept, the counts of all are lowered by that of the first one too many, and those
 # that reach zero are dropped (Misra and Gries). So a count is never too high, and too low by at most `error`, which never exceeds
 # the number of values over the number of strings kept, however the values were cut into parts.
@@ -81,6 +80,33 @@ def _natural_kind(kind: pa.DataType) -> Kind | None:
 MAX_TEXT_BYTES = 64 << 20
 """Bytes of all strings that are kept."""
 _MERGE_TEXTS = 1 << 12
+ESCAPE, RESERVED = "\x01", ("_RARE_", "<<NULL>>")
+
+
+class CategoryColumn(BaseColumn, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="category"):
+    """A column of strings or booleans."""
+
+    num_distinct: int | None
+    """Different strings; null where there are more than are kept."""
+    cnt_values: dict[str, int]
+    """Count of each string, sorted by string; of the most frequent ones where there are too many."""
+    count_error: int
+    """Bound on how much a count is too low (a string that is not listed counts 0); 0 means exact."""
+
+    def top(self, num_texts: int) -> dict[str, int]:
+        """The most frequent strings, the most frequent first; ties are sorted by string."""
+        return dict(sorted(self.cnt_values.items(), key=lambda item: -item[1])[:num_texts])
+
+    def analysis(self) -> dict[str, Any]:
+        """What `analyze_categorical` of mostlyai-engine returns for these values."""
+        if self.count_error:
+            raise OptionError(
+                f"column {self.name!r} has more different strings than were kept ({len(self.cnt_values):,}). "
+                "Analyse it with a larger `categories`, or with another kind."
+            )
+        reserved = {text for text in self.cnt_values if text.startswith(ESCAPE) or text in RESERVED}
+        counts = {ESCAPE + text if text in reserved else text: count for text, count in self.cnt_values.items()}
+        return {"has_nan": self.num_null > 0, "cnt_values": dict(sorted(counts.items()))}
 
 
 class CategoryGatherer:
@@ -161,18 +187,14 @@ class CategoryGatherer:
         counts = np.zeros(len(encoded.dictionary), dtype=np.int64)
         np.add.at(counts, to_numpy(encoded.indices), np.concatenate([part for _, part in parts]))
         self._texts, self._counts = encoded.dictionary, counts
-        self._prune()
-
-    def _prune(self) -> None:
         num_bytes = to_numpy(pc.binary_length(self._texts))
-        if len(self._counts) <= self._limit and num_bytes.sum() <= MAX_TEXT_BYTES:
-            return
-        order = np.argsort(-self._counts, kind="stable")
-        kept = min(self._limit, int(np.searchsorted(num_bytes[order].cumsum(), MAX_TEXT_BYTES, side="right")))
-        lowered = int(self._counts[order[kept]])
-        left = np.flatnonzero(self._counts > lowered)
-        self._texts, self._counts = self._texts.take(from_numpy(left)), self._counts[left] - lowered
-        self.error += lowered
+        if len(counts) > self._limit or num_bytes.sum() > MAX_TEXT_BYTES:
+            order = np.argsort(-counts, kind="stable")
+            kept = min(self._limit, int(np.searchsorted(num_bytes[order].cumsum(), MAX_TEXT_BYTES, side="right")))
+            lowered = int(counts[order[kept]])
+            left = np.flatnonzero(counts > lowered)
+            self._texts, self._counts = self._texts.take(from_numpy(left)), counts[left] - lowered
+            self.error += lowered
 
 
 def texts_of_floats(values: pa.Array) -> pa.Array:
@@ -192,10 +214,19 @@ def _as_texts(values: pa.Array) -> pa.Array:
     return pa.array([str(value) for value in values.to_pylist()], pa.large_string())
 
 
-# ---- one column of any kind ----
-
 _SLICE = 1 << 20
 """Rows per step: what is sorted with them stays in the caches and takes little memory."""
+
+
+class EmptyColumn(BaseColumn, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="empty"):
+    """A column of which every value is missing and the type is unknown."""
+
+    def analysis(self) -> dict[str, Any]:
+        """As for a categorical column without values."""
+        return {"has_nan": self.num_null > 0, "cnt_values": {}}
+
+
+AnyColumn = NumberColumn | CategoryColumn | DateColumn | EmptyColumn
 
 
 class EmptyGatherer:
@@ -220,11 +251,17 @@ class ColumnGatherer:
     """Takes in one column of a table, part by part."""
 
     def __init__(self, name: str, kind: Kind, arrow: pa.DataType, limits: Limits) -> None:
-        value = value_type(arrow)
         self.name = name
-        self._type = value
-        self._lengths: dict[int, int] | None = {} if is_list(arrow) else None
-        self._gatherer = _gatherer(name, kind, pa.int8() if kind == "number" and pa.types.is_boolean(value) else value, limits)
+        self._type = value_type(arrow)
+        self._lengths: Counter[int] | None = Counter() if is_list(arrow) else None
+        self._gatherer: Gatherer
+        if kind == "number":
+            form = numbers.form_of(pa.int8() if pa.types.is_boolean(self._type) else self._type)
+            self._gatherer = NumberGatherer(form, limits.exact)
+        elif kind == "category":
+            self._gatherer = CategoryGatherer(limits.categories)
+        else:
+            self._gatherer = DateGatherer(name, limits.exact) if kind == "date" else EmptyGatherer()
 
     def add(self, column: pa.Array | pa.ChunkedArray) -> None:
         """Take in rows."""
@@ -234,20 +271,20 @@ class ColumnGatherer:
 
     def column(self) -> AnyColumn:
         """All that was gathered."""
-        lengths = self._lengths
-        counted = None if lengths is None else {str(length): lengths[length] for length in sorted(lengths)}
-        return self._gatherer.column(name=self.name, type=str(self._type), cnt_lengths=counted)
+        lengths = None if self._lengths is None else {str(length): count for length, count in sorted(self._lengths.items())}
+        return self._gatherer.column(name=self.name, type=str(self._type), cnt_lengths=lengths)
 
     def _add(self, values: pa.Array) -> None:
-        if isinstance(values, pa.ExtensionArray):
-            values = values.storage
-        if self._lengths is not None:
-            self._count_lengths(values)
-            values = values.flatten()
-            for start in range(0, len(values), _SLICE):
-                self._add_flat(values.slice(start, _SLICE))
-        else:
+        values = values.storage if isinstance(values, pa.ExtensionArray) else values
+        if self._lengths is None:
             self._add_flat(values)
+            return
+        found = to_numpy(pc.list_value_length(values).drop_null().cast(pa.int64()))
+        for length, count in zip(*np.unique(found, return_counts=True), strict=True):
+            self._lengths[int(length)] += int(count)
+        values = values.flatten()
+        for start in range(0, len(values), _SLICE):
+            self._add_flat(values.slice(start, _SLICE))
 
     def _add_flat(self, values: pa.Array) -> None:
         if isinstance(values, pa.ExtensionArray):
@@ -261,24 +298,6 @@ class ColumnGatherer:
                 values = values.cast(pa.int8())
         self._gatherer.add(values)
 
-    def _count_lengths(self, values: pa.Array) -> None:
-        lengths = self._lengths
-        if lengths is not None:
-            found = to_numpy(pc.list_value_length(values).drop_null().cast(pa.int64()))
-            for length, count in zip(*np.unique(found, return_counts=True), strict=True):
-                lengths[int(length)] = lengths.get(int(length), 0) + int(count)
-
-
-def _gatherer(name: str, kind: Kind, value: pa.DataType, limits: Limits) -> Gatherer:
-    if kind == "number":
-        return NumberGatherer(form_of(value), limits.exact)
-    if kind == "category":
-        return CategoryGatherer(limits.categories)
-    return DateGatherer(name, limits.exact) if kind == "date" else EmptyGatherer()
-
-
-# ---- merging: two parts of a column ----
-
 
 def merge_columns(one: AnyColumn, other: AnyColumn, limits: Limits) -> AnyColumn:
     """Merge the statistics of two parts of one column, in the order of their rows."""
@@ -291,56 +310,47 @@ def merge_columns(one: AnyColumn, other: AnyColumn, limits: Limits) -> AnyColumn
         )
     gatherer: Any = _resumed(one, limits)
     gatherer.merge(_resumed(other, limits))
-    merged: AnyColumn = gatherer.column(
-        name=one.name, type=one.type, cnt_lengths=merge_lengths(one.cnt_lengths, other.cnt_lengths or {})
-    )
-    return _with_keys(one, other, merged)
-
-
-def _with_keys(one: AnyColumn, other: AnyColumn, merged: AnyColumn) -> AnyColumn:
-    """Parts have different keys, so counts by key add up."""
+    lengths = merge_lengths(one.cnt_lengths, other.cnt_lengths or {})
+    merged: AnyColumn = gatherer.column(name=one.name, type=one.type, cnt_lengths=lengths)
     if one.num_keys is None or other.num_keys is None:
         return merged
+    # Parts have different keys, so counts by key add up.
     known: dict[str, Any] = {"num_keys": one.num_keys + other.num_keys}
     if isinstance(one, NumberColumn) and isinstance(other, NumberColumn) and isinstance(merged, NumberColumn):
         known["cnt_values"] = _added_counts(one, other)
         if merged.state is not None:
-            known["state"] = with_counts_by_key(merged.state, _added_counts_of_all(one, other, merged.state))
+            counts = _added_counts_of_all(one, other, merged.state.keys) if not merged.state.levels else None
+            known["state"] = with_counts_by_key(merged.state, counts)
     return msgspec.structs.replace(merged, **known)
 
 
 def _added_counts(one: NumberColumn, other: NumberColumn) -> dict[str, int] | None:
     if one.cnt_values is None or other.cnt_values is None:
         return None
-    counts = dict(one.cnt_values)
-    for text, count in other.cnt_values.items():
-        counts[text] = counts.get(text, 0) + count
+    counts = Counter(one.cnt_values)
+    counts.update(other.cnt_values)
     if "-0.0" in counts and "0.0" in counts:
         counts["0.0"] += counts.pop("-0.0")
     number = float if one.form == "float" else int
     return {text: counts[text] for text in sorted(counts, key=number)} if len(counts) < MAX_DISCRETE else None
 
 
-def _added_counts_of_all(one: NumberColumn, other: NumberColumn, merged: State) -> npt.NDArray[np.int64] | None:
-    """How many keys of both parts have each of the values; None where that is not known."""
-    runs = [counted_by_key(part.state) for part in (one, other) if part.state is not None]
-    if merged.levels or len(runs) < 2:
-        return None
-    keys = np.frombuffer(merged.keys, dtype="<u8")
+def _added_counts_of_all(one: NumberColumn, other: NumberColumn, merged: memoryview) -> npt.NDArray[np.int64] | None:
+    """How many keys of both parts have each of the merged values; None where that is not known."""
+    keys = np.frombuffer(merged, dtype="<u8")
     counts = np.zeros(len(keys), dtype=np.int64)
-    for run in runs:
+    for part in (one, other):
+        run = None if part.state is None else counted_by_key(part.state)
         if run is None:
             return None
         counts[np.searchsorted(keys, run.keys)] += run.counts
-    count_zeros_once(keys, counts, one.form)
+    numbers.count_zeros_once(keys, counts, one.form)
     return counts
 
 
-def _resumed(column: AnyColumn, limits: Limits) -> Gatherer:
+def _resumed(column: NumberColumn | CategoryColumn | DateColumn, limits: Limits) -> Gatherer:
     if isinstance(column, CategoryColumn):
         return CategoryGatherer.of(column, limits.categories)
-    if isinstance(column, EmptyColumn):
-        return EmptyGatherer()
     if column.state is None:
         raise OptionError(
             f"column {column.name!r} was saved without the state that merging needs. Save the parts with partial=True."
@@ -370,9 +380,8 @@ def merge_lengths(one: dict[str, int] | None, other: dict[str, int] | None) -> d
     """Counts of lengths, added up; None where one is not known."""
     if one is None or other is None:
         return None
-    lengths = dict(one)
-    for length, count in other.items():
-        lengths[length] = lengths.get(length, 0) + count
+    lengths = Counter(one)
+    lengths.update(other)
     return {length: lengths[length] for length in sorted(lengths, key=int)}
 
 
@@ -381,7 +390,6 @@ def _described(column: AnyColumn) -> str:
 
 
 # ---- counts by key ----
-#
 # mostlyai-engine calls these keys root keys, and counts by them to find values that only a few people have. Values are reduced to
 # their smallest and largest per key, and to different pairs of key and value; then each kind of column gathers these as usual.
 # Rows of a key may be anywhere; rows whose key is missing count only as rows. Memory grows with the keys, and with the pairs while
@@ -445,7 +453,7 @@ class CountsByKey:
         self._lengths = Distinct(["key"], {"rows": "sum"})
         self._ranges = {n: Distinct(["key"], {"least": "min", "most": "max"}) for n, k in kinds.items() if k in ("number", "date")}
         self._pairs = {n: Distinct(["key", "value"], {}) for n, kind in kinds.items() if kind in ("number", "category")}
-        self._values: dict[str, Keys] = {}
+        self._values: dict[str, npt.NDArray[np.uint64]] = {}
 
     def add(self, table: pa.Table) -> None:
         """Take in rows."""
@@ -467,22 +475,19 @@ class CountsByKey:
 
     def _add_numbers(self, name: str, keys: pa.Array, values: pa.Array) -> None:
         """Numbers as ordered keys: so -0.0 is below 0.0, and each of them stays what it is."""
-        numbers, present = keys_of_present(values.cast(pa.int8()) if pa.types.is_boolean(values.type) else values)
-        keys, words = keys.filter(from_numpy(present)), from_numpy(numbers)
+        ordered, present = numbers.keys_of_present(values.cast(pa.int8()) if pa.types.is_boolean(values.type) else values)
+        keys, words = keys.filter(from_numpy(present)), from_numpy(ordered)
         known = pc.is_valid(keys)
         least = words.filter(known)
         self._ranges[name].add(pa.table({"key": keys.filter(known), "least": least, "most": least}))
-        if name in self._pairs:
-            self._pairs[name].add(pa.table({"key": keys, "value": words}))
-            if self._are_many(name, words) and self._pairs[name].num_rows > self._limits.exact:
-                del self._pairs[name]  # too many values to count individually
-
-    def _are_many(self, name: str, words: pa.Array) -> bool:
-        """Whether a column has too many different values to be always counted individually."""
-        before = self._values.get(name, np.empty(0, dtype=np.uint64))
-        if len(before) <= MAX_DISCRETE:  # one more, as 0.0 and -0.0 are one value
-            self._values[name] = before = np.union1d(before, to_numpy(pc.unique(words)))[: MAX_DISCRETE + 1]
-        return len(before) > MAX_DISCRETE
+        if name not in self._pairs:
+            return
+        self._pairs[name].add(pa.table({"key": keys, "value": words}))
+        found = self._values.get(name, np.empty(0, dtype=np.uint64))
+        if len(found) <= MAX_DISCRETE:  # one more, as 0.0 and -0.0 are one value
+            self._values[name] = found = np.union1d(found, to_numpy(pc.unique(words)))[: MAX_DISCRETE + 1]
+        if len(found) > MAX_DISCRETE and self._pairs[name].num_rows > self._limits.exact:
+            del self._pairs[name]  # too many values to count individually
 
     def lengths(self) -> npt.NDArray[np.int64]:
         """How many rows each key has."""
@@ -505,20 +510,19 @@ class CountsByKey:
 
     def _counted_numbers(self, column: NumberColumn) -> dict[str, Any]:
         form, ranges = column.form, self._ranges[column.name]
-        ends = []
-        for name in ("least", "most"):
-            found = ranges.column(name)
-            ends.append(Extremes.of(Run.of(to_numpy(found).copy() if len(found) else np.empty(0, dtype=np.uint64))))
+        found = (ranges.column(name) for name in ("least", "most"))
+        keys = (to_numpy(one).copy() if len(one) else np.empty(0, dtype=np.uint64) for one in found)
+        least, most = (Extremes.of(Run.of(one)) for one in keys)
         known: dict[str, Any] = {
-            "min_n": decode_keys(ends[0].smallest, form).astype(np.float64).tolist(),
-            "max_n": decode_keys(ends[1].largest[::-1], form).astype(np.float64).tolist(),
+            "min_n": decode_keys(least.smallest, form).astype(np.float64).tolist(),
+            "max_n": decode_keys(most.largest[::-1], form).astype(np.float64).tolist(),
             "cnt_values": None,
         }
         if column.name in self._pairs and column.state is not None and not column.rank_error:
             run = self._keys_by_value(column)
             known["state"] = with_counts_by_key(column.state, run.counts)
             if column.cnt_values is not None:
-                known["cnt_values"] = value_texts(joined_zeros(run, form), form)
+                known["cnt_values"] = numbers.value_texts(numbers.joined_zeros(run, form), form)
         return known
 
     def _counted_texts(self, name: str) -> dict[str, Any]:

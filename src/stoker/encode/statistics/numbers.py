@@ -1,14 +1,14 @@
 """Columns of numbers: the range of their digits, and all else that is gathered of them.
 
 Digit ranges are the smallest and largest digit at each decimal place, over the digits of all values as printed by
-`np.format_float_positional` with at most 20 decimals. Many values go through the kernels of `stoker.encode.digit_kernels` in blocks
+`np.format_float_positional` with at most 20 decimals. Many values go through the kernels of `stoker.encode.kernels` in blocks
 of 2048, few are printed. Values come sorted, so the outermost and those next to zero are processed first: once every place below
 the leading one has had 0 and 9, the others cannot change the ranges and are skipped.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -16,27 +16,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stoker._types import Array
-from stoker.encode.digit_columns import LOWEST, MAX_DECIMAL, MIN_DECIMAL, Window
-from stoker.encode.statistics.columns import MAX_DISCRETE, Form, NumberColumn
-from stoker.encode.statistics.quantiles import (
-    Extremes,
-    Keys,
-    OrderedGatherer,
-    Run,
-    compiled,
-    counted_by_key,
-    decode_floats,
-    decode_keys,
-    distribution_of,
-    float_keys,
-    state_of,
-    whole_keys,
-)
-from stoker.errors import OptionError
+from stoker.encode.digits import LOWEST, MAX_DECIMAL, MIN_DECIMAL, Window
+from stoker.encode.statistics import quantiles
+from stoker.encode.statistics.quantiles import BaseColumn, Extremes, Form, Keys, OrderedGatherer, Run, State, compiled
+from stoker.errors import BadValueError, OptionError
 from stoker.store import decimals_as_floats, to_numpy
 
 BLOCK = 2048
-"""Values per block, as in `digit_kernels`."""
+"""Values per block, as in `kernels`."""
 _NUM_PLACES = MAX_DECIMAL - LOWEST + 1
 _ABOVE = 10.0 ** (MAX_DECIMAL + 1)
 _MOST_DIGITS, _LOWEST_POWER = 17, LOWEST - 1
@@ -88,7 +75,7 @@ class DigitRanges:
     def _widen_by_printing(self, keys: Keys, form: Form) -> None:
         """Print each value and read its digits."""
         rows = []
-        for value in np.abs(decode_floats(keys, form)).tolist():
+        for value in np.abs(quantiles.decode_floats(keys, form)).tolist():
             text = repr(value)
             if "e" in text:
                 text = np.format_float_positional(value, unique=True)
@@ -108,7 +95,7 @@ class DigitRanges:
         whole = form != "float"
         window = Window(MAX_DECIMAL, 0 if whole else LOWEST)
         if self._block is None:
-            self._block = kernels.Block(window)
+            self._block = kernels.DigitBlock(window.max_decimal, window.min_decimal)
         if whole:
             self.least[window.num_places :] = 0
         least, most = self.least[: window.num_places], self.most[: window.num_places]
@@ -123,29 +110,12 @@ class DigitRanges:
 
     def _widen(self, keys: Keys, form: Form, least: Array, most: Array) -> None:
         block = self._block
-        values = decode_floats(keys, form)
+        values = quantiles.decode_floats(keys, form)
         values.flags.writeable = False  # kernels are compiled for each kind of array: always pass read-only ones
         block.fill(values)
         block.widen(least, most)
         if block.num_cut and form == "float" and block.num_cut > np.count_nonzero(np.abs(values) >= _ABOVE):
             self.lowest = LOWEST  # a value has more decimals and was rounded
-
-
-def settled_down_to(least: Array, most: Array, top: int) -> int:
-    """The place down to which values between the outermost ones can no longer widen the ranges, which begin at place `top`.
-
-    That is so below the leading digit, where digits range from 0 to 9. A range that does not begin at 0 could still widen.
-    """
-    leading = -1
-    for i in range(len(most)):
-        if least[i] > 0:
-            return top + 1
-        if leading < 0 and most[i] > 0:
-            leading = i
-    lowest = leading
-    while leading >= 0 and lowest + 1 < len(most) and most[lowest + 1] == 9:
-        lowest += 1
-    return top - lowest if leading >= 0 else top + 1
 
 
 def _outside_in(keys: Keys, form: Form) -> npt.NDArray[np.int64]:
@@ -159,7 +129,7 @@ def _outside_in(keys: Keys, form: Form) -> npt.NDArray[np.int64]:
 
 def _sizes(keys: Keys, starts: npt.NDArray[np.int64], form: Form) -> npt.NDArray[np.float64]:
     """The least and the largest size of the numbers in each block, [2, blocks]."""
-    ends = np.stack([decode_floats(keys[places], form) for places in (starts, np.minimum(starts + BLOCK, len(keys)) - 1)])
+    ends = np.stack([quantiles.decode_floats(keys[places], form) for places in (starts, np.minimum(starts + BLOCK, len(keys)) - 1)])
     across = (ends[0] < 0) & (ends[1] > 0)
     ends = np.sort(np.abs(ends), axis=0)
     ends[0, across] = 0.0
@@ -172,7 +142,69 @@ def _lowest_reached(sizes: npt.NDArray[np.float64], lowest: int) -> npt.NDArray[
     return np.asarray(np.maximum(leading - (_MOST_DIGITS - 1), lowest))
 
 
-# ---- all that is gathered of a column of numbers ----
+MAX_DISCRETE = 100
+"""Values are counted individually where fewer than this many are different."""
+Encoding = Literal["auto", "discrete", "binned", "digit"]
+
+
+class NumberColumn(BaseColumn, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="number"):
+    """A column of numbers."""
+
+    form: Form
+    num_infinite: int
+    """Infinite values, which the fields below leave out."""
+    first_infinite: int | None
+    """Row of the first infinite value, from 0 (for list columns: the index of the value)."""
+    num_negative: int
+    num_distinct: int | None
+    """Different values; null where there are more than are kept."""
+    min: int | float | None
+    max: int | float | None
+    min_digits: dict[str, int]
+    max_digits: dict[str, int]
+    """The smallest and largest digit at each decimal place, E18 down to E-8 or as far as values have decimals (to E-20)."""
+    min_n: list[float]
+    max_n: list[float]
+    """The 1000 smallest values in ascending order, and the 1000 largest in descending order."""
+    cnt_values: dict[str, int] | None
+    """Count of each value, where fewer than 100 are different."""
+    quantiles: list[int | float] | None
+    """The values at 0, 0.001, ... 1 of the sorted values; null where there are none."""
+    rank_error: int
+    """Bound on how far the rank of a quantile is off, in values; 0 means exact."""
+    log_hist: list[int]
+    """Number of values between powers of two; see `quantiles.EDGES`."""
+    state: State | None = None
+
+    def analysis(self, encoding: Encoding = "auto") -> dict[str, Any]:
+        """What `analyze_numeric` of mostlyai-engine returns for these values. Raises `BadValueError` for infinite values."""
+        if self.num_infinite:
+            row = 0 if self.first_infinite is None else self.first_infinite
+            raise BadValueError(
+                f"column {self.name!r} holds an infinite value in row {row + 1:,}, which has no digits. Replace it."
+            )
+        if encoding not in ("auto", "discrete", "binned", "digit"):
+            raise OptionError(f"encoding is {encoding!r}; expected one of auto, discrete, binned, digit.")
+        return {
+            "has_nan": self.num_null > 0,
+            "has_neg": self.num_negative > 0,
+            "min_digits": self.min_digits,
+            "max_digits": self.max_digits,
+            "min_n": self.min_n,
+            "max_n": self.max_n,
+            "cnt_values": self._counted(encoding),
+            "quantiles": self.quantiles if encoding in ("auto", "binned") else None,
+            "log_hist": self.log_hist,
+        }
+
+    def _counted(self, encoding: Encoding) -> dict[Any, int] | None:
+        if encoding in ("binned", "digit"):
+            return None
+        if self.cnt_values is None and encoding == "discrete":
+            return count_values(self)
+        number = float if self.form == "float" else int
+        return None if self.cnt_values is None else {number(text): count for text, count in self.cnt_values.items()}
+
 
 _FIRST_NOT_NEGATIVE = {"float": 2**63 - 1, "int": 2**63, "uint": 0}  # of floats that is -0.0
 
@@ -203,12 +235,21 @@ class NumberGatherer(OrderedGatherer):
         gatherer.num_negative = column.num_negative
         num_finite = column.num_present - column.num_infinite
         gatherer.digits = DigitRanges.of(column.min_digits, column.max_digits, num_finite)
-        gatherer.extremes = Extremes(float_keys(np.array(column.min_n))[0], float_keys(np.array(column.max_n[::-1]))[0])
+        gatherer.extremes = Extremes(
+            quantiles.float_keys(np.array(column.min_n))[0], quantiles.float_keys(np.array(column.max_n[::-1]))[0]
+        )
         return gatherer
 
     def add(self, values: pa.Array) -> None:
         """Take in values; null and NaN are missing."""
-        keys = self._float_keys(values) if self.form == "float" else self._whole_keys(values)
+        if self.form == "float":
+            keys, num_null, num_infinite, first = quantiles.float_keys(_floats(values))
+            if first >= 0 and self.first_infinite is None:
+                self.first_infinite = self.num_values + first
+            self.num_infinite += num_infinite
+        else:
+            keys, num_null = quantiles.whole_keys(_integers(values, self.form)), values.null_count
+        self.num_null += num_null
         self.num_values += len(values)
         self.add_keys(keys)
 
@@ -223,17 +264,15 @@ class NumberGatherer(OrderedGatherer):
 
     def column(self, **known: Any) -> NumberColumn:
         """All that was gathered; `known` are the fields that all columns have."""
-        self.finish()
+        known |= self.finish()
         distribution, form = self.distribution, self.form
         num_finite = self.num_values - self.num_null - self.num_infinite
         least, most = self.digits.named(num_values=num_finite)
         counted = joined_zeros(distribution.run, form) if distribution.sketch is None else None
         ends = None if distribution.least is None else np.array([distribution.least, distribution.most], dtype=np.uint64)
-        smallest, largest = (None, None) if ends is None else decode_keys(ends, form).tolist()
+        smallest, largest = (None, None) if ends is None else quantiles.decode_keys(ends, form).tolist()
         return NumberColumn(
             **known,
-            num_values=self.num_values,
-            num_null=self.num_null,
             form=form,
             num_infinite=self.num_infinite,
             first_infinite=self.first_infinite,
@@ -243,26 +282,11 @@ class NumberGatherer(OrderedGatherer):
             max=largest,
             min_digits=least,
             max_digits=most,
-            min_n=decode_keys(self.extremes.smallest, "float").tolist(),
-            max_n=decode_keys(self.extremes.largest[::-1], "float").tolist(),
+            min_n=quantiles.decode_keys(self.extremes.smallest, "float").tolist(),
+            max_n=quantiles.decode_keys(self.extremes.largest[::-1], "float").tolist(),
             cnt_values=value_texts(counted, form) if counted is not None and len(counted) < MAX_DISCRETE else None,
-            quantiles=decode_keys(distribution.quantiles(), form).tolist() if num_finite else None,
-            rank_error=distribution.rank_error,
-            log_hist=self.histogram.tolist(),
-            state=state_of(distribution),
+            quantiles=quantiles.decode_keys(distribution.quantiles(), form).tolist() if num_finite else None,
         )
-
-    def _float_keys(self, values: pa.Array) -> Keys:
-        keys, num_nan, num_infinite, first = float_keys(_floats(values))
-        if first >= 0 and self.first_infinite is None:
-            self.first_infinite = self.num_values + first
-        self.num_null += num_nan
-        self.num_infinite += num_infinite
-        return keys
-
-    def _whole_keys(self, values: pa.Array) -> Keys:
-        self.num_null += values.null_count
-        return whole_keys(_integers(values.drop_null() if values.null_count else values, self.form))
 
     def _widen(self, run: Run) -> None:
         zero = np.array([_FIRST_NOT_NEGATIVE[self.form]], dtype=np.uint64)
@@ -272,7 +296,11 @@ class NumberGatherer(OrderedGatherer):
     def _extremes(self, run: Run) -> Extremes:
         """Extremes of all forms are floats."""
         found = Extremes.of(run)
-        return Extremes(_as_floats(found.smallest, self.form), _as_floats(found.largest, self.form))
+        if self.form == "float":
+            return found
+        return Extremes(
+            *(quantiles.float_keys(quantiles.decode_floats(keys, self.form))[0] for keys in (found.smallest, found.largest))
+        )
 
 
 def _floats(values: pa.Array) -> npt.NDArray[np.float64]:
@@ -285,7 +313,8 @@ def _floats(values: pa.Array) -> npt.NDArray[np.float64]:
 
 
 def _integers(values: pa.Array, form: Form) -> Array:
-    """Values of which none is missing as int64 or uint64."""
+    """Values that are not missing as int64 or uint64."""
+    values = values.drop_null() if values.null_count else values
     if pa.types.is_duration(values.type) or pa.types.is_time(values.type):
         values = values.view(pa.int32() if values.type.bit_width == 32 else pa.int64())
     numbers = to_numpy(values)
@@ -297,9 +326,8 @@ def keys_of_present(values: pa.Array) -> tuple[Keys, npt.NDArray[np.bool_]]:
     form = form_of(values.type)
     if form == "float":
         numbers = _floats(values)
-        return float_keys(numbers)[0], np.isfinite(numbers)
-    present = to_numpy(pc.is_valid(values))
-    return whole_keys(_integers(values.drop_null() if values.null_count else values, form)), present
+        return quantiles.float_keys(numbers)[0], np.isfinite(numbers)
+    return quantiles.whole_keys(_integers(values, form)), to_numpy(pc.is_valid(values))
 
 
 def count_values(column: NumberColumn) -> dict[Any, int]:
@@ -310,46 +338,40 @@ def count_values(column: NumberColumn) -> dict[Any, int]:
             + ("has more different values than were kept." if column.rank_error else "was saved without its state.")
             + " Analyse it with a larger `exact`, or save it with partial=True."
         )
-    run = distribution_of(column.state, 1 << 62).run if column.num_keys is None else counted_by_key(column.state)
+    run = (
+        quantiles.distribution_of(column.state, 1 << 62).run if column.num_keys is None else quantiles.counted_by_key(column.state)
+    )
     if run is None:
         raise OptionError(
             f"column {column.name!r} has more different pairs of key and value than were kept. Analyse it with a larger `exact`."
         )
     run = joined_zeros(run, column.form)
-    return dict(zip(decode_keys(run.keys, column.form).tolist(), run.counts.tolist(), strict=True))
+    return dict(zip(quantiles.decode_keys(run.keys, column.form).tolist(), run.counts.tolist(), strict=True))
 
 
 def joined_zeros(run: Run, form: Form) -> Run:
     """-0.0 and 0.0 are one value, which is 0.0 if that occurs."""
-    place = int(np.searchsorted(run.keys, np.uint64(2**63 - 1)))
-    if form != "float" or run.keys[place : place + 2].tolist() != [2**63 - 1, 2**63]:
-        return run
-    counts = np.delete(run.counts, place)
-    counts[place] += run.counts[place]
-    return Run(np.delete(run.keys, place), counts)
+    counts = run.counts.copy()
+    place = count_zeros_once(run.keys, counts, form)
+    return run if place is None else Run(np.delete(run.keys, place), np.delete(counts, place))
 
 
-def count_zeros_once(keys: Keys, counts: npt.NDArray[np.int64], form: Form) -> None:
-    """Where both zeros are among the keys, the count of -0.0 goes to 0.0."""
+def count_zeros_once(keys: Keys, counts: npt.NDArray[np.int64], form: Form) -> int | None:
+    """Where both zeros are among the keys, the count of -0.0 goes to 0.0; returns the place of -0.0, or None."""
     place = int(np.searchsorted(keys, np.uint64(2**63 - 1)))
-    if form == "float" and keys[place : place + 2].tolist() == [2**63 - 1, 2**63]:
-        counts[place + 1] += counts[place]
-        counts[place] = 0
+    if form != "float" or keys[place : place + 2].tolist() != [2**63 - 1, 2**63]:
+        return None
+    counts[place + 1] += counts[place]
+    counts[place] = 0
+    return place
 
 
 def value_texts(run: Run, form: Form) -> dict[str, int]:
     """Counts by the text of each value."""
-    return dict(zip(map(repr, decode_keys(run.keys, form).tolist()), run.counts.tolist(), strict=True))
-
-
-def _as_floats(keys: Keys, form: Form) -> Keys:
-    """The same values as keys of floats."""
-    if form == "float":
-        return keys
-    return float_keys(decode_floats(keys, form))[0]
+    return dict(zip(map(repr, quantiles.decode_keys(run.keys, form).tolist()), run.counts.tolist(), strict=True))
 
 
 def _keys_of(values: list[int | float], form: Form) -> Keys:
     if form == "float":
-        return float_keys(np.array(values, dtype=np.float64))[0]
-    return whole_keys(np.array(values, dtype=np.int64 if form == "int" else np.uint64))
+        return quantiles.float_keys(np.array(values, dtype=np.float64))[0]
+    return quantiles.whole_keys(np.array(values, dtype=np.int64 if form == "int" else np.uint64))

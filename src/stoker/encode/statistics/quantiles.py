@@ -14,34 +14,101 @@ Few values are processed by NumPy, without kernels: `compiled` decides. Both way
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from stoker._types import Array
-from stoker.encode.statistics.columns import GROUP, DateColumn, Form, NumberColumn, State
+from stoker.errors import OptionError
 
 Keys = npt.NDArray[np.uint64]
+Form = Literal["float", "int", "uint"]
+"""How numbers are held: float64, int64, or uint64."""
 
 
-# ---- keys ----
+# ---- the JSON: what all columns have, and their limits ----
+
+EXACT, CATEGORIES = 1 << 20, 1 << 16
+GROUP = 16
+"""Values of a full block of a sketch that one kept value stands for."""
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Up to how many different values statistics are exact; parts can be merged only with the same limits."""
+
+    exact: int = EXACT
+    """Quantiles of numbers and dates are exact for up to `exact` different values; also the block of the sketch."""
+    categories: int = CATEGORIES
+    """Counts of strings are exact for up to `categories` different ones."""
+
+    def check(self) -> None:
+        """Raise `OptionError` for invalid limits."""
+        for name, given in (("exact", self.exact), ("categories", self.categories)):
+            if not isinstance(given, int) or isinstance(given, bool):
+                raise OptionError(f"{name} is {given!r}; expected an integer.")
+        if self.exact < GROUP or self.exact % GROUP or self.exact > 1 << 40:
+            raise OptionError(f"exact is {self.exact:,}; expected a multiple of {GROUP}, such as {EXACT:,}.")
+        if self.categories < 1:
+            raise OptionError(f"categories is {self.categories:,}; expected at least 1.")
+
+
+class BaseColumn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
+    """What all columns have. The values of a list column are the items of its lists."""
+
+    name: str
+    type: str
+    """Arrow type of one value."""
+    num_values: int
+    """All values, including missing ones."""
+    num_null: int
+    """Missing values, including NaN."""
+    cnt_lengths: dict[str, int] | None = None
+    """For columns of lists: number of lists per length."""
+    num_keys: int | None = None
+    """Number of keys, where rows have keys. Then `min_n` and `max_n` take one value per key, and `cnt_values` counts the keys of
+    a value. Rows without a key do not count, so a value that only they have is counted 0 times."""
+
+    @property
+    def num_present(self) -> int:
+        """Values that are not missing."""
+        return self.num_values - self.num_null
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What merging the quantiles of two parts needs; bytes are unsigned little-endian numbers.
+
+    keys      the different values as ordered keys of 8 bytes (with levels: those of the open block)
+    counts    how often each occurs, in 1, 2, 4 or 8 bytes each; empty means once
+    levels    of the sketch: keys that stand for 16, 32, 64 ... values each; empty where there are none
+    num_keys  where rows have keys: how many of them have each value, in 8 bytes each; where both zeros occur, -0.0 counts as 0.0
+    """
+
+    keys: memoryview
+    counts: memoryview
+    levels: list[memoryview]
+    num_keys: memoryview | None = None
+
 
 SMALL = 65_536
 """Up to this many values NumPy is done before the kernels would be loaded: 0.08 s of CPU for normals, against 0.65 s."""
 _SIGN = np.uint64(2**63)
-_KERNELS = "stoker.encode.statistics.kernels"
+
+
+@cache
+def _kernels() -> Any:
+    from stoker.encode import kernels
+
+    return kernels
 
 
 def compiled(num_values: int) -> Any:
-    """The kernels, or None for so few values that NumPy, which gives the same results, is faster."""
-    return importlib.import_module(_KERNELS) if num_values > SMALL or _KERNELS in sys.modules else None
+    """The kernels, or None for so few values that NumPy, which gives the same results, is faster; loaded ones are always used."""
+    return _kernels() if num_values > SMALL or _kernels.cache_info().currsize else None
 
 
 def float_keys(values: Array) -> tuple[Keys, int, int, int]:
@@ -79,28 +146,6 @@ def decode_floats(keys: Keys, form: Form) -> npt.NDArray[np.float64]:
     return decode_keys(keys, form).astype(np.float64, copy=False)
 
 
-def write_float_keys(values: Array, keys: Array) -> tuple[int, int, int, int]:
-    """Write the keys of the finite values; see `float_keys` for what is returned."""
-    bits = values.view(np.uint64)
-    num_keys = num_nan = num_infinite = 0
-    first = -1
-    for i in range(len(values)):
-        value, word = values[i], bits[i]
-        keys[num_keys] = ~word if word >= _SIGN else word | _SIGN
-        infinite = abs(value) == np.inf
-        num_nan += value != value
-        num_infinite += infinite
-        num_keys += not (infinite or value != value)
-        if infinite and first < 0:
-            first = i
-    return num_keys, num_nan, num_infinite, first
-
-
-# ---- runs: different keys in ascending order, each with its count ----
-
-_BYTE = np.uint64(255)
-
-
 @dataclass(frozen=True, eq=False)
 class Run:
     """Different keys in ascending order, and the count of each (int64, at least 1)."""
@@ -125,10 +170,9 @@ class Run:
         scratch = np.empty_like(keys)
         if kernels.sort_keys(keys, scratch):
             keys, scratch = scratch, keys
-        ends = scratch.view(np.int64)
-        size = kernels.find_runs(keys, ends)
-        kernels.ends_to_counts(ends[:size])
-        return Run(keys, ends) if size == len(keys) else Run(keys[:size].copy(), ends[:size].copy())
+        counts = scratch.view(np.int64)
+        size = kernels.count_runs(keys, counts)
+        return Run(keys, counts) if size == len(keys) else Run(keys[:size].copy(), counts[:size].copy())
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -181,107 +225,10 @@ class Run:
         return Run(self.keys[first : last + 1].copy(), counts)
 
 
-def sort_keys(keys: Array, scratch: Array) -> bool:
-    """Sort; returns whether the sorted keys are in `scratch` rather than in `keys`. Both are overwritten."""
-    size = len(keys)
-    places = np.zeros((8, 256), dtype=np.int64)
-    for i in range(size):
-        key = keys[i]
-        for byte in range(8):
-            places[byte, np.int64((key >> np.uint64(8 * byte)) & _BYTE)] += 1
-    swapped = False
-    source, target = keys, scratch
-    for byte in range(8):
-        shift = np.uint64(8 * byte)
-        place = places[byte]
-        if place[np.int64((source[0] >> shift) & _BYTE)] == size:
-            continue
-        total = 0
-        for value in range(256):
-            count = place[value]
-            place[value] = total
-            total += count
-        for i in range(size):
-            key = source[i]
-            byte_of_key = np.int64((key >> shift) & _BYTE)
-            target[place[byte_of_key]] = key
-            place[byte_of_key] += 1
-        source, target = target, source
-        swapped = not swapped
-    return swapped
-
-
-def find_runs(keys: Array, ends: Array) -> int:
-    """Move the different keys of a sorted array to its front and write where each ends; returns how many there are."""
-    count = 0
-    before = ~keys[0]
-    for i in range(len(keys)):
-        key = keys[i]
-        # Always written, and one further where the key is new: no branch to mispredict.
-        count += key != before
-        keys[count - 1] = key
-        ends[count - 1] = i + 1
-        before = key
-    return count
-
-
-def ends_to_counts(ends: Array) -> None:
-    """Replace where each run ends by how long it is."""
-    before = 0
-    for i in range(len(ends)):
-        end = ends[i]
-        ends[i] = end - before
-        before = end
-
-
-def merge_runs(keys: Array, counts: Array, other_keys: Array, other_counts: Array, to_keys: Array, to_counts: Array) -> int:
-    """Merge two runs into arrays that hold both; returns how many keys there are."""
-    i, j, size = 0, 0, 0
-    while i < len(keys) and j < len(other_keys):
-        one, other = keys[i], other_keys[j]
-        to_keys[size] = min(one, other)
-        to_counts[size] = (counts[i] if one <= other else 0) + (other_counts[j] if other <= one else 0)
-        i += one <= other
-        j += other <= one
-        size += 1
-    while i < len(keys):
-        to_keys[size], to_counts[size] = keys[i], counts[i]
-        i += 1
-        size += 1
-    while j < len(other_keys):
-        to_keys[size], to_counts[size] = other_keys[j], other_counts[j]
-        j += 1
-        size += 1
-    return size
-
-
 ENOUGH = 1 << 18
 
 
-class KeyBuffer:
-    """Keys that are collected until there are enough to be worth a sort; takes over the arrays it is given."""
-
-    def __init__(self) -> None:
-        self._arrays: list[Keys] = []
-        self._num_keys = 0
-
-    def add(self, keys: Keys) -> Run | None:
-        """Take in keys; returns all collected ones as a run, once there are enough."""
-        if len(keys):
-            self._arrays.append(keys)
-            self._num_keys += len(keys)
-        return self.flush() if self._num_keys >= ENOUGH else None
-
-    def flush(self) -> Run:
-        """All collected keys as a run."""
-        arrays, self._arrays, self._num_keys = self._arrays, [], 0
-        if not arrays:
-            return Run.empty()
-        return Run.of(arrays[0] if len(arrays) == 1 else np.concatenate(arrays))
-
-
 # ---- sketch: the quantiles of more values than are kept, from a part of them that stands for all ----
-#
 # Values come in blocks of a fixed size, the last one open. A full block is sorted and every 16th value is kept, the middle one of
 # its group, with weight 16. Two sets of equal weight become one of twice the weight: they are merged and every second value is
 # kept. So there is at most one set per level, and the number of values alone says which.
@@ -372,7 +319,6 @@ class Sketch:
 
 
 # ---- quantiles: exact up to `limit` different values, from a sketch beyond ----
-#
 # A quantile is a value that occurs, that of NumPy's `closest_observation`. Whether quantiles are exact depends only on the values,
 # not on how they were cut into parts. Where they are not, `rank_error` bounds how far the rank of a quantile may be off.
 
@@ -419,22 +365,23 @@ class Distribution:
             return
         self.run = self.run.merge(run)
         if len(self.run) > self.limit:
-            self.sketch = Sketch(self.limit)
-            self.sketch.add(self.run)
-            self.run = Run.empty()
+            self._open_sketch()
 
     def merge(self, other: Distribution) -> None:
         """Take in the values of another one with the same limit."""
         if other.sketch is None:
             self.add(other.run)
             return
-        if self.sketch is None:
-            self.sketch = Sketch(self.limit)
-            self.sketch.add(self.run)
-            self.run = Run.empty()
-        self.sketch.merge(other.sketch)
+        sketch = self.sketch or self._open_sketch()
+        sketch.merge(other.sketch)
         self.least = min(one for one in (self.least, other.least) if one is not None)
         self.most = max(one for one in (self.most, other.most) if one is not None)
+
+    def _open_sketch(self) -> Sketch:
+        self.sketch = Sketch(self.limit)
+        self.sketch.add(self.run)
+        self.run = Run.empty()
+        return self.sketch
 
     def quantiles(self, shares: Array | None = None) -> Keys:
         """The keys of quantiles (by default 0, 0.001, ... 1); none where there are no values."""
@@ -541,15 +488,14 @@ def _bytes(values: Any, dtype: str) -> memoryview:
 # ---- extremes: the 1000 smallest and largest values, from which rare-value protection draws its limits ----
 
 NUM_EXTREMES = 1000
+_NO_KEYS = np.empty(0, dtype=np.uint64)
 
 
 class Extremes:
     """Keys in ascending order: the `smallest`, and the `largest`; a value that occurs twice is there twice."""
 
-    def __init__(self, smallest: Keys | None = None, largest: Keys | None = None) -> None:
-        none = np.empty(0, dtype=np.uint64)
-        self.smallest = none if smallest is None else smallest
-        self.largest = none if largest is None else largest
+    def __init__(self, smallest: Keys = _NO_KEYS, largest: Keys = _NO_KEYS) -> None:
+        self.smallest, self.largest = smallest, largest
 
     @staticmethod
     def of(run: Run) -> Extremes:
@@ -602,11 +548,11 @@ def _first_at(edge: float, low: int, high: int) -> Any:
     return low
 
 
-# ---- what is gathered of numbers and of dates alike ----
-
-
 class OrderedGatherer:
-    """Counts, histogram, extremes and quantiles of the keys of one column, part by part."""
+    """Counts, histogram, extremes and quantiles of the keys of one column, part by part.
+
+    Keys are buffered until there are enough to be worth a sort.
+    """
 
     def __init__(self, form: Form, limit: int) -> None:
         self.form: Form = form
@@ -614,19 +560,29 @@ class OrderedGatherer:
         self.histogram = np.zeros(NUM_BINS, dtype=np.int64)
         self.extremes = Extremes()
         self.distribution = Distribution(limit)
-        self._buffer = KeyBuffer()
+        self._buffer: list[Keys] = []
+        self._num_buffered = 0
 
     def add_keys(self, keys: Keys) -> None:
-        """Take in the keys of values that are present."""
-        run = self._buffer.add(keys)
-        if run is not None:
-            self._take(run)
+        """Take in the keys of values that are present; takes over the array."""
+        if len(keys):
+            self._buffer.append(keys)
+            self._num_buffered += len(keys)
+        if self._num_buffered >= ENOUGH:
+            self._take()
 
-    def finish(self) -> None:
-        """Take in the keys of the buffer."""
-        self._take(self._buffer.flush())
+    def finish(self) -> dict[str, Any]:
+        """Take in the keys of the buffer; returns the fields that numbers and dates have."""
+        self._take()
+        return {
+            "num_values": self.num_values,
+            "num_null": self.num_null,
+            "rank_error": self.distribution.rank_error,
+            "log_hist": self.histogram.tolist(),
+            "state": state_of(self.distribution),
+        }
 
-    def resume(self, column: NumberColumn | DateColumn, ends: Sequence[int]) -> None:
+    def resume(self, column: Any, ends: Sequence[int]) -> None:
         """Continue from the statistics of a part; `ends` are the keys of its smallest and largest value, if it has any."""
         self.num_values, self.num_null = column.num_values, column.num_null
         self.histogram[:] = column.log_hist
@@ -637,16 +593,18 @@ class OrderedGatherer:
 
     def merge_ordered(self, other: OrderedGatherer) -> None:
         """Take in what was gathered of other values; `other` is not usable afterwards."""
-        self.finish()
-        other.finish()
+        self._take()
+        other._take()
         self.num_values += other.num_values
         self.num_null += other.num_null
         self.histogram += other.histogram
         self.extremes.merge(other.extremes)
         self.distribution.merge(other.distribution)
 
-    def _take(self, run: Run) -> None:
-        if len(run):
+    def _take(self) -> None:
+        arrays, self._buffer, self._num_buffered = self._buffer, [], 0
+        if arrays:
+            run = Run.of(arrays[0] if len(arrays) == 1 else np.concatenate(arrays))
             self.histogram += log_histogram(run, self.form)
             self.extremes.merge(self._extremes(run))
             self.distribution.add(run)

@@ -23,10 +23,11 @@ import msgspec
 import numpy as np
 
 from stoker import _disk
-from stoker.encode.digit_columns import LOWEST, MAX_DECIMAL, MIN_DECIMAL
-from stoker.encode.statistics.columns import GROUP, AnyColumn, CategoryColumn, DateColumn, Limits, NumberColumn
-from stoker.encode.statistics.dates import PARTS, parse_moments
-from stoker.encode.statistics.quantiles import NUM_BINS, NUM_EXTREMES, NUM_QUANTILES, find_fault
+from stoker.encode.digits import LOWEST, MAX_DECIMAL, MIN_DECIMAL
+from stoker.encode.statistics.dates import PARTS, DateColumn, parse_moments
+from stoker.encode.statistics.gather import AnyColumn, CategoryColumn, merge_columns, merge_lengths
+from stoker.encode.statistics.numbers import NumberColumn
+from stoker.encode.statistics.quantiles import GROUP, NUM_BINS, NUM_EXTREMES, NUM_QUANTILES, Limits, find_fault
 from stoker.errors import OptionError, SchemaError, SourceInvalidError, SourceNotFoundError
 
 VERSION = 1
@@ -108,9 +109,7 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             raise SourceInvalidError(f"{where} cannot be read as JSON of analyze: {error}.") from None
         if statistics.version != VERSION:
             _refuse_other_version(data, where)
-        num_keyed = check_lengths(statistics.num_rows, statistics.key, statistics.cnt_lengths, where)
-        keyless = statistics.key is not None and num_keyed < statistics.num_rows
-        check_statistics(statistics.num_rows, statistics.limits, statistics.columns, where, keyless=keyless)
+        check_statistics(statistics, where)
         return statistics
 
     @staticmethod
@@ -124,8 +123,6 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 def _merge(one: Statistics, other: Statistics) -> Statistics:
-    from stoker.encode.statistics.gather import merge_columns, merge_lengths
-
     if one.limits != other.limits:
         limits = [f"exact={part.limits.exact:,} and categories={part.limits.categories:,}" for part in (one, other)]
         raise OptionError(f"one part was analysed with {limits[0]}, another with {limits[1]}. Use the same.")
@@ -161,64 +158,44 @@ def _refuse_other_version(data: bytes, where: str) -> None:
 # ---- rules: what must hold in the JSON beyond the types of its fields; an error names the JSON path ----
 
 _MAX_INT = 2**63 - 1
-_BOUNDS = {"int": (-(2**63), _MAX_INT), "uint": (0, 2**64 - 1)}
+_BOUNDS = {"int": range(-(2**63), 2**63), "uint": range(2**64)}
 
 
-def check_statistics(num_rows: int, limits: Limits, columns: Sequence[AnyColumn], where: str, *, keyless: bool = False) -> None:
-    """Raise `SourceInvalidError` for the first rule that is broken. With `keyless`, some rows have no key."""
-    rule = _Rules(where, keyless)
+def check_statistics(statistics: Statistics, where: str) -> None:
+    """Raise `SourceInvalidError` for the first rule that is broken."""
+    num_rows, limits, lengths = statistics.num_rows, statistics.limits, statistics.cnt_lengths
+    rule = _Rules(where)
     rule.count("$.num_rows", num_rows)
+    if (statistics.key is None) != (lengths is None):
+        rule.broken("$.cnt_lengths", "lengths exactly where there is a key", repr(lengths)[:80])
+    num_keyed = rule.lengths("$.cnt_lengths", lengths or {})
+    if num_keyed > num_rows:
+        rule.broken("$.cnt_lengths", f"at most {num_rows:,} rows", f"{num_keyed:,}")
+    rule.keyless = statistics.key is not None and num_keyed < num_rows
     if limits.exact < GROUP or limits.exact % GROUP or limits.exact > _MAX_INT >> 20:
         rule.broken("$.limits.exact", f"a multiple of {GROUP}", str(limits.exact))
     if not 1 <= limits.categories <= _MAX_INT:
         rule.broken("$.limits.categories", "at least 1", str(limits.categories))
     names: set[str] = set()
-    for i, column in enumerate(columns):
+    for i, column in enumerate(statistics.columns):
         path = f"$.columns[{i}]"
         if column.name in names:
             rule.broken(f"{path}.name", "names that differ", repr(column.name))
         names.add(column.name)
-        _check_column(rule, path, column, num_rows)
+        rule.count(f"{path}.num_values", column.num_values)
+        rule.count(f"{path}.num_null", column.num_null)
+        total = num_rows if column.cnt_lengths is None else rule.lengths(f"{path}.cnt_lengths", column.cnt_lengths)
+        rule.equal(f"{path}.num_values", column.num_values, total)
+        if column.num_keys is not None and not 0 <= column.num_keys <= num_rows:
+            rule.broken(f"{path}.num_keys", "no more keys than rows", f"{column.num_keys:,}")
+        if column.num_null > column.num_values:
+            rule.broken(f"{path}.num_null", f"at most {column.num_values:,}", f"{column.num_null:,}")
         if isinstance(column, NumberColumn):
             _check_number(rule, path, column, limits)
         elif isinstance(column, DateColumn):
             _check_date(rule, path, column, limits)
         elif isinstance(column, CategoryColumn):
             _check_category(rule, path, column)
-
-
-def check_lengths(num_rows: int, key: str | None, lengths: Mapping[str, int] | None, where: str) -> int:
-    """Raise `SourceInvalidError` for invalid lengths of keys; returns the number of rows that have a key."""
-    rule = _Rules(where)
-    rule.count("$.num_rows", num_rows)
-    if (key is None) != (lengths is None):
-        rule.broken("$.cnt_lengths", "lengths exactly where there is a key", repr(lengths)[:80])
-    total = _check_counted_lengths(rule, "$.cnt_lengths", lengths or {})
-    if total > num_rows:
-        rule.broken("$.cnt_lengths", f"at most {num_rows:,} rows", f"{total:,}")
-    return total
-
-
-def _check_counted_lengths(rule: _Rules, path: str, lengths: Mapping[str, int]) -> int:
-    for length in lengths:
-        if not (length.isascii() and length.isdecimal()):
-            rule.broken(path, "lengths", repr(length[:80]))
-    rule.counts(path, lengths)
-    return sum(int(length) * count for length, count in lengths.items())
-
-
-def _check_column(rule: _Rules, path: str, column: AnyColumn, num_rows: int) -> None:
-    rule.count(f"{path}.num_values", column.num_values)
-    rule.count(f"{path}.num_null", column.num_null)
-    if column.cnt_lengths is None:
-        rule.equal(f"{path}.num_values", column.num_values, num_rows)
-    else:
-        total = _check_counted_lengths(rule, f"{path}.cnt_lengths", column.cnt_lengths)
-        rule.equal(f"{path}.num_values", column.num_values, total)
-    if column.num_keys is not None and not 0 <= column.num_keys <= num_rows:
-        rule.broken(f"{path}.num_keys", "no more keys than rows", f"{column.num_keys:,}")
-    if column.num_null > column.num_values:
-        rule.broken(f"{path}.num_null", f"at most {column.num_values:,}", f"{column.num_null:,}")
 
 
 def _check_number(rule: _Rules, path: str, column: NumberColumn, limits: Limits) -> None:
@@ -232,7 +209,12 @@ def _check_number(rule: _Rules, path: str, column: NumberColumn, limits: Limits)
     if column.first_infinite is not None and not 0 <= column.first_infinite < column.num_values:
         rule.broken(f"{path}.first_infinite", "one of the rows", str(column.first_infinite))
     for field, value in (("min", column.min), ("max", column.max), *(("quantiles", value) for value in column.quantiles or [])):
-        _check_value(rule, f"{path}.{field}", column, value, num_finite)
+        if (value is None) != (num_finite == 0):
+            rule.broken(f"{path}.{field}", "a number exactly where there are values", repr(value))
+        if value is not None and column.form == "float" and not (isinstance(value, float) and math.isfinite(value)):
+            rule.broken(f"{path}.{field}", "a finite number with a point, as the column's form is float", repr(value))
+        if value is not None and column.form != "float" and not (isinstance(value, int) and value in _BOUNDS[column.form]):
+            rule.broken(f"{path}.{field}", f"an integer, as the column's form is {column.form}", repr(value))
     for field, extremes in (("min_n", column.min_n), ("max_n", column.max_n)):
         _check_extremes(rule, f"{path}.{field}", column, len(extremes), num_finite)
         rule.ordered(f"{path}.{field}", extremes if field == "min_n" else extremes[::-1])
@@ -250,7 +232,14 @@ def _check_number(rule: _Rules, path: str, column: NumberColumn, limits: Limits)
     if column.cnt_values is not None:
         rule.counts(f"{path}.cnt_values", column.cnt_values, 0 if rule.keyless else 1)
         _check_total(rule, path, column, sum(column.cnt_values.values()), num_finite)
-        _check_texts(rule, f"{path}.cnt_values", column)
+        number = float if column.form == "float" else int
+        for text in column.cnt_values:
+            try:
+                same = repr(number(text)) == text
+            except ValueError:
+                same = False
+            if not same:
+                rule.broken(f"{path}.cnt_values", f"numbers of the form {column.form}", repr(text[:80]))
     _check_distribution(rule, path, column, num_finite, limits)
 
 
@@ -267,48 +256,21 @@ def _check_total(rule: _Rules, path: str, column: AnyColumn, found: int, num_val
         rule.equal(f"{path}.cnt_values", found, num_values)
 
 
-def _check_value(rule: _Rules, path: str, column: NumberColumn, value: float | None, num_finite: int) -> None:
-    if (value is None) != (num_finite == 0):
-        rule.broken(path, "a number exactly where there are values", repr(value))
-    if value is None:
-        return
-    if column.form == "float":
-        if not isinstance(value, float) or not math.isfinite(value):
-            rule.broken(path, "a finite number with a point, as the column's form is float", repr(value))
-    elif not isinstance(value, int) or not _BOUNDS[column.form][0] <= value <= _BOUNDS[column.form][1]:
-        rule.broken(path, f"an integer, as the column's form is {column.form}", repr(value))
-
-
-def _check_texts(rule: _Rules, path: str, column: NumberColumn) -> None:
-    number = float if column.form == "float" else int
-    for text in column.cnt_values or {}:
-        try:
-            same = repr(number(text)) == text
-        except ValueError:
-            same = False
-        if not same:
-            rule.broken(path, f"numbers of the form {column.form}", repr(text[:80]))
-
-
 def _check_date(rule: _Rules, path: str, column: DateColumn, limits: Limits) -> None:
     for field, parts in (("min_values", column.min_values), ("max_values", column.max_values)):
         if list(parts) != list(PARTS):
             rule.broken(f"{path}.{field}", ", ".join(PARTS), ", ".join(parts)[:80])
-    for field, texts in (
-        ("min", [] if column.min is None else [column.min]),
-        ("max", [] if column.max is None else [column.max]),
-        ("min_n", column.min_n),
-        ("max_n", column.max_n[::-1]),
-        ("quantiles", column.quantiles or []),
-    ):
+    least, most = ([] if end is None else [end] for end in (column.min, column.max))
+    lists = {"min": least, "max": most, "min_n": column.min_n, "max_n": column.max_n[::-1], "quantiles": column.quantiles or []}
+    for field, texts in lists.items():
         try:
             rule.ordered(f"{path}.{field}", parse_moments(texts).tolist())
         except ValueError as error:
             rule.broken(f"{path}.{field}", "timestamps", str(error))
-    for field, count in (("min", 1 if column.min is not None else 0), ("max", 1 if column.max is not None else 0)):
-        rule.equal(f"{path}.{field}", count, min(column.num_present, 1))
-    for field, extremes in (("min_n", column.min_n), ("max_n", column.max_n)):
-        _check_extremes(rule, f"{path}.{field}", column, len(extremes), column.num_present)
+    for field in ("min", "max"):
+        rule.equal(f"{path}.{field}", len(lists[field]), min(column.num_present, 1))
+    for field in ("min_n", "max_n"):
+        _check_extremes(rule, f"{path}.{field}", column, len(lists[field]), column.num_present)
     _check_distribution(rule, path, column, column.num_present, limits)
 
 
@@ -342,9 +304,9 @@ def _check_category(rule: _Rules, path: str, column: CategoryColumn) -> None:
 class _Rules:
     """Checks that raise `SourceInvalidError` with the JSON path of what is wrong."""
 
-    def __init__(self, where: str, keyless: bool = False) -> None:
+    def __init__(self, where: str) -> None:
         self._where = where
-        self.keyless = keyless
+        self.keyless = False  # whether some rows have no key
 
     def broken(self, path: str, expected: str, found: str) -> NoReturn:
         raise SourceInvalidError(f"{self._where} at {path}: expected {expected}, found {found}.")
@@ -361,6 +323,14 @@ class _Rules:
         for count in counts.values():
             if not least <= count <= _MAX_INT:
                 self.broken(path, f"counts of at least {least}", str(count)[:40])
+
+    def lengths(self, path: str, lengths: Mapping[str, int]) -> int:
+        """The number of rows of counted lengths."""
+        for length in lengths:
+            if not (length.isascii() and length.isdecimal()):
+                self.broken(path, "lengths", repr(length[:80]))
+        self.counts(path, lengths)
+        return sum(int(length) * count for length, count in lengths.items())
 
     def ordered(self, path: str, values: Sequence[float]) -> None:
         if any(a > b for a, b in pairwise(values)):

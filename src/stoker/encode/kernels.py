@@ -1,6 +1,6 @@
-"""Compiled kernels that turn float64 values into decimal digits and back.
+"""Compiled kernels of digits and statistics: float64 values become decimal digits and back; keys are sorted and counted.
 
-    float64 values ──► `Block`: fixed-point decimals, eight places per limb ──► `write_columns`, `widen_ranges`
+    float64 values ──► `DigitBlock`: fixed-point decimals, eight places per limb ──► `write_columns`, `widen_ranges`
     digits         ──► `join_rows`: the nearest float64
 
 Limb 3 of a block holds the places 0 to 7, limb 2 the eight decimals, and so on from place -24 up to 55. `place_most` places
@@ -32,7 +32,6 @@ from numba.extending import intrinsic
 
 from stoker._kernels import kernel
 from stoker._types import Array
-from stoker.encode.digit_columns import Window
 
 BLOCK = 2048
 """Rows per block: its limbs stay in the caches, and the cost of a call is shared by many rows."""
@@ -46,71 +45,51 @@ _RELATIVE, _ABSOLUTE = 2.0**-51, 1e-11
 _FEW_DECIMALS, _FEW_LIMIT = 1e4, 1e11
 
 
-class Block:
-    """Up to 2048 values: `limbs[i, row]`, whether limb i is `filled` anywhere, and the flags `null` and `negative` of each row."""
+class DigitBlock:
+    """The digits of up to 2048 values from place `top` down to `bottom`.
 
-    def __init__(self, window: Window):
-        self.window = window
+    `limbs[i, row]` are eight places, `filled` says whether limb i is not 0 in any row, `null` and `negative` are flags of each row.
+    """
+
+    def __init__(self, top: int, bottom: int):
         self.num_rows = self.num_cut = 0
         self.limbs = np.zeros((NUM_LIMBS, BLOCK), dtype=np.int32)
         self.filled = np.zeros(NUM_LIMBS, dtype=np.uint8)
-        self.null = np.zeros(BLOCK, dtype=np.uint8)
-        self.negative = np.zeros(BLOCK, dtype=np.uint8)
-        self._open = np.zeros(BLOCK, dtype=np.uint8)
-        decimals = min(max(-window.min_decimal, 0), _MAX_DECIMALS)
-        self._scale = float(10**decimals)
-        self._may_cut = window.min_decimal >= -_MAX_DECIMALS
-        self._step = float(10 ** max(window.min_decimal, 0))
-        self._ceiling = float(f"1e{window.max_decimal + 1}")
+        self.null, self.negative, self._open = np.zeros((3, BLOCK), dtype=np.uint8)
+        self._bounds = top, bottom
+        scale = float(10 ** min(max(-bottom, 0), _MAX_DECIMALS))
+        self._scales = scale, bottom >= -_MAX_DECIMALS, float(10 ** max(bottom, 0)), float(f"1e{top + 1}")
 
     def fill(self, values: Array) -> int:
         """Place the values of a block (float64, contiguous, read-only); returns the first infinite one, or -1."""
         self.num_rows = len(values)
-        scales = self._scale, self._may_cut, self._step, self._ceiling
-        num_open, self.num_cut = place_most(values, *scales, self.limbs, self.filled, self.null, self.negative, self._open)
+        num_open, self.num_cut = place_most(values, self._scales, self.limbs, self.filled, self.null, self.negative, self._open)
         if not num_open:
             return -1
         pending = np.flatnonzero(self._open[: len(values)])
-        top, bottom = self.window.max_decimal, self.window.min_decimal
-        bits, powers = values.view(np.uint64), powers_of_ten()
-        num_cut, infinite = place_shortest(
-            bits, pending, powers, LOWEST_POWER, _TENS, self.limbs, LOWEST_PLACE, self.filled, top, bottom
-        )
+        num_cut, infinite = place_shortest(values.view(np.uint64), pending, powers_of_ten(), self.limbs, self.filled, *self._bounds)
         self.num_cut += num_cut
         return infinite
 
     def write(self, target: Array, start: int) -> None:
         """Write the flags and digits to target[column, start + row], of any integer type."""
-        top, bottom = self.window.max_decimal, self.window.min_decimal
-        rows = self.num_rows
-        write_columns(
-            self.limbs, self.filled, self.null, self.negative, rows, LIMB_PLACES, LOWEST_PLACE, top, bottom, target, start
-        )
+        write_columns(self.limbs, self.filled, self.null, self.negative, self.num_rows, *self._bounds, target, start)
 
     def widen(self, least: Array, most: Array) -> None:
         """Widen the ranges of digits, the highest place of the window first, by the values that are not missing."""
-        top, bottom = self.window.max_decimal, self.window.min_decimal
-        widen_ranges(self.limbs, self.filled, self.null, self.num_rows, LIMB_PLACES, LOWEST_PLACE, top, bottom, least, most)
+        widen_ranges(self.limbs, self.filled, self.null, self.num_rows, *self._bounds, least, most)
 
 
 @kernel
 def place_most(
-    values: Array,
-    scale: float,
-    may_cut: bool,
-    step: float,
-    ceiling: float,
-    limbs: Array,
-    filled: Array,
-    null: Array,
-    negative: Array,
-    open_rows: Array,
+    values: Array, scales: Any, limbs: Array, filled: Array, null: Array, negative: Array, open_rows: Array
 ) -> tuple[int, int]:
     """Place all values for which float64 arithmetic is proven to be right, and mark the others as open.
 
     Returns how many are open, and how many of the placed ones have digits outside of the window: below 1 / scale (only with
     `may_cut`), below `step`, or from `ceiling` on.
     """
+    scale, may_cut, step, ceiling = scales
     num_rows = len(values)
     for i in range(len(filled)):
         if filled[i] and not _POINT - 1 <= i <= _POINT + 1:
@@ -151,8 +130,6 @@ def place_most(
     return num_open, num_cut
 
 
-# ---- the shortest digits of any float64 ----
-
 _U = np.uint64
 _FRACTION = _U(2**52 - 1)
 _HIDDEN = _U(2**52)
@@ -165,21 +142,11 @@ _LIMB = _U(10**8)
 
 @kernel
 def place_shortest(
-    bits: Array,
-    pending: Array,
-    powers: Array,
-    lowest_power: int,
-    tens: Array,
-    limbs: Array,
-    lowest_place: int,
-    filled: Array,
-    top: int,
-    bottom: int,
+    bits: Array, pending: Array, powers: Array, limbs: Array, filled: Array, top: int, bottom: int
 ) -> tuple[int, int]:
     """Place the digits of the values `pending` (as bits) into their limbs.
 
-    `tens` are 10**0 to 10**18, `powers` those of `powers_of_ten`. Returns how many of them have digits outside of the
-    places `top` to `bottom`, and the first that is infinite (or -1).
+    Returns how many of them have digits outside of the places `top` to `bottom`, and the first that is infinite (or -1).
     """
     num_cut = 0
     for row in pending:
@@ -198,7 +165,7 @@ def place_shortest(
         # The shortest decimal `digits * 10**place` within half a step of the value.
         place = (exponent * 1262611 - (524031 if closer else 0)) >> 22
         shift = _U(exponent + ((-place * 1741647) >> 19) + 1)
-        power = -place - lowest_power
+        power = -place - LOWEST_POWER
         high, low = powers[power, 0], powers[power, 1]
         four = mantissa << _U(2)
         odd = mantissa & _U(1)
@@ -220,24 +187,24 @@ def place_shortest(
 
         cut = False
         if place < -_DECIMALS:
-            unit = tens[min(-_DECIMALS - place, _MOST_DIGITS + 1)]
+            unit = _TENS[min(-_DECIMALS - place, _MOST_DIGITS + 1)]
             cut = digits % unit != _U(0)
             digits = _rounded(mantissa, -exponent - _DECIMALS) if cut else digits // unit
             place = -_DECIMALS
 
         if place + _MOST_DIGITS > top + 1:  # the leading digit may stand above the window
             num_digits = 1
-            while num_digits <= _MOST_DIGITS and digits >= tens[num_digits]:
+            while num_digits <= _MOST_DIGITS and digits >= _TENS[num_digits]:
                 num_digits += 1
             cut |= place + num_digits > top + 1
             if place + num_digits > _HIGHEST + 1:  # printed numbers end behind 50 digits, so the leading one stands there
                 place = _HIGHEST + 1 - num_digits
         if place < bottom:
-            cut |= digits % tens[min(bottom - place, _MOST_DIGITS)] != _U(0)
+            cut |= digits % _TENS[min(bottom - place, _MOST_DIGITS)] != _U(0)
         num_cut += cut
 
-        limb = (place - lowest_place) >> 3
-        unit = tens[(place - lowest_place) & 7]
+        limb = (place - LOWEST_PLACE) >> 3
+        unit = _TENS[(place - LOWEST_PLACE) & 7]
         while digits > _U(0):
             part = (digits % _LIMB) * unit
             digits //= _LIMB
@@ -284,8 +251,6 @@ def _rounded(mantissa: Any, halvings: int) -> Any:
     return whole + (_U(1) if up else _U(0))
 
 
-# ---- products of 64-bit numbers, and powers of ten in 128 bits ----
-
 LOWEST_POWER, HIGHEST_POWER = -292, 324
 
 
@@ -317,7 +282,6 @@ def powers_of_ten() -> npt.NDArray[np.uint64]:
 
 
 # ---- digits out of limbs ----
-#
 # Digits are taken off the lower end of a limb, one place of all rows at a time, which the compiler vectorizes.
 
 _TEN = np.uint32(10)
@@ -325,22 +289,9 @@ _TEN = np.uint32(10)
 
 @kernel
 def write_columns(
-    limbs: Array,
-    filled: Array,
-    null: Array,
-    negative: Array,
-    num_rows: int,
-    places: int,
-    lowest_place: int,
-    top: int,
-    bottom: int,
-    target: Array,
-    first: int,
+    limbs: Array, filled: Array, null: Array, negative: Array, num_rows: int, top: int, bottom: int, target: Array, first: int
 ) -> None:
-    """Write the flags and the digits from place `top` down to `bottom` to target[column, first + row].
-
-    A limb has `places` places; those of the first limb begin at `lowest_place`.
-    """
+    """Write the flags and the digits from place `top` down to `bottom` to target[column, first + row]."""
     end = first + num_rows
     flags, signs = null[:num_rows], negative[:num_rows]
     column = target[0][first:end]
@@ -351,13 +302,13 @@ def write_columns(
         column[i] = signs[i]
     rest = np.empty(num_rows, dtype=np.uint32)
     for number in range(len(limbs)):
-        low = lowest_place + places * number
-        if low > top or low + places <= bottom:
+        low = LOWEST_PLACE + LIMB_PLACES * number
+        if low > top or low + LIMB_PLACES <= bottom:
             continue
         limb = limbs[number][:num_rows]
         for i in range(num_rows):
             rest[i] = limb[i]
-        for place in range(low, min(low + places, top + 1)):
+        for place in range(low, min(low + LIMB_PLACES, top + 1)):
             if not filled[number]:
                 if place >= bottom:
                     target[2 + top - place][first:end] = 0
@@ -373,18 +324,7 @@ def write_columns(
 
 
 @kernel
-def widen_ranges(
-    limbs: Array,
-    filled: Array,
-    null: Array,
-    num_rows: int,
-    places: int,
-    lowest_place: int,
-    top: int,
-    bottom: int,
-    least: Array,
-    most: Array,
-) -> None:
+def widen_ranges(limbs: Array, filled: Array, null: Array, num_rows: int, top: int, bottom: int, least: Array, most: Array) -> None:
     """Widen least[i] and most[i], the range of digits at place `top` - i, by the rows that are not null.
 
     A place that has had 0 and 9 cannot widen, so most blocks cost next to nothing.
@@ -397,7 +337,7 @@ def widen_ranges(
         return
     rest = np.empty(num_rows, dtype=np.uint32)
     for number in range(len(limbs)):
-        low, high = max(lowest_place + places * number, bottom), min(lowest_place + places * (number + 1) - 1, top)
+        low, high = max(LOWEST_PLACE + LIMB_PLACES * number, bottom), min(LOWEST_PLACE + LIMB_PLACES * (number + 1) - 1, top)
         settled = True
         for place in range(low, high + 1):
             if not filled[number]:
@@ -408,7 +348,7 @@ def widen_ranges(
         limb = limbs[number][:num_rows]
         for i in range(num_rows):
             rest[i] = limb[i]
-        for place in range(lowest_place + places * number, high + 1):
+        for place in range(LOWEST_PLACE + LIMB_PLACES * number, high + 1):
             smallest, largest = np.uint32(9), np.uint32(0)
             for i in range(num_rows):
                 left = rest[i] // _TEN
@@ -421,16 +361,12 @@ def widen_ranges(
                 most[top - place] = max(most[top - place], largest)
 
 
-# ---- digits back to float64 ----
-
-_FULL = _U(10**18)
-_EXACT = _U(2**53)
+_FULL, _EXACT = _U(10**18), _U(2**53)
+_FLOAT_TENS, _EXACT_POWERS = 10.0 ** np.arange(23), 55
 
 
 @kernel
-def join_rows(
-    matrix: Array, top: int, powers: Array, lowest_power: int, exact_powers: int, tens: Array, target: Array, open_rows: Array
-) -> tuple[int, int, int]:
+def join_rows(matrix: Array, top: int, powers: Array, target: Array, open_rows: Array) -> tuple[int, int, int]:
     """Write the number of each row, and mark rows that cannot be decided here as open.
 
     Returns how many are open, and row and column of the first entry that is not a digit (or -1).
@@ -457,14 +393,14 @@ def join_rows(
             target[row] = np.nan
         elif digits == _U(0):
             bits[row] = sign
-        elif digits < _EXACT and not more and -len(tens) < place < len(tens):
+        elif digits < _EXACT and not more and -len(_FLOAT_TENS) < place < len(_FLOAT_TENS):
             number = np.float64(digits)  # both are exact, so the one rounding is right
-            number = number / tens[-place] if place < 0 else number * tens[place]
+            number = number / _FLOAT_TENS[-place] if place < 0 else number * _FLOAT_TENS[place]
             target[row] = -number if sign else number
         else:
-            power = place - lowest_power
+            power = place - LOWEST_POWER
             high, low = powers[power, 0], powers[power, 1]
-            inexact = _U(0) if 0 <= place <= exact_powers else _U(1)
+            inexact = _U(0) if 0 <= place <= _EXACT_POWERS else _U(1)
             upper = _nearest(digits + (_U(1) if more else _U(0)), high, low, place)
             lower = _nearest(digits, high - (inexact if low == _U(0) else _U(0)), low - inexact, place)
             bits[row] = lower | sign
@@ -495,3 +431,160 @@ def _nearest(digits: Any, high: Any, low: Any, place: int) -> Any:
     if rest > _U(1024) or (rest == _U(1024) and (beyond or (mantissa & _U(1)) == _U(1))):
         mantissa += _U(1)
     return (_U(exponent + 1022) << _U(52)) + mantissa
+
+
+# ---- statistics: keys, runs, and the ranges of digits and date parts ----
+
+_SIGN, _BYTE = _U(2**63), _U(255)
+DAY = 86_400_000_000
+
+
+@kernel
+def write_float_keys(values: Array, keys: Array) -> tuple[int, int, int, int]:
+    """Write the keys of the finite values; see `float_keys` for what is returned."""
+    bits = values.view(np.uint64)
+    num_keys = num_nan = num_infinite = 0
+    first = -1
+    for i in range(len(values)):
+        value, word = values[i], bits[i]
+        keys[num_keys] = ~word if word >= _SIGN else word | _SIGN
+        infinite = abs(value) == np.inf
+        num_nan += value != value
+        num_infinite += infinite
+        num_keys += not (infinite or value != value)
+        if infinite and first < 0:
+            first = i
+    return num_keys, num_nan, num_infinite, first
+
+
+@kernel
+def sort_keys(keys: Array, scratch: Array) -> bool:
+    """Sort; returns whether the sorted keys are in `scratch` rather than in `keys`. Both are overwritten."""
+    size = len(keys)
+    places = np.zeros((8, 256), dtype=np.int64)
+    for i in range(size):
+        key = keys[i]
+        for byte in range(8):
+            places[byte, np.int64((key >> _U(8 * byte)) & _BYTE)] += 1
+    swapped = False
+    source, target = keys, scratch
+    for byte in range(8):
+        shift = _U(8 * byte)
+        place = places[byte]
+        if place[np.int64((source[0] >> shift) & _BYTE)] == size:
+            continue
+        total = 0
+        for value in range(256):
+            count = place[value]
+            place[value] = total
+            total += count
+        for i in range(size):
+            key = source[i]
+            byte_of_key = np.int64((key >> shift) & _BYTE)
+            target[place[byte_of_key]] = key
+            place[byte_of_key] += 1
+        source, target = target, source
+        swapped = not swapped
+    return swapped
+
+
+@kernel
+def count_runs(keys: Array, counts: Array) -> int:
+    """Move the different keys of a sorted array to its front and write how often each occurs; returns how many there are."""
+    count = 0
+    before = ~keys[0]
+    for i in range(len(keys)):
+        key = keys[i]
+        # Always written, and one further where the key is new: no branch to mispredict.
+        count += key != before
+        keys[count - 1] = key
+        counts[count - 1] = i + 1  # where it ends
+        before = key
+    start = 0
+    for i in range(count):
+        end = counts[i]
+        counts[i] = end - start
+        start = end
+    return count
+
+
+@kernel
+def merge_runs(keys: Array, counts: Array, other_keys: Array, other_counts: Array, to_keys: Array, to_counts: Array) -> int:
+    """Merge two runs into arrays that hold both; returns how many keys there are."""
+    i, j, size = 0, 0, 0
+    while i < len(keys) and j < len(other_keys):
+        one, other = keys[i], other_keys[j]
+        to_keys[size] = min(one, other)
+        to_counts[size] = (counts[i] if one <= other else 0) + (other_counts[j] if other <= one else 0)
+        i += one <= other
+        j += other <= one
+        size += 1
+    while i < len(keys):
+        to_keys[size], to_counts[size] = keys[i], counts[i]
+        i += 1
+        size += 1
+    while j < len(other_keys):
+        to_keys[size], to_counts[size] = other_keys[j], other_counts[j]
+        j += 1
+        size += 1
+    return size
+
+
+@kernel
+def settled_down_to(least: Array, most: Array, top: int) -> int:
+    """The place down to which values between the outermost ones can no longer widen the ranges, which begin at place `top`.
+
+    That is so below the leading digit, where digits range from 0 to 9. A range that does not begin at 0 could still widen.
+    """
+    leading = -1
+    for i in range(len(most)):
+        if least[i] > 0:
+            return top + 1
+        if leading < 0 and most[i] > 0:
+            leading = i
+    lowest = leading
+    while leading >= 0 and lowest + 1 < len(most) and most[lowest + 1] == 9:
+        lowest += 1
+    return top - lowest if leading >= 0 else top + 1
+
+
+@kernel
+def civil_date(days: int) -> tuple[int, int, int]:
+    """Year, month and day of a number of days since 1970. Years are taken to begin in March, so that leap days end them."""
+    shifted = days + 719_468
+    era = shifted // 146_097
+    of_era = shifted - era * 146_097
+    year = (of_era - of_era // 1_460 + of_era // 36_524 - of_era // 146_096) // 365
+    of_year = of_era - (365 * year + year // 4 - year // 100)
+    march = (5 * of_year + 2) // 153
+    month = march + 3 if march < 10 else march - 9
+    return year + era * 400 + (1 if month <= 2 else 0), month, of_year - (153 * march + 2) // 5 + 1
+
+
+@kernel
+def widen_part_ranges(micros: Array, lowest: Array, highest: Array, least: Array, most: Array) -> None:
+    """Widen least and most by timestamps in ascending order; stops once all parts but the year have their full range."""
+    size = len(micros)
+    day = micros[0] // DAY - 1
+    parts = np.empty(9, dtype=np.int64)
+    last = civil_date(micros[size - 1] // DAY)[0]
+    for i in range(size):
+        today = micros[i] // DAY
+        first = 3
+        if today != day:
+            day, first = today, 0
+            parts[0], parts[1], parts[2] = civil_date(day)
+        time = micros[i] - day * DAY
+        seconds, thousandths = time // 1_000_000, time // 1_000 % 1_000
+        parts[3], parts[4], parts[5] = seconds // 3600, seconds // 60 % 60, seconds % 60
+        parts[6], parts[7], parts[8] = thousandths // 100, thousandths // 10 % 10, thousandths % 10
+        for part in range(first, 9):
+            least[part] = min(least[part], parts[part])
+            most[part] = max(most[part], parts[part])
+        if i % 1024 == 1023:
+            settled = True
+            for part in range(1, 9):
+                settled = settled and least[part] == lowest[part] and most[part] == highest[part]
+            if settled:
+                break
+    most[0] = max(most[0], last)

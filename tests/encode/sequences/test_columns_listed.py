@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.encode.sequences.columns import read_column
-from stoker.encode.sequences.contexts import find_listed, number_contexts
+from stoker.encode.sequences.columns import find_listed, number_keys, read_column
 from stoker.errors import BadValueError
 
 NUMBERS = st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 3)
@@ -21,7 +20,7 @@ NUMBERS = st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 3)
 def both(keys: Any, listed: Any) -> list[Any]:
     """What the two ways say: numbers and keys, or the error."""
     found: list[Any] = []
-    for way in (find_listed, lambda a, b: number_contexts(a, listed=b, keeps_missing=False)):
+    for way in (find_listed, lambda a, b: number_keys(a, listed=b, keeps_missing=False)):
         try:
             result: Any = way(read_column("k", keys), read_column("contexts", listed))
         except BadValueError as error:

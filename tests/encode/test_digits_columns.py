@@ -16,7 +16,7 @@ import pytest
 from tests.encode.digits_twin import printed_digits
 
 from stoker.encode import split_digits
-from stoker.encode.digit_kernels import BLOCK
+from stoker.encode.kernels import BLOCK
 from stoker.errors import BadValueError, OptionError
 
 ROWS = 3 * BLOCK + 5
