@@ -39,12 +39,7 @@ START = "import sys; from stoker.diagnose.child import main; main(sys.argv[1:])"
 
 
 def diagnose_script(
-    program: str | Path,
-    arguments: Sequence[str] = (),
-    *,
-    module: bool = False,
-    quiet: bool = False,
-    seconds: float | None = None,
+    program: str | Path, arguments: Sequence[str] = (), *, module: bool = False, quiet: bool = False, seconds: float | None = None
 ) -> Finding:
     """Run a training script until its bottleneck is known.
 

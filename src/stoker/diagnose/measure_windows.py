@@ -110,10 +110,7 @@ def baseline(session: Session, *, seconds: float, least: int, periods: Periods |
 def rare_steps(session: Session) -> Plan:
     """T again if rare steps were seen since the first window and their share of the time is not known yet."""
     recorder = session.recorder
-    known, elsewhere = (
-        recorder.slow_steps(bursts=session.queue > 0),
-        slow_of([one.without_data for one in recorder.cached.steps]),
-    )
+    known, elsewhere = (recorder.slow_steps(bursts=session.queue > 0), slow_of([one.without_data for one in recorder.cached.steps]))
     share = max((one.share for one in (known, elsewhere) if one is not None), default=0.0)
     if share >= RULE.rare_min_share and (known is None or len(known.at) <= 2) and session.ranks is None:
         yield from baseline(session, seconds=0.4, least=4, periods=periods_for(session, expected=True))
