@@ -22,10 +22,8 @@ from stoker.diagnose.measurements import Advice, Blame, Cause, Measurements, Rar
 from stoker.diagnose.thresholds import RULE
 
 FUSIBLE = ("Adam", "AdamW", "SGD", "Adagrad")
-WITH_DATA = ("threads",)
-"""Fixes that were measured on steps with their batches."""
-WITHOUT_DATA = ("cached", "feed")
-"""Fixes after which batches cost nothing, or next to it."""
+WITH_DATA = ("threads",)  # fixes that were measured on steps with their batches
+WITHOUT_DATA = ("cached", "feed")  # fixes after which batches cost nothing, or next to it
 
 
 def advise(measured: Measurements, attribution: Attribution, causes: list[Cause]) -> list[Advice]:

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound=msgspec.Struct)
 Batch = TypeVar("Batch")
-CHECK_SECONDS = 3.0
-"""Time to look for faults in the batches."""
+CHECK_SECONDS = 3.0  # time to look for faults in the batches
 START = "import sys; from stoker.diagnose.child import main; main(sys.argv[1:])"
 
 

@@ -62,10 +62,8 @@ class Attribution:
 
     step: float
     parts: Parts
-    residual: float
-    """Seconds that the measurements leave unexplained (above 0) or explain twice (below 0)."""
-    host_limits: bool
-    """GPU: whether the host issues a step more slowly than the device runs it. Then the run can be launch-bound."""
+    residual: float  # seconds that the measurements leave unexplained (above 0) or explain twice (below 0)
+    host_limits: bool  # GPU: whether the host issues a step more slowly than the device runs it. Then the run can be launch-bound.
 
     def share(self, name: str) -> float:
         """The share of a cause, between 0 and 1."""
@@ -360,18 +358,12 @@ def _in_shorter_type(measured: Measurements) -> float:
 class Slow:
     """The slow steps of a window."""
 
-    at: list[int]
-    """Which steps they are."""
-    share: float
-    """Share of all time: what they take longer than the others."""
-    seconds: float
-    """Seconds of one of them."""
-    others: float
-    """Seconds of one of the others."""
-    every: float | None
-    """Steps from one to the next; None where there is only one."""
-    mean: float
-    """Seconds of a step: over whole periods where there is one, else over all steps."""
+    at: list[int]  # which steps they are
+    share: float  # share of all time: what they take longer than the others
+    seconds: float  # seconds of one of them
+    others: float  # seconds of one of the others
+    every: float | None  # steps from one to the next; None where there is only one
+    mean: float  # seconds of a step: over whole periods where there is one, else over all steps
 
 
 def slow_of(seconds: Sequence[float]) -> Slow | None:
@@ -433,8 +425,7 @@ class Periods:
 
     def __init__(self, *, until_ns: int, expected: bool = False) -> None:
         self._until_ns = until_ns
-        self._expected = expected
-        """Whether some were seen elsewhere, so that the window waits for the first one."""
+        self._expected = expected  # whether some were seen elsewhere, so that the window waits for the first one
         self._middle: float | None = None
         self._number = 0
 

@@ -14,13 +14,11 @@ import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 
-IN_HOME = (".cache", ".triton", ".nv/ComputeCache", ".cupy", ".config/matplotlib")
-"""Default caches, in the home folder."""
+IN_HOME = (".cache", ".triton", ".nv/ComputeCache", ".cupy", ".config/matplotlib")  # default caches, in the home folder
 VARIABLES = ("HF_HOME", "TORCH_HOME", "TORCH_EXTENSIONS_DIR", "TRITON_HOME", "MPLCONFIGDIR")
 """Variables that name a cache and have no CACHE in their name."""
 COMPILED = "__pycache__"
-INDUCTOR = "torchinductor_"
-"""Prefix of the temporary folder of torch.compile."""
+INDUCTOR = "torchinductor_"  # prefix of the temporary folder of torch.compile
 APART = ("/dev", "/proc", "/sys", "/run")
 _lstat, _join = os.lstat, os.path.join  # of the disk: those of `os` are replaced by the overlay
 
@@ -43,17 +41,14 @@ class PassThrough:
     """Decides which names pass to the disk: the innermost known folder around a name decides."""
 
     def __init__(self, scratch: str) -> None:
-        self.variables_changed = True
-        """Whether an environment variable has changed, so that caches may be elsewhere."""
-        self.made: set[str] = set()
-        """Folders that the program made among temporary files."""
+        self.variables_changed = True  # whether an environment variable has changed, so that caches may be elsewhere
+        self.made: set[str] = set()  # folders that the program made among temporary files
         self._scratch = scratch
         self._began_ns = 0
         self._here = os.path.realpath(Path.cwd())
         self._temporary = os.path.realpath(os.environ.get("TMPDIR", "/tmp"))
         self._caches: set[str] = set()
-        self._folders: list[str] = []
-        """Folders that decide, the innermost first."""
+        self._folders: list[str] = []  # folders that decide, the innermost first
 
     def begin(self) -> None:
         """Temporary files that exist when the scratch folder is made were there before the program."""

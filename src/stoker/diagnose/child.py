@@ -30,26 +30,20 @@ from stoker.errors import StokerError, TrainError
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """What to run and how to measure it."""
 
-    program: str
-    """A path, or the name of a module with `module=True`."""
+    program: str  # a path, or the name of a module with `module=True`
     module: bool = False
     arguments: list[str] = []
-    pace: float = 1.0
-    """Scales the length of all measurement windows."""
-    scratch: str
-    """The folder for files that the program writes."""
-    seconds: float | None = None
-    """Time limit of measuring, from the first measured step."""
-    check_seconds: float = 0.0
-    """Time to look for faults in the batches, after everything is measured."""
+    pace: float = 1.0  # scales the length of all measurement windows
+    scratch: str  # the folder for files that the program writes
+    seconds: float | None = None  # time limit of measuring, from the first measured step
+    check_seconds: float = 0.0  # time to look for faults in the batches, after everything is measured
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """The measurements, or one line that says why there are none."""
 
     measurements: Measurements | None = None
-    wrong: list[str] = []
-    """Faults of the batches."""
+    wrong: list[str] = []  # faults of the batches
     error: str | None = None
 
 

@@ -32,14 +32,10 @@ from stoker.diagnose.loaders import Sources
 from stoker.errors import OptionError, StokerError
 
 SECONDS = 10.0
-PROBED_BATCHES = 4
-"""To estimate how long a batch takes."""
-PROBED_SAMPLES = 64
-"""To estimate how long a sample of the dataset takes."""
-PROBING = 0.25
-"""Share of the time for these estimates."""
-TOO_LONG = 2.0
-"""Reading stops after this many times the given seconds."""
+PROBED_BATCHES = 4  # to estimate how long a batch takes
+PROBED_SAMPLES = 64  # to estimate how long a sample of the dataset takes
+PROBING = 0.25  # share of the time for these estimates
+TOO_LONG = 2.0  # reading stops after this many times the given seconds
 TITLES = {
     "empty": "no samples",
     "seen twice": "samples repeated",

@@ -61,8 +61,7 @@ class DeviceOnlyStep:
         self._hooks = hooks
         self._cycles = int(min(seconds, MAX_SLEEP_SECONDS) * cycles_per_second)
         self._events: list[tuple[int, Any]] = []
-        self.blocked = False
-        """Whether issuing the step took until the sleep was over: the step waited for the device."""
+        self.blocked = False  # whether issuing the step took until the sleep was over: the step waited for the device
         self.seconds = 0.0
         self.phases: Counter[str] = Counter()
 

@@ -23,10 +23,8 @@ from stoker._clock import now_ns
 from stoker.diagnose.measurements import Rank
 
 PATIENCE = timedelta(seconds=60)
-MEETING_SECONDS = 5.0
-"""How long a meeting waits for the other ranks."""
-PAUSE_SECONDS = 5e-5
-"""Between two looks at who is there: a process that spins would take the core of one that is on its way."""
+MEETING_SECONDS = 5.0  # how long a meeting waits for the other ranks
+PAUSE_SECONDS = 5e-5  # between two looks at who is there: a process that spins would take the core of one that is on its way
 COLLECTIVES = (
     *("all_reduce", "reduce", "broadcast", "barrier", "all_gather", "gather", "scatter", "all_to_all", "all_to_all_single"),
     *("all_gather_into_tensor", "reduce_scatter", "reduce_scatter_tensor", "all_gather_object", "broadcast_object_list"),
@@ -43,10 +41,8 @@ class Meeting:
         self._store = store
         self._number = number
         self._name = name
-        self.held = 0
-        """How often all ranks came."""
-        self.missed = False
-        """Whether a rank did not come."""
+        self.held = 0  # how often all ranks came
+        self.missed = False  # whether a rank did not come
 
     def wait(self) -> None:
         """Wait until all ranks are here."""
@@ -74,8 +70,7 @@ class Ranks:
         self._meetings = 0
         self._alone: list[Any] = []
         self._undo: list[Callable[[], Any]] = []
-        self.collective_ns = 0
-        """Time in collectives that the program called itself, between `part` or `meet` and `join`."""
+        self.collective_ns = 0  # time in collectives that the program called itself, between `part` or `meet` and `join`
 
     def agree(self, value: float) -> float:
         """The value of rank 0. All ranks must call this at the same step."""

@@ -23,10 +23,8 @@ from stoker._clock import now_ns
 PROBES = 12
 MAX_BYTES = 1 << 30
 MAX_SECONDS = 30.0
-MAX_COLUMN_BYTES = 256 << 20
-"""Of a column that is repeated from a few batches."""
-SEARCHED = 4096
-"""Rows at which the first sample is searched."""
+MAX_COLUMN_BYTES = 256 << 20  # of a column that is repeated from a few batches
+SEARCHED = 4096  # rows at which the first sample is searched
 CHUNK = 256
 MOST_PARTS = 32
 Collate = Callable[[list[Any]], Any]

@@ -101,13 +101,11 @@ _join, _dirname, _basename = os.path.join, os.path.dirname, os.path.basename
 FINDING = ("stat", "access", "statvfs", "listxattr", "getxattr", "chdir")
 MARKING = ("utime", "chmod", "chown", "setxattr", "removexattr", "truncate")
 REPLACED = "open mkdir symlink link readlink rename unlink rmdir mkfifo mknod listdir lstat lchown".split()
-_OS: dict[str, Any] = {name: getattr(os, name) for name in [*REPLACED, *FINDING, *MARKING]}
-"""The original functions."""
+_OS: dict[str, Any] = {name: getattr(os, name) for name in [*REPLACED, *FINDING, *MARKING]}  # the original functions
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 UNNAMED = getattr(os, "O_TMPFILE", 0)
 MAX_LINKS = 40
-MAX_NAME = 255
-"""Bytes of a file name, on Linux; the place of a file has another name."""
+MAX_NAME = 255  # bytes of a file name, on Linux; the place of a file has another name
 CHANGEABLE = os.W_OK | os.X_OK
 
 
@@ -115,27 +113,19 @@ class Overlay:
     """A program's view of the disk. A *name* is a full path of the view without links; a *place* is where its file really lies."""
 
     def __init__(self, folder: Path) -> None:
-        self.written: dict[str, None] = {}
-        """Names that the program wrote to."""
-        self.hidden = 0
-        """Number of the user's files and folders that the program removed or replaced, in its view."""
-        self.made: dict[str, None] = {}
-        """Folders and pipes that it made on disk."""
-        self.on_write: Callable[[], None] = lambda: None
-        """Called when a file gets a place."""
+        self.written: dict[str, None] = {}  # names that the program wrote to
+        self.hidden = 0  # number of the user's files and folders that the program removed or replaced, in its view
+        self.made: dict[str, None] = {}  # folders and pipes that it made on disk
+        self.on_write: Callable[[], None] = lambda: None  # called when a file gets a place
         self._folder = os.path.realpath(folder)
         self.pass_through = PassThrough(self._folder)
         self._moved: dict[str, str] = {}
         """Places of files and links that the program made, by name. A place outside of the scratch folder is a file of the user's
         under another name, which is copied before it is written to."""
-        self._gone: set[str] = set()
-        """The user's files and folders that the view does not have, unless they were made again."""
-        self._remade: set[str] = set()
-        """Folders of these that were made again, and are empty in the view."""
-        self._reals: dict[str, str] = {}
-        """Folders with links resolved, by their paths."""
-        self._has_links = False
-        """Whether the view may have links that are not on disk."""
+        self._gone: set[str] = set()  # the user's files and folders that the view does not have, unless they were made again
+        self._remade: set[str] = set()  # folders of these that were made again, and are empty in the view
+        self._reals: dict[str, str] = {}  # folders with links resolved, by their paths
+        self._has_links = False  # whether the view may have links that are not on disk
         self._number = 0
 
     def begin(self) -> None:

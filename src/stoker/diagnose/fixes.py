@@ -36,20 +36,14 @@ class Fix:
     tolerance: float | None = RULE.loss_tolerance
     """Allowed relative difference of losses; None where they cannot be compared because the program sees other batches."""
     cuda_only = False
-    samples_per_step = 1.0
-    """Factor on the samples of a step."""
-    caches = False
-    """Whether the loop gets copies of earlier batches."""
-    unused_reason = "it found nothing to change"
-    """Why `used` is False at the end: the program never came to what is changed."""
-    may_fail = False
-    """Whether a program may raise an error with it."""
-    with_data = False
-    """Whether it also changes what batches cost: then it is not measured on cached batches."""
+    samples_per_step = 1.0  # factor on the samples of a step
+    caches = False  # whether the loop gets copies of earlier batches
+    unused_reason = "it found nothing to change"  # why `used` is False at the end: the program never came to what is changed
+    may_fail = False  # whether a program may raise an error with it
+    with_data = False  # whether it also changes what batches cost: then it is not measured on cached batches
 
     def __init__(self, value: int | None = None) -> None:
-        self.value = value
-        """The number of threads or workers, where a fix has one."""
+        self.value = value  # the number of threads or workers, where a fix has one
         self.used = False
         self._undo: list[Callable[[], Any]] = []
 
@@ -100,8 +94,7 @@ class ModuleFix(Fix):
         raise NotImplementedError
 
 
-SEED = 20_261
-"""Of every trial: a program draws the same numbers in each process. What it seeds itself stays its own."""
+SEED = 20_261  # Of every trial: a program draws the same numbers in each process. What it seeds itself stays its own.
 
 
 def set_seeds() -> None:
@@ -371,8 +364,7 @@ class Malloc(Fix):
         self.used = keep_memory()
 
 
-MAX_PINNED_BYTES = 2 << 30
-"""Of batches that are pinned once and kept."""
+MAX_PINNED_BYTES = 2 << 30  # of batches that are pinned once and kept
 
 
 class Pinned(LoaderFix):
@@ -496,8 +488,7 @@ class Workers(LoaderFix):
     def __init__(self, value: int | None = None) -> None:
         super().__init__(value)
         self._kept_before = False
-        self._drawing: list[Any] = []
-        """Loaders that drew a seed for each epoch."""
+        self._drawing: list[Any] = []  # loaders that drew a seed for each epoch
 
     def install(self) -> None:
         """Change loaders; and draw for each epoch what a loader without workers draws.

@@ -18,14 +18,11 @@ from pathlib import Path
 from stoker._clock import now_ns
 from stoker.diagnose.measurements import Device, Machine
 
-COPY_BYTES = 32 << 20
-"""Larger than the caches of most machines, small enough to copy in a few milliseconds."""
+COPY_BYTES = 32 << 20  # larger than the caches of most machines, small enough to copy in a few milliseconds
 DISK_BYTES = 1 << 20
 DISK_READS = 16
-ISSUED = 200
-"""Consecutive operations: far fewer than the launch queue of a GPU holds."""
-CHAIN = 20
-"""Layers of the small network that is trained."""
+ISSUED = 200  # consecutive operations: far fewer than the launch queue of a GPU holds
+CHAIN = 20  # layers of the small network that is trained
 ROUNDS = 3
 CPU_TYPES = ("fp32", "bf16")
 CUDA_TYPES = ("fp32", "tf32", "bf16", "fp16")
@@ -241,11 +238,9 @@ def _launch_seconds() -> float:
 # 11 ms in the next.
 
 BYTES = 8 << 20
-TRIM_THRESHOLD, MMAP_MAX = -1, -4
-"""Settings of glibc's malloc.h."""
+TRIM_THRESHOLD, MMAP_MAX = -1, -4  # settings of glibc's malloc.h
 LARGEST = (1 << 31) - 1
-ENVIRONMENT = "MALLOC_TRIM_THRESHOLD_=4294967296 MALLOC_MMAP_MAX_=0"
-"""The same settings as environment variables."""
+ENVIRONMENT = "MALLOC_TRIM_THRESHOLD_=4294967296 MALLOC_MMAP_MAX_=0"  # the same settings as environment variables
 
 
 def pages_so_far() -> int:

@@ -96,8 +96,7 @@ def _heard(event: str, arguments: tuple[Any, ...]) -> None:
 
 NEXT, PREPARE, FORWARD, BACKWARD, OPTIMIZER, REST = range(6)
 NAMES = ("next", "prepare", "forward", "backward", "optimizer", "rest")
-CLOSURE_RANGE = "stoker.closure"
-"""In profiles: the range around a closure that an optimizer calls within its step."""
+CLOSURE_RANGE = "stoker.closure"  # in profiles: the range around a closure that an optimizer calls within its step
 MAX_ROOTS = 8
 MAX_LOSSES = 64
 
@@ -106,10 +105,8 @@ class StepTimes(NamedTuple):
     """Times of one step."""
 
     phases_ns: tuple[int, ...]
-    new_epoch: bool
-    """Whether an epoch ended when this step asked for its batch."""
-    between_ns: int = 0
-    """Part of this time between the end of that epoch and the start of the next (validation, checkpoints)."""
+    new_epoch: bool  # whether an epoch ended when this step asked for its batch
+    between_ns: int = 0  # part of this time between the end of that epoch and the start of the next (validation, checkpoints)
 
     @property
     def seconds(self) -> float:
@@ -131,25 +128,18 @@ class StepHooks:
 
     def __init__(self) -> None:
         self.phase = REST
-        self.steps = 0
-        """Optimizer steps so far."""
-        self.stepped = False
-        """Whether an optimizer has stepped since `end_step`."""
+        self.steps = 0  # optimizer steps so far
+        self.stepped = False  # whether an optimizer has stepped since `end_step`
         self.new_epoch = False
         self.between_ns = 0
-        self.paused = False
-        """Whether the hooks are removed and only iterations of the loop are timed."""
+        self.paused = False  # whether the hooks are removed and only iterations of the loop are timed
         self.optimizer: Optimizer | None = None
         self.precision: str | None = None
         self.losses: list[torch.Tensor] = []
-        self.roots: list[torch.nn.Module] = []
-        """Modules called from outside any other module: their call is the forward pass."""
-        self.on_phase: Callable[[int], None] | None = None
-        """Called with each phase that begins, to record events on a device."""
-        self.on_step: Callable[[], None] | None = None
-        """Called after each optimizer step."""
-        self.on_backward: Callable[[], None] | None = None
-        """Called before each backward pass."""
+        self.roots: list[torch.nn.Module] = []  # modules called from outside any other module: their call is the forward pass
+        self.on_phase: Callable[[int], None] | None = None  # called with each phase that begins, to record events on a device
+        self.on_step: Callable[[], None] | None = None  # called after each optimizer step
+        self.on_backward: Callable[[], None] | None = None  # called before each backward pass
         self._last_ns = now_ns()
         self._totals = [0] * len(NAMES)
         self._depth = 0

@@ -25,8 +25,7 @@ PATIENCE_SECONDS = 3.0
 MIN_STEPS = 3
 STEPS_WITHOUT_LOOP = 6
 MAX_STEPS_PER_BATCH = 8
-STEPLESS_PASSES = 3
-"""Passes without an optimizer step after which a loop is no longer watched."""
+STEPLESS_PASSES = 3  # passes without an optimizer step after which a loop is no longer watched
 
 _original_iter = DataLoader.__iter__
 
@@ -57,20 +56,16 @@ class Source:
     """What the batches of one loop come from."""
 
     def __init__(self, iterable: Any, place: SourceLine | None) -> None:
-        self.iterable = iterable
-        """None for a `while` loop."""
+        self.iterable = iterable  # None for a `while` loop
         self.place = place
         self.nexts = 0
         self.steps_between = 0
         self.gives_batches = False
-        self.passes_on = False
-        """Whether its batches are those of `inner`, unchanged."""
-        self.inner: Source | None = None
-        """The source whose `next` is called by the `next` of this one."""
+        self.passes_on = False  # whether its batches are those of `inner`, unchanged
+        self.inner: Source | None = None  # the source whose `next` is called by the `next` of this one
         self.startup_ns: int | None = None
         self.last: Any = None
-        self.with_gradients = True
-        """Whether gradients are enabled in passes with optimizer steps."""
+        self.with_gradients = True  # whether gradients are enabled in passes with optimizer steps
         self._seen_steps = 0
 
     def begin_iteration(self, steps: int, *, first: bool = False) -> None:
@@ -113,8 +108,7 @@ class WatchedIterator:
     def __init__(self, sources: Sources, source: Source, iterator: Iterator[Any], started_ns: int) -> None:
         self.source = source
         self.iterator = iterator
-        self.started_ns = started_ns
-        """When this pass began."""
+        self.started_ns = started_ns  # when this pass began
         self._sources = sources
         self._first = True
         self._steps_before = sources.hooks.steps
@@ -202,23 +196,19 @@ class Sources:
     def __init__(self, hooks: StepHooks) -> None:
         self.hooks = hooks
         self.found: Source | None = None
-        self.settled = False
-        """Whether the training loop is known, or known not to exist."""
+        self.settled = False  # whether the training loop is known, or known not to exist
         self.running: list[Source] = []
         self.next_batch: Callable[[WatchedIterator], Any] = lambda watched: next(watched.iterator)
         """Gives the batches of the training loop, once it is known."""
         self.on_iteration: Callable[[], None] = lambda: None
         """Called at each iteration of a training loop that is a `while` statement."""
-        self.stepless: list[Any] = []
-        """Iterables of loops without optimizer steps."""
+        self.stepless: list[Any] = []  # iterables of loops without optimizer steps
         self.passed: weakref.WeakSet[DataLoader[Any]] = weakref.WeakSet()
         """Loaders iterated by other loops since the training loop is known."""
-        self.trained: weakref.WeakSet[DataLoader[Any]] = weakref.WeakSet()
-        """Loaders with optimizer steps between their batches."""
+        self.trained: weakref.WeakSet[DataLoader[Any]] = weakref.WeakSet()  # loaders with optimizer steps between their batches
         self._loops: dict[SourceLine, Source] = {}
         self._loaders: dict[int, Source] = {}
-        self._there: weakref.WeakSet[DataLoader[Any]] | None = None
-        """Loaders that existed when the first step had ended."""
+        self._there: weakref.WeakSet[DataLoader[Any]] | None = None  # loaders that existed when the first step had ended
         self._passes: dict[SourceLine, int] = {}
         self._plain: set[SourceLine] = set()
         self._undo: list[Callable[[], Any]] = []

@@ -39,16 +39,12 @@ from stoker.diagnose.thresholds import RULE
 from stoker.diagnose.verdict import conclude
 
 BASELINE_STEPS = 12
-RANKED_WARM_UP = 10
-"""Steps of a warm-up where several processes must make the same number."""
-SHORT_STEP = 8e-3
-"""Below it, hooks cost more than half a per cent of a step."""
+RANKED_WARM_UP = 10  # steps of a warm-up where several processes must make the same number
+SHORT_STEP = 8e-3  # below it, hooks cost more than half a per cent of a step
 FAR_SLOWER = 3.0
 PROFILED_STEPS, PROFILED_SECONDS = 5, 1.5
-RARE_STEPS = 2
-"""Rare steps whose lines are sampled."""
-FIX_SECONDS: dict[Device, float] = {"cpu": 0.25, "cuda": 0.08}
-"""Of one window with a fix, or without it."""
+RARE_STEPS = 2  # rare steps whose lines are sampled
+FIX_SECONDS: dict[Device, float] = {"cpu": 0.25, "cuda": 0.08}  # of one window with a fix, or without it
 
 
 # ---- the loop ----
@@ -396,14 +392,11 @@ def seconds_before_profile(recorder: Recorder, seconds: float) -> float | None:
 
 FIXES = ("feed", "fused", "threads", "tf32", "pinned", "autocast", "batch", "graph")
 """The safest first: a program that raises an error with a fix has ended, and what comes after is not measured."""
-FIXES_OF_BATCHES = ("pinned", "batch")
-"""Fixes that change cached batches."""
+FIXES_OF_BATCHES = ("pinned", "batch")  # fixes that change cached batches
 MIN_OPTIMIZER_SHARE = 0.03
 MIN_GAIN = 1.02
-MAX_FIX_SECONDS: dict[Device, float] = {"cpu": 6.0, "cuda": 1.4}
-"""After this time no other fix is measured."""
-STEPS_PER_ROUND = 13
-"""Where steps are long: four with a fix, four without, and those that do not count."""
+MAX_FIX_SECONDS: dict[Device, float] = {"cpu": 6.0, "cuda": 1.4}  # after this time no other fix is measured
+STEPS_PER_ROUND = 13  # where steps are long: four with a fix, four without, and those that do not count
 
 
 def measure_all(session: Session) -> Plan:
@@ -460,11 +453,9 @@ class PlannedFix(NamedTuple):
     """A fix to switch on and off in the running program."""
 
     name: str
-    fix: Fix | None
-    """None if it is measured in another way, or does not fit the device."""
+    fix: Fix | None  # None if it is measured in another way, or does not fit the device
     rounds: int
-    seconds: float
-    """Of all rounds, where steps are long."""
+    seconds: float  # of all rounds, where steps are long
 
 
 def plan_fixes(measured: Measurements, *, may_fail: bool) -> list[PlannedFix]:

@@ -172,8 +172,7 @@ RUNTIME = ("cuda", "cuLaunch", "cuMem")
 """Calls of the CUDA runtime: torch numbers them apart from operations, so they get kernels of unrelated operations."""
 MOVING = ("elementwise", "reduce", "copy")
 OF_OPTIMIZERS = ("_foreach_", "_fused_adam", "_fused_sgd", "_fused_adagrad")
-UPLOAD = "HtoD"
-"""In the name of a copy from the host: batches on their way are not work of a step."""
+UPLOAD = "HtoD"  # in the name of a copy from the host: batches on their way are not work of a step
 aten: Any = torch.ops.aten
 _formulas: Any = flop_counter
 # The profiler of torch logs to the user's stderr when it starts and stops, unless its log is off when it is first used.
@@ -278,8 +277,7 @@ class Profiling:
 
     def __init__(self, device: str = "cpu") -> None:
         self._device = device
-        self._steps = 0
-        """Steps that `begin` announced."""
+        self._steps = 0  # steps that `begin` announced
         self._ranges: list[Any] = []
         self._profile: Any = torch.autograd.profiler.profile(
             use_device="cuda" if device == "cuda" else None,

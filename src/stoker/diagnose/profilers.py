@@ -31,36 +31,26 @@ from stoker.diagnose.measurements import Blame, Reads, SourceLine
 
 INTERVAL_SECONDS = 0.001
 MAX_PLACES = 8
-LONG_SECONDS = 1.0
-"""Of making a batch: from there on as few batches as possible are made."""
-MAX_DEPTH = 64
-"""Calls of a stack, from the outermost."""
-MOSTLY = 0.6
-"""Share of the extra time of rare steps from which a line is to blame."""
-NEXT_TO_NOTHING = 0.1
-"""Share of the time of other steps up to which they do not run a line."""
+LONG_SECONDS = 1.0  # of making a batch: from there on as few batches as possible are made
+MAX_DEPTH = 64  # calls of a stack, from the outermost
+MOSTLY = 0.6  # share of the extra time of rare steps from which a line is to blame
+NEXT_TO_NOTHING = 0.1  # share of the time of other steps up to which they do not run a line
 
 
 # ---- lines ----
 
-Stack = tuple[tuple[CodeType, int], ...]
-"""Lines that call each other, the outermost first."""
+Stack = tuple[tuple[CodeType, int], ...]  # lines that call each other, the outermost first
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Line:
     """Where rare steps spend their extra time."""
 
-    phase: str
-    """The phase with most of it."""
-    in_phase: float
-    """Share of the extra time in this phase."""
-    place: SourceLine | None
-    """The innermost line of the user's with most of it; of a library if other steps run that line, too."""
-    called: SourceLine | None
-    """The line of the user's that called the function of `place`."""
-    alone: bool
-    """Whether other steps spend next to no time there."""
+    phase: str  # the phase with most of it
+    in_phase: float  # share of the extra time in this phase
+    place: SourceLine | None  # the innermost line of the user's with most of it; of a library if other steps run that line, too
+    called: SourceLine | None  # the line of the user's that called the function of `place`
+    alone: bool  # whether other steps spend next to no time there
 
 
 class Sampler:
@@ -79,8 +69,7 @@ class Sampler:
         self.runs = False
         self._hooks = hooks
         self._slow_from = slow_from
-        self._step: list[tuple[Stack, int]] = []
-        """Samples of the current step."""
+        self._step: list[tuple[Stack, int]] = []  # samples of the current step
         self._stacks: tuple[Counter[Stack], Counter[Stack]] = (Counter(), Counter())
         """Nanoseconds of other steps and of slow ones, by stack."""
         self._phases = ([0] * len(NAMES), [0] * len(NAMES))
@@ -229,8 +218,7 @@ def _timer_is_free() -> bool:
 MOST_BATCHES = 100
 _END = object()
 
-Ask = Callable[..., Any]
-"""Calls its first argument with the others, to observe how one sample is made."""
+Ask = Callable[..., Any]  # calls its first argument with the others, to observe how one sample is made
 
 
 def plain_call(give: Callable[..., Any], *arguments: Any) -> Any:
@@ -379,8 +367,7 @@ def _of_name(name: str) -> str | None:
 # ---- files read while batches are made ----
 
 COUNTS = "/proc/self/io"
-MOST_FILES = 1000
-"""Items of a list argument that may be paths: it may as well be a list of texts."""
+MOST_FILES = 1000  # items of a list argument that may be paths: it may as well be a list of texts
 NO_FILES = ("/proc/", "/sys/", "/dev/")
 
 
@@ -409,8 +396,7 @@ class Reading:
         self._files: Counter[tuple[int, int]] = Counter()
         self._seen: set[tuple[int, int]] = set()
         self._bytes = Counted(0, 0)
-        self._own = 0
-        """Bytes read to get the counts."""
+        self._own = 0  # bytes read to get the counts
 
     def __enter__(self) -> Self:
         try:

@@ -46,12 +46,10 @@ from stoker.diagnose.render import percent
 from stoker.diagnose.thresholds import RULE
 from stoker.errors import TrainError
 
-MIN_EPOCHS = 12
-"""With this many epochs, the mean step of an epoch can take the place of a step."""
+MIN_EPOCHS = 12  # with this many epochs, the mean step of an epoch can take the place of a step
 MIN_EPOCHS_OF_A_TRIAL = 3
 MIN_GROUPS = 16
-WORTH_A_NOTE = 0.10
-"""Share of all time between epochs."""
+WORTH_A_NOTE = 0.10  # share of all time between epochs
 
 
 # ---- steps of one kind of measurement ----
@@ -60,27 +58,21 @@ WORTH_A_NOTE = 0.10
 class EpochStart(NamedTuple):
     """The first step of an epoch."""
 
-    at: int
-    """Number of steps of the series before it."""
+    at: int  # number of steps of the series before it
     window: int
     times: StepTimes
-    ours: bool = False
-    """Whether the diagnosis started this epoch, so that nothing of the program ran between the two epochs."""
-    device_seconds: float | None = None
-    """Its time on a GPU's timeline."""
+    ours: bool = False  # whether the diagnosis started this epoch, so that nothing of the program ran between the two epochs
+    device_seconds: float | None = None  # its time on a GPU's timeline
 
 
 @dataclass(kw_only=True, slots=True)
 class Series:
     """Steps of one kind of measurement, from one or more windows."""
 
-    steps: list[StepTimes] = field(default_factory=list)
-    """Without the first steps of epochs."""
-    window_starts: list[int] = field(default_factory=list)
-    """Index of the first step of each window; empty if there is only one."""
+    steps: list[StepTimes] = field(default_factory=list)  # without the first steps of epochs
+    window_starts: list[int] = field(default_factory=list)  # index of the first step of each window; empty if there is only one
     epoch_starts: list[EpochStart] = field(default_factory=list)
-    device_seconds: list[float] | None = None
-    """Seconds of `steps` on a GPU's timeline; None if they were not timed on it."""
+    device_seconds: list[float] | None = None  # seconds of `steps` on a GPU's timeline; None if they were not timed on it
 
     def begin_window(self) -> None:
         """Steps added from here on belong to another window."""
@@ -150,8 +142,7 @@ class BetweenEpochs(NamedTuple):
 
     loader: float
     other: float
-    steps: float
-    """Steps of an epoch."""
+    steps: float  # steps of an epoch
 
 
 def between_epochs(series: Sequence[Series], length: float | None, *, on_gpu: bool = False) -> BetweenEpochs | None:
@@ -181,52 +172,39 @@ class Recorder:
 
     early: list[StepTimes] = field(default_factory=list)
     """Steps of the warm-up, epoch starts included: all there is of a program that ends in it."""
-    phased: Series = field(default_factory=Series)
-    """Baseline steps with their phases, where these cannot be timed within T."""
-    loop: Series = field(default_factory=Series)
-    """T: baseline steps."""
-    cached: Series = field(default_factory=Series)
-    """C: steps with cached batches."""
-    apart: Series = field(default_factory=Series)
-    """Steps without the all-reduce."""
+    phased: Series = field(default_factory=Series)  # baseline steps with their phases, where these cannot be timed within T
+    loop: Series = field(default_factory=Series)  # T: baseline steps
+    cached: Series = field(default_factory=Series)  # C: steps with cached batches
+    apart: Series = field(default_factory=Series)  # steps without the all-reduce
     collective_seconds: list[float] = field(default_factory=list)
     """Seconds per step of `apart` in collectives that the program calls itself, by window."""
     waited_apart: list[float] = field(default_factory=list)
     """Share of the time of `apart` in which a thread was ready to run without a core, by window."""
     all_reduce_seconds: list[float] = field(default_factory=list)
     """Seconds per step that the all-reduce adds if all ranks start it together, by window."""
-    on_gpu: bool = False
-    """Whether steps were timed on a GPU's timeline."""
+    on_gpu: bool = False  # whether steps were timed on a GPU's timeline
     host_issue: list[float] = field(default_factory=list)
     issue_after_profile: list[float] = field(default_factory=list)
     device_only: list[DeviceOnlyStep] = field(default_factory=list)
-    copies: list[float] = field(default_factory=list)
-    """Seconds per batch."""
-    loader_alone: list[list[float]] = field(default_factory=list)
-    """Seconds per batch, by window."""
+    copies: list[float] = field(default_factory=list)  # seconds per batch
+    loader_alone: list[list[float]] = field(default_factory=list)  # seconds per batch, by window
     batches_per_step: list[int] = field(default_factory=list)
     batch_bytes: list[int] = field(default_factory=list)
     batch_rows: int | None = None
     by_threads: dict[int, float] = field(default_factory=dict)
     blames: dict[str, list[Blame]] = field(default_factory=dict)
-    rare_line: Line | None = None
-    """Where rare steps spend their time."""
-    epoch_line: Line | None = None
-    """Where the time between epochs is spent."""
+    rare_line: Line | None = None  # where rare steps spend their time
+    epoch_line: Line | None = None  # where the time between epochs is spent
     syncs: list[Sync] = field(default_factory=list)
     profile: Profile | None = None
     work: Work | None = None
     what_ifs: dict[str, WhatIf] = field(default_factory=dict)
-    waited_ns: int = 0
-    """Part of `looped_ns` (the time of the windows of T and C) in which a thread was ready to run without a core."""
+    waited_ns: int = 0  # part of `looped_ns` (the time of the windows of T and C) in which a thread was ready to run without a core
     looped_ns: int = 0
-    cores_used: dict[str, list[float]] = field(default_factory=dict)
-    """By kind of window."""
-    pages: dict[str, list[float]] = field(default_factory=dict)
-    """Memory pages per step from the system, by kind of window."""
+    cores_used: dict[str, list[float]] = field(default_factory=dict)  # by kind of window
+    pages: dict[str, list[float]] = field(default_factory=dict)  # memory pages per step from the system, by kind of window
     notes: list[str] = field(default_factory=list)
-    first_ns: int = 0
-    """When the first step had ended."""
+    first_ns: int = 0  # when the first step had ended
     cores: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
 
     def add_waiting(self, waiting: RunQueueDelay) -> None:

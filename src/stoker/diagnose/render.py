@@ -41,8 +41,7 @@ TITLES = {
 """What each verdict is called."""
 KINDS = {"gemm": "matmuls", "elementwise": "element-wise", "search": "sorts", "other_ops": "other operations"}
 """Classes of operations whose name is not what people say."""
-SAME = 1.005
-"""A level of the ladder less than this times the one before it is not shown: nothing is gained there."""
+SAME = 1.005  # a level of the ladder less than this times the one before it is not shown: nothing is gained there
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,8 +50,7 @@ class LadderLevel:
 
     name: str
     rate: float
-    gain: float
-    """Times the level before it; 1 for the first."""
+    gain: float  # times the level before it; 1 for the first
 
 
 def headline(finding: Finding) -> str:
@@ -452,8 +450,7 @@ def _device_seconds(measured: Measurements) -> float:
 LABEL_WIDTH = 9
 NARROWEST = 40
 MOST_NOTES = 6
-WIDEST_HEAD = 60
-"""Of what to do next, with its numbers beside it."""
+WIDEST_HEAD = 60  # of what to do next, with its numbers beside it
 ALARMING = "bold red"
 
 
@@ -464,8 +461,7 @@ class Line:
     label: str = ""
     text: str
     style: str = ""
-    hang: int = 0
-    """By how much its second line is moved to the right."""
+    hang: int = 0  # by how much its second line is moved to the right
 
 
 def show(finding: Finding, console: Console | None = None) -> None:

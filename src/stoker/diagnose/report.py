@@ -155,8 +155,7 @@ COLOURS = {
 }
 """The CSS class of a bar's colour."""
 NUM_COLOURS = 6
-TRIAL_MARGIN = 1.05
-"""The scale of trials ends this much after the largest of them."""
+TRIAL_MARGIN = 1.05  # the scale of trials ends this much after the largest of them
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -189,8 +188,7 @@ class TrialBar:
 
     step: Advice
     predicted: float | None
-    predicted_text: str
-    """The prediction, or its range."""
+    predicted_text: str  # the prediction, or its range
     measured: float | None
     low: float
     high: float
@@ -332,8 +330,7 @@ class Table:
     title: str
     heads: tuple[str, ...]
     rows: list[tuple[str, ...]]
-    texts: int = 1
-    """How many columns, from the left, are text; the others are numbers."""
+    texts: int = 1  # how many columns, from the left, are text; the others are numbers
 
     @property
     def is_facts(self) -> bool:

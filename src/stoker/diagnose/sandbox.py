@@ -35,16 +35,14 @@ READERS = (
 )
 """Functions that open a file by its path in C++, of libraries that are loaded when the program begins or writes a file."""
 DATABASES = (("sqlite3", "connect"), ("sqlite3.dbapi2", "connect"))
-KEYWORDS = ("f", "filename", "path", "database")
-"""Names of their argument that is a path."""
+KEYWORDS = ("f", "filename", "path", "database")  # names of their argument that is a path
 WITH_DEFAULTS = ("tempfile", "glob", "pathlib", "pathlib._local")
 """Modules of the standard library whose classes keep functions of `os`."""
 SETS = ("supports_dir_fd", "supports_fd", "supports_follow_symlinks", "supports_effective_ids")
 """Sets in which `os` says what its functions support."""
 DATABASE = "sqlite3.connect"
 OPENED, VARIABLE = "open", "os.putenv"
-STARTS = ("os.system", "subprocess.Popen", "os.posix_spawn", "os.exec")
-"""Audit events."""
+STARTS = ("os.system", "subprocess.Popen", "os.posix_spawn", "os.exec")  # audit events
 NOT_THE_USERS = {"torch", "stoker", "multiprocessing", "triton", "numba", "importlib", "platform", "ctypes", "uuid"}
 """Packages that start programs for their own purposes."""
 MAX_NAMED = 3
@@ -186,12 +184,9 @@ class OutsideWrites:
     """Writes outside of the sandbox, each noted once."""
 
     def __init__(self, protects: Callable[[Any], bool]) -> None:
-        self._protects = protects
-        """Whether a path is a file of the user's that should not be changed."""
-        self.on_variable: Callable[[], None] = lambda: None
-        """Called before the program sets an environment variable."""
-        self._done: dict[str, str] = {}
-        """The first line that did it, by what was done."""
+        self._protects = protects  # whether a path is a file of the user's that should not be changed
+        self.on_variable: Callable[[], None] = lambda: None  # called before the program sets an environment variable
+        self._done: dict[str, str] = {}  # the first line that did it, by what was done
         self._listens = False
         self._pid = os.getpid()
 

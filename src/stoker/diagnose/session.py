@@ -27,16 +27,12 @@ from stoker.diagnose.profilers import Sampler
 from stoker.diagnose.recorder import Recorder, Series
 from stoker.errors import TrainError
 
-MAX_SECONDS: dict[Device, float] = {"cpu": 20.0, "cuda": 12.0}
-"""Time limit of measuring, from the first measured step."""
-CUDA_PACE = 0.6
-"""Windows of a GPU are shorter: its steps vary less."""
-MAX_STEPS = 600
-"""Per window."""
+MAX_SECONDS: dict[Device, float] = {"cpu": 20.0, "cuda": 12.0}  # time limit of measuring, from the first measured step
+CUDA_PACE = 0.6  # windows of a GPU are shorter: its steps vary less
+MAX_STEPS = 600  # per window
 MAX_CACHED = 16
 MAX_CACHED_BYTES = 256 << 20
-MAX_BACKWARDS = 200
-"""Backward passes without an optimizer step, after which the search is given up."""
+MAX_BACKWARDS = 200  # backward passes without an optimizer step, after which the search is given up
 
 State = Literal["search", "measure", "done"]
 Extend = Callable[[float, Callable[[], list[float]]], bool]
@@ -46,12 +42,9 @@ Extend = Callable[[float, Callable[[], list[float]]], bool]
 class StepInput(NamedTuple):
     """What a step gets."""
 
-    cached: bool = False
-    """A copy of an earlier batch instead of a real one."""
-    before: Callable[[], object] | None = None
-    """Called when the batch is there, outside of all times."""
-    timer: LoopTimer | None = None
-    """Times the steps after this one, until it is over; they get batches of the same kind."""
+    cached: bool = False  # a copy of an earlier batch instead of a real one
+    before: Callable[[], object] | None = None  # called when the batch is there, outside of all times
+    timer: LoopTimer | None = None  # times the steps after this one, until it is over; they get batches of the same kind
 
 
 REAL, CACHED = StepInput(), StepInput(cached=True)
@@ -78,8 +71,7 @@ class LoopTimer:
     _given: list[int] = field(default_factory=list)
     _between: dict[int, int] = field(default_factory=dict)
     """Nanoseconds between two epochs besides the wait for a batch, by the number of the iteration."""
-    _ended_ns: int | None = None
-    """When the epoch ended, until the next one begins."""
+    _ended_ns: int | None = None  # when the epoch ended, until the next one begins
 
     def is_over(self, now_ns: int) -> bool:
         """Whether the iteration that ends now was the last."""
@@ -148,44 +140,31 @@ class Session:
         self.sources = Sources(self.hooks)
         self.recorder = Recorder()
         self.device: Device = "cpu"
-        self.ranks: Ranks | None = None
-        """The processes that train together, if there are several."""
+        self.ranks: Ranks | None = None  # the processes that train together, if there are several
         self.step_per_batch = step_per_batch
         # How the plan wants steps to be run.
-        self.endless = False
-        """Whether epochs end no more: the session begins another pass instead."""
-        self.short_steps = False
-        """Whether steps are so short that their times are taken without hooks."""
-        self.short_cached_steps = False
-        """The same for steps with cached batches."""
-        self.caching = False
-        """Whether batches are cached as they come: their iterable cannot be restarted, and may end soon."""
-        self.replacement: Iterator[Any] | None = None
-        """Gives batches in place of the loop's own, while that is measured."""
-        self.fix_on: str | None = None
-        """The fix that is measured now. An error of the program meanwhile is not its own fault."""
-        self.batches: list[Any] = []
-        """The cached batches."""
-        self.watched: WatchedIterator | None = None
-        """The iterator of the training loop, since a batch was asked for."""
+        self.endless = False  # whether epochs end no more: the session begins another pass instead
+        self.short_steps = False  # whether steps are so short that their times are taken without hooks
+        self.short_cached_steps = False  # the same for steps with cached batches
+        self.caching = False  # whether batches are cached as they come: their iterable cannot be restarted, and may end soon
+        self.replacement: Iterator[Any] | None = None  # gives batches in place of the loop's own, while that is measured
+        self.fix_on: str | None = None  # The fix that is measured now. An error of the program meanwhile is not its own fault.
+        self.batches: list[Any] = []  # the cached batches
+        self.watched: WatchedIterator | None = None  # the iterator of the training loop, since a batch was asked for
         # How far it is.
         self._on_done = on_done
         self._pace = pace
         self._max_seconds = seconds
         self._begin_ns = 0
-        self._device_step: float | None = None
-        """Median step on a GPU's timeline in the last window."""
+        self._device_step: float | None = None  # median step on a GPU's timeline in the last window
         self._plan = self._make_plan()
         self._input = REAL
         self._timer: LoopTimer | None = None
         self._num_cached = 0
-        self._num_batches = 0
-        """Of the current step."""
+        self._num_batches = 0  # of the current step
         self._backwards = 0
-        self._epoch_ended_ns: int | None = None
-        """Until the next epoch begins."""
-        self._epoch_sampler = Sampler(self.hooks, slow_from=0.0)
-        """Runs between two epochs."""
+        self._epoch_ended_ns: int | None = None  # until the next epoch begins
+        self._epoch_sampler = Sampler(self.hooks, slow_from=0.0)  # runs between two epochs
 
     def _make_plan(self) -> Plan:
         from stoker.diagnose.measure_windows import measure_all

@@ -45,26 +45,22 @@ LEAST_STEPS = 4
 class TrialRequest(Request, frozen=True, kw_only=True):
     """What is tried."""
 
-    fix: str | None = None
-    """None for the baseline."""
+    fix: str | None = None  # None for the baseline.
     value: int | None = None
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Steps of one window; none after the warm-up. The trial then waits for the next request."""
 
-    seconds: list[float] = []
-    """Of each step; of a step on average, several times, where a GPU is used."""
+    seconds: list[float] = []  # of each step; of a step on average, several times, where a GPU is used
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The last message of a trial."""
 
     losses: list[float] = []
-    peak_bytes: int | None = None
-    """Of the device's memory, or of the process where there is no device."""
-    unused_reason: str | None = None
-    """Why the fix changed nothing."""
+    peak_bytes: int | None = None  # of the device's memory, or of the process where there is no device
+    unused_reason: str | None = None  # why the fix changed nothing
     error: str | None = None
 
 
@@ -287,12 +283,10 @@ class TrialProcess:
 
 NAN = float("nan")
 ROUNDS = 4
-LONG_STEP = 0.3
-"""Seconds of a step from which on two rounds are enough."""
+LONG_STEP = 0.3  # seconds of a step from which on two rounds are enough
 LIMIT_SECONDS = 60.0
 COMPILE_SECONDS = 180.0
-MEDIAN_OF_FEW = 1.2533
-"""The standard error of a median, in that of a mean, were values normal."""
+MEDIAN_OF_FEW = 1.2533  # the standard error of a median, in that of a mean, were values normal
 ALSO: dict[Verdict, tuple[str, ...]] = {
     "compute": ("sdpa", "cudnn"),
     "precision": ("cudnn",),
@@ -317,13 +311,11 @@ class Comparison:
 class Baseline:
     """The program without a fix, in two processes."""
 
-    difference: float = 0.0
-    """Between the two, as the logarithm of a ratio."""
+    difference: float = 0.0  # between the two, as the logarithm of a ratio
     losses: list[list[float]] = field(default_factory=list)
 
 
-Start = Callable[[str | None, int | None], "TrialProcess"]
-"""Starts the program with a fix of this name and value, or without one."""
+Start = Callable[[str | None, int | None], "TrialProcess"]  # starts the program with a fix of this name and value, or without one
 
 
 def try_advice(
