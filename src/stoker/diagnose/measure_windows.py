@@ -23,12 +23,11 @@ import torch
 from stoker._clock import RunQueueDelay, busy_ns, now_ns
 from stoker.diagnose.advice import best_threads
 from stoker.diagnose.attribution import Periods, slow_of
-from stoker.diagnose.cuda import DeviceOnlyStep, SyncFinder, copy_seconds, cycles_per_second
 from stoker.diagnose.distributed import Ranks, find_ranks
 from stoker.diagnose.feed_fix import gathering
 from stoker.diagnose.fixes import Fix, fix_named
 from stoker.diagnose.hardware import pages_so_far
-from stoker.diagnose.hooks import BACKWARD, StepTimes, compiled
+from stoker.diagnose.hooks import BACKWARD, DeviceOnlyStep, StepTimes, SyncFinder, compiled, copy_seconds, cycles_per_second
 from stoker.diagnose.loaders import WatchedIterator
 from stoker.diagnose.measurements import Device, Machine, Measurements, Stretch, WhatIf
 from stoker.diagnose.ops import Counting, Profiling, main_precision, with_times, work_of

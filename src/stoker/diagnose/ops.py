@@ -22,7 +22,7 @@ from torch.utils import flop_counter
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from stoker.diagnose.hooks import CLOSURE_RANGE, FORWARD
+from stoker.diagnose.hooks import CLOSURE_RANGE, DTYPES, FORWARD
 from stoker.diagnose.measurements import Work
 from stoker.diagnose.thresholds import RULE
 
@@ -162,7 +162,6 @@ def _only_calls(overloads: Sequence[Any]) -> bool:
 
 # What one step does, counted and divided.
 
-DTYPES = {torch.float32: "fp32", torch.float64: "fp64", torch.bfloat16: "bf16", torch.float16: "fp16"}
 OPTIMIZER_RANGE = "Optimizer.step#"
 """How torch names the range around the step of an optimizer."""
 STEP_RANGE, FORWARD_RANGE = "stoker.step", "stoker.forward"

@@ -23,9 +23,8 @@ import torch
 
 from stoker._clock import RunQueueDelay, now_ns
 from stoker.diagnose.attribution import Slow, at_one_level, slow_of_windows, split
-from stoker.diagnose.cuda import DeviceOnlyStep
 from stoker.diagnose.hardware import measure_machine
-from stoker.diagnose.hooks import NAMES, NEXT, PREPARE, REST, StepHooks, StepTimes, compiled
+from stoker.diagnose.hooks import NAMES, NEXT, PREPARE, REST, DeviceOnlyStep, StepHooks, StepTimes, compiled
 from stoker.diagnose.loaders import Source, Sources
 from stoker.diagnose.measurements import (
     Blame,

@@ -18,9 +18,8 @@ from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 from stoker._clock import now_ns
-from stoker.diagnose.cuda import StepMarks
 from stoker.diagnose.distributed import Ranks
-from stoker.diagnose.hooks import FORWARD, NAMES, NEXT, PREPARE, REST, StepHooks, StepTimes, copied, num_bytes, num_rows
+from stoker.diagnose.hooks import FORWARD, NAMES, NEXT, PREPARE, REST, StepHooks, StepMarks, StepTimes, copied, num_bytes, num_rows
 from stoker.diagnose.loaders import Sources, WatchedIterator, queue_length, wait_for_workers
 from stoker.diagnose.measurements import Device, Machine, Measurements
 from stoker.diagnose.profilers import Sampler
