@@ -12,14 +12,17 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any
 
 import msgspec
 import torch
 import torch.distributed
+from torch.nn.parallel import DistributedDataParallel
 
 from stoker._clock import now_ns
+from stoker.diagnose.hooks import replace
 from stoker.diagnose.measurements import Rank
 
 PATIENCE = timedelta(seconds=60)
@@ -68,8 +71,7 @@ class Ranks:
         self._store = store
         self._asked = 0
         self._meetings = 0
-        self._alone: list[Any] = []
-        self._undo: list[Callable[[], Any]] = []
+        self._undo = ExitStack()
         self.collective_ns = 0  # time in collectives that the program called itself, between `part` or `meet` and `join`
 
     def agree(self, value: float) -> float:
@@ -86,12 +88,10 @@ class Ranks:
 
     def part(self, modules: list[torch.nn.Module]) -> None:
         """From the next step on, skip the all-reduce of gradients and time the program's own collectives."""
-        for module in _parallel(modules):
-            if module.require_backward_grad_sync:
-                module.require_backward_grad_sync = False
-                self._alone.append(module)
-        for name in COLLECTIVES:
-            self._time(name)
+        for module in modules:
+            if isinstance(module, DistributedDataParallel) and module.require_backward_grad_sync:
+                replace(self._undo, module, "require_backward_grad_sync", False)
+        self._time_collectives()
 
     def meet(self, modules: list[torch.nn.Module]) -> Meeting:
         """From the next step on, start the all-reduce at the same time on all ranks and time the program's own collectives.
@@ -100,7 +100,8 @@ class Ranks:
         """
         self._meetings += 1
         meeting = Meeting(self._store, self.number, name=f"met/{self._meetings}")
-        parallel, original = _parallel(modules), torch.autograd.backward
+        parallel = [module for module in modules if isinstance(module, DistributedDataParallel)]
+        original = torch.autograd.backward
 
         @functools.wraps(original)
         def backward(*args: Any, **kwargs: Any) -> None:
@@ -110,35 +111,28 @@ class Ranks:
             if not parallel:
                 meeting.wait()
 
-        setattr(torch.autograd, "backward", backward)  # noqa: B010
-        self._undo.append(lambda: setattr(torch.autograd, "backward", original))
-        for name in COLLECTIVES:
-            self._time(name)
+        replace(self._undo, torch.autograd, "backward", backward)
+        self._time_collectives()
         return meeting
 
     def join(self) -> None:
         """Undo `part` and `meet`."""
-        for module in self._alone:
-            module.require_backward_grad_sync = True
-        self._alone.clear()
-        while self._undo:
-            self._undo.pop()()
+        self._undo.close()
 
-    def _time(self, name: str) -> None:
-        original = getattr(torch.distributed, name, None)
-        if original is None:
-            return
+    def _time_collectives(self) -> None:
+        def timed(original: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(original)
+            def collective(*args: Any, **kwargs: Any) -> Any:
+                begin = now_ns()
+                try:
+                    return original(*args, **kwargs)
+                finally:
+                    self.collective_ns += now_ns() - begin
 
-        @functools.wraps(original)
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            begin = now_ns()
-            try:
-                return original(*args, **kwargs)
-            finally:
-                self.collective_ns += now_ns() - begin
+            return collective
 
-        setattr(torch.distributed, name, timed)
-        self._undo.append(lambda: setattr(torch.distributed, name, original))
+        for name in COLLECTIVES:
+            replace(self._undo, torch.distributed, name, timed(getattr(torch.distributed, name)))
 
     # ---- results of all ranks ----
 
@@ -161,10 +155,6 @@ class Ranks:
         finally:
             if self.rank == 0:
                 self._store.set("measured", "1")
-
-
-def _parallel(modules: list[torch.nn.Module]) -> list[Any]:
-    return [module for module in modules if isinstance(module, torch.nn.parallel.DistributedDataParallel)]
 
 
 def find_ranks() -> Ranks | None:

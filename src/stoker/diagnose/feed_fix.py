@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, repeat
+from itertools import chain, islice, repeat
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ import torch
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 from torch.utils.data import DataLoader, Dataset, default_collate
 
+from stoker._batch import entries_of
 from stoker._clock import now_ns
 
 PROBES = 12
@@ -66,26 +67,6 @@ class Columns:
         """A batch."""
         wanted = torch.as_tensor(numbers)
         return tree_unflatten([column.gather(wanted) for column in self.columns], self.form)
-
-
-def columns_like(batches: Sequence[Any], rows: int) -> Columns | None:
-    """Columns of `rows` rows that give batches like these; None where a batch is not made of tensors with one row per sample.
-
-    They repeat the batches, so that gathering costs what it would cost, in memory of the same size.
-    """
-    flat = [tree_flatten(batch) for batch in batches]
-    leaves, form = flat[0]
-    if not leaves or any(other != form for _, other in flat):
-        return None
-    columns = []
-    for parts in zip(*(one for one, _ in flat), strict=True):
-        tensors = [part for part in parts if isinstance(part, torch.Tensor) and part.ndim and part.device.type == "cpu"]
-        if len(tensors) < len(parts) or len({part.shape[1:] for part in tensors}) > 1:
-            return None
-        whole = torch.cat(tensors)
-        times = max(1, min(rows, MAX_COLUMN_BYTES // max(1, whole[:1].nbytes)) // max(1, len(whole)))
-        columns.append(Column(values=whole.repeat(times, *[1] * (whole.ndim - 1)), dtype=whole.dtype))
-    return Columns(columns=columns, form=form)
 
 
 def columns_of(dataset: Any, collate: Collate) -> Columns | str:
@@ -143,15 +124,10 @@ def _tensors_within(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
         if value.ndim and value.dtype.kind in "iuf" and value.flags.writeable:
             yield torch.from_numpy(value)
     elif depth < 3:
-        for part in _held(value):
+        some = value[:MOST_PARTS] if isinstance(value, list | tuple) else value
+        parts = entries_of(some) or getattr(value, "__dict__", {}).items()
+        for _, part in islice(parts, MOST_PARTS):
             yield from _tensors_within(part, depth + 1)
-
-
-def _held(value: Any) -> list[Any]:
-    if isinstance(value, list | tuple):
-        return list(value[:MOST_PARTS])
-    parts = value if isinstance(value, dict) else getattr(value, "__dict__", {})
-    return list(parts.values())[:MOST_PARTS]
 
 
 def _find(leaf: torch.Tensor, numbers: list[int], count: int, arrays: list[torch.Tensor]) -> Column | None:
@@ -191,21 +167,32 @@ def _rows_of(sample: torch.Tensor, values: torch.Tensor, length: int | None, sta
 
 def _equal(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
     """Bit for bit, NaN included."""
-    return len(a) == len(b) and all(_same(x, y) for x, y in zip(a, b, strict=True))
-
-
-def _same(x: torch.Tensor, y: torch.Tensor) -> bool:
-    return x.dtype == y.dtype and x.shape == y.shape and bool(((x == y) | ((x != x) & (y != y))).all())
+    same_form = [(one.dtype, one.shape) for one in a] == [(one.dtype, one.shape) for one in b]
+    return same_form and all(bool(((x == y) | ((x != x) & (y != y))).all()) for x, y in zip(a, b, strict=True))
 
 
 def gathering(batches: Sequence[Any], rows: int, size: int) -> Iterator[Any] | None:
-    """Endless batches of `size` samples like these, each gathered at once from columns of `rows` rows; None where there are none."""
-    columns = columns_like(batches, rows) if batches else None
-    count = min((len(column.values) for column in columns.columns), default=0) if columns is not None else 0
-    if columns is None or count < size:
+    """Endless batches of `size` samples like these, each gathered at once from columns of `rows` rows.
+
+    None where a batch is not made of tensors with one row per sample. The columns repeat the batches, so that gathering costs what it
+    would cost, in memory of the same size.
+    """
+    flat = [tree_flatten(batch) for batch in batches]
+    if not flat or not flat[0][0] or any(form != flat[0][1] for _, form in flat):
         return None
-    loader = DataLoader(_Gathering(columns, count), size, shuffle=True, drop_last=True, collate_fn=_as_it_is)
-    return chain.from_iterable(repeat(loader))
+    columns = []
+    for parts in zip(*(leaves for leaves, _ in flat), strict=True):
+        tensors = [part for part in parts if isinstance(part, torch.Tensor) and part.ndim and part.device.type == "cpu"]
+        if len(tensors) < len(parts) or len({part.shape[1:] for part in tensors}) > 1:
+            return None
+        whole = torch.cat(tensors)
+        times = max(1, min(rows, MAX_COLUMN_BYTES // max(1, whole[:1].nbytes)) // max(1, len(whole)))
+        columns.append(Column(values=whole.repeat(times, *[1] * (whole.ndim - 1)), dtype=whole.dtype))
+    count = min(len(column.values) for column in columns)
+    if count < size:
+        return None
+    dataset = _Gathering(Columns(columns=columns, form=flat[0][1]), count)
+    return chain.from_iterable(repeat(DataLoader(dataset, size, shuffle=True, drop_last=True, collate_fn=unchanged)))
 
 
 class _Gathering(Dataset[Any]):
@@ -221,5 +208,6 @@ class _Gathering(Dataset[Any]):
         return self._columns.gather(numbers)
 
 
-def _as_it_is(batch: Any) -> Any:
+def unchanged(batch: Any) -> Any:
+    """The collate function of datasets that give whole batches."""
     return batch

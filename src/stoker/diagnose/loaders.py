@@ -75,11 +75,6 @@ class Source:
             self.with_gradients = torch.is_grad_enabled()
         self._seen_steps = steps
 
-    def take_inner(self) -> Source | None:
-        """Forget `inner`, which the next `next` finds again."""
-        inner, self.inner = self.inner, None
-        return inner
-
     def new_pass(self) -> Iterator[Any]:
         """A new iterator."""
         return _original_iter(self.iterable) if isinstance(self.iterable, DataLoader) else iter(self.iterable)
@@ -134,7 +129,7 @@ class WatchedIterator:
         source.begin_iteration(sources.hooks.steps, first=self._first)
         self._first = False
         sources.running.append(source)
-        before = source.take_inner()
+        before, source.inner = source.inner, None  # which this `next` finds again
         try:
             value = next(self.iterator)
         except StopIteration:
@@ -211,7 +206,6 @@ class Sources:
         self._there: weakref.WeakSet[DataLoader[Any]] | None = None  # loaders that existed when the first step had ended
         self._passes: dict[SourceLine, int] = {}
         self._plain: set[SourceLine] = set()
-        self._undo: list[Callable[[], Any]] = []
 
     # ---- called by loops ----
 
@@ -254,12 +248,10 @@ class Sources:
             return WatchedIterator(sources, sources._of_loader(loader, None), iterator, started)
 
         DataLoader.__iter__ = watched_iter  # type: ignore[method-assign]
-        self._undo.append(lambda: setattr(DataLoader, "__iter__", _original_iter))
 
     def remove(self) -> None:
         """Stop watching."""
-        while self._undo:
-            self._undo.pop()()
+        DataLoader.__iter__ = _original_iter  # type: ignore[method-assign]
         self.settled = True
         self.next_batch = lambda watched: next(watched.iterator)
         self.on_iteration = lambda: None
