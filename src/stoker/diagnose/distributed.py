@@ -19,7 +19,6 @@ from typing import Any
 import msgspec
 import torch
 import torch.distributed
-from torch.nn.parallel import DistributedDataParallel
 
 from stoker._clock import now_ns
 from stoker.diagnose.hooks import replace
@@ -89,7 +88,7 @@ class Ranks:
     def part(self, modules: list[torch.nn.Module]) -> None:
         """From the next step on, skip the all-reduce of gradients and time the program's own collectives."""
         for module in modules:
-            if isinstance(module, DistributedDataParallel) and module.require_backward_grad_sync:
+            if isinstance(module, torch.nn.parallel.DistributedDataParallel) and module.require_backward_grad_sync:
                 replace(self._undo, module, "require_backward_grad_sync", False)
         self._time_collectives()
 
@@ -100,7 +99,7 @@ class Ranks:
         """
         self._meetings += 1
         meeting = Meeting(self._store, self.number, name=f"met/{self._meetings}")
-        parallel = [module for module in modules if isinstance(module, DistributedDataParallel)]
+        parallel = [module for module in modules if isinstance(module, torch.nn.parallel.DistributedDataParallel)]
         original = torch.autograd.backward
 
         @functools.wraps(original)
