@@ -75,6 +75,11 @@ class Source:
             self.with_gradients = torch.is_grad_enabled()
         self._seen_steps = steps
 
+    def take_inner(self) -> Source | None:
+        """Forget `inner`, which the next `next` finds again."""
+        inner, self.inner = self.inner, None
+        return inner
+
     def new_pass(self) -> Iterator[Any]:
         """A new iterator."""
         return _original_iter(self.iterable) if isinstance(self.iterable, DataLoader) else iter(self.iterable)
@@ -129,7 +134,7 @@ class WatchedIterator:
         source.begin_iteration(sources.hooks.steps, first=self._first)
         self._first = False
         sources.running.append(source)
-        before, source.inner = source.inner, None  # which this `next` finds again
+        before = source.take_inner()
         try:
             value = next(self.iterator)
         except StopIteration:
