@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import mmap
 import os
 import resource
@@ -26,17 +27,11 @@ CHAIN = 20  # layers of the small network that is trained
 ROUNDS = 3
 CPU_TYPES = ("fp32", "bf16")
 CUDA_TYPES = ("fp32", "tf32", "bf16", "fp16")
-_measured: dict[Device, Machine] = {}
 
 
+@functools.cache
 def measure_machine(device: Device = "cpu") -> Machine:
     """Rates of the machine, measured at the first call in a process."""
-    if device not in _measured:
-        _measured[device] = _measure(device)
-    return _measured[device]
-
-
-def _measure(device: Device) -> Machine:
     import torch
 
     cores, threads = len(os.sched_getaffinity(0)), torch.get_num_threads()
@@ -46,7 +41,7 @@ def _measure(device: Device) -> Machine:
                 cores=cores,
                 threads=threads,
                 gpu=torch.cuda.get_device_name(),
-                memcpy_bytes=_device_copy_bytes(),
+                memcpy_bytes=_copy_bytes("cuda", 8 * COPY_BYTES, 0.03),
                 matmul_flops={kind: matmul_flops(kind, "cuda") for kind in CUDA_TYPES},
                 dispatch_seconds=dispatch_seconds(),
                 launch_seconds=_launch_seconds(),
@@ -55,9 +50,10 @@ def _measure(device: Device) -> Machine:
                 disk_bytes=disk_bytes(),
             )
         # The best of several rounds: another program may take the machine at one moment and not at the next.
-        rounds = [
-            ({kind: matmul_flops(kind, "cpu") for kind in CPU_TYPES}, _host_copy_bytes(), dispatch_seconds()) for _ in range(ROUNDS)
-        ]
+        rounds = []
+        for _ in range(ROUNDS):
+            flops = {kind: matmul_flops(kind, "cpu") for kind in CPU_TYPES}
+            rounds.append((flops, _copy_bytes("cpu", COPY_BYTES, 0.06), dispatch_seconds()))
         return Machine(
             cores=cores,
             threads=threads,
@@ -150,14 +146,6 @@ def dispatch_seconds() -> float:
     return _best_seconds(run, at_most=0.06) / float(counted.ops)
 
 
-def _host_copy_bytes() -> float:
-    import torch
-
-    source = torch.full((COPY_BYTES,), 1, dtype=torch.uint8, device="cpu")
-    target = torch.empty_like(source)
-    return 2 * COPY_BYTES / _best_seconds(lambda: target.copy_(source), at_most=0.06)
-
-
 def disk_bytes(path: Path | None = None) -> float | None:
     """Bytes per second read past the page cache; None if the file system cannot do that.
 
@@ -188,12 +176,13 @@ def disk_bytes(path: Path | None = None) -> float | None:
         os.close(file)
 
 
-def _device_copy_bytes() -> float:
+def _copy_bytes(device: Device, size: int, at_most: float) -> float:
     import torch
 
-    source = torch.full((8 * COPY_BYTES,), 1, dtype=torch.uint8, device="cuda")
+    source = torch.full((size,), 1, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    return 2 * source.nbytes / _best_seconds(lambda: target.copy_(source), at_most=0.03, wait=torch.cuda.synchronize)
+    wait = torch.cuda.synchronize if device == "cuda" else None
+    return 2 * size / _best_seconds(lambda: target.copy_(source), at_most=at_most, wait=wait)
 
 
 def _upload_bytes(*, pinned: bool) -> float:

@@ -121,8 +121,17 @@ def _class_of(namespace: str, operation: str) -> str | None:
     for kind, names in (("reduce", REDUCE), ("search", SEARCH), ("copy", COPY), ("elementwise", ELEMENTWISE)):
         if operation in names or base in names:
             return kind
-    overloads = _overloads(packet)
-    if not overloads or _only_views(overloads) or _only_calls(overloads):
+    # What torch dispatches: not overloads that write to `out`, nor those of TorchScript alone.
+    named = [(one, getattr(packet, one)) for one in (packet.overloads() if packet is not None else [])]
+    overloads = [one for name, one in named if not name.endswith("out") and torch._C._dispatch_has_kernel(one.name())]
+    aliases = [one.alias_info for overload in overloads for one in overload._schema.returns]
+    only_views = any(alias is not None and not alias.is_write for alias in aliases)  # of memory that it was given, unchanged
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    only_calls = all(  # made of other operations on every device
+        has(one.name(), "CompositeImplicitAutograd") and not has(one.name(), "CPU") and not has(one.name(), "CUDA")
+        for one in overloads
+    )
+    if only_views or only_calls:
         return None
     tags = {tag.name for overload in overloads for tag in overload.tags}
     for tag, kind in (("view_copy", "copy"), ("reduction", "reduce"), ("pointwise", "elementwise")):
@@ -133,31 +142,6 @@ def _class_of(namespace: str, operation: str) -> str | None:
         if variant != operation and torch._C._jit_get_schemas_for_operator(f"{namespace}::{variant}"):
             return _class_of(namespace, variant) or "other"
     return "other"
-
-
-def _overloads(packet: Any) -> list[Any]:
-    """The overloads of an operation that torch dispatches; not those that write to `out`, nor those of TorchScript alone."""
-    found = []
-    for name in packet.overloads() if packet is not None else []:
-        overload = getattr(packet, name)
-        if not name.endswith("out") and torch._C._dispatch_has_kernel(overload.name()):
-            found.append(overload)
-    return found
-
-
-def _only_views(overloads: Sequence[Any]) -> bool:
-    """Whether what it returns is memory that it was given, unchanged."""
-    returned = [one.alias_info for overload in overloads for one in overload._schema.returns]
-    return any(alias is not None and not alias.is_write for alias in returned)
-
-
-def _only_calls(overloads: Sequence[Any]) -> bool:
-    """Whether it is made of other operations on every device."""
-    has = torch._C._dispatch_has_kernel_for_dispatch_key
-    return all(
-        has(one.name(), "CompositeImplicitAutograd") and not has(one.name(), "CPU") and not has(one.name(), "CUDA")
-        for one in overloads
-    )
 
 
 # What one step does, counted and divided.
@@ -344,7 +328,9 @@ def step_shares(events: Iterable[Any]) -> dict[str, float]:
     events = [event for event in events if event.device_type.name == "CPU"]
     if not events:
         return {}
-    steps = _steps_of(events)
+    steps = sorted((event.time_range.start, event.time_range.end) for event in events if event.name == STEP_RANGE)
+    if not steps:  # not marked: one step
+        steps = [(min(event.time_range.start for event in events), max(event.time_range.end for event in events))]
     times: list[dict[str, float]] = [defaultdict(float) for _ in steps]
     begins = [begin for begin, _ in steps]
     for event in events:
@@ -372,34 +358,22 @@ def step_shares(events: Iterable[Any]) -> dict[str, float]:
     return {kind: time / whole for kind, time in medians.items()} | {"other": 1 - sum(medians.values()) / whole}
 
 
-def _steps_of(events: Sequence[Any]) -> list[tuple[float, float]]:
-    """When each step began and ended; one step if they were not marked."""
-    steps = sorted((event.time_range.start, event.time_range.end) for event in events if event.name == STEP_RANGE)
-    whole = min(event.time_range.start for event in events), max(event.time_range.end for event in events)
-    return steps or [whole]
-
-
 def _pauses(events: Sequence[Any]) -> Iterator[tuple[float, float]]:
     """The start of each forward pass, and its time in long pauses between operations."""
-    works = sorted(
-        (event.time_range.start, event.time_range.end) for event in events if event.name.startswith(("aten::", "autograd::"))
-    )
+    spans = [(one.time_range.start, one.time_range.end) for one in events if one.name.startswith(("aten::", "autograd::"))]
+    works = sorted(spans)
     for forward in events:
-        if forward.name != FORWARD_RANGE:
-            continue
-        begin, end = forward.time_range.start, forward.time_range.end
-        last, pauses = begin, 0.0
-        for start, stop in works[bisect_left(works, (begin, begin)) :]:
-            if start >= end:
-                break
-            pauses += _if_long(start - last)
-            last = max(last, stop)
-        yield begin, pauses + _if_long(end - last)
-
-
-def _if_long(pause: float) -> float:
-    """A long pause counts whole: an interpreter that computes does not dispatch meanwhile."""
-    return pause if pause > RULE.short_pause_us else 0.0
+        if forward.name == FORWARD_RANGE:
+            begin, end = forward.time_range.start, forward.time_range.end
+            last, pauses = begin, []
+            for start, stop in works[bisect_left(works, (begin, begin)) :]:
+                if start >= end:
+                    break
+                pauses.append(start - last)
+                last = max(last, stop)
+            pauses.append(end - last)
+            # A long pause counts whole: an interpreter that computes does not dispatch meanwhile.
+            yield begin, sum(one for one in pauses if one > RULE.short_pause_us)
 
 
 def kernel_shares(events: Iterable[Any]) -> tuple[float, dict[str, float]]:
@@ -409,7 +383,8 @@ def kernel_shares(events: Iterable[Any]) -> tuple[float, dict[str, float]]:
     for event in events:
         if event.is_user_annotation or event.name.startswith((OPTIMIZER_RANGE, CLOSURE_RANGE, *RUNTIME)) or not event.kernels:
             continue
-        kind = "optimizer" if _in_optimizer(event) else "search" if _in_search(event) else class_of(event.name) or "other"
+        in_search = any(class_of(parent.name) == "search" for parent in _parents(event))  # such as the copies of a sort
+        kind = "optimizer" if _in_optimizer(event) else "search" if in_search else class_of(event.name) or "other"
         for kernel in event.kernels:
             count += 1
             times[kind] += kernel.duration
@@ -419,24 +394,18 @@ def kernel_shares(events: Iterable[Any]) -> tuple[float, dict[str, float]]:
 
 def busy_seconds(events: Iterable[Any]) -> float | None:
     """Length of the union of all device work except uploads; None if there was none."""
-    spans = sorted(
-        (event.time_range.start, event.time_range.end)
-        for event in events
-        if event.device_type.name == "CUDA" and _is_work(event) and UPLOAD not in event.name
-    )
+    spans = []
+    for event in events:
+        activity = getattr(event, "activity_type", None)  # older releases of torch do not have it
+        annotates = event.is_user_annotation or event.name.startswith((OPTIMIZER_RANGE, CLOSURE_RANGE))
+        is_work = activity in GPU_WORK if activity is not None else not annotates
+        if event.device_type.name == "CUDA" and is_work and UPLOAD not in event.name:
+            spans.append((event.time_range.start, event.time_range.end))
     busy, end = 0.0, float("-inf")
-    for start, stop in spans:
+    for start, stop in sorted(spans):
         busy += max(0.0, stop - max(start, end))
         end = max(end, stop)
     return busy / 1e6 if spans else None
-
-
-def _is_work(event: Any) -> bool:
-    """Whether it is device work, not an annotation."""
-    activity = getattr(event, "activity_type", None)  # older releases of torch do not have it
-    if activity is not None:
-        return activity in GPU_WORK
-    return not event.is_user_annotation and not event.name.startswith((OPTIMIZER_RANGE, CLOSURE_RANGE))
 
 
 def _in_optimizer(event: Any) -> bool:
@@ -447,11 +416,6 @@ def _in_optimizer(event: Any) -> bool:
         if parent.name.startswith(OPTIMIZER_RANGE):
             return True
     return False
-
-
-def _in_search(event: Any) -> bool:
-    """Whether it is part of a sort or the like, such as its copies."""
-    return any(class_of(parent.name) == "search" for parent in _parents(event))
 
 
 def _parents(event: Any) -> Iterator[Any]:

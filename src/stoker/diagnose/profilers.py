@@ -91,8 +91,11 @@ class Sampler:
         """Start sampling."""
         self._last_ns = now_ns()
         self.runs = True
-        if _timer_is_free():
-            signal.signal(signal.SIGALRM, self._on_timer)
+        # Whether this thread gets the signal, and the program does not use the timer.
+        in_main = threading.current_thread() is threading.main_thread()
+        unused = signal.getsignal(signal.SIGALRM) in (signal.SIG_DFL, None) and signal.getitimer(signal.ITIMER_REAL)[0] == 0.0
+        if in_main and unused:
+            signal.signal(signal.SIGALRM, lambda number, frame: self.see(frame))
             signal.siginterrupt(signal.SIGALRM, False)  # system calls are not interrupted
             signal.setitimer(signal.ITIMER_REAL, INTERVAL_SECONDS, INTERVAL_SECONDS)
         else:
@@ -112,9 +115,6 @@ class Sampler:
         else:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
-
-    def _on_timer(self, number: int, frame: FrameType | None) -> None:
-        self.see(frame)
 
     def _watch(self) -> None:
         while not self._stop.wait(INTERVAL_SECONDS):
@@ -206,53 +206,36 @@ def _place(stack: Stack) -> SourceLine | None:
     return SourceLine(file=file, line=line or code.co_firstlineno, function=code.co_qualname)
 
 
-def _timer_is_free() -> bool:
-    """Whether this thread gets the signal, and the program does not use the timer."""
-    if threading.current_thread() is not threading.main_thread():
-        return False
-    return signal.getsignal(signal.SIGALRM) in (signal.SIG_DFL, None) and signal.getitimer(signal.ITIMER_REAL)[0] == 0.0
-
-
 # ---- making batches in this process as a worker does, because workers cannot be profiled ----
 
 MOST_BATCHES = 100
-_END = object()
 
 Ask = Callable[..., Any]  # calls its first argument with the others, to observe how one sample is made
 
 
-def plain_call(give: Callable[..., Any], *arguments: Any) -> Any:
-    """Get a sample without observing it."""
-    return give(*arguments)
-
-
-def maker(loader: DataLoader[Any], ask: Ask = plain_call, *, every: int = 1) -> Callable[[], object]:
+def maker(loader: DataLoader[Any], ask: Ask = operator.call, *, every: int = 1) -> Callable[[], object]:
     """A function that makes one batch as a worker does: each batch, or every n-th as one of several workers."""
     dataset: Any = loader.dataset
-    collate: Any = loader.collate_fn
-    if isinstance(dataset, IterableDataset):
-        following = _endless(dataset)
+    streams = isinstance(dataset, IterableDataset)
+    following = _endless(dataset if streams else loader.sampler if loader.batch_sampler is None else loader.batch_sampler)
 
-        def from_stream() -> object:
-            if loader.batch_size is None:
-                return collated(collate, ask(following))
-            return collated(collate, [ask(following) for _ in range(loader.batch_size)])
+    def make() -> object:
+        if streams:
+            size = loader.batch_size
+            samples = ask(following) if size is None else [ask(following) for _ in range(size)]
+        else:
+            for _ in range(every - 1):
+                following()
+            indices, many = following(), getattr(dataset, "__getitems__", None)
+            if loader.batch_sampler is None:
+                samples = ask(operator.getitem, dataset, indices)
+            elif many is not None:
+                samples = ask(many, indices)
+            else:
+                samples = [ask(operator.getitem, dataset, one) for one in indices]
+        return collated(loader.collate_fn, samples)
 
-        return from_stream
-    wanted = _endless(loader.batch_sampler if loader.batch_sampler is not None else loader.sampler)
-
-    def from_indices() -> object:
-        for _ in range(every - 1):
-            wanted()
-        indices = wanted()
-        if loader.batch_sampler is None:
-            return collated(collate, ask(operator.getitem, dataset, indices))
-        many = getattr(dataset, "__getitems__", None)
-        if many is not None:
-            return collated(collate, ask(many, indices))
-        return collated(collate, [ask(operator.getitem, dataset, one) for one in indices])
-
-    return from_indices
+    return make
 
 
 def _endless(iterable: Any) -> Callable[[], Any]:
@@ -261,11 +244,10 @@ def _endless(iterable: Any) -> Callable[[], Any]:
 
     def following() -> Any:
         nonlocal items
-        item = next(items, _END)
-        if item is _END:
-            items = iter(iterable)
-            item = next(items)
-        return item
+        for item in items:
+            return item
+        items = iter(iterable)
+        return next(items)
 
     return following
 
@@ -515,7 +497,7 @@ def profile_iterable(pull: Callable[[], object], *, seconds: float = 0.5) -> Pro
 
 
 def _profile(making: Callable[[Ask, int], Callable[[], object]], workers: int, seconds: float) -> Profile:
-    make = making(plain_call, 1)
+    make = making(operator.call, 1)
     with Sampler() as sampler:
         batches, spent = make_some(make, seconds)
     least = 2 if spent < LONG_SECONDS * batches else 1
