@@ -219,11 +219,15 @@ class Recorder:
         """Everything known so far. Measures the machine unless one is given; raises `TrainError` if nothing was measured."""
         measured = next((one for one in (self.loop, self.phased) if one.steps), Series(steps=self.early[1:]))
         if not measured.steps:  # the first of `early` includes the time before it
-            raise TrainError(_too_early(hooks.steps))
+            nothing = "no optimizer of torch made a step. Nothing was trained, or not with torch.optim, or in other processes."
+            one = "the training ended after one step, before anything could be measured. Let it train for at least 30 steps."
+            raise TrainError(one if hooks.steps else nothing)
         source, batches = sources.found, self._batches
         together = self._steps_together(source, len(self.loop.steps))
         phased = in_groups(self.phased.steps or measured.steps, together)
-        lost = between_epochs([self._early_series(), self.phased, self.loop], _epoch_length(source, batches), on_gpu=self.on_gpu)
+        starts = [EpochStart(0, number, one) for number, one in enumerate(self.early) if one.new_epoch]  # each alone
+        early = Series(steps=[one for one in self.early[1:] if not one.new_epoch], epoch_starts=starts)
+        lost = between_epochs([early, self.phased, self.loop], _epoch_length(source, batches), on_gpu=self.on_gpu)
         starting = lost.loader if lost is not None and not self.apart.steps else 0.0  # with several ranks, others wait meanwhile
         epochs = self._epochs(measured, source)
         loop = [[one.seconds for one in window] for window in epochs] or _means(measured.windows(), together)
@@ -232,7 +236,12 @@ class Recorder:
         mean = slow.mean if slow is not None else statistics.fmean(one for window in loop for one in window)
         other = lost.other if lost is not None else 0.0
         wall = mean + (0.0 if epochs else starting) + other
-        optimizer = hooks.optimizer
+        optimizer, steps, alone = hooks.optimizer, [one.seconds for one in measured.steps], self.device_only
+        cores_used = self.cores_used.get("cached") or self.cores_used.get("loop")
+        note = f"{percent(other / wall)} of the time passes between epochs (validation, checkpoints): it is not in the verdict."
+        notes = [note] if WORTH_A_NOTE < other / wall <= RULE.rare_verdict_share else []  # with more it is the verdict
+        cached = _means(self.cached.windows(with_data=False), together) if self.cached.steps else []
+        phases = {name: [one.phases[name] for one in alone] for name in ("forward", "backward", "optimizer")} if alone else {}
         machine = machine or measure_machine(device)
         return Measurements(
             device=device,
@@ -241,19 +250,15 @@ class Recorder:
             wall_seconds=wall,
             rare=self._rare(slow, wall, other, lost.steps if lost is not None else None),
             phases=self._phases(phased, source, starting),
-            cached=_by_window(at_one_level(_means(self.cached.windows(with_data=False), together), loop))
-            if self.cached.steps
-            else None,
+            cached=_by_window(at_one_level(cached, loop)) if self.cached.steps else None,
             copies_alone=_stretch([one * batches for one in self.copies]),
             host_issue=_stretch(self.host_issue),
-            device_alone=_stretch([one.seconds for one in self.device_only]),
-            device_phases=_device_phases(self.device_only),
-            blocked_under_sleep=sum(one.blocked for one in self.device_only) > len(self.device_only) / 2
-            if self.device_only
-            else None,
+            device_alone=_stretch([one.seconds for one in alone]),
+            device_phases={name: statistics.median(seconds) for name, seconds in phases.items()},
+            blocked_under_sleep=sum(one.blocked for one in alone) > len(alone) / 2 if alone else None,
             loader_alone=self._alone(source, phased, batches, together, loop),
             waited_for_cores=self.waited_ns / self.looped_ns if self.looped_ns else None,
-            cores_used=_cores_used(self.cores_used),
+            cores_used=statistics.median(cores_used) if cores_used else None,
             pages=self.pages,
             fewer_threads={str(number): seconds for number, seconds in self.by_threads.items()},
             syncs=self.syncs,
@@ -268,8 +273,8 @@ class Recorder:
             what_ifs=self.what_ifs,
             compiled=compiled(),
             between_epochs={} if lost is None else {"loader": lost.loader / (step + other), "other": other / (step + other)},
-            slow_steps=_num_slow(measured.steps),
-            notes=[*self.notes, *_notes_between_epochs(other / wall)],
+            slow_steps=sum(one > 3 * statistics.median(steps) for one in steps),
+            notes=[*self.notes, *notes],
             losses=[float(one) for one in hooks.losses],
         )
 
@@ -331,10 +336,6 @@ class Recorder:
             return rare
         phase = line.phase if line.in_phase >= MOSTLY and not rare.between_epochs else None
         return msgspec.structs.replace(rare, phase=phase, alone=line.alone, place=line.place, called=line.called)
-
-    def _early_series(self) -> Series:
-        starts = [EpochStart(0, number, one) for number, one in enumerate(self.early) if one.new_epoch]  # each alone
-        return Series(steps=[one for one in self.early[1:] if not one.new_epoch], epoch_starts=starts)
 
     def _epochs(self, series: Series, source: Source | None, *, least: int = MIN_EPOCHS) -> list[list[StepTimes]]:
         """Mean steps of epochs by window, where epochs are so short that workers never reach a steady rate in one."""
@@ -424,35 +425,9 @@ def _stretch(seconds: list[float]) -> Stretch | None:
     return Stretch(seconds=seconds) if seconds else None
 
 
-def _device_phases(steps: list[DeviceOnlyStep]) -> dict[str, float]:
-    names = ("forward", "backward", "optimizer")
-    return {name: statistics.median(one.phases[name] for one in steps) for name in names} if steps else {}
-
-
 def _epoch_length(source: Source | None, batches: float) -> float | None:
     """Steps of an epoch, if the iterable of the loop has a length."""
     try:
         return len(source.iterable) / batches if source is not None else None
     except (TypeError, NotImplementedError):
         return None
-
-
-def _notes_between_epochs(share: float) -> list[str]:
-    note = f"{percent(share)} of the time passes between epochs (validation, checkpoints): it is not in the verdict."
-    return [note] if WORTH_A_NOTE < share <= RULE.rare_verdict_share else []  # with more it is the verdict
-
-
-def _cores_used(by_kind: dict[str, list[float]]) -> float | None:
-    used = by_kind.get("cached") or by_kind.get("loop")
-    return statistics.median(used) if used else None
-
-
-def _num_slow(steps: list[StepTimes]) -> int:
-    seconds = [one.seconds for one in steps]
-    return sum(one > 3 * statistics.median(seconds) for one in seconds)
-
-
-def _too_early(steps: int) -> str:
-    if not steps:
-        return "no optimizer of torch made a step. Nothing was trained, or not with torch.optim, or in other processes."
-    return "the training ended after one step, before anything could be measured. Let it train for at least 30 steps."

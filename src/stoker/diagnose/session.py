@@ -11,6 +11,7 @@ Where several processes train together, all of them make the same number of step
 
 from __future__ import annotations
 
+import functools
 import statistics
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
@@ -154,7 +155,7 @@ class Session:
         self._on_done = on_done
         self._pace = pace
         self._max_seconds = seconds
-        self._begin_ns = 0
+        self.begin_ns = 0  # when the time limit of measuring starts
         self._device_step: float | None = None  # median step on a GPU's timeline in the last window
         self._plan = self._make_plan()
         self._input = REAL
@@ -390,14 +391,10 @@ class Session:
 
     # ---- for the plan: the steps of a window, and how long it lasts ----
 
-    def start_time_limit(self) -> None:
-        """The time limit of measuring starts here."""
-        self._begin_ns = now_ns()
-
     @property
     def out_of_time(self) -> bool:
         """Whether the time limit is over."""
-        return bool(self.agree(now_ns() - self._begin_ns > self.max_seconds * 1e9))
+        return bool(self.agree(now_ns() - self.begin_ns > self.max_seconds * 1e9))
 
     @property
     def max_seconds(self) -> float:
@@ -438,12 +435,14 @@ class Session:
     ) -> Plan:
         """Run a window of at least `seconds` and `least` steps, and add its steps to a series.
 
-        `each` gets the times of each step. `extend` may ask for more steps, except where several processes train together: all must
-        make the same number of steps.
+        `each` gets the times of each step. `extend` may ask for more steps, except where several processes train together.
         """
-        agreed = self._agreed_number(seconds, least)
-        if agreed is not None:
+        agreed: int | None = None
+        if self.ranks is not None:  # all must make the same number of steps
+            recent = statistics.median(one.seconds for one in (self.recorder.loop.steps or self.recorder.early)[-6:])
+            agreed = int(self.agree(max(least, min(MAX_STEPS, self.scaled(seconds) // max(recent, 1e-6)))))
             seconds, least = 0.0, agreed
+        add_epoch_start = functools.partial(series.add_epoch_start, ours=self.endless and self.can_repeat)
         length = self.scaled(seconds)
         if self.hooks.paused and self.device == "cpu" and self.watched is not None:
             timer = LoopTimer(
@@ -452,7 +451,7 @@ class Session:
                 least=least,
                 most=agreed or MAX_STEPS,
                 cached=step_input.cached,
-                add_epoch_start=lambda times: self._add_epoch_start(series, times),
+                add_epoch_start=add_epoch_start,
                 extend=extend,
             )
             yield step_input._replace(timer=timer)  # a step that does not count, and then all that do
@@ -476,7 +475,7 @@ class Session:
                 series.steps.append(times)
                 count += 1
             else:
-                self._add_epoch_start(series, times)
+                add_epoch_start(times)
             done = count >= most or (count >= least and now_ns() - begin >= length * 1e9)
             if done and extend is not None and agreed is None:
                 more = extend(times.seconds, lambda: [one.seconds for one in series.steps[first:]])
@@ -487,13 +486,3 @@ class Session:
             series.add_device_seconds(spent, marks.seconds(counted=False))
             self.recorder.on_gpu = True
             self._device_step = statistics.median(spent) if spent else None
-
-    def _add_epoch_start(self, series: Series, times: StepTimes) -> None:
-        series.add_epoch_start(times, ours=self.endless and self.can_repeat)
-
-    def _agreed_number(self, seconds: float, least: int) -> int | None:
-        """Steps of a window where several processes must make the same number; None if time decides."""
-        if self.ranks is None:
-            return None
-        recent = statistics.median(one.seconds for one in (self.recorder.loop.steps or self.recorder.early)[-6:])
-        return int(self.agree(max(least, min(MAX_STEPS, self.scaled(seconds) // max(recent, 1e-6)))))
