@@ -30,13 +30,6 @@ STEPLESS_PASSES = 3  # passes without an optimizer step after which a loop is no
 _original_iter = DataLoader.__iter__
 
 
-def queue_length(loader: DataLoader[Any] | None) -> int:
-    """Batches that the workers of a loader prefetch."""
-    if loader is None or not loader.num_workers:
-        return 0
-    return int(loader.num_workers * (loader.prefetch_factor or 2))
-
-
 def wait_for_workers(iterator: Any) -> None:
     """Wait until workers have made all batches asked for and are idle, or for some seconds."""
     queue = getattr(iterator, "_worker_result_queue", None)
@@ -243,8 +236,12 @@ class Sources:
 
         @functools.wraps(_original_iter)
         def watched_iter(loader: DataLoader[Any]) -> Any:
-            if sources.settled and not sources._is_pass_of_training(loader):
-                return _original_iter(loader)
+            if sources.settled:  # is this a pass of the training loop?
+                found = sources.found
+                is_training = found is not None and found.iterable is loader
+                (sources.trained if is_training else sources.passed).add(loader)
+                if found is None or not is_training or not found.may_train:
+                    return _original_iter(loader)
             hooks = sources.hooks
             outer, started = hooks.phase, now_ns()
             hooks.enter(NEXT)  # workers start here
@@ -298,15 +295,6 @@ class Sources:
         self._loaders[id(loader)] = source
         source.iterable = loader
         return True
-
-    def _is_pass_of_training(self, loader: DataLoader[Any]) -> bool:
-        """Whether a pass that begins now, with the training loop known, is one of it."""
-        source = self.found
-        if source is None or source.iterable is not loader:
-            self.passed.add(loader)
-            return False
-        self.trained.add(loader)
-        return source.may_train
 
     # ---- which loop trains ----
 

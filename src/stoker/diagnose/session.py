@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple
 from stoker._clock import now_ns
 from stoker.diagnose.distributed import Ranks
 from stoker.diagnose.hooks import FORWARD, NAMES, NEXT, PREPARE, REST, StepHooks, StepMarks, StepTimes, copied, num_bytes, num_rows
-from stoker.diagnose.loaders import Sources, WatchedIterator, queue_length, wait_for_workers
+from stoker.diagnose.loaders import Sources, WatchedIterator, wait_for_workers
 from stoker.diagnose.measurements import Device, Machine, Measurements
 from stoker.diagnose.profilers import Sampler
 from stoker.diagnose.recorder import Recorder, Series
@@ -361,8 +361,8 @@ class Session:
     @property
     def queue(self) -> int:
         """Batches that workers prefetch."""
-        found = self.sources.found
-        return queue_length(found.loader) if found is not None else 0
+        loader = self.sources.found.loader if self.sources.found is not None else None
+        return loader.num_workers * (loader.prefetch_factor or 2) if loader is not None else 0
 
     def cache_batches(self) -> None:
         """Fill the cache, and wait until workers are idle."""
