@@ -27,7 +27,7 @@ from stoker.auditing.audit import AuditReport, audit
 from stoker.auditing.fingerprints import BatchForm, Rows, rows_of
 from stoker.auditing.samples import LoaderClaims, claims_of
 from stoker.diagnose.fixes import kept_seeds
-from stoker.diagnose.loaders import Sources
+from stoker.diagnose.loaders import Sources, length_of
 from stoker.errors import OptionError, StokerError
 
 SECONDS = 10.0
@@ -126,7 +126,7 @@ def audit_loaders(
         if getattr(train_loader, "num_workers", 0):  # perhaps the dataset needs to be in a worker
             return []
         return [f"samples that cannot be read: {type(error).__name__}: {' '.join(str(error).split())}"]
-    num_batches = _declared_length(train_loader)
+    num_batches = length_of(train_loader)
     whole = num_batches is None or report.num_batches >= num_batches
     aside = "" if whole else f" ({report.num_batches:,} of {num_batches:,} batches were read.)"
     given = isinstance(train_loader, list | tuple)  # a repeated batch was repeated by intent
@@ -194,13 +194,6 @@ def _as_it_was(loader: Any) -> Iterator[None]:
                 generator.set_state(before)
             if resumes:
                 loader.load_state_dict(state)
-
-
-def _declared_length(loader: Any) -> int | None:
-    try:
-        return len(loader)
-    except (TypeError, NotImplementedError):  # not every loader has a length
-        return None
 
 
 # ---- loaders of a program that its training loop does not iterate: its validation data ----

@@ -57,14 +57,17 @@ class Column:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Columns:
-    """All tensors of a batch, and the structure around them."""
+class Columns(Dataset[Any]):
+    """All tensors of a batch, and the structure around them: a dataset that gives whole batches."""
 
     columns: list[Column]
     form: TreeSpec
+    count: int  # samples
 
-    def gather(self, numbers: Sequence[int]) -> Any:
-        """A batch."""
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitems__(self, numbers: Sequence[int]) -> Any:
         wanted = torch.as_tensor(numbers)
         return tree_unflatten([column.gather(wanted) for column in self.columns], self.form)
 
@@ -91,7 +94,7 @@ def columns_of(dataset: Any, collate: Collate) -> Columns | str:
     arrays = list(_tensors_within(dataset))
     found = [_find(leaf, numbers, count, arrays) for leaf in leaves]
     if None not in found:
-        return Columns(columns=[one for one in found if one is not None], form=form)
+        return Columns(columns=[one for one in found if one is not None], form=form, count=count)
     # A collate function of the program's may pad: alone, a sample has the shape that is its own.
     return _read_all(made, count, leaves, form, name, chunk=CHUNK if collate is default_collate else 1)
 
@@ -112,7 +115,7 @@ def _read_all(made: Make, count: int, probe: list[Any], form: TreeSpec, name: st
             column[start:stop] = leaf
         if (now_ns() - begin) / 1e9 * count / stop > MAX_SECONDS:
             return f"{name} has {count:,} samples: reading them all would take too long for a trial"
-    return Columns(columns=[Column(values=one, dtype=one.dtype) for one in whole], form=form)
+    return Columns(columns=[Column(values=one, dtype=one.dtype) for one in whole], form=form, count=count)
 
 
 def _tensors_within(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
@@ -191,21 +194,8 @@ def gathering(batches: Sequence[Any], rows: int, size: int) -> Iterator[Any] | N
     count = min(len(column.values) for column in columns)
     if count < size:
         return None
-    dataset = _Gathering(Columns(columns=columns, form=flat[0][1]), count)
+    dataset = Columns(columns=columns, form=flat[0][1], count=count)
     return chain.from_iterable(repeat(DataLoader(dataset, size, shuffle=True, drop_last=True, collate_fn=unchanged)))
-
-
-class _Gathering(Dataset[Any]):
-    """A dataset of columns."""
-
-    def __init__(self, columns: Columns, count: int) -> None:
-        self._columns, self._count = columns, count
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitems__(self, numbers: list[int]) -> Any:
-        return self._columns.gather(numbers)
 
 
 def unchanged(batch: Any) -> Any:

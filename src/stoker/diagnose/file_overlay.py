@@ -407,7 +407,6 @@ class Overlay:
     # ---- files ----
 
     def open(self, path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
-        """`os.open`."""
         if not flags & WRITING or (UNNAMED and flags & UNNAMED == UNNAMED):
             place = self.to_read(path, dir_fd, follow=not flags & os.O_NOFOLLOW)
             return int(_call("open", path, place, flags, mode, dir_fd=dir_fd))
@@ -545,7 +544,6 @@ class Overlay:
         self._vanish(name)
 
     def symlink(self, src: Any, dst: Any, target_is_directory: bool = False, *, dir_fd: int | None = None) -> None:
-        """`os.symlink`."""
         name = self.name(dst, dir_fd, follow=False)
         if name is None or (self._passes(name) and not self._is_gone(name)):
             dst, dir_fd = (name, None) if self._has_links and name is not None else (dst, dir_fd)
@@ -559,7 +557,6 @@ class Overlay:
     def link(
         self, src: Any, dst: Any, *, src_dir_fd: int | None = None, dst_dir_fd: int | None = None, follow_symlinks: bool = True
     ) -> None:
-        """`os.link`."""
         name, goal = self.name(src, src_dir_fd, follow=False), self.name(dst, dst_dir_fd, follow=False)
         if name is None or goal is None or self._both_on_disk(name, goal):
             _OS["link"](src, dst, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd, follow_symlinks=follow_symlinks)
@@ -582,7 +579,6 @@ class Overlay:
             self._moved[goal] = target
 
     def readlink(self, path: Any, *, dir_fd: int | None = None) -> Any:
-        """`os.readlink`."""
         place = self.to_read(path, dir_fd, follow=False)
         target = _call("readlink", path, place, dir_fd=dir_fd)
         return os.fsencode(target) if isinstance(path, bytes) else os.fsdecode(target)
@@ -637,12 +633,10 @@ class Overlay:
     # ---- listings ----
 
     def listdir(self, path: Any = None) -> list[Any]:
-        """`os.listdir`."""
         name, given = self._listed(path)
         return list(_OS["listdir"](path)) if name is None else [entry.name for entry in self._entries(name, given)]
 
     def scandir(self, path: Any = None) -> Any:
-        """`os.scandir`."""
         name, given = self._listed(path)
         return _scandir(path) if name is None else _Listing(self._entries(name, given))
 

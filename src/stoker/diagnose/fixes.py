@@ -52,7 +52,7 @@ class Fix:
         """Change what exists before the program begins."""
 
     def begin(self, roots: Sequence[torch.nn.Module], optimizer: torch.optim.Optimizer | None) -> None:
-        """Change what exists after the first steps: the modules that the program calls (`roots`), and its optimizer."""
+        """Change what exists after the first steps: modules that the program calls (`roots`), its optimizer, flags that it has set."""
 
     def batch(self, value: Any) -> Any:
         """What the loop gets instead of a batch."""
@@ -83,7 +83,6 @@ class ModuleFix(Fix, ABC):
     unused_reason = "no module with weights is called by the program's own loop"
 
     def begin(self, roots: Sequence[torch.nn.Module], optimizer: torch.optim.Optimizer | None) -> None:
-        """Change each module that has weights."""
         for module in roots:
             if any(weight.requires_grad for weight in module.parameters()):
                 self._change(module)
@@ -130,7 +129,6 @@ class LoaderFix(Fix, ABC):
     unused_reason = "the program makes no DataLoader"
 
     def install(self) -> None:
-        """Change the options of loaders that are made from here on."""
         original = DataLoader.__init__
         signature = inspect.signature(original)
 
@@ -243,7 +241,6 @@ class Cudnn(Fix):
     unused_reason = "the model has no convolution, or cuDNN measures already"
 
     def begin(self, roots: Sequence[torch.nn.Module], optimizer: torch.optim.Optimizer | None) -> None:
-        """After the program has set its own."""
         convolves = any(isinstance(part, torch.nn.modules.conv._ConvNd) for module in roots for part in module.modules())
         self.used = convolves and not torch.backends.cudnn.benchmark
         if self.used:
@@ -256,7 +253,6 @@ class Fused(Fix):
     unused_reason = "the optimizer has no fused implementation, or uses it already"
 
     def install(self) -> None:
-        """Change optimizers when they are about to step for the first time."""
         seen: set[int] = set()
 
         def before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
@@ -300,7 +296,6 @@ class Graph(ModuleFix):
     may_fail = True
 
     def begin(self, roots: Sequence[torch.nn.Module], optimizer: torch.optim.Optimizer | None) -> None:
-        """Change the model, and the optimizer at its next step."""
         super().begin(roots, optimizer)
         fused = Fused()
         fused.install()
@@ -345,7 +340,6 @@ class Malloc(Fix):
     unused_reason = "the allocator of this process has no such setting"
 
     def install(self) -> None:
-        """Before the program begins."""
         self.used = keep_memory()
 
 
@@ -368,7 +362,6 @@ class Pinned(LoaderFix):
         self._bytes = 0
 
     def install(self) -> None:
-        """Change loaders and copies."""
         super().install()
         self._unblock()
 
@@ -381,7 +374,6 @@ class Pinned(LoaderFix):
         self.used = True
 
     def batch(self, value: Any) -> Any:
-        """The same in pinned memory."""
         known = self._pinned.get(id(value))
         if known is not None and known[0] is value:
             return known[1]
@@ -417,7 +409,6 @@ class Attention(Fix):
     unused_reason = "no nn.MultiheadAttention of the program asks for its weights"
 
     def install(self) -> None:
-        """Change every call of the module."""
         original = torch.nn.MultiheadAttention.forward
         signature = inspect.signature(original)
 
@@ -440,7 +431,6 @@ class Tf32(Fix):
     unused_reason = "float32 matmuls may use TF32 already"
 
     def begin(self, roots: Sequence[torch.nn.Module], optimizer: torch.optim.Optimizer | None) -> None:
-        """After the program has set its own."""
         given = torch.get_float32_matmul_precision()
         self.used = given == "highest" or not torch.backends.cudnn.allow_tf32
         if self.used:
@@ -455,7 +445,6 @@ class Threads(Fix):
     with_data = True
 
     def begin(self, roots: Sequence[torch.nn.Module], optimizer: torch.optim.Optimizer | None) -> None:
-        """After the program has set its own."""
         given = torch.get_num_threads()
         torch.set_num_threads(self.value or 1)
         self._undo.callback(torch.set_num_threads, given)
@@ -555,7 +544,7 @@ class Columnar(Dataset[Any]):
                 self._fix.used = True
         if isinstance(self._columns, str):
             return self._collate([self._dataset[number] for number in numbers])
-        return self._columns.gather(numbers)
+        return self._columns.__getitems__(numbers)
 
 
 FIXES: dict[str, type[Fix]] = {

@@ -45,6 +45,14 @@ def wait_for_workers(iterator: Any) -> None:
         pause.wait(0.01)
 
 
+def length_of(iterable: Any) -> int | None:
+    """The number of its batches; None where it has no length."""
+    try:
+        return len(iterable)
+    except (TypeError, NotImplementedError):
+        return None
+
+
 class Source:
     """What the batches of one loop come from."""
 

@@ -172,7 +172,6 @@ class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.moved_bytes = 0
         self.h2d_copies = 0
         self.h2d_bytes = 0
-        self.h2d_pinned_bytes = 0
 
     @property
     def flops(self) -> float:
@@ -200,8 +199,6 @@ class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return  # a scalar tensor is an argument of a kernel, not a batch
         self.h2d_copies += 1
         self.h2d_bytes += source.nbytes
-        if out.device.type == "cuda" and source.is_pinned():
-            self.h2d_pinned_bytes += source.nbytes
 
 
 def _moved_bytes(name: str, args: tuple[Any, ...], out: Any) -> int:

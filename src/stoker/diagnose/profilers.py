@@ -459,19 +459,14 @@ class Reading:
     def _event(self, frame: FrameType, event: str, argument: Any) -> None:
         if event not in ("call", "c_call") or stage_of(frame, event, argument) != "read":
             return
-        for value in _arguments(frame) if event == "call" else [getattr(argument, "__self__", None)]:
-            self.opened(value)
-
-
-def _arguments(frame: FrameType) -> Iterator[object]:
-    """The arguments of a call, and the items of its list arguments."""
-    code = frame.f_code
-    for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
-        value: Any = frame.f_locals.get(name)
-        if issubclass(type(value), list | tuple):
-            yield from value[:MOST_FILES]
-        else:
-            yield value
+        if event == "c_call":
+            self.opened(getattr(argument, "__self__", None))
+            return
+        code = frame.f_code
+        for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
+            value: Any = frame.f_locals.get(name)
+            for one in value[:MOST_FILES] if issubclass(type(value), list | tuple) else [value]:
+                self.opened(one)
 
 
 # ---- the profile of a loader ----

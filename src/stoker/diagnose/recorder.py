@@ -25,7 +25,7 @@ from stoker._clock import RunQueueDelay, now_ns
 from stoker.diagnose.attribution import Slow, at_one_level, slow_of_windows, split
 from stoker.diagnose.hardware import measure_machine
 from stoker.diagnose.hooks import NAMES, NEXT, PREPARE, REST, DeviceOnlyStep, StepHooks, StepTimes, compiled
-from stoker.diagnose.loaders import Source, Sources
+from stoker.diagnose.loaders import Source, Sources, length_of
 from stoker.diagnose.measurements import (
     Blame,
     Device,
@@ -427,7 +427,5 @@ def _stretch(seconds: list[float]) -> Stretch | None:
 
 def _epoch_length(source: Source | None, batches: float) -> float | None:
     """Steps of an epoch, if the iterable of the loop has a length."""
-    try:
-        return len(source.iterable) / batches if source is not None else None
-    except (TypeError, NotImplementedError):
-        return None
+    length = length_of(source.iterable) if source is not None else None
+    return length / batches if length is not None else None
