@@ -34,9 +34,6 @@ CHECK_SECONDS = 3.0  # time to look for faults in the batches
 START = "import sys; from stoker.diagnose.child import main; main(sys.argv[1:])"
 
 
-# ---- a script ----
-
-
 def diagnose_script(
     program: str | Path, arguments: Sequence[str] = (), *, module: bool = False, quiet: bool = False, seconds: float | None = None
 ) -> Finding:
@@ -159,9 +156,6 @@ def ask(request: Request, kind: type[T], *, quiet: bool, start: str = START) -> 
         finally:
             child.wait()
     return msgspec.msgpack.decode(data, type=kind)
-
-
-# ---- a training step as a function ----
 
 
 def diagnose_step(

@@ -304,9 +304,6 @@ def _kernels(measured: Measurements, seconds: float, device: float) -> dict[str,
     return {**parts, "memory": seconds * moving, "kernel": kernel}
 
 
-# Rare steps.
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Slow:
     """The slow steps of a window."""
@@ -388,9 +385,6 @@ class Periods:
             slow = slow_of(seconds)
             self._number = len(slow.at) if slow is not None and slow.share >= RULE.rare_min_share else 0
         return self._number <= RULE.rare_periods and (self._number > 0 or self._expected)
-
-
-# Windows at different speeds.
 
 
 def split(values: Sequence[T], starts: Sequence[int]) -> list[list[T]]:

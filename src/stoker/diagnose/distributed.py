@@ -83,8 +83,6 @@ class Ranks:
         self._store.wait([key], PATIENCE)
         return float(self._store.get(key))
 
-    # ---- steps without the all-reduce ----
-
     def part(self, modules: list[torch.nn.Module]) -> None:
         """From the next step on, skip the all-reduce of gradients and time the program's own collectives."""
         for module in modules:
@@ -132,8 +130,6 @@ class Ranks:
 
         for name in COLLECTIVES:
             replace(self._undo, torch.distributed, name, timed(getattr(torch.distributed, name)))
-
-    # ---- results of all ranks ----
 
     def publish(self, found: Rank) -> None:
         """Publish the step times of this rank."""

@@ -113,9 +113,6 @@ def upwards(name: str) -> list[str]:
     return ["/".join(parts[:number]) or "/" for number in range(len(parts), 0, -1)]
 
 
-# ---- listings, as `os.listdir` and `os.scandir` give them (and so `glob`, `os.walk` and `pathlib`) ----
-
-
 class _Entry:
     """A file or folder of the view, with the methods of an `os.DirEntry`."""
 
@@ -155,7 +152,7 @@ class _Entry:
 
 
 class _Listing:
-    """The entries of a folder, like the result of `os.scandir`."""
+    """The entries of a folder, like the result of `os.scandir`, on which `glob`, `os.walk` and `pathlib` rest."""
 
     def __init__(self, entries: list[Any]) -> None:
         self._entries = iter(entries)
@@ -175,8 +172,6 @@ class _Listing:
     def close(self) -> None:
         self._entries = iter([])
 
-
-# ---- the overlay ----
 
 FINDING = ("stat", "access", "statvfs", "listxattr", "getxattr", "chdir")
 MARKING = ("utime", "chmod", "chown", "setxattr", "removexattr", "truncate")
@@ -212,8 +207,6 @@ class Overlay:
         """Make the scratch folder."""
         _disk.make_folder(Path(self._folder))
         self.pass_through.began_ns = _lstat(self._folder).st_ctime_ns
-
-    # ---- names ----
 
     def name(self, path: Any, dir_fd: int | None = None, *, follow: bool = True) -> str | None:
         """The name of a path; None for descriptors, open files and invalid paths."""
@@ -271,8 +264,6 @@ class Overlay:
         """Whether writes to a path are kept from the disk."""
         name = self.name(path)
         return name is not None and not self._passes(name)
-
-    # ---- what the view has ----
 
     def _is_gone(self, name: str) -> bool:
         if not self._gone or name in self._moved or name in self._remade:
@@ -382,8 +373,6 @@ class Overlay:
                 return place
         return self._own(name, keep=not flags & os.O_TRUNC)
 
-    # ---- for functions in C++ that open files by their path ----
-
     def to_write(self, path: Any) -> Any:
         """The place of a file that is written from its start; the path itself if that is an error."""
         name = self.name(path)
@@ -403,8 +392,6 @@ class Overlay:
             return path
         self._check_parent(name, path)
         return self._own(name)
-
-    # ---- files ----
 
     def open(self, path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
         if not flags & WRITING or (UNNAMED and flags & UNNAMED == UNNAMED):
@@ -507,8 +494,6 @@ class Overlay:
             self._move_folder(source, target) if self._is_folder(source) else self._move_file(source, target)
         self.remove_folder(name)
 
-    # ---- folders, links and pipes ----
-
     def make_folder(self, path: Any, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
         """`os.mkdir`: where the program wants it."""
         name = self.name(path, dir_fd, follow=False)
@@ -595,8 +580,6 @@ class Overlay:
 
         return piped
 
-    # ---- metadata ----
-
     def finding(self, kind: str, *, follow: bool = True) -> Callable[..., Any]:
         """A function of `os` that reads the metadata of a file."""
 
@@ -629,8 +612,6 @@ class Overlay:
             return _call(kind, path, place if stat.S_ISLNK(mode) else self._own(name), *args, **kwargs)
 
         return marked
-
-    # ---- listings ----
 
     def listdir(self, path: Any = None) -> list[Any]:
         name, given = self._listed(path)

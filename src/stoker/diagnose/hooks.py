@@ -34,8 +34,6 @@ from stoker._clock import now_ns
 from stoker._text import sync_debug_mode
 from stoker.diagnose.measurements import SourceLine, Sync
 
-# ---- lines of the user's own code ----
-
 INSTALLED = ("site-packages", "dist-packages")
 _FOREIGN = tuple(
     str(Path(folder).resolve()) + os.sep
@@ -73,8 +71,6 @@ def shown(file: str) -> str:
     return str(path.relative_to(here)) if path.is_relative_to(here) else file
 
 
-# ---- audit events of Python ----
-
 AuditListener = Callable[[str, tuple[Any, ...]], None]
 _listeners: list[AuditListener] = []
 _is_hooked = False
@@ -104,8 +100,6 @@ def unlisten(listener: AuditListener) -> None:
     """Remove a listener."""
     _listeners.remove(listener)
 
-
-# ---- phases of a step ----
 
 NEXT, PREPARE, FORWARD, BACKWARD, OPTIMIZER, REST = range(6)
 NAMES = ("next", "prepare", "forward", "backward", "optimizer", "rest")
@@ -160,8 +154,6 @@ class StepHooks:
         self._after_backward = REST
         self._undo, self._undo_search = ExitStack(), ExitStack()
 
-    # ---- the clock of a step ----
-
     def enter(self, phase: int) -> None:
         """End the current phase and begin another."""
         now = now_ns()
@@ -185,8 +177,6 @@ class StepHooks:
     def restart_clock(self) -> None:
         """Discard the time since the last phase began."""
         self._last_ns = now_ns()
-
-    # ---- hooks ----
 
     def install(self) -> None:
         """Install the hooks."""
@@ -291,8 +281,6 @@ class StepHooks:
         if self.on_step is not None:
             self.on_step()
 
-    # ---- the modules whose call is the forward pass ----
-
     def find_roots(self) -> None:
         """Search for the outermost modules, until `keep_roots`.
 
@@ -357,8 +345,6 @@ def precision_of(module: torch.nn.Module) -> str:
     return name
 
 
-# ---- batches of any structure ----
-
 MAX_DEPTH = 6
 
 
@@ -396,8 +382,6 @@ def copied(batch: Any, *, tensors: bool = True) -> Any:
 
     return map_tensors(batch, copy_of, lambda value: isinstance(value, torch.Tensor | np.ndarray))
 
-
-# ---- a GPU ----
 
 MAX_SLEEP_SECONDS = 1.0
 CALIBRATION_CYCLES = 20_000_000

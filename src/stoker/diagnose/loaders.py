@@ -213,8 +213,6 @@ class Sources:
         self._passes: dict[SourceLine, int] = {}
         self._plain: set[SourceLine] = set()
 
-    # ---- called by loops ----
-
     def watched(self, iterable: Iterable[Any], place: SourceLine) -> Iterable[Any]:
         """The iterable that a `for` statement gets in place of its own."""
         if place in self._plain or (self.settled and (self.found is None or self.found.place != place)):
@@ -275,8 +273,6 @@ class Sources:
             self._plain.add(source.place)
             self._loops.pop(source.place, None)
 
-    # ---- loaders that are created for each epoch ----
-
     def _of_loader(self, loader: DataLoader[Any], place: SourceLine | None) -> Source:
         """The source of a loader: its own, or that of the loader it replaces."""
         found = self._loaders.get(id(loader))
@@ -303,8 +299,6 @@ class Sources:
         self._loaders[id(loader)] = source
         source.iterable = loader
         return True
-
-    # ---- which loop trains ----
 
     def select(self, source: Source) -> None:
         """Set the training loop."""

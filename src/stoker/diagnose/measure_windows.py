@@ -45,9 +45,6 @@ RARE_STEPS = 2  # rare steps whose lines are sampled
 FIX_SECONDS: dict[Device, float] = {"cpu": 0.25, "cuda": 0.08}  # of one window with a fix, or without it
 
 
-# ---- the loop ----
-
-
 def warm_up(session: Session) -> Plan:
     """Run steps until the queue of a loader is empty and step times have settled."""
     session.caching = session.can_cache and not session.can_repeat  # else batches are cached when they are needed
@@ -189,9 +186,6 @@ def other_threads(session: Session) -> Plan:
         torch.set_num_threads(given)
 
 
-# ---- the loader, while the loop waits ----
-
-
 def loader_alone(session: Session, *, seconds: float) -> None:
     """D: one batch after the other, after the queue has been emptied."""
     watched = session.watched
@@ -242,9 +236,6 @@ def profile_batches(session: Session) -> None:
         recorder.notes.append(f"The dataset works only in its workers ({reason}), so making a batch could not be profiled.")
 
 
-# ---- inside a step ----
-
-
 def lines(session: Session) -> Plan:
     """The user's lines that take the time, by phase."""
     yield from session.skip(REAL, session.queue + 1 if session.can_cache else 0)
@@ -291,9 +282,6 @@ def operation_times(session: Session) -> Plan:
         recorder.work = with_times(recorder.work, profiling)
 
 
-# ---- a GPU ----
-
-
 def issuing(session: Session, into: list[float]) -> Plan:
     """H: seconds in which the host issues a step while the device is idle."""
     for _ in range(7):
@@ -328,9 +316,6 @@ def copies(session: Session) -> None:
     optimizer = session.hooks.optimizer
     if optimizer is not None and session.batches:
         session.recorder.copies = copy_seconds(session.batches, optimizer.param_groups[0]["params"][0].device)
-
-
-# ---- a fix, switched on and off in the running program ----
 
 
 def fix_gain(session: Session, name: str, fix: Fix, *, rounds: int, inputs: tuple[StepInput, StepInput] | None = None) -> Plan:
@@ -432,9 +417,6 @@ def measure_all(session: Session) -> Plan:
     if not session.out_of_time:
         yield from baseline(session, seconds=0.4, least=4)
     yield from measure_fixes(session, measured_fixes)
-
-
-# ---- which fixes to measure ----
 
 
 def fixes_wanted(measured: Measurements) -> list[str]:

@@ -144,8 +144,6 @@ def _class_of(namespace: str, operation: str) -> str | None:
     return "other"
 
 
-# What one step does, counted and divided.
-
 OPTIMIZER_RANGE = "Optimizer.step#"
 """How torch names the range around the step of an optimizer."""
 STEP_RANGE, FORWARD_RANGE = "stoker.step", "stoker.forward"

@@ -37,8 +37,6 @@ MOSTLY = 0.6  # share of the extra time of rare steps from which a line is to bl
 NEXT_TO_NOTHING = 0.1  # share of the time of other steps up to which they do not run a line
 
 
-# ---- lines ----
-
 Stack = tuple[tuple[CodeType, int], ...]  # lines that call each other, the outermost first
 
 
@@ -129,8 +127,6 @@ class Sampler:
         if self._slow_from < math.inf:
             self._step.append((_stack(frame), now - self._last_ns))
         self._last_ns = now
-
-    # ---- rare steps ----
 
     @property
     def num_slow(self) -> int:
@@ -346,8 +342,6 @@ def _of_name(name: str) -> str | None:
     return "read" if name in READS else "decode" if name in DECODES else None
 
 
-# ---- files read while batches are made ----
-
 COUNTS = "/proc/self/io"
 MOST_FILES = 1000  # items of a list argument that may be paths: it may as well be a list of texts
 NO_FILES = ("/proc/", "/sys/", "/dev/")
@@ -467,9 +461,6 @@ class Reading:
             value: Any = frame.f_locals.get(name)
             for one in value[:MOST_FILES] if issubclass(type(value), list | tuple) else [value]:
                 self.opened(one)
-
-
-# ---- the profile of a loader ----
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):

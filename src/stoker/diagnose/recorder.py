@@ -51,9 +51,6 @@ MIN_GROUPS = 16
 WORTH_A_NOTE = 0.10  # share of all time between epochs
 
 
-# ---- steps of one kind of measurement ----
-
-
 class EpochStart(NamedTuple):
     """The first step of an epoch."""
 
@@ -162,9 +159,6 @@ def mean_step(steps: list[StepTimes]) -> StepTimes:
     return StepTimes(tuple(round(statistics.fmean(spent)) for spent in phases), False)
 
 
-# ---- everything that was measured ----
-
-
 @dataclass
 class Recorder:
     """Raw measurements of one session."""
@@ -212,8 +206,6 @@ class Recorder:
         if waited_ns is not None:
             self.waited_ns += waited_ns
             self.looped_ns += looped_ns
-
-    # ---- what follows from it ----
 
     def measurements(self, sources: Sources, hooks: StepHooks, device: Device, machine: Machine | None = None) -> Measurements:
         """Everything known so far. Measures the machine unless one is given; raises `TrainError` if nothing was measured."""

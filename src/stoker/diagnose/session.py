@@ -180,8 +180,6 @@ class Session:
         """Everything known so far. Measures the machine unless one is given; raises `TrainError` if nothing was measured."""
         return self.recorder.measurements(self.sources, self.hooks, self.device, machine)
 
-    # ---- search: until the training loop is known ----
-
     def install(self) -> None:
         """Install all hooks, and search for the training loop."""
         self.hooks.install()
@@ -224,8 +222,6 @@ class Session:
         self.hooks.on_step = None if self.sources.found is not None else self._begin_iteration
         self.sources.next_batch = self._next_batch
         self.sources.on_iteration = self._begin_iteration
-
-    # ---- measure: at each iteration of the loop ----
 
     def _next_batch(self, watched: WatchedIterator) -> Any:
         """End a step, and give the next one its batch."""
@@ -316,8 +312,6 @@ class Session:
         self.remove()
         self._on_done()
 
-    # ---- batches ----
-
     def _real_batch(self, watched: WatchedIterator) -> Any:
         if self.replacement is not None:
             return next(self.replacement)
@@ -388,8 +382,6 @@ class Session:
     @property
     def _has_room(self) -> bool:
         return len(self.batches) < MAX_CACHED and num_bytes(self.batches) <= MAX_CACHED_BYTES
-
-    # ---- for the plan: the steps of a window, and how long it lasts ----
 
     @property
     def out_of_time(self) -> bool:

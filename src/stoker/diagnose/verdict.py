@@ -63,9 +63,6 @@ def conclude(measured: Measurements, *, correctness: list[str] | None = None) ->
     )
 
 
-# Which cause is the verdict.
-
-
 def rank(measured: Measurements, attribution: Attribution | None = None) -> list[Cause]:
     """Causes, the first being the verdict; at least two, and none with less than half a per cent after those."""
     attribution = attribute(measured) if attribution is None else attribution
@@ -124,9 +121,6 @@ def verdict_of_rare_steps(rare: RareSteps) -> Verdict | None:
     if rare.phase in ("next", "prepare") and rare.seconds >= RULE.rare_data_ratio * rare.others:
         return "data"
     return "host" if rare.alone else None
-
-
-# Whether there is a verdict.
 
 
 def doubt(measured: Measurements, attribution: Attribution | None = None) -> str | None:
@@ -210,9 +204,6 @@ def _waited_for_cores(measured: Measurements) -> float | None:
     # Threads that send and receive make the crowd: without the all-reduce they sleep.
     apart = [rank.waited_for_cores for rank in measured.ranks if rank.waited_for_cores is not None]
     return max(apart) if apart and len(apart) == len(measured.ranks) else None
-
-
-# How sure it is, and what could be reached.
 
 
 def _confidence(measured: Measurements, attribution: Attribution, causes: list[Cause]) -> Confidence:
