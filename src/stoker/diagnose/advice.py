@@ -17,10 +17,10 @@ from dataclasses import dataclass
 
 from stoker.diagnose import render
 from stoker.diagnose.attribution import Attribution, seconds_of
-from stoker.diagnose.hardware import ENVIRONMENT
 from stoker.diagnose.measurements import Advice, Blame, Cause, Measurements, RareSteps, SourceLine, Verdict, WhatIf
 from stoker.diagnose.thresholds import RULE
 
+KEEP_MEMORY = "MALLOC_TRIM_THRESHOLD_=4294967296 MALLOC_MMAP_MAX_=0"  # the settings of `hardware.keep_memory`
 FUSIBLE = ("Adam", "AdamW", "SGD", "Adagrad")
 WITH_DATA = ("threads",)  # fixes that were measured on steps with their batches
 WITHOUT_DATA = ("cached", "feed")  # fixes after which batches cost nothing, or next to it
@@ -224,7 +224,7 @@ def _malloc(predictor: Predictor) -> list[Advice]:
     spent = min(statistics.fmean(seconds or [0.0]), RULE.malloc_max_share * step)
     if spent < RULE.malloc_share * step:
         return []
-    return [predictor.at_most("malloc", render.advice("malloc", environment=ENVIRONMENT, pages=f"{pages:,.0f}"), step - spent)]
+    return [predictor.at_most("malloc", render.advice("malloc", environment=KEEP_MEMORY, pages=f"{pages:,.0f}"), step - spent)]
 
 
 def best_threads(measured: Measurements) -> int | None:

@@ -340,10 +340,8 @@ def slow_of(seconds: Sequence[float]) -> Slow | None:
 
 
 def slow_of_windows(windows: Sequence[Sequence[float]]) -> Slow | None:
-    """The slow steps of several windows: of the window in which they took most time, with at most their share over all windows.
-
-    Another program that came and went makes slow steps in one window; a machine that changes its speed makes a slow window.
-    """
+    """The slow steps of several windows: of the window in which they took most time, with at most their share over all windows."""
+    # Another program that came and went makes slow steps in one window; a machine that changes its speed makes a slow window.
     found = [slow for window in windows if (slow := slow_of(window))]
     best = max(found, key=lambda slow: len(slow.at) * (slow.seconds - slow.others), default=None)
     if best is None:

@@ -91,10 +91,8 @@ class Ranks:
         self._time_collectives()
 
     def meet(self, modules: list[torch.nn.Module]) -> Meeting:
-        """From the next step on, start the all-reduce at the same time on all ranks and time the program's own collectives.
-
-        DistributedDataParallel reduces within the backward pass; a program that calls collectives itself does so after it.
-        """
+        """From the next step on, start the all-reduce at the same time on all ranks and time the program's own collectives."""
+        # DistributedDataParallel reduces within the backward pass; a program that calls collectives itself does so after it.
         self._meetings += 1
         meeting = Meeting(self._store, self.number, name=f"met/{self._meetings}")
         parallel = [module for module in modules if isinstance(module, torch.nn.parallel.DistributedDataParallel)]

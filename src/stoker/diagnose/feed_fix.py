@@ -175,11 +175,9 @@ def _equal(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
 
 
 def gathering(batches: Sequence[Any], rows: int, size: int) -> Iterator[Any] | None:
-    """Endless batches of `size` samples like these, each gathered at once from columns of `rows` rows.
-
-    None where a batch is not made of tensors with one row per sample. The columns repeat the batches, so that gathering costs what it
-    would cost, in memory of the same size.
-    """
+    """Endless batches of `size` samples like these, each gathered at once from columns of `rows` rows."""
+    # None where a batch is not made of tensors with one row per sample. The columns repeat the batches, so that gathering costs what it
+    # would cost, in memory of the same size.
     flat = [tree_flatten(batch) for batch in batches]
     if not flat or not flat[0][0] or any(form != flat[0][1] for _, form in flat):
         return None

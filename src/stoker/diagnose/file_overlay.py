@@ -38,10 +38,8 @@ _join, _dirname, _basename = os.path.join, os.path.dirname, os.path.basename
 
 
 def cache_folders(environ: Mapping[str, str], here: str) -> set[str]:
-    """The caches of this user and the folders of installed packages, links resolved.
-
-    A variable that names the home folder, the current folder (`here`) or one around them is ignored: the user's files lie there.
-    """
+    """The caches of this user and the folders of installed packages, links resolved."""
+    # A variable that names the home folder, the current folder (`here`) or one around them is ignored: the user's files lie there.
     home = os.path.realpath(os.path.expanduser("~"))  # noqa: PTH111
     named = {value for name, value in environ.items() if value and ("CACHE" in name or name in VARIABLES)}
     named |= {_join(value, "matplotlib") for name, value in environ.items() if name == "XDG_CONFIG_HOME"}

@@ -460,10 +460,8 @@ class Workers(LoaderFix):
         self._drawing: list[Any] = []  # loaders that drew a seed for each epoch
 
     def install(self) -> None:
-        """Change loaders; and draw for each epoch what a loader without workers draws.
-
-        Workers that are kept get their seed once. Without them each epoch draws one, and all that is drawn after that differs.
-        """
+        """Change loaders; and draw for each epoch what a loader without workers draws."""
+        # Workers that are kept get their seed once. Without them each epoch draws one, and all that is drawn after that differs.
         super().install()
         original = _MultiProcessingDataLoaderIter._reset
 

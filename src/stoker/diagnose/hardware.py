@@ -16,8 +16,13 @@ import resource
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import torch
+from torch.nn.functional import layer_norm, linear
+
 from stoker._clock import now_ns
 from stoker.diagnose.measurements import Device, Machine
+from stoker.diagnose.ops import Counting
+from stoker.train.numerics import kept_matmul_flags, set_matmul_flags
 
 COPY_BYTES = 32 << 20  # larger than the caches of most machines, small enough to copy in a few milliseconds
 DISK_BYTES = 1 << 20
@@ -32,8 +37,6 @@ CUDA_TYPES = ("fp32", "tf32", "bf16", "fp16")
 @functools.cache
 def measure_machine(device: Device = "cpu") -> Machine:
     """Rates of the machine, measured at the first call in a process."""
-    import torch
-
     cores, threads = len(os.sched_getaffinity(0)), torch.get_num_threads()
     with _undisturbed(min(threads, cores)):
         if device == "cuda":
@@ -68,8 +71,6 @@ def measure_machine(device: Device = "cpu") -> Machine:
 @contextlib.contextmanager
 def _undisturbed(threads: int) -> Iterator[None]:
     """At most one thread per core, no autocast, gradients enabled; restored afterwards."""
-    import torch
-
     before = torch.get_num_threads()
     with contextlib.ExitStack() as stack:
         for kind in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
@@ -99,10 +100,6 @@ def _best_seconds(run: Callable[[], object], *, at_most: float, wait: Callable[[
 
 def matmul_flops(kind: str, device: Device) -> float:
     """FLOP per second of one large matmul. Its size grows until it takes some milliseconds, so slow types cost little time."""
-    import torch
-
-    from stoker.train.numerics import kept_matmul_flags, set_matmul_flags
-
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(kind, torch.float32)
     wait = torch.cuda.synchronize if device == "cuda" else None
     rate, size, largest = 0.0, *((2048, 8192) if device == "cuda" else (256, 1024))
@@ -122,15 +119,8 @@ def matmul_flops(kind: str, device: Device) -> float:
 
 
 def dispatch_seconds() -> float:
-    """The host's cost of one small operation: a small network forward and backward, divided by its number of operations.
-
-    It includes torch's Python, autograd and the operation itself, because a step pays them all.
-    """
-    import torch
-    from torch.nn.functional import layer_norm, linear
-
-    from stoker.diagnose.ops import Counting
-
+    """The host's cost of one small operation: a small network forward and backward, divided by its number of operations."""
+    # It includes torch's Python, autograd and the operation itself, because a step pays them all.
     weight = torch.full((8, 8), 0.1, device="cpu", dtype=torch.float32, requires_grad=True)
     bias = torch.full((8,), 0.1, device="cpu", dtype=torch.float32, requires_grad=True)
     begin = torch.full((8, 8), 0.5, device="cpu", dtype=torch.float32)
@@ -147,12 +137,8 @@ def dispatch_seconds() -> float:
 
 
 def disk_bytes(path: Path | None = None) -> float | None:
-    """Bytes per second read past the page cache; None if the file system cannot do that.
-
-    Reads parts of a large file that exists anyway, so nothing is written and nothing is evicted.
-    """
-    import torch
-
+    """Bytes per second read past the page cache; None if the file system cannot do that."""
+    # Reads parts of a large file that exists anyway, so nothing is written and nothing is evicted.
     path = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so" if path is None else path
     direct = getattr(os, "O_DIRECT", None)
     if direct is None:
@@ -177,8 +163,6 @@ def disk_bytes(path: Path | None = None) -> float | None:
 
 
 def _copy_bytes(device: Device, size: int, at_most: float) -> float:
-    import torch
-
     source = torch.full((size,), 1, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     wait = torch.cuda.synchronize if device == "cuda" else None
@@ -187,8 +171,6 @@ def _copy_bytes(device: Device, size: int, at_most: float) -> float:
 
 def _upload_bytes(*, pinned: bool) -> float:
     """Bytes per second to the GPU. Buffers take turns: one alone would stay in the CPU's cache, unlike real batches."""
-    import torch
-
     sources = [torch.full((COPY_BYTES,), 1, dtype=torch.uint8, device="cpu", pin_memory=pinned) for _ in range(4)]
     target = torch.empty(COPY_BYTES, dtype=torch.uint8, device="cuda")
 
@@ -201,8 +183,6 @@ def _upload_bytes(*, pinned: bool) -> float:
 
 def _launch_seconds() -> float:
     """Seconds to issue one kernel while the device is busy."""
-    import torch
-
     value = torch.full((8,), 0.5, device="cuda")
 
     def run() -> None:
@@ -229,7 +209,6 @@ def _launch_seconds() -> float:
 BYTES = 8 << 20
 TRIM_THRESHOLD, MMAP_MAX = -1, -4  # settings of glibc's malloc.h
 LARGEST = (1 << 31) - 1
-ENVIRONMENT = "MALLOC_TRIM_THRESHOLD_=4294967296 MALLOC_MMAP_MAX_=0"  # the same settings as environment variables
 
 
 def pages_so_far() -> int:

@@ -196,11 +196,9 @@ class StepHooks:
         self.roots.clear()
 
     def pause(self) -> None:
-        """Remove the hooks until `unpause`.
-
-        A few hooks per step cost next to nothing alone, but 30 µs after operations that have filled the caches
-        (benchmarks/bench_hooks.py).
-        """
+        """Remove the hooks until `unpause`."""
+        # A few hooks per step cost next to nothing alone, but 30 µs after operations that have filled the caches
+        # (benchmarks/bench_hooks.py).
         self._undo.close()
         self.paused = True
 
@@ -282,12 +280,10 @@ class StepHooks:
             self.on_step()
 
     def find_roots(self) -> None:
-        """Search for the outermost modules, until `keep_roots`.
-
-        A hook on every module would cost more than many steps take. So all modules are watched for a step or two of the warm-up,
-        and later only the outermost. Where torch compiles, nothing is wrapped that it would have to trace: the compiled modules are
-        the outermost.
-        """
+        """Search for the outermost modules, until `keep_roots`."""
+        # A hook on every module would cost more than many steps take. So all modules are watched for a step or two of the warm-up,
+        # and later only the outermost. Where torch compiles, nothing is wrapped that it would have to trace: the compiled modules are
+        # the outermost.
         if compiled():
             kind = sys.modules["torch._dynamo.eval_frame"].OptimizedModule
             self.roots = [one for one in gc.get_objects() if issubclass(type(one), kind)][
@@ -368,10 +364,8 @@ def num_rows(value: Any) -> int | None:
 
 
 def copied(batch: Any, *, tensors: bool = True) -> Any:
-    """A copy of a batch; with `tensors=False` only its containers are copied.
-
-    Pinned tensors and tensors on a device are not copied: that would hide the copy that is measured.
-    """
+    """A copy of a batch; with `tensors=False` only its containers are copied."""
+    # Pinned tensors and tensors on a device are not copied: that would hide the copy that is measured.
 
     def copy_of(value: Any) -> Any:
         if not tensors:

@@ -12,6 +12,7 @@ import gc
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -168,13 +169,13 @@ class WatchedIterator:
         hooks.enter(outer)
 
 
+@dataclass(eq=False)
 class WatchedIterable:
     """Takes the place of the iterable of a `for` statement, and gives a watched iterator."""
 
-    def __init__(self, sources: Sources, source: Source, iterable: Iterable[Any]) -> None:
-        self._sources = sources
-        self._source = source
-        self._iterable = iterable
+    _sources: Sources
+    _source: Source
+    _iterable: Iterable[Any]
 
     def __iter__(self) -> Iterator[Any]:
         started = now_ns()
@@ -284,10 +285,8 @@ class Sources:
         return found
 
     def _hand_over(self, source: Source, loader: DataLoader[Any]) -> bool:
-        """Continue a source with another loader, if that was created for it, as where each epoch creates its own.
-
-        A loader that existed before, such as that of a validation which runs the same lines, was not.
-        """
+        """Continue a source with another loader, if that was created for it, as where each epoch creates its own."""
+        # A loader that existed before, such as that of a validation which runs the same lines, was not.
         former = source.iterable
         if source.place is None or former is loader or not isinstance(former, DataLoader) or not source.may_train:
             return False

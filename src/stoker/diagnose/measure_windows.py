@@ -69,10 +69,8 @@ def warm_up(session: Session) -> Plan:
 
 
 def phases(session: Session) -> Plan:
-    """Time the phases of a step. Only short steps have a window for this alone, because hooks cost time.
-
-    It comes first, so that the first losses are seen.
-    """
+    """Time the phases of a step. Only short steps have a window for this alone, because hooks cost time."""
+    # It comes first, so that the first losses are seen.
     recorder = session.recorder
     early, one_batch = recorder.early[-6:], max(recorder.batches_per_step, default=1) <= 1
     may_be = session.sources.found is not None and one_batch
@@ -445,11 +443,9 @@ def fix_inside(name: str, measured: Measurements) -> Fix | None:
 
 
 def measure_fixes(session: Session, known: set[str], *, safe: bool = False) -> Plan:
-    """Switch each fix that would be advised on for some steps: predictions are made of that.
-
-    Whatever becomes of a fix, everything that the verdict needs is measured before. Fixes with which no program fails (`safe`) may
-    come earlier. `known` are the names of fixes measured so far.
-    """
+    """Switch each fix that would be advised on for some steps: predictions are made of that."""
+    # Whatever becomes of a fix, everything that the verdict needs is measured before. Fixes with which no program fails (`safe`) may
+    # come earlier. `known` are the names of fixes measured so far.
     begin, limit = now_ns(), MAX_FIX_SECONDS[session.device]
     # Measuring the machine allocates and frees memory, after which a program may find its own sooner: a step of foreach updates
     # then took 3.8 ms and not 9. So what can be measured on a CPU comes before, with rates good enough to choose the fixes.

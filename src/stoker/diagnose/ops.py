@@ -99,11 +99,9 @@ NO_OPERATIONS = ("profiler", "prim", "c10d", "_c10d_functional")
 
 @cache
 def class_of(name: str) -> str | None:
-    """The class of an operation: gemm, reduce, search, copy, elementwise or other.
-
-    None where it does no work itself (a view, an allocation, an operation that only calls others), and for names of ranges that are
-    not operations. An operation of which nothing is known, such as a custom one, is "other".
-    """
+    """The class of an operation: gemm, reduce, search, copy, elementwise or other."""
+    # None where it does no work itself (a view, an allocation, an operation that only calls others), and for names of ranges that are
+    # not operations. An operation of which nothing is known, such as a custom one, is "other".
     namespace, _, operation = name.rpartition("::")
     if not namespace or namespace in NO_OPERATIONS or not torch._C._jit_get_schemas_for_operator(name):
         return None
@@ -314,12 +312,10 @@ class Profiling:
 
 
 def step_shares(events: Iterable[Any]) -> dict[str, float]:
-    """Shares of a step's time on a CPU by class of operation.
-
-    `other_ops` are operations of class "other", `python` is what the forward pass does for long without any operation, and `other`
-    is all else that no operation took: torch's own Python, autograd, views. Each class has its median over the steps, so that a
-    step that was interrupted does not count.
-    """
+    """Shares of a step's time on a CPU by class of operation."""
+    # `other_ops` are operations of class "other", `python` is what the forward pass does for long without any operation, and `other`
+    # is all else that no operation took: torch's own Python, autograd, views. Each class has its median over the steps, so that a
+    # step that was interrupted does not count.
     events = [event for event in events if event.device_type.name == "CPU"]
     if not events:
         return {}

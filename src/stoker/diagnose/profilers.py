@@ -57,10 +57,7 @@ class Sampler:
     A frame of torch or another package counts for the innermost line of the user's that called it. A timer's signal samples within the
     thread itself. A sampling thread would get the interpreter's lock mostly where torch releases it, and blame those lines too much;
     it is the fallback if the program uses the timer, or runs in another thread than the main one.
-
-    Args:
-        hooks: Says which phase runs; without it there is one phase.
-        slow_from: Steps of at least this many seconds are slow.
+    `hooks` say which phase runs; without them there is one phase. Steps of at least `slow_from` seconds are slow.
     """
 
     def __init__(self, hooks: StepHooks | None = None, *, slow_from: float = math.inf) -> None:

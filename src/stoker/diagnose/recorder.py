@@ -271,10 +271,8 @@ class Recorder:
         )
 
     def slow_steps(self, *, bursts: bool) -> Slow | None:
-        """The slow steps of T that take a share of its time worth reporting; None without any.
-
-        Where batches come in bursts, because worker processes make them, the wait for a batch is left out.
-        """
+        """The slow steps of T that take a share of its time worth reporting; None without any."""
+        # Where batches come in bursts, because worker processes make them, the wait for a batch is left out.
         waits, loop = bursts and not self.on_gpu, self.loop
         windows = loop.windows(with_data=not waits)
         for start in reversed(loop.epoch_starts):  # steps as well; what is special about them is reported elsewhere

@@ -197,10 +197,8 @@ def host_bars(measured: Measurements) -> list[Bar]:
 
 
 def device_bars(measured: Measurements) -> list[Bar]:
-    """The device's phases of a step, each as early as the host can have issued it and ending within the step.
-
-    Only lengths are measured. If the device has more to do than the step is long, there is no gap.
-    """
+    """The device's phases of a step, each as early as the host can have issued it and ending within the step."""
+    # Only lengths are measured. If the device has more to do than the step is long, there is no gap.
     total = sum(value for value in msgspec.structs.astuple(measured.phases) if _positive(value))
     lengths = {name: value for name, value in measured.device_phases.items() if _positive(value)}
     begins = {bar.colour: bar.start for bar in host_bars(measured)}

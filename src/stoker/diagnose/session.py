@@ -425,10 +425,8 @@ class Session:
         extend: Extend | None = None,
         each: Callable[[StepTimes], None] | None = None,
     ) -> Plan:
-        """Run a window of at least `seconds` and `least` steps, and add its steps to a series.
-
-        `each` gets the times of each step. `extend` may ask for more steps, except where several processes train together.
-        """
+        """Run a window of at least `seconds` and `least` steps, and add its steps to a series."""
+        # `each` gets the times of each step. `extend` may ask for more steps, except where several processes train together.
         agreed: int | None = None
         if self.ranks is not None:  # all must make the same number of steps
             recent = statistics.median(one.seconds for one in (self.recorder.loop.steps or self.recorder.early)[-6:])

@@ -324,21 +324,8 @@ def try_advice(
     at_most: float | None = None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Finding:
-    """Try the advice of a finding, each fix in a fresh process.
-
-    Args:
-        finding: The finding whose `next` is tried.
-        program: The script, or a module's name with `module=True`.
-        arguments: The program's arguments.
-        module: Whether `program` is the name of a module.
-        quiet: Whether the program's output is dropped.
-        seconds: How long steps of each trial are measured.
-        at_most: After this many seconds no trial begins.
-        tell: Called with a line before each process starts.
-
-    Returns:
-        The finding with a `TrialResult` for each advice that could be tried.
-    """
+    """The finding with a `TrialResult` for each advice that could be tried, each in a fresh process."""
+    # Steps of each trial are measured for `seconds`; after `at_most` seconds no trial begins. `tell` gets a line before each process.
 
     def start(fix: str | None, value: int | None) -> TrialProcess:
         tell(f"trying {fix}" if fix is not None else "measuring the baseline")
@@ -391,11 +378,9 @@ def value_of(name: str, measured: Measurements, verdict: Verdict) -> int | None:
 def run_in_turn(
     names: Sequence[str], values: dict[str, int | None], start: Start, *, seconds: float = 1.5, at_most: float | None = None
 ) -> tuple[Baseline, dict[str, Comparison]]:
-    """The baseline against baseline, and each fix against the baseline.
-
-    One baseline process stays, and waits while the other has its turn. Where two cannot run at once (each needs more than half of
-    the memory, or the same port), they run one after the other.
-    """
+    """The baseline against baseline, and each fix against the baseline."""
+    # One baseline process stays, and waits while the other has its turn. Where two cannot run at once (each needs more than half of
+    # the memory, or the same port), they run one after the other.
     if not names:
         return Baseline(), {}
     begin = now_ns()
@@ -497,10 +482,8 @@ def ratio_of(base: list[Stretch], tried: list[Stretch]) -> tuple[float, float]:
 
 
 def compare_losses(base: list[list[float]], tried: list[list[float]], tolerance: float | None) -> tuple[Losses, float | None]:
-    """How losses differ, step by step, and the largest relative difference.
-
-    Where the baseline does not agree with baseline from run to run, losses cannot be compared.
-    """
+    """How losses differ, step by step, and the largest relative difference."""
+    # Where the baseline does not agree with baseline from run to run, losses cannot be compared.
     if tolerance is None or not all(base) or not all(tried) or not base or not tried:
         return "not compared", None
     own = max((difference_of(base[0], other) for other in base[1:]), default=0.0)

@@ -227,11 +227,9 @@ REMOVED_CAUSES: dict[str, tuple[str, ...]] = {
 
 
 def ladder(measured: Measurements, attribution: Attribution) -> dict[str, float]:
-    """Steps per second now, and with one group of causes after the other removed; empty where no step was measured.
-
-    Each level is at least as high as the one before. The last, `roofline`, is what the floating-point work takes at the peak that
-    this machine was measured to reach.
-    """
+    """Steps per second now, and with one group of causes after the other removed; empty where no step was measured."""
+    # Each level is at least as high as the one before. The last, `roofline`, is what the floating-point work takes at the peak that
+    # this machine was measured to reach.
     if attribution.step <= 0:
         return {}
     roof = flops_seconds(measured)
