@@ -16,6 +16,7 @@ import math
 import multiprocessing
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -54,14 +55,14 @@ class _TimeUp(Exception):
     """Reading takes far longer than the given time."""
 
 
+@dataclass(frozen=True)
 class _Again:
     """An iterable of which each pass is made by a function."""
 
-    def __init__(self, make: Callable[[], Iterator[Any]]) -> None:
-        self._make = make
+    make: Callable[[], Iterator[Any]]
 
     def __iter__(self) -> Iterator[Any]:
-        return self._make()
+        return self.make()
 
 
 def find_faults(sources: Sources, losses: Sequence[float], *, seconds: float) -> list[str]:

@@ -51,10 +51,6 @@ class Column:
         places = starts[:, None] + torch.arange(self.length)
         return self.values[places].to(self.dtype)
 
-    def reaches(self, count: int) -> bool:
-        """Whether it holds `count` samples."""
-        return self.offset + self.stride * (count - 1) + (self.length or 1) <= len(self.values)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Columns(Dataset[Any]):
@@ -135,10 +131,10 @@ def _tensors_within(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
 
 def _find(leaf: torch.Tensor, numbers: list[int], count: int, arrays: list[torch.Tensor]) -> Column | None:
     """The array whose rows or windows the samples are."""
-    for values in arrays:
-        for column in _candidates(leaf, numbers, count, values):
-            if column.reaches(count) and _equal([column.gather(torch.tensor(numbers))], [leaf]):
-                return column
+    for column in (one for values in arrays for one in _candidates(leaf, numbers, count, values)):
+        reaches = column.offset + column.stride * (count - 1) + (column.length or 1) <= len(column.values)
+        if reaches and _equal([column.gather(torch.tensor(numbers))], [leaf]):
+            return column
     return None
 
 

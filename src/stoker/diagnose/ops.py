@@ -13,7 +13,6 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
-from types import TracebackType
 from typing import Any
 
 import msgspec
@@ -268,8 +267,8 @@ class Profiling:
         self._profile.__enter__()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._profile.__exit__(kind, error, trace)
+    def __exit__(self, *error: Any) -> None:
+        self._profile.__exit__(*error)
         events = self._profile.function_events or []
         if self._device == "cuda":
             kernels, self.shares = kernel_shares(events)

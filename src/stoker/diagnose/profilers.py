@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import PurePath
-from types import CodeType, FrameType, TracebackType
+from types import CodeType, FrameType
 from typing import Any, NamedTuple, Self
 
 import msgspec
@@ -79,7 +79,7 @@ class Sampler:
         self.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def start(self) -> None:

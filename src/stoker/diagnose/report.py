@@ -71,25 +71,18 @@ def render(finding: Finding, *, title: str, environment: Environment | None = No
 def make_environment() -> Environment:
     """The environment of the template: every value is escaped, and one that is missing is an error."""
     from jinja2 import Environment, FunctionLoader, StrictUndefined
-
-    folder = resources.files("stoker.diagnose")
-    return Environment(
-        loader=FunctionLoader(lambda name: folder.joinpath(name).read_text(encoding="utf-8")),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=_finalize,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-
-
-def _finalize(value: Any) -> Any:
-    """A value as it stands in the page, before it is escaped."""
     from markupsafe import Markup
 
-    if isinstance(value, Markup):  # the output of a macro, whose values have been here before
-        return value
-    return f"{value:.2f}" if isinstance(value, float) else printable(str(value))
+    def finalize(value: Any) -> Any:
+        if isinstance(value, Markup):  # the output of a macro, whose values have been here before
+            return value
+        return f"{value:.2f}" if isinstance(value, float) else printable(str(value))
+
+    folder = resources.files("stoker.diagnose")
+    loader = FunctionLoader(lambda name: folder.joinpath(name).read_text(encoding="utf-8"))
+    return Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, finalize=finalize, trim_blocks=True, lstrip_blocks=True
+    )
 
 
 def _values(finding: Finding) -> dict[str, Any]:

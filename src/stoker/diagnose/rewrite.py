@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import CodeType, ModuleType
@@ -134,18 +135,18 @@ class OwnLoader(SourceFileLoader):
         super().exec_module(module)
 
 
+@dataclass(eq=False)
 class OwnFinder(MetaPathFinder):
     """Finds the user's own modules, for `OwnLoader`."""
 
-    def __init__(self, watch: Sources) -> None:
-        self._watch = watch
+    watch: Sources
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         """The spec of a module of the user's; None for all others."""
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is None or not isinstance(spec.loader, SourceFileLoader) or spec.origin is None or not is_own(spec.origin):
             return None
-        spec.loader = OwnLoader(fullname, spec.origin, self._watch)
+        spec.loader = OwnLoader(fullname, spec.origin, self.watch)
         return spec
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from stoker._clock import Spans, now_ns
@@ -68,7 +67,7 @@ class Watch(Generic[T]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         """Nothing to release."""
 
     @property
