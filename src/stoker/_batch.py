@@ -54,17 +54,17 @@ def tensors_of(batch: Any) -> list[torch.Tensor]:
     return [tensor for _, part in entries_of(batch) or () for tensor in tensors_of(part)]
 
 
-def map_tensors(batch: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """The same batch with each tensor replaced: new containers of the same types, and the same other leaves.
+def map_tensors(batch: Any, function: Callable[[torch.Tensor], torch.Tensor], is_leaf: Callable[[object], bool] = is_tensor) -> Any:
+    """The same batch with each tensor (each `is_leaf`) replaced: new containers of the same types, and the same other leaves.
 
     Dataclasses and mappings are copied without calling their constructor. A mapping that cannot be assigned to becomes a dict.
     """
-    if is_tensor(batch):
+    if is_leaf(batch):
         return function(batch)
     entries = entries_of(batch)
     if entries is None:
         return batch
-    mapped = [(key, map_tensors(part, function)) for key, part in entries]
+    mapped = [(key, map_tensors(part, function, is_leaf)) for key, part in entries]
     if type(batch) is dict or (isinstance(batch, Mapping) and not isinstance(batch, MutableMapping)):
         return dict(mapped)
     if isinstance(batch, Mapping):

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.diagnose.clock import Clock
 from tests.diagnose.measured import LOG, on_cpu, on_gpu
 
 from stoker.diagnose import attribution as module
@@ -102,16 +103,6 @@ def test_a_window_at_another_speed_has_no_slow_steps() -> None:
 
 
 # ---- windows that go on ----
-
-
-class Clock:
-    """Nanoseconds that pass when steps do."""
-
-    def __init__(self) -> None:
-        self.now = 0
-
-    def __call__(self) -> int:
-        return self.now
 
 
 @pytest.fixture

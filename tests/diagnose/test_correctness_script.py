@@ -28,11 +28,11 @@ FAULTS = {
 
 def wrong_with(program: Path, *words: str) -> list[str]:
     options = {"pace": 0.05, "check_seconds": 20.0}  # enough on any machine: it is over when all is read
-    answer = api._measure(program, words, module=False, quiet=True, seconds=None, **options)
-    finding = conclude(api._known(answer, program), correctness=answer.wrong)
-    assert finding.as_dict()["correctness"] == answer.wrong
-    assert all(one in text(finding) for one in answer.wrong)
-    return answer.wrong
+    measured, wrong = api._measure(program, words, module=False, quiet=True, seconds=None, **options)
+    finding = conclude(measured, correctness=wrong)
+    assert finding.as_dict()["correctness"] == wrong
+    assert all(one in text(finding) for one in wrong)
+    return wrong
 
 
 @pytest.fixture

@@ -57,7 +57,7 @@ def test_columns_gather_what_the_dataset_makes(dataset: Any, monkeypatch: pytest
     found = columns_of(dataset, default_collate)
     assert isinstance(found, Columns)
     numbers = np.random.default_rng(1).permutation(len(dataset)).tolist()
-    assert_same(found.gather(numbers), default_collate([dataset[number] for number in numbers]))
+    assert_same(found.__getitems__(numbers), default_collate([dataset[number] for number in numbers]))
 
 
 def test_samples_that_are_computed_are_read_once() -> None:
@@ -67,7 +67,7 @@ def test_samples_that_are_computed_are_read_once() -> None:
 
     found = columns_of(Squares(), default_collate)
     assert isinstance(found, Columns)
-    assert_same(found.gather([29, 3, 3]), default_collate([Squares()[number] for number in (29, 3, 3)]))
+    assert_same(found.__getitems__([29, 3, 3]), default_collate([Squares()[number] for number in (29, 3, 3)]))
 
 
 def test_windows_of_a_series_that_repeats_itself_are_not_mistaken() -> None:
@@ -76,7 +76,7 @@ def test_windows_of_a_series_that_repeats_itself_are_not_mistaken() -> None:
     found = columns_of(dataset, default_collate)
     assert isinstance(found, Columns)
     numbers = list(range(len(dataset)))
-    assert_same(found.gather(numbers), default_collate([dataset[number] for number in numbers]))
+    assert_same(found.__getitems__(numbers), default_collate([dataset[number] for number in numbers]))
 
 
 def test_what_depends_on_its_batch_has_no_columns() -> None:

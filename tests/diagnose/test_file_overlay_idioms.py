@@ -38,6 +38,7 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
+from tests.diagnose.home import make_home, state
 
 from stoker.diagnose import file_overlay
 from stoker.diagnose import sandbox as scratch_module
@@ -51,33 +52,6 @@ IDIOMS: dict[str, Idiom] = {}
 def idiom(function: Idiom) -> Idiom:
     IDIOMS[function.__name__] = function
     return function
-
-
-def make_home(folder: Path) -> None:
-    """Files of the user's: a model, a log, a run with checkpoints, links."""
-    (folder / "run" / "deep").mkdir(parents=True)
-    (folder / "empty").mkdir()
-    (folder / "model.pt").write_bytes(b"precious")
-    (folder / "log.txt").write_text("one\ntwo\n")
-    (folder / "run" / "last.pt").write_bytes(b"last")
-    (folder / "run" / "deep" / "best.pt").write_bytes(b"best")
-    (folder / "latest").symlink_to("run")
-    (folder / "log.link").symlink_to("log.txt")
-    (folder / "read-only.txt").write_text("fixed")
-    (folder / "read-only.txt").chmod(0o444)
-    for path in folder.rglob("*"):
-        os.utime(path, (1e9, 1e9), follow_symlinks=False)
-
-
-def state(folder: Path) -> dict[str, Any]:
-    """All that there is to know of the files of a folder."""
-    found = {}
-    for path in [folder, *sorted(folder.rglob("*"))]:
-        known = path.lstat()
-        content: Any = os.readlink(path) if path.is_symlink() else path.read_bytes() if path.is_file() else None
-        when = known.st_mtime_ns if not path.is_dir() else None  # of folders it changes when something is made in them and goes
-        found[str(path.relative_to(folder))] = (known.st_mode, when, content)
-    return found
 
 
 def outcome(run: Idiom) -> Any:
@@ -696,39 +670,19 @@ def test_negative_control_alone_they_change_the_files(name: str, tmp_path: Path,
     assert state(tmp_path / "alone") != state(tmp_path / "other")
 
 
-def without_unnamed_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_overlay, "UNNAMED", 0)
-
-
-def without_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scratch_module, "WITH_DEFAULTS", ())
-
-
-def without_abilities(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scratch_module, "SETS", ())
-
-
-def without_readers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scratch_module, "READERS", ())
-
-
-def without_links(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Overlay, "_followed", lambda self, name, links=0: name)
-
-
 @pytest.mark.parametrize(
-    ("name", "less"),
+    ("name", "owner", "attribute", "less"),
     [
-        ("unnamed_file_by_flag", without_unnamed_files),
-        ("named_temporary_file", without_defaults),
-        ("abilities", without_abilities),
-        ("torch_files", without_readers),
-        ("one_file_by_two_names", without_links),
+        ("unnamed_file_by_flag", file_overlay, "UNNAMED", 0),
+        ("named_temporary_file", scratch_module, "WITH_DEFAULTS", ()),
+        ("abilities", scratch_module, "SETS", ()),
+        ("torch_files", scratch_module, "READERS", ()),
+        ("one_file_by_two_names", Overlay, "_followed", lambda self, name, links=0: name),
     ],
 )
 def test_negative_control_with_less_a_program_fails(
-    name: str, less: Callable[[pytest.MonkeyPatch], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, owner: Any, attribute: str, less: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone = run_in(tmp_path / "alone", IDIOMS[name], monkeypatch)
-    less(monkeypatch)
+    monkeypatch.setattr(owner, attribute, less)
     assert run_inside(tmp_path, IDIOMS[name], monkeypatch)[0] != alone

@@ -160,7 +160,7 @@ def test_what_was_inherited_is_inherited_again() -> None:
 
 
 def test_batches_are_pinned_once_where_they_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pinned_fix, "_pin", lambda value: value.clone())
+    monkeypatch.setattr(torch.Tensor, "pin_memory", torch.Tensor.clone)
     fix, batch = Pinned(), (torch.ones(2), torch.ones(2))
     first = fix.batch(batch)
     assert fix.used
@@ -244,7 +244,7 @@ def test_epochs_with_workers_have_the_order_of_those_without(drawing: bool, requ
     before = orders()
     fix = installed(Workers(1), request)
     if not drawing:  # without the guard
-        fix.made = lambda loader: None  # type: ignore[method-assign]
+        fix._made = lambda loader: None  # type: ignore[method-assign]
     after = orders()
     assert after[0] == before[0]
     assert (after == before) == drawing

@@ -10,8 +10,7 @@ import torch
 from tests.diagnose.fake_cuda import FakeCuda
 
 from stoker.diagnose import measure_windows
-from stoker.diagnose.cuda import StepMarks
-from stoker.diagnose.hooks import BACKWARD, FORWARD, OPTIMIZER, REST, StepTimes
+from stoker.diagnose.hooks import BACKWARD, FORWARD, OPTIMIZER, REST, StepMarks, StepTimes
 from stoker.diagnose.measure_windows import other_threads
 from stoker.diagnose.session import REAL, Plan, Session
 

@@ -19,7 +19,7 @@ import safetensors.torch
 import torch
 from safetensors.torch import load_file
 
-from stoker.diagnose.file_overlay import Entry
+from stoker.diagnose.file_overlay import _Entry
 from stoker.diagnose.sandbox import Scratch
 
 
@@ -235,7 +235,7 @@ def test_negative_control_other_folders_are_listed_by_python_alone(scratch: Scra
     torch.save(1, "new.pt")
     with os.scandir(tmp_path) as entries:
         assert all(isinstance(entry, os.DirEntry) for entry in entries)
-    assert all(type(entry) is Entry for entry in os.scandir("."))
+    assert all(type(entry) is _Entry for entry in os.scandir("."))
 
 
 @pytest.fixture

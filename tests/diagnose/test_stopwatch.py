@@ -7,23 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from tests.diagnose.clock import MS, Clock
 from torch.utils.data import DataLoader, TensorDataset
 
 import stoker.diagnose
 from stoker.diagnose import stopwatch
 from stoker.diagnose.stopwatch import Watch, watch
-
-MS = 1_000_000
-
-
-class Clock:
-    """A clock that goes on when it is told to."""
-
-    def __init__(self) -> None:
-        self.now = 0
-
-    def __call__(self) -> int:
-        return self.now
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import msgspec
@@ -286,7 +287,7 @@ def test_shares_are_shares_and_parts_are_the_step(measured: Measurements) -> Non
     assert len(causes) >= 2
     assert len({cause.verdict for cause in causes}) == len(causes)
     assert all(0 <= cause.share <= 1 for cause in causes)
-    assert division.parts.total == pytest.approx(division.step)
+    assert math.fsum(dataclasses.astuple(division.parts)) == pytest.approx(division.step)
     assert all(getattr(division.parts, name) >= -1e-12 for name in division.parts.__slots__)
 
 

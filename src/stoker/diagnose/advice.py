@@ -17,15 +17,13 @@ from dataclasses import dataclass
 
 from stoker.diagnose import render
 from stoker.diagnose.attribution import Attribution, seconds_of
-from stoker.diagnose.hardware import ENVIRONMENT
-from stoker.diagnose.measurements import Advice, Blame, Cause, Measurements, RareSteps, SourceLine, Stretch, Verdict, WhatIf
+from stoker.diagnose.measurements import Advice, Blame, Cause, Measurements, RareSteps, SourceLine, Verdict, WhatIf
 from stoker.diagnose.thresholds import RULE
 
+KEEP_MEMORY = "MALLOC_TRIM_THRESHOLD_=4294967296 MALLOC_MMAP_MAX_=0"  # the settings of `hardware.keep_memory`
 FUSIBLE = ("Adam", "AdamW", "SGD", "Adagrad")
-WITH_DATA = ("threads",)
-"""Fixes that were measured on steps with their batches."""
-WITHOUT_DATA = ("cached", "feed")
-"""Fixes after which batches cost nothing, or next to it."""
+WITH_DATA = ("threads",)  # fixes that were measured on steps with their batches
+WITHOUT_DATA = ("cached", "feed")  # fixes after which batches cost nothing, or next to it
 
 
 def advise(measured: Measurements, attribution: Attribution, causes: list[Cause]) -> list[Advice]:
@@ -40,7 +38,8 @@ def advise(measured: Measurements, attribution: Attribution, causes: list[Cause]
         if step.predicted is not None or (step.predicted_low or 0.0) >= RULE.min_gain:
             steps.setdefault(step.name, step)
     steps.update({step.name: step for step in _malloc(predictor)})
-    return [step for step in steps.values() if _may_gain(step)]
+    gains = {name: step.predicted if step.predicted is not None else step.predicted_high for name, step in steps.items()}
+    return [step for name, step in steps.items() if (gain := gains[name]) is None or gain >= RULE.min_gain]
 
 
 def advise_on_rare_steps(rare: RareSteps) -> list[Advice]:
@@ -49,12 +48,6 @@ def advise_on_rare_steps(rare: RareSteps) -> list[Advice]:
     where = f" ({rare.place.file}:{rare.place.line})" if rare.place is not None else ""
     high = min(RULE.max_speedup, 1 / max(1 - rare.share, 1 / RULE.max_speedup))
     return [Advice(name="rare", sentence=render.advice(kind, where=where), predicted=None, predicted_high=high)]
-
-
-def _may_gain(step: Advice) -> bool:
-    if step.predicted is not None:
-        return step.predicted >= RULE.min_gain
-    return step.predicted_high is None or step.predicted_high >= RULE.min_gain
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,14 +59,27 @@ class Predictor:
 
     def predict(self, name: str, sentence: str, left: float | None = None, error: float = 0.0) -> Advice:
         """A fix that leaves `left` seconds of a step, known to `error` seconds (two standard errors); None where that is unknown."""
-        now = self.attribution.step
+        measured, now = self.measured, self.attribution.step
         if left is None or now <= 0:
             return Advice(name=name, sentence=sentence, predicted=None)
         shortest = now / RULE.max_speedup
         left = max(left, shortest)
         # Memory that one process gets again, the next may have kept; steps were seen to take up to twice as long in one as in another.
-        pages = min(max(self.measured.for_pages("loop", "cached"), default=0.0), left / 2)
-        doubts = [self._run_to_run(name, left), min(1.0, self.measured.loop.error), self._thread_variation(name, left) / 2]
+        pages = min(max(measured.for_pages("loop", "cached"), default=0.0), left / 2)
+        # How much such a step differs from process to process, as a share of it.
+        if measured.device == "cuda":
+            issue = seconds_of(measured.host_issue)
+            waits = issue is not None and left < RULE.waits_for_host * issue and name != "graph"  # which issues all of it at once
+            run_to_run = RULE.run_to_run_launch if waits else RULE.run_to_run
+        else:
+            work = max(now - self.attribution.parts.data, 1e-9)
+            run_to_run = RULE.run_to_run + RULE.run_to_run_memory * min(1.0, self.attribution.parts.memory / work)
+        # How much a prediction would change in a minute in which threads wait longer for each other, as a share of it.
+        rest, longer = self.without_data, RULE.thread_wait_variation * waiting_threads(measured)
+        data = 0.0 if name in WITHOUT_DATA else min(now - rest, left)
+        of_left = 0.0 if name in WITH_DATA else left - data  # one thread waits for none
+        variation = abs(math.log((1 + longer * rest / now) / (1 + longer * of_left / left)))
+        doubts = [run_to_run, min(1.0, measured.loop.error), variation / 2]
         error = math.hypot(error, pages, *(left * 2 * one for one in doubts))
         low, high = now / (left + error), min(RULE.max_speedup, now / max(left - error, shortest))
         if high > RULE.max_range * low:
@@ -98,28 +104,15 @@ class Predictor:
             left = max(left, seconds_of(self.measured.loader_alone) or 0.0)
         return self.predict(name, sentence, left, changed * error_of(what_if, changed))
 
+    def without(self, cause: str) -> float:
+        """Seconds of a step without one of its causes."""
+        return self.attribution.step - float(getattr(self.attribution.parts, cause))
+
     @property
     def without_data(self) -> float:
         """Seconds of a step on cached batches, as far as they are within a step of the loop."""
         cached = seconds_of(self.measured.cached)
         return self.attribution.step if cached is None else min(cached, self.attribution.step)
-
-    def _run_to_run(self, name: str, left: float) -> float:
-        """How much such a step differs from process to process, as a share of it."""
-        if self.measured.device == "cuda":
-            issue = seconds_of(self.measured.host_issue)
-            waits = issue is not None and left < RULE.waits_for_host * issue and name != "graph"  # which issues all of it at once
-            return RULE.run_to_run_launch if waits else RULE.run_to_run
-        parts, work = self.attribution.parts, max(self.attribution.step - self.attribution.parts.data, 1e-9)
-        return RULE.run_to_run + RULE.run_to_run_memory * min(1.0, parts.memory / work)
-
-    def _thread_variation(self, name: str, left: float) -> float:
-        """How much a prediction would change in a minute in which threads wait longer for each other, as a share of it."""
-        now, rest = self.attribution.step, self.without_data
-        longer = RULE.thread_wait_variation * waiting_threads(self.measured)
-        data = 0.0 if name in WITHOUT_DATA else min(now - rest, left)
-        of_left = 0.0 if name in WITH_DATA else left - data  # one thread waits for none
-        return abs(math.log((1 + longer * rest / now) / (1 + longer * of_left / left)))
 
 
 def ratio_of(what_if: WhatIf) -> float:
@@ -140,29 +133,30 @@ def error_of(what_if: WhatIf, before: float) -> float:
 
 
 def _data(predictor: Predictor) -> list[Advice]:
-    cached, gathered = predictor.measured.cached, predictor.measured.what_ifs.get("feed")
-    sentence = render.advice("feed")
+    measured, step = predictor.measured, predictor.attribution.step
+    loader, cached, gathered = measured.loader, measured.cached, measured.what_ifs.get("feed")
     if gathered is not None:
         left = predictor.without_data
-        steps = [predictor.predict("feed", sentence, left * ratio_of(gathered), left * error_of(gathered, left))]
+        steps = [predictor.predict("feed", render.advice("feed"), left * ratio_of(gathered), left * error_of(gathered, left))]
     else:
-        steps = [predictor.at_most("feed", sentence, predictor.attribution.step - predictor.attribution.parts.data)]
-    steps += [*_persistent(predictor), *_more_workers(predictor)]
+        steps = [predictor.at_most("feed", render.advice("feed"), predictor.without("data"))]
+    if loader.workers and not loader.persistent and measured.between_epochs.get("loader", 0.0) >= RULE.min_gain - 1:
+        # Not predicted: processes that start slow down the steps beside them, too.
+        steps.append(predictor.predict("persistent", render.advice("persistent")))
+    wanted, alone = workers_to_use(measured, predictor.attribution), seconds_of(measured.loader_alone)
+    if loader.kind == "DataLoader" and loader.workers < wanted:
+        sentence = _workers_sentence(wanted, loader.workers)
+        left = max(predictor.without("data"), (alone or 0.0) * max(1, loader.workers) / wanted)
+        busy = 1 if measured.device == "cuda" else measured.machine.threads
+        if alone is None:
+            steps.append(predictor.predict("workers", sentence))
+        elif busy + wanted < measured.machine.cores or step >= RULE.worth_sharing_cores * left:
+            # It was not measured how cores would be shared, nor what it takes to hand a batch over: up to 2 ms were seen.
+            steps.append(predictor.at_most("workers", sentence, left))
     if cached is not None:
-        steps.append(predictor.predict("cached", render.advice("cached"), cached.median, _two_errors(cached)))
+        error = 2 * cached.error * cached.median if cached.seconds else 0.0
+        steps.append(predictor.predict("cached", render.advice("cached"), cached.median, error))
     return steps
-
-
-def _two_errors(stretch: Stretch) -> float:
-    return 2 * stretch.error * stretch.median if stretch.seconds else 0.0
-
-
-def _persistent(predictor: Predictor) -> list[Advice]:
-    """Not predicted: processes that start slow down the steps beside them, too."""
-    loader, starting = predictor.measured.loader, predictor.measured.between_epochs.get("loader", 0.0)
-    if not loader.workers or loader.persistent or starting < RULE.min_gain - 1:
-        return []
-    return [predictor.predict("persistent", render.advice("persistent"))]
 
 
 def workers_to_use(measured: Measurements, attribution: Attribution) -> int:
@@ -176,45 +170,23 @@ def _workers_sentence(wanted: int, now: int) -> str:
     return render.advice("workers", wanted=wanted, processes="process" if wanted == 1 else "processes", now=now)
 
 
-def _more_workers(predictor: Predictor) -> list[Advice]:
-    measured, attribution = predictor.measured, predictor.attribution
-    now, wanted = measured.loader.workers, workers_to_use(measured, attribution)
-    if measured.loader.kind != "DataLoader" or now >= wanted:
-        return []
-    sentence, alone = _workers_sentence(wanted, now), seconds_of(measured.loader_alone)
-    if alone is None:
-        return [predictor.predict("workers", sentence)]
-    left = max(attribution.step - attribution.parts.data, alone * max(1, now) / wanted)
-    busy = 1 if measured.device == "cuda" else measured.machine.threads
-    if busy + wanted >= measured.machine.cores and attribution.step < RULE.worth_sharing_cores * left:
-        return []
-    # It was not measured how cores would be shared, nor what it takes to hand a batch over: up to 2 ms were seen.
-    return [predictor.at_most("workers", sentence, left)]
-
-
-def _transfer(predictor: Predictor) -> list[Advice]:
-    left = predictor.attribution.step - predictor.attribution.parts.transfer
-    pinned = predictor.from_what_if("pinned", render.advice("pinned"))
-    return [pinned, predictor.predict("resident", render.advice("resident"), left)]
-
-
-def _sync(predictor: Predictor) -> list[Advice]:
+def _waits(predictor: Predictor) -> list[Advice]:
     lines = [f"{sync.place}" for sync in predictor.measured.syncs if sync.place is not None][:2]
     sentence = render.advice("sync", where=f": {', '.join(lines)}" if lines else "")
-    return [predictor.predict("sync", sentence, predictor.attribution.step - predictor.attribution.parts.sync)]
+    return [predictor.predict("sync", sentence, predictor.without("sync"))]
 
 
 def _host(predictor: Predictor) -> list[Advice]:
     place = line_of("host", predictor.measured)
     sentence = render.advice("host_at", place=place) if place else render.advice("host")
-    return [predictor.predict("host", sentence, predictor.attribution.step - predictor.attribution.parts.host)]
+    return [predictor.predict("host", sentence, predictor.without("host"))]
 
 
 def _launch(predictor: Predictor) -> list[Advice]:
     if "graph" in predictor.measured.what_ifs:
         graph = predictor.from_what_if("graph", render.advice("graph_of_model"))
     else:
-        graph = predictor.at_most("graph", render.advice("graph"), predictor.attribution.step - predictor.attribution.parts.launch)
+        graph = predictor.at_most("graph", render.advice("graph"), predictor.without("launch"))
     return [graph, _compile("compile_launch"), _batch(predictor), *_fused(predictor)]
 
 
@@ -252,7 +224,7 @@ def _malloc(predictor: Predictor) -> list[Advice]:
     spent = min(statistics.fmean(seconds or [0.0]), RULE.malloc_max_share * step)
     if spent < RULE.malloc_share * step:
         return []
-    return [predictor.at_most("malloc", render.advice("malloc", environment=ENVIRONMENT, pages=f"{pages:,.0f}"), step - spent)]
+    return [predictor.at_most("malloc", render.advice("malloc", environment=KEEP_MEMORY, pages=f"{pages:,.0f}"), step - spent)]
 
 
 def best_threads(measured: Measurements) -> int | None:
@@ -267,17 +239,11 @@ def _threads(predictor: Predictor) -> list[Advice]:
     return [predictor.from_what_if("threads", render.advice("threads", best=best, now=now))] if best is not None else []
 
 
-def _oversubscribed(predictor: Predictor) -> list[Advice]:
-    steps = _threads(predictor)
+def _fewer(predictor: Predictor) -> list[Advice]:
+    """Fewer threads, and fewer workers where there are more than a step needs."""
     workers, wanted = predictor.measured.loader.workers, workers_to_use(predictor.measured, predictor.attribution)
-    if workers > wanted:
-        steps.append(predictor.predict("workers", _workers_sentence(wanted, workers)))
-    return steps
-
-
-def _precision(predictor: Predictor) -> list[Advice]:
-    has_tf32 = predictor.measured.machine.matmul_flops.get("tf32")
-    return [*([predictor.from_what_if("tf32", render.advice("tf32"))] if has_tf32 else []), *_autocast(predictor)]
+    too_many = workers > wanted
+    return _threads(predictor) + ([predictor.predict("workers", _workers_sentence(wanted, workers))] if too_many else [])
 
 
 def _autocast(predictor: Predictor) -> list[Advice]:
@@ -287,43 +253,40 @@ def _autocast(predictor: Predictor) -> list[Advice]:
     return [predictor.from_what_if("autocast", render.advice("autocast"))]
 
 
-def _kernel(predictor: Predictor) -> list[Advice]:
-    if predictor.measured.device == "cpu":  # calls into a library, such as LAPACK: compiling leaves them as they are
-        return [_batch(predictor)]
-    return [_compile("compile"), _batch(predictor)]
-
-
 def _compile(wording: str) -> Advice:
     """Never predicted: the program would have to be compiled for it."""
     return Advice(name="compile", sentence=render.advice(wording), predicted=None)
 
 
-def _straggler(predictor: Predictor) -> list[Advice]:
+def _precision(predictor: Predictor) -> list[Advice]:
+    has_tf32 = predictor.measured.machine.matmul_flops.get("tf32")
+    return [*([predictor.from_what_if("tf32", render.advice("tf32"))] if has_tf32 else []), *_autocast(predictor)]
+
+
+def _between_ranks(predictor: Predictor, name: str, cause: str) -> list[Advice]:
     slowest = max(predictor.measured.ranks, key=lambda one: one.apart_seconds).rank
-    left = predictor.attribution.step - predictor.attribution.parts.straggler
-    return [predictor.at_most("balance", render.advice("balance", slowest=slowest), left)]
-
-
-def _communication(predictor: Predictor) -> list[Advice]:
-    left = predictor.attribution.step - predictor.attribution.parts.communication
-    return [predictor.at_most("exchange", render.advice("exchange"), left)]
+    return [predictor.at_most(name, render.advice(name, slowest=slowest), predictor.without(cause))]
 
 
 _ADVISERS: dict[Verdict, Callable[[Predictor], list[Advice]]] = {
     "data": _data,
-    "transfer": _transfer,
-    "sync": _sync,
+    "transfer": lambda one: [
+        one.from_what_if("pinned", render.advice("pinned")),
+        one.predict("resident", render.advice("resident"), one.without("transfer")),
+    ],
+    "sync": _waits,
     "host": _host,
     "launch": _launch,
     "dispatch": lambda one: [_batch(one), _compile("compile_dispatch"), *_fused(one)],
-    "oversubscribed": _oversubscribed,
+    "oversubscribed": _fewer,
     "optimizer": lambda one: [*_fused(one), _batch(one)],
     "precision": _precision,
     "compute": lambda one: [*_autocast(one), _compile("compile")],
     "memory": lambda one: [_compile("compile_memory"), *_autocast(one)],
-    "kernel": _kernel,
-    "straggler": _straggler,
-    "communication": _communication,
+    # On a CPU these are calls into a library, such as LAPACK: compiling leaves them as they are.
+    "kernel": lambda one: [*([_compile("compile")] if one.measured.device == "cuda" else []), _batch(one)],
+    "straggler": lambda one: _between_ranks(one, "balance", "straggler"),
+    "communication": lambda one: _between_ranks(one, "exchange", "communication"),
     "none": lambda one: [],
 }
 _PHASES: dict[Verdict, tuple[str, ...]] = {

@@ -30,21 +30,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound=msgspec.Struct)
 Batch = TypeVar("Batch")
-CHECK_SECONDS = 3.0
-"""Time to look for faults in the batches."""
+CHECK_SECONDS = 3.0  # time to look for faults in the batches
 START = "import sys; from stoker.diagnose.child import main; main(sys.argv[1:])"
 
 
-# ---- a script ----
-
-
 def diagnose_script(
-    program: str | Path,
-    arguments: Sequence[str] = (),
-    *,
-    module: bool = False,
-    quiet: bool = False,
-    seconds: float | None = None,
+    program: str | Path, arguments: Sequence[str] = (), *, module: bool = False, quiet: bool = False, seconds: float | None = None
 ) -> Finding:
     """Run a training script until its bottleneck is known.
 
@@ -73,8 +64,8 @@ def diagnose_script(
     from stoker.diagnose.verdict import conclude
 
     check_seconds = CHECK_SECONDS if seconds is None else min(CHECK_SECONDS, seconds)
-    answer = _measure(program, arguments, module=module, quiet=quiet, seconds=seconds, check_seconds=check_seconds)
-    return conclude(_known(answer, program), correctness=answer.wrong)
+    measured, wrong = _measure(program, arguments, module=module, quiet=quiet, seconds=seconds, check_seconds=check_seconds)
+    return conclude(measured, correctness=wrong)
 
 
 def measure_script(
@@ -109,22 +100,20 @@ def measure_script(
         >>> measured.loop.median  # doctest: +SKIP
         0.0124
     """
-    return _known(_measure(program, arguments, module=module, quiet=quiet, pace=pace, seconds=seconds), program)
+    return _measure(program, arguments, module=module, quiet=quiet, pace=pace, seconds=seconds)[0]
 
 
 def _measure(
     program: str | Path, arguments: Sequence[str], *, module: bool, quiet: bool, seconds: float | None, **options: float
-) -> Answer:
+) -> tuple[Measurements, list[str]]:
+    """The measurements of a script, and faults of its batches."""
     words = [str(one) for one in arguments]
     with scratch_for(program, module=module) as folder:
         request = Request(program=str(program), module=module, arguments=words, scratch=str(folder), seconds=seconds, **options)
-        return ask(request, Answer, quiet=quiet)
-
-
-def _known(answer: Answer, program: str | Path) -> Measurements:
+        answer = ask(request, Answer, quiet=quiet)
     if answer.measurements is None:
         raise TrainError(answer.error or f"{program} gave no answer.")
-    return answer.measurements
+    return answer.measurements, answer.wrong
 
 
 @contextlib.contextmanager
@@ -165,9 +154,6 @@ def ask(request: Request, kind: type[T], *, quiet: bool, start: str = START) -> 
         finally:
             child.wait()
     return msgspec.msgpack.decode(data, type=kind)
-
-
-# ---- a training step as a function ----
 
 
 def diagnose_step(

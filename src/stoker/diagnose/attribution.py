@@ -50,11 +50,6 @@ class Parts:
     kernel: float = 0.0
     unknown: float = 0.0
 
-    @property
-    def total(self) -> float:
-        """The step."""
-        return math.fsum(getattr(self, field.name) for field in fields(self))
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attribution:
@@ -62,10 +57,8 @@ class Attribution:
 
     step: float
     parts: Parts
-    residual: float
-    """Seconds that the measurements leave unexplained (above 0) or explain twice (below 0)."""
-    host_limits: bool
-    """GPU: whether the host issues a step more slowly than the device runs it. Then the run can be launch-bound."""
+    residual: float  # seconds that the measurements leave unexplained (above 0) or explain twice (below 0)
+    host_limits: bool  # GPU: whether the host issues a step more slowly than the device runs it. Then the run can be launch-bound.
 
     def share(self, name: str) -> float:
         """The share of a cause, between 0 and 1."""
@@ -86,28 +79,22 @@ def _of_ranks(measured: Measurements, step: float) -> Attribution:
     """Several processes: what they lose to each other, and the rest as in the first process alone."""
     apart = [min(step, rank.apart_seconds) for rank in measured.ranks]
     own, slowest = max(apart[0], RULE.min_fraction * step), max(apart)
-    straggler, communication = _between_ranks(measured, step, slowest - statistics.median_low(apart), step - slowest)
+    straggler, communication = slowest - statistics.median_low(apart), step - slowest
+    exchanges = [rank.exchange_seconds for rank in measured.ranks if rank.exchange_seconds is not None]
+    if len(exchanges) == len(measured.ranks):
+        # The slowest process within the all-reduce waits least in it.
+        exchange = min(*exchanges, communication)
+        # The all-reduce takes longer where some slept until the last one came: divided between both by their size.
+        longer = (communication - exchange) / max(straggler + exchange, RULE.min_fraction * step)
+        straggler, communication = straggler * (1 + longer), communication - straggler * longer
     phases = scaled_phases(measured, step)
     phases = msgspec.structs.replace(phases, backward=max(0.0, phases.backward - (step - own)))  # the all-reduce is there
     # Cached batches make the other processes faster, too, so C says nothing about this one.
-    alone = msgspec.structs.replace(measured, ranks=[], loop=Stretch(seconds=[own]), cached=None, phases=phases)
-    inner = attribute(alone)
+    inner = attribute(msgspec.structs.replace(measured, ranks=[], loop=Stretch(seconds=[own]), cached=None, phases=phases))
     factor = (step - straggler - communication) / own
     parts = {field.name: factor * getattr(inner.parts, field.name) for field in fields(Parts)}
     parts |= {"straggler": straggler, "communication": communication}
     return Attribution(step=step, parts=Parts(**parts), residual=factor * inner.residual, host_limits=inner.host_limits)
-
-
-def _between_ranks(measured: Measurements, step: float, late: float, rest: float) -> tuple[float, float]:
-    """Seconds lost because one process is `late` by that much, and to the all-reduce, which takes at most the `rest`."""
-    exchanges = [rank.exchange_seconds for rank in measured.ranks if rank.exchange_seconds is not None]
-    if len(exchanges) < len(measured.ranks):
-        return late, rest
-    # The slowest process within the all-reduce waits least in it.
-    exchange = min(*exchanges, rest)
-    # The all-reduce takes longer where some slept until the last one came: divided between both by their size.
-    longer = (rest - exchange) / max(late + exchange, RULE.min_fraction * step)
-    return late * (1 + longer), rest - late * longer
 
 
 def seconds_of(stretch: Stretch | None) -> float | None:
@@ -168,18 +155,16 @@ def _on_cpu(measured: Measurements, step: float) -> Attribution:
     in_core = core / (core + optimizer) if core + optimizer > 0 else 0.0
     around = work.shares.get("other", 0.0) * (cached or step) - phases.rest - making
     dispatch = min(core, max(around * (1 - gain), work.ops * machine.dispatch_seconds * in_core))
-    products, moving, other = _work_of_cpu(measured, core)
+    # Matmuls, moving memory, and operations that are neither (factorizations, custom ones).
+    matmuls, other = work.shares.get("gemm", 0.0), work.shares.get("other_ops", 0.0)
+    total = matmuls + sum(work.shares.get(kind, 0.0) for kind in ("elementwise", "reduce", "search", "copy")) + other
+    if total > 0:  # shares of one profile stay the same under load, a rate reached does not
+        compute, memory, kernel = matmuls / total, 1 - (matmuls + other) / total, other / total
+    else:
+        compute, memory, kernel = (1.0, 0.0, 0.0) if flops_seconds(measured) >= RULE.near_peak * core else (0.0, 1.0, 0.0)
+    parts = Parts(data=data, host=host, oversubscribed=oversubscribed, dispatch=dispatch, optimizer=optimizer)
     left = core - dispatch
-    parts = Parts(
-        data=data,
-        host=host,
-        oversubscribed=oversubscribed,
-        dispatch=dispatch,
-        optimizer=optimizer,
-        compute=left * products,
-        memory=left * moving,
-        kernel=left * other,
-    )
+    parts = replace(parts, compute=left * compute, memory=left * memory, kernel=left * kernel)
     return Attribution(step=step, parts=parts, residual=residual, host_limits=False)
 
 
@@ -201,17 +186,6 @@ def _threads_gain(measured: Measurements) -> float:
         return 0.0
     gain = 1 - min(fewer) / now
     return gain if gain >= RULE.min_threads_gain else 0.0
-
-
-def _work_of_cpu(measured: Measurements, seconds: float) -> tuple[float, float, float]:
-    """How the work of a CPU divides into matmuls, moving memory, and operations that are neither (factorizations, custom ones)."""
-    shares = measured.work.shares if measured.work is not None else {}
-    matmuls, other = shares.get("gemm", 0.0), shares.get("other_ops", 0.0)
-    moving = sum(shares.get(kind, 0.0) for kind in ("elementwise", "reduce", "search", "copy"))
-    total = matmuls + moving + other
-    if total > 0:  # shares of one profile stay the same under load, a rate reached does not
-        return matmuls / total, 1 - (matmuls + other) / total, other / total
-    return (1.0, 0.0, 0.0) if flops_seconds(measured) >= RULE.near_peak * seconds else (0.0, 1.0, 0.0)
 
 
 def flops_seconds(measured: Measurements) -> float:
@@ -242,7 +216,9 @@ def _on_cuda(measured: Measurements, step: float) -> Attribution:
     if waiting > 0:  # issuing ends when the device does, and takes no longer than the loop but for its waits
         issue = min(issue, left) - waiting
     issue = max(0.0, issue)
-    stalls = bool(measured.syncs) or (bool(measured.blocked_under_sleep) and not _fills_queue(measured))
+    work, launch_seconds = measured.work, measured.machine.launch_seconds
+    fills_queue = work is not None and work.kernels is not None and work.kernels > RULE.launch_queue
+    stalls = bool(measured.syncs) or (bool(measured.blocked_under_sleep) and not fills_queue)
     own = max(0.0, phases.rest - waits.get("rest", 0.0))
     if stalls and not waits:
         own = 0.0  # it is unknown where it waits; mostly that is where a loss is read, in `rest`
@@ -257,7 +233,10 @@ def _on_cuda(measured: Measurements, step: float) -> Attribution:
     # Into an empty queue a step is issued more slowly than behind another one: that difference is not attributed.
     residual = left - max(device, min(issue - own, left) if host_limits else 0.0)
     launch = max(0.0, left - device) if host_limits else 0.0
-    python = max(0.0, launch - _issuing_at_most(measured))
+    # The most seconds that a host needs for the operations of a step; more is Python between them.
+    count = max(work.ops, work.kernels or 0.0) if work is not None else 0.0
+    issuing = RULE.issue_cost * launch_seconds * count if launch_seconds and count else math.inf
+    python = max(0.0, launch - issuing)
     host, launch, left = host + python, launch - python, left - python
     parts = _kernels(measured, left - launch, device)
     parts = {**parts, "data": data, "transfer": transfer, "sync": sync, "host": host, "launch": launch}
@@ -272,24 +251,10 @@ def device_seconds(measured: Measurements) -> float | None:
     return seconds_of(measured.device_alone)
 
 
-def _issuing_at_most(measured: Measurements) -> float:
-    """The most seconds that a host needs for the operations of a step; more is Python between them."""
-    work, launch = measured.work, measured.machine.launch_seconds
-    count = max(work.ops, work.kernels or 0.0) if work is not None else 0.0
-    return RULE.issue_cost * launch * count if launch and count else math.inf
-
-
-def _fills_queue(measured: Measurements) -> bool:
-    work = measured.work
-    return work is not None and work.kernels is not None and work.kernels > RULE.launch_queue
-
-
 def copies_seconds(measured: Measurements) -> float:
     """X, or the bytes at the measured rate."""
     copies, work, rate = seconds_of(measured.copies_alone), measured.work, measured.machine.h2d_pageable_bytes
-    if copies is not None:
-        return copies
-    return work.h2d_bytes / rate if work is not None and rate else 0.0
+    return copies if copies is not None else work.h2d_bytes / rate if work is not None and rate else 0.0
 
 
 def _waits(measured: Measurements, phases: Phases) -> dict[str, float]:
@@ -320,58 +285,35 @@ def _kernels(measured: Measurements, seconds: float, device: float) -> dict[str,
         moving = sum(shares.get(kind, 0.0) for kind in ("elementwise", "reduce", "copy")) / total
         if reached < RULE.near_peak and products < RULE.mostly_matmul:
             products = min(products, reached)  # matmuls far from the peak: their shapes are small or ragged
-        moving *= _moved(measured, device * moving)
+        if work.moved_bytes is not None and device * moving > 0:
+            # Share of the time of memory-moving kernels that the bytes need; all of it where they are fast.
+            rate = work.moved_bytes / measured.machine.memcpy_bytes / (device * moving)
+            moving *= 1.0 if rate >= RULE.near_peak else rate
     elif reached >= RULE.near_peak:
         products, moving = 1.0, 0.0
     else:
         long = work.kernels is not None and work.kernels > 0 and device / work.kernels >= RULE.long_kernel_seconds
         products, moving = reached, 1 - reached if long else 0.0
-    compute = seconds * products
-    precision = compute * _in_shorter_type(measured)
-    return {
-        "optimizer": optimizer,
-        "precision": precision,
-        "compute": compute - precision,
-        "memory": seconds * moving,
-        "kernel": max(0.0, seconds * (1 - products - moving)),
-    }
-
-
-def _moved(measured: Measurements, seconds: float) -> float:
-    """Share of the time of memory-moving kernels that the bytes need; 1 where they are fast, or bytes were not counted."""
-    work, rate = measured.work, measured.machine.memcpy_bytes
-    if work is None or work.moved_bytes is None or seconds <= 0:
-        return 1.0
-    reached = work.moved_bytes / rate / seconds
-    return 1.0 if reached >= RULE.near_peak else reached
-
-
-def _in_shorter_type(measured: Measurements) -> float:
-    """Share of their time that float32 matmuls would save in a shorter type of this GPU; 0 where they are short already."""
-    peaks = measured.machine.matmul_flops
+    compute, peaks = seconds * products, measured.machine.matmul_flops
+    # What float32 matmuls would save in a shorter type of this GPU; nothing where they are short already.
     now, shorter = peaks.get("fp32", 0.0), max(peaks.get("tf32", 0.0), peaks.get("bf16", 0.0))
-    return 1 - now / shorter if measured.precision == "fp32" and now > 0 and shorter >= RULE.faster_dtype * now else 0.0
-
-
-# Rare steps.
+    saves = measured.precision == "fp32" and now > 0 and shorter >= RULE.faster_dtype * now
+    precision = compute * (1 - now / shorter) if saves else 0.0
+    kernel = max(0.0, seconds * (1 - products - moving))
+    parts = {"optimizer": optimizer, "precision": precision, "compute": compute - precision}
+    return {**parts, "memory": seconds * moving, "kernel": kernel}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Slow:
     """The slow steps of a window."""
 
-    at: list[int]
-    """Which steps they are."""
-    share: float
-    """Share of all time: what they take longer than the others."""
-    seconds: float
-    """Seconds of one of them."""
-    others: float
-    """Seconds of one of the others."""
-    every: float | None
-    """Steps from one to the next; None where there is only one."""
-    mean: float
-    """Seconds of a step: over whole periods where there is one, else over all steps."""
+    at: list[int]  # which steps they are
+    share: float  # share of all time: what they take longer than the others
+    seconds: float  # seconds of one of them
+    others: float  # seconds of one of the others
+    every: float | None  # steps from one to the next; None where there is only one
+    mean: float  # seconds of a step: over whole periods where there is one, else over all steps
 
 
 def slow_of(seconds: Sequence[float]) -> Slow | None:
@@ -398,11 +340,10 @@ def slow_of(seconds: Sequence[float]) -> Slow | None:
 
 
 def slow_of_windows(windows: Sequence[Sequence[float]]) -> Slow | None:
-    """The slow steps of several windows: of the window in which they took most time, with at most their share over all windows.
-
-    Another program that came and went makes slow steps in one window; a machine that changes its speed makes a slow window.
-    """
-    best = max((slow for window in windows if (slow := slow_of(window))), key=_longer, default=None)
+    """The slow steps of several windows: of the window in which they took most time, with at most their share over all windows."""
+    # Another program that came and went makes slow steps in one window; a machine that changes its speed makes a slow window.
+    found = [slow for window in windows if (slow := slow_of(window))]
+    best = max(found, key=lambda slow: len(slow.at) * (slow.seconds - slow.others), default=None)
     if best is None:
         return None
     usual = statistics.median(one for window in windows for one in window)
@@ -413,11 +354,6 @@ def slow_of_windows(windows: Sequence[Sequence[float]]) -> Slow | None:
     if share >= best.share:
         return best
     return replace(best, share=share, mean=statistics.fmean(one for window in windows for one in window))
-
-
-def _longer(slow: Slow) -> float:
-    """Seconds that slow steps of a window took longer than others."""
-    return len(slow.at) * (slow.seconds - slow.others)
 
 
 def _limit(seconds: Sequence[float]) -> float:
@@ -433,8 +369,7 @@ class Periods:
 
     def __init__(self, *, until_ns: int, expected: bool = False) -> None:
         self._until_ns = until_ns
-        self._expected = expected
-        """Whether some were seen elsewhere, so that the window waits for the first one."""
+        self._expected = expected  # whether some were seen elsewhere, so that the window waits for the first one
         self._middle: float | None = None
         self._number = 0
 
@@ -448,9 +383,6 @@ class Periods:
             slow = slow_of(seconds)
             self._number = len(slow.at) if slow is not None and slow.share >= RULE.rare_min_share else 0
         return self._number <= RULE.rare_periods and (self._number > 0 or self._expected)
-
-
-# Windows at different speeds.
 
 
 def split(values: Sequence[T], starts: Sequence[int]) -> list[list[T]]:

@@ -30,26 +30,20 @@ from stoker.errors import StokerError, TrainError
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """What to run and how to measure it."""
 
-    program: str
-    """A path, or the name of a module with `module=True`."""
+    program: str  # a path, or the name of a module with `module=True`
     module: bool = False
     arguments: list[str] = []
-    pace: float = 1.0
-    """Scales the length of all measurement windows."""
-    scratch: str
-    """The folder for files that the program writes."""
-    seconds: float | None = None
-    """Time limit of measuring, from the first measured step."""
-    check_seconds: float = 0.0
-    """Time to look for faults in the batches, after everything is measured."""
+    pace: float = 1.0  # scales the length of all measurement windows
+    scratch: str  # the folder for files that the program writes
+    seconds: float | None = None  # time limit of measuring, from the first measured step
+    check_seconds: float = 0.0  # time to look for faults in the batches, after everything is measured
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """The measurements, or one line that says why there are none."""
 
     measurements: Measurements | None = None
-    wrong: list[str] = []
-    """Faults of the batches."""
+    wrong: list[str] = []  # faults of the batches
     error: str | None = None
 
 
@@ -63,7 +57,6 @@ class Child:
         self._connection = connection
         self._scratch = Scratch(Path(request.scratch))
         self._pid = os.getpid()
-        self._main: ModuleType | None = None
         self.session = Session(on_done=self._done, seconds=request.seconds, pace=request.pace)
 
     def run(self) -> NoReturn:
@@ -80,7 +73,11 @@ class Child:
         except KeyboardInterrupt:
             failure = f"{self._request.program} was interrupted"
         except BaseException as error:
-            failure = f"{self._request.program}{_line_of(error)} raised {type(error).__name__}: {one_line(error)}"
+            lines = [frame for frame in traceback.extract_tb(error.__traceback__) if is_own(frame.filename)]
+            line = f" ({shown(lines[-1].filename)}:{lines[-1].lineno})" if lines else ""
+            if isinstance(error, SyntaxError) and error.lineno:
+                line = f" line {error.lineno}"
+            failure = f"{self._request.program}{line} raised {type(error).__name__}: {one_line(error)}"
             session = self.session
             if session.fix_on is not None:  # caused by a fix; everything that the verdict needs is measured
                 session.recorder.notes.append(f"the gain of {session.fix_on} could not be measured: {failure}.")
@@ -108,7 +105,7 @@ class Child:
         module.__package__ = spec.parent if request.module else None
         module.__dict__["__builtins__"] = __builtins__
         sys.argv = [file, *request.arguments]
-        sys.modules["__main__"] = self._main = module
+        sys.modules["__main__"] = module
         loader.exec_module(module)
 
     def _done(self) -> None:
@@ -122,8 +119,19 @@ class Child:
             session.remove()
             if session.failure is not None:
                 raise session.failure
-            measured = self._measured()
-            wrong = self._faults(measured)
+            ranks = session.ranks
+            found = session.recorder.of_rank(ranks.rank) if ranks is not None else None
+            if ranks is None or found is None:
+                measured = session.measurements()
+            else:
+                ranks.publish(found)
+                measured = ranks.take_turns(session.measurements)
+                measured = msgspec.structs.replace(measured, ranks=ranks.all()) if ranks.rank == 0 else measured
+            wrong: list[str] = []
+            if self._request.check_seconds:
+                from stoker.diagnose.correctness import find_faults
+
+                wrong = find_faults(session.sources, measured.losses, seconds=self._request.check_seconds)
             notes = [*measured.notes, *self._scratch.notes()]
             if failure is not None:
                 notes.append(f"{failure}; only what was measured before is known.")
@@ -148,22 +156,6 @@ class Child:
                 stream.flush()
         os._exit(0)
 
-    def _measured(self) -> Measurements:
-        ranks = self.session.ranks
-        found = self.session.recorder.of_rank(ranks.rank) if ranks is not None else None
-        if ranks is None or found is None:
-            return self.session.measurements()
-        ranks.publish(found)
-        measured: Measurements = ranks.take_turns(self.session.measurements)
-        return msgspec.structs.replace(measured, ranks=ranks.all()) if ranks.rank == 0 else measured
-
-    def _faults(self, measured: Measurements) -> list[str]:
-        if not self._request.check_seconds:
-            return []
-        from stoker.diagnose.correctness import find_faults
-
-        return find_faults(self.session.sources, measured.losses, seconds=self._request.check_seconds)
-
 
 def _find(name: str) -> ModuleSpec:
     try:
@@ -175,13 +167,6 @@ def _find(name: str) -> ModuleSpec:
     if spec is None or spec.origin is None:
         raise TrainError(f"there is no module {name!r} that can be run from {Path.cwd()}.")
     return spec
-
-
-def _line_of(error: BaseException) -> str:
-    if isinstance(error, SyntaxError) and error.lineno:
-        return f" line {error.lineno}"
-    lines = [frame for frame in traceback.extract_tb(error.__traceback__) if is_own(frame.filename)]
-    return f" ({shown(lines[-1].filename)}:{lines[-1].lineno})" if lines else ""
 
 
 def one_line(error: BaseException) -> str:

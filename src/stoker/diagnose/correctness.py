@@ -15,7 +15,8 @@ import itertools
 import math
 import multiprocessing
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,22 +25,17 @@ from torch.utils.data import DataLoader
 
 from stoker._clock import now_ns
 from stoker.auditing.audit import AuditReport, audit
-from stoker.auditing.findings import Finding
 from stoker.auditing.fingerprints import BatchForm, Rows, rows_of
 from stoker.auditing.samples import LoaderClaims, claims_of
 from stoker.diagnose.fixes import kept_seeds
-from stoker.diagnose.loaders import Sources
+from stoker.diagnose.loaders import Sources, length_of
 from stoker.errors import OptionError, StokerError
 
 SECONDS = 10.0
-PROBED_BATCHES = 4
-"""To estimate how long a batch takes."""
-PROBED_SAMPLES = 64
-"""To estimate how long a sample of the dataset takes."""
-PROBING = 0.25
-"""Share of the time for these estimates."""
-TOO_LONG = 2.0
-"""Reading stops after this many times the given seconds."""
+PROBED_BATCHES = 4  # to estimate how long a batch takes
+PROBED_SAMPLES = 64  # to estimate how long a sample of the dataset takes
+PROBING = 0.25  # share of the time for these estimates
+TOO_LONG = 2.0  # reading stops after this many times the given seconds
 TITLES = {
     "empty": "no samples",
     "seen twice": "samples repeated",
@@ -59,25 +55,14 @@ class _TimeUp(Exception):
     """Reading takes far longer than the given time."""
 
 
-class _First:
-    """The first batches of a loader."""
+@dataclass(frozen=True)
+class _Again:
+    """An iterable of which each pass is made by a function."""
 
-    def __init__(self, loader: Iterable[Any], num_batches: int) -> None:
-        self._loader = loader
-        self._num_batches = num_batches
-
-    def __iter__(self) -> Iterator[Any]:
-        return itertools.islice(self._loader, self._num_batches)
-
-
-class _Together:
-    """Loaders one after the other."""
-
-    def __init__(self, loaders: Sequence[Iterable[Any]]) -> None:
-        self._loaders = loaders
+    make: Callable[[], Iterator[Any]]
 
     def __iter__(self) -> Iterator[Any]:
-        return itertools.chain.from_iterable(self._loaders)
+        return self.make()
 
 
 def find_faults(sources: Sources, losses: Sequence[float], *, seconds: float) -> list[str]:
@@ -90,7 +75,8 @@ def find_faults(sources: Sources, losses: Sequence[float], *, seconds: float) ->
     others = [in_process(other) for other in validation_loaders(loader, sources)]
     loader = in_process(loader)
     others = comparable(loader, others)
-    return [*audit_loaders(loader, _Together(others) if others else None, seconds=seconds), *wrong]
+    together = _Again(lambda: itertools.chain.from_iterable(others)) if others else None
+    return [*audit_loaders(loader, together, seconds=seconds), *wrong]
 
 
 def wrong_losses(losses: Sequence[float]) -> list[str]:
@@ -141,15 +127,20 @@ def audit_loaders(
         if getattr(train_loader, "num_workers", 0):  # perhaps the dataset needs to be in a worker
             return []
         return [f"samples that cannot be read: {type(error).__name__}: {' '.join(str(error).split())}"]
-    num_batches = _declared_length(train_loader)
+    num_batches = length_of(train_loader)
     whole = num_batches is None or report.num_batches >= num_batches
     aside = "" if whole else f" ({report.num_batches:,} of {num_batches:,} batches were read.)"
     given = isinstance(train_loader, list | tuple)  # a repeated batch was repeated by intent
-    wrong = [
-        f"{TITLES[found.kind]}: {_reworded(found)}{aside}"
-        for found in report.checks
-        if _is_wrong(found) and not (given and found.kind in ("seen twice", "reused memory"))
-    ]
+    wrong = []
+    for found in report.checks:
+        # An unshuffled order, as the loader declares, is right for validation, but seldom for training.
+        unshuffled = found.kind == "order" and found.text.startswith("Not shuffled")
+        noted = found.kind in ("not finite", "same order") and found.severity == "note"
+        intended = given and found.kind in ("seen twice", "reused memory")
+        if found.kind in TITLES and (found.severity == "fault" or unshuffled or noted) and not intended:
+            text = found.text.removeprefix("Not shuffled, as it says. ").removeprefix("Not shuffled. ")
+            text = text.replace("in apart_from", "in the validation data") if found.kind == "shared samples" else text
+            wrong.append(f"{TITLES[found.kind]}: {text}{aside}")
     unjudged = any(found.kind == "order" and found.severity == "unchecked" for found in report.checks)
     return [*wrong, *_declared(train_loader)] if unjudged else wrong
 
@@ -160,20 +151,6 @@ def _declared(loader: Any) -> list[str]:
     return [f"{TITLES['order']}: the loader says that it takes samples in order."] if in_order else []
 
 
-def _is_wrong(found: Finding) -> bool:
-    if found.kind not in TITLES:
-        return False
-    # An unshuffled order, as the loader declares, is right for validation, but seldom for training.
-    unshuffled = found.kind == "order" and found.text.startswith("Not shuffled")
-    return found.severity == "fault" or unshuffled or (found.kind in ("not finite", "same order") and found.severity == "note")
-
-
-def _reworded(found: Finding) -> str:
-    if found.kind == "shared samples":
-        return found.text.replace("in apart_from", "in the validation data")
-    return found.text.removeprefix("Not shuffled, as it says. ").removeprefix("Not shuffled. ")
-
-
 def _audit(train_loader: Any, valid_loader: Any, seconds: float) -> AuditReport:
     """Audit as much as there is time for: first a little, to estimate how long a sample takes."""
     start = now_ns()
@@ -182,31 +159,24 @@ def _audit(train_loader: Any, valid_loader: Any, seconds: float) -> AuditReport:
         if now_ns() - start > TOO_LONG * seconds * 1e9:
             raise _TimeUp
 
-    probed = _affordable(train_loader, seconds * PROBING)
-    apart = _First(valid_loader, PROBED_BATCHES) if valid_loader is not None else None
-    probe = audit(train_loader, max_batches=PROBED_BATCHES, reference_limit=probed, apart_from=apart, progress=stop)
+    def audit_some(batches: int, samples: int) -> AuditReport:
+        apart = _Again(lambda: itertools.islice(valid_loader, batches)) if valid_loader is not None else None
+        return audit(train_loader, max_batches=batches, reference_limit=samples, apart_from=apart, progress=stop)
+
+    probed, dataset = PROBED_SAMPLES, claims_of(train_loader).dataset
+    if dataset is not None and len(dataset):  # as many samples as can be read twice, estimated from one
+        begin = now_ns()
+        dataset[len(dataset) // 2]
+        probed = min(int(seconds * PROBING / 2 / max((now_ns() - begin) / 1e9, 1e-9)), PROBED_SAMPLES)
+        if not probed:
+            raise _TimeUp
+    probe = audit_some(PROBED_BATCHES, probed)
     spent = (now_ns() - start) / 1e9
     rows = probe.num_samples * (1 if valid_loader is None else 2) + 2 * probed  # samples of the dataset are read twice
     parts = 2 if valid_loader is None else 3
     samples = int((seconds - spent) / parts * rows / spent)
     batches = samples * probe.num_batches // max(probe.num_samples, 1)
-    if batches <= PROBED_BATCHES:
-        return probe
-    apart = _First(valid_loader, batches) if valid_loader is not None else None
-    return audit(train_loader, max_batches=batches, reference_limit=samples, apart_from=apart, progress=stop)
-
-
-def _affordable(loader: Any, seconds: float) -> int:
-    """Samples of the dataset that can be read twice in the given time, estimated from one."""
-    dataset = claims_of(loader).dataset
-    if dataset is None or not len(dataset):
-        return PROBED_SAMPLES
-    start = now_ns()
-    dataset[len(dataset) // 2]
-    number = int(seconds / 2 / max((now_ns() - start) / 1e9, 1e-9))
-    if not number:
-        raise _TimeUp
-    return min(number, PROBED_SAMPLES)
+    return probe if batches <= PROBED_BATCHES else audit_some(batches, samples)
 
 
 @contextlib.contextmanager
@@ -225,13 +195,6 @@ def _as_it_was(loader: Any) -> Iterator[None]:
                 generator.set_state(before)
             if resumes:
                 loader.load_state_dict(state)
-
-
-def _declared_length(loader: Any) -> int | None:
-    try:
-        return len(loader)
-    except (TypeError, NotImplementedError):  # not every loader has a length
-        return None
 
 
 # ---- loaders of a program that its training loop does not iterate: its validation data ----
@@ -255,7 +218,12 @@ def validation_loaders(loader: Any, sources: Sources) -> list[Any]:
         if seen and not is_loader and isinstance(other, _kinds()):
             continue  # perhaps the source of the batches that are trained on
         theirs = claims_of(other)
-        if _is_apart(claims, theirs, seen=seen) and not any(_are_same(theirs, one) for one in known):
+        if claims.dataset is not None and theirs.dataset is claims.dataset:
+            # The same dataset as a whole is training data, for its metrics or another stage; two parts of it are a split.
+            is_apart = claims.expected is not None and theirs.expected is not None and not _are_same(claims, theirs)
+        else:
+            is_apart = seen or theirs.shuffled is False  # a shuffled loader that was not iterated yet is meant for training
+        if is_apart and not any(_are_same(theirs, one) for one in known):
             found.append(other)
             known.append(theirs)
     return found[:MOST_LOADERS]
@@ -281,13 +249,6 @@ def _rows(loader: Any) -> Rows | None:
     except Exception:  # the user's, or no batch: there is nothing to compare, and the audit reports it
         return None
     return rows if rows.entries and rows.num_rows else None
-
-
-def _is_apart(ours: LoaderClaims, theirs: LoaderClaims, *, seen: bool) -> bool:
-    if ours.dataset is not None and theirs.dataset is ours.dataset:
-        # The same dataset as a whole is training data, for its metrics or another stage; two parts of it are a split.
-        return ours.expected is not None and theirs.expected is not None and not _are_same(ours, theirs)
-    return seen or theirs.shuffled is False  # a shuffled loader that was not iterated yet is meant for training
 
 
 def _are_same(one: LoaderClaims, other: LoaderClaims) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any
 
@@ -20,13 +21,12 @@ import torch
 import torch.distributed
 
 from stoker._clock import now_ns
+from stoker.diagnose.hooks import replace
 from stoker.diagnose.measurements import Rank
 
 PATIENCE = timedelta(seconds=60)
-MEETING_SECONDS = 5.0
-"""How long a meeting waits for the other ranks."""
-PAUSE_SECONDS = 5e-5
-"""Between two looks at who is there: a process that spins would take the core of one that is on its way."""
+MEETING_SECONDS = 5.0  # how long a meeting waits for the other ranks
+PAUSE_SECONDS = 5e-5  # between two looks at who is there: a process that spins would take the core of one that is on its way
 COLLECTIVES = (
     *("all_reduce", "reduce", "broadcast", "barrier", "all_gather", "gather", "scatter", "all_to_all", "all_to_all_single"),
     *("all_gather_into_tensor", "reduce_scatter", "reduce_scatter_tensor", "all_gather_object", "broadcast_object_list"),
@@ -43,10 +43,8 @@ class Meeting:
         self._store = store
         self._number = number
         self._name = name
-        self.held = 0
-        """How often all ranks came."""
-        self.missed = False
-        """Whether a rank did not come."""
+        self.held = 0  # how often all ranks came
+        self.missed = False  # whether a rank did not come
 
     def wait(self) -> None:
         """Wait until all ranks are here."""
@@ -72,10 +70,8 @@ class Ranks:
         self._store = store
         self._asked = 0
         self._meetings = 0
-        self._alone: list[Any] = []
-        self._undo: list[Callable[[], Any]] = []
-        self.collective_ns = 0
-        """Time in collectives that the program called itself, between `part` or `meet` and `join`."""
+        self._undo = ExitStack()
+        self.collective_ns = 0  # time in collectives that the program called itself, between `part` or `meet` and `join`
 
     def agree(self, value: float) -> float:
         """The value of rank 0. All ranks must call this at the same step."""
@@ -87,25 +83,20 @@ class Ranks:
         self._store.wait([key], PATIENCE)
         return float(self._store.get(key))
 
-    # ---- steps without the all-reduce ----
-
     def part(self, modules: list[torch.nn.Module]) -> None:
         """From the next step on, skip the all-reduce of gradients and time the program's own collectives."""
-        for module in _parallel(modules):
-            if module.require_backward_grad_sync:
-                module.require_backward_grad_sync = False
-                self._alone.append(module)
-        for name in COLLECTIVES:
-            self._time(name)
+        for module in modules:
+            if isinstance(module, torch.nn.parallel.DistributedDataParallel) and module.require_backward_grad_sync:
+                replace(self._undo, module, "require_backward_grad_sync", False)
+        self._time_collectives()
 
     def meet(self, modules: list[torch.nn.Module]) -> Meeting:
-        """From the next step on, start the all-reduce at the same time on all ranks and time the program's own collectives.
-
-        DistributedDataParallel reduces within the backward pass; a program that calls collectives itself does so after it.
-        """
+        """From the next step on, start the all-reduce at the same time on all ranks and time the program's own collectives."""
+        # DistributedDataParallel reduces within the backward pass; a program that calls collectives itself does so after it.
         self._meetings += 1
         meeting = Meeting(self._store, self.number, name=f"met/{self._meetings}")
-        parallel, original = _parallel(modules), torch.autograd.backward
+        parallel = [module for module in modules if isinstance(module, torch.nn.parallel.DistributedDataParallel)]
+        original = torch.autograd.backward
 
         @functools.wraps(original)
         def backward(*args: Any, **kwargs: Any) -> None:
@@ -115,37 +106,28 @@ class Ranks:
             if not parallel:
                 meeting.wait()
 
-        setattr(torch.autograd, "backward", backward)  # noqa: B010
-        self._undo.append(lambda: setattr(torch.autograd, "backward", original))
-        for name in COLLECTIVES:
-            self._time(name)
+        replace(self._undo, torch.autograd, "backward", backward)
+        self._time_collectives()
         return meeting
 
     def join(self) -> None:
         """Undo `part` and `meet`."""
-        for module in self._alone:
-            module.require_backward_grad_sync = True
-        self._alone.clear()
-        while self._undo:
-            self._undo.pop()()
+        self._undo.close()
 
-    def _time(self, name: str) -> None:
-        original = getattr(torch.distributed, name, None)
-        if original is None:
-            return
+    def _time_collectives(self) -> None:
+        def timed(original: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(original)
+            def collective(*args: Any, **kwargs: Any) -> Any:
+                begin = now_ns()
+                try:
+                    return original(*args, **kwargs)
+                finally:
+                    self.collective_ns += now_ns() - begin
 
-        @functools.wraps(original)
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            begin = now_ns()
-            try:
-                return original(*args, **kwargs)
-            finally:
-                self.collective_ns += now_ns() - begin
+            return collective
 
-        setattr(torch.distributed, name, timed)
-        self._undo.append(lambda: setattr(torch.distributed, name, original))
-
-    # ---- results of all ranks ----
+        for name in COLLECTIVES:
+            replace(self._undo, torch.distributed, name, timed(getattr(torch.distributed, name)))
 
     def publish(self, found: Rank) -> None:
         """Publish the step times of this rank."""
@@ -166,10 +148,6 @@ class Ranks:
         finally:
             if self.rank == 0:
                 self._store.set("measured", "1")
-
-
-def _parallel(modules: list[torch.nn.Module]) -> list[Any]:
-    return [module for module in modules if isinstance(module, torch.nn.parallel.DistributedDataParallel)]
 
 
 def find_ranks() -> Ranks | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, repeat
+from itertools import chain, islice, repeat
 from typing import Any
 
 import numpy as np
@@ -18,15 +18,14 @@ import torch
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 from torch.utils.data import DataLoader, Dataset, default_collate
 
+from stoker._batch import entries_of
 from stoker._clock import now_ns
 
 PROBES = 12
 MAX_BYTES = 1 << 30
 MAX_SECONDS = 30.0
-MAX_COLUMN_BYTES = 256 << 20
-"""Of a column that is repeated from a few batches."""
-SEARCHED = 4096
-"""Rows at which the first sample is searched."""
+MAX_COLUMN_BYTES = 256 << 20  # of a column that is repeated from a few batches
+SEARCHED = 4096  # rows at which the first sample is searched
 CHUNK = 256
 MOST_PARTS = 32
 Collate = Callable[[list[Any]], Any]
@@ -52,42 +51,21 @@ class Column:
         places = starts[:, None] + torch.arange(self.length)
         return self.values[places].to(self.dtype)
 
-    def reaches(self, count: int) -> bool:
-        """Whether it holds `count` samples."""
-        return self.offset + self.stride * (count - 1) + (self.length or 1) <= len(self.values)
-
 
 @dataclass(frozen=True, kw_only=True)
-class Columns:
-    """All tensors of a batch, and the structure around them."""
+class Columns(Dataset[Any]):
+    """All tensors of a batch, and the structure around them: a dataset that gives whole batches."""
 
     columns: list[Column]
     form: TreeSpec
+    count: int  # samples
 
-    def gather(self, numbers: Sequence[int]) -> Any:
-        """A batch."""
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitems__(self, numbers: Sequence[int]) -> Any:
         wanted = torch.as_tensor(numbers)
         return tree_unflatten([column.gather(wanted) for column in self.columns], self.form)
-
-
-def columns_like(batches: Sequence[Any], rows: int) -> Columns | None:
-    """Columns of `rows` rows that give batches like these; None where a batch is not made of tensors with one row per sample.
-
-    They repeat the batches, so that gathering costs what it would cost, in memory of the same size.
-    """
-    flat = [tree_flatten(batch) for batch in batches]
-    leaves, form = flat[0]
-    if not leaves or any(other != form for _, other in flat):
-        return None
-    columns = []
-    for parts in zip(*(one for one, _ in flat), strict=True):
-        tensors = [part for part in parts if isinstance(part, torch.Tensor) and part.ndim and part.device.type == "cpu"]
-        if len(tensors) < len(parts) or len({part.shape[1:] for part in tensors}) > 1:
-            return None
-        whole = torch.cat(tensors)
-        times = max(1, min(rows, MAX_COLUMN_BYTES // max(1, whole[:1].nbytes)) // max(1, len(whole)))
-        columns.append(Column(values=whole.repeat(times, *[1] * (whole.ndim - 1)), dtype=whole.dtype))
-    return Columns(columns=columns, form=form)
 
 
 def columns_of(dataset: Any, collate: Collate) -> Columns | str:
@@ -112,7 +90,7 @@ def columns_of(dataset: Any, collate: Collate) -> Columns | str:
     arrays = list(_tensors_within(dataset))
     found = [_find(leaf, numbers, count, arrays) for leaf in leaves]
     if None not in found:
-        return Columns(columns=[one for one in found if one is not None], form=form)
+        return Columns(columns=[one for one in found if one is not None], form=form, count=count)
     # A collate function of the program's may pad: alone, a sample has the shape that is its own.
     return _read_all(made, count, leaves, form, name, chunk=CHUNK if collate is default_collate else 1)
 
@@ -133,7 +111,7 @@ def _read_all(made: Make, count: int, probe: list[Any], form: TreeSpec, name: st
             column[start:stop] = leaf
         if (now_ns() - begin) / 1e9 * count / stop > MAX_SECONDS:
             return f"{name} has {count:,} samples: reading them all would take too long for a trial"
-    return Columns(columns=[Column(values=one, dtype=one.dtype) for one in whole], form=form)
+    return Columns(columns=[Column(values=one, dtype=one.dtype) for one in whole], form=form, count=count)
 
 
 def _tensors_within(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
@@ -145,23 +123,18 @@ def _tensors_within(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
         if value.ndim and value.dtype.kind in "iuf" and value.flags.writeable:
             yield torch.from_numpy(value)
     elif depth < 3:
-        for part in _held(value):
+        some = value[:MOST_PARTS] if isinstance(value, list | tuple) else value
+        parts = entries_of(some) or getattr(value, "__dict__", {}).items()
+        for _, part in islice(parts, MOST_PARTS):
             yield from _tensors_within(part, depth + 1)
-
-
-def _held(value: Any) -> list[Any]:
-    if isinstance(value, list | tuple):
-        return list(value[:MOST_PARTS])
-    parts = value if isinstance(value, dict) else getattr(value, "__dict__", {})
-    return list(parts.values())[:MOST_PARTS]
 
 
 def _find(leaf: torch.Tensor, numbers: list[int], count: int, arrays: list[torch.Tensor]) -> Column | None:
     """The array whose rows or windows the samples are."""
-    for values in arrays:
-        for column in _candidates(leaf, numbers, count, values):
-            if column.reaches(count) and _equal([column.gather(torch.tensor(numbers))], [leaf]):
-                return column
+    for column in (one for values in arrays for one in _candidates(leaf, numbers, count, values)):
+        reaches = column.offset + column.stride * (count - 1) + (column.length or 1) <= len(column.values)
+        if reaches and _equal([column.gather(torch.tensor(numbers))], [leaf]):
+            return column
     return None
 
 
@@ -193,35 +166,32 @@ def _rows_of(sample: torch.Tensor, values: torch.Tensor, length: int | None, sta
 
 def _equal(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
     """Bit for bit, NaN included."""
-    return len(a) == len(b) and all(_same(x, y) for x, y in zip(a, b, strict=True))
-
-
-def _same(x: torch.Tensor, y: torch.Tensor) -> bool:
-    return x.dtype == y.dtype and x.shape == y.shape and bool(((x == y) | ((x != x) & (y != y))).all())
+    same_form = [(one.dtype, one.shape) for one in a] == [(one.dtype, one.shape) for one in b]
+    return same_form and all(bool(((x == y) | ((x != x) & (y != y))).all()) for x, y in zip(a, b, strict=True))
 
 
 def gathering(batches: Sequence[Any], rows: int, size: int) -> Iterator[Any] | None:
-    """Endless batches of `size` samples like these, each gathered at once from columns of `rows` rows; None where there are none."""
-    columns = columns_like(batches, rows) if batches else None
-    count = min((len(column.values) for column in columns.columns), default=0) if columns is not None else 0
-    if columns is None or count < size:
+    """Endless batches of `size` samples like these, each gathered at once from columns of `rows` rows."""
+    # None where a batch is not made of tensors with one row per sample. The columns repeat the batches, so that gathering costs what it
+    # would cost, in memory of the same size.
+    flat = [tree_flatten(batch) for batch in batches]
+    if not flat or not flat[0][0] or any(form != flat[0][1] for _, form in flat):
         return None
-    loader = DataLoader(_Gathering(columns, count), size, shuffle=True, drop_last=True, collate_fn=_as_it_is)
-    return chain.from_iterable(repeat(loader))
+    columns = []
+    for parts in zip(*(leaves for leaves, _ in flat), strict=True):
+        tensors = [part for part in parts if isinstance(part, torch.Tensor) and part.ndim and part.device.type == "cpu"]
+        if len(tensors) < len(parts) or len({part.shape[1:] for part in tensors}) > 1:
+            return None
+        whole = torch.cat(tensors)
+        times = max(1, min(rows, MAX_COLUMN_BYTES // max(1, whole[:1].nbytes)) // max(1, len(whole)))
+        columns.append(Column(values=whole.repeat(times, *[1] * (whole.ndim - 1)), dtype=whole.dtype))
+    count = min(len(column.values) for column in columns)
+    if count < size:
+        return None
+    dataset = Columns(columns=columns, form=flat[0][1], count=count)
+    return chain.from_iterable(repeat(DataLoader(dataset, size, shuffle=True, drop_last=True, collate_fn=unchanged)))
 
 
-class _Gathering(Dataset[Any]):
-    """A dataset of columns."""
-
-    def __init__(self, columns: Columns, count: int) -> None:
-        self._columns, self._count = columns, count
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitems__(self, numbers: list[int]) -> Any:
-        return self._columns.gather(numbers)
-
-
-def _as_it_is(batch: Any) -> Any:
+def unchanged(batch: Any) -> Any:
+    """The collate function of datasets that give whole batches."""
     return batch

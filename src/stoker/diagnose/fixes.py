@@ -10,19 +10,20 @@ import functools
 import inspect
 import random
 import warnings
+from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, default_collate
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
-from stoker.diagnose.feed_fix import Collate, columns_of
+from stoker.diagnose.feed_fix import Collate, columns_of, unchanged
 from stoker.diagnose.hardware import keep_memory
 from stoker.diagnose.hooks import leaves
 from stoker.diagnose.thresholds import RULE
@@ -36,28 +37,22 @@ class Fix:
     tolerance: float | None = RULE.loss_tolerance
     """Allowed relative difference of losses; None where they cannot be compared because the program sees other batches."""
     cuda_only = False
-    samples_per_step = 1.0
-    """Factor on the samples of a step."""
-    caches = False
-    """Whether the loop gets copies of earlier batches."""
-    unused_reason = "it found nothing to change"
-    """Why `used` is False at the end: the program never came to what is changed."""
-    may_fail = False
-    """Whether a program may raise an error with it."""
-    with_data = False
-    """Whether it also changes what batches cost: then it is not measured on cached batches."""
+    samples_per_step = 1.0  # factor on the samples of a step
+    caches = False  # whether the loop gets copies of earlier batches
+    unused_reason = "it found nothing to change"  # why `used` is False at the end: the program never came to what is changed
+    may_fail = False  # whether a program may raise an error with it
+    with_data = False  # whether it also changes what batches cost: then it is not measured on cached batches
 
     def __init__(self, value: int | None = None) -> None:
-        self.value = value
-        """The number of threads or workers, where a fix has one."""
+        self.value = value  # the number of threads or workers, where a fix has one
         self.used = False
-        self._undo: list[Callable[[], Any]] = []
+        self._undo = ExitStack()
 
     def install(self) -> None:
         """Change what exists before the program begins."""
 
     def begin(self, roots: Sequence[torch.nn.Module], optimizer: torch.optim.Optimizer | None) -> None:
-        """Change what exists after the first steps: the modules that the program calls (`roots`), and its optimizer."""
+        """Change what exists after the first steps: modules that the program calls (`roots`), its optimizer, flags that it has set."""
 
     def batch(self, value: Any) -> Any:
         """What the loop gets instead of a batch."""
@@ -71,8 +66,7 @@ class Fix:
 
     def remove(self) -> None:
         """Undo every change."""
-        while self._undo:
-            self._undo.pop()()
+        self._undo.close()
 
     def replace(self, owner: Any, name: str, by: Any) -> None:
         """Replace an attribute until `remove`."""
@@ -80,28 +74,26 @@ class Fix:
         setattr(owner, name, by)
         # What an object had from its class is not left behind on the object itself; flags of torch are kept elsewhere.
         shadows = inherited and name in vars(owner)
-        self._undo.append(lambda: delattr(owner, name) if shadows else setattr(owner, name, original))
+        self._undo.callback(delattr, owner, name) if shadows else self._undo.callback(setattr, owner, name, original)
 
 
-class ModuleFix(Fix):
+class ModuleFix(Fix, ABC):
     """Base class: changes each module whose call is the forward pass."""
 
     unused_reason = "no module with weights is called by the program's own loop"
 
     def begin(self, roots: Sequence[torch.nn.Module], optimizer: torch.optim.Optimizer | None) -> None:
-        """Change each module that has weights."""
         for module in roots:
             if any(weight.requires_grad for weight in module.parameters()):
-                self.change(module)
+                self._change(module)
                 self.used = True
 
-    def change(self, module: torch.nn.Module) -> None:
+    @abstractmethod
+    def _change(self, module: torch.nn.Module) -> None:
         """Change one module."""
-        raise NotImplementedError
 
 
-SEED = 20_261
-"""Of every trial: a program draws the same numbers in each process. What it seeds itself stays its own."""
+SEED = 20_261  # Of every trial: a program draws the same numbers in each process. What it seeds itself stays its own.
 
 
 def set_seeds() -> None:
@@ -131,13 +123,12 @@ def kept_seeds() -> Iterator[None]:
         torch.set_rng_state(cpu)
 
 
-class LoaderFix(Fix):
+class LoaderFix(Fix, ABC):
     """Base class: changes the arguments of every DataLoader that the program makes."""
 
     unused_reason = "the program makes no DataLoader"
 
     def install(self) -> None:
-        """Change the options of loaders that are made from here on."""
         original = DataLoader.__init__
         signature = inspect.signature(original)
 
@@ -145,23 +136,18 @@ class LoaderFix(Fix):
         def changed(loader: DataLoader[Any], *args: Any, **kwargs: Any) -> None:
             options = signature.bind(loader, *args, **kwargs).arguments
             options.pop("self")
-            self.change(options)
+            self._change(options)
             original(loader, **options)
-            self.made(loader)
+            self._made(loader)
 
         self.replace(DataLoader, "__init__", changed)
 
-    def change(self, options: dict[str, Any]) -> None:
+    @abstractmethod
+    def _change(self, options: dict[str, Any]) -> None:
         """Change the arguments of one loader in place and set `used`, or leave them and set `unused_reason`."""
-        raise NotImplementedError
 
-    def made(self, loader: DataLoader[Any]) -> None:
+    def _made(self, loader: DataLoader[Any]) -> None:
         """Called after a loader was made."""
-
-
-def is_map_style(options: dict[str, Any]) -> bool:
-    """Whether samples are found by index."""
-    return not isinstance(options["dataset"], IterableDataset)
 
 
 class Autocast(ModuleFix):
@@ -170,8 +156,7 @@ class Autocast(ModuleFix):
     tolerance = RULE.loss_tolerance_reduced
     may_fail = True
 
-    def change(self, module: torch.nn.Module) -> None:
-        """Wrap the forward pass."""
+    def _change(self, module: torch.nn.Module) -> None:
         forward = module.forward
         weight = next(module.parameters())
 
@@ -179,13 +164,9 @@ class Autocast(ModuleFix):
         def within(*args: Any, **kwargs: Any) -> Any:
             with torch.autocast(weight.device.type, torch.bfloat16):
                 out = forward(*args, **kwargs)
-            return tree_map(_widened, out)
+            return tree_map_only(torch.Tensor, lambda one: one.float() if one.dtype is torch.bfloat16 else one, out)
 
         self.replace(module, "forward", within)
-
-
-def _widened(value: Any) -> Any:
-    return value.float() if isinstance(value, torch.Tensor) and value.dtype is torch.bfloat16 else value
 
 
 class Batch(LoaderFix):
@@ -200,8 +181,7 @@ class Batch(LoaderFix):
         self._doubled: list[Any] = []
         """Batch samplers that are doubled already: other libraries make loaders of the parts of loaders."""
 
-    def change(self, options: dict[str, Any]) -> None:
-        """Double the batch."""
+    def _change(self, options: dict[str, Any]) -> None:
         sampler = options.get("batch_sampler") or options.get("sampler")
         if isinstance(sampler, BatchSampler):
             if not any(sampler is one for one in self._doubled):
@@ -221,8 +201,7 @@ class Batch(LoaderFix):
         self.used = len(kept) == len(batches) > 0
         return kept if self.used else batches
 
-    def made(self, loader: DataLoader[Any]) -> None:
-        """Remember the sampler of a loader that is twice as large."""
+    def _made(self, loader: DataLoader[Any]) -> None:
         if loader.batch_sampler is not None:
             self._doubled.append(loader.batch_sampler)
 
@@ -250,8 +229,7 @@ class Cached(Fix):
 class Compile(ModuleFix):
     """The forward pass through `torch.compile`; with a value in `mode="reduce-overhead"`. Hooks of the module stay outside."""
 
-    def change(self, module: torch.nn.Module) -> None:
-        """Compile the forward pass at its next call."""
+    def _change(self, module: torch.nn.Module) -> None:
         compiled = torch.compile(module.forward, mode="reduce-overhead") if self.value else torch.compile(module.forward)
         self.replace(module, "forward", compiled)
 
@@ -263,9 +241,7 @@ class Cudnn(Fix):
     unused_reason = "the model has no convolution, or cuDNN measures already"
 
     def begin(self, roots: Sequence[torch.nn.Module], optimizer: torch.optim.Optimizer | None) -> None:
-        """After the program has set its own."""
-        kinds = (torch.nn.modules.conv._ConvNd,)
-        convolves = any(isinstance(part, kinds) for module in roots for part in module.modules())
+        convolves = any(isinstance(part, torch.nn.modules.conv._ConvNd) for module in roots for part in module.modules())
         self.used = convolves and not torch.backends.cudnn.benchmark
         if self.used:
             self.replace(torch.backends.cudnn, "benchmark", True)
@@ -277,17 +253,16 @@ class Fused(Fix):
     unused_reason = "the optimizer has no fused implementation, or uses it already"
 
     def install(self) -> None:
-        """Change optimizers when they are about to step for the first time."""
         seen: set[int] = set()
 
         def before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
             if id(optimizer) not in seen:
                 seen.add(id(optimizer))
-                self._change(optimizer)
+                self._fuse(optimizer)
 
-        self._undo.append(register_optimizer_step_pre_hook(before).remove)
+        self._undo.callback(register_optimizer_step_pre_hook(before).remove)
 
-    def _change(self, optimizer: Optimizer) -> None:
+    def _fuse(self, optimizer: Optimizer) -> None:
         groups = optimizer.param_groups
         gradients = [weight.grad for group in groups for weight in group["params"] if weight.grad is not None]
         if not isinstance(optimizer, FUSED) or groups[0].get("fused") or any(one.is_sparse for one in gradients):
@@ -308,7 +283,7 @@ class Fused(Fix):
                         if "step" in state:
                             state["step"] = state["step"].to(weight.device)
 
-        self._undo.append(back)
+        self._undo.callback(back)
 
 
 class Graph(ModuleFix):
@@ -321,14 +296,12 @@ class Graph(ModuleFix):
     may_fail = True
 
     def begin(self, roots: Sequence[torch.nn.Module], optimizer: torch.optim.Optimizer | None) -> None:
-        """Change the model, and the optimizer at its next step."""
         super().begin(roots, optimizer)
         fused = Fused()
         fused.install()
-        self._undo.append(fused.remove)
+        self._undo.callback(fused.remove)
 
-    def change(self, module: torch.nn.Module) -> None:
-        """Capture when arguments are at hand."""
+    def _change(self, module: torch.nn.Module) -> None:
         forward = module.forward
         graphed: dict[Any, Any] = {}
 
@@ -367,12 +340,10 @@ class Malloc(Fix):
     unused_reason = "the allocator of this process has no such setting"
 
     def install(self) -> None:
-        """Before the program begins."""
         self.used = keep_memory()
 
 
-MAX_PINNED_BYTES = 2 << 30
-"""Of batches that are pinned once and kept."""
+MAX_PINNED_BYTES = 2 << 30  # of batches that are pinned once and kept
 
 
 class Pinned(LoaderFix):
@@ -391,7 +362,6 @@ class Pinned(LoaderFix):
         self._bytes = 0
 
     def install(self) -> None:
-        """Change loaders and copies."""
         super().install()
         self._unblock()
 
@@ -399,13 +369,11 @@ class Pinned(LoaderFix):
         for name in ("to", "cuda"):
             self.replace(torch.Tensor, name, _unblocked(getattr(torch.Tensor, name)))
 
-    def change(self, options: dict[str, Any]) -> None:
-        """Pin."""
+    def _change(self, options: dict[str, Any]) -> None:
         options["pin_memory"] = True
         self.used = True
 
     def batch(self, value: Any) -> Any:
-        """The same in pinned memory."""
         known = self._pinned.get(id(value))
         if known is not None and known[0] is value:
             return known[1]
@@ -413,7 +381,7 @@ class Pinned(LoaderFix):
         if not plain:
             return value
         self.used = True
-        pinned = tree_map(_pin, value)
+        pinned = tree_map_only(torch.Tensor, lambda one: one.pin_memory() if one.device.type == "cpu" else one, value)
         self._bytes += sum(one.nbytes for one in plain)
         if self._bytes <= MAX_PINNED_BYTES:
             self._pinned[id(value)] = (value, pinned)
@@ -423,10 +391,6 @@ class Pinned(LoaderFix):
         """Batches that are pinned already."""
         self._unblock()
         return [self.batch(one) for one in batches]
-
-
-def _pin(value: Any) -> Any:
-    return value.pin_memory() if isinstance(value, torch.Tensor) and value.device.type == "cpu" else value
 
 
 def _unblocked(original: Any) -> Any:
@@ -445,7 +409,6 @@ class Attention(Fix):
     unused_reason = "no nn.MultiheadAttention of the program asks for its weights"
 
     def install(self) -> None:
-        """Change every call of the module."""
         original = torch.nn.MultiheadAttention.forward
         signature = inspect.signature(original)
 
@@ -468,12 +431,11 @@ class Tf32(Fix):
     unused_reason = "float32 matmuls may use TF32 already"
 
     def begin(self, roots: Sequence[torch.nn.Module], optimizer: torch.optim.Optimizer | None) -> None:
-        """After the program has set its own."""
         given = torch.get_float32_matmul_precision()
         self.used = given == "highest" or not torch.backends.cudnn.allow_tf32
         if self.used:
             torch.set_float32_matmul_precision("high")
-            self._undo.append(lambda: torch.set_float32_matmul_precision(given))
+            self._undo.callback(torch.set_float32_matmul_precision, given)
             self.replace(torch.backends.cudnn, "allow_tf32", True)
 
 
@@ -483,10 +445,9 @@ class Threads(Fix):
     with_data = True
 
     def begin(self, roots: Sequence[torch.nn.Module], optimizer: torch.optim.Optimizer | None) -> None:
-        """After the program has set its own."""
         given = torch.get_num_threads()
         torch.set_num_threads(self.value or 1)
-        self._undo.append(lambda: torch.set_num_threads(given))
+        self._undo.callback(torch.set_num_threads, given)
         self.used = True
 
 
@@ -496,14 +457,11 @@ class Workers(LoaderFix):
     def __init__(self, value: int | None = None) -> None:
         super().__init__(value)
         self._kept_before = False
-        self._drawing: list[Any] = []
-        """Loaders that drew a seed for each epoch."""
+        self._drawing: list[Any] = []  # loaders that drew a seed for each epoch
 
     def install(self) -> None:
-        """Change loaders; and draw for each epoch what a loader without workers draws.
-
-        Workers that are kept get their seed once. Without them each epoch draws one, and all that is drawn after that differs.
-        """
+        """Change loaders; and draw for each epoch what a loader without workers draws."""
+        # Workers that are kept get their seed once. Without them each epoch draws one, and all that is drawn after that differs.
         super().install()
         original = _MultiProcessingDataLoaderIter._reset
 
@@ -515,9 +473,8 @@ class Workers(LoaderFix):
 
         self.replace(_MultiProcessingDataLoaderIter, "_reset", reset)
 
-    def change(self, options: dict[str, Any]) -> None:
-        """Set the number of workers."""
-        if not is_map_style(options):
+    def _change(self, options: dict[str, Any]) -> None:
+        if isinstance(options["dataset"], IterableDataset):
             self.unused_reason = "the dataset is an IterableDataset: each worker would give all of its samples"
             return
         self._kept_before = bool(options.get("persistent_workers"))
@@ -525,8 +482,7 @@ class Workers(LoaderFix):
         options["persistent_workers"] = True
         self.used = True
 
-    def made(self, loader: DataLoader[Any]) -> None:
-        """Remember who drew a seed for each epoch."""
+    def _made(self, loader: DataLoader[Any]) -> None:
         if not self._kept_before:
             self._drawing.append(loader)
 
@@ -539,19 +495,18 @@ class Gathered(LoaderFix):
 
     unused_reason = "the program makes no DataLoader of a map-style dataset"
 
-    def change(self, options: dict[str, Any]) -> None:
-        """Replace the dataset by its columns."""
+    def _change(self, options: dict[str, Any]) -> None:
         dataset = options["dataset"]
         if isinstance(dataset, Columnar):
             return
-        if not is_map_style(options) or not hasattr(dataset, "__len__"):
+        if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
             self.unused_reason = "the samples of the dataset are not found by index"
         elif options.get("batch_size", 1) is None and options.get("batch_sampler") is None:
             gathers = isinstance(options.get("sampler"), BatchSampler)
             self.unused_reason = "the dataset makes whole batches " + ("already" if gathers else "itself")
         else:
             columnar = Columnar(dataset, options.get("collate_fn") or default_collate, self)
-            options.update(dataset=columnar, collate_fn=columnar.collate, num_workers=0)
+            options.update(dataset=columnar, collate_fn=unchanged, num_workers=0)
             for name in ("persistent_workers", "prefetch_factor", "worker_init_fn", "multiprocessing_context"):
                 options.pop(name, None)
 
@@ -587,11 +542,7 @@ class Columnar(Dataset[Any]):
                 self._fix.used = True
         if isinstance(self._columns, str):
             return self._collate([self._dataset[number] for number in numbers])
-        return self._columns.gather(numbers)
-
-    def collate(self, batch: Any) -> Any:
-        """Nothing is left to do."""
-        return batch
+        return self._columns.__getitems__(numbers)
 
 
 FIXES: dict[str, type[Fix]] = {

@@ -9,39 +9,34 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import mmap
 import os
 import resource
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import torch
+from torch.nn.functional import layer_norm, linear
+
 from stoker._clock import now_ns
 from stoker.diagnose.measurements import Device, Machine
+from stoker.diagnose.ops import Counting
+from stoker.train.numerics import kept_matmul_flags, set_matmul_flags
 
-COPY_BYTES = 32 << 20
-"""Larger than the caches of most machines, small enough to copy in a few milliseconds."""
+COPY_BYTES = 32 << 20  # larger than the caches of most machines, small enough to copy in a few milliseconds
 DISK_BYTES = 1 << 20
 DISK_READS = 16
-ISSUED = 200
-"""Consecutive operations: far fewer than the launch queue of a GPU holds."""
-CHAIN = 20
-"""Layers of the small network that is trained."""
+ISSUED = 200  # consecutive operations: far fewer than the launch queue of a GPU holds
+CHAIN = 20  # layers of the small network that is trained
 ROUNDS = 3
 CPU_TYPES = ("fp32", "bf16")
 CUDA_TYPES = ("fp32", "tf32", "bf16", "fp16")
-_measured: dict[Device, Machine] = {}
 
 
+@functools.cache
 def measure_machine(device: Device = "cpu") -> Machine:
     """Rates of the machine, measured at the first call in a process."""
-    if device not in _measured:
-        _measured[device] = _measure(device)
-    return _measured[device]
-
-
-def _measure(device: Device) -> Machine:
-    import torch
-
     cores, threads = len(os.sched_getaffinity(0)), torch.get_num_threads()
     with _undisturbed(min(threads, cores)):
         if device == "cuda":
@@ -49,7 +44,7 @@ def _measure(device: Device) -> Machine:
                 cores=cores,
                 threads=threads,
                 gpu=torch.cuda.get_device_name(),
-                memcpy_bytes=_device_copy_bytes(),
+                memcpy_bytes=_copy_bytes("cuda", 8 * COPY_BYTES, 0.03),
                 matmul_flops={kind: matmul_flops(kind, "cuda") for kind in CUDA_TYPES},
                 dispatch_seconds=dispatch_seconds(),
                 launch_seconds=_launch_seconds(),
@@ -58,9 +53,10 @@ def _measure(device: Device) -> Machine:
                 disk_bytes=disk_bytes(),
             )
         # The best of several rounds: another program may take the machine at one moment and not at the next.
-        rounds = [
-            ({kind: matmul_flops(kind, "cpu") for kind in CPU_TYPES}, _host_copy_bytes(), dispatch_seconds()) for _ in range(ROUNDS)
-        ]
+        rounds = []
+        for _ in range(ROUNDS):
+            flops = {kind: matmul_flops(kind, "cpu") for kind in CPU_TYPES}
+            rounds.append((flops, _copy_bytes("cpu", COPY_BYTES, 0.06), dispatch_seconds()))
         return Machine(
             cores=cores,
             threads=threads,
@@ -75,8 +71,6 @@ def _measure(device: Device) -> Machine:
 @contextlib.contextmanager
 def _undisturbed(threads: int) -> Iterator[None]:
     """At most one thread per core, no autocast, gradients enabled; restored afterwards."""
-    import torch
-
     before = torch.get_num_threads()
     with contextlib.ExitStack() as stack:
         for kind in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
@@ -106,10 +100,6 @@ def _best_seconds(run: Callable[[], object], *, at_most: float, wait: Callable[[
 
 def matmul_flops(kind: str, device: Device) -> float:
     """FLOP per second of one large matmul. Its size grows until it takes some milliseconds, so slow types cost little time."""
-    import torch
-
-    from stoker.train.numerics import kept_matmul_flags, set_matmul_flags
-
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(kind, torch.float32)
     wait = torch.cuda.synchronize if device == "cuda" else None
     rate, size, largest = 0.0, *((2048, 8192) if device == "cuda" else (256, 1024))
@@ -129,15 +119,8 @@ def matmul_flops(kind: str, device: Device) -> float:
 
 
 def dispatch_seconds() -> float:
-    """The host's cost of one small operation: a small network forward and backward, divided by its number of operations.
-
-    It includes torch's Python, autograd and the operation itself, because a step pays them all.
-    """
-    import torch
-    from torch.nn.functional import layer_norm, linear
-
-    from stoker.diagnose.ops import Counting
-
+    """The host's cost of one small operation: a small network forward and backward, divided by its number of operations."""
+    # It includes torch's Python, autograd and the operation itself, because a step pays them all.
     weight = torch.full((8, 8), 0.1, device="cpu", dtype=torch.float32, requires_grad=True)
     bias = torch.full((8,), 0.1, device="cpu", dtype=torch.float32, requires_grad=True)
     begin = torch.full((8, 8), 0.5, device="cpu", dtype=torch.float32)
@@ -153,21 +136,9 @@ def dispatch_seconds() -> float:
     return _best_seconds(run, at_most=0.06) / float(counted.ops)
 
 
-def _host_copy_bytes() -> float:
-    import torch
-
-    source = torch.full((COPY_BYTES,), 1, dtype=torch.uint8, device="cpu")
-    target = torch.empty_like(source)
-    return 2 * COPY_BYTES / _best_seconds(lambda: target.copy_(source), at_most=0.06)
-
-
 def disk_bytes(path: Path | None = None) -> float | None:
-    """Bytes per second read past the page cache; None if the file system cannot do that.
-
-    Reads parts of a large file that exists anyway, so nothing is written and nothing is evicted.
-    """
-    import torch
-
+    """Bytes per second read past the page cache; None if the file system cannot do that."""
+    # Reads parts of a large file that exists anyway, so nothing is written and nothing is evicted.
     path = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so" if path is None else path
     direct = getattr(os, "O_DIRECT", None)
     if direct is None:
@@ -191,18 +162,15 @@ def disk_bytes(path: Path | None = None) -> float | None:
         os.close(file)
 
 
-def _device_copy_bytes() -> float:
-    import torch
-
-    source = torch.full((8 * COPY_BYTES,), 1, dtype=torch.uint8, device="cuda")
+def _copy_bytes(device: Device, size: int, at_most: float) -> float:
+    source = torch.full((size,), 1, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    return 2 * source.nbytes / _best_seconds(lambda: target.copy_(source), at_most=0.03, wait=torch.cuda.synchronize)
+    wait = torch.cuda.synchronize if device == "cuda" else None
+    return 2 * size / _best_seconds(lambda: target.copy_(source), at_most=at_most, wait=wait)
 
 
 def _upload_bytes(*, pinned: bool) -> float:
     """Bytes per second to the GPU. Buffers take turns: one alone would stay in the CPU's cache, unlike real batches."""
-    import torch
-
     sources = [torch.full((COPY_BYTES,), 1, dtype=torch.uint8, device="cpu", pin_memory=pinned) for _ in range(4)]
     target = torch.empty(COPY_BYTES, dtype=torch.uint8, device="cuda")
 
@@ -215,8 +183,6 @@ def _upload_bytes(*, pinned: bool) -> float:
 
 def _launch_seconds() -> float:
     """Seconds to issue one kernel while the device is busy."""
-    import torch
-
     value = torch.full((8,), 0.5, device="cuda")
 
     def run() -> None:
@@ -241,11 +207,8 @@ def _launch_seconds() -> float:
 # 11 ms in the next.
 
 BYTES = 8 << 20
-TRIM_THRESHOLD, MMAP_MAX = -1, -4
-"""Settings of glibc's malloc.h."""
+TRIM_THRESHOLD, MMAP_MAX = -1, -4  # settings of glibc's malloc.h
 LARGEST = (1 << 31) - 1
-ENVIRONMENT = "MALLOC_TRIM_THRESHOLD_=4294967296 MALLOC_MMAP_MAX_=0"
-"""The same settings as environment variables."""
 
 
 def pages_so_far() -> int:

@@ -1,20 +1,25 @@
 """Hooks in torch that time the phases of a training step, and helpers for the user's code and batches.
 
-`StepHooks` times the phases (next, prepare, forward, backward, optimizer, rest) of the step that runs. `own_frame` and `place_of`
-find the line of the user's code that is responsible. `listen` hears audit events of Python. `leaves` and `copied` walk and copy
-batches of any structure.
+`StepHooks` times the phases (next, prepare, forward, backward, optimizer, rest) of the step that runs. On a GPU, `StepMarks` times
+steps on the device's timeline, `DeviceOnlyStep` times the device without waits for the host, `SyncFinder` finds the lines that wait
+for the device, and `copy_seconds` times host-to-device copies. None of them synchronises within a step: events are recorded, and read
+after the window. Each takes `cuda`, so that a test can pass a fake of `torch.cuda`.
+
+`own_frame` and `place_of` find the line of the user's code that is responsible. `listen` hears audit events of Python. `replace`
+changes an attribute until an ExitStack is closed. `leaves` and `copied` are those of batches of any structure.
 """
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 import functools
+import gc
 import os
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -24,10 +29,10 @@ import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 import stoker
+from stoker._batch import entries_of, map_tensors
 from stoker._clock import now_ns
-from stoker.diagnose.measurements import SourceLine
-
-# ---- lines of the user's own code ----
+from stoker._text import sync_debug_mode
+from stoker.diagnose.measurements import SourceLine, Sync
 
 INSTALLED = ("site-packages", "dist-packages")
 _FOREIGN = tuple(
@@ -66,8 +71,6 @@ def shown(file: str) -> str:
     return str(path.relative_to(here)) if path.is_relative_to(here) else file
 
 
-# ---- audit events of Python ----
-
 AuditListener = Callable[[str, tuple[Any, ...]], None]
 _listeners: list[AuditListener] = []
 _is_hooked = False
@@ -79,7 +82,18 @@ def listen(listener: AuditListener) -> None:
     _listeners.append(listener)
     if not _is_hooked:
         _is_hooked = True
-        sys.addaudithook(_heard)
+
+        def heard(event: str, arguments: tuple[Any, ...]) -> None:
+            for one in _listeners:
+                one(event, arguments)
+
+        sys.addaudithook(heard)
+
+
+def replace(undo: ExitStack, owner: Any, name: str, by: Any) -> None:
+    """Replace an attribute until `undo` is closed."""
+    undo.callback(setattr, owner, name, getattr(owner, name))
+    setattr(owner, name, by)
 
 
 def unlisten(listener: AuditListener) -> None:
@@ -87,18 +101,11 @@ def unlisten(listener: AuditListener) -> None:
     _listeners.remove(listener)
 
 
-def _heard(event: str, arguments: tuple[Any, ...]) -> None:
-    for listener in _listeners:
-        listener(event, arguments)
-
-
-# ---- phases of a step ----
-
 NEXT, PREPARE, FORWARD, BACKWARD, OPTIMIZER, REST = range(6)
 NAMES = ("next", "prepare", "forward", "backward", "optimizer", "rest")
-CLOSURE_RANGE = "stoker.closure"
-"""In profiles: the range around a closure that an optimizer calls within its step."""
+CLOSURE_RANGE = "stoker.closure"  # in profiles: the range around a closure that an optimizer calls within its step
 MAX_ROOTS = 8
+DTYPES = {torch.float32: "fp32", torch.float64: "fp64", torch.bfloat16: "bf16", torch.float16: "fp16"}
 MAX_LOSSES = 64
 
 
@@ -106,10 +113,8 @@ class StepTimes(NamedTuple):
     """Times of one step."""
 
     phases_ns: tuple[int, ...]
-    new_epoch: bool
-    """Whether an epoch ended when this step asked for its batch."""
-    between_ns: int = 0
-    """Part of this time between the end of that epoch and the start of the next (validation, checkpoints)."""
+    new_epoch: bool  # whether an epoch ended when this step asked for its batch
+    between_ns: int = 0  # part of this time between the end of that epoch and the start of the next (validation, checkpoints)
 
     @property
     def seconds(self) -> float:
@@ -131,33 +136,23 @@ class StepHooks:
 
     def __init__(self) -> None:
         self.phase = REST
-        self.steps = 0
-        """Optimizer steps so far."""
-        self.stepped = False
-        """Whether an optimizer has stepped since `end_step`."""
+        self.steps = 0  # optimizer steps so far
+        self.stepped = False  # whether an optimizer has stepped since `end_step`
         self.new_epoch = False
         self.between_ns = 0
-        self.paused = False
-        """Whether the hooks are removed and only iterations of the loop are timed."""
+        self.paused = False  # whether the hooks are removed and only iterations of the loop are timed
         self.optimizer: Optimizer | None = None
         self.precision: str | None = None
         self.losses: list[torch.Tensor] = []
-        self.roots: list[torch.nn.Module] = []
-        """Modules called from outside any other module: their call is the forward pass."""
-        self.on_phase: Callable[[int], None] | None = None
-        """Called with each phase that begins, to record events on a device."""
-        self.on_step: Callable[[], None] | None = None
-        """Called after each optimizer step."""
-        self.on_backward: Callable[[], None] | None = None
-        """Called before each backward pass."""
+        self.roots: list[torch.nn.Module] = []  # modules called from outside any other module: their call is the forward pass
+        self.on_phase: Callable[[int], None] | None = None  # called with each phase that begins, to record events on a device
+        self.on_step: Callable[[], None] | None = None  # called after each optimizer step
+        self.on_backward: Callable[[], None] | None = None  # called before each backward pass
         self._last_ns = now_ns()
         self._totals = [0] * len(NAMES)
         self._depth = 0
         self._after_backward = REST
-        self._undo: list[Callable[[], Any]] = []
-        self._undo_search: Callable[[], Any] | None = None
-
-    # ---- the clock of a step ----
+        self._undo, self._undo_search = ExitStack(), ExitStack()
 
     def enter(self, phase: int) -> None:
         """End the current phase and begin another."""
@@ -183,13 +178,10 @@ class StepHooks:
         """Discard the time since the last phase began."""
         self._last_ns = now_ns()
 
-    # ---- hooks ----
-
     def install(self) -> None:
         """Install the hooks."""
-        before = register_optimizer_step_pre_hook(self._before_step)
-        after = register_optimizer_step_post_hook(self._after_step)
-        self._undo += [before.remove, after.remove]
+        self._undo.callback(register_optimizer_step_pre_hook(self._before_step).remove)
+        self._undo.callback(register_optimizer_step_post_hook(self._after_step).remove)
         self._wrap_backward()
         self._wrap(torch.autograd, "grad", BACKWARD)
         self._wrap(torch.nn.utils, "clip_grad_norm_", OPTIMIZER)
@@ -199,18 +191,15 @@ class StepHooks:
 
     def remove(self) -> None:
         """Remove the hooks: torch is as before."""
-        while self._undo:
-            self._undo.pop()()
+        self._undo_search.close()
+        self._undo.close()
         self.roots.clear()
 
     def pause(self) -> None:
-        """Remove the hooks until `unpause`.
-
-        A few hooks per step cost next to nothing alone, but 30 µs after operations that have filled the caches
-        (benchmarks/bench_hooks.py).
-        """
-        while self._undo:
-            self._undo.pop()()
+        """Remove the hooks until `unpause`."""
+        # A few hooks per step cost next to nothing alone, but 30 µs after operations that have filled the caches
+        # (benchmarks/bench_hooks.py).
+        self._undo.close()
         self.paused = True
 
     def unpause(self) -> None:
@@ -235,7 +224,7 @@ class StepHooks:
             finally:
                 self.enter(outer)
 
-        self._replace(owner, name, timed)
+        replace(self._undo, owner, name, timed)
 
     def _wrap_backward(self) -> None:
         original = torch.autograd.backward
@@ -252,12 +241,7 @@ class StepHooks:
             finally:
                 self.enter(self._after_backward)
 
-        self._replace(torch.autograd, "backward", backward)
-
-    def _replace(self, owner: Any, name: str, by: Any) -> None:
-        original = getattr(owner, name)
-        setattr(owner, name, by)
-        self._undo.append(lambda: setattr(owner, name, original))
+        replace(self._undo, torch.autograd, "backward", backward)
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         """Torch passes the returned arguments to the optimizer's step."""
@@ -295,50 +279,42 @@ class StepHooks:
         if self.on_step is not None:
             self.on_step()
 
-    # ---- the modules whose call is the forward pass ----
-
     def find_roots(self) -> None:
-        """Search for the outermost modules, until `keep_roots`.
-
-        A hook on every module would cost more than many steps take. So all modules are watched for a step or two of the warm-up,
-        and later only the outermost. Where torch compiles, nothing is wrapped that it would have to trace: the compiled modules are
-        the outermost.
-        """
+        """Search for the outermost modules, until `keep_roots`."""
+        # A hook on every module would cost more than many steps take. So all modules are watched for a step or two of the warm-up,
+        # and later only the outermost. Where torch compiles, nothing is wrapped that it would have to trace: the compiled modules are
+        # the outermost.
         if compiled():
-            self.roots = _all_compiled()[:MAX_ROOTS]
+            kind = sys.modules["torch._dynamo.eval_frame"].OptimizedModule
+            self.roots = [one for one in gc.get_objects() if issubclass(type(one), kind)][
+                :MAX_ROOTS
+            ]  # a proxy's __class__ may raise
             return
         original = torch.nn.Module.__call__
 
         def seen(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
             if self._depth == 0:
-                self._see_root(module)
+                if len(self.roots) < MAX_ROOTS and not any(module is one for one in self.roots):
+                    self.roots.append(module)
+                if self.precision is None:
+                    self.precision = precision_of(module)
+                self._before_forward(module, ())
             self._depth += 1
             try:
                 return original(module, *args, **kwargs)
             finally:
                 self._depth -= 1
 
-        self._replace(torch.nn.Module, "__call__", seen)
-        self._undo_search = self._undo[-1]
+        replace(self._undo_search, torch.nn.Module, "__call__", seen)
 
     def keep_roots(self) -> None:
         """End the search, and hook the modules found."""
-        if self._undo_search is not None:
-            self._undo_search()
-            self._undo.remove(self._undo_search)
-            self._undo_search = None
+        self._undo_search.close()
         self._hook_roots()
 
     def _hook_roots(self) -> None:
         for module in self.roots:
-            self._undo.append(module.register_forward_pre_hook(self._before_forward).remove)
-
-    def _see_root(self, module: torch.nn.Module) -> None:
-        if len(self.roots) < MAX_ROOTS and not any(module is one for one in self.roots):
-            self.roots.append(module)
-        if self.precision is None:
-            self.precision = precision_of(module)
-        self._before_forward(module, ())
+            self._undo.callback(module.register_forward_pre_hook(self._before_forward).remove)
 
     def _before_forward(self, module: torch.nn.Module, args: Any) -> None:
         phase = self.phase
@@ -353,47 +329,28 @@ def compiled() -> bool:
     return dynamo is not None and dynamo.counters["frames"]["total"] > 0
 
 
-def _all_compiled() -> list[torch.nn.Module]:
-    import gc
-
-    kind = sys.modules["torch._dynamo.eval_frame"].OptimizedModule
-    return [one for one in gc.get_objects() if issubclass(type(one), kind)]  # a proxy's __class__ may raise
-
-
 def precision_of(module: torch.nn.Module) -> str:
     """The dtype in which a module's matmuls run now: that of autocast, or of its weights."""
-    names = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", torch.float64: "fp64"}
     weight = next((one for one in module.parameters() if one.is_floating_point()), None)
     kind = weight.device.type if weight is not None else "cpu"
     if torch.is_autocast_enabled(kind):
-        return names.get(torch.get_autocast_dtype(kind), "fp32")
-    name = names.get(weight.dtype, "fp32") if weight is not None else "fp32"
+        return DTYPES.get(torch.get_autocast_dtype(kind), "fp32")
+    name = DTYPES.get(weight.dtype, "fp32") if weight is not None else "fp32"
     if name == "fp32" and kind == "cuda" and torch.backends.cuda.matmul.allow_tf32:
         return "tf32"
     return name
 
 
-# ---- batches of any structure ----
-
 MAX_DEPTH = 6
 
 
 def leaves(value: Any, depth: int = 0) -> Iterator[Any]:
-    """The tensors and arrays in a batch."""
+    """The tensors and arrays in a batch, also those that are attributes of an object of another kind."""
     if isinstance(value, torch.Tensor | np.ndarray):
         yield value
-    elif depth < MAX_DEPTH:
-        for part in _parts(value):
+    elif depth < MAX_DEPTH and not isinstance(value, type):
+        for _, part in entries_of(value) or getattr(value, "__dict__", {}).items():
             yield from leaves(part, depth + 1)
-
-
-def _parts(value: Any) -> Iterator[Any]:
-    if isinstance(value, Mapping):
-        yield from value.values()
-    elif isinstance(value, list | tuple):
-        yield from value
-    elif not isinstance(value, str | bytes | int | float | type) and hasattr(value, "__dict__"):
-        yield from vars(value).values()
 
 
 def num_bytes(value: Any) -> int:
@@ -406,29 +363,140 @@ def num_rows(value: Any) -> int | None:
     return next((int(one.shape[0]) for one in leaves(value) if one.ndim), None)
 
 
-def copied(value: Any, depth: int = 0, *, tensors: bool = True) -> Any:
-    """A copy of a batch; with `tensors=False` only its containers are copied.
+def copied(batch: Any, *, tensors: bool = True) -> Any:
+    """A copy of a batch; with `tensors=False` only its containers are copied."""
+    # Pinned tensors and tensors on a device are not copied: that would hide the copy that is measured.
 
-    Pinned tensors and tensors on a device are not copied: that would hide the copy that is measured.
-    """
-    if isinstance(value, torch.Tensor):
-        return value if not tensors or value.device.type != "cpu" or value.is_pinned() else value.detach().clone()
-    if isinstance(value, np.ndarray):
-        return value.copy() if tensors else value
-    if depth >= MAX_DEPTH:
-        return value
-    if isinstance(value, tuple):
-        parts = [copied(one, depth + 1, tensors=tensors) for one in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
-    if isinstance(value, list):
-        return [copied(one, depth + 1, tensors=tensors) for one in value]
-    if isinstance(value, dict):
-        same = copy.copy(value)
-        for key, one in value.items():
-            same[key] = copied(one, depth + 1, tensors=tensors)
-        return same
-    if (dataclasses.is_dataclass(value) or isinstance(value, Mapping)) and hasattr(value, "__dict__"):
-        holder: Any = copy.copy(value)
-        holder.__dict__.update({key: copied(one, depth + 1, tensors=tensors) for key, one in vars(value).items()})
-        return holder
-    return value
+    def copy_of(value: Any) -> Any:
+        if not tensors:
+            return value
+        if isinstance(value, np.ndarray):
+            return value.copy()
+        return value if value.device.type != "cpu" or value.is_pinned() else value.detach().clone()
+
+    return map_tensors(batch, copy_of, lambda value: isinstance(value, torch.Tensor | np.ndarray))
+
+
+MAX_SLEEP_SECONDS = 1.0
+CALIBRATION_CYCLES = 20_000_000
+
+
+def _record_event(cuda: Any) -> Any:
+    event = cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+class StepMarks:
+    """Events at the ends of steps: the time between two is a step, idle time included."""
+
+    def __init__(self, cuda: Any = torch.cuda) -> None:
+        self._cuda = cuda
+        self._events = [_record_event(cuda)]
+        self._counted: list[bool] = []
+
+    def add(self, *, counted: bool) -> None:
+        """Mark the end of a step, and whether its time counts."""
+        self._events.append(_record_event(self._cuda))
+        self._counted.append(counted)
+
+    def seconds(self, *, counted: bool = True) -> list[float]:
+        """Wait for the device, and return the times of the steps that count, or of the others."""
+        self._cuda.synchronize()
+        pairs = zip(self._events, self._events[1:], self._counted, strict=False)
+        return [before.elapsed_time(after) / 1e3 for before, after, one in pairs if one == counted]
+
+
+class DeviceOnlyStep:
+    """One step issued while the device sleeps, so that it then runs without waiting for the host."""
+
+    def __init__(self, hooks: StepHooks, seconds: float, cycles_per_second: float, cuda: Any = torch.cuda) -> None:
+        self._cuda = cuda
+        self._hooks = hooks
+        self._cycles = int(min(seconds, MAX_SLEEP_SECONDS) * cycles_per_second)
+        self._events: list[tuple[int, Any]] = []
+        self.blocked = False  # whether issuing the step took until the sleep was over: the step waited for the device
+        self.seconds = 0.0
+        self.phases: Counter[str] = Counter()
+
+    def begin(self) -> None:
+        """Put the device to sleep. Called when the batch is there."""
+        self._cuda.synchronize()
+        self._cuda._sleep(self._cycles)
+        self._mark(self._hooks.phase)
+        self._hooks.on_phase = self._mark
+
+    def end(self) -> None:
+        """Wait for the device. Called when the step is issued."""
+        self._hooks.on_phase = None
+        self._mark(0)
+        self.blocked = bool(self._events[0][1].query())
+        self._cuda.synchronize()
+        for (phase, before), (_, after) in zip(self._events, self._events[1:], strict=False):
+            spent = before.elapsed_time(after) / 1e3
+            self.phases[NAMES[phase]] += spent
+            self.seconds += spent
+
+    def _mark(self, phase: int) -> None:
+        self._events.append((phase, _record_event(self._cuda)))
+
+
+def cycles_per_second(cuda: Any = torch.cuda) -> float:
+    """The rate at which the device counts cycles while it sleeps."""
+    cuda.synchronize()
+    before = _record_event(cuda)
+    cuda._sleep(CALIBRATION_CYCLES)
+    after = _record_event(cuda)
+    cuda.synchronize()
+    return float(CALIBRATION_CYCLES / (before.elapsed_time(after) / 1e3))
+
+
+class SyncFinder:
+    """Finds the lines at which the host waits for the device, from torch's warnings."""
+
+    def __init__(self, cuda: Any = torch.cuda) -> None:
+        self._cuda = cuda
+        self._seen: Counter[SourceLine | None] = Counter()
+        self._steps = 0
+        self._opened = ExitStack()
+
+    def begin(self) -> None:
+        """Start to listen for the warnings of one step."""
+        self._opened.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("always")
+        shown = warnings.showwarning
+
+        def show(message: Any, *args: Any, **kwargs: Any) -> None:
+            if "called a synchronizing" not in str(message):
+                shown(message, *args, **kwargs)
+                return
+            frame = own_frame(sys._getframe(1))
+            self._seen[place_of(frame) if frame is not None else None] += 1
+
+        warnings.showwarning = show
+        self._opened.enter_context(sync_debug_mode("warn", self._cuda))
+
+    def end(self) -> None:
+        """Stop listening: the step has ended."""
+        self._opened.close()
+        self._steps += 1
+
+    def syncs(self) -> list[Sync]:
+        """Synchronisations per step by line, the most frequent first."""
+        return [Sync(place=place, count=count / max(1, self._steps)) for place, count in self._seen.most_common()]
+
+
+def copy_seconds(batches: Sequence[Any], device: Any, cuda: Any = torch.cuda) -> list[float]:
+    """Seconds to copy each host batch to the device; empty if the batches are on it already."""
+    host = [[one for one in leaves(batch) if isinstance(one, torch.Tensor) and one.device.type == "cpu"] for batch in batches]
+    if not any(host):
+        return []
+    cuda.synchronize()
+    spent = []
+    for tensors in (*host[:1], *host):  # the first one warms up
+        start = now_ns()
+        kept = [one.to(device, non_blocking=one.is_pinned()) for one in tensors]
+        cuda.synchronize()
+        spent.append((now_ns() - start) / 1e9)
+        del kept
+    return spent[1:]

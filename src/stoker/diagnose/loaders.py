@@ -12,6 +12,7 @@ import gc
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,17 +26,9 @@ PATIENCE_SECONDS = 3.0
 MIN_STEPS = 3
 STEPS_WITHOUT_LOOP = 6
 MAX_STEPS_PER_BATCH = 8
-STEPLESS_PASSES = 3
-"""Passes without an optimizer step after which a loop is no longer watched."""
+STEPLESS_PASSES = 3  # passes without an optimizer step after which a loop is no longer watched
 
 _original_iter = DataLoader.__iter__
-
-
-def queue_length(loader: DataLoader[Any] | None) -> int:
-    """Batches that the workers of a loader prefetch."""
-    if loader is None or not loader.num_workers:
-        return 0
-    return int(loader.num_workers * (loader.prefetch_factor or 2))
 
 
 def wait_for_workers(iterator: Any) -> None:
@@ -53,24 +46,28 @@ def wait_for_workers(iterator: Any) -> None:
         pause.wait(0.01)
 
 
+def length_of(iterable: Any) -> int | None:
+    """The number of its batches; None where it has no length."""
+    try:
+        return len(iterable)
+    except (TypeError, NotImplementedError):
+        return None
+
+
 class Source:
     """What the batches of one loop come from."""
 
     def __init__(self, iterable: Any, place: SourceLine | None) -> None:
-        self.iterable = iterable
-        """None for a `while` loop."""
+        self.iterable = iterable  # None for a `while` loop
         self.place = place
         self.nexts = 0
         self.steps_between = 0
         self.gives_batches = False
-        self.passes_on = False
-        """Whether its batches are those of `inner`, unchanged."""
-        self.inner: Source | None = None
-        """The source whose `next` is called by the `next` of this one."""
+        self.passes_on = False  # whether its batches are those of `inner`, unchanged
+        self.inner: Source | None = None  # the source whose `next` is called by the `next` of this one
         self.startup_ns: int | None = None
         self.last: Any = None
-        self.with_gradients = True
-        """Whether gradients are enabled in passes with optimizer steps."""
+        self.with_gradients = True  # whether gradients are enabled in passes with optimizer steps
         self._seen_steps = 0
 
     def begin_iteration(self, steps: int, *, first: bool = False) -> None:
@@ -113,8 +110,7 @@ class WatchedIterator:
     def __init__(self, sources: Sources, source: Source, iterator: Iterator[Any], started_ns: int) -> None:
         self.source = source
         self.iterator = iterator
-        self.started_ns = started_ns
-        """When this pass began."""
+        self.started_ns = started_ns  # when this pass began
         self._sources = sources
         self._first = True
         self._steps_before = sources.hooks.steps
@@ -173,13 +169,13 @@ class WatchedIterator:
         hooks.enter(outer)
 
 
+@dataclass(eq=False)
 class WatchedIterable:
     """Takes the place of the iterable of a `for` statement, and gives a watched iterator."""
 
-    def __init__(self, sources: Sources, source: Source, iterable: Iterable[Any]) -> None:
-        self._sources = sources
-        self._source = source
-        self._iterable = iterable
+    _sources: Sources
+    _source: Source
+    _iterable: Iterable[Any]
 
     def __iter__(self) -> Iterator[Any]:
         started = now_ns()
@@ -202,28 +198,21 @@ class Sources:
     def __init__(self, hooks: StepHooks) -> None:
         self.hooks = hooks
         self.found: Source | None = None
-        self.settled = False
-        """Whether the training loop is known, or known not to exist."""
+        self.settled = False  # whether the training loop is known, or known not to exist
         self.running: list[Source] = []
         self.next_batch: Callable[[WatchedIterator], Any] = lambda watched: next(watched.iterator)
         """Gives the batches of the training loop, once it is known."""
         self.on_iteration: Callable[[], None] = lambda: None
         """Called at each iteration of a training loop that is a `while` statement."""
-        self.stepless: list[Any] = []
-        """Iterables of loops without optimizer steps."""
+        self.stepless: list[Any] = []  # iterables of loops without optimizer steps
         self.passed: weakref.WeakSet[DataLoader[Any]] = weakref.WeakSet()
         """Loaders iterated by other loops since the training loop is known."""
-        self.trained: weakref.WeakSet[DataLoader[Any]] = weakref.WeakSet()
-        """Loaders with optimizer steps between their batches."""
+        self.trained: weakref.WeakSet[DataLoader[Any]] = weakref.WeakSet()  # loaders with optimizer steps between their batches
         self._loops: dict[SourceLine, Source] = {}
         self._loaders: dict[int, Source] = {}
-        self._there: weakref.WeakSet[DataLoader[Any]] | None = None
-        """Loaders that existed when the first step had ended."""
+        self._there: weakref.WeakSet[DataLoader[Any]] | None = None  # loaders that existed when the first step had ended
         self._passes: dict[SourceLine, int] = {}
         self._plain: set[SourceLine] = set()
-        self._undo: list[Callable[[], Any]] = []
-
-    # ---- called by loops ----
 
     def watched(self, iterable: Iterable[Any], place: SourceLine) -> Iterable[Any]:
         """The iterable that a `for` statement gets in place of its own."""
@@ -254,8 +243,12 @@ class Sources:
 
         @functools.wraps(_original_iter)
         def watched_iter(loader: DataLoader[Any]) -> Any:
-            if sources.settled and not sources._is_pass_of_training(loader):
-                return _original_iter(loader)
+            if sources.settled:  # is this a pass of the training loop?
+                found = sources.found
+                is_training = found is not None and found.iterable is loader
+                (sources.trained if is_training else sources.passed).add(loader)
+                if found is None or not is_training or not found.may_train:
+                    return _original_iter(loader)
             hooks = sources.hooks
             outer, started = hooks.phase, now_ns()
             hooks.enter(NEXT)  # workers start here
@@ -264,12 +257,10 @@ class Sources:
             return WatchedIterator(sources, sources._of_loader(loader, None), iterator, started)
 
         DataLoader.__iter__ = watched_iter  # type: ignore[method-assign]
-        self._undo.append(lambda: setattr(DataLoader, "__iter__", _original_iter))
 
     def remove(self) -> None:
         """Stop watching."""
-        while self._undo:
-            self._undo.pop()()
+        DataLoader.__iter__ = _original_iter  # type: ignore[method-assign]
         self.settled = True
         self.next_batch = lambda watched: next(watched.iterator)
         self.on_iteration = lambda: None
@@ -283,8 +274,6 @@ class Sources:
             self._plain.add(source.place)
             self._loops.pop(source.place, None)
 
-    # ---- loaders that are created for each epoch ----
-
     def _of_loader(self, loader: DataLoader[Any], place: SourceLine | None) -> Source:
         """The source of a loader: its own, or that of the loader it replaces."""
         found = self._loaders.get(id(loader))
@@ -296,10 +285,8 @@ class Sources:
         return found
 
     def _hand_over(self, source: Source, loader: DataLoader[Any]) -> bool:
-        """Continue a source with another loader, if that was created for it, as where each epoch creates its own.
-
-        A loader that existed before, such as that of a validation which runs the same lines, was not.
-        """
+        """Continue a source with another loader, if that was created for it, as where each epoch creates its own."""
+        # A loader that existed before, such as that of a validation which runs the same lines, was not.
         former = source.iterable
         if source.place is None or former is loader or not isinstance(former, DataLoader) or not source.may_train:
             return False
@@ -311,17 +298,6 @@ class Sources:
         self._loaders[id(loader)] = source
         source.iterable = loader
         return True
-
-    def _is_pass_of_training(self, loader: DataLoader[Any]) -> bool:
-        """Whether a pass that begins now, with the training loop known, is one of it."""
-        source = self.found
-        if source is None or source.iterable is not loader:
-            self.passed.add(loader)
-            return False
-        self.trained.add(loader)
-        return source.may_train
-
-    # ---- which loop trains ----
 
     def select(self, source: Source) -> None:
         """Set the training loop."""

@@ -7,7 +7,7 @@ Most are plans: generators that say what each step gets and are sent its times. 
 - the loader: `loader_alone` (D), `profile_batches`
 - inside a step: `lines`, `operations`, `operation_times`
 - a GPU: `issuing` (H), `device_alone` (H, G and S), `copies` (X)
-- a fix: `fix_gain`; `plan_fixes` decides which fixes to measure
+- a fix: `fix_gain`; `measure_fixes` decides which fixes to measure
 """
 
 from __future__ import annotations
@@ -16,19 +16,17 @@ import functools
 import math
 import statistics
 from collections.abc import Generator, Sized
-from typing import NamedTuple
 
 import torch
 
 from stoker._clock import RunQueueDelay, busy_ns, now_ns
 from stoker.diagnose.advice import best_threads
 from stoker.diagnose.attribution import Periods, slow_of
-from stoker.diagnose.cuda import DeviceOnlyStep, SyncFinder, copy_seconds, cycles_per_second
 from stoker.diagnose.distributed import Ranks, find_ranks
 from stoker.diagnose.feed_fix import gathering
 from stoker.diagnose.fixes import Fix, fix_named
 from stoker.diagnose.hardware import pages_so_far
-from stoker.diagnose.hooks import BACKWARD, StepTimes, compiled
+from stoker.diagnose.hooks import BACKWARD, DeviceOnlyStep, StepTimes, SyncFinder, compiled, copy_seconds, cycles_per_second
 from stoker.diagnose.loaders import WatchedIterator
 from stoker.diagnose.measurements import Device, Machine, Measurements, Stretch, WhatIf
 from stoker.diagnose.ops import Counting, Profiling, main_precision, with_times, work_of
@@ -39,55 +37,40 @@ from stoker.diagnose.thresholds import RULE
 from stoker.diagnose.verdict import conclude
 
 BASELINE_STEPS = 12
-RANKED_WARM_UP = 10
-"""Steps of a warm-up where several processes must make the same number."""
-SHORT_STEP = 8e-3
-"""Below it, hooks cost more than half a per cent of a step."""
+RANKED_WARM_UP = 10  # steps of a warm-up where several processes must make the same number
+SHORT_STEP = 8e-3  # below it, hooks cost more than half a per cent of a step
 FAR_SLOWER = 3.0
 PROFILED_STEPS, PROFILED_SECONDS = 5, 1.5
-RARE_STEPS = 2
-"""Rare steps whose lines are sampled."""
-FIX_SECONDS: dict[Device, float] = {"cpu": 0.25, "cuda": 0.08}
-"""Of one window with a fix, or without it."""
-
-
-# ---- the loop ----
+RARE_STEPS = 2  # rare steps whose lines are sampled
+FIX_SECONDS: dict[Device, float] = {"cpu": 0.25, "cuda": 0.08}  # of one window with a fix, or without it
 
 
 def warm_up(session: Session) -> Plan:
     """Run steps until the queue of a loader is empty and step times have settled."""
     session.caching = session.can_cache and not session.can_repeat  # else batches are cached when they are needed
-    yield from _until_settled(session)
-    session.caching = False
-
-
-def _until_settled(session: Session) -> Plan:
     early, seen = session.recorder.early, list[float]()
     least = max(3, session.queue + 1)
     if session.ranks is not None:
         for _ in range(max(RANKED_WARM_UP, least)):
             early.append((yield REAL))
-        return
-    while len(seen) < 60:
-        times = yield REAL
-        early.append(times)
-        seen.append(times.seconds)
-        if len(seen) < least:
-            continue
-        if sum(seen[1:]) > 4.0:
-            break
-        if len(seen) >= 6:
-            before, after = statistics.median(seen[-6:-3]), statistics.median(seen[-3:])
-            if abs(before - after) <= 0.1 * max(before, after):
+    else:
+        while len(seen) < 60:
+            times = yield REAL
+            early.append(times)
+            seen.append(times.seconds)
+            if len(seen) >= least and sum(seen[1:]) > 4.0:
                 break
-    yield REAL
+            if len(seen) >= max(least, 6):
+                before, after = statistics.median(seen[-6:-3]), statistics.median(seen[-3:])
+                if abs(before - after) <= 0.1 * max(before, after):
+                    break
+        yield REAL
+    session.caching = False
 
 
 def phases(session: Session) -> Plan:
-    """Time the phases of a step. Only short steps have a window for this alone, because hooks cost time.
-
-    It comes first, so that the first losses are seen.
-    """
+    """Time the phases of a step. Only short steps have a window for this alone, because hooks cost time."""
+    # It comes first, so that the first losses are seen.
     recorder = session.recorder
     early, one_batch = recorder.early[-6:], max(recorder.batches_per_step, default=1) <= 1
     may_be = session.sources.found is not None and one_batch
@@ -110,10 +93,7 @@ def baseline(session: Session, *, seconds: float, least: int, periods: Periods |
 def rare_steps(session: Session) -> Plan:
     """T again if rare steps were seen since the first window and their share of the time is not known yet."""
     recorder = session.recorder
-    known, elsewhere = (
-        recorder.slow_steps(bursts=session.queue > 0),
-        slow_of([one.without_data for one in recorder.cached.steps]),
-    )
+    known, elsewhere = (recorder.slow_steps(bursts=session.queue > 0), slow_of([one.without_data for one in recorder.cached.steps]))
     share = max((one.share for one in (known, elsewhere) if one is not None), default=0.0)
     if share >= RULE.rare_min_share and (known is None or len(known.at) <= 2) and session.ranks is None:
         yield from baseline(session, seconds=0.4, least=4, periods=periods_for(session, expected=True))
@@ -169,9 +149,8 @@ def apart(session: Session, ranks: Ranks, *, seconds: float) -> Plan:
     yield from session.skip(REAL, 1)
     in_collectives = yield from _record_collectives(session, ranks, seconds, together)
     if meeting.held and not meeting.missed and together.steps and alone:
-        with_all_reduce, own = (
-            statistics.median(one.phases_ns[BACKWARD] for one in some) / 1e9 for some in (together.steps, alone)
-        )
+        with_all_reduce = statistics.median(one.phases_ns[BACKWARD] for one in together.steps) / 1e9
+        own = statistics.median(one.phases_ns[BACKWARD] for one in alone) / 1e9
         recorder.all_reduce_seconds.append(max(0.0, with_all_reduce - own) + in_collectives)
 
 
@@ -203,9 +182,6 @@ def other_threads(session: Session) -> Plan:
                 known[number] = min(seconds, known.get(number, seconds))
     finally:
         torch.set_num_threads(given)
-
-
-# ---- the loader, while the loop waits ----
 
 
 def loader_alone(session: Session, *, seconds: float) -> None:
@@ -258,9 +234,6 @@ def profile_batches(session: Session) -> None:
         recorder.notes.append(f"The dataset works only in its workers ({reason}), so making a batch could not be profiled.")
 
 
-# ---- inside a step ----
-
-
 def lines(session: Session) -> Plan:
     """The user's lines that take the time, by phase."""
     yield from session.skip(REAL, session.queue + 1 if session.can_cache else 0)
@@ -270,14 +243,11 @@ def lines(session: Session) -> Plan:
     until_ns = now_ns() + int(session.patience * 1e9)
     wanted = RARE_STEPS if slow is not None and slow.share >= RULE.rare_min_share else 0
     with Sampler(session.hooks, slow_from=limit) as sampler:
-        yield from session.record(
-            REAL,
-            1.2,
-            4,
-            Series(),
-            each=sampler.end_step,
-            extend=lambda last, others: sampler.num_slow < wanted and now_ns() < until_ns,
-        )
+
+        def extend(last: float, others: object) -> bool:
+            return sampler.num_slow < wanted and now_ns() < until_ns
+
+        yield from session.record(REAL, 1.2, 4, Series(), each=sampler.end_step, extend=extend)
     session.recorder.blames = sampler.blames()
     session.recorder.rare_line = sampler.rare_line()
 
@@ -308,9 +278,6 @@ def operation_times(session: Session) -> Plan:
     profiling.close()
     if recorder.work is not None:
         recorder.work = with_times(recorder.work, profiling)
-
-
-# ---- a GPU ----
 
 
 def issuing(session: Session, into: list[float]) -> Plan:
@@ -347,9 +314,6 @@ def copies(session: Session) -> None:
     optimizer = session.hooks.optimizer
     if optimizer is not None and session.batches:
         session.recorder.copies = copy_seconds(session.batches, optimizer.param_groups[0]["params"][0].device)
-
-
-# ---- a fix, switched on and off in the running program ----
 
 
 def fix_gain(session: Session, name: str, fix: Fix, *, rounds: int, inputs: tuple[StepInput, StepInput] | None = None) -> Plan:
@@ -399,21 +363,18 @@ def seconds_before_profile(recorder: Recorder, seconds: float) -> float | None:
 
 FIXES = ("feed", "fused", "threads", "tf32", "pinned", "autocast", "batch", "graph")
 """The safest first: a program that raises an error with a fix has ended, and what comes after is not measured."""
-FIXES_OF_BATCHES = ("pinned", "batch")
-"""Fixes that change cached batches."""
+FIXES_OF_BATCHES = ("pinned", "batch")  # fixes that change cached batches
 MIN_OPTIMIZER_SHARE = 0.03
 MIN_GAIN = 1.02
-MAX_FIX_SECONDS: dict[Device, float] = {"cpu": 6.0, "cuda": 1.4}
-"""After this time no other fix is measured."""
-STEPS_PER_ROUND = 13
-"""Where steps are long: four with a fix, four without, and those that do not count."""
+MAX_FIX_SECONDS: dict[Device, float] = {"cpu": 6.0, "cuda": 1.4}  # after this time no other fix is measured
+STEPS_PER_ROUND = 13  # where steps are long: four with a fix, four without, and those that do not count
 
 
 def measure_all(session: Session) -> Plan:
     """All windows of a diagnosis."""
     ranks = session.ranks = find_ranks()
     yield from warm_up(session)
-    session.start_time_limit()
+    session.begin_ns = now_ns()
     yield from phases(session)
     yield from baseline(session, seconds=1.0, least=BASELINE_STEPS, periods=periods_for(session))
     session.endless = True
@@ -456,33 +417,6 @@ def measure_all(session: Session) -> Plan:
     yield from measure_fixes(session, measured_fixes)
 
 
-# ---- which fixes to measure ----
-
-
-class PlannedFix(NamedTuple):
-    """A fix to switch on and off in the running program."""
-
-    name: str
-    fix: Fix | None
-    """None if it is measured in another way, or does not fit the device."""
-    rounds: int
-    seconds: float
-    """Of all rounds, where steps are long."""
-
-
-def plan_fixes(measured: Measurements, *, may_fail: bool) -> list[PlannedFix]:
-    """The fixes that would be advised and can be measured here; with `may_fail` also those with which a program may fail."""
-    found = []
-    for name in fixes_wanted(measured):
-        fix = fix_inside(name, measured)
-        if fix is not None and fix.may_fail and not may_fail:
-            continue
-        round_seconds = STEPS_PER_ROUND * measured.loop.median
-        rounds = 2 if measured.device == "cpu" and 2 * round_seconds < MAX_FIX_SECONDS[measured.device] / 2 else 1
-        found.append(PlannedFix(name, fix, rounds, rounds * round_seconds))
-    return found
-
-
 def fixes_wanted(measured: Measurements) -> list[str]:
     """Names of fixes that would be advised, as far as they can be measured in the running program."""
     finding = conclude(measured)
@@ -508,36 +442,32 @@ def fix_inside(name: str, measured: Measurements) -> Fix | None:
     return kind(best_threads(measured)) if name == "threads" else kind()
 
 
-def typical_machine(cores: int) -> Machine:
-    """A machine good enough to choose the fixes to measure, without measuring this one."""
-    return Machine(cores=cores, threads=torch.get_num_threads(), memcpy_bytes=2e10, matmul_flops={}, dispatch_seconds=3e-6)
-
-
-# ---- measuring them ----
-
-
 def measure_fixes(session: Session, known: set[str], *, safe: bool = False) -> Plan:
-    """Switch each planned fix on for some steps: predictions are made of that.
-
-    Whatever becomes of a fix, everything that the verdict needs is measured before. Fixes with which no program fails (`safe`) may
-    come earlier. `known` are the names of fixes measured so far.
-    """
+    """Switch each fix that would be advised on for some steps: predictions are made of that."""
+    # Whatever becomes of a fix, everything that the verdict needs is measured before. Fixes with which no program fails (`safe`) may
+    # come earlier. `known` are the names of fixes measured so far.
     begin, limit = now_ns(), MAX_FIX_SECONDS[session.device]
     # Measuring the machine allocates and frees memory, after which a program may find its own sooner: a step of foreach updates
-    # then took 3.8 ms and not 9. So what can be measured on a CPU comes before.
-    machines = [typical_machine(session.recorder.cores), None] if session.device == "cpu" else [None]
-    for machine in machines:
-        for planned in plan_fixes(session.measurements(machine), may_fail=not safe and not session.step_per_batch):
-            spent = (now_ns() - begin) / 1e9
-            # The first fix promises most: it is measured however long its steps are.
-            if session.out_of_time or spent > limit or (known and spent + planned.seconds > limit) or planned.name in known:
+    # then took 3.8 ms and not 9. So what can be measured on a CPU comes before, with rates good enough to choose the fixes.
+    cores, threads = session.recorder.cores, torch.get_num_threads()
+    typical = Machine(cores=cores, threads=threads, memcpy_bytes=2e10, matmul_flops={}, dispatch_seconds=3e-6)
+    for machine in [typical, None] if session.device == "cpu" else [None]:
+        measured = session.measurements(machine)
+        round_seconds = STEPS_PER_ROUND * measured.loop.median
+        rounds = 2 if measured.device == "cpu" and 2 * round_seconds < limit / 2 else 1
+        for name in fixes_wanted(measured):
+            fix, spent = fix_inside(name, measured), (now_ns() - begin) / 1e9
+            if name in known or (fix is not None and fix.may_fail and (safe or session.step_per_batch)):
                 continue
-            known.add(planned.name)
-            if planned.name == "feed":
-                yield from _feed_gain(session, planned.rounds)
-            elif planned.fix is not None:
-                session.fix_on = planned.name
-                yield from fix_gain(session, planned.name, planned.fix, rounds=planned.rounds)
+            # The first fix promises most: it is measured however long its steps are.
+            if session.out_of_time or spent > limit or (known and spent + rounds * round_seconds > limit):
+                continue
+            known.add(name)
+            if name == "feed":
+                yield from _feed_gain(session, rounds)
+            elif fix is not None:
+                session.fix_on = name
+                yield from fix_gain(session, name, fix, rounds=rounds)
                 session.fix_on = None
 
 

@@ -88,87 +88,63 @@ class Sync(msgspec.Struct, frozen=True, kw_only=True):
     """A line where the host waits for the device."""
 
     place: SourceLine | None
-    count: float
-    """Times per step."""
+    count: float  # times per step
 
 
 class Phases(msgspec.Struct, frozen=True, kw_only=True):
     """The host's time of a step of T by phase. On a CPU this is the whole step."""
 
-    next: float
-    """Waiting for a batch."""
-    prepare: float
-    """From the batch to the first forward of a module: slicing, stacking, copies to a device."""
-    forward: float
-    """To the beginning of the backward pass, the loss included."""
+    next: float  # waiting for a batch
+    prepare: float  # from the batch to the first forward of a module: slicing, stacking, copies to a device
+    forward: float  # to the beginning of the backward pass, the loss included
     backward: float
     optimizer: float
-    rest: float
-    """After the optimizer's step: logging, metrics, the rest of the loop."""
+    rest: float  # after the optimizer's step: logging, metrics, the rest of the loop
 
 
 class Reads(msgspec.Struct, frozen=True, kw_only=True):
     """What one worker reads, counted over some batches."""
 
-    batches: int
-    """Batches that were counted."""
-    samples: int
-    """Samples that were requested; batches, if the dataset returns whole batches."""
+    batches: int  # batches that were counted
+    samples: int  # samples that were requested; batches, if the dataset returns whole batches
     cache_hits: float | None = None
     """Share of samples that needed no read of a file, because the program had cached it; None if no sample ever does."""
-    files: int = 0
-    """Distinct files, as far as their names are known."""
-    reads: float = 0.0
-    """Reads of files per batch; a file counts once per sample."""
-    reads_a_file: float | None = None
-    """Reads per file for these batches; None if no file is known."""
+    files: int = 0  # distinct files, as far as their names are known
+    reads: float = 0.0  # reads of files per batch; a file counts once per sample
+    reads_a_file: float | None = None  # reads per file for these batches; None if no file is known
     bytes_read: float | None = None
     """Per batch, by system calls, without memory-mapped files; None if the system does not report it."""
-    bytes_from_disk: float | None = None
-    """Per batch: what was not in the page cache, including mapped files and read-ahead."""
+    bytes_from_disk: float | None = None  # per batch: what was not in the page cache, including mapped files and read-ahead
 
 
 class Loader(msgspec.Struct, frozen=True, kw_only=True):
     """Where batches come from."""
 
-    kind: str
-    """`DataLoader`, the class of another iterable, or `loop` if batches are made in the loop itself."""
+    kind: str  # `DataLoader`, the class of another iterable, or `loop` if batches are made in the loop itself
     workers: int = 0
     pinned: bool | None = None
     batch_size: int | None = None
     dataset: str | None = None
-    place: SourceLine | None = None
-    """The line of the loop over it."""
-    stages: dict[str, float] = {}
-    """Share of the loader's time by stage: read, decode, transform, collate, other."""
+    place: SourceLine | None = None  # the line of the loop over it
+    stages: dict[str, float] = {}  # share of the loader's time by stage: read, decode, transform, collate, other
     functions: list[Blame] = []
-    bytes_read: float | None = None
-    """From files, per step; None if unknown."""
-    bytes_used: float | None = None
-    """Of tensors that reach the model, per step."""
-    startup_seconds: float | None = None
-    """Until the first batch."""
-    reads: Reads | None = None
-    """What one worker reads; None if batches could not be made for that."""
-    persistent: bool | None = None
-    """Whether worker processes persist between epochs; None without workers."""
+    bytes_read: float | None = None  # from files, per step; None if unknown
+    bytes_used: float | None = None  # of tensors that reach the model, per step
+    startup_seconds: float | None = None  # until the first batch
+    reads: Reads | None = None  # what one worker reads; None if batches could not be made for that
+    persistent: bool | None = None  # whether worker processes persist between epochs; None without workers
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """Rates of this machine, measured before the training; None if not applicable."""
 
     cores: int
-    threads: int
-    """torch.get_num_threads()."""
+    threads: int  # torch.get_num_threads()
     gpu: str | None = None
-    memcpy_bytes: float
-    """Per second, read and written."""
-    matmul_flops: dict[str, float]
-    """Per second by type: fp32, and tf32, bf16, fp16 if the device has them."""
-    dispatch_seconds: float
-    """The host's cost of one small operation."""
-    page_seconds: float | None = None
-    """To get a page of memory from the system and write to it; None if not measured."""
+    memcpy_bytes: float  # per second, read and written
+    matmul_flops: dict[str, float]  # per second by type: fp32, and tf32, bf16, fp16 if the device has them
+    dispatch_seconds: float  # the host's cost of one small operation
+    page_seconds: float | None = None  # to get a page of memory from the system and write to it; None if not measured
     launch_seconds: float | None = None
     h2d_pageable_bytes: float | None = None
     h2d_pinned_bytes: float | None = None
@@ -178,17 +154,14 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 class Work(msgspec.Struct, frozen=True, kw_only=True):
     """What a step does, counted on a cached batch."""
 
-    ops: float
-    """Operations that torch dispatches (aten)."""
+    ops: float  # operations that torch dispatches (aten)
     kernels: float | None = None
     flops: float
     flops_by_dtype: dict[str, float] = {}
     h2d_bytes: float = 0.0
     h2d_copies: float = 0.0
-    moved_bytes: float | None = None
-    """Read and written by element-wise operations, reductions and copies, without the optimizer."""
-    peak_bytes: int | None = None
-    """Of device memory."""
+    moved_bytes: float | None = None  # read and written by element-wise operations, reductions and copies, without the optimizer
+    peak_bytes: int | None = None  # of device memory
     shares: dict[str, float] = {}
     """Of the time of a step (CPU) or its kernels (GPU) by class: gemm, elementwise, reduce, search, copy, optimizer, other; on a CPU
     also other_ops and python."""
@@ -213,8 +186,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
 
     rank: int
     step_seconds: float
-    apart_seconds: float
-    """Without the all-reduce: what it takes by itself."""
+    apart_seconds: float  # without the all-reduce: what it takes by itself
     exchange_seconds: float | None = None
     """What the all-reduce adds if all processes begin it together; None if they could not be made to."""
     waited_for_cores: float | None = None
@@ -224,24 +196,15 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
 class RareSteps(msgspec.Struct, frozen=True, kw_only=True):
     """Steps that are rare and take far longer than the others: a checkpoint, a validation, an upload."""
 
-    share: float
-    """Share of all time: what they take longer than other steps."""
-    every: float | None = None
-    """Steps from one to the next; None if only one was seen."""
-    seconds: float
-    """Of one such step, or of the time between two epochs."""
-    others: float
-    """Of the other steps."""
-    between_epochs: bool = False
-    """Whether it is the time between two epochs, not a step."""
-    phase: str | None = None
-    """The phase with most of this time; None if not measured."""
-    alone: bool = False
-    """Whether other steps spend almost no time at that line."""
-    place: SourceLine | None = None
-    """The line with most of this time; a line of a library if only rare steps reach it."""
-    called: SourceLine | None = None
-    """The user's line that called it."""
+    share: float  # share of all time: what they take longer than other steps
+    every: float | None = None  # steps from one to the next; None if only one was seen
+    seconds: float  # of one such step, or of the time between two epochs
+    others: float  # of the other steps
+    between_epochs: bool = False  # whether it is the time between two epochs, not a step
+    phase: str | None = None  # the phase with most of this time; None if not measured
+    alone: bool = False  # whether other steps spend almost no time at that line
+    place: SourceLine | None = None  # the line with most of this time; a line of a library if only rare steps reach it
+    called: SourceLine | None = None  # the user's line that called it
 
 
 class Measurements(msgspec.Struct, frozen=True, kw_only=True):
@@ -315,23 +278,9 @@ class Measurements(msgspec.Struct, frozen=True, kw_only=True):
 
 
 SCHEMA: Literal[1] = 1
-Verdict = Literal[
-    "data",
-    "transfer",
-    "sync",
-    "host",
-    "launch",
-    "optimizer",
-    "compute",
-    "precision",
-    "memory",
-    "kernel",
-    "dispatch",
-    "oversubscribed",
-    "straggler",
-    "communication",
-    "none",
-]
+_Work = Literal["optimizer", "compute", "precision", "memory", "kernel", "dispatch"]
+_BetweenProcesses = Literal["oversubscribed", "straggler", "communication"]
+Verdict = Literal["data", "transfer", "sync", "host", "launch", _Work, _BetweenProcesses, "none"]
 Confidence = Literal["high", "medium", "low"]
 Losses = Literal["equal", "within tolerance", "changed", "not compared"]
 
@@ -340,8 +289,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     """One cause of the time of a step."""
 
     verdict: Verdict
-    share: float
-    """Of a step's time that would be saved without it."""
+    share: float  # of a step's time that would be saved without it
     sentence: str
 
 
@@ -362,13 +310,10 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
     """One thing to do next."""
 
-    name: str
-    """Short, fixed: feed, workers, pinned, fused, autocast, tf32, compile, graph, threads, batch, cached, …"""
+    name: str  # short, fixed: feed, workers, pinned, fused, autocast, tf32, compile, graph, threads, batch, cached, …
     sentence: str
-    predicted: float | None
-    """The speed-up; None if it is not known to about ten per cent."""
-    predicted_low: float | None = None
-    """The lower end; None if only the upper one is known."""
+    predicted: float | None  # the speed-up; None if it is not known to about ten per cent
+    predicted_low: float | None = None  # the lower end; None if only the upper one is known
     predicted_high: float | None = None
     tried: TrialResult | None = None
 

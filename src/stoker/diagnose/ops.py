@@ -13,7 +13,6 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
-from types import TracebackType
 from typing import Any
 
 import msgspec
@@ -22,7 +21,7 @@ from torch.utils import flop_counter
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from stoker.diagnose.hooks import CLOSURE_RANGE, FORWARD
+from stoker.diagnose.hooks import CLOSURE_RANGE, DTYPES, FORWARD
 from stoker.diagnose.measurements import Work
 from stoker.diagnose.thresholds import RULE
 
@@ -99,11 +98,9 @@ NO_OPERATIONS = ("profiler", "prim", "c10d", "_c10d_functional")
 
 @cache
 def class_of(name: str) -> str | None:
-    """The class of an operation: gemm, reduce, search, copy, elementwise or other.
-
-    None where it does no work itself (a view, an allocation, an operation that only calls others), and for names of ranges that are
-    not operations. An operation of which nothing is known, such as a custom one, is "other".
-    """
+    """The class of an operation: gemm, reduce, search, copy, elementwise or other."""
+    # None where it does no work itself (a view, an allocation, an operation that only calls others), and for names of ranges that are
+    # not operations. An operation of which nothing is known, such as a custom one, is "other".
     namespace, _, operation = name.rpartition("::")
     if not namespace or namespace in NO_OPERATIONS or not torch._C._jit_get_schemas_for_operator(name):
         return None
@@ -121,8 +118,17 @@ def _class_of(namespace: str, operation: str) -> str | None:
     for kind, names in (("reduce", REDUCE), ("search", SEARCH), ("copy", COPY), ("elementwise", ELEMENTWISE)):
         if operation in names or base in names:
             return kind
-    overloads = _overloads(packet)
-    if not overloads or _only_views(overloads) or _only_calls(overloads):
+    # What torch dispatches: not overloads that write to `out`, nor those of TorchScript alone.
+    named = [(one, getattr(packet, one)) for one in (packet.overloads() if packet is not None else [])]
+    overloads = [one for name, one in named if not name.endswith("out") and torch._C._dispatch_has_kernel(one.name())]
+    aliases = [one.alias_info for overload in overloads for one in overload._schema.returns]
+    only_views = any(alias is not None and not alias.is_write for alias in aliases)  # of memory that it was given, unchanged
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    only_calls = all(  # made of other operations on every device
+        has(one.name(), "CompositeImplicitAutograd") and not has(one.name(), "CPU") and not has(one.name(), "CUDA")
+        for one in overloads
+    )
+    if only_views or only_calls:
         return None
     tags = {tag.name for overload in overloads for tag in overload.tags}
     for tag, kind in (("view_copy", "copy"), ("reduction", "reduce"), ("pointwise", "elementwise")):
@@ -135,34 +141,6 @@ def _class_of(namespace: str, operation: str) -> str | None:
     return "other"
 
 
-def _overloads(packet: Any) -> list[Any]:
-    """The overloads of an operation that torch dispatches; not those that write to `out`, nor those of TorchScript alone."""
-    found = []
-    for name in packet.overloads() if packet is not None else []:
-        overload = getattr(packet, name)
-        if not name.endswith("out") and torch._C._dispatch_has_kernel(overload.name()):
-            found.append(overload)
-    return found
-
-
-def _only_views(overloads: Sequence[Any]) -> bool:
-    """Whether what it returns is memory that it was given, unchanged."""
-    returned = [one.alias_info for overload in overloads for one in overload._schema.returns]
-    return any(alias is not None and not alias.is_write for alias in returned)
-
-
-def _only_calls(overloads: Sequence[Any]) -> bool:
-    """Whether it is made of other operations on every device."""
-    has = torch._C._dispatch_has_kernel_for_dispatch_key
-    return all(
-        has(one.name(), "CompositeImplicitAutograd") and not has(one.name(), "CPU") and not has(one.name(), "CUDA")
-        for one in overloads
-    )
-
-
-# What one step does, counted and divided.
-
-DTYPES = {torch.float32: "fp32", torch.float64: "fp64", torch.bfloat16: "bf16", torch.float16: "fp16"}
 OPTIMIZER_RANGE = "Optimizer.step#"
 """How torch names the range around the step of an optimizer."""
 STEP_RANGE, FORWARD_RANGE = "stoker.step", "stoker.forward"
@@ -172,8 +150,7 @@ RUNTIME = ("cuda", "cuLaunch", "cuMem")
 """Calls of the CUDA runtime: torch numbers them apart from operations, so they get kernels of unrelated operations."""
 MOVING = ("elementwise", "reduce", "copy")
 OF_OPTIMIZERS = ("_foreach_", "_fused_adam", "_fused_sgd", "_fused_adagrad")
-UPLOAD = "HtoD"
-"""In the name of a copy from the host: batches on their way are not work of a step."""
+UPLOAD = "HtoD"  # in the name of a copy from the host: batches on their way are not work of a step
 aten: Any = torch.ops.aten
 _formulas: Any = flop_counter
 # The profiler of torch logs to the user's stderr when it starts and stops, unless its log is off when it is first used.
@@ -190,7 +167,6 @@ class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.moved_bytes = 0
         self.h2d_copies = 0
         self.h2d_bytes = 0
-        self.h2d_pinned_bytes = 0
 
     @property
     def flops(self) -> float:
@@ -218,8 +194,6 @@ class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return  # a scalar tensor is an argument of a kernel, not a batch
         self.h2d_copies += 1
         self.h2d_bytes += source.nbytes
-        if out.device.type == "cuda" and source.is_pinned():
-            self.h2d_pinned_bytes += source.nbytes
 
 
 def _moved_bytes(name: str, args: tuple[Any, ...], out: Any) -> int:
@@ -278,8 +252,7 @@ class Profiling:
 
     def __init__(self, device: str = "cpu") -> None:
         self._device = device
-        self._steps = 0
-        """Steps that `begin` announced."""
+        self._steps = 0  # steps that `begin` announced
         self._ranges: list[Any] = []
         self._profile: Any = torch.autograd.profiler.profile(
             use_device="cuda" if device == "cuda" else None,
@@ -294,8 +267,8 @@ class Profiling:
         self._profile.__enter__()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._profile.__exit__(kind, error, trace)
+    def __exit__(self, *error: Any) -> None:
+        self._profile.__exit__(*error)
         events = self._profile.function_events or []
         if self._device == "cuda":
             kernels, self.shares = kernel_shares(events)
@@ -338,16 +311,16 @@ class Profiling:
 
 
 def step_shares(events: Iterable[Any]) -> dict[str, float]:
-    """Shares of a step's time on a CPU by class of operation.
-
-    `other_ops` are operations of class "other", `python` is what the forward pass does for long without any operation, and `other`
-    is all else that no operation took: torch's own Python, autograd, views. Each class has its median over the steps, so that a
-    step that was interrupted does not count.
-    """
+    """Shares of a step's time on a CPU by class of operation."""
+    # `other_ops` are operations of class "other", `python` is what the forward pass does for long without any operation, and `other`
+    # is all else that no operation took: torch's own Python, autograd, views. Each class has its median over the steps, so that a
+    # step that was interrupted does not count.
     events = [event for event in events if event.device_type.name == "CPU"]
     if not events:
         return {}
-    steps = _steps_of(events)
+    steps = sorted((event.time_range.start, event.time_range.end) for event in events if event.name == STEP_RANGE)
+    if not steps:  # not marked: one step
+        steps = [(min(event.time_range.start for event in events), max(event.time_range.end for event in events))]
     times: list[dict[str, float]] = [defaultdict(float) for _ in steps]
     begins = [begin for begin, _ in steps]
     for event in events:
@@ -375,34 +348,22 @@ def step_shares(events: Iterable[Any]) -> dict[str, float]:
     return {kind: time / whole for kind, time in medians.items()} | {"other": 1 - sum(medians.values()) / whole}
 
 
-def _steps_of(events: Sequence[Any]) -> list[tuple[float, float]]:
-    """When each step began and ended; one step if they were not marked."""
-    steps = sorted((event.time_range.start, event.time_range.end) for event in events if event.name == STEP_RANGE)
-    whole = min(event.time_range.start for event in events), max(event.time_range.end for event in events)
-    return steps or [whole]
-
-
 def _pauses(events: Sequence[Any]) -> Iterator[tuple[float, float]]:
     """The start of each forward pass, and its time in long pauses between operations."""
-    works = sorted(
-        (event.time_range.start, event.time_range.end) for event in events if event.name.startswith(("aten::", "autograd::"))
-    )
+    spans = [(one.time_range.start, one.time_range.end) for one in events if one.name.startswith(("aten::", "autograd::"))]
+    works = sorted(spans)
     for forward in events:
-        if forward.name != FORWARD_RANGE:
-            continue
-        begin, end = forward.time_range.start, forward.time_range.end
-        last, pauses = begin, 0.0
-        for start, stop in works[bisect_left(works, (begin, begin)) :]:
-            if start >= end:
-                break
-            pauses += _if_long(start - last)
-            last = max(last, stop)
-        yield begin, pauses + _if_long(end - last)
-
-
-def _if_long(pause: float) -> float:
-    """A long pause counts whole: an interpreter that computes does not dispatch meanwhile."""
-    return pause if pause > RULE.short_pause_us else 0.0
+        if forward.name == FORWARD_RANGE:
+            begin, end = forward.time_range.start, forward.time_range.end
+            last, pauses = begin, []
+            for start, stop in works[bisect_left(works, (begin, begin)) :]:
+                if start >= end:
+                    break
+                pauses.append(start - last)
+                last = max(last, stop)
+            pauses.append(end - last)
+            # A long pause counts whole: an interpreter that computes does not dispatch meanwhile.
+            yield begin, sum(one for one in pauses if one > RULE.short_pause_us)
 
 
 def kernel_shares(events: Iterable[Any]) -> tuple[float, dict[str, float]]:
@@ -412,7 +373,8 @@ def kernel_shares(events: Iterable[Any]) -> tuple[float, dict[str, float]]:
     for event in events:
         if event.is_user_annotation or event.name.startswith((OPTIMIZER_RANGE, CLOSURE_RANGE, *RUNTIME)) or not event.kernels:
             continue
-        kind = "optimizer" if _in_optimizer(event) else "search" if _in_search(event) else class_of(event.name) or "other"
+        in_search = any(class_of(parent.name) == "search" for parent in _parents(event))  # such as the copies of a sort
+        kind = "optimizer" if _in_optimizer(event) else "search" if in_search else class_of(event.name) or "other"
         for kernel in event.kernels:
             count += 1
             times[kind] += kernel.duration
@@ -422,24 +384,18 @@ def kernel_shares(events: Iterable[Any]) -> tuple[float, dict[str, float]]:
 
 def busy_seconds(events: Iterable[Any]) -> float | None:
     """Length of the union of all device work except uploads; None if there was none."""
-    spans = sorted(
-        (event.time_range.start, event.time_range.end)
-        for event in events
-        if event.device_type.name == "CUDA" and _is_work(event) and UPLOAD not in event.name
-    )
+    spans = []
+    for event in events:
+        activity = getattr(event, "activity_type", None)  # older releases of torch do not have it
+        annotates = event.is_user_annotation or event.name.startswith((OPTIMIZER_RANGE, CLOSURE_RANGE))
+        is_work = activity in GPU_WORK if activity is not None else not annotates
+        if event.device_type.name == "CUDA" and is_work and UPLOAD not in event.name:
+            spans.append((event.time_range.start, event.time_range.end))
     busy, end = 0.0, float("-inf")
-    for start, stop in spans:
+    for start, stop in sorted(spans):
         busy += max(0.0, stop - max(start, end))
         end = max(end, stop)
     return busy / 1e6 if spans else None
-
-
-def _is_work(event: Any) -> bool:
-    """Whether it is device work, not an annotation."""
-    activity = getattr(event, "activity_type", None)  # older releases of torch do not have it
-    if activity is not None:
-        return activity in GPU_WORK
-    return not event.is_user_annotation and not event.name.startswith((OPTIMIZER_RANGE, CLOSURE_RANGE))
 
 
 def _in_optimizer(event: Any) -> bool:
@@ -450,11 +406,6 @@ def _in_optimizer(event: Any) -> bool:
         if parent.name.startswith(OPTIMIZER_RANGE):
             return True
     return False
-
-
-def _in_search(event: Any) -> bool:
-    """Whether it is part of a sort or the like, such as its copies."""
-    return any(class_of(parent.name) == "search" for parent in _parents(event))
 
 
 def _parents(event: Any) -> Iterator[Any]:

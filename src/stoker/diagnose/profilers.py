@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import PurePath
-from types import CodeType, FrameType, TracebackType
+from types import CodeType, FrameType
 from typing import Any, NamedTuple, Self
 
 import msgspec
@@ -31,36 +31,24 @@ from stoker.diagnose.measurements import Blame, Reads, SourceLine
 
 INTERVAL_SECONDS = 0.001
 MAX_PLACES = 8
-LONG_SECONDS = 1.0
-"""Of making a batch: from there on as few batches as possible are made."""
-MAX_DEPTH = 64
-"""Calls of a stack, from the outermost."""
-MOSTLY = 0.6
-"""Share of the extra time of rare steps from which a line is to blame."""
-NEXT_TO_NOTHING = 0.1
-"""Share of the time of other steps up to which they do not run a line."""
+LONG_SECONDS = 1.0  # of making a batch: from there on as few batches as possible are made
+MAX_DEPTH = 64  # calls of a stack, from the outermost
+MOSTLY = 0.6  # share of the extra time of rare steps from which a line is to blame
+NEXT_TO_NOTHING = 0.1  # share of the time of other steps up to which they do not run a line
 
 
-# ---- lines ----
-
-Stack = tuple[tuple[CodeType, int], ...]
-"""Lines that call each other, the outermost first."""
+Stack = tuple[tuple[CodeType, int], ...]  # lines that call each other, the outermost first
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Line:
     """Where rare steps spend their extra time."""
 
-    phase: str
-    """The phase with most of it."""
-    in_phase: float
-    """Share of the extra time in this phase."""
-    place: SourceLine | None
-    """The innermost line of the user's with most of it; of a library if other steps run that line, too."""
-    called: SourceLine | None
-    """The line of the user's that called the function of `place`."""
-    alone: bool
-    """Whether other steps spend next to no time there."""
+    phase: str  # the phase with most of it
+    in_phase: float  # share of the extra time in this phase
+    place: SourceLine | None  # the innermost line of the user's with most of it; of a library if other steps run that line, too
+    called: SourceLine | None  # the line of the user's that called the function of `place`
+    alone: bool  # whether other steps spend next to no time there
 
 
 class Sampler:
@@ -69,18 +57,14 @@ class Sampler:
     A frame of torch or another package counts for the innermost line of the user's that called it. A timer's signal samples within the
     thread itself. A sampling thread would get the interpreter's lock mostly where torch releases it, and blame those lines too much;
     it is the fallback if the program uses the timer, or runs in another thread than the main one.
-
-    Args:
-        hooks: Says which phase runs; without it there is one phase.
-        slow_from: Steps of at least this many seconds are slow.
+    `hooks` say which phase runs; without them there is one phase. Steps of at least `slow_from` seconds are slow.
     """
 
     def __init__(self, hooks: StepHooks | None = None, *, slow_from: float = math.inf) -> None:
         self.runs = False
         self._hooks = hooks
         self._slow_from = slow_from
-        self._step: list[tuple[Stack, int]] = []
-        """Samples of the current step."""
+        self._step: list[tuple[Stack, int]] = []  # samples of the current step
         self._stacks: tuple[Counter[Stack], Counter[Stack]] = (Counter(), Counter())
         """Nanoseconds of other steps and of slow ones, by stack."""
         self._phases = ([0] * len(NAMES), [0] * len(NAMES))
@@ -95,15 +79,18 @@ class Sampler:
         self.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def start(self) -> None:
         """Start sampling."""
         self._last_ns = now_ns()
         self.runs = True
-        if _timer_is_free():
-            signal.signal(signal.SIGALRM, self._on_timer)
+        # Whether this thread gets the signal, and the program does not use the timer.
+        in_main = threading.current_thread() is threading.main_thread()
+        unused = signal.getsignal(signal.SIGALRM) in (signal.SIG_DFL, None) and signal.getitimer(signal.ITIMER_REAL)[0] == 0.0
+        if in_main and unused:
+            signal.signal(signal.SIGALRM, lambda number, frame: self.see(frame))
             signal.siginterrupt(signal.SIGALRM, False)  # system calls are not interrupted
             signal.setitimer(signal.ITIMER_REAL, INTERVAL_SECONDS, INTERVAL_SECONDS)
         else:
@@ -124,9 +111,6 @@ class Sampler:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
-    def _on_timer(self, number: int, frame: FrameType | None) -> None:
-        self.see(frame)
-
     def _watch(self) -> None:
         while not self._stop.wait(INTERVAL_SECONDS):
             self.see(sys._current_frames().get(self._target))
@@ -140,8 +124,6 @@ class Sampler:
         if self._slow_from < math.inf:
             self._step.append((_stack(frame), now - self._last_ns))
         self._last_ns = now
-
-    # ---- rare steps ----
 
     @property
     def num_slow(self) -> int:
@@ -217,54 +199,36 @@ def _place(stack: Stack) -> SourceLine | None:
     return SourceLine(file=file, line=line or code.co_firstlineno, function=code.co_qualname)
 
 
-def _timer_is_free() -> bool:
-    """Whether this thread gets the signal, and the program does not use the timer."""
-    if threading.current_thread() is not threading.main_thread():
-        return False
-    return signal.getsignal(signal.SIGALRM) in (signal.SIG_DFL, None) and signal.getitimer(signal.ITIMER_REAL)[0] == 0.0
-
-
 # ---- making batches in this process as a worker does, because workers cannot be profiled ----
 
 MOST_BATCHES = 100
-_END = object()
 
-Ask = Callable[..., Any]
-"""Calls its first argument with the others, to observe how one sample is made."""
+Ask = Callable[..., Any]  # calls its first argument with the others, to observe how one sample is made
 
 
-def plain_call(give: Callable[..., Any], *arguments: Any) -> Any:
-    """Get a sample without observing it."""
-    return give(*arguments)
-
-
-def maker(loader: DataLoader[Any], ask: Ask = plain_call, *, every: int = 1) -> Callable[[], object]:
+def maker(loader: DataLoader[Any], ask: Ask = operator.call, *, every: int = 1) -> Callable[[], object]:
     """A function that makes one batch as a worker does: each batch, or every n-th as one of several workers."""
     dataset: Any = loader.dataset
-    collate: Any = loader.collate_fn
-    if isinstance(dataset, IterableDataset):
-        following = _endless(dataset)
+    streams = isinstance(dataset, IterableDataset)
+    following = _endless(dataset if streams else loader.sampler if loader.batch_sampler is None else loader.batch_sampler)
 
-        def from_stream() -> object:
-            if loader.batch_size is None:
-                return collated(collate, ask(following))
-            return collated(collate, [ask(following) for _ in range(loader.batch_size)])
+    def make() -> object:
+        if streams:
+            size = loader.batch_size
+            samples = ask(following) if size is None else [ask(following) for _ in range(size)]
+        else:
+            for _ in range(every - 1):
+                following()
+            indices, many = following(), getattr(dataset, "__getitems__", None)
+            if loader.batch_sampler is None:
+                samples = ask(operator.getitem, dataset, indices)
+            elif many is not None:
+                samples = ask(many, indices)
+            else:
+                samples = [ask(operator.getitem, dataset, one) for one in indices]
+        return collated(loader.collate_fn, samples)
 
-        return from_stream
-    wanted = _endless(loader.batch_sampler if loader.batch_sampler is not None else loader.sampler)
-
-    def from_indices() -> object:
-        for _ in range(every - 1):
-            wanted()
-        indices = wanted()
-        if loader.batch_sampler is None:
-            return collated(collate, ask(operator.getitem, dataset, indices))
-        many = getattr(dataset, "__getitems__", None)
-        if many is not None:
-            return collated(collate, ask(many, indices))
-        return collated(collate, [ask(operator.getitem, dataset, one) for one in indices])
-
-    return from_indices
+    return make
 
 
 def _endless(iterable: Any) -> Callable[[], Any]:
@@ -273,11 +237,10 @@ def _endless(iterable: Any) -> Callable[[], Any]:
 
     def following() -> Any:
         nonlocal items
-        item = next(items, _END)
-        if item is _END:
-            items = iter(iterable)
-            item = next(items)
-        return item
+        for item in items:
+            return item
+        items = iter(iterable)
+        return next(items)
 
     return following
 
@@ -376,11 +339,8 @@ def _of_name(name: str) -> str | None:
     return "read" if name in READS else "decode" if name in DECODES else None
 
 
-# ---- files read while batches are made ----
-
 COUNTS = "/proc/self/io"
-MOST_FILES = 1000
-"""Items of a list argument that may be paths: it may as well be a list of texts."""
+MOST_FILES = 1000  # items of a list argument that may be paths: it may as well be a list of texts
 NO_FILES = ("/proc/", "/sys/", "/dev/")
 
 
@@ -409,8 +369,7 @@ class Reading:
         self._files: Counter[tuple[int, int]] = Counter()
         self._seen: set[tuple[int, int]] = set()
         self._bytes = Counted(0, 0)
-        self._own = 0
-        """Bytes read to get the counts."""
+        self._own = 0  # bytes read to get the counts
 
     def __enter__(self) -> Self:
         try:
@@ -491,22 +450,14 @@ class Reading:
     def _event(self, frame: FrameType, event: str, argument: Any) -> None:
         if event not in ("call", "c_call") or stage_of(frame, event, argument) != "read":
             return
-        for value in _arguments(frame) if event == "call" else [getattr(argument, "__self__", None)]:
-            self.opened(value)
-
-
-def _arguments(frame: FrameType) -> Iterator[object]:
-    """The arguments of a call, and the items of its list arguments."""
-    code = frame.f_code
-    for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
-        value: Any = frame.f_locals.get(name)
-        if issubclass(type(value), list | tuple):
-            yield from value[:MOST_FILES]
-        else:
-            yield value
-
-
-# ---- the profile of a loader ----
+        if event == "c_call":
+            self.opened(getattr(argument, "__self__", None))
+            return
+        code = frame.f_code
+        for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
+            value: Any = frame.f_locals.get(name)
+            for one in value[:MOST_FILES] if issubclass(type(value), list | tuple) else [value]:
+                self.opened(one)
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
@@ -529,7 +480,7 @@ def profile_iterable(pull: Callable[[], object], *, seconds: float = 0.5) -> Pro
 
 
 def _profile(making: Callable[[Ask, int], Callable[[], object]], workers: int, seconds: float) -> Profile:
-    make = making(plain_call, 1)
+    make = making(operator.call, 1)
     with Sampler() as sampler:
         batches, spent = make_some(make, seconds)
     least = 2 if spent < LONG_SECONDS * batches else 1

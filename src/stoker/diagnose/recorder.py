@@ -23,10 +23,9 @@ import torch
 
 from stoker._clock import RunQueueDelay, now_ns
 from stoker.diagnose.attribution import Slow, at_one_level, slow_of_windows, split
-from stoker.diagnose.cuda import DeviceOnlyStep
 from stoker.diagnose.hardware import measure_machine
-from stoker.diagnose.hooks import NAMES, NEXT, PREPARE, REST, StepHooks, StepTimes, compiled
-from stoker.diagnose.loaders import Source, Sources
+from stoker.diagnose.hooks import NAMES, NEXT, PREPARE, REST, DeviceOnlyStep, StepHooks, StepTimes, compiled
+from stoker.diagnose.loaders import Source, Sources, length_of
 from stoker.diagnose.measurements import (
     Blame,
     Device,
@@ -46,41 +45,30 @@ from stoker.diagnose.render import percent
 from stoker.diagnose.thresholds import RULE
 from stoker.errors import TrainError
 
-MIN_EPOCHS = 12
-"""With this many epochs, the mean step of an epoch can take the place of a step."""
+MIN_EPOCHS = 12  # with this many epochs, the mean step of an epoch can take the place of a step
 MIN_EPOCHS_OF_A_TRIAL = 3
 MIN_GROUPS = 16
-WORTH_A_NOTE = 0.10
-"""Share of all time between epochs."""
-
-
-# ---- steps of one kind of measurement ----
+WORTH_A_NOTE = 0.10  # share of all time between epochs
 
 
 class EpochStart(NamedTuple):
     """The first step of an epoch."""
 
-    at: int
-    """Number of steps of the series before it."""
+    at: int  # number of steps of the series before it
     window: int
     times: StepTimes
-    ours: bool = False
-    """Whether the diagnosis started this epoch, so that nothing of the program ran between the two epochs."""
-    device_seconds: float | None = None
-    """Its time on a GPU's timeline."""
+    ours: bool = False  # whether the diagnosis started this epoch, so that nothing of the program ran between the two epochs
+    device_seconds: float | None = None  # its time on a GPU's timeline
 
 
 @dataclass(kw_only=True, slots=True)
 class Series:
     """Steps of one kind of measurement, from one or more windows."""
 
-    steps: list[StepTimes] = field(default_factory=list)
-    """Without the first steps of epochs."""
-    window_starts: list[int] = field(default_factory=list)
-    """Index of the first step of each window; empty if there is only one."""
+    steps: list[StepTimes] = field(default_factory=list)  # without the first steps of epochs
+    window_starts: list[int] = field(default_factory=list)  # index of the first step of each window; empty if there is only one
     epoch_starts: list[EpochStart] = field(default_factory=list)
-    device_seconds: list[float] | None = None
-    """Seconds of `steps` on a GPU's timeline; None if they were not timed on it."""
+    device_seconds: list[float] | None = None  # seconds of `steps` on a GPU's timeline; None if they were not timed on it
 
     def begin_window(self) -> None:
         """Steps added from here on belong to another window."""
@@ -150,8 +138,7 @@ class BetweenEpochs(NamedTuple):
 
     loader: float
     other: float
-    steps: float
-    """Steps of an epoch."""
+    steps: float  # steps of an epoch
 
 
 def between_epochs(series: Sequence[Series], length: float | None, *, on_gpu: bool = False) -> BetweenEpochs | None:
@@ -172,61 +159,45 @@ def mean_step(steps: list[StepTimes]) -> StepTimes:
     return StepTimes(tuple(round(statistics.fmean(spent)) for spent in phases), False)
 
 
-# ---- everything that was measured ----
-
-
 @dataclass
 class Recorder:
     """Raw measurements of one session."""
 
     early: list[StepTimes] = field(default_factory=list)
     """Steps of the warm-up, epoch starts included: all there is of a program that ends in it."""
-    phased: Series = field(default_factory=Series)
-    """Baseline steps with their phases, where these cannot be timed within T."""
-    loop: Series = field(default_factory=Series)
-    """T: baseline steps."""
-    cached: Series = field(default_factory=Series)
-    """C: steps with cached batches."""
-    apart: Series = field(default_factory=Series)
-    """Steps without the all-reduce."""
+    phased: Series = field(default_factory=Series)  # baseline steps with their phases, where these cannot be timed within T
+    loop: Series = field(default_factory=Series)  # T: baseline steps
+    cached: Series = field(default_factory=Series)  # C: steps with cached batches
+    apart: Series = field(default_factory=Series)  # steps without the all-reduce
     collective_seconds: list[float] = field(default_factory=list)
     """Seconds per step of `apart` in collectives that the program calls itself, by window."""
     waited_apart: list[float] = field(default_factory=list)
     """Share of the time of `apart` in which a thread was ready to run without a core, by window."""
     all_reduce_seconds: list[float] = field(default_factory=list)
     """Seconds per step that the all-reduce adds if all ranks start it together, by window."""
-    on_gpu: bool = False
-    """Whether steps were timed on a GPU's timeline."""
+    on_gpu: bool = False  # whether steps were timed on a GPU's timeline
     host_issue: list[float] = field(default_factory=list)
     issue_after_profile: list[float] = field(default_factory=list)
     device_only: list[DeviceOnlyStep] = field(default_factory=list)
-    copies: list[float] = field(default_factory=list)
-    """Seconds per batch."""
-    loader_alone: list[list[float]] = field(default_factory=list)
-    """Seconds per batch, by window."""
+    copies: list[float] = field(default_factory=list)  # seconds per batch
+    loader_alone: list[list[float]] = field(default_factory=list)  # seconds per batch, by window
     batches_per_step: list[int] = field(default_factory=list)
     batch_bytes: list[int] = field(default_factory=list)
     batch_rows: int | None = None
     by_threads: dict[int, float] = field(default_factory=dict)
     blames: dict[str, list[Blame]] = field(default_factory=dict)
-    rare_line: Line | None = None
-    """Where rare steps spend their time."""
-    epoch_line: Line | None = None
-    """Where the time between epochs is spent."""
+    rare_line: Line | None = None  # where rare steps spend their time
+    epoch_line: Line | None = None  # where the time between epochs is spent
     syncs: list[Sync] = field(default_factory=list)
     profile: Profile | None = None
     work: Work | None = None
     what_ifs: dict[str, WhatIf] = field(default_factory=dict)
-    waited_ns: int = 0
-    """Part of `looped_ns` (the time of the windows of T and C) in which a thread was ready to run without a core."""
+    waited_ns: int = 0  # part of `looped_ns` (the time of the windows of T and C) in which a thread was ready to run without a core
     looped_ns: int = 0
-    cores_used: dict[str, list[float]] = field(default_factory=dict)
-    """By kind of window."""
-    pages: dict[str, list[float]] = field(default_factory=dict)
-    """Memory pages per step from the system, by kind of window."""
+    cores_used: dict[str, list[float]] = field(default_factory=dict)  # by kind of window
+    pages: dict[str, list[float]] = field(default_factory=dict)  # memory pages per step from the system, by kind of window
     notes: list[str] = field(default_factory=list)
-    first_ns: int = 0
-    """When the first step had ended."""
+    first_ns: int = 0  # when the first step had ended
     cores: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
 
     def add_waiting(self, waiting: RunQueueDelay) -> None:
@@ -236,17 +207,19 @@ class Recorder:
             self.waited_ns += waited_ns
             self.looped_ns += looped_ns
 
-    # ---- what follows from it ----
-
     def measurements(self, sources: Sources, hooks: StepHooks, device: Device, machine: Machine | None = None) -> Measurements:
         """Everything known so far. Measures the machine unless one is given; raises `TrainError` if nothing was measured."""
         measured = next((one for one in (self.loop, self.phased) if one.steps), Series(steps=self.early[1:]))
         if not measured.steps:  # the first of `early` includes the time before it
-            raise TrainError(_too_early(hooks.steps))
+            nothing = "no optimizer of torch made a step. Nothing was trained, or not with torch.optim, or in other processes."
+            one = "the training ended after one step, before anything could be measured. Let it train for at least 30 steps."
+            raise TrainError(one if hooks.steps else nothing)
         source, batches = sources.found, self._batches
         together = self._steps_together(source, len(self.loop.steps))
         phased = in_groups(self.phased.steps or measured.steps, together)
-        lost = between_epochs([self._early_series(), self.phased, self.loop], _epoch_length(source, batches), on_gpu=self.on_gpu)
+        starts = [EpochStart(0, number, one) for number, one in enumerate(self.early) if one.new_epoch]  # each alone
+        early = Series(steps=[one for one in self.early[1:] if not one.new_epoch], epoch_starts=starts)
+        lost = between_epochs([early, self.phased, self.loop], _epoch_length(source, batches), on_gpu=self.on_gpu)
         starting = lost.loader if lost is not None and not self.apart.steps else 0.0  # with several ranks, others wait meanwhile
         epochs = self._epochs(measured, source)
         loop = [[one.seconds for one in window] for window in epochs] or _means(measured.windows(), together)
@@ -255,7 +228,12 @@ class Recorder:
         mean = slow.mean if slow is not None else statistics.fmean(one for window in loop for one in window)
         other = lost.other if lost is not None else 0.0
         wall = mean + (0.0 if epochs else starting) + other
-        optimizer = hooks.optimizer
+        optimizer, steps, alone = hooks.optimizer, [one.seconds for one in measured.steps], self.device_only
+        cores_used = self.cores_used.get("cached") or self.cores_used.get("loop")
+        note = f"{percent(other / wall)} of the time passes between epochs (validation, checkpoints): it is not in the verdict."
+        notes = [note] if WORTH_A_NOTE < other / wall <= RULE.rare_verdict_share else []  # with more it is the verdict
+        cached = _means(self.cached.windows(with_data=False), together) if self.cached.steps else []
+        phases = {name: [one.phases[name] for one in alone] for name in ("forward", "backward", "optimizer")} if alone else {}
         machine = machine or measure_machine(device)
         return Measurements(
             device=device,
@@ -264,19 +242,15 @@ class Recorder:
             wall_seconds=wall,
             rare=self._rare(slow, wall, other, lost.steps if lost is not None else None),
             phases=self._phases(phased, source, starting),
-            cached=_by_window(at_one_level(_means(self.cached.windows(with_data=False), together), loop))
-            if self.cached.steps
-            else None,
+            cached=_by_window(at_one_level(cached, loop)) if self.cached.steps else None,
             copies_alone=_stretch([one * batches for one in self.copies]),
             host_issue=_stretch(self.host_issue),
-            device_alone=_stretch([one.seconds for one in self.device_only]),
-            device_phases=_device_phases(self.device_only),
-            blocked_under_sleep=sum(one.blocked for one in self.device_only) > len(self.device_only) / 2
-            if self.device_only
-            else None,
+            device_alone=_stretch([one.seconds for one in alone]),
+            device_phases={name: statistics.median(seconds) for name, seconds in phases.items()},
+            blocked_under_sleep=sum(one.blocked for one in alone) > len(alone) / 2 if alone else None,
             loader_alone=self._alone(source, phased, batches, together, loop),
             waited_for_cores=self.waited_ns / self.looped_ns if self.looped_ns else None,
-            cores_used=_cores_used(self.cores_used),
+            cores_used=statistics.median(cores_used) if cores_used else None,
             pages=self.pages,
             fewer_threads={str(number): seconds for number, seconds in self.by_threads.items()},
             syncs=self.syncs,
@@ -291,16 +265,14 @@ class Recorder:
             what_ifs=self.what_ifs,
             compiled=compiled(),
             between_epochs={} if lost is None else {"loader": lost.loader / (step + other), "other": other / (step + other)},
-            slow_steps=_num_slow(measured.steps),
-            notes=[*self.notes, *_notes_between_epochs(other / wall)],
+            slow_steps=sum(one > 3 * statistics.median(steps) for one in steps),
+            notes=[*self.notes, *notes],
             losses=[float(one) for one in hooks.losses],
         )
 
     def slow_steps(self, *, bursts: bool) -> Slow | None:
-        """The slow steps of T that take a share of its time worth reporting; None without any.
-
-        Where batches come in bursts, because worker processes make them, the wait for a batch is left out.
-        """
+        """The slow steps of T that take a share of its time worth reporting; None without any."""
+        # Where batches come in bursts, because worker processes make them, the wait for a batch is left out.
         waits, loop = bursts and not self.on_gpu, self.loop
         windows = loop.windows(with_data=not waits)
         for start in reversed(loop.epoch_starts):  # steps as well; what is special about them is reported elsewhere
@@ -354,10 +326,6 @@ class Recorder:
             return rare
         phase = line.phase if line.in_phase >= MOSTLY and not rare.between_epochs else None
         return msgspec.structs.replace(rare, phase=phase, alone=line.alone, place=line.place, called=line.called)
-
-    def _early_series(self) -> Series:
-        starts = [EpochStart(0, number, one) for number, one in enumerate(self.early) if one.new_epoch]  # each alone
-        return Series(steps=[one for one in self.early[1:] if not one.new_epoch], epoch_starts=starts)
 
     def _epochs(self, series: Series, source: Source | None, *, least: int = MIN_EPOCHS) -> list[list[StepTimes]]:
         """Mean steps of epochs by window, where epochs are so short that workers never reach a steady rate in one."""
@@ -447,35 +415,7 @@ def _stretch(seconds: list[float]) -> Stretch | None:
     return Stretch(seconds=seconds) if seconds else None
 
 
-def _device_phases(steps: list[DeviceOnlyStep]) -> dict[str, float]:
-    names = ("forward", "backward", "optimizer")
-    return {name: statistics.median(one.phases[name] for one in steps) for name in names} if steps else {}
-
-
 def _epoch_length(source: Source | None, batches: float) -> float | None:
     """Steps of an epoch, if the iterable of the loop has a length."""
-    try:
-        return len(source.iterable) / batches if source is not None else None
-    except (TypeError, NotImplementedError):
-        return None
-
-
-def _notes_between_epochs(share: float) -> list[str]:
-    note = f"{percent(share)} of the time passes between epochs (validation, checkpoints): it is not in the verdict."
-    return [note] if WORTH_A_NOTE < share <= RULE.rare_verdict_share else []  # with more it is the verdict
-
-
-def _cores_used(by_kind: dict[str, list[float]]) -> float | None:
-    used = by_kind.get("cached") or by_kind.get("loop")
-    return statistics.median(used) if used else None
-
-
-def _num_slow(steps: list[StepTimes]) -> int:
-    seconds = [one.seconds for one in steps]
-    return sum(one > 3 * statistics.median(seconds) for one in seconds)
-
-
-def _too_early(steps: int) -> str:
-    if not steps:
-        return "no optimizer of torch made a step. Nothing was trained, or not with torch.optim, or in other processes."
-    return "the training ended after one step, before anything could be measured. Let it train for at least 30 steps."
+    length = length_of(source.iterable) if source is not None else None
+    return length / batches if length is not None else None

@@ -8,9 +8,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple, get_args
 
 from stoker._text import printable, readable_bytes, readable_seconds
 from stoker.diagnose.attribution import Attribution, copies_seconds, flops_seconds, scaled_phases, seconds_of
@@ -21,38 +20,20 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 UNKNOWN = "unknown"
-TITLES = {
-    "data": "data-bound",
-    "transfer": "transfer-bound",
-    "sync": "sync-bound",
-    "host": "host-bound",
-    "launch": "launch-bound",
-    "optimizer": "optimizer-bound",
-    "compute": "compute-bound",
-    "precision": "precision-bound",
-    "memory": "memory-bound",
-    "kernel": "kernel-bound",
-    "dispatch": "dispatch-bound",
-    "oversubscribed": "oversubscribed",
-    "straggler": "held by a straggler",
-    "communication": "communication-bound",
-    "none": "NO VERDICT",
-}
+TITLES: dict[str, str] = {name: f"{name}-bound" for name in get_args(Verdict)}
 """What each verdict is called."""
+TITLES |= {"oversubscribed": "oversubscribed", "straggler": "held by a straggler", "none": "NO VERDICT"}
 KINDS = {"gemm": "matmuls", "elementwise": "element-wise", "search": "sorts", "other_ops": "other operations"}
 """Classes of operations whose name is not what people say."""
-SAME = 1.005
-"""A level of the ladder less than this times the one before it is not shown: nothing is gained there."""
+SAME = 1.005  # a level of the ladder less than this times the one before it is not shown: nothing is gained there
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LadderLevel:
+class LadderLevel(NamedTuple):
     """One level of the ladder."""
 
     name: str
     rate: float
-    gain: float
-    """Times the level before it; 1 for the first."""
+    gain: float  # times the level before it; 1 for the first
 
 
 def headline(finding: Finding) -> str:
@@ -82,7 +63,7 @@ def ladder_levels(finding: Finding) -> list[LadderLevel]:
             continue
         gain = rate / found[-1].rate if found else 1.0
         if not found or gain >= SAME:
-            found.append(LadderLevel(name=name.replace("_", " "), rate=rate, gain=gain))
+            found.append(LadderLevel(name.replace("_", " "), rate, gain))
     return found
 
 
@@ -307,8 +288,55 @@ def advice(name: str, **numbers: object) -> str:
 
 def evidence(verdict: Verdict, place: SourceLine | None, measured: Measurements, attribution: Attribution) -> str:
     """The numbers behind a verdict, and the user's line."""
-    numbers = _EVIDENCE.get(verdict, _evidence_of_work)(measured, attribution)
+    numbers = _evidence(verdict, measured, attribution)
     return f"{place}: {numbers}" if place is not None else numbers
+
+
+def _evidence(verdict: Verdict, measured: Measurements, attribution: Attribution) -> str:
+    work, machine, parts, step = measured.work, measured.machine, attribution.parts, time_of(attribution.step)
+    device = seconds_of(measured.device_alone) or measured.loop.median
+    if verdict == "data":
+        return _evidence_of_data(measured, attribution)
+    if verdict == "transfer":
+        text = f"copies take {time_of(copies_seconds(measured))} alone and {time_of(parts.transfer)} in the loop"
+        if work is not None and work.h2d_bytes:
+            text += f", for {readable_bytes(work.h2d_bytes)} in {work.h2d_copies:,.0f} copies per step"
+        if not measured.loader.pinned and machine.h2d_pageable_bytes and machine.h2d_pinned_bytes:
+            pageable, pinned = readable_bytes(machine.h2d_pageable_bytes), readable_bytes(machine.h2d_pinned_bytes)
+            text += f"; memory is not pinned ({pageable}/s against {pinned}/s)"
+        return text
+    if verdict == "sync":
+        number = sum(sync.count for sync in measured.syncs)
+        often = f"{number:,.0f} times per step" if number else "in each step"
+        return f"the host waits for the GPU {often}; a step takes {step}, its kernels {time_of(device)}"
+    if verdict == "host":
+        rest = scaled_phases(measured, attribution.step).rest
+        where = f", {time_of(rest)} of it after the step of the optimizer" if rest > 0 else ""
+        return f"{time_of(parts.host)} of a step of {step} is neither data nor operations of torch{where}"
+    if verdict == "oversubscribed":
+        text, by_threads = f"{machine.threads} threads{_and_workers(measured)} on {machine.cores} cores", measured.fewer_threads
+        if by_threads:
+            best = min(by_threads, key=lambda number: by_threads[number])
+            now = by_threads.get(str(machine.threads)) or seconds_of(measured.cached) or attribution.step
+            text += f"; with {best} a step without its data takes {time_of(by_threads[best])}, not {time_of(now)}"
+        return text
+    if verdict == "launch":
+        issue = seconds_of(measured.host_issue)
+        kernels = f"{work.kernels:,.0f} kernels" if work is not None and work.kernels else "the kernels"
+        text = f"the host takes {time_of(issue if issue is not None else attribution.step)} to issue {kernels} of a step"
+        return f"{text}, and the GPU {time_of(device)} to run them"
+    if verdict == "dispatch":
+        ops, each = work.ops if work is not None else 0.0, time_of(machine.dispatch_seconds)
+        spent = f"({time_of(parts.dispatch)} of {step})"
+        return f"{ops:,.0f} operations per step, each of which costs about {each} however small it is {spent}"
+    if verdict in ("straggler", "communication"):
+        slowest = sorted(measured.ranks, key=lambda one: -one.apart_seconds)[:4]
+        own = ", ".join(f"rank {one.rank} {time_of(one.apart_seconds)}" for one in slowest)
+        return f"a step takes {step} in all processes, and without the all-reduce between them: {own}"
+    if verdict == "optimizer":
+        kind = " (not fused)" if measured.optimizer_fused is False else ""
+        return f"{measured.optimizer or 'the optimizer'}{kind} takes {time_of(parts.optimizer)} of a step of {step}"
+    return _evidence_of_work(measured, device if measured.device == "cuda" else attribution.step, step)
 
 
 def evidence_of_rare_steps(rare: RareSteps) -> str:
@@ -348,70 +376,10 @@ def _evidence_of_data(measured: Measurements, attribution: Attribution) -> str:
     return "; ".join(parts)
 
 
-def _evidence_of_transfer(measured: Measurements, attribution: Attribution) -> str:
-    work, machine = measured.work, measured.machine
-    text = f"copies take {time_of(copies_seconds(measured))} alone and {time_of(attribution.parts.transfer)} in the loop"
-    if work is not None and work.h2d_bytes:
-        text += f", for {readable_bytes(work.h2d_bytes)} in {work.h2d_copies:,.0f} copies per step"
-    if not measured.loader.pinned and machine.h2d_pageable_bytes and machine.h2d_pinned_bytes:
-        pageable, pinned = readable_bytes(machine.h2d_pageable_bytes), readable_bytes(machine.h2d_pinned_bytes)
-        text += f"; memory is not pinned ({pageable}/s against {pinned}/s)"
-    return text
-
-
-def _evidence_of_sync(measured: Measurements, attribution: Attribution) -> str:
-    number = sum(sync.count for sync in measured.syncs)
-    often = f"{number:,.0f} times per step" if number else "in each step"
-    step, kernels = time_of(attribution.step), time_of(_device_seconds(measured))
-    return f"the host waits for the GPU {often}; a step takes {step}, its kernels {kernels}"
-
-
-def _evidence_of_host(measured: Measurements, attribution: Attribution) -> str:
-    rest = scaled_phases(measured, attribution.step).rest
-    where = f", {time_of(rest)} of it after the step of the optimizer" if rest > 0 else ""
-    own, step = time_of(attribution.parts.host), time_of(attribution.step)
-    return f"{own} of a step of {step} is neither data nor operations of torch{where}"
-
-
-def _evidence_of_threads(measured: Measurements, attribution: Attribution) -> str:
-    machine, by_threads = measured.machine, measured.fewer_threads
-    text = f"{machine.threads} threads{_and_workers(measured)} on {machine.cores} cores"
-    if by_threads:
-        best = min(by_threads, key=lambda number: by_threads[number])
-        now = by_threads.get(str(machine.threads)) or seconds_of(measured.cached) or attribution.step
-        text += f"; with {best} a step without its data takes {time_of(by_threads[best])}, not {time_of(now)}"
-    return text
-
-
-def _evidence_of_launch(measured: Measurements, attribution: Attribution) -> str:
-    issue, work = seconds_of(measured.host_issue), measured.work
-    kernels = f"{work.kernels:,.0f} kernels" if work is not None and work.kernels else "the kernels"
-    text = f"the host takes {time_of(issue if issue is not None else attribution.step)} to issue {kernels} of a step"
-    return f"{text}, and the GPU {time_of(_device_seconds(measured))} to run them"
-
-
-def _evidence_of_ranks(measured: Measurements, attribution: Attribution) -> str:
-    slowest = sorted(measured.ranks, key=lambda one: -one.apart_seconds)[:4]
-    own = ", ".join(f"rank {one.rank} {time_of(one.apart_seconds)}" for one in slowest)
-    return f"a step takes {time_of(attribution.step)} in all processes, and without the all-reduce between them: {own}"
-
-
-def _evidence_of_dispatch(measured: Measurements, attribution: Attribution) -> str:
-    ops, each = measured.work.ops if measured.work is not None else 0.0, time_of(measured.machine.dispatch_seconds)
-    spent, step = time_of(attribution.parts.dispatch), time_of(attribution.step)
-    return f"{ops:,.0f} operations per step, each of which costs about {each} however small it is ({spent} of {step})"
-
-
-def _evidence_of_optimizer(measured: Measurements, attribution: Attribution) -> str:
-    name = measured.optimizer or "the optimizer"
-    kind = " (not fused)" if measured.optimizer_fused is False else ""
-    return f"{name}{kind} takes {time_of(attribution.parts.optimizer)} of a step of {time_of(attribution.step)}"
-
-
-def _evidence_of_work(measured: Measurements, attribution: Attribution) -> str:
-    work, busy = measured.work, _device_seconds(measured) if measured.device == "cuda" else attribution.step
+def _evidence_of_work(measured: Measurements, busy: float, step: str) -> str:
+    work = measured.work
     if work is None:
-        return f"a step takes {time_of(attribution.step)}"
+        return f"a step takes {step}"
     parts = []
     if work.shares:
         kinds = sorted(work.shares, key=lambda kind: -work.shares[kind])[:3]
@@ -424,26 +392,8 @@ def _evidence_of_work(measured: Measurements, attribution: Attribution) -> str:
     return "; ".join(parts)
 
 
-_EVIDENCE: dict[Verdict, Callable[[Measurements, Attribution], str]] = {
-    "data": _evidence_of_data,
-    "transfer": _evidence_of_transfer,
-    "sync": _evidence_of_sync,
-    "host": _evidence_of_host,
-    "oversubscribed": _evidence_of_threads,
-    "launch": _evidence_of_launch,
-    "dispatch": _evidence_of_dispatch,
-    "straggler": _evidence_of_ranks,
-    "communication": _evidence_of_ranks,
-    "optimizer": _evidence_of_optimizer,
-}
-
-
 def _and_workers(measured: Measurements) -> str:
     return f" and {measured.loader.workers} workers" if measured.loader.workers else ""
-
-
-def _device_seconds(measured: Measurements) -> float:
-    return seconds_of(measured.device_alone) or measured.loop.median
 
 
 # A finding on a terminal: VERDICT, WHY, NEXT, WRONG and NOTE, each in a few lines. Lines are folded at the width of a terminal, but not in
@@ -452,20 +402,17 @@ def _device_seconds(measured: Measurements) -> float:
 LABEL_WIDTH = 9
 NARROWEST = 40
 MOST_NOTES = 6
-WIDEST_HEAD = 60
-"""Of what to do next, with its numbers beside it."""
+WIDEST_HEAD = 60  # of what to do next, with its numbers beside it
 ALARMING = "bold red"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Line:
+class Line(NamedTuple):
     """One line before it is folded; only the first of a part has a label."""
 
-    label: str = ""
+    label: str
     text: str
     style: str = ""
-    hang: int = 0
-    """By how much its second line is moved to the right."""
+    hang: int = 0  # by how much its second line is moved to the right
 
 
 def show(finding: Finding, console: Console | None = None) -> None:
@@ -491,45 +438,42 @@ def _folded(finding: Finding, width: int | None) -> Iterator[Line]:
 
     room = None if width is None else width - LABEL_WIDTH
     for line in _lines(finding, room):
+        line = line._replace(text=printable(line.text))
         if room is None:
             yield line
             continue
         # Rich folds by the cells that letters take, of which some take two.
         folder = Console(width=room, highlight=False)
         first, *rest = Text(line.text).wrap(folder, room, overflow="fold", no_wrap=False) or [Text()]
-        yield Line(label=line.label, text=first.plain.rstrip(), style=line.style)
+        yield Line(line.label, first.plain.rstrip(), line.style)
         if rest:
             left = line.text[len(first.plain) :].lstrip()
             for more in Text(left).wrap(folder, room - line.hang, overflow="fold", no_wrap=False):
-                yield Line(text=" " * line.hang + more.plain.rstrip(), style=line.style)
+                yield Line("", " " * line.hang + more.plain.rstrip(), line.style)
 
 
 def _lines(finding: Finding, room: int | None) -> Iterator[Line]:
     """All lines, in order."""
     style = "bold yellow" if finding.verdict == "none" else "bold green"
-    yield _line("VERDICT", headline(finding), style=style)
+    yield Line("VERDICT", headline(finding), style=style)
     second = finding.second
     then = f"; then {TITLES.get(second.verdict, second.verdict)}, {percent(second.share)}" if second is not None else ""
-    yield _line("", f"({certainty(finding)}{then})", style="dim")
+    yield Line("", f"({certainty(finding)}{then})", style="dim")
     if finding.verdict != "none":
-        yield _line("WHY", finding.why)
+        yield Line("WHY", finding.why)
     place = place_beside(finding)
     if place is not None:
-        yield _line("", f"at {place}")
+        yield Line("", f"at {place}")
     if finding.ladder:
         yield from _ladder(finding, room)
     yield from _next(finding.next, room)
     for number, wrong in enumerate(finding.correctness):
-        yield _line("" if number else "WRONG", wrong, style=ALARMING)
+        yield Line("" if number else "WRONG", wrong, style=ALARMING)
     notes = finding.measurements.notes if finding.measurements is not None else []
     for number, note in enumerate(notes[:MOST_NOTES]):
-        yield _line("" if number else "NOTE", note, style="dim")
+        yield Line("" if number else "NOTE", note, style="dim")
     if len(notes) > MOST_NOTES:
-        yield _line("", f"… and {len(notes) - MOST_NOTES} more notes", style="dim")
-
-
-def _line(label: str, text: str, *, style: str = "", hang: int = 0) -> Line:
-    return Line(label=label, text=printable(text), style=style, hang=hang)
+        yield Line("", f"… and {len(notes) - MOST_NOTES} more notes", style="dim")
 
 
 def _ladder(finding: Finding, room: int | None) -> Iterator[Line]:
@@ -540,17 +484,20 @@ def _ladder(finding: Finding, room: int | None) -> Iterator[Line]:
     row = f"{levels[0]} it/s"
     for level in levels[1:]:
         if room is not None and len(row) + len(level) + 4 > room:
-            yield _line("", row, style="cyan")
+            yield Line("", row, style="cyan")
             row = f"  -> {level}"
         else:
             row += f" -> {level}"
-    yield _line("", row, style="cyan")
+    yield Line("", row, style="cyan")
 
 
 def _next(steps: list[Advice], room: int | None) -> Iterator[Line]:
     """What to do, with what was predicted and tried: beside it where all fit, else below it."""
     heads = [printable(f"{number}. {step.sentence}") for number, step in enumerate(steps, 1)]
-    tails = [printable(_numbers(step)) for step in steps]
+    tails = []
+    for step in steps:
+        numbers = [f"predicted {predicted(step)}"] if predicted(step) else []
+        tails.append(printable("   ".join([*numbers, *([outcome(step.tried)] if step.tried is not None else [])])))
     widest = max(map(len, heads), default=0)
     fits = room is None or widest + 3 + max(map(len, tails), default=0) <= room
     beside = fits and widest <= WIDEST_HEAD
@@ -558,15 +505,8 @@ def _next(steps: list[Advice], room: int | None) -> Iterator[Line]:
         changed = step.tried is not None and step.tried.losses == "changed"
         label, style = "" if number else "NEXT", ALARMING if changed else ""
         if beside:
-            yield Line(label=label, text=f"{head.ljust(widest)}   {tail}".rstrip(), style=style)
+            yield Line(label, f"{head.ljust(widest)}   {tail}".rstrip(), style)
             continue
-        yield Line(label=label, text=head, hang=3)
+        yield Line(label, head, hang=3)
         if tail:
-            yield Line(text=f"   {tail}", hang=3, style=style or "cyan")
-
-
-def _numbers(step: Advice) -> str:
-    numbers = [f"predicted {predicted(step)}"] if predicted(step) else []
-    if step.tried is not None:
-        numbers.append(outcome(step.tried))
-    return "   ".join(numbers)
+            yield Line("", f"   {tail}", style or "cyan", 3)

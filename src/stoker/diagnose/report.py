@@ -13,32 +13,15 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
 import stoker
 from stoker._disk import write_file
 from stoker._text import printable
-from stoker.diagnose.measurements import Advice, Finding, Loader, Machine, Measurements, WhatIf, Work
-from stoker.diagnose.render import (
-    KINDS,
-    TITLES,
-    UNKNOWN,
-    certainty,
-    count,
-    duration,
-    flops,
-    interval,
-    ladder_levels,
-    losses,
-    per_second,
-    percent,
-    place_beside,
-    predicted,
-    size,
-    times,
-)
+from stoker.diagnose import render as show
+from stoker.diagnose.measurements import Advice, Finding, Loader, Machine, Measurements, Work
 from stoker.errors import OptionError
 
 if TYPE_CHECKING:
@@ -88,25 +71,18 @@ def render(finding: Finding, *, title: str, environment: Environment | None = No
 def make_environment() -> Environment:
     """The environment of the template: every value is escaped, and one that is missing is an error."""
     from jinja2 import Environment, FunctionLoader, StrictUndefined
-
-    folder = resources.files("stoker.diagnose")
-    return Environment(
-        loader=FunctionLoader(lambda name: folder.joinpath(name).read_text(encoding="utf-8")),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=_finalize,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-
-
-def _finalize(value: Any) -> Any:
-    """A value as it stands in the page, before it is escaped."""
     from markupsafe import Markup
 
-    if isinstance(value, Markup):  # the output of a macro, whose values have been here before
-        return value
-    return f"{value:.2f}" if isinstance(value, float) else printable(str(value))
+    def finalize(value: Any) -> Any:
+        if isinstance(value, Markup):  # the output of a macro, whose values have been here before
+            return value
+        return f"{value:.2f}" if isinstance(value, float) else printable(str(value))
+
+    folder = resources.files("stoker.diagnose")
+    loader = FunctionLoader(lambda name: folder.joinpath(name).read_text(encoding="utf-8"))
+    return Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, finalize=finalize, trim_blocks=True, lstrip_blocks=True
+    )
 
 
 def _values(finding: Finding) -> dict[str, Any]:
@@ -116,19 +92,19 @@ def _values(finding: Finding) -> dict[str, Any]:
     return {
         "version": stoker.__version__,
         "finding": finding,
-        "verdict": TITLES.get(finding.verdict, finding.verdict),
+        "verdict": show.TITLES.get(finding.verdict, finding.verdict),
         "headline": finding.causes[0].sentence if finding.causes else finding.why,
-        "place": place_beside(finding),
-        "certainty": certainty(finding),
-        "others": [(TITLES.get(cause.verdict, cause.verdict), cause) for cause in finding.causes[1:MOST_CAUSES]],
-        "percent": percent,
-        "times": times,
+        "place": show.place_beside(finding),
+        "certainty": show.certainty(finding),
+        "others": [(show.TITLES.get(cause.verdict, cause.verdict), cause) for cause in finding.causes[1:MOST_CAUSES]],
+        "percent": show.percent,
+        "times": show.times,
         "ladder": ladder_bars(finding),
         "tries": trials,
         "one": one,
         "host": host_bars(measured) if measured else [],
         "device": device_bars(measured) if measured else [],
-        "step_time": duration(measured.loop.median) if measured else "",
+        "step_time": show.duration(measured.loop.median) if measured else "",
         "stages": bars_in_a_row(measured.loader.stages, are_shares=True) if measured else [],
         "loader": loader_table(measured.loader) if measured else None,
         "functions": measured.loader.functions if measured else [],
@@ -155,12 +131,10 @@ COLOURS = {
 }
 """The CSS class of a bar's colour."""
 NUM_COLOURS = 6
-TRIAL_MARGIN = 1.05
-"""The scale of trials ends this much after the largest of them."""
+TRIAL_MARGIN = 1.05  # the scale of trials ends this much after the largest of them
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Bar:
+class Bar(NamedTuple):
     """One bar; `start` and `length` are percent of the width."""
 
     name: str
@@ -171,8 +145,7 @@ class Bar:
     length: float
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LadderBar:
+class LadderBar(NamedTuple):
     """What is left of a step at one level of the ladder, and what was removed since the level before, in percent."""
 
     name: str
@@ -189,8 +162,7 @@ class TrialBar:
 
     step: Advice
     predicted: float | None
-    predicted_text: str
-    """The prediction, or its range."""
+    predicted_text: str  # the prediction, or its range
     measured: float | None
     low: float
     high: float
@@ -201,22 +173,13 @@ class TrialBar:
 
 def ladder_bars(finding: Finding) -> list[LadderBar]:
     """The levels as times of a step; the first has the full width."""
-    levels = ladder_levels(finding)
-    longest = 1 / levels[0].rate if levels else 1.0
+    levels = show.ladder_levels(finding)
     drawn: list[LadderBar] = []
     before = 100.0
     for level in levels:
-        left = percent_of(1 / level.rate, longest)
-        drawn.append(
-            LadderBar(
-                name=level.name,
-                rate=per_second(level.rate),
-                time=duration(1 / level.rate),
-                gain=times(level.gain) if drawn else "",
-                left=left,
-                gone=max(0.0, before - left),
-            )
-        )
+        left = percent_of(1 / level.rate, 1 / levels[0].rate)
+        rate, time, gain = show.per_second(level.rate), show.duration(1 / level.rate), show.times(level.gain) if drawn else ""
+        drawn.append(LadderBar(level.name, rate, time, gain, left, max(0.0, before - left)))
         before = left
     return drawn
 
@@ -227,11 +190,9 @@ def host_bars(measured: Measurements) -> list[Bar]:
 
 
 def device_bars(measured: Measurements) -> list[Bar]:
-    """The device's phases of a step, each as early as the host can have issued it and ending within the step.
-
-    Only lengths are measured. If the device has more to do than the step is long, there is no gap.
-    """
-    total = _total(measured)
+    """The device's phases of a step, each as early as the host can have issued it and ending within the step."""
+    # Only lengths are measured. If the device has more to do than the step is long, there is no gap.
+    total = sum(value for value in msgspec.structs.astuple(measured.phases) if _positive(value))
     lengths = {name: value for name, value in measured.device_phases.items() if _positive(value)}
     begins = {bar.colour: bar.start for bar in host_bars(measured)}
     scale = max(total, sum(lengths.values()))
@@ -240,16 +201,9 @@ def device_bars(measured: Measurements) -> list[Bar]:
     for number, (name, value) in enumerate(lengths.items()):
         length = percent_of(value, scale)
         position = min(max(position, begins.get(COLOURS.get(name, ""), 0.0)), 100.0 - left)
-        bars.append(
-            Bar(
-                name=PHASE_TITLES.get(name, name),
-                value=duration(value),
-                share=percent(value / total) if total else UNKNOWN,
-                colour=_colour(name, number),
-                start=min(position, 100.0),  # sums of shares round above it
-                length=length,
-            )
-        )
+        share = show.percent(value / total) if total else show.UNKNOWN
+        start = min(position, 100.0)  # sums of shares round above it
+        bars.append(Bar(PHASE_TITLES.get(name, name), show.duration(value), share, _colour(name, number), start, length))
         position, left = position + length, left - length
     return bars
 
@@ -260,17 +214,9 @@ def bars_in_a_row(lengths: Mapping[str, float], *, titles: Mapping[str, str] | N
     total = sum(known.values())
     bars, position = [], 0.0
     for number, (name, value) in enumerate(known.items()):
-        length = percent_of(value, total)
-        bars.append(
-            Bar(
-                name=(titles or {}).get(name, name),
-                value="" if are_shares else duration(value),
-                share=percent(value / total),
-                colour=_colour(name, number),
-                start=min(position, 100.0),
-                length=length,
-            )
-        )
+        title, shown = (titles or {}).get(name, name), "" if are_shares else show.duration(value)
+        length, start = percent_of(value, total), min(position, 100.0)
+        bars.append(Bar(title, shown, show.percent(value / total), _colour(name, number), start, length))
         position += length
     return bars
 
@@ -291,13 +237,13 @@ def _trial_bar(step: Advice, largest: float) -> TrialBar:
     return TrialBar(
         step=step,
         predicted=percent_of(step.predicted, largest) if step.predicted is not None else None,
-        predicted_text=predicted(step),
+        predicted_text=show.predicted(step),
         measured=percent_of(tried.speedup, largest) if tried else None,
         low=low,
         high=max(low, high),
-        measured_text=interval(tried) if tried else "",
-        losses=losses(tried) if tried else "",
-        peak=size(tried.peak_bytes) if tried and tried.peak_bytes is not None else "",
+        measured_text=show.interval(tried) if tried else "",
+        losses=show.losses(tried) if tried else "",
+        peak=show.size(tried.peak_bytes) if tried and tried.peak_bytes is not None else "",
     )
 
 
@@ -309,11 +255,6 @@ def percent_of(value: float, whole: float) -> float:
 
 def _positive(value: float) -> bool:
     return math.isfinite(value) and value > 0
-
-
-def _total(measured: Measurements) -> float:
-    phases: dict[str, float] = msgspec.structs.asdict(measured.phases)
-    return sum(value for value in phases.values() if _positive(value))
 
 
 def _colour(name: str, number: int) -> str:
@@ -332,8 +273,7 @@ class Table:
     title: str
     heads: tuple[str, ...]
     rows: list[tuple[str, ...]]
-    texts: int = 1
-    """How many columns, from the left, are text; the others are numbers."""
+    texts: int = 1  # how many columns, from the left, are text; the others are numbers
 
     @property
     def is_facts(self) -> bool:
@@ -350,13 +290,13 @@ def tables_of(measured: Measurements) -> list[Table]:
         Table(
             title="Where the host waits for the device",
             heads=("place", "times per step"),
-            rows=[(str(sync.place) if sync.place else UNKNOWN, count(sync.count)) for sync in measured.syncs],
+            rows=[(str(sync.place) if sync.place else show.UNKNOWN, show.count(sync.count)) for sync in measured.syncs],
         ),
         Table(
             title="Lines of the program, with what they call",
             heads=("phase", "line", "of the phase"),
             rows=[
-                (PHASE_TITLES.get(phase, phase), str(blame.place), percent(blame.share))
+                (PHASE_TITLES.get(phase, phase), str(blame.place), show.percent(blame.share))
                 for phase, blames in measured.blames.items()
                 for blame in blames
             ],
@@ -365,25 +305,24 @@ def tables_of(measured: Measurements) -> list[Table]:
         Table(
             title="A cached step by the number of threads",
             heads=("threads", "per step"),
-            rows=[(threads, duration(seconds)) for threads, seconds in measured.fewer_threads.items()],
+            rows=[(threads, show.duration(seconds)) for threads, seconds in measured.fewer_threads.items()],
         ),
         Table(
             title="Steps with a fix switched on, in turn with baseline steps",
             heads=("fix", "baseline", "with it", "speed-up"),
-            rows=[(name, *_what_if(one)) for name, one in measured.what_ifs.items()],
+            rows=[
+                (name, show.duration(before), show.duration(after), show.times(before / after if after else math.nan))
+                for name, one in measured.what_ifs.items()
+                for before, after in [(one.as_it_is.median, one.with_fix.median)]
+            ],
         ),
         Table(
             title="The processes of the run",
             heads=("rank", "per step", "without the others"),
-            rows=[(f"{one.rank}", duration(one.step_seconds), duration(one.apart_seconds)) for one in measured.ranks],
+            rows=[(f"{one.rank}", show.duration(one.step_seconds), show.duration(one.apart_seconds)) for one in measured.ranks],
         ),
     ]
     return [table for table in tables if table.rows]
-
-
-def _what_if(found: WhatIf) -> tuple[str, str, str]:
-    before, after = found.as_it_is.median, found.with_fix.median
-    return duration(before), duration(after), times(before / after if after else math.nan)
 
 
 def _windows(measured: Measurements) -> list[tuple[str, ...]]:
@@ -396,7 +335,7 @@ def _windows(measured: Measurements) -> list[tuple[str, ...]]:
         ("G", "the device alone", measured.device_alone),
     )
     return [
-        (letter, what, duration(window.median), percent(window.spread), f"{len(window.seconds):,}")
+        (letter, what, show.duration(window.median), show.percent(window.spread), f"{len(window.seconds):,}")
         for letter, what, window in windows
         if window is not None and window.seconds
     ]
@@ -407,16 +346,16 @@ def _facts(title: str, rows: Iterable[tuple[str, str | None]]) -> Table:
     return Table(title=title, heads=("", ""), rows=[(name, value) for name, value in rows if value is not None], texts=2)
 
 
-def _known(value: T | None, show: Callable[[T], str | None]) -> str | None:
-    return None if value is None else show(value)
+def _known(value: T | None, shown: Callable[[T], str | None]) -> str | None:
+    return None if value is None else shown(value)
 
 
 def _rate(num_bytes: float) -> str:
-    return f"{size(num_bytes)}/s"
+    return f"{show.size(num_bytes)}/s"
 
 
-def _listed(values: Mapping[str, float], show: Callable[[float], str]) -> str | None:
-    return ", ".join(f"{name} {show(value)}" for name, value in values.items()) or None
+def _listed(values: Mapping[str, float], shown: Callable[[float], str]) -> str | None:
+    return ", ".join(f"{name} {shown(value)}" for name, value in values.items()) or None
 
 
 def machine_table(machine: Machine) -> Table:
@@ -425,9 +364,9 @@ def machine_table(machine: Machine) -> Table:
         ("GPU", machine.gpu or "none"),
         ("cores, and threads of torch", f"{machine.cores:,}, {machine.threads:,}"),
         ("copy in memory", _rate(machine.memcpy_bytes)),
-        *((f"matmul, {kind}", flops(rate, "FLOP/s")) for kind, rate in machine.matmul_flops.items()),
-        ("one small operation", duration(machine.dispatch_seconds)),
-        ("one kernel launch", _known(machine.launch_seconds, duration)),
+        *((f"matmul, {kind}", show.flops(rate, "FLOP/s")) for kind, rate in machine.matmul_flops.items()),
+        ("one small operation", show.duration(machine.dispatch_seconds)),
+        ("one kernel launch", _known(machine.launch_seconds, show.duration)),
         ("to the device, pageable", _known(machine.h2d_pageable_bytes, _rate)),
         ("to the device, pinned", _known(machine.h2d_pinned_bytes, _rate)),
         ("disk", _known(machine.disk_bytes, _rate)),
@@ -445,22 +384,22 @@ def loader_table(loader: Loader) -> Table:
         ("worker processes", f"{loader.workers:,}"),
         ("batch size", _known(loader.batch_size, "{:,}".format)),
         ("pinned memory", _known(loader.pinned, YES_NO.get)),
-        ("read from files per step", _known(read, size)),
-        ("used by the model per step", _known(used, size)),
-        ("read for each byte used", count(read / used) if read is not None and used and read >= used else None),
+        ("read from files per step", _known(read, show.size)),
+        ("used by the model per step", _known(used, show.size)),
+        ("read for each byte used", show.count(read / used) if read is not None and used and read >= used else None),
     ]
     if reads is not None:
         from_disk = reads.bytes_from_disk
         in_cache = 1 - from_disk / reads.bytes_read if reads.bytes_read and from_disk is not None else None
         files = f"{reads.files:,} for {reads.batches:,} batches" if reads.reads_a_file is not None else None
         rows += [
-            ("samples that read no file", _known(reads.cache_hits, percent)),
+            ("samples that read no file", _known(reads.cache_hits, show.percent)),
             ("files that a worker read", files),
-            ("reads of each of them", _known(reads.reads_a_file, count)),
-            ("bytes in the page cache", percent(max(0.0, in_cache)) if in_cache is not None else None),
-            ("from the disk per batch", size(from_disk) if in_cache is None and from_disk else None),
+            ("reads of each of them", _known(reads.reads_a_file, show.count)),
+            ("bytes in the page cache", show.percent(max(0.0, in_cache)) if in_cache is not None else None),
+            ("from the disk per batch", show.size(from_disk) if in_cache is None and from_disk else None),
         ]
-    rows.append(("until the first batch", _known(loader.startup_seconds, duration)))
+    rows.append(("until the first batch", _known(loader.startup_seconds, show.duration)))
     return _facts("The loader", rows)
 
 
@@ -470,7 +409,7 @@ def program_table(measured: Measurements) -> Table:
         ("device", measured.device),
         ("steps seen", f"{measured.steps_seen:,}"),
         ("steps over three times the median", f"{measured.slow_steps:,}"),
-        ("time in which other programs had its cores", _known(measured.waited_for_cores, percent)),
+        ("time in which other programs had its cores", _known(measured.waited_for_cores, show.percent)),
         ("precision of most matmuls", measured.precision),
         ("optimizer", measured.optimizer),
         ("optimizer is fused", _known(measured.optimizer_fused, YES_NO.get)),
@@ -483,14 +422,14 @@ def program_table(measured: Measurements) -> Table:
 
 def work_table(work: Work) -> Table:
     """What a step does."""
-    copied = f"{size(work.h2d_bytes)} in {count(work.h2d_copies)} copies" if work.h2d_copies else None
+    copied = f"{show.size(work.h2d_bytes)} in {show.count(work.h2d_copies)} copies" if work.h2d_copies else None
     rows = [
-        ("operations", count(work.ops)),
-        ("kernels", _known(work.kernels, count)),
-        ("floating-point operations", flops(work.flops)),
-        ("the same by type", _listed(work.flops_by_dtype, flops)),
+        ("operations", show.count(work.ops)),
+        ("kernels", _known(work.kernels, show.count)),
+        ("floating-point operations", show.flops(work.flops)),
+        ("the same by type", _listed(work.flops_by_dtype, show.flops)),
         ("copied to the device", copied),
-        ("peak memory of the device", _known(work.peak_bytes, size)),
-        ("time by kind", _listed({KINDS.get(kind, kind): share for kind, share in work.shares.items()}, percent)),
+        ("peak memory of the device", _known(work.peak_bytes, show.size)),
+        ("time by kind", _listed({show.KINDS.get(kind, kind): share for kind, share in work.shares.items()}, show.percent)),
     ]
     return _facts("The work of a step", rows)

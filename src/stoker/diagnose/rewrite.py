@@ -10,12 +10,14 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import CodeType, ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 from stoker.diagnose.hooks import is_own, shown
+from stoker.diagnose.loaders import Sources
 from stoker.diagnose.measurements import SourceLine
 
 WATCHED, ITERATION = "__stoker_watched__", "__stoker_iteration__"
@@ -27,16 +29,6 @@ COMPILING = ("jit", "compile", "script", "vectorize", "kernel", "cuda")
 NEVER = ("forward", "__getitem__", "__getitems__", "__len__", "collate", "collate_fn")
 
 
-class Watch(Protocol):
-    """Gets the iterations of loops."""
-
-    def watched(self, iterable: Iterable[Any], place: SourceLine) -> Iterable[Any]:
-        """The iterable that a `for` statement gets in place of its own."""
-
-    def iteration(self, place: SourceLine) -> None:
-        """An iteration of a `while` statement begins."""
-
-
 class Rewriter(ast.NodeTransformer):
     """Rewrites the syntax tree of one file."""
 
@@ -46,23 +38,19 @@ class Rewriter(ast.NodeTransformer):
         self._functions: list[ast.FunctionDef | ast.AsyncFunctionDef] = []
         self._names: list[str] = []
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:  # noqa: D102
-        return self._within(node)
-
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:  # noqa: D102
-        return self._within(node)
-
-    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:  # noqa: D102
-        self._names.append(node.name)
-        self.generic_visit(node)
-        self._names.pop()
-        return node
-
-    def _within(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
+    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:  # noqa: D102
         self._functions.append(node)
         self._names.append(node.name)
         self.generic_visit(node)
         self._functions.pop()
+        self._names.pop()
+        return node
+
+    visit_AsyncFunctionDef = visit_FunctionDef
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:  # noqa: D102
+        self._names.append(node.name)
+        self.generic_visit(node)
         self._names.pop()
         return node
 
@@ -120,7 +108,7 @@ def _name(function: ast.expr) -> str:
 class OwnLoader(SourceFileLoader):
     """Loads a file of the user's with its loops watched; its bytecode is neither read nor cached."""
 
-    def __init__(self, name: str, path: str, watch: Watch) -> None:
+    def __init__(self, name: str, path: str, watch: Sources) -> None:
         super().__init__(name, path)
         self._watch = watch
         self._places: list[SourceLine] = []
@@ -147,22 +135,22 @@ class OwnLoader(SourceFileLoader):
         super().exec_module(module)
 
 
+@dataclass(eq=False)
 class OwnFinder(MetaPathFinder):
     """Finds the user's own modules, for `OwnLoader`."""
 
-    def __init__(self, watch: Watch) -> None:
-        self._watch = watch
+    watch: Sources
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         """The spec of a module of the user's; None for all others."""
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is None or not isinstance(spec.loader, SourceFileLoader) or spec.origin is None or not is_own(spec.origin):
             return None
-        spec.loader = OwnLoader(fullname, spec.origin, self._watch)
+        spec.loader = OwnLoader(fullname, spec.origin, self.watch)
         return spec
 
 
-def rewrite_imports(watch: Watch) -> Callable[[], None]:
+def rewrite_imports(watch: Sources) -> Callable[[], None]:
     """Watch the loops of all own modules imported from here on; returns a function that ends it."""
     finder = OwnFinder(watch)
     sys.meta_path.insert(0, finder)

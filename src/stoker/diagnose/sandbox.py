@@ -17,6 +17,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType, FunctionType, ModuleType
 from typing import Any
@@ -25,26 +26,18 @@ from stoker import _disk
 from stoker.diagnose.file_overlay import FINDING, MARKING, UNNAMED, WRITING, Overlay
 from stoker.diagnose.hooks import is_own, listen, place_of, unlisten
 
-WRITERS = (("torch", "save"), ("torch.jit", "save"), ("safetensors.torch", "save_file"), ("safetensors.numpy", "save_file"))
-READERS = (
-    ("torch", "load"),
-    ("torch.jit", "load"),
-    ("safetensors", "safe_open"),
-    ("safetensors.torch", "safe_open"),
-    ("pyarrow", "memory_map"),
-)
+WRITERS = ("torch.save", "torch.jit.save", "safetensors.torch.save_file", "safetensors.numpy.save_file")
+READERS = ("torch.load", "torch.jit.load", "safetensors.safe_open", "safetensors.torch.safe_open", "pyarrow.memory_map")
 """Functions that open a file by its path in C++, of libraries that are loaded when the program begins or writes a file."""
-DATABASES = (("sqlite3", "connect"), ("sqlite3.dbapi2", "connect"))
-KEYWORDS = ("f", "filename", "path", "database")
-"""Names of their argument that is a path."""
+DATABASES = ("sqlite3.connect", "sqlite3.dbapi2.connect")
+KEYWORDS = ("f", "filename", "path", "database")  # names of their argument that is a path
 WITH_DEFAULTS = ("tempfile", "glob", "pathlib", "pathlib._local")
 """Modules of the standard library whose classes keep functions of `os`."""
 SETS = ("supports_dir_fd", "supports_fd", "supports_follow_symlinks", "supports_effective_ids")
 """Sets in which `os` says what its functions support."""
 DATABASE = "sqlite3.connect"
 OPENED, VARIABLE = "open", "os.putenv"
-STARTS = ("os.system", "subprocess.Popen", "os.posix_spawn", "os.exec")
-"""Audit events."""
+STARTS = ("os.system", "subprocess.Popen", "os.posix_spawn", "os.exec")  # audit events
 NOT_THE_USERS = {"torch", "stoker", "multiprocessing", "triton", "numba", "importlib", "platform", "ctypes", "uuid"}
 """Packages that start programs for their own purposes."""
 MAX_NAMED = 3
@@ -59,7 +52,7 @@ class Scratch:
         self._view.on_write = self._lead_readers
         self._outside = OutsideWrites(self._view.protects)
         self._outside.on_variable = lambda: setattr(self._view.pass_through, "variables_changed", True)
-        self._undo: list[Callable[[], Any]] = []
+        self._undo = ExitStack()
 
     def install(self) -> None:
         """Replace the functions of `os`, `open` and those in C++."""
@@ -84,18 +77,17 @@ class Scratch:
         self._replace(builtins, "open", opened)
         self._replace(io, "open", opened)
         self._replace_copies(copies)
-        for module, name in WRITERS:
-            self._lead(module, name, 1, view.to_write)
-        for module, name in DATABASES:
-            self._lead(module, name, 0, view.to_database)
+        for function in WRITERS:
+            self._lead(function, 1, view.to_write)
+        for function in DATABASES:
+            self._lead(function, 0, view.to_database)
         self._lead_readers()
         self._outside.install()
 
     def remove(self) -> None:
         """Restore all functions, and remove folders that stayed empty."""
         self._outside.remove()
-        while self._undo:
-            self._undo.pop()()
+        self._undo.close()
         for path in map(Path, reversed(self._view.made)):
             if path.is_fifo():
                 _disk.remove_file(path)
@@ -106,11 +98,11 @@ class Scratch:
     def _replace(self, owner: Any, name: str, by: Any, *, was: Any = None) -> None:
         original = getattr(owner, name) if was is None else was
         setattr(owner, name, by)
-        self._undo.append(lambda: setattr(owner, name, original))
+        self._undo.callback(setattr, owner, name, original)
         for kind in SETS if owner is os else ():
             if original in getattr(os, kind):
                 getattr(os, kind).add(by)
-                self._undo.append(functools.partial(getattr(os, kind).discard, by))
+                self._undo.callback(getattr(os, kind).discard, by)
 
     def _replace_copies(self, by: dict[int, Any]) -> None:
         """Replace the copies of these functions in loaded modules, such as `lzma` and `tarfile`."""
@@ -146,8 +138,9 @@ class Scratch:
 
         return opened
 
-    def _lead(self, module: str, name: str, at: int, lead: Callable[[Any], Any]) -> None:
+    def _lead(self, function: str, at: int, lead: Callable[[Any], Any]) -> None:
         """Give a function in C++ the place of a file. Its path is argument number `at`, or one of the `KEYWORDS`."""
+        module, _, name = function.rpartition(".")
         owner = sys.modules.get(module)
         original = getattr(owner, name, None)
         if original is None or getattr(original, "leads", False):
@@ -162,17 +155,16 @@ class Scratch:
         self._replace(owner, name, led)
 
     def _lead_readers(self) -> None:
-        for module, name in READERS:
-            self._lead(module, name, 0, self._view.to_read)
+        for function in READERS:
+            self._lead(function, 0, self._view.to_read)
 
     def notes(self) -> list[str]:
         """Notes for the user."""
-        found, written, hidden = [], list(self._view.written), self._view.hidden
-        if written:
-            named = ", ".join(os.path.basename(one) for one in written[:MAX_NAMED])  # noqa: PTH119
-            more = f" and {len(written) - MAX_NAMED} more" if len(written) > MAX_NAMED else ""
+        found, hidden = [], self._view.hidden
+        if self._view.written:
+            named = _first_few([os.path.basename(one) for one in self._view.written])  # noqa: PTH119
             found.append(
-                f"Files that the program wrote ({named}{more}) went to a scratch folder; your files of these names are unchanged."
+                f"Files that the program wrote ({named}) went to a scratch folder; your files of these names are unchanged."
             )
         if hidden:
             found.append(f"{hidden} files or folders that the program removed or replaced are unchanged on disk.")
@@ -186,12 +178,9 @@ class OutsideWrites:
     """Writes outside of the sandbox, each noted once."""
 
     def __init__(self, protects: Callable[[Any], bool]) -> None:
-        self._protects = protects
-        """Whether a path is a file of the user's that should not be changed."""
-        self.on_variable: Callable[[], None] = lambda: None
-        """Called before the program sets an environment variable."""
-        self._done: dict[str, str] = {}
-        """The first line that did it, by what was done."""
+        self._protects = protects  # whether a path is a file of the user's that should not be changed
+        self.on_variable: Callable[[], None] = lambda: None  # called before the program sets an environment variable
+        self._done: dict[str, str] = {}  # the first line that did it, by what was done
         self._listens = False
         self._pid = os.getpid()
 
@@ -228,9 +217,8 @@ class OutsideWrites:
         """Notes for the user."""
         if not self._done:
             return []
-        named = ", ".join(f"{what} ({place})" for what, place in list(self._done.items())[:MAX_NAMED])
-        more = f" and {len(self._done) - MAX_NAMED} more" if len(self._done) > MAX_NAMED else ""
-        return [f"These write outside of the sandbox and may have changed your files: {named}{more}."]
+        named = _first_few([f"{what} ({place})" for what, place in self._done.items()])
+        return [f"These write outside of the sandbox and may have changed your files: {named}."]
 
 
 def _causing(frame: FrameType | None, event: str) -> FrameType | None:
@@ -257,6 +245,11 @@ def _what(event: str, arguments: tuple[Any, ...]) -> str | None:
     texts = [os.fsdecode(word) for word in words]
     in_shell = len(texts) == 3 and texts[0].endswith("sh") and texts[1] == "-c"
     return f"`{_short(texts[2] if in_shell else shlex.join(texts))}`"
+
+
+def _first_few(names: list[str]) -> str:
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return ", ".join(names[:MAX_NAMED]) + more
 
 
 def _short(text: str) -> str:

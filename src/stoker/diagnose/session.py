@@ -11,6 +11,7 @@ Where several processes train together, all of them make the same number of step
 
 from __future__ import annotations
 
+import functools
 import statistics
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
@@ -18,25 +19,20 @@ from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 from stoker._clock import now_ns
-from stoker.diagnose.cuda import StepMarks
 from stoker.diagnose.distributed import Ranks
-from stoker.diagnose.hooks import FORWARD, NAMES, NEXT, PREPARE, REST, StepHooks, StepTimes, copied, num_bytes, num_rows
-from stoker.diagnose.loaders import Sources, WatchedIterator, queue_length, wait_for_workers
+from stoker.diagnose.hooks import FORWARD, NAMES, NEXT, PREPARE, REST, StepHooks, StepMarks, StepTimes, copied, num_bytes, num_rows
+from stoker.diagnose.loaders import Sources, WatchedIterator, wait_for_workers
 from stoker.diagnose.measurements import Device, Machine, Measurements
 from stoker.diagnose.profilers import Sampler
 from stoker.diagnose.recorder import Recorder, Series
 from stoker.errors import TrainError
 
-MAX_SECONDS: dict[Device, float] = {"cpu": 20.0, "cuda": 12.0}
-"""Time limit of measuring, from the first measured step."""
-CUDA_PACE = 0.6
-"""Windows of a GPU are shorter: its steps vary less."""
-MAX_STEPS = 600
-"""Per window."""
+MAX_SECONDS: dict[Device, float] = {"cpu": 20.0, "cuda": 12.0}  # time limit of measuring, from the first measured step
+CUDA_PACE = 0.6  # windows of a GPU are shorter: its steps vary less
+MAX_STEPS = 600  # per window
 MAX_CACHED = 16
 MAX_CACHED_BYTES = 256 << 20
-MAX_BACKWARDS = 200
-"""Backward passes without an optimizer step, after which the search is given up."""
+MAX_BACKWARDS = 200  # backward passes without an optimizer step, after which the search is given up
 
 State = Literal["search", "measure", "done"]
 Extend = Callable[[float, Callable[[], list[float]]], bool]
@@ -46,12 +42,9 @@ Extend = Callable[[float, Callable[[], list[float]]], bool]
 class StepInput(NamedTuple):
     """What a step gets."""
 
-    cached: bool = False
-    """A copy of an earlier batch instead of a real one."""
-    before: Callable[[], object] | None = None
-    """Called when the batch is there, outside of all times."""
-    timer: LoopTimer | None = None
-    """Times the steps after this one, until it is over; they get batches of the same kind."""
+    cached: bool = False  # a copy of an earlier batch instead of a real one
+    before: Callable[[], object] | None = None  # called when the batch is there, outside of all times
+    timer: LoopTimer | None = None  # times the steps after this one, until it is over; they get batches of the same kind
 
 
 REAL, CACHED = StepInput(), StepInput(cached=True)
@@ -78,8 +71,7 @@ class LoopTimer:
     _given: list[int] = field(default_factory=list)
     _between: dict[int, int] = field(default_factory=dict)
     """Nanoseconds between two epochs besides the wait for a batch, by the number of the iteration."""
-    _ended_ns: int | None = None
-    """When the epoch ended, until the next one begins."""
+    _ended_ns: int | None = None  # when the epoch ended, until the next one begins
 
     def is_over(self, now_ns: int) -> bool:
         """Whether the iteration that ends now was the last."""
@@ -148,44 +140,31 @@ class Session:
         self.sources = Sources(self.hooks)
         self.recorder = Recorder()
         self.device: Device = "cpu"
-        self.ranks: Ranks | None = None
-        """The processes that train together, if there are several."""
+        self.ranks: Ranks | None = None  # the processes that train together, if there are several
         self.step_per_batch = step_per_batch
         # How the plan wants steps to be run.
-        self.endless = False
-        """Whether epochs end no more: the session begins another pass instead."""
-        self.short_steps = False
-        """Whether steps are so short that their times are taken without hooks."""
-        self.short_cached_steps = False
-        """The same for steps with cached batches."""
-        self.caching = False
-        """Whether batches are cached as they come: their iterable cannot be restarted, and may end soon."""
-        self.replacement: Iterator[Any] | None = None
-        """Gives batches in place of the loop's own, while that is measured."""
-        self.fix_on: str | None = None
-        """The fix that is measured now. An error of the program meanwhile is not its own fault."""
-        self.batches: list[Any] = []
-        """The cached batches."""
-        self.watched: WatchedIterator | None = None
-        """The iterator of the training loop, since a batch was asked for."""
+        self.endless = False  # whether epochs end no more: the session begins another pass instead
+        self.short_steps = False  # whether steps are so short that their times are taken without hooks
+        self.short_cached_steps = False  # the same for steps with cached batches
+        self.caching = False  # whether batches are cached as they come: their iterable cannot be restarted, and may end soon
+        self.replacement: Iterator[Any] | None = None  # gives batches in place of the loop's own, while that is measured
+        self.fix_on: str | None = None  # The fix that is measured now. An error of the program meanwhile is not its own fault.
+        self.batches: list[Any] = []  # the cached batches
+        self.watched: WatchedIterator | None = None  # the iterator of the training loop, since a batch was asked for
         # How far it is.
         self._on_done = on_done
         self._pace = pace
         self._max_seconds = seconds
-        self._begin_ns = 0
-        self._device_step: float | None = None
-        """Median step on a GPU's timeline in the last window."""
+        self.begin_ns = 0  # when the time limit of measuring starts
+        self._device_step: float | None = None  # median step on a GPU's timeline in the last window
         self._plan = self._make_plan()
         self._input = REAL
         self._timer: LoopTimer | None = None
         self._num_cached = 0
-        self._num_batches = 0
-        """Of the current step."""
+        self._num_batches = 0  # of the current step
         self._backwards = 0
-        self._epoch_ended_ns: int | None = None
-        """Until the next epoch begins."""
-        self._epoch_sampler = Sampler(self.hooks, slow_from=0.0)
-        """Runs between two epochs."""
+        self._epoch_ended_ns: int | None = None  # until the next epoch begins
+        self._epoch_sampler = Sampler(self.hooks, slow_from=0.0)  # runs between two epochs
 
     def _make_plan(self) -> Plan:
         from stoker.diagnose.measure_windows import measure_all
@@ -200,8 +179,6 @@ class Session:
     def measurements(self, machine: Machine | None = None) -> Measurements:
         """Everything known so far. Measures the machine unless one is given; raises `TrainError` if nothing was measured."""
         return self.recorder.measurements(self.sources, self.hooks, self.device, machine)
-
-    # ---- search: until the training loop is known ----
 
     def install(self) -> None:
         """Install all hooks, and search for the training loop."""
@@ -245,8 +222,6 @@ class Session:
         self.hooks.on_step = None if self.sources.found is not None else self._begin_iteration
         self.sources.next_batch = self._next_batch
         self.sources.on_iteration = self._begin_iteration
-
-    # ---- measure: at each iteration of the loop ----
 
     def _next_batch(self, watched: WatchedIterator) -> Any:
         """End a step, and give the next one its batch."""
@@ -337,8 +312,6 @@ class Session:
         self.remove()
         self._on_done()
 
-    # ---- batches ----
-
     def _real_batch(self, watched: WatchedIterator) -> Any:
         if self.replacement is not None:
             return next(self.replacement)
@@ -382,8 +355,8 @@ class Session:
     @property
     def queue(self) -> int:
         """Batches that workers prefetch."""
-        found = self.sources.found
-        return queue_length(found.loader) if found is not None else 0
+        loader = self.sources.found.loader if self.sources.found is not None else None
+        return loader.num_workers * (loader.prefetch_factor or 2) if loader is not None else 0
 
     def cache_batches(self) -> None:
         """Fill the cache, and wait until workers are idle."""
@@ -410,16 +383,10 @@ class Session:
     def _has_room(self) -> bool:
         return len(self.batches) < MAX_CACHED and num_bytes(self.batches) <= MAX_CACHED_BYTES
 
-    # ---- for the plan: the steps of a window, and how long it lasts ----
-
-    def start_time_limit(self) -> None:
-        """The time limit of measuring starts here."""
-        self._begin_ns = now_ns()
-
     @property
     def out_of_time(self) -> bool:
         """Whether the time limit is over."""
-        return bool(self.agree(now_ns() - self._begin_ns > self.max_seconds * 1e9))
+        return bool(self.agree(now_ns() - self.begin_ns > self.max_seconds * 1e9))
 
     @property
     def max_seconds(self) -> float:
@@ -458,14 +425,14 @@ class Session:
         extend: Extend | None = None,
         each: Callable[[StepTimes], None] | None = None,
     ) -> Plan:
-        """Run a window of at least `seconds` and `least` steps, and add its steps to a series.
-
-        `each` gets the times of each step. `extend` may ask for more steps, except where several processes train together: all must
-        make the same number of steps.
-        """
-        agreed = self._agreed_number(seconds, least)
-        if agreed is not None:
+        """Run a window of at least `seconds` and `least` steps, and add its steps to a series."""
+        # `each` gets the times of each step. `extend` may ask for more steps, except where several processes train together.
+        agreed: int | None = None
+        if self.ranks is not None:  # all must make the same number of steps
+            recent = statistics.median(one.seconds for one in (self.recorder.loop.steps or self.recorder.early)[-6:])
+            agreed = int(self.agree(max(least, min(MAX_STEPS, self.scaled(seconds) // max(recent, 1e-6)))))
             seconds, least = 0.0, agreed
+        add_epoch_start = functools.partial(series.add_epoch_start, ours=self.endless and self.can_repeat)
         length = self.scaled(seconds)
         if self.hooks.paused and self.device == "cpu" and self.watched is not None:
             timer = LoopTimer(
@@ -474,7 +441,7 @@ class Session:
                 least=least,
                 most=agreed or MAX_STEPS,
                 cached=step_input.cached,
-                add_epoch_start=lambda times: self._add_epoch_start(series, times),
+                add_epoch_start=add_epoch_start,
                 extend=extend,
             )
             yield step_input._replace(timer=timer)  # a step that does not count, and then all that do
@@ -498,7 +465,7 @@ class Session:
                 series.steps.append(times)
                 count += 1
             else:
-                self._add_epoch_start(series, times)
+                add_epoch_start(times)
             done = count >= most or (count >= least and now_ns() - begin >= length * 1e9)
             if done and extend is not None and agreed is None:
                 more = extend(times.seconds, lambda: [one.seconds for one in series.steps[first:]])
@@ -509,13 +476,3 @@ class Session:
             series.add_device_seconds(spent, marks.seconds(counted=False))
             self.recorder.on_gpu = True
             self._device_step = statistics.median(spent) if spent else None
-
-    def _add_epoch_start(self, series: Series, times: StepTimes) -> None:
-        series.add_epoch_start(times, ours=self.endless and self.can_repeat)
-
-    def _agreed_number(self, seconds: float, least: int) -> int | None:
-        """Steps of a window where several processes must make the same number; None if time decides."""
-        if self.ranks is None:
-            return None
-        recent = statistics.median(one.seconds for one in (self.recorder.loop.steps or self.recorder.early)[-6:])
-        return int(self.agree(max(least, min(MAX_STEPS, self.scaled(seconds) // max(recent, 1e-6)))))

@@ -9,18 +9,14 @@ from __future__ import annotations
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from stoker._clock import Spans, now_ns
 from stoker.diagnose import render
 
-SLOW = 3.0
-"""A slow step takes at least this many times the median."""
-DATA_BOUND = 0.10
-"""Share of waiting from which data is the bottleneck."""
-MIN_STEPS = 8
-"""Fewer steps say too little."""
+SLOW = 3.0  # a slow step takes at least this many times the median
+DATA_BOUND = 0.10  # share of waiting from which data is the bottleneck
+MIN_STEPS = 8  # fewer steps say too little
 KEPT_STEPS = 1024
 
 T = TypeVar("T")
@@ -71,7 +67,7 @@ class Watch(Generic[T]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         """Nothing to release."""
 
     @property

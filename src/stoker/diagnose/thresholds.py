@@ -128,5 +128,4 @@ class Thresholds:
         return [(one.name, f"{getattr(self, one.name):.4g}", one.metadata["meaning"]) for one in fields(self)]
 
 
-RULE = Thresholds()
-"""The thresholds in use."""
+RULE = Thresholds()  # the thresholds in use

@@ -28,7 +28,7 @@ from stoker.diagnose.advice import best_threads, workers_to_use
 from stoker.diagnose.api import scratch_for, start_child
 from stoker.diagnose.attribution import attribute
 from stoker.diagnose.child import Child, Request, one_line
-from stoker.diagnose.fixes import Fix, fix_named, set_seeds
+from stoker.diagnose.fixes import FIXES, Fix, fix_named, set_seeds
 from stoker.diagnose.loaders import WatchedIterator
 from stoker.diagnose.measure_windows import phases, warm_up
 from stoker.diagnose.measurements import Advice, Finding, Losses, Measurements, Stretch, TrialResult, Verdict
@@ -45,26 +45,22 @@ LEAST_STEPS = 4
 class TrialRequest(Request, frozen=True, kw_only=True):
     """What is tried."""
 
-    fix: str | None = None
-    """None for the baseline."""
+    fix: str | None = None  # None for the baseline.
     value: int | None = None
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Steps of one window; none after the warm-up. The trial then waits for the next request."""
 
-    seconds: list[float] = []
-    """Of each step; of a step on average, several times, where a GPU is used."""
+    seconds: list[float] = []  # of each step; of a step on average, several times, where a GPU is used
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The last message of a trial."""
 
     losses: list[float] = []
-    peak_bytes: int | None = None
-    """Of the device's memory, or of the process where there is no device."""
-    unused_reason: str | None = None
-    """Why the fix changed nothing."""
+    peak_bytes: int | None = None  # of the device's memory, or of the process where there is no device
+    unused_reason: str | None = None  # why the fix changed nothing
     error: str | None = None
 
 
@@ -149,8 +145,7 @@ class TrialChild(Child):
     def __init__(self, request: TrialRequest, connection: Connection) -> None:
         super().__init__(request, connection)
         self._fix = fix_named(request.fix)(request.value) if request.fix is not None else None
-        self._trial = TrialSession(on_done=self._done, fix=self._fix, turn=self._take_turn)
-        self.session = self._trial
+        self.session = TrialSession(on_done=self._done, fix=self._fix, turn=self._take_turn)
 
     def run(self) -> NoReturn:
         """Run the program until its steps have been measured."""
@@ -170,24 +165,20 @@ class TrialChild(Child):
             self.session.remove()
             if self.session.failure is not None:
                 raise self.session.failure
-            outcome = self._outcome(failure)
+            if failure is None and not self.session.done:
+                steps = self.session.hooks.steps
+                failure = f"the program ended after {steps:,} steps, before it could be compared; let it train longer."
+            outcome = Outcome(
+                losses=[float(loss) for loss in self.session.hooks.losses],
+                peak_bytes=peak_bytes(self.session.device),
+                unused_reason=self._fix.unused_reason if self._fix is not None and not self._fix.used else None,
+                error=failure,
+            )
         except Exception as error:
             traceback.print_exception(error)
             message = f"{self._request.program} could not be measured: {type(error).__name__}: {one_line(error)}"
             outcome = Outcome(error=failure or message)
         self._leave_with(outcome)
-
-    def _outcome(self, failure: str | None) -> Outcome:
-        session, fix = self._trial, self._fix
-        steps = session.hooks.steps
-        if failure is None and not session.done:
-            failure = f"the program ended after {steps:,} steps, before it could be compared; let it train longer."
-        return Outcome(
-            losses=[float(loss) for loss in session.hooks.losses],
-            peak_bytes=peak_bytes(session.device),
-            unused_reason=fix.unused_reason if fix is not None and not fix.used else None,
-            error=failure,
-        )
 
 
 def peak_bytes(device: str) -> int | None:
@@ -287,12 +278,10 @@ class TrialProcess:
 
 NAN = float("nan")
 ROUNDS = 4
-LONG_STEP = 0.3
-"""Seconds of a step from which on two rounds are enough."""
+LONG_STEP = 0.3  # seconds of a step from which on two rounds are enough
 LIMIT_SECONDS = 60.0
 COMPILE_SECONDS = 180.0
-MEDIAN_OF_FEW = 1.2533
-"""The standard error of a median, in that of a mean, were values normal."""
+MEDIAN_OF_FEW = 1.2533  # the standard error of a median, in that of a mean, were values normal
 ALSO: dict[Verdict, tuple[str, ...]] = {
     "compute": ("sdpa", "cudnn"),
     "precision": ("cudnn",),
@@ -317,13 +306,11 @@ class Comparison:
 class Baseline:
     """The program without a fix, in two processes."""
 
-    difference: float = 0.0
-    """Between the two, as the logarithm of a ratio."""
+    difference: float = 0.0  # between the two, as the logarithm of a ratio
     losses: list[list[float]] = field(default_factory=list)
 
 
-Start = Callable[[str | None, int | None], "TrialProcess"]
-"""Starts the program with a fix of this name and value, or without one."""
+Start = Callable[[str | None, int | None], "TrialProcess"]  # starts the program with a fix of this name and value, or without one
 
 
 def try_advice(
@@ -337,21 +324,8 @@ def try_advice(
     at_most: float | None = None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Finding:
-    """Try the advice of a finding, each fix in a fresh process.
-
-    Args:
-        finding: The finding whose `next` is tried.
-        program: The script, or a module's name with `module=True`.
-        arguments: The program's arguments.
-        module: Whether `program` is the name of a module.
-        quiet: Whether the program's output is dropped.
-        seconds: How long steps of each trial are measured.
-        at_most: After this many seconds no trial begins.
-        tell: Called with a line before each process starts.
-
-    Returns:
-        The finding with a `TrialResult` for each advice that could be tried.
-    """
+    """The finding with a `TrialResult` for each advice that could be tried, each in a fresh process."""
+    # Steps of each trial are measured for `seconds`; after `at_most` seconds no trial begins. `tell` gets a line before each process.
 
     def start(fix: str | None, value: int | None) -> TrialProcess:
         tell(f"trying {fix}" if fix is not None else "measuring the baseline")
@@ -363,8 +337,6 @@ def try_advice(
 
 def try_with(finding: Finding, start: Start, *, seconds: float = 1.5, at_most: float | None = None) -> Finding:
     """`try_advice` with any way to run the program."""
-    from stoker.diagnose.fixes import FIXES, fix_named
-
     measured = finding.measurements
     if measured is None or not finding.next:
         return finding
@@ -376,29 +348,22 @@ def try_with(finding: Finding, start: Start, *, seconds: float = 1.5, at_most: f
     values = {name: value_of(name, measured, finding.verdict) for name in names}
     baseline, by_name = run_in_turn(names, values, start, seconds=seconds, at_most=at_most)
     tried = {name: judge(name, baseline, compared) for name, compared in by_name.items()}
-    steps = [_with(step, tried.get(step.name)) for step in finding.next]
+    steps = []
+    for step in finding.next:
+        one = tried.get(step.name)
+        bound = render.CACHED_TRIAL if step.name == "cached" and one is not None and one.error is None else ""
+        steps.append(msgspec.structs.replace(step, sentence=step.sentence + bound, tried=one) if one is not None else step)
     for name in also:
         one = tried.get(name)
         if one is not None and one.error is None and one.low > RULE.trial_min_gain:
             steps.append(Advice(name=name, sentence=render.advice(name), predicted=None, tried=one))
-    notes = _changed_speed(measured, [one.step_seconds for one in tried.values() if one.step_seconds is not None])
-    measured = msgspec.structs.replace(measured, notes=[*measured.notes, *notes])
+    # Whether the baseline ran at another speed when it was diagnosed than when fixes were tried.
+    found = [one.step_seconds for one in tried.values() if one.step_seconds is not None]
+    before, after = measured.loop.median, statistics.median(found) if found else NAN
+    if before > 0 and after > 0 and abs(math.log(after / before)) > RULE.trial_speed_change:
+        note = render.TRIAL["speed_changed"].format(before=before * 1e3, after=after * 1e3)
+        measured = msgspec.structs.replace(measured, notes=[*measured.notes, note])
     return msgspec.structs.replace(finding, next=steps, measurements=measured)
-
-
-def _changed_speed(measured: Measurements, tried: Sequence[float]) -> list[str]:
-    """A note where the baseline ran at another speed when it was diagnosed than when fixes were tried."""
-    before, after = measured.loop.median, statistics.median(tried) if tried else NAN
-    if not (before > 0 and after > 0) or abs(math.log(after / before)) <= RULE.trial_speed_change:
-        return []
-    return [render.TRIAL["speed_changed"].format(before=before * 1e3, after=after * 1e3)]
-
-
-def _with(step: Advice, tried: TrialResult | None) -> Advice:
-    if tried is None:
-        return step
-    sentence = step.sentence + (render.CACHED_TRIAL if step.name == "cached" and tried.error is None else "")
-    return msgspec.structs.replace(step, sentence=sentence, tried=tried)
 
 
 def value_of(name: str, measured: Measurements, verdict: Verdict) -> int | None:
@@ -413,11 +378,9 @@ def value_of(name: str, measured: Measurements, verdict: Verdict) -> int | None:
 def run_in_turn(
     names: Sequence[str], values: dict[str, int | None], start: Start, *, seconds: float = 1.5, at_most: float | None = None
 ) -> tuple[Baseline, dict[str, Comparison]]:
-    """The baseline against baseline, and each fix against the baseline.
-
-    One baseline process stays, and waits while the other has its turn. Where two cannot run at once (each needs more than half of
-    the memory, or the same port), they run one after the other.
-    """
+    """The baseline against baseline, and each fix against the baseline."""
+    # One baseline process stays, and waits while the other has its turn. Where two cannot run at once (each needs more than half of
+    # the memory, or the same port), they run one after the other.
     if not names:
         return Baseline(), {}
     begin = now_ns()
@@ -425,7 +388,7 @@ def run_in_turn(
     base = start(None, None)
     if not base.is_ready():
         why = render.TRIAL["baseline_failed"].format(error=base.end().error)
-        return baseline, {name: _failed(why) for name in names}
+        return baseline, {name: Comparison(outcome=Outcome(error=why)) for name in names}
     again = alternate(base, start(None, None), seconds)
     baseline.losses.append(again.outcome.losses)
     beside = again.outcome.error is None and bool(again.base) and bool(again.tried)
@@ -436,7 +399,7 @@ def run_in_turn(
     before = [] if beside else alone(start(None, None), seconds).tried
     for name in names:
         if at_most is not None and now_ns() - begin > at_most * 1e9:
-            by_name[name] = _failed(render.TRIAL["no_time"])
+            by_name[name] = Comparison(outcome=Outcome(error=render.TRIAL["no_time"]))
         elif beside:
             by_name[name] = alternate(base, start(name, values.get(name)), seconds)
             if len(by_name[name].base) < len(by_name[name].tried):  # the program has come to its end
@@ -451,11 +414,6 @@ def run_in_turn(
     if beside:
         baseline.losses.append(base.end().losses)
     return baseline, by_name
-
-
-def _failed(why: str) -> Comparison:
-
-    return Comparison(outcome=Outcome(error=why))
 
 
 def alternate(base: TrialProcess, tried: TrialProcess, seconds: float) -> Comparison:
@@ -481,8 +439,6 @@ def alone(trial: TrialProcess, seconds: float) -> Comparison:
 
 def judge(name: str, baseline: Baseline, compared: Comparison) -> TrialResult:
     """The result of a trial."""
-    from stoker.diagnose.fixes import fix_named
-
     fix, outcome = fix_named(name), compared.outcome
     error = outcome.error or outcome.unused_reason
     if error is None and not (compared.base and compared.tried):
@@ -518,21 +474,16 @@ def ratio_of(base: list[Stretch], tried: list[Stretch]) -> tuple[float, float]:
         sides = [[math.log(one.median) for one in side] for side in (base, tried)]
         between = math.hypot(*(statistics.stdev(side) / math.sqrt(len(side)) if len(side) > 1 else 0.0 for side in sides))
         middle = statistics.fmean(sides[0]) - statistics.fmean(sides[1])
-    within = math.hypot(*(_within(side) for side in (base, tried)))
+    within = 0.0  # the standard error of the mean of medians, from the steps within windows; 0 where each has too few
+    for side in (base, tried):
+        errors = [one.error for one in side if math.isfinite(one.spread)]
+        within = math.hypot(within, math.sqrt(statistics.fmean(error**2 for error in errors) / len(side)) if errors else 0.0)
     return math.exp(middle), max(between, within)
 
 
-def _within(stretches: list[Stretch]) -> float:
-    """The standard error of the mean of medians, from the steps within windows; 0 where each has too few."""
-    errors = [one.error for one in stretches if math.isfinite(one.spread)]
-    return math.sqrt(statistics.fmean(error**2 for error in errors) / len(stretches)) if errors else 0.0
-
-
 def compare_losses(base: list[list[float]], tried: list[list[float]], tolerance: float | None) -> tuple[Losses, float | None]:
-    """How losses differ, step by step, and the largest relative difference.
-
-    Where the baseline does not agree with baseline from run to run, losses cannot be compared.
-    """
+    """How losses differ, step by step, and the largest relative difference."""
+    # Where the baseline does not agree with baseline from run to run, losses cannot be compared.
     if tolerance is None or not all(base) or not all(tried) or not base or not tried:
         return "not compared", None
     own = max((difference_of(base[0], other) for other in base[1:]), default=0.0)

@@ -35,16 +35,16 @@ def conclude(measured: Measurements, *, correctness: list[str] | None = None) ->
     """The bottleneck of a training run with its evidence and advice, or why it cannot be named."""
     attribution = attribute(measured)
     reason = doubt(measured, attribution)
+    spread, correctness = measured.loop.spread, correctness or []
     if reason is not None:
-        spread = measured.loop.spread
-        return Finding(
-            verdict="none", confidence="low", spread=spread, why=reason, correctness=correctness or [], measurements=measured
-        )
+        return Finding(verdict="none", confidence="low", spread=spread, why=reason, correctness=correctness, measurements=measured)
     causes, rare = rank(measured, attribution), dominant_rare_steps(measured)
     verdict = causes[0].verdict
     if rare is not None:
         place, why = rare.place, render.evidence_of_rare_steps(rare)
-        confidence, advice = _confidence_of_rare_steps(rare), advise_on_rare_steps(rare)
+        sure = rare.place is not None and rare.share >= RULE.high_confidence_rare
+        confidence: Confidence = "high" if sure else "medium"
+        advice = advise_on_rare_steps(rare)
     else:
         place = line_of(verdict, measured) if verdict not in BETWEEN_RANKS else None
         why = render.evidence(verdict, place, measured, attribution)
@@ -52,18 +52,15 @@ def conclude(measured: Measurements, *, correctness: list[str] | None = None) ->
     return Finding(
         verdict=verdict,
         confidence=confidence,
-        spread=measured.loop.spread,
+        spread=spread,
         causes=causes,
         why=why,
         place=place,
         ladder=ladder(measured, attribution),
         next=advice,
-        correctness=correctness or [],
+        correctness=correctness,
         measurements=measured,
     )
-
-
-# Which cause is the verdict.
 
 
 def rank(measured: Measurements, attribution: Attribution | None = None) -> list[Cause]:
@@ -126,9 +123,6 @@ def verdict_of_rare_steps(rare: RareSteps) -> Verdict | None:
     return "host" if rare.alone else None
 
 
-# Whether there is a verdict.
-
-
 def doubt(measured: Measurements, attribution: Attribution | None = None) -> str | None:
     """Why there can be no verdict; None where there can."""
     steps = measured.loop.seconds
@@ -172,18 +166,22 @@ def _doubt_of_parts(measured: Measurements, attribution: Attribution) -> str | N
 
 def _unsteady(measured: Measurements, attribution: Attribution) -> str | None:
     """What else the machine did, or how much its speed changed."""
-    loop = measured.loop
+    loop, on_cpu = measured.loop, measured.device == "cpu"
     busy = _other_programs(measured, attribution)
     if busy is not None:
         return busy
-    if loop.spread > _max_spread(measured):
+    # A program may vary more by itself where it is known that no other program had the cores.
+    waited = _waited_for_cores(measured) if measured.ranks else measured.waited_for_cores
+    slack = RULE.spread_slack if on_cpu and waited is not None else 1.0
+    alone = RULE.max_spread_cpu * slack if on_cpu else RULE.max_spread_cuda
+    if loop.spread > (RULE.max_spread_ranks * slack if measured.ranks else alone):
         ordered = sorted(loop.seconds)
         low, high = (render.time_of(ordered[len(ordered) * quarter // 4]) for quarter in (1, 3))
         return render.no_verdict("spread", spread=render.percent(loop.spread), low=low, high=high)
     if measured.waited_for_cores is None and loop.drift > RULE.max_drift:
         return render.no_verdict("drift", drift=render.percent(loop.drift))
     cached = measured.cached if not measured.ranks else None  # nothing follows from it where processes wait for each other
-    if cached is not None and len(cached.seconds) >= 4 and cached.spread > RULE.max_spread_cached * _slack(measured):
+    if cached is not None and len(cached.seconds) >= 4 and cached.spread > RULE.max_spread_cached * slack:
         return render.no_verdict("cached_spread", spread=render.percent(cached.spread))
     return None
 
@@ -208,22 +206,6 @@ def _waited_for_cores(measured: Measurements) -> float | None:
     return max(apart) if apart and len(apart) == len(measured.ranks) else None
 
 
-def _max_spread(measured: Measurements) -> float:
-    if measured.ranks:
-        watched = measured.device == "cpu" and _waited_for_cores(measured) is not None
-        return RULE.max_spread_ranks * (RULE.spread_slack if watched else 1.0)
-    return RULE.max_spread_cuda if measured.device == "cuda" else RULE.max_spread_cpu * _slack(measured)
-
-
-def _slack(measured: Measurements) -> float:
-    """A program may vary more by itself where it is known that no other program had the cores."""
-    watched = measured.waited_for_cores is not None and measured.device == "cpu" and not measured.ranks
-    return RULE.spread_slack if watched else 1.0
-
-
-# How sure it is, and what could be reached.
-
-
 def _confidence(measured: Measurements, attribution: Attribution, causes: list[Cause]) -> Confidence:
     """High where nothing wavers; low where the second cause could as well be the first, or where next to nothing would be won."""
     residual = abs(attribution.residual) / attribution.step
@@ -236,11 +218,6 @@ def _confidence(measured: Measurements, attribution: Attribution, causes: list[C
     return "high" if sure else "medium"
 
 
-def _confidence_of_rare_steps(rare: RareSteps) -> Confidence:
-    """High where their line is known, and they hold most of the time."""
-    return "high" if rare.place is not None and rare.share >= RULE.high_confidence_rare else "medium"
-
-
 REMOVED_CAUSES: dict[str, tuple[str, ...]] = {
     "data_free": ("data", "transfer"),
     "sync_free": ("sync", "host", "oversubscribed", *BETWEEN_RANKS),
@@ -250,11 +227,9 @@ REMOVED_CAUSES: dict[str, tuple[str, ...]] = {
 
 
 def ladder(measured: Measurements, attribution: Attribution) -> dict[str, float]:
-    """Steps per second now, and with one group of causes after the other removed; empty where no step was measured.
-
-    Each level is at least as high as the one before. The last, `roofline`, is what the floating-point work takes at the peak that
-    this machine was measured to reach.
-    """
+    """Steps per second now, and with one group of causes after the other removed; empty where no step was measured."""
+    # Each level is at least as high as the one before. The last, `roofline`, is what the floating-point work takes at the peak that
+    # this machine was measured to reach.
     if attribution.step <= 0:
         return {}
     roof = flops_seconds(measured)

@@ -8,8 +8,19 @@ import pytest
 import torch
 from tests.diagnose.fake_cuda import FakeCuda
 
-from stoker.diagnose.cuda import CALIBRATION_CYCLES, DeviceOnlyStep, StepMarks, SyncFinder, cycles_per_second
-from stoker.diagnose.hooks import BACKWARD, FORWARD, OPTIMIZER, PREPARE, REST, StepHooks
+from stoker.diagnose.hooks import (
+    BACKWARD,
+    CALIBRATION_CYCLES,
+    FORWARD,
+    OPTIMIZER,
+    PREPARE,
+    REST,
+    DeviceOnlyStep,
+    StepHooks,
+    StepMarks,
+    SyncFinder,
+    cycles_per_second,
+)
 
 
 def one_step(device: FakeCuda, hooks: StepHooks, *, reads_loss: bool = False) -> None:

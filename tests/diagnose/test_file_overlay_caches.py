@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.diagnose.caches import IN_HOME, cache_folders
+from stoker.diagnose.file_overlay import IN_HOME, cache_folders
 from stoker.diagnose.sandbox import Scratch
 
 Begin = Callable[[], Scratch]
@@ -207,6 +207,8 @@ def test_negative_control_where_caches_do_not_pass_a_compiler_finds_nothing(pass
     """It is another process, which knows nothing of the scratch folder."""
     variables = {"TORCHINDUCTOR_CACHE_DIR": str(home / "inductor"), "PYTHONPATH": str(home)}
     if not passes:
-        (home / "sitecustomize.py").write_text("from stoker.diagnose import caches; caches.cache_folders = lambda *given: set()")
+        (home / "sitecustomize.py").write_text(
+            "from stoker.diagnose import file_overlay; file_overlay.cache_folders = lambda *given: set()"
+        )
     done = run_cold(COMPILED, COMMANDS["diagnose"], home, **variables)
     assert (done.returncode in (0, 3)) == passes, done.stderr[-2000:]
