@@ -33,12 +33,7 @@ def choose(
     ("giga", "device", "where", "reason"),
     [
         (20, GPU, "device", "the columns (20.0 GB) fit 50% of the free GPU memory (40.0 GB)"),
-        (
-            20.1,
-            GPU,
-            "host",
-            "the columns (20.1 GB) exceed 50% of the free GPU memory (40.0 GB), and the columns (20.1 GB) fit",
-        ),
+        (20.1, GPU, "host", "the columns (20.1 GB) exceed 50% of the free GPU memory (40.0 GB), and the columns (20.1 GB) fit"),
         (70, GPU, "host", "fit 70% of the available memory (100.0 GB)"),
         (70.1, GPU, "stream", "exceed 70% of the available memory (100.0 GB)"),
         (1, CPU, "host", "batches are for the cpu, and the columns (1.0 GB) fit 70% of the available memory (100.0 GB)"),
@@ -73,10 +68,7 @@ def test_what_is_asked_for_is_had_whatever_the_memory(asked: str) -> None:
     [
         ({"asked": "gpu"}, "residency is 'gpu'; expected 'device', 'host', 'stream' or 'auto'."),
         ({"asked": None}, "residency is None; expected"),
-        (
-            {"asked": "device", "needs_host": "batches are encoded"},
-            "residency='device' is not possible, because batches",
-        ),
+        ({"asked": "device", "needs_host": "batches are encoded"}, "residency='device' is not possible, because batches"),
         ({"asked": "stream", "on_disk": False}, "residency='stream' reads from disk, but this store is in memory."),
     ],
 )

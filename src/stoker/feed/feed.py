@@ -196,12 +196,7 @@ class Feed:
         if self.residency.where == "device":
             return DeviceProducer(
                 DeviceGather(
-                    self.view,
-                    self.samples,
-                    self.columns,
-                    self.device,
-                    return_index=self.return_index,
-                    lengths=assemble.has_lengths,
+                    self.view, self.samples, self.columns, self.device, return_index=self.return_index, lengths=assemble.has_lengths
                 ),
                 assemble,
                 self.samples,

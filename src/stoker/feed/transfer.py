@@ -11,10 +11,7 @@ import torch
 from stoker._clock import Spans
 from stoker._types import Array
 from stoker.feed.host import Gathered, HostGather, Transform, as_tensors
-from stoker.feed.padding import (
-    Assembler,
-    Tensors,
-)
+from stoker.feed.padding import Assembler, Tensors
 from stoker.feed.prefetch import Prefetcher, Steps
 from stoker.feed.residency import Hints, ReadAhead
 
