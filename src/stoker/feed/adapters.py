@@ -21,8 +21,8 @@ from torch.utils.data import Sampler
 from stoker._types import Array
 from stoker.errors import FeedError, OptionError
 from stoker.feed.columns import lengths_of
-from stoker.feed.host import HostGather, Ring, as_tensors
 from stoker.feed.padding import Assembler
+from stoker.feed.transfer import HostGather, Ring, as_tensors
 from stoker.sampling.views import Lengths, Samples
 from stoker.store.store import open_store
 

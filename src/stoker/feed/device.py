@@ -24,11 +24,10 @@ import torch
 from stoker._clock import Spans
 from stoker._types import Array
 from stoker.errors import OptionError
-from stoker.feed.columns import FedColumn
-from stoker.feed.host import NO_SAMPLE
-from stoker.feed.normalize import series_bounds
+from stoker.feed.columns import FedColumn, series_bounds
 from stoker.feed.padding import COUNTS, NUMBERS, STARTS, AnyView, Assembler, Tensors
 from stoker.feed.prefetch import Cursor, Prefetcher, Steps
+from stoker.feed.transfer import NO_SAMPLE
 from stoker.sampling.views import Lengths, Samples, Sequences
 
 if TYPE_CHECKING:

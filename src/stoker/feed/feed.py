@@ -20,14 +20,12 @@ from stoker._clock import Spans
 from stoker._text import check_device, readable_bytes
 from stoker._types import Array
 from stoker.errors import FeedError, LeakError, OptionError
-from stoker.feed.columns import FedColumn, choose_columns, content_digest, identity_of, lengths_of
+from stoker.feed.columns import FedColumn, Method, choose_columns, content_digest, identity_of, lengths_of
 from stoker.feed.device import Captured, DeviceGather, DeviceProducer
-from stoker.feed.host import HostGather, Ring, Transform
-from stoker.feed.normalize import Method
 from stoker.feed.padding import COMPAT_ENTRIES, AnyView, Assembler, check_names
 from stoker.feed.prefetch import Cursor, FeedIterator, Ranks, Steps, check_state
 from stoker.feed.residency import ReadAhead, choose_residency
-from stoker.feed.transfer import HostProducer
+from stoker.feed.transfer import HostGather, HostProducer, Ring, Transform
 from stoker.sampling.orders import Order, Sequential
 from stoker.sampling.subset import Subset
 from stoker.sampling.views import Samples, Segments, Sequences, Windows

@@ -27,7 +27,7 @@ from stoker._types import Array
 from stoker.errors import OptionError, StoreDamagedError
 from stoker.feed.columns import FedColumn
 from stoker.feed.prefetch import Steps
-from stoker.sampling.block_shuffle import BlockPlan
+from stoker.sampling.orders import BlockPlan
 from stoker.sampling.subset import merge_ranges
 from stoker.sampling.views import Samples
 

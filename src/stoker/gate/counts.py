@@ -29,8 +29,7 @@ from stoker.diagnose.measurements import SourceLine
 from stoker.diagnose.ops import Counting, Profiling
 from stoker.diagnose.session import Session
 from stoker.errors import StokerError
-from stoker.gate.budget import summarize
-from stoker.gate.gate import CountAnswer, CountRequest
+from stoker.gate.gate import CountAnswer, CountRequest, summarize
 
 WAITING = {
     "aten._local_scalar_dense",

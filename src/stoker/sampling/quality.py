@@ -22,8 +22,7 @@ import numpy as np
 
 from stoker._kernels import kernel
 from stoker._types import Array
-from stoker.sampling.block_shuffle import BlockPlan
-from stoker.sampling.orders import Plan
+from stoker.sampling.orders import BlockPlan, Plan
 from stoker.sampling.permutation import Permutation, epoch_key
 from stoker.sampling.subset import merge_ranges
 from stoker.sampling.views import Samples
