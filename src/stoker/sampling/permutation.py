@@ -13,6 +13,7 @@ import numpy as np
 from stoker._kernels import kernel
 from stoker._types import Array
 from stoker.errors import OptionError
+from stoker.sampling.views import is_integer
 
 MAX_SEED = 2**63 - 1
 
@@ -54,7 +55,7 @@ def epoch_key(seed: int, epoch: int, purpose: int = 0) -> np.uint64:
 
 def checked_seed(seed: int) -> int:
     """A seed that fits the key."""
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed <= MAX_SEED:
+    if not is_integer(seed, 0, MAX_SEED):
         raise OptionError(f"seed is {seed!r}; expected an integer from 0 to 2**63 - 1.")
     return int(seed)
 

@@ -28,9 +28,9 @@ from stoker.sampling.subset import merge_ranges
 from stoker.sampling.views import Samples
 
 RUNS = (1, 10, 50)
-"""Batches in a row whose mean is looked at: noise that lasts is worse than noise that averages out."""
+"""Batches in a row whose mean is measured: noise that lasts is worse than noise that averages out."""
 NUM_COUNTED = 2**20
-"""Samples to look at for each of them, unless that makes too few or too many runs."""
+"""Samples to count for each of them, unless that makes too few or too many runs."""
 MIN_RUNS, MAX_RUNS = 8, 4096
 MAX_COUNTED = 2**24
 
@@ -46,15 +46,15 @@ class Quality:
     num_samples: int
     batch_size: int
     effective_batch_size: float
-    """Of a full shuffle: so many samples of a batch tell as much as the batch does, where labels are at their worst."""
+    """The batch of a full shuffle that says as much as a batch of this order, where labels are at their worst."""
     worst_group: int
     """Samples in a row that are alike where labels are at their worst; 1 where no label sees a difference to a full shuffle."""
     variance_ratios: Mapping[int, float]
-    """Variance of the mean over so many batches in a row, as a multiple of that of a full shuffle."""
+    """Variance of the mean over this number of batches in a row, as a multiple of that of a full shuffle."""
     spread: float
     """Of sample numbers inside a batch: 1.0 where a batch comes from everywhere, 0.0 where it is one run."""
     num_counted: int
-    """Batches that were looked at."""
+    """Batches that were counted."""
 
     @property
     def worth(self) -> float:
@@ -68,9 +68,11 @@ class Quality:
 
 
 def measure(plan: Plan, *, batch_size: int, groups: Sequence[int] | None = None) -> Quality:
-    """Count how an order that gives every sample once mixes them. `groups` are the sizes to look at; by default powers of 2."""
+    """Count how an order that gives every sample once mixes them. `groups` are the sizes to count; by default powers of 2."""
     num_samples = plan.num_positions
-    sizes = np.array(sorted({size for size in groups or _sizes(plan) if 1 <= size < num_samples}), dtype=np.int64)
+    # Powers of two, and the blocks of the order: labels that change with them are what it mixes worst.
+    wanted = groups or [2**power for power in range(num_samples.bit_length())] + [plan.shape.get("block", 1)]
+    sizes = np.array(sorted({size for size in wanted if 1 <= size < num_samples}), dtype=np.int64)
     ratios, worst, spread, counted = {RUNS[0]: 1.0}, 1, 1.0, 0
     for run in RUNS:
         length = run * batch_size
@@ -90,11 +92,6 @@ def measure(plan: Plan, *, batch_size: int, groups: Sequence[int] | None = None)
         spread=spread,
         num_counted=counted,
     )
-
-
-def _sizes(plan: Plan) -> list[int]:
-    """Powers of two, and the blocks of the order: labels that change with them are what it mixes worst."""
-    return [2**power for power in range(plan.num_positions.bit_length())] + [plan.shape.get("block", 1)]
 
 
 def choose_runs(plan: Plan, batch_size: int, length: int) -> Array:
@@ -169,7 +166,7 @@ Ranges = tuple[Array, Array]
 
 PAGE = 4096
 NUM_READS_COUNTED = 2**18
-"""Samples, or blocks, to look at."""
+"""Samples, or blocks, to count."""
 MAX_BATCHES, NUM_RUNS, MAX_WINDOWS = 2048, 8, 16
 
 _CHOICE_READS = 8  # what keys are for here; orders have the numbers below
@@ -217,7 +214,7 @@ def count_reads(plan: Plan, samples: Samples, *, batch_size: int, step_bytes: Se
 
 @dataclass
 class _Counted:
-    """Sums over what was looked at; `read` and `used` in bytes."""
+    """Sums over what was counted; `read` and `used` in bytes."""
 
     units: int = 0
     samples: int = 0
@@ -241,7 +238,10 @@ def _count_batches(plan: Plan, samples: Samples, batch_size: int, step_bytes: Se
                 counted.samples += len(numbers)
                 counted.units += 1
                 counted.runs += sum(len(starts) for starts, _ in pages)
-                counted.read += sum(_size(_join(new, old)) - _size(old) for new, old in zip(pages, kept, strict=True)) * PAGE
+                both = [
+                    merge_ranges(*map(np.concatenate, zip(new, old, strict=True))) for new, old in zip(pages, kept, strict=True)
+                ]
+                counted.read += sum(_size(union) - _size(old) for union, old in zip(both, kept, strict=True)) * PAGE
                 counted.used += float(_own_steps(samples, numbers).sum()) * sum(step_bytes)
             kept = pages
     return counted
@@ -274,10 +274,6 @@ def _count_windows(plan: BlockPlan, samples: Samples, step_bytes: Sequence[int])
 def _pages(starts: Array, stops: Array, width: int) -> Ranges:
     full = stops > starts
     return merge_ranges(starts[full] * width // PAGE, -(-stops[full] * width // PAGE))
-
-
-def _join(one: Ranges, other: Ranges) -> Ranges:
-    return merge_ranges(np.concatenate([one[0], other[0]]), np.concatenate([one[1], other[1]]))
 
 
 def _size(runs: Ranges) -> int:
