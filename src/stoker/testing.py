@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from stoker._batch import entries_of
+from stoker._batch import entries_of, is_tensor
 from stoker._types import Array
 from stoker.errors import OptionError
 
@@ -67,24 +67,22 @@ def assert_exactly_once(
     first: dict[int, list[Seen]] = {}
     for world in worlds:
         feeds = make_ranks(make_feed, world)
-        expected = num_samples if num_samples is not None else _stated_samples(feeds[0])
+        expected = num_samples if num_samples is not None else getattr(feeds[0], "num_samples", None)
+        if expected is None and hasattr(getattr(feeds[0], "dataset", None), "__len__"):
+            expected = len(feeds[0].dataset)
         for epoch in range(epochs):
             seen = [one for step in walk(feeds, epoch) for one in step.seen(samples)]
             place = f"epoch {epoch} on {readable_ranks(world)}"
             _check_once(seen, expected, place)
             reference = first.setdefault(epoch, seen)
             _check_same_samples(seen, first[0], place, f"epoch 0 on {readable_ranks(worlds[0])}")
-            if one_order:
-                _check_same_order(seen, reference, place, f"on {readable_ranks(worlds[0])}")
+            for position, (one, other) in enumerate(zip(seen, reference, strict=True) if one_order else ()):
+                if one.sample != other.sample:
+                    fail(
+                        f"the order depends on the number of ranks: at position {position:,} of {place} comes {one}, "
+                        f"but on {readable_ranks(worlds[0])} it is {other} (one_order=False allows it)"
+                    )
         close(feeds)
-
-
-def _stated_samples(feed: Any) -> int | None:
-    """How many samples a feed says that it has."""
-    stated = getattr(feed, "num_samples", None)
-    if stated is None and hasattr(getattr(feed, "dataset", None), "__len__"):
-        stated = len(feed.dataset)
-    return int(stated) if stated is not None else None
 
 
 def _check_once(seen: list[Seen], expected: int | None, place: str) -> None:
@@ -104,22 +102,11 @@ def _check_once(seen: list[Seen], expected: int | None, place: str) -> None:
 
 
 def _check_same_samples(seen: list[Seen], reference: list[Seen], place: str, where: str) -> None:
-    here, there = {one.sample for one in seen}, {one.sample for one in reference}
-    for one in reference:
-        if one.sample not in here:
-            fail(f"{one} came in {where}, but not in {place}")
-    for one in seen:
-        if one.sample not in there:
-            fail(f"{one} came in {place}, but not in {where}")
-
-
-def _check_same_order(seen: list[Seen], reference: list[Seen], place: str, where: str) -> None:
-    for position, (one, expected) in enumerate(zip(seen, reference, strict=True)):
-        if one.sample != expected.sample:
-            fail(
-                f"the order depends on the number of ranks: at position {position:,} of {place} comes {one}, "
-                f"but {where} it is {expected} (one_order=False allows it)"
-            )
+    for some, others, here, there in ((reference, seen, where, place), (seen, reference, place, where)):
+        known = {one.sample for one in others}
+        for one in some:
+            if one.sample not in known:
+                fail(f"{one} came in {here}, but not in {there}")
 
 
 # Exact resume: a run that is stopped anywhere and resumed gets the batches of one that was not stopped.
@@ -402,8 +389,8 @@ def assert_no_future(
     rng = np.random.default_rng(seed)
     reacted = False
     for cut in cuts:
-        for how, change in _CHANGES.items():
-            changed = {name: one if name in kept else _after(one, cut, change, rng) for name, one in columns.items()}
+        for how in ("scaled", "permuted", "set to NaN"):
+            changed = {name: one if name in kept else _change_after(one, cut, how, rng) for name, one in columns.items()}
             found = run(changed)
             reacted |= found != whole
             _compare(found, whole, first, cut, cut - horizon, how)
@@ -422,29 +409,19 @@ def _compare(found: Content, whole: Content, first: int, cut: int, last: int, ho
                 )
 
 
-def _after(values: Array, cut: int, change: Callable[[Array, np.random.Generator], Array], rng: np.random.Generator) -> Array:
-    changed = values.copy()
-    changed[cut + 1 :] = change(values[cut + 1 :], rng)
+def _change_after(values: Array, cut: int, how: str, rng: np.random.Generator) -> Array:
+    """The values with those after a step changed."""
+    changed, later, kind = values.copy(), values[cut + 1 :], values.dtype.kind
+    if how == "permuted":
+        changed[cut + 1 :] = rng.permutation(later)
+    elif how == "set to NaN":
+        changed[cut + 1 :] = np.nan if kind == "f" else 0
+    elif kind == "b":
+        changed[cut + 1 :] = ~later
+    else:
+        factors = np.exp(rng.normal(size=later.shape))
+        changed[cut + 1 :] = (later * factors + (0 if kind == "f" else 1)).astype(later.dtype)
     return changed
-
-
-def _scale(later: Array, rng: np.random.Generator) -> Array:
-    if later.dtype.kind == "b":
-        return ~later
-    factors = np.exp(rng.normal(size=later.shape))
-    scaled: Array = (later * factors + (0 if later.dtype.kind == "f" else 1)).astype(later.dtype)
-    return scaled
-
-
-def _mix(later: Array, rng: np.random.Generator) -> Array:
-    return rng.permutation(later)
-
-
-def _lose(later: Array, rng: np.random.Generator) -> Array:
-    return np.full_like(later, np.nan) if later.dtype.kind == "f" else np.zeros_like(later)
-
-
-_CHANGES: dict[str, Callable[[Array, np.random.Generator], Array]] = {"scaled": _scale, "permuted": _mix, "set to NaN": _lose}
 
 
 # Ranks: the feeds of all ranks of a training run, made as new processes would make them, and their batches step by step.
@@ -543,17 +520,23 @@ class Entry:
 Content = dict[str, Entry]
 
 
-def content_of(batch: Any) -> Content:
+def content_of(batch: Any, name: str = "") -> Content:
     """All entries of a batch, by name."""
+    plain = str | bytes | int | float | complex | None
+    is_list_of_values = isinstance(batch, list | tuple) and len(batch) > 0 and all(isinstance(part, plain) for part in batch)
+    entries = None if is_list_of_values else entries_of(batch)
+    if entries is None:
+        return {name or "batch": _entry(batch, name or "batch")}
     content: Content = {}
-    _collect(batch, "", content)
+    for key, part in entries:
+        content |= content_of(part, f"{name}.{key}" if name else str(key))
     return content
 
 
 def difference(found: Content, expected: Content) -> str | None:
     """Where two contents differ first, in words; None where they are equal."""
     if found.keys() != expected.keys():
-        return f"has the entries {_names(found)}; expected {_names(expected)}"
+        return f"has the entries {', '.join(found) or '(none)'}; expected {', '.join(expected) or '(none)'}"
     for name, entry in expected.items():
         other = found[name]
         if (other.kind, other.shape) != (entry.kind, entry.shape):
@@ -593,26 +576,10 @@ def _num_rows(content: Content) -> int:
     return next(iter(lengths.values()))
 
 
-def _names(content: Content) -> str:
-    return ", ".join(content) or "(none)"
-
-
-def _collect(value: Any, name: str, content: Content) -> None:
-    entries = None if isinstance(value, list | tuple) and _is_list_of_values(value) else entries_of(value)
-    if entries is None:
-        content[name or "batch"] = _entry(value, name or "batch")
-        return
-    for key, part in entries:
-        _collect(part, f"{name}.{key}" if name else str(key), content)
-
-
-def _is_list_of_values(value: Sequence[Any]) -> bool:
-    return len(value) > 0 and all(part is None or isinstance(part, str | bytes | int | float | complex) for part in value)
-
-
 def _entry(value: Any, name: str) -> Entry:
-    torch = sys.modules.get("torch")  # without torch there is no tensor, and nothing to import it for
-    if torch is not None and isinstance(value, torch.Tensor):
+    if is_tensor(value):
+        import torch
+
         flat = value.detach().cpu().contiguous().reshape(-1)
         data = flat.view(torch.uint8).numpy().tobytes() if len(flat) else b""
         return _of_bytes(str(value.dtype).removeprefix("torch."), tuple(value.shape), data)

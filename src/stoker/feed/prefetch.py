@@ -17,7 +17,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from queue import SimpleQueue
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
@@ -120,13 +120,14 @@ def check_state(state: Mapping[str, Any], *, num_positions: int, fingerprint: st
 # Steps: which positions each step of a pass takes.
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Steps:
     """The steps of one pass: which positions each takes, and which of them are this rank's."""
 
     plan: Plan
     epoch: int
     start: int
+    _: KW_ONLY
     batch_size: int
     ranks: Ranks
     drops_last: bool
@@ -143,6 +144,10 @@ class Steps:
     def end(self, step: int) -> int:
         """The position after a step."""
         return min(self.start + (step + 1) * self.stride, self.plan.num_positions)
+
+    def after(self, step: int) -> tuple[int, int]:
+        """The epoch and the position after a step: with the last one an epoch is done, and a state saved then begins the next."""
+        return (self.epoch + 1, 0) if step + 1 >= len(self) else (self.epoch, self.end(step))
 
     @property
     def num_whole(self) -> int:
@@ -333,7 +338,7 @@ class FeedIterator(Iterator[Tensors]):
         self._entries: Iterator[Any] = iter(())
         self._in_flight: deque[torch.cuda.Event] = deque()
         if not len(steps):
-            self._turn_over()
+            cursor.epoch, cursor.position = steps.after(-1)
 
     def begin_elsewhere(self, steps: Steps, cursor: Cursor) -> None:
         """Be a pass over these steps instead; only before the first batch was handed out."""
@@ -347,10 +352,8 @@ class FeedIterator(Iterator[Tensors]):
             self._lock, self._process = threading.RLock(), os.getpid()  # a fork may have come while a thread held it
         with self._lock:
             batch = self._take()
-            self.cursor.position = self._steps.end(self._step)
+            self.cursor.epoch, self.cursor.position = self._steps.after(self._step)
             self._step += 1
-            if self._step == len(self._steps):
-                self._turn_over()
         return batch
 
     def _take(self) -> Tensors:
@@ -366,10 +369,6 @@ class FeedIterator(Iterator[Tensors]):
 
     def __len__(self) -> int:
         return len(self._steps) - self._step
-
-    def _turn_over(self) -> None:
-        """With the last batch an epoch is done: a state saved now begins the next one."""
-        self.cursor.epoch, self.cursor.position = self._steps.epoch + 1, 0
 
     def close(self) -> None:
         """End the threads and the pass. Takes no lock, so that it ends the wait of a thread that holds it."""

@@ -32,20 +32,13 @@ from stoker.errors import StokerError
 from stoker.gate.gate import CountAnswer, CountRequest, summarize
 
 WAITING = {
-    "aten._local_scalar_dense",
-    "aten.nonzero",
-    "aten.masked_select",
-    "aten.equal",
-    "aten.repeat_interleave",
-    "aten.bincount",
-    "aten._unique2",
-    "aten.unique_dim",
-    "aten.unique_consecutive",
-    "aten.unique_dim_consecutive",
-}
+    "aten._local_scalar_dense", "aten.nonzero", "aten.masked_select", "aten.equal", "aten.repeat_interleave", "aten.bincount",
+    "aten._unique2", "aten.unique_dim", "aten.unique_consecutive", "aten.unique_dim_consecutive",
+}  # fmt: skip
 """Operations after which the host knows a value or a size that the device computed."""
 MASKING = {"aten.index", "aten.index_put", "aten.index_put_", "aten._index_put_impl_", "aten._unsafe_index"}
 """Operations that do so if a mask is among their indices."""
+_SUMMED = ("ops", "flops", "syncs", "h2d_copies", "h2d_bytes", "d2h_copies", "d2h_bytes", "allocations", "allocated_bytes")
 MASKS = (torch.bool, torch.uint8)
 COPYING = {"aten._to_copy", "aten.copy_", "aten.copy"}
 
@@ -135,19 +128,13 @@ class StepCounter(Counting):  # type: ignore[no-untyped-call]
 
     def take(self) -> Counts:
         """What was counted since the last call."""
-        totals, before, compiled = self._totals, self._memory, _num_compiled()
-        now = _memory() if self.on_cuda else (0, 0)
+        totals, compiled = dict(self._totals), _num_compiled()
+        if self.on_cuda:
+            blocks, num_bytes = _memory()
+            totals |= {"allocations": blocks - self._memory[0], "allocated_bytes": num_bytes - self._memory[1]}
         counts = Counts(
-            ops=totals["ops"],
-            flops=totals["flops"],
+            **dict.fromkeys(_SUMMED, 0) | totals,
             kernels=self._end_profile(),
-            syncs=totals["syncs"],
-            h2d_copies=totals["h2d_copies"],
-            h2d_bytes=totals["h2d_bytes"],
-            d2h_copies=totals["d2h_copies"],
-            d2h_bytes=totals["d2h_bytes"],
-            allocations=now[0] - before[0] if self.on_cuda else totals["allocations"],
-            allocated_bytes=now[1] - before[1] if self.on_cuda else totals["allocated_bytes"],
             recompiles=None if compiled is None else compiled - (self._compiled or 0),
             graph_breaks=_num_breaks(),
             kinds=dict(self._kinds.most_common()),
@@ -259,10 +246,7 @@ def _num_compiled() -> int | None:
 
 
 def _num_breaks() -> int | None:
-    if _num_compiled() is None:
-        return None
-    breaks: dict[str, int] = sys.modules["torch._dynamo.utils"].counters["graph_break"]
-    return sum(breaks.values())
+    return None if _num_compiled() is None else sum(sys.modules["torch._dynamo.utils"].counters["graph_break"].values())
 
 
 class CountSession(Session):

@@ -1,8 +1,9 @@
-"""The budget: what a step may do, as a small JSON file of integers that is kept beside the code and changes with it.
+"""The gate: does a step do more than its budget allows? Counts are compared, never times, so a busy machine cannot raise an alarm.
 
-`summarize` makes the usual counts of a run out of those of its steps, `budget_of` the budget that such a run keeps. A count that is
-the same in (nearly) all steps is compared exactly; of one that varies, such as with series of different lengths, the budget holds the
-most that was seen.
+`gate_step` counts the steps of a function, `gate_script` those of a script in a child process; both compare the counts with a budget
+or write it: a small JSON file of integers that is kept beside the code and changes with it. A count that is the same in (nearly) all
+steps is compared exactly; of one that varies, such as with series of different lengths, the budget holds the most that was seen. A run
+is over its budget only where chance cannot be the reason: of a count that varies, the least of the run must be more than that.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ from stoker.experiment.parse import parse_json
 if TYPE_CHECKING:
     from stoker.gate.counts import Counts
 
-SCHEMA: Literal[1] = 1
 MIN_STEPS = 8
 """Fewer steps say too little about what is usual."""
 ODD_STEPS = 16
@@ -81,7 +81,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         4
     """
 
-    schema: Literal[1] = SCHEMA
+    schema: Literal[1] = 1
     device: str
     """Where it was counted: counts of a CPU say nothing about those of a GPU."""
     torch: str
@@ -100,20 +100,15 @@ def summarize(steps: Sequence[Counts], *, device: str, torch: str) -> RunCounts:
         raise TrainError(
             f"{len(steps)} steps were counted; expected at least {MIN_STEPS} after the warm-up. Let the program train longer."
         )
-    usual = {name: found for name in TITLES if (found := _range_of([getattr(step, name) for step in steps])) is not None}
+    usual = {}
+    for name in TITLES:
+        values = [getattr(step, name) for step in steps]
+        if None not in values:
+            value, number = Counter(values).most_common(1)[0]
+            varies = len(values) - number > len(values) // ODD_STEPS
+            usual[name] = CountRange(least=min(values), most=max(values)) if varies else CountRange(least=value, most=value)
     ordinary = next((step for step in steps if step.ops == usual["ops"].least), steps[0])
     return RunCounts(device=device, torch=torch, steps=len(steps), usual=usual, kinds=ordinary.kinds, places=ordinary.places)
-
-
-def _range_of(values: Sequence[int | None]) -> CountRange | None:
-    """The range of a count; None where some steps do not have it. One odd step in 16 is left out."""
-    known = [value for value in values if value is not None]
-    if len(known) < len(values):
-        return None
-    value, number = Counter(known).most_common(1)[0]
-    if len(known) - number <= len(known) // ODD_STEPS:
-        return CountRange(least=value, most=value)
-    return CountRange(least=min(known), most=max(known))
 
 
 def budget_of(run: RunCounts) -> Budget:
@@ -146,20 +141,6 @@ def read_budget(path: Path) -> Budget:
         raise ConfigError(f"{path}: {unknown[0]!r} is not a count; expected some of {', '.join(TITLES)}.")
     return budget
 
-
-def write_budget(path: Path, budget: Budget) -> None:
-    """Write a budget with one number per line, so that a diff shows what changed."""
-    make_folder(path.absolute().parent)
-    write_file(path, (json.dumps(msgspec.to_builtins(budget), indent=1) + "\n").encode(), durable=False)
-
-
-# The gate: does a step do more than its budget allows? Counts are compared, never times, so a busy machine cannot raise an alarm.
-#
-# `gate_step` counts the steps of a function, `gate_script` those of a script in a child process; both compare the counts with a
-# budget
-# file or write it. A run is over its budget only where chance cannot be the reason: of a count that varies, the least of the run
-# must be
-# more than the most of the budget.
 
 START = "import sys; from stoker.gate.counts import main; main(sys.argv[1:])"
 WARMUP = 4
@@ -199,13 +180,10 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True):
     reasons: list[Reason]
 
     def __str__(self) -> str:
-        return (
-            f"{TITLES[self.name]}: {_shown(self.name, self.found)} per step, allowed {_shown(self.name, self.allowed)}"
-            + "".join(
-                f"\n  {reason.more:+,} {reason.what}" + (f" ({reason.place.file}:{reason.place.line})" if reason.place else "")
-                for reason in self.reasons
-            )
-        )
+        lines = [f"{TITLES[self.name]}: {_shown(self.name, self.found)} per step, allowed {_shown(self.name, self.allowed)}"]
+        for one in self.reasons:
+            lines.append(f"  {one.more:+,} {one.what}" + (f" ({one.place.file}:{one.place.line})" if one.place else ""))
+        return "\n".join(lines)
 
 
 class Gate(msgspec.Struct, frozen=True, kw_only=True):
@@ -226,7 +204,10 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True):
         return {"ok": self.ok, **msgspec.to_builtins(self)}
 
     def __str__(self) -> str:
-        head = f"within the budget: {_summary(self.run)}" if self.ok else f"over the budget: {len(self.growths)} of the counts grew"
+        head = f"over the budget: {len(self.growths)} of the counts grew"
+        if self.ok:
+            counts = [f"{_shown(name, usual.most)} {TITLES[name]}" for name, usual in self.run.usual.items() if usual.most]
+            head = f"within the budget: {', '.join(counts)} per step"
         return "\n".join([head, *map(str, self.growths), *(f"note: {note}" for note in self.notes)])
 
 
@@ -263,17 +244,15 @@ def compare(run: RunCounts, budget: Budget, lines: Mapping[str, SourceLine]) -> 
 
 def _reasons(name: str, run: RunCounts, budget: Budget, lines: Mapping[str, SourceLine]) -> list[Reason]:
     """The user's lines that add to a count, then operations that are called more often."""
-    reasons = []
-    for key, found in run.places.items():
-        more = found.get(name, 0) - budget.places.get(key, {}).get(name, 0)
-        if more > 0:
-            reasons.append(Reason(what=key, more=more, place=lines.get(key)))
-    reasons = sorted(reasons, key=lambda reason: -reason.more)[:MOST_REASONS]
-    if name in ("ops", "kernels"):
-        kinds = {kind: number - budget.kinds.get(kind, 0) for kind, number in run.kinds.items()}
-        grown = sorted(((kind, more) for kind, more in kinds.items() if more > 0), key=lambda item: -item[1])
-        reasons += [Reason(what=kind, more=more) for kind, more in grown[:MOST_REASONS]]
-    return reasons
+    by_line = {key: found.get(name, 0) - budget.places.get(key, {}).get(name, 0) for key, found in run.places.items()}
+    by_kind = {kind: number - budget.kinds.get(kind, 0) for kind, number in run.kinds.items() if name in ("ops", "kernels")}
+    grown = [
+        (what, more)
+        for differences in (by_line, by_kind)
+        for what, more in Counter(differences).most_common(MOST_REASONS)
+        if more > 0
+    ]
+    return [Reason(what=what, more=more, place=lines.get(what)) for what, more in grown]
 
 
 def gate_step(
@@ -321,7 +300,9 @@ def gate_step(
 
 def _compare_with_file(run: RunCounts, lines: Mapping[str, SourceLine], path: Path, *, write: bool) -> Gate:
     if write:
-        write_budget(path, budget_of(run))
+        make_folder(path.absolute().parent)
+        # One number per line, so that a diff shows what changed.
+        write_file(path, (json.dumps(msgspec.to_builtins(budget_of(run)), indent=1) + "\n").encode(), durable=False)
     return compare(run, read_budget(path), lines)
 
 
@@ -412,8 +393,3 @@ def gate_script(
 
 def _shown(name: str, value: int) -> str:
     return readable_bytes(value) if name.endswith("_bytes") and value >= 10_000_000 else f"{value:,}"
-
-
-def _summary(run: RunCounts) -> str:
-    shown = [f"{_shown(name, usual.most)} {TITLES[name]}" for name, usual in run.usual.items() if usual.most]
-    return ", ".join(shown) + " per step"

@@ -47,6 +47,16 @@ class Lengths:
                 f"of {self.num_steps:,}. Run `stoker verify`."
             )
 
+    def bounds(self, first: int = 0, last: int | None = None) -> Array:
+        """Where the series `first` to `last` begin, and where the last of them ends; refuses offsets that do not rise."""
+        last = self.num_series if last is None else last
+        if self.length is not None:
+            return np.arange(first, last + 1, dtype=np.int64) * self.length
+        bounds = self.offsets[first : last + 1] if len(self.offsets) else np.zeros(1, dtype=np.int64)
+        bad = np.flatnonzero((np.diff(bounds) < 0) | (bounds[:-1] < 0) | (bounds[1:] > self.num_steps))
+        self.check(first + int(bad[0]) if len(bad) else -1)
+        return bounds
+
 
 # Samples: a view over given lengths. Any sample is found by its number; no list of samples is ever built.
 

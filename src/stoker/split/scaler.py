@@ -31,7 +31,7 @@ class Moments:
 
     width: int
     num_rows: int = 0
-    """Steps (or series) that were looked at, with those that did not count."""
+    """Steps (or series) that were measured, with those that did not count."""
     counts: Array = field(init=False)
     means: Array = field(init=False)
     squares: Array = field(init=False)
@@ -46,7 +46,7 @@ class Moments:
         """Add some rows of [rows, width]."""
         # Compiled kernels cannot calculate with float16.
         values = values.astype(np.float32) if values.dtype == np.float16 else values
-        _add(values, starts, stops, _PIECE, self.counts, self.means, self.squares, self.least, self.largest)
+        _add(values, starts, stops, self.counts, self.means, self.squares, self.least, self.largest)
         self.num_rows += int((stops - starts).sum())
 
     @property
@@ -58,21 +58,13 @@ class Moments:
 
 @kernel
 def _add(
-    values: Array,
-    starts: Array,
-    stops: Array,
-    piece: int,
-    counts: Array,
-    means: Array,
-    squares: Array,
-    least: Array,
-    largest: Array,
+    values: Array, starts: Array, stops: Array, counts: Array, means: Array, squares: Array, least: Array, largest: Array
 ) -> None:
     width = values.shape[1]
     count, mean, square = np.empty(width), np.empty(width), np.empty(width)
     for i in range(len(starts)):
-        for first in range(starts[i], stops[i], piece):
-            last = min(first + piece, stops[i])
+        for first in range(starts[i], stops[i], _PIECE):
+            last = min(first + _PIECE, stops[i])
             count[:], mean[:], square[:] = 0.0, 0.0, 0.0
             for t in range(first, last):
                 for k in range(width):
@@ -180,7 +172,7 @@ class Scaler(nn.Module):
             columns: Names of the columns, in the order of the features.
 
         Raises:
-            OptionError: A column is unknown, holds no numbers, or has no finite value.
+            OptionError: A column is unknown, is not numeric, or has no finite value.
         """
         names = [columns] if isinstance(columns, str) else list(columns)
         if not names:

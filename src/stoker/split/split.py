@@ -16,6 +16,7 @@ from stoker.errors import LeakError, OptionError
 from stoker.feed.padding import AnyView
 from stoker.sampling.permutation import Permutation, checked_seed, derive, epoch_key
 from stoker.sampling.subset import Runs, StepRanges, Subset
+from stoker.sampling.views import is_integer
 from stoker.split.cuts import Cuts, Excluded, Interval, Margins, SampledStore, StepCuts, carve, cuts_at_shares, cuts_at_times
 from stoker.store.store import Store
 
@@ -72,12 +73,9 @@ class Split:
         if self.excluded.purged:
             rows.append(("purged", self.excluded.purged, f"their targets reach over a boundary (horizon {margins.horizon})"))
         if self.excluded.embargoed:
-            back = (
-                "they begin before a boundary"
-                if margins.whole_series
-                else f"they reach back over a boundary (embargo {margins.embargo})"
-            )
-            rows.append(("embargoed", self.excluded.embargoed, back))
+            back = f"they reach back over a boundary (embargo {margins.embargo})"
+            why = "they begin before a boundary" if margins.whole_series else back
+            rows.append(("embargoed", self.excluded.embargoed, why))
         unused = total - sum(count for _, count, _ in rows)
         rows += [("unused", unused, "they are in no subset")] if unused else []
         width = max(len(f"{count:,}") for _, count, _ in rows)
@@ -151,7 +149,7 @@ def check(split: Split | Iterable[Split]) -> None:
         found = _find_overlap([_reaching(split, ranges) for ranges in together])
         if found:
             (early, late), series, step, samples = found
-            begin = int(sampled.bounds(series, series + 1)[0])
+            begin = int(sampled.lengths.bounds(series, series + 1)[0])
             raise LeakError(
                 f"step {step - begin:,} of series {series:,} of {sampled.name} is in two subsets: in the samples from "
                 f"{samples[0]:,} on of {names[early]} and from {samples[1]:,} on of {names[late]} (horizon {split.margins.horizon}, "
@@ -161,21 +159,15 @@ def check(split: Split | Iterable[Split]) -> None:
 
 def _reaching(split: Split, ranges: StepRanges) -> StepRanges:
     """With what the samples were made of beside the steps that they hold, as far as their series have it."""
-    if split.margins.whole_series:
+    if split.margins.whole_series or not len(ranges.series):
         return ranges
-    sampled = split.sampled
-    begins, ends = _series_bounds(sampled, ranges.series)
-    beyond = split.margins.horizon - (sampled.samples.row - split.margins.length)
-    starts = np.maximum(ranges.starts - split.margins.warm_up, begins)
-    return StepRanges(ranges.series, starts, np.minimum(ranges.stops + beyond, ends), ranges.samples)
-
-
-def _series_bounds(sampled: SampledStore, series: Array) -> tuple[Array, Array]:
-    if not len(series):
-        return series, series
-    first, last = int(series[0]), int(series[-1]) + 1
-    bounds = sampled.bounds(first, last)
-    return bounds[series - first], bounds[series - first + 1]
+    sampled, margins = split.sampled, split.margins
+    first = int(ranges.series[0])
+    bounds = sampled.lengths.bounds(first, int(ranges.series[-1]) + 1)
+    begins, ends = bounds[ranges.series - first], bounds[ranges.series - first + 1]
+    beyond = margins.horizon - (sampled.samples.row - margins.length)
+    starts, stops = np.maximum(ranges.starts - margins.warm_up, begins), np.minimum(ranges.stops + beyond, ends)
+    return StepRanges(ranges.series, starts, stops, ranges.samples)
 
 
 def _find_overlap(subsets: list[StepRanges]) -> tuple[tuple[int, int], int, int, tuple[int, int]] | None:
@@ -297,9 +289,6 @@ class Folds(Sequence[Split]):
     def __len__(self) -> int:
         return len(self.splits)
 
-    def __iter__(self) -> Iterator[Split]:
-        return iter(self.splits)
-
     def __repr__(self) -> str:
         return "\n".join(f"fold {number}: {split}" for number, split in enumerate(self.splits))
 
@@ -341,7 +330,7 @@ def purged(
         >>> [(len(train), len(valid)) for train, valid in folds]
         [(71, 21), (67, 21), (67, 21), (71, 21)]
     """
-    if isinstance(folds, bool) or not isinstance(folds, int | np.integer) or folds < 2:
+    if not is_integer(folds, 2):
         raise OptionError(f"folds is {folds!r}; expected an integer from 2.")
     sampled = SampledStore.of(store, view)
     margins = Margins.of(view, horizon=horizon, warm_up=warm_up, embargo=embargo)
@@ -360,16 +349,12 @@ def purged(
             "train": ", and ".join(f"from {cuts.describe(low)} to {cuts.describe(high)}" for low, high in train),
             "valid": f"from {cuts.describe(fold)} to {cuts.describe(fold + 1)}",
         }
-        splits.append(
-            build(sampled, "walk-forward" if forward else "purged", runs, margins=margins, excluded=excluded, limits=limits)
-        )
+        kind = "walk-forward" if forward else "purged"
+        splits.append(build(sampled, kind, runs, margins=margins, excluded=excluded, limits=limits))
     return Folds(tuple(splits))
 
 
-# Grouped: whole series, or groups of them, each in one subset by a key of its name.
-#
-# The key of a group depends on its name and the seed alone, so series that are added later move none of the others.
-
+# Grouped: whole series, or groups of them, each in one subset by a key of its name and the seed alone.
 
 _GROUPS = 9  # what keys are for here; orders have the numbers below
 
@@ -408,9 +393,7 @@ def grouped(
     keys = _group_keys(store, by, epoch_key(checked_seed(seed), 0, _GROUPS))
     # The upper 53 bits are a number from 0 to 1, exactly.
     subset = np.searchsorted(shares, (keys >> np.uint64(11)).astype(np.float64) / 2**53, side="right")
-    firsts = sampled.first_samples()
-    if firsts is None:
-        firsts = np.arange(len(store) + 1, dtype=np.int64)
+    firsts = _firsts(sampled)
     runs = {}
     for number, name in enumerate(NAMES[: len(shares)]):
         mine = subset == number
@@ -517,10 +500,9 @@ def given(
     runs = {name: Runs.of(_checked(name, numbers, sampled)) for name, numbers in subsets.items()}
     if not runs:
         raise OptionError("subsets is empty; expected samples by the names of subsets, like {'train': […], 'valid': […]}.")
-    if not allow_leak:
-        return build(sampled, "given", runs, margins=margins)
-    warnings.warn("allow_leak=True: subsets may share steps, and a score on them may be too good.", stacklevel=2)
-    return build(sampled, "given", runs, margins=margins, allow_leak=True)
+    if allow_leak:
+        warnings.warn("allow_leak=True: subsets may share steps, and a score on them may be too good.", stacklevel=2)
+    return build(sampled, "given", runs, margins=margins, allow_leak=allow_leak)
 
 
 def shuffled(
@@ -586,7 +568,7 @@ def shuffled(
 
 
 def _firsts(sampled: SampledStore) -> Array:
-    firsts = sampled.first_samples()
+    firsts = sampled.samples.first_samples()
     return np.arange(sampled.lengths.num_series + 1, dtype=np.int64) if firsts is None else firsts
 
 
