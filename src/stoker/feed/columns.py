@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -24,7 +24,7 @@ _TORCH_NAMES = {
 FLOATS = ("float16", "float32", "float64")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class FedColumn:
     """One column as it goes into batches."""
 
@@ -32,6 +32,7 @@ class FedColumn:
     level: Level
     values: Array
     """Flat and read-only, as the store has it."""
+    _: KW_ONLY
     dtype: np.dtype[Any]
     """Of what is delivered."""
     torch_name: str
@@ -79,9 +80,7 @@ class FedColumn:
         value = values[np.abs(np.where(np.isfinite(values), values, 0)).argmax()]
         where = f"series {series:,}"
         if self.level == "step":
-            lengths = self.lengths
-            first = series * lengths.length if lengths.length is not None else int(lengths.offsets[series])
-            where = f"step {row - first:,} of {where}"
+            where = f"step {row - int(self.lengths.bounds(series, series + 1)[0]):,} of {where}"
         what = f"column {self.name!r} of {self.lengths.name} is {value!s} at {where}"
         limit = f"the largest {self.dtype.name} is {float(np.finfo(self.dtype).max):.8g}"
         if self.scales is not None:
@@ -158,30 +157,18 @@ def _fed(store: Store, name: str, *, dtype: str | None, normalize: Method | None
     elif compat or (scaled and stored.kind != "f"):
         target = np.dtype(np.float32)
     scales = series_scales(values, lengths, normalize, compat=compat) if scaled and normalize else None
-    if scales is not None and not compat:
-        _check_scales(scales, name, store.name)
+    if scales is not None and not compat:  # an infinite mean or deviation would make zeros or NaN of a series
+        bad = ~(np.isfinite(scales.centers) & np.isfinite(scales.divisors)).all(axis=1)
+        kind = scales.centers.dtype
+        if bad.any():
+            raise FeedError(
+                f"column {name!r} of {store.name} has values in series {int(bad.argmax()):,} whose mean or deviation is beyond the "
+                f"largest {kind.name}, {float(np.finfo(kind).max):.8g}. Leave normalize out, or pack smaller values."
+            )
     torch_name = "bfloat16" if column.kind == "bfloat16" else _TORCH_NAMES[target.str]
     return FedColumn(
-        name=name,
-        level=column.level,
-        values=values,
-        dtype=target,
-        torch_name=torch_name,
-        width=column.width,
-        lengths=lengths,
-        scales=scales,
+        name, column.level, values, dtype=target, torch_name=torch_name, width=column.width, lengths=lengths, scales=scales
     )
-
-
-def _check_scales(scales: Scales, name: str, store: str) -> None:
-    """Refuse series whose mean or deviation is infinite: they would be delivered as zeros or NaN."""
-    bad = ~(np.isfinite(scales.centers) & np.isfinite(scales.divisors)).all(axis=1)
-    if bad.any():
-        kind = scales.centers.dtype
-        raise FeedError(
-            f"column {name!r} of {store} has values in series {int(bad.argmax()):,} whose mean or deviation is beyond the largest "
-            f"{kind.name}, {float(np.finfo(kind).max):.8g}. Leave normalize out, or pack smaller values."
-        )
 
 
 # Scales: what each series is centred on and divided by, so that normalising is a step of the gather.
@@ -204,7 +191,7 @@ class Scales(NamedTuple):
     centers: Array
     divisors: Array
     truncate: bool
-    """Whether results are cut to whole numbers, as Time-MoE does to columns of integers."""
+    """Whether results are truncated to integers, as Time-MoE does to columns of integers."""
 
 
 def series_scales(values: Array, lengths: Lengths, method: Method, *, compat: bool) -> Scales:
@@ -215,7 +202,7 @@ def series_scales(values: Array, lengths: Lengths, method: Method, *, compat: bo
         kind = flat.dtype
     shape = (lengths.num_series, flat.shape[1])
     centers, divisors = np.zeros(shape, dtype=kind), np.ones(shape, dtype=kind)
-    ends = series_bounds(lengths)
+    ends = lengths.bounds()
     if not compat:
         measure = _finite_moments if method == "zero" else _finite_largest
         for first, last in _pieces(ends, whole=flat.dtype != np.float16):
@@ -230,20 +217,8 @@ def series_scales(values: Array, lengths: Lengths, method: Method, *, compat: bo
     return Scales(centers, divisors, compat and flat.dtype.kind in "iu")
 
 
-def series_bounds(lengths: Lengths) -> Array:
-    """Where each series begins, and the last ends; refuses offsets that do not rise within the column."""
-    if lengths.length is not None:
-        return np.arange(lengths.num_series + 1, dtype=np.int64) * lengths.length
-    offsets = lengths.offsets
-    if not len(offsets):
-        return np.zeros(1, dtype=np.int64)
-    bad = np.flatnonzero((np.diff(offsets) < 0) | (offsets[:-1] < 0) | (offsets[1:] > lengths.num_steps))
-    lengths.check(int(bad[0]) if len(bad) else -1)
-    return offsets
-
-
 def _pieces(bounds: Array, *, whole: bool) -> Iterator[tuple[int, int]]:
-    """Runs of series to be looked at together: all, or so many that a copy of their values stays small."""
+    """Runs of series that are measured together: all, or as many as keep a copy of their values small."""
     first = 0
     while first < len(bounds) - 1:
         last = len(bounds) - 1

@@ -25,7 +25,7 @@ import torch
 from stoker._clock import Spans
 from stoker._types import Array
 from stoker.errors import OptionError
-from stoker.feed.columns import FedColumn, series_bounds
+from stoker.feed.columns import FedColumn
 from stoker.feed.padding import COUNTS, NO_SAMPLE, NUMBERS, STARTS, AnyView, Assembler, Tensors
 from stoker.feed.prefetch import Prefetcher, Steps
 from stoker.sampling.views import Lengths, Samples, Sequences
@@ -143,7 +143,7 @@ class DeviceColumn:
     def overflows(self, lengths: Lengths) -> Array:
         """The rows with a finite value that is delivered as an infinite one. Reads all rows, and waits for the device."""
         rows = self.flat[: self.num_steps * self.width].view(self.num_steps, self.width)
-        ends = torch.from_numpy(series_bounds(lengths)[1:]).to(rows.device) if self.scales is not None else None
+        ends = torch.from_numpy(lengths.bounds()[1:]).to(rows.device) if self.scales is not None else None
         found = [np.zeros(0, dtype=np.int64)]
         num_rows = max(1, _CHECKED_VALUES // self.width)
         for first in range(0, self.num_steps, num_rows):

@@ -16,7 +16,7 @@ import os
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numba import types
@@ -71,15 +71,12 @@ class MappedColumn:
             base = base.base if isinstance(base, np.ndarray) else base.obj
         self.num_steps = len(column.values)
         self.step_bytes = column.values.dtype.itemsize * (column.width or 1)
-        self._mapped = np.frombuffer(base, dtype=np.uint8) if isinstance(base, mmap.mmap) else np.zeros(0, dtype=np.uint8)
-        self._lead = len(self._mapped) - column.values.nbytes  # the header
+        self.is_on_disk = isinstance(base, mmap.mmap)
         if isinstance(base, mmap.mmap):
+            self._mapped = np.frombuffer(base, dtype=np.uint8)  # also keeps the file mapped while its pages are requested
+            self._lead = len(self._mapped) - column.values.nbytes  # the header
+            self.address: int = self._mapped.ctypes.data
             base.madvise(mmap.MADV_RANDOM)
-
-    @property
-    def is_on_disk(self) -> bool:
-        """Whether there is a file."""
-        return len(self._mapped) > 0
 
     def pages(self, starts: Array, stops: Array) -> tuple[Array, Array]:
         """Ranges given in steps, as ranges of the file in bytes: whole pages, sorted and merged."""
@@ -88,46 +85,23 @@ class MappedColumn:
         end = -(-(stops[some] * self.step_bytes + self._lead) // PAGE) * PAGE
         return merge_ranges(first, np.minimum(end, len(self._mapped)))
 
-    @property
-    def address(self) -> int:
-        """Where the file begins in memory."""
-        return self._mapped.ctypes.data
-
-
-class Units(Protocol):
-    """What is asked for together, in the order in which a pass comes to it."""
-
-    @property
-    def count(self) -> int:
-        """How many there are."""
-
-    def of(self, step: int) -> tuple[int, int]:
-        """The first and the last unit that a step has samples of."""
-
-    def ranges(self, unit: int) -> tuple[Array, Array]:
-        """Where a unit lies, in steps of the columns."""
-
 
 class WindowUnits:
-    """The windows of a block order."""
+    """What is requested together: the windows of a block order, as a pass comes to them."""
 
     def __init__(self, steps: Steps, plan: BlockPlan, samples: Samples) -> None:
+        self.count = plan.num_windows
         self._steps = steps
         self._plan = plan
         self._samples = samples
 
-    @property
-    def count(self) -> int:
-        """Windows of an epoch."""
-        return self._plan.num_windows
-
     def of(self, step: int) -> tuple[int, int]:
-        """The windows of its positions, of all ranks."""
+        """The first and the last window that a step has samples of, on any rank."""
         steps, plan = self._steps, self._plan
         return plan.window_of(steps.epoch, steps.end(step - 1)), plan.window_of(steps.epoch, steps.end(step) - 1)
 
     def ranges(self, unit: int) -> tuple[Array, Array]:
-        """A block is a run of samples: its first and last say where it lies."""
+        """Where a window lies, in steps of the columns. A block is a run of samples: its first and last say where it lies."""
         plan = self._plan
         firsts = plan.origins(self._steps.epoch, unit) * plan.block
         lasts = np.minimum(firsts + plan.block, plan.num_positions) - 1
@@ -142,11 +116,7 @@ class BatchUnits:
         self._steps = steps
         self._samples = samples
         self._batches = max(1, int(UNIT_BYTES / max(1.0, sample_bytes * steps.batch_size)))
-
-    @property
-    def count(self) -> int:
-        """Units of the pass."""
-        return -(-len(self._steps) // self._batches)
+        self.count = -(-len(steps) // self._batches)
 
     def of(self, step: int) -> tuple[int, int]:
         """A batch is in one unit."""
@@ -163,7 +133,7 @@ class BatchUnits:
 class Hints:
     """What a pass has asked for. Its threads share it; the thread that asks lives while there is something to ask for."""
 
-    def __init__(self, columns: list[MappedColumn], units: Units) -> None:
+    def __init__(self, columns: list[MappedColumn], units: WindowUnits | BatchUnits) -> None:
         self._columns = columns
         self._units = units
         self._stop = np.zeros(1, dtype=np.bool_)
@@ -245,8 +215,6 @@ class ReadAhead:
         return Hints(self._columns, BatchUnits(steps, self._samples, length * sum(one.step_bytes for one in self._columns)))
 
 
-# Residency: where the columns of a feed stay while it runs, and why.
-#
 # device    on the GPU: uploaded once, batches are gathered there
 # host      in memory: batches are gathered by the CPU and copied ahead of their use
 # stream    on disk: like host, with hints that read blocks ahead
@@ -280,11 +248,10 @@ def choose_residency(asked: str, num_bytes: int, device: torch.device, *, needs_
         return Residency(asked, "as given")  # type: ignore[arg-type]
     if device.type == "cuda" and not needs_host:
         free = free_device_bytes(device)
+        share = f"{DEVICE_SHARE:.0%} of the free GPU memory ({readable_bytes(free)})"
         if num_bytes <= DEVICE_SHARE * free:
-            return Residency(
-                "device", f"the columns ({size}) fit {DEVICE_SHARE:.0%} of the free GPU memory ({readable_bytes(free)})"
-            )
-        why = f"the columns ({size}) exceed {DEVICE_SHARE:.0%} of the free GPU memory ({readable_bytes(free)})"
+            return Residency("device", f"the columns ({size}) fit {share}")
+        why = f"the columns ({size}) exceed {share}"
     else:
         why = needs_host or f"batches are for the {device.type}"
     if not on_disk:
