@@ -16,7 +16,7 @@ import itertools
 import sys
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -164,21 +164,18 @@ def assert_resumes_exactly(
         _compare_chain(make_feed, whole)
 
 
-@dataclass(frozen=True)
-class _State:
+class _State(NamedTuple):
     """The states of all ranks, and when they were saved."""
 
     ranks: list[Any]
     when: str
 
 
-@dataclass(frozen=True)
-class _Past:
-    """A step of the whole run."""
+class _Past(NamedTuple):
+    """A step of the whole run: the content on each rank, and the samples of all ranks."""
 
     name: str
     contents: list[Content]
-    """One for each rank."""
     seen: list[Seen]
 
 
@@ -193,9 +190,10 @@ class _Whole:
     states: list[list[_State]] = field(default_factory=list)
     """For each number of steps, the states saved then."""
 
-    def left_of_epoch(self, cut: int) -> int:
-        """Steps from here to the end of the epoch; a whole epoch at the end of one."""
-        return next((end - cut for end in self.ends if end > cut), 0)
+    def epochs_from(self, cut: int) -> Iterator[tuple[int, int]]:
+        """The first step and the end of the rest of the epoch that a cut is in, and of each epoch after it."""
+        ends = sorted({end for end in self.ends if end > cut})
+        return zip([cut, *ends], ends, strict=False)
 
 
 def _record(make_feed: MakeFeed, world: int, epochs: int, samples: TellSamples | None, *, tells: bool) -> _Whole:
@@ -243,9 +241,8 @@ def _next_pass(feeds: list[Any]) -> Iterator[Step]:
 
 def _compare_batches(feeds: list[Any], whole: _Whole, cut: int, how: str) -> None:
     """Compare what is left with what was left, batch by batch and epoch by epoch."""
-    done = cut
-    while done < len(whole.steps):
-        left, found = whole.left_of_epoch(done), 0
+    for done, end in whole.epochs_from(cut):
+        left, found = end - done, 0
         for step in _next_pass(feeds):
             if found == left:
                 fail(f"{how}, the epoch continues after the {left} batches that were left of it")
@@ -253,7 +250,6 @@ def _compare_batches(feeds: list[Any], whole: _Whole, cut: int, how: str) -> Non
             found += 1
         if found < left:
             fail(f"{how}, the epoch ends after {found} batches; expected {left} to be left of it")
-        done += left
 
 
 def _compare_step(batches: list[Any], whole: _Whole, number: int, how: str) -> None:
@@ -263,30 +259,21 @@ def _compare_step(batches: list[Any], whole: _Whole, number: int, how: str) -> N
         found = difference(content, expected)
         if found:
             where = f" on rank {rank} of {whole.world}" if whole.world > 1 else ""
-            fail(f"{how}, {past.name}{where} {found}{_resembled(content, whole, rank)}")
-
-
-def _resembled(content: Content, whole: _Whole, rank: int) -> str:
-    """Which batch of the whole run it is instead: the quickest way to see what went wrong."""
-    for past in whole.steps:
-        if difference(content, past.contents[rank]) is None:
-            return f": it is {past.name}"
-    return ""
+            # Which batch of the whole run it is instead: the quickest way to see what went wrong.
+            equal = next((f": it is {other.name}" for other in whole.steps if content == other.contents[rank]), "")
+            fail(f"{how}, {past.name}{where} {found}{equal}")
 
 
 def _compare_samples(feeds: list[Any], whole: _Whole, cut: int, how: str, tell: TellSamples | None) -> None:
     """Compare the samples that are left, epoch by epoch, where batches cannot be equal."""
-    done = cut
-    while done < len(whole.steps):
-        left = whole.left_of_epoch(done)
-        expected = [one for past in whole.steps[done : done + left] for one in past.seen]
+    for done, end in whole.epochs_from(cut):
+        expected = [one for past in whole.steps[done:end] for one in past.seen]
         found = [one for step in _next_pass(feeds) for one in step.seen(tell)]
         for one, other in zip(found, expected, strict=False):
             if one.sample != other.sample:
                 fail(f"{how}, {one} comes as {one.place} of the new run; expected {other}, which was {other.place}")
         if len(found) != len(expected):
             fail(f"{how}, the epoch ends after {len(found)} samples; expected {len(expected)} to be left of it")
-        done += left
 
 
 def _compare_chain(make_feed: MakeFeed, whole: _Whole) -> None:
@@ -297,23 +284,15 @@ def _compare_chain(make_feed: MakeFeed, whole: _Whole) -> None:
         again = _save(feeds, "at once after it was resumed")
         close(feeds)
         feeds = _resume(make_feed, whole.world, again, same=True)
-        passes, batches = _first_batches(feeds)
+        steps = _next_pass(feeds)
+        step = next(steps, None)
         how = f"resumed {number + 1} times, before every batch and twice each time"
-        if not batches:
+        if step is None:
             fail(f"{how}, the feed ends after {number} batches; expected {len(whole.steps)}")
-        _compare_step(batches, whole, number, how)
+        _compare_step(step.batches, whole, number, how)
         state = _save(feeds, "of a resumed run")
-        del passes  # kept up to here: a training loop holds the pass while saving
+        del steps  # kept up to here: a training loop holds the pass while saving
         close(feeds)
-
-
-def _first_batches(feeds: list[Any]) -> tuple[list[Iterator[Any]], list[Any]]:
-    for _ in range(_PATIENCE):
-        passes = [iter(feed) for feed in feeds]
-        batches = [batch for one in passes for batch in itertools.islice(one, 1)]
-        if len(batches) == len(feeds):
-            return passes, batches
-    return [], []
 
 
 # No future: what is computed for a step does not change when later steps do.
@@ -393,20 +372,16 @@ def assert_no_future(
             changed = {name: one if name in kept else _change_after(one, cut, how, rng) for name, one in columns.items()}
             found = run(changed)
             reacted |= found != whole
-            _compare(found, whole, first, cut, cut - horizon, how)
+            for name, entry in whole.items():
+                rows = found[name].rows if name in found else []
+                for row in range(max(0, cut - horizon - first + 1)):
+                    if row >= len(rows) or rows[row] != entry.rows[row]:
+                        fail(
+                            f"{name} looks into the future: its row of step {row + first:,} changes when only the bars after step "
+                            f"{cut:,} are {how}. What is known at a step may depend on bars up to it"
+                        )
     if not reacted:
-        fail("the function gives the same values whatever the bars are: it looks at nothing that was changed")
-
-
-def _compare(found: Content, whole: Content, first: int, cut: int, last: int, how: str) -> None:
-    for name, entry in whole.items():
-        rows = found[name].rows if name in found else []
-        for row in range(max(0, last - first + 1)):
-            if row >= len(rows) or rows[row] != entry.rows[row]:
-                fail(
-                    f"{name} looks into the future: its row of step {row + first:,} changes when only the bars after step {cut:,} "
-                    f"are {how}. What is known at a step may depend on bars up to it"
-                )
+        fail("the function gives the same values whatever the bars are: it uses nothing that was changed")
 
 
 def _change_after(values: Array, cut: int, how: str, rng: np.random.Generator) -> Array:

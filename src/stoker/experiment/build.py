@@ -53,9 +53,9 @@ if TYPE_CHECKING:
 
     from stoker.experiment.models import Task, When
     from stoker.feed.feed import Feed
-    from stoker.feed.padding import AnyView
     from stoker.sampling.orders import Order
     from stoker.sampling.subset import Subset
+    from stoker.sampling.views import AnyView
     from stoker.split.split import Split
     from stoker.store.store import Store
     from stoker.train.loop import Result

@@ -13,7 +13,7 @@ import xxhash
 from stoker._kernels import kernel
 from stoker._types import Array
 from stoker.errors import FeedError, OptionError
-from stoker.sampling.views import Lengths
+from stoker.sampling.views import AnyView, Lengths, Samples
 from stoker.store.shards import Level
 from stoker.store.store import Store
 
@@ -93,11 +93,6 @@ class FedColumn:
         dtype: torch.dtype = getattr(torch, self.torch_name)
         return dtype
 
-    @property
-    def bytes_view(self) -> Array:
-        """The values as bytes."""
-        return self.values.reshape(-1).view(np.uint8)
-
 
 def lengths_of(store: Store) -> Lengths:
     """Where the series of a store lie."""
@@ -108,6 +103,19 @@ def lengths_of(store: Store) -> Lengths:
         offsets=store.offsets if store.uniform_length is None else np.zeros(0, dtype=np.int64),
         name=store.name,
     )
+
+
+def samples_over(store: Store, view: AnyView) -> tuple[Lengths, Samples]:
+    """Where the series of a store lie, and the samples of a view over them; refuses what is not a store, a view, or has no sample."""
+    if not isinstance(store, Store):
+        raise OptionError(f"store is {store!r}; expected what stoker.open(…), pack(…) or Store.from_arrays(…) returns.")
+    if not isinstance(view, AnyView):
+        raise OptionError(f"view is {view!r}; expected Windows(…), Segments(…) or Sequences(…).")
+    lengths = lengths_of(store)
+    samples: Samples = view.over(lengths)
+    if not samples.num_samples:
+        raise OptionError(f"{store.name} has no sample of {view}: {' '.join(samples.notes()) or 'it has no series.'}")
+    return lengths, samples
 
 
 def identity_of(store: Store) -> str:

@@ -26,9 +26,9 @@ from stoker._clock import Spans
 from stoker._types import Array
 from stoker.errors import OptionError
 from stoker.feed.columns import FedColumn
-from stoker.feed.padding import COUNTS, NO_SAMPLE, NUMBERS, STARTS, AnyView, Assembler, Tensors
+from stoker.feed.padding import COUNTS, NO_SAMPLE, NUMBERS, STARTS, Assembler, Tensors
 from stoker.feed.prefetch import Prefetcher, Steps
-from stoker.sampling.views import Lengths, Samples, Sequences
+from stoker.sampling.views import AnyView, Lengths, Samples, Sequences
 
 if TYPE_CHECKING:
     from stoker.feed.feed import Feed
@@ -194,18 +194,6 @@ def _clear(values: torch.Tensor, absent: torch.Tensor) -> None:
     values.view(_SIGNED.get(values.dtype, values.dtype)).masked_fill_(absent, 0)
 
 
-def _refuse_overflows(column: FedColumn, rows: Array, samples: Samples) -> None:
-    """Raise if a sample holds one of these rows; those that are in no sample are not delivered."""
-    for first in range(0, samples.num_samples if len(rows) else 0, _LOCATED_SAMPLES):
-        found = samples.locate(np.arange(first, min(first + _LOCATED_SAMPLES, samples.num_samples)))
-        starts, counts = (found.starts, found.counts) if column.level == "step" else (found.series, 1)
-        place = np.searchsorted(rows, starts)
-        held = place < np.searchsorted(rows, starts + counts)
-        if held.any():
-            i = int(held.argmax())
-            raise column.overflow(int(found.series[i]), int(rows[place[i]]))
-
-
 class DeviceGather:
     """Columns on a device, and batches gathered from them."""
 
@@ -217,8 +205,16 @@ class DeviceGather:
             longest = view.width(min(longest, max((len(column.values) for column in columns if column.level == "step"), default=0)))
         self.columns = [DeviceColumn(column, longest, device) for column in columns]
         for column, there in zip(columns, self.columns, strict=True):
-            if column.may_overflow:
-                _refuse_overflows(column, there.overflows(column.lengths), samples)
+            rows = there.overflows(column.lengths) if column.may_overflow else ()
+            # Rows that are in no sample are not delivered.
+            for first in range(0, samples.num_samples if len(rows) else 0, _LOCATED_SAMPLES):
+                found = samples.locate(np.arange(first, min(first + _LOCATED_SAMPLES, samples.num_samples)))
+                starts, counts = (found.starts, found.counts) if column.level == "step" else (found.series, 1)
+                place = np.searchsorted(rows, starts)
+                held = place < np.searchsorted(rows, starts + counts)
+                if held.any():
+                    i = int(held.argmax())
+                    raise column.overflow(int(found.series[i]), int(rows[place[i]]))
         self._view = view
         self._samples = samples
         self._return_index = return_index

@@ -20,15 +20,15 @@ from stoker._clock import Spans
 from stoker._text import check_device, readable_bytes
 from stoker._types import Array
 from stoker.errors import FeedError, LeakError, OptionError
-from stoker.feed.columns import FedColumn, Method, choose_columns, content_digest, identity_of, lengths_of
+from stoker.feed.columns import FedColumn, Method, choose_columns, content_digest, identity_of, samples_over
 from stoker.feed.device import Captured, DeviceGather, DeviceProducer
-from stoker.feed.padding import COMPAT_ENTRIES, AnyView, Assembler, check_names
+from stoker.feed.padding import COMPAT_ENTRIES, Assembler, check_names
 from stoker.feed.prefetch import Cursor, FeedIterator, Ranks, Steps, check_state
 from stoker.feed.residency import ReadAhead, choose_residency
 from stoker.feed.transfer import HostGather, HostProducer, Ring, Transform
 from stoker.sampling.orders import Order, Sequential
 from stoker.sampling.subset import Subset
-from stoker.sampling.views import Samples, Segments, Sequences, Windows, is_integer
+from stoker.sampling.views import AnyView, Samples, Sequences, is_integer
 from stoker.store.store import Store
 
 if TYPE_CHECKING:
@@ -108,8 +108,7 @@ class Feed:
         return_index: bool = False,
         masks: bool | None = None,
     ) -> None:
-        if not isinstance(store, Store):
-            raise OptionError(f"store is {store!r}; expected what stoker.open(…), pack(…) or Store.from_arrays(…) returns.")
+        lengths, samples = samples_over(store, view)
         self.store = store
         self.view = view
         self.batch_size = _checked("batch_size", batch_size, least=1)
@@ -134,24 +133,19 @@ class Feed:
         """Time that the caller waited for batches."""
         if last_batch not in ("pad", "short", "drop"):
             raise OptionError(f"last_batch is {last_batch!r}; expected 'pad', 'short' or 'drop'.")
-        if not isinstance(view, Windows | Segments | Sequences):
-            raise OptionError(f"view is {view!r}; expected Windows(…), Segments(…) or Sequences(…).")
         if order is not None and (isinstance(order, type) or not callable(getattr(order, "over", None))):
             raise OptionError(f"order is {order!r}; expected Sequential(), Shuffle(…), BlockShuffle(…) or another order.")
         if transform is not None and not callable(transform):
             raise OptionError(f"transform is {transform!r}; expected a function from a dict of arrays to one.")
-        _check_subset(subset, store, view, normalize)
+        if subset is not None:
+            _check_subset(subset, store, view, normalize)
         self.subset = subset
-        lengths = lengths_of(store)
         compat = not isinstance(view, Sequences) and view.compat is not None
         self.columns = choose_columns(store, columns, dtype=dtype, normalize=normalize, compat=compat, lengths=lengths)
         check_names(view, self.columns)
         brief = [column.name for column in self.columns if column.torch_name == "bfloat16"]
         if transform is not None and brief:
             raise OptionError(f"transform gets NumPy arrays, which cannot hold bfloat16. Leave {', '.join(brief)} out of columns=.")
-        samples: Samples = view.over(lengths)
-        if not samples.num_samples:
-            raise OptionError(f"{store.name} has no sample of {view}: {' '.join(samples.notes()) or 'it has no series.'}")
         self.samples = samples if subset is None else subset.over(samples)
         self.column_bytes = sum(column.values.nbytes for column in self.columns)
         self._sample_bytes = self.column_bytes / samples.num_samples  # as stored: windows share steps, padding is not read
@@ -192,7 +186,7 @@ class Feed:
             marks_valid=rows is not None,
             makes_masks=self.masks is not False,
         )
-        parts: tuple[AnyView, Samples, list[FedColumn]] = (self.view, self.samples, self.columns)
+        parts = (self.view, self.samples, self.columns)
         if self.can_capture:
             there = DeviceGather(*parts, self.device, return_index=self.return_index, lengths=assemble.has_lengths)
             return DeviceProducer(
@@ -297,8 +291,7 @@ class Feed:
         waits = latest is not None and latest.cursor is self._cursor and not self._has_moved
         self._go_to(cursor)
         if latest is not None and waits:
-            steps = self._steps(cursor.epoch, cursor.position)
-            latest.begin_elsewhere(steps, cursor)
+            latest.begin_elsewhere(self._steps(cursor.epoch, cursor.position), cursor)
 
     def captured(self) -> Captured:
         """Batches at fixed addresses, gathered by a CUDA graph.
@@ -430,9 +423,7 @@ def _checked(name: str, value: int, *, least: int) -> int:
     return int(value)
 
 
-def _check_subset(subset: Subset | None, store: Store, view: AnyView, normalize: Method | None) -> None:
-    if subset is None:
-        return
+def _check_subset(subset: Subset, store: Store, view: AnyView, normalize: Method | None) -> None:
     if not isinstance(subset, Subset):
         raise OptionError(
             f"subset is {subset!r}; expected a subset of a split, like stoker.split.chronological(store, view).train."

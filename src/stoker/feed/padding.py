@@ -27,7 +27,7 @@ from stoker._kernels import (
 from stoker._types import Array
 from stoker.errors import OptionError
 from stoker.feed.columns import FedColumn
-from stoker.sampling.views import Segments, Sequences, Windows
+from stoker.sampling.views import AnyView, Segments, Sequences, Windows
 
 # Gather: the kernels that copy samples out of a flat column, at the speed of memory, without the GIL.
 #
@@ -243,7 +243,6 @@ def mark_rows(counts: Array, start: int, marks: Array) -> None:
 # again. Masks do not travel: each sample's number of steps does, and the mask is made from it where it is used.
 
 Tensors = dict[str, torch.Tensor]
-AnyView = Windows | Segments | Sequences
 
 COUNTS, NUMBERS, STARTS = "counts", "numbers", "cu_seqlens"
 NO_SAMPLE = -1

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from queue import SimpleQueue
-from typing import Any, Generic, NoReturn, Protocol, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -30,6 +30,7 @@ from stoker.errors import FeedError, OptionError
 from stoker.feed.padding import Tensors
 from stoker.sampling.orders import Plan
 from stoker.sampling.permutation import MAX_SEED
+from stoker.sampling.views import is_integer
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,7 @@ class Ranks:
                     f"world_size= (for Lightning: trainer.global_rank and trainer.world_size)."
                 )
             rank = rank or 0
-        whole = all(isinstance(one, int | np.integer) and not isinstance(one, bool) for one in (rank, world_size))
-        if not whole or world_size < 1 or not 0 <= rank < world_size:
+        if not is_integer(world_size, 1) or not is_integer(rank, 0, world_size - 1):
             raise OptionError(f"rank {rank!r} of {world_size!r} is invalid; expected 0 <= rank < world_size.")
         return cls(int(rank), int(world_size))
 
@@ -71,9 +71,6 @@ def _from_environment(name: str) -> int | None:
         return int(text)
     except ValueError:
         raise OptionError(f"the environment variable {name} is {text!r}; expected an integer.") from None
-
-
-# Cursor: the position of a feed. With the seed it is all the state there is.
 
 
 @dataclass
@@ -98,7 +95,7 @@ def check_state(state: Mapping[str, Any], *, num_positions: int, fingerprint: st
         raise FeedError(f"the state of a feed lacks {', '.join(missing)}; found {', '.join(map(str, state)) or 'nothing'}.")
     choices = [key for key in state if key not in _KEYS]
     for key in (*_KEYS[:4], *choices):
-        if isinstance(state[key], bool) or not isinstance(state[key], int) or state[key] < 0:
+        if not isinstance(state[key], int) or not is_integer(state[key], 0):
             raise FeedError(f"the state of a feed has {key} {state[key]!r}; expected an integer from 0.")
         if state[key] > MAX_SEED:
             raise FeedError(f"the state of a feed has {key} {state[key]:,}; expected at most 2**63 - 1.")
@@ -115,9 +112,6 @@ def check_state(state: Mapping[str, Any], *, num_positions: int, fingerprint: st
     if state["position"] > num_positions:
         raise FeedError(f"the state is at position {state['position']:,} of {num_positions:,}; expected at most that.")
     return state["seed"], Cursor(state["epoch"], state["position"]), {str(key): state[key] for key in choices}
-
-
-# Steps: which positions each step of a pass takes.
 
 
 @dataclass(frozen=True)
@@ -162,17 +156,15 @@ class Steps:
         return np.concatenate([self.plan.numbers(self.epoch, *share) for share in shares])
 
 
-# ---- background threads ----
-#
-# They refer to the producer (HostProducer in host.py, DeviceProducer in device.py) and the steps of a pass, never to the iterator:
-# when the iterator is closed, forgotten, or the interpreter ends, they end.
+# Background threads refer to the producer (HostProducer in transfer.py, DeviceProducer in device.py) and the steps of a pass, never
+# to the iterator: when the iterator is closed, forgotten, or the interpreter ends, they end.
 
 T = TypeVar("T")
 
 END_NS = 1_000_000_000
 
 
-class Prefetcher(Generic[T]):
+class Prefetcher(Iterator[T]):
     """`make(0)`, `make(1)`, … up to `num_steps`, in order.
 
     `threads` threads make up to `prefetch` of them ahead; with 0 threads they are made when asked for. Step k is made by thread
@@ -198,20 +190,15 @@ class Prefetcher(Generic[T]):
         self._stopped = threading.Event()
         self._inboxes: list[SimpleQueue[int | None]] = [SimpleQueue() for _ in range(threads)]
         self._outboxes: list[SimpleQueue[tuple[T | None, BaseException | None]]] = [SimpleQueue() for _ in range(threads)]
-        workers = [
-            threading.Thread(target=_work, args=(make, inbox, outbox, self._stopped), name=f"stoker-feed-{i}", daemon=True)
-            for i, (inbox, outbox) in enumerate(zip(self._inboxes, self._outboxes, strict=True))
-        ]
-        for worker in workers:
-            worker.start()
+        workers = []
+        for i, boxes in enumerate(zip(self._inboxes, self._outboxes, strict=True)):
+            workers.append(threading.Thread(target=_work, args=(make, *boxes, self._stopped), name=f"stoker-feed-{i}", daemon=True))
+            workers[-1].start()
         # Also runs when the interpreter ends, before daemon threads are frozen in the middle of what they do.
         self._end = weakref.finalize(self, _end, self._inboxes, self._outboxes, workers, self._stopped, self._process, on_close)
         self._submitted = 0
         for _ in range(min(prefetch, num_steps) if threads else 0):
             self._submit()
-
-    def __iter__(self) -> Iterator[T]:
-        return self
 
     def refuse_fork(self) -> None:
         """Raise in a forked process, which has none of the threads."""
@@ -279,13 +266,9 @@ def _work(make: Callable[[int], Any], inbox: SimpleQueue[int | None], outbox: Si
 
 
 def _end(
-    inboxes: list[SimpleQueue[int | None]],
-    outboxes: list[SimpleQueue[Any]],
-    workers: list[threading.Thread],
-    stopped: threading.Event,
-    process: int,
-    on_close: Callable[[], None] | None,
-) -> None:
+    inboxes: list[SimpleQueue[int | None]], outboxes: list[SimpleQueue[Any]], workers: list[threading.Thread],
+    stopped: threading.Event, process: int, on_close: Callable[[], None] | None,
+) -> None:  # fmt: skip
     if on_close is not None:
         on_close()
     if os.getpid() != process:

@@ -30,10 +30,10 @@ from stoker._types import Array
 from stoker.errors import FeedError, StoreDamagedError
 from stoker.feed import padding
 from stoker.feed.columns import FedColumn
-from stoker.feed.padding import COUNTS, NO_SAMPLE, NUMBERS, STARTS, AnyView, Assembler, Field, Tensors
+from stoker.feed.padding import COUNTS, NO_SAMPLE, NUMBERS, STARTS, Assembler, Field, Tensors
 from stoker.feed.prefetch import Prefetcher, Steps
 from stoker.feed.residency import Hints, ReadAhead
-from stoker.sampling.views import Located, Samples, Sequences
+from stoker.sampling.views import AnyView, Located, Samples, Sequences
 
 POISON = 0xCB
 
@@ -200,11 +200,6 @@ class HostGather:
         return f"series {shown or '?'} in {', '.join(self._files)}"
 
     @property
-    def has_own_widths(self) -> bool:
-        """Whether the shape of a batch depends on its samples."""
-        return isinstance(self._view, Sequences)
-
-    @property
     def row_bytes(self) -> int:
         """Bytes of a row of all columns, at most."""
         return sum(column.unit * (self._samples.row if column.level == "step" else 1) for column in self._columns)
@@ -233,7 +228,7 @@ class HostGather:
         values, rows = column.values.reshape(-1), target.reshape(-1)
         overflowed = False
         if column.is_copied:
-            padding.copy_spans(column.bytes_view, found.starts, found.counts, flat, places, column.unit, streaming)
+            padding.copy_spans(values.view(np.uint8), found.starts, found.counts, flat, places, column.unit, streaming)
         elif np.float16 in (values.dtype, rows.dtype):  # compiled kernels cannot calculate with it
             steps_of = target.reshape(-1, column.width or 1)
             for series, start, count, place in zip(found.series, found.starts, found.counts, places, strict=True):
@@ -282,7 +277,7 @@ class HostProducer:
         """Begin a pass. Small batches of equal shape that need nothing further are gathered several at a time."""
         hints = self.hints.over(steps) if self.hints is not None else None
         together = 1
-        if self._stream is None and self.transform is None and self.hints is None and not self.gather.has_own_widths:
+        if self._stream is None and self.transform is None and self.hints is None and not isinstance(self.assemble.view, Sequences):
             together = max(1, min(MOST_TOGETHER, TOGETHER_BYTES // max(1, self.gather.row_bytes * steps.batch_size)))
         grouped = steps.num_whole // together * together if together > 1 else 0  # steps that are gathered with others
 

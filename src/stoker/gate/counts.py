@@ -161,7 +161,13 @@ class StepCounter(Counting):  # type: ignore[no-untyped-call]
         }
         given, made = tensors_of((args, kwargs)), tensors_of(result)
         self._count_waits(name, args, kwargs or {}, given, made, found)
-        self._count_memory(given, made, found)
+        # Results in memory of their own.
+        known = {one.untyped_storage()._cdata for one in given if _has_storage(one)}
+        for tensor in made:
+            if _has_storage(tensor) and (storage := tensor.untyped_storage())._cdata not in known:
+                known.add(storage._cdata)
+                found["allocations"] = found.get("allocations", 0) + 1
+                found["allocated_bytes"] = found.get("allocated_bytes", 0) + storage.nbytes()
         found = {what: number for what, number in found.items() if number}
         self._kinds[name] += 1
         self._totals.update(found)
@@ -191,15 +197,6 @@ class StepCounter(Counting):  # type: ignore[no-untyped-call]
         elif not self.on_cuda or any(one.device.type != "cpu" for one in given):
             masks = name in MASKING and any(one is not None and one.dtype in MASKS for one in args[1])
             found["syncs"] = int(masks or name in WAITING)
-
-    def _count_memory(self, given: list[torch.Tensor], made: list[torch.Tensor], found: dict[str, int]) -> None:
-        """Count results in memory of their own."""
-        known = {one.untyped_storage()._cdata for one in given if _has_storage(one)}
-        for tensor in made:
-            if _has_storage(tensor) and (storage := tensor.untyped_storage())._cdata not in known:
-                known.add(storage._cdata)
-                found["allocations"] = found.get("allocations", 0) + 1
-                found["allocated_bytes"] = found.get("allocated_bytes", 0) + storage.nbytes()
 
     def _by_line(self) -> dict[str, dict[str, int]]:
         merged: dict[str, Counter[str]] = {}

@@ -294,22 +294,6 @@ def gate_step(
         ...     gate_step(train_step, [torch.ones(2)], budget=f"{folder}/budget.json", write=True).ok
         True
     """
-    run, lines = count_steps(train_step, batches, steps=steps, warmup=warmup)
-    return _compare_with_file(run, lines, Path(budget), write=write)
-
-
-def _compare_with_file(run: RunCounts, lines: Mapping[str, SourceLine], path: Path, *, write: bool) -> Gate:
-    if write:
-        make_folder(path.absolute().parent)
-        # One number per line, so that a diff shows what changed.
-        write_file(path, (json.dumps(msgspec.to_builtins(budget_of(run)), indent=1) + "\n").encode(), durable=False)
-    return compare(run, read_budget(path), lines)
-
-
-def count_steps(
-    train_step: Callable[[Any], Any], batches: Iterable[Any], *, steps: int, warmup: int
-) -> tuple[RunCounts, Mapping[str, SourceLine]]:
-    """The usual counts of a function's steps, and where its lines are."""
     import torch
 
     from stoker.gate.counts import StepCounter
@@ -326,7 +310,16 @@ def count_steps(
                 break
             train_step(batch)
             counted.append(counter.take())
-    return summarize(counted, device=counter.device, torch=str(torch.__version__)), counter.lines
+    run = summarize(counted, device=counter.device, torch=str(torch.__version__))
+    return _compare_with_file(run, counter.lines, Path(budget), write=write)
+
+
+def _compare_with_file(run: RunCounts, lines: Mapping[str, SourceLine], path: Path, *, write: bool) -> Gate:
+    if write:
+        make_folder(path.absolute().parent)
+        # One number per line, so that a diff shows what changed.
+        write_file(path, (json.dumps(msgspec.to_builtins(budget_of(run)), indent=1) + "\n").encode(), durable=False)
+    return compare(run, read_budget(path), lines)
 
 
 def _again(batches: Iterable[Any]) -> Iterator[Any]:

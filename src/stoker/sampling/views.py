@@ -546,3 +546,6 @@ class SequenceSamples:
         if length is not None and length > self.row:
             return [f"series of {length:,} steps are cut to their {self._sequences.keep} {self.row:,}."]
         return []
+
+
+AnyView = Windows | Segments | Sequences

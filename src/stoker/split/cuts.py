@@ -18,10 +18,9 @@ import numpy as np
 from stoker._kernels import kernel
 from stoker._types import Array
 from stoker.errors import LeakError, OptionError, TimeOrderError
-from stoker.feed.columns import identity_of, lengths_of
-from stoker.feed.padding import AnyView
+from stoker.feed.columns import identity_of, samples_over
 from stoker.sampling.subset import Runs
-from stoker.sampling.views import Lengths, Samples, Segments, Sequences, Windows, is_integer
+from stoker.sampling.views import AnyView, Lengths, Samples, Segments, Sequences, is_integer
 from stoker.store.shards import Column
 from stoker.store.store import Store
 
@@ -39,14 +38,7 @@ class SampledStore:
     @classmethod
     def of(cls, store: Store, view: AnyView) -> SampledStore:
         """Checked: a store and a view with samples."""
-        if not isinstance(store, Store):
-            raise OptionError(f"store is {store!r}; expected what stoker.open(…), pack(…) or Store.from_arrays(…) returns.")
-        if not isinstance(view, Windows | Segments | Sequences):
-            raise OptionError(f"view is {view!r}; expected Windows(…), Segments(…) or Sequences(…).")
-        lengths = lengths_of(store)
-        samples = view.over(lengths)
-        if not samples.num_samples:
-            raise OptionError(f"{store.name} has no sample of {view}: {' '.join(samples.notes()) or 'it has no series.'}")
+        lengths, samples = samples_over(store, view)
         return cls(name=store.name, data=identity_of(store), view=view, lengths=lengths, samples=samples)
 
 

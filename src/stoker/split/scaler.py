@@ -6,7 +6,7 @@ float64, so neither many values nor a large mean lose digits. Values that are no
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -100,7 +100,16 @@ def measure(store: Store, subset: Subset | None, name: str) -> Moments:
     values = store.column(name)
     values = values.reshape(len(values), column.width or 1)
     moments = Moments(values.shape[1])
-    for starts, stops in _row_ranges(store, subset, column.level):
+    ranges: Iterable[tuple[Array, Array]] = [(np.array([0]), np.array([len(values)]))]
+    if subset is not None:
+        subset.check(subset.view, identity_of(store))
+        by_series = subset.over(subset.view.over(lengths_of(store))).step_ranges()
+        ranges = (
+            merge_ranges(starts, stops) if column.level == "step" else merge_ranges(series, series + 1)
+            for series, starts, stops, _ in by_series
+            if len(series)
+        )
+    for starts, stops in ranges:
         # Some rows at a time, as float16 is converted.
         for row in range(int(starts[0]) if len(starts) else 0, int(stops[-1]) if len(stops) else 0, _ROWS_AT_ONCE):
             end = row + _ROWS_AT_ONCE
@@ -108,17 +117,6 @@ def measure(store: Store, subset: Subset | None, name: str) -> Moments:
             if some.start < some.stop:
                 moments.add(values[row:end], np.maximum(starts[some], row) - row, np.minimum(stops[some], end) - row)
     return moments
-
-
-def _row_ranges(store: Store, subset: Subset | None, level: str) -> Iterator[tuple[Array, Array]]:
-    """Rows of a column, in ranges that rise and do not touch."""
-    if subset is None:
-        yield np.array([0]), np.array([store.num_steps if level == "step" else len(store)])
-        return
-    subset.check(subset.view, identity_of(store))
-    for series, starts, stops, _ in subset.over(subset.view.over(lengths_of(store))).step_ranges():
-        if len(series):
-            yield merge_ranges(starts, stops) if level == "step" else merge_ranges(series, series + 1)
 
 
 # Scaler: the first layer of a model, fitted on the steps of the training subset alone; and the weight of rare labels, likewise.

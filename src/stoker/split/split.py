@@ -13,10 +13,9 @@ import numpy as np
 from stoker._kernels import kernel
 from stoker._types import Array
 from stoker.errors import LeakError, OptionError
-from stoker.feed.padding import AnyView
 from stoker.sampling.permutation import Permutation, checked_seed, derive, epoch_key
 from stoker.sampling.subset import Runs, StepRanges, Subset
-from stoker.sampling.views import is_integer
+from stoker.sampling.views import AnyView, is_integer
 from stoker.split.cuts import Cuts, Excluded, Interval, Margins, SampledStore, StepCuts, carve, cuts_at_shares, cuts_at_times
 from stoker.store.store import Store
 
