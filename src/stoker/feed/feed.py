@@ -20,11 +20,10 @@ from stoker._clock import Spans
 from stoker._text import check_device, readable_bytes
 from stoker._types import Array
 from stoker.errors import FeedError, LeakError, OptionError
-from stoker.feed.columns import FedColumn, Method, choose_columns, content_digest, identity_of, samples_over
+from stoker.feed.columns import FedColumn, Method, choose_columns, choose_residency, content_digest, identity_of, samples_over
 from stoker.feed.device import Captured, DeviceGather, DeviceProducer
 from stoker.feed.padding import COMPAT_ENTRIES, Assembler, check_names
-from stoker.feed.prefetch import Cursor, FeedIterator, Ranks, Steps, check_state
-from stoker.feed.residency import ReadAhead, choose_residency
+from stoker.feed.prefetch import Cursor, FeedIterator, Ranks, ReadAhead, Steps, check_state
 from stoker.feed.transfer import HostGather, HostProducer, Ring, Transform
 from stoker.sampling.orders import Order, Sequential
 from stoker.sampling.subset import Subset

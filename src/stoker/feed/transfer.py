@@ -31,8 +31,7 @@ from stoker.errors import FeedError, StoreDamagedError
 from stoker.feed import padding
 from stoker.feed.columns import FedColumn
 from stoker.feed.padding import COUNTS, NO_SAMPLE, NUMBERS, STARTS, Assembler, Field, Tensors
-from stoker.feed.prefetch import Prefetcher, Steps
-from stoker.feed.residency import Hints, ReadAhead
+from stoker.feed.prefetch import Hints, Prefetcher, ReadAhead, Steps
 from stoker.sampling.views import AnyView, Located, Samples, Sequences
 
 POISON = 0xCB
