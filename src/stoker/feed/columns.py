@@ -19,10 +19,6 @@ from stoker.sampling.views import AnyView, Lengths, Samples
 from stoker.store.shards import Level
 from stoker.store.store import Store
 
-_TORCH_NAMES = {
-    "|b1": "bool", "|u1": "uint8", "|i1": "int8", "<u2": "uint16", "<i2": "int16", "<u4": "uint32", "<i4": "int32",
-    "<u8": "uint64", "<i8": "int64", "<f2": "float16", "<f4": "float32", "<f8": "float64",
-}  # fmt: skip
 FLOATS = ("float16", "float32", "float64")
 
 
@@ -175,7 +171,7 @@ def _fed(store: Store, name: str, *, dtype: str | None, normalize: Method | None
                 f"column {name!r} of {store.name} has values in series {int(bad.argmax()):,} whose mean or deviation is beyond the "
                 f"largest {kind.name}, {float(np.finfo(kind).max):.8g}. Leave normalize out, or pack smaller values."
             )
-    torch_name = "bfloat16" if column.kind == "bfloat16" else _TORCH_NAMES[target.str]
+    torch_name = "bfloat16" if column.kind == "bfloat16" else target.name
     return FedColumn(
         name, column.level, values, dtype=target, torch_name=torch_name, width=column.width, lengths=lengths, scales=scales
     )

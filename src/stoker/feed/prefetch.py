@@ -445,12 +445,9 @@ class WindowUnits:
         return plan.window_of(steps.epoch, steps.end(step - 1)), plan.window_of(steps.epoch, steps.end(step) - 1)
 
     def ranges(self, unit: int) -> tuple[Array, Array]:
-        """Where a window lies, in steps of the columns. A block is a run of samples: its first and last say where it lies."""
-        plan = self._plan
-        firsts = plan.origins(self._steps.epoch, unit) * plan.block
-        lasts = np.minimum(firsts + plan.block, plan.num_positions) - 1
-        ends = self._samples.locate(lasts)
-        return self._samples.locate(firsts).starts, ends.starts + ends.counts
+        """Where the blocks of a window lie, in steps of the columns."""
+        _, _, starts, stops = self._plan.block_ranges(self._steps.epoch, unit, self._samples)
+        return starts, stops
 
 
 class BatchUnits:
@@ -521,24 +518,21 @@ class Hints:
                 if unit > self._wanted or self._stop[0] or self._error is not None:
                     self._is_asking = False
                     return
-            error = self._ask_for(unit)
+            error = None
+            try:
+                starts, stops = self._units.ranges(unit)
+                pieces = [split_ranges(*column.pages(starts, stops), PIECE_BYTES) for column in self._columns]
+                addresses = [first + column.address for (first, _), column in zip(pieces, self._columns, strict=True)]
+                sizes = [end - first for first, end in pieces]
+                # All in one call: each would wait for the GIL when it comes back.
+                advise(np.concatenate(addresses), np.concatenate(sizes), mmap.MADV_WILLNEED, self._stop)
+            except StoreDamagedError:
+                pass  # the gather of the damaged series raises it, in its batch
+            except Exception as found:  # raised in the thread that waits
+                error = found
             with self._changed:
                 self._next, self._error = unit + 1, error
                 self._changed.notify_all()
-
-    def _ask_for(self, unit: int) -> Exception | None:
-        try:
-            starts, stops = self._units.ranges(unit)
-            pieces = [split_ranges(*column.pages(starts, stops), PIECE_BYTES) for column in self._columns]
-            addresses = [first + column.address for (first, _), column in zip(pieces, self._columns, strict=True)]
-            sizes = [end - first for first, end in pieces]
-            # All in one call: each would wait for the GIL when it comes back.
-            advise(np.concatenate(addresses), np.concatenate(sizes), mmap.MADV_WILLNEED, self._stop)
-        except StoreDamagedError:
-            pass  # the gather of the damaged series raises it, in its batch
-        except Exception as error:  # raised in the thread that waits
-            return error
-        return None
 
 
 class ReadAhead:

@@ -290,9 +290,9 @@ class CountSession(Session):
 
     def answer(self) -> CountAnswer:
         """What was counted."""
-        lines = self.counter.lines if self.counter is not None else {}
-        device = self.counter.device if self.counter is not None else "cpu"
-        return CountAnswer(run=summarize(self.counted, device=device, torch=str(torch.__version__)), lines=lines)
+        counter = self.counter
+        run = summarize(self.counted, device=counter.device if counter else "cpu", torch=str(torch.__version__))
+        return CountAnswer(run=run, lines=counter.lines if counter else {})
 
 
 class CountChild(Child):

@@ -544,6 +544,13 @@ class BlockPlan(Plan):
         """The numbers of the blocks of a window, in the order in which they are mixed."""
         return self._order(epoch).blocks.part(*self.window_slots(window))
 
+    def block_ranges(self, epoch: int, window: int, samples: Samples) -> tuple[Array, Array, Array, Array]:
+        """Of the blocks of a window: their first and last samples, and the steps at which these begin and end."""
+        firsts = self.origins(epoch, window) * self.block
+        lasts = np.minimum(firsts + self.block, self.num_positions) - 1
+        ends = samples.locate(lasts)
+        return firsts, lasts, samples.locate(firsts).starts, ends.starts + ends.counts
+
     def window_slots(self, window: int) -> tuple[int, int]:
         """The first place in the order of blocks that belongs to a window, and the one behind its last."""
         return window * self.num_blocks // self.num_windows, (window + 1) * self.num_blocks // self.num_windows

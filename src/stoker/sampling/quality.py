@@ -80,7 +80,9 @@ def measure(plan: Plan, *, batch_size: int, groups: Sequence[int] | None = None)
             continue
         runs = choose_runs(plan, batch_size, length)
         if run == 1:
-            spread, counted = _spread(runs, num_samples), len(runs)
+            counted = len(runs)
+            if batch_size > 1:
+                spread = float(np.sqrt(runs.var(axis=1, ddof=1).mean() / (num_samples * (num_samples + 1) / 12)))
         ratios[run], group = _worst_ratio(runs, sizes, num_samples)
         worst = group if run == 1 else worst
     return Quality(
@@ -146,13 +148,6 @@ def _worst_ratio(runs: Array, sizes: Array, num_samples: int) -> tuple[float, in
         return 1.0, 1
     worst = int(np.argmax(surely >= _ALIKE * surely.max()))  # larger groups of the same groups often do as badly: name the smallest
     return float(means[worst]), int(sizes[worst])
-
-
-def _spread(batches: Array, num_samples: int) -> float:
-    if batches.shape[1] < 2:
-        return 1.0
-    uniform = num_samples * (num_samples + 1) / 12
-    return float(np.sqrt(batches.var(axis=1, ddof=1).mean() / uniform))
 
 
 # Reads: what an order costs a disk, counted in pages from where its samples lie.
@@ -238,10 +233,9 @@ def _count_batches(plan: Plan, samples: Samples, batch_size: int, step_bytes: Se
                 counted.samples += len(numbers)
                 counted.units += 1
                 counted.runs += sum(len(starts) for starts, _ in pages)
-                both = [
-                    merge_ranges(*map(np.concatenate, zip(new, old, strict=True))) for new, old in zip(pages, kept, strict=True)
-                ]
-                counted.read += sum(_size(union) - _size(old) for union, old in zip(both, kept, strict=True)) * PAGE
+                for new, old in zip(pages, kept, strict=True):
+                    starts, stops = (np.concatenate(parts) for parts in zip(new, old, strict=True))
+                    counted.read += (_size(merge_ranges(starts, stops)) - _size(old)) * PAGE
                 counted.used += float(_own_steps(samples, numbers).sum()) * sum(step_bytes)
             kept = pages
     return counted
@@ -250,11 +244,8 @@ def _count_batches(plan: Plan, samples: Samples, batch_size: int, step_bytes: Se
 def _count_windows(plan: BlockPlan, samples: Samples, step_bytes: Sequence[int]) -> _Counted:
     counted = _Counted()
     for window in Permutation(plan.num_windows, epoch_key(0, 0, _CHOICE_READS)).part(0, MAX_WINDOWS).tolist():
-        firsts = plan.origins(0, window) * plan.block
-        lasts = np.minimum(firsts + plan.block, plan.num_positions) - 1
-        ends = samples.locate(lasts)
         # A block is read from its first step to its last.
-        starts, stops = samples.locate(firsts).starts, ends.starts + ends.counts
+        firsts, lasts, starts, stops = plan.block_ranges(0, window, samples)
         # How much of that its samples own is looked up for some blocks only: they may hold millions of samples.
         some = slice(0, max(1, NUM_READS_COUNTED // MAX_WINDOWS // plan.block))
         inside = np.concatenate([np.arange(first, last + 1) for first, last in zip(firsts[some], lasts[some], strict=True)])

@@ -172,8 +172,7 @@ class Windows:
         """Steps that a padded window needs to hold a target (or, without targets, anything)."""
         return self.length + 1 if self.horizon else self.shift + 1
 
-    def __repr__(self) -> str:
-        return describe_view(self)
+    __repr__ = describe_view
 
     def over(self, lengths: Lengths) -> WindowSamples:
         """The windows of series of these lengths."""
@@ -219,8 +218,7 @@ class Segments:
         """Steps of a segment with its target."""
         return self.windows.span
 
-    def __repr__(self) -> str:
-        return describe_view(self)
+    __repr__ = describe_view
 
     def over(self, lengths: Lengths) -> WindowSamples:
         """The segments of series of these lengths."""
@@ -251,7 +249,7 @@ def _settle(view: Windows | Segments) -> None:
 
 @kernel
 def count_windows(num_steps: int, span: int, stride: int, least: int, mode: int) -> int:
-    """How many windows a series of `num_steps` has."""
+    """The number of windows in a series of `num_steps`."""
     full = (num_steps - span) // stride + 1 if num_steps >= span else 0
     if mode == _DROP or (mode == _PAD_SHORT and full > 0):
         return full
@@ -492,8 +490,7 @@ class Sequences:
                 return bucket
         return max(longest, 1)
 
-    def __repr__(self) -> str:
-        return describe_view(self)
+    __repr__ = describe_view
 
     def over(self, lengths: Lengths) -> SequenceSamples:
         """The sequences of series of these lengths."""

@@ -7,7 +7,7 @@ float64, so neither many values nor a large mean lose digits. Values that are no
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,29 +25,14 @@ _ROWS_AT_ONCE = 2**20
 _PIECE = 2048
 
 
-@dataclass
-class Moments:
+class Moments(NamedTuple):
     """Of each number of a column; `squares` are summed distances from the mean."""
 
-    width: int
-    num_rows: int = 0
-    """Steps (or series) that were measured, with those that did not count."""
-    counts: Array = field(init=False)
-    means: Array = field(init=False)
-    squares: Array = field(init=False)
-    least: Array = field(init=False)
-    largest: Array = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.counts, self.means, self.squares = (np.zeros(self.width) for _ in range(3))
-        self.least, self.largest = np.full(self.width, np.inf), np.full(self.width, -np.inf)
-
-    def add(self, values: Array, starts: Array, stops: Array) -> None:
-        """Add some rows of [rows, width]."""
-        # Compiled kernels cannot calculate with float16.
-        values = values.astype(np.float32) if values.dtype == np.float16 else values
-        _add(values, starts, stops, self.counts, self.means, self.squares, self.least, self.largest)
-        self.num_rows += int((stops - starts).sum())
+    counts: Array
+    means: Array
+    squares: Array
+    least: Array
+    largest: Array
 
     @property
     def deviations(self) -> Array:
@@ -90,8 +75,8 @@ def _add(
                     counts[k] = total
 
 
-def measure(store: Store, subset: Subset | None, name: str) -> Moments:
-    """The moments of a column over the steps (or series) that samples of the subset hold; of all without a subset."""
+def measure(store: Store, subset: Subset | None, name: str) -> tuple[Moments, int]:
+    """The moments of a column over the steps (or series) that samples of the subset hold (of all without one), and their number."""
     column = store.schema.get(name)
     if column is None:
         raise OptionError(f"{store.name} has no column {name!r}; it has {', '.join(store.schema)}.")
@@ -99,7 +84,9 @@ def measure(store: Store, subset: Subset | None, name: str) -> Moments:
         raise OptionError(f"column {name!r} of {store.name} holds {column.label}, which has no mean. Leave it out of columns=.")
     values = store.column(name)
     values = values.reshape(len(values), column.width or 1)
-    moments = Moments(values.shape[1])
+    shape = values.shape[1:]
+    moments = Moments(np.zeros(shape), np.zeros(shape), np.zeros(shape), np.full(shape, np.inf), np.full(shape, -np.inf))
+    num_rows = 0
     ranges: Iterable[tuple[Array, Array]] = [(np.array([0]), np.array([len(values)]))]
     if subset is not None:
         subset.check(subset.view, identity_of(store))
@@ -110,13 +97,15 @@ def measure(store: Store, subset: Subset | None, name: str) -> Moments:
             if len(series)
         )
     for starts, stops in ranges:
-        # Some rows at a time, as float16 is converted.
+        num_rows += int((stops - starts).sum())
+        # Some rows at a time, as float16 is converted: compiled kernels cannot calculate with it.
         for row in range(int(starts[0]) if len(starts) else 0, int(stops[-1]) if len(stops) else 0, _ROWS_AT_ONCE):
             end = row + _ROWS_AT_ONCE
             some = slice(np.searchsorted(stops, row, side="right"), np.searchsorted(starts, end, side="left"))
             if some.start < some.stop:
-                moments.add(values[row:end], np.maximum(starts[some], row) - row, np.minimum(stops[some], end) - row)
-    return moments
+                part = values[row:end].astype(np.float32) if values.dtype == np.float16 else values[row:end]
+                _add(part, np.maximum(starts[some], row) - row, np.minimum(stops[some], end) - row, *moments)
+    return moments, num_rows
 
 
 # Scaler: the first layer of a model, fitted on the steps of the training subset alone; and the weight of rare labels, likewise.
@@ -180,13 +169,13 @@ class Scaler(nn.Module):
                 f"subset is {subset!r}; expected a subset of a split, like stoker.split.chronological(store, view).train."
             )
         found = [measure(store, subset, name) for name in names]
-        empty = [name for name, moments in zip(names, found, strict=True) if not moments.counts.all()]
+        empty = [name for name, (moments, _) in zip(names, found, strict=True) if not moments.counts.all()]
         if empty:
             raise OptionError(f"column {empty[0]!r} of {store.name} has no finite value in these steps, so it has no mean.")
-        scaler = cls(sum(moments.width for moments in found), columns=names)
-        num_steps = max(moments.num_rows for moments in found)
-        scaler.mean.copy_(torch.from_numpy(np.concatenate([moments.means for moments in found])))
-        scaler.std.copy_(torch.from_numpy(np.concatenate([moments.deviations for moments in found])))
+        scaler = cls(sum(len(moments.means) for moments, _ in found), columns=names)
+        num_steps = max(num_rows for _, num_rows in found)
+        scaler.mean.copy_(torch.from_numpy(np.concatenate([moments.means for moments, _ in found])))
+        scaler.std.copy_(torch.from_numpy(np.concatenate([moments.deviations for moments, _ in found])))
         scaler.fitted_on.copy_(torch.tensor([_ALL_STEPS if subset is None else _number(subset), num_steps]))
         # Checkpoints compare this string, so it keeps its wording.
         scaler.steps = f"all steps of {store.name}" if subset is None else f"the {subset.name} part of {subset.origin}"
@@ -249,9 +238,9 @@ def pos_weight(store: Store, subset: Subset | None, column: str) -> Tensor:
         >>> stoker.split.pos_weight(store, None, "y")
         tensor(3.)
     """
-    found = measure(store, subset, column)
-    if found.width > 1:
-        raise OptionError(f"column {column!r} of {store.name} has {found.width} numbers per step; expected one label.")
+    found, _ = measure(store, subset, column)
+    if len(found.means) > 1:
+        raise OptionError(f"column {column!r} of {store.name} has {len(found.means)} numbers per step; expected one label.")
     share, count = float(found.means[0]), float(found.counts[0])
     # The variance of zeros and ones is p (1 - p), and that of anything else between them is less.
     is_binary = found.least[0] >= 0 and found.largest[0] <= 1 and abs(found.squares[0] / max(count, 1) - share * (1 - share)) < 1e-9

@@ -96,25 +96,23 @@ def build(
 ) -> Split:
     """A split of these samples, checked: every subset has some, and no step is in two of them."""
     excluded = excluded or Excluded()
+    num_all = sampled.samples.num_samples
+    subsets = {}
     for name, one in runs.items():
         if not one.size:
-            gone = f"{excluded.purged:,} are purged, {excluded.embargoed:,} embargoed"
             raise OptionError(
-                f"the {name} subset of this {kind} split of {sampled.name} has no sample: of {sampled.samples.num_samples:,} samples "
-                f"{gone}. Make the subset larger, or the windows shorter."
+                f"the {name} subset of this {kind} split of {sampled.name} has no sample: of {num_all:,} samples {excluded.purged:,} "
+                f"are purged, {excluded.embargoed:,} embargoed. Make the subset larger, or the windows shorter."
             )
-    subsets = {
-        name: Subset(
+        subsets[name] = Subset(
             name=name,
             origin=f"a {kind} split of {sampled.name}",
             view=sampled.view,
             data=sampled.data,
             runs=one,
-            num_all=sampled.samples.num_samples,
+            num_all=num_all,
             whole_series=whole_series or margins.whole_series,
         )
-        for name, one in runs.items()
-    }
     split = Split(
         kind=kind, subsets=subsets, sampled=sampled, margins=margins, excluded=excluded, limits=limits or {}, leaks=allow_leak
     )
@@ -142,18 +140,25 @@ def check(split: Split | Iterable[Split]) -> None:
         for one in split:
             check(one)
         return
-    sampled = split.sampled
-    names = list(split.subsets)
+    sampled, margins = split.sampled, split.margins
     for together in zip(*(subset.over(sampled.samples).step_ranges() for subset in split), strict=True):
-        found = _find_overlap([_reaching(split, ranges) for ranges in together])
-        if found:
-            (early, late), series, step, samples = found
-            begin = int(sampled.lengths.bounds(series, series + 1)[0])
-            raise LeakError(
-                f"step {step - begin:,} of series {series:,} of {sampled.name} is in two subsets: in the samples from "
-                f"{samples[0]:,} on of {names[early]} and from {samples[1]:,} on of {names[late]} (horizon {split.margins.horizon}, "
-                f"warm-up {split.margins.warm_up}). Use chronological(…), grouped(…) or purged(…), which keep such samples out."
-            )
+        reaching = [_reaching(split, ranges) for ranges in together]
+        for (name, early), (other, late) in permutations(zip(split.subsets, reaching, strict=True), 2):
+            if not len(early.starts):
+                continue
+            # How far the ranges that begin before each of the others have come, at most.
+            before = np.searchsorted(early.starts, late.starts, side="right") - 1
+            reached = np.where(before >= 0, np.maximum.accumulate(early.stops)[before], 0)
+            bad = np.flatnonzero((late.starts < reached) & (late.starts < late.stops))
+            if len(bad):
+                series, step = int(late.series[bad[0]]), int(late.starts[bad[0]])
+                begin = int(sampled.lengths.bounds(series, series + 1)[0])
+                sample = early.samples[(early.starts <= step) & (early.stops > step)][0]
+                raise LeakError(
+                    f"step {step - begin:,} of series {series:,} of {sampled.name} is in two subsets: in the samples from "
+                    f"{sample:,} on of {name} and from {late.samples[bad[0]]:,} on of {other} (horizon {margins.horizon}, "
+                    f"warm-up {margins.warm_up}). Use chronological(…), grouped(…) or purged(…), which keep such samples out."
+                )
 
 
 def _reaching(split: Split, ranges: StepRanges) -> StepRanges:
@@ -168,26 +173,6 @@ def _reaching(split: Split, ranges: StepRanges) -> StepRanges:
     starts, stops = np.maximum(ranges.starts - margins.warm_up, begins), np.minimum(ranges.stops + beyond, ends)
     return StepRanges(ranges.series, starts, stops, ranges.samples)
 
-
-def _find_overlap(subsets: list[StepRanges]) -> tuple[tuple[int, int], int, int, tuple[int, int]] | None:
-    """Two subsets that share a step: which, the series, the step, and a sample of each."""
-    for one, other in permutations(range(len(subsets)), 2):
-        early, late = subsets[one], subsets[other]
-        if not len(early.starts):
-            continue
-        # How far the ranges that begin before each of the others have come, at most.
-        before = np.searchsorted(early.starts, late.starts, side="right") - 1
-        reached = np.where(before >= 0, np.maximum.accumulate(early.stops)[before], 0)
-        bad = np.flatnonzero((late.starts < reached) & (late.starts < late.stops))
-        if len(bad):
-            at = bad[0]
-            step = int(late.starts[at])
-            witness = np.flatnonzero((early.starts <= step) & (early.stops > step))[0]
-            return (one, other), int(late.series[at]), step, (int(early.samples[witness]), int(late.samples[at]))
-    return None
-
-
-# The kinds of splits: chronological, purged, grouped, given and shuffled.
 
 FRACTIONS = (0.7, 0.15, 0.15)
 
