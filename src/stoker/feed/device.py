@@ -225,52 +225,36 @@ class DeviceGather:
 
         `masked` says that some rows may be shorter than the others and are to be filled with zeros.
         """
-        packed = isinstance(self._view, Sequences) and self._view.layout == "packed"
-        parts = self._packed(table, counts) if packed else self._padded(table, counts, masked)
+        parts: Tensors = {}
+        view, lengths = self._view, table.counts
+        is_packed = isinstance(view, Sequences) and view.layout == "packed"
+        if is_packed:
+            total, ends = int(counts.sum()), lengths.cumsum(0)
+            behind = (table.starts - (ends - lengths)).repeat_interleave(lengths, output_size=total)
+            places = torch.arange(total, device=lengths.device) + behind
+            series = table.series.repeat_interleave(lengths, output_size=total)
+            parts[STARTS] = torch.zeros(len(lengths) + 1, dtype=torch.int32, device=lengths.device)
+            parts[STARTS][1:] = ends
+        elif self._has_lengths or masked or getattr(view, "compat", None):
+            parts[COUNTS] = lengths.to(torch.int32)
+        steps = view.width(int(counts.max(initial=0))) if isinstance(view, Sequences) else self._samples.row
         for column in self.columns:
             if column.level == "series":
-                values = column.rows(table.series).to(column.dtype)
+                values = column.rows(table.series)
                 if masked:
                     _clear(values, table.numbers[:, None] == NO_SAMPLE)
-                parts["column " + column.name] = values if column.has_width else values[:, 0]
-        if self._return_index:
-            parts[NUMBERS] = table.numbers
-        return parts
-
-    def _padded(self, table: Table, counts: Array, masked: bool) -> Tensors:
-        steps = self._samples.row
-        if isinstance(self._view, Sequences):
-            steps = self._view.width(int(counts.max(initial=0)))
-        parts: Tensors = {}
-        for column in self.columns:
-            if column.level == "step":
+            elif is_packed:
+                values = column.scaled(column.rows(places), series)
+            else:
                 values = column.windows(table, steps, masked=masked)
                 if column.scales is not None:
                     values = column.scaled(values, table.series)
                     if masked:
-                        _clear(values, _absent(table.counts, steps))
-                values = values.to(column.dtype)
-                parts["column " + column.name] = values if column.has_width else values[:, :, 0]
-        if self._has_lengths or masked or getattr(self._view, "compat", None):
-            parts[COUNTS] = table.counts.to(torch.int32)
-        return parts
-
-    def _packed(self, table: Table, counts: Array) -> Tensors:
-        total = int(counts.sum())
-        lengths = table.counts
-        ends = lengths.cumsum(0)
-        behind = table.starts - (ends - lengths)
-        places = torch.arange(total, device=lengths.device) + behind.repeat_interleave(lengths, output_size=total)
-        series = table.series.repeat_interleave(lengths, output_size=total)
-        parts: Tensors = {}
-        for column in self.columns:
-            if column.level == "step":
-                values = column.rows(places)
-                values = column.scaled(values, series).to(column.dtype)
-                parts["column " + column.name] = values if column.has_width else values[:, 0]
-        starts = torch.zeros(len(lengths) + 1, dtype=torch.int32, device=lengths.device)
-        starts[1:] = ends
-        parts[STARTS] = starts
+                        _clear(values, _absent(lengths, steps))
+            values = values.to(column.dtype)
+            parts["column " + column.name] = values if column.has_width else values[..., 0]
+        if self._return_index:
+            parts[NUMBERS] = table.numbers
         return parts
 
 
