@@ -33,6 +33,8 @@ class Moments(NamedTuple):
     squares: Array
     least: Array
     largest: Array
+    num_rows: int = 0
+    """Steps (or series) that were measured, with those that did not count."""
 
     @property
     def deviations(self) -> Array:
@@ -75,8 +77,8 @@ def _add(
                     counts[k] = total
 
 
-def measure(store: Store, subset: Subset | None, name: str) -> tuple[Moments, int]:
-    """The moments of a column over the steps (or series) that samples of the subset hold (of all without one), and their number."""
+def measure(store: Store, subset: Subset | None, name: str) -> Moments:
+    """The moments of a column over the steps (or series) that samples of the subset hold; of all without a subset."""
     column = store.schema.get(name)
     if column is None:
         raise OptionError(f"{store.name} has no column {name!r}; it has {', '.join(store.schema)}.")
@@ -104,8 +106,8 @@ def measure(store: Store, subset: Subset | None, name: str) -> tuple[Moments, in
             some = slice(np.searchsorted(stops, row, side="right"), np.searchsorted(starts, end, side="left"))
             if some.start < some.stop:
                 part = values[row:end].astype(np.float32) if values.dtype == np.float16 else values[row:end]
-                _add(part, np.maximum(starts[some], row) - row, np.minimum(stops[some], end) - row, *moments)
-    return moments, num_rows
+                _add(part, np.maximum(starts[some], row) - row, np.minimum(stops[some], end) - row, *moments[:-1])
+    return moments._replace(num_rows=num_rows)
 
 
 # Scaler: the first layer of a model, fitted on the steps of the training subset alone; and the weight of rare labels, likewise.
@@ -169,13 +171,13 @@ class Scaler(nn.Module):
                 f"subset is {subset!r}; expected a subset of a split, like stoker.split.chronological(store, view).train."
             )
         found = [measure(store, subset, name) for name in names]
-        empty = [name for name, (moments, _) in zip(names, found, strict=True) if not moments.counts.all()]
+        empty = [name for name, moments in zip(names, found, strict=True) if not moments.counts.all()]
         if empty:
             raise OptionError(f"column {empty[0]!r} of {store.name} has no finite value in these steps, so it has no mean.")
-        scaler = cls(sum(len(moments.means) for moments, _ in found), columns=names)
-        num_steps = max(num_rows for _, num_rows in found)
-        scaler.mean.copy_(torch.from_numpy(np.concatenate([moments.means for moments, _ in found])))
-        scaler.std.copy_(torch.from_numpy(np.concatenate([moments.deviations for moments, _ in found])))
+        scaler = cls(sum(len(moments.means) for moments in found), columns=names)
+        num_steps = max(moments.num_rows for moments in found)
+        scaler.mean.copy_(torch.from_numpy(np.concatenate([moments.means for moments in found])))
+        scaler.std.copy_(torch.from_numpy(np.concatenate([moments.deviations for moments in found])))
         scaler.fitted_on.copy_(torch.tensor([_ALL_STEPS if subset is None else _number(subset), num_steps]))
         # Checkpoints compare this string, so it keeps its wording.
         scaler.steps = f"all steps of {store.name}" if subset is None else f"the {subset.name} part of {subset.origin}"
@@ -238,7 +240,7 @@ def pos_weight(store: Store, subset: Subset | None, column: str) -> Tensor:
         >>> stoker.split.pos_weight(store, None, "y")
         tensor(3.)
     """
-    found, _ = measure(store, subset, column)
+    found = measure(store, subset, column)
     if len(found.means) > 1:
         raise OptionError(f"column {column!r} of {store.name} has {len(found.means)} numbers per step; expected one label.")
     share, count = float(found.means[0]), float(found.counts[0])
