@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import record
-from stoker.sampling.block_shuffle import BlockShuffle
-from stoker.sampling.orders import Order, Shuffle
+from stoker.sampling.orders import BlockShuffle, Order, Shuffle
 from stoker.sampling.views import Lengths, Sequences
 
 QUESTION = "What does an index of 132 million samples cost, in time and in state, and how soon is the first batch there?"

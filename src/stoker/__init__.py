@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 _LAZY = {
-    "BlockShuffle": "stoker.sampling.block_shuffle:BlockShuffle",
+    "BlockShuffle": "stoker.sampling.orders:BlockShuffle",
     "ByLength": "stoker.sampling.orders:ByLength",
     "EarlyStopping": "stoker.train.schedule:EarlyStopping",
     "Feed": "stoker.feed.feed:Feed",
@@ -72,8 +72,7 @@ if TYPE_CHECKING:
     from stoker import train as train
     from stoker.auditing.audit import audit
     from stoker.feed.feed import Feed
-    from stoker.sampling.block_shuffle import BlockShuffle
-    from stoker.sampling.orders import ByLength, Sequential, Shuffle, Weighted
+    from stoker.sampling.orders import BlockShuffle, ByLength, Sequential, Shuffle, Weighted
     from stoker.sampling.views import Segments, Sequences, Windows
     from stoker.store.inspect import inspect, verify
     from stoker.store.pack.api import pack

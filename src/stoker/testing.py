@@ -16,11 +16,11 @@ import itertools
 import sys
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from stoker._batch import entries_of
+from stoker._batch import entries_of, is_tensor
 from stoker._types import Array
 from stoker.errors import OptionError
 
@@ -67,24 +67,22 @@ def assert_exactly_once(
     first: dict[int, list[Seen]] = {}
     for world in worlds:
         feeds = make_ranks(make_feed, world)
-        expected = num_samples if num_samples is not None else _stated_samples(feeds[0])
+        expected = num_samples if num_samples is not None else getattr(feeds[0], "num_samples", None)
+        if expected is None and hasattr(getattr(feeds[0], "dataset", None), "__len__"):
+            expected = len(feeds[0].dataset)
         for epoch in range(epochs):
             seen = [one for step in walk(feeds, epoch) for one in step.seen(samples)]
             place = f"epoch {epoch} on {readable_ranks(world)}"
             _check_once(seen, expected, place)
             reference = first.setdefault(epoch, seen)
             _check_same_samples(seen, first[0], place, f"epoch 0 on {readable_ranks(worlds[0])}")
-            if one_order:
-                _check_same_order(seen, reference, place, f"on {readable_ranks(worlds[0])}")
+            for position, (one, other) in enumerate(zip(seen, reference, strict=True) if one_order else ()):
+                if one.sample != other.sample:
+                    fail(
+                        f"the order depends on the number of ranks: at position {position:,} of {place} comes {one}, "
+                        f"but on {readable_ranks(worlds[0])} it is {other} (one_order=False allows it)"
+                    )
         close(feeds)
-
-
-def _stated_samples(feed: Any) -> int | None:
-    """How many samples a feed says that it has."""
-    stated = getattr(feed, "num_samples", None)
-    if stated is None and hasattr(getattr(feed, "dataset", None), "__len__"):
-        stated = len(feed.dataset)
-    return int(stated) if stated is not None else None
 
 
 def _check_once(seen: list[Seen], expected: int | None, place: str) -> None:
@@ -104,22 +102,11 @@ def _check_once(seen: list[Seen], expected: int | None, place: str) -> None:
 
 
 def _check_same_samples(seen: list[Seen], reference: list[Seen], place: str, where: str) -> None:
-    here, there = {one.sample for one in seen}, {one.sample for one in reference}
-    for one in reference:
-        if one.sample not in here:
-            fail(f"{one} came in {where}, but not in {place}")
-    for one in seen:
-        if one.sample not in there:
-            fail(f"{one} came in {place}, but not in {where}")
-
-
-def _check_same_order(seen: list[Seen], reference: list[Seen], place: str, where: str) -> None:
-    for position, (one, expected) in enumerate(zip(seen, reference, strict=True)):
-        if one.sample != expected.sample:
-            fail(
-                f"the order depends on the number of ranks: at position {position:,} of {place} comes {one}, "
-                f"but {where} it is {expected} (one_order=False allows it)"
-            )
+    for some, others, here, there in ((reference, seen, where, place), (seen, reference, place, where)):
+        known = {one.sample for one in others}
+        for one in some:
+            if one.sample not in known:
+                fail(f"{one} came in {here}, but not in {there}")
 
 
 # Exact resume: a run that is stopped anywhere and resumed gets the batches of one that was not stopped.
@@ -177,21 +164,18 @@ def assert_resumes_exactly(
         _compare_chain(make_feed, whole)
 
 
-@dataclass(frozen=True)
-class _State:
+class _State(NamedTuple):
     """The states of all ranks, and when they were saved."""
 
     ranks: list[Any]
     when: str
 
 
-@dataclass(frozen=True)
-class _Past:
-    """A step of the whole run."""
+class _Past(NamedTuple):
+    """A step of the whole run: the content on each rank, and the samples of all ranks."""
 
     name: str
     contents: list[Content]
-    """One for each rank."""
     seen: list[Seen]
 
 
@@ -206,9 +190,10 @@ class _Whole:
     states: list[list[_State]] = field(default_factory=list)
     """For each number of steps, the states saved then."""
 
-    def left_of_epoch(self, cut: int) -> int:
-        """Steps from here to the end of the epoch; a whole epoch at the end of one."""
-        return next((end - cut for end in self.ends if end > cut), 0)
+    def epochs_from(self, cut: int) -> Iterator[tuple[int, int]]:
+        """The first step and the end of the rest of the epoch that a cut is in, and of each epoch after it."""
+        ends = sorted({end for end in self.ends if end > cut})
+        return zip([cut, *ends], ends, strict=False)
 
 
 def _record(make_feed: MakeFeed, world: int, epochs: int, samples: TellSamples | None, *, tells: bool) -> _Whole:
@@ -256,9 +241,8 @@ def _next_pass(feeds: list[Any]) -> Iterator[Step]:
 
 def _compare_batches(feeds: list[Any], whole: _Whole, cut: int, how: str) -> None:
     """Compare what is left with what was left, batch by batch and epoch by epoch."""
-    done = cut
-    while done < len(whole.steps):
-        left, found = whole.left_of_epoch(done), 0
+    for done, end in whole.epochs_from(cut):
+        left, found = end - done, 0
         for step in _next_pass(feeds):
             if found == left:
                 fail(f"{how}, the epoch continues after the {left} batches that were left of it")
@@ -266,7 +250,6 @@ def _compare_batches(feeds: list[Any], whole: _Whole, cut: int, how: str) -> Non
             found += 1
         if found < left:
             fail(f"{how}, the epoch ends after {found} batches; expected {left} to be left of it")
-        done += left
 
 
 def _compare_step(batches: list[Any], whole: _Whole, number: int, how: str) -> None:
@@ -276,30 +259,21 @@ def _compare_step(batches: list[Any], whole: _Whole, number: int, how: str) -> N
         found = difference(content, expected)
         if found:
             where = f" on rank {rank} of {whole.world}" if whole.world > 1 else ""
-            fail(f"{how}, {past.name}{where} {found}{_resembled(content, whole, rank)}")
-
-
-def _resembled(content: Content, whole: _Whole, rank: int) -> str:
-    """Which batch of the whole run it is instead: the quickest way to see what went wrong."""
-    for past in whole.steps:
-        if difference(content, past.contents[rank]) is None:
-            return f": it is {past.name}"
-    return ""
+            # Which batch of the whole run it is instead: the quickest way to see what went wrong.
+            equal = next((f": it is {other.name}" for other in whole.steps if content == other.contents[rank]), "")
+            fail(f"{how}, {past.name}{where} {found}{equal}")
 
 
 def _compare_samples(feeds: list[Any], whole: _Whole, cut: int, how: str, tell: TellSamples | None) -> None:
     """Compare the samples that are left, epoch by epoch, where batches cannot be equal."""
-    done = cut
-    while done < len(whole.steps):
-        left = whole.left_of_epoch(done)
-        expected = [one for past in whole.steps[done : done + left] for one in past.seen]
+    for done, end in whole.epochs_from(cut):
+        expected = [one for past in whole.steps[done:end] for one in past.seen]
         found = [one for step in _next_pass(feeds) for one in step.seen(tell)]
         for one, other in zip(found, expected, strict=False):
             if one.sample != other.sample:
                 fail(f"{how}, {one} comes as {one.place} of the new run; expected {other}, which was {other.place}")
         if len(found) != len(expected):
             fail(f"{how}, the epoch ends after {len(found)} samples; expected {len(expected)} to be left of it")
-        done += left
 
 
 def _compare_chain(make_feed: MakeFeed, whole: _Whole) -> None:
@@ -310,23 +284,15 @@ def _compare_chain(make_feed: MakeFeed, whole: _Whole) -> None:
         again = _save(feeds, "at once after it was resumed")
         close(feeds)
         feeds = _resume(make_feed, whole.world, again, same=True)
-        passes, batches = _first_batches(feeds)
+        steps = _next_pass(feeds)
+        step = next(steps, None)
         how = f"resumed {number + 1} times, before every batch and twice each time"
-        if not batches:
+        if step is None:
             fail(f"{how}, the feed ends after {number} batches; expected {len(whole.steps)}")
-        _compare_step(batches, whole, number, how)
+        _compare_step(step.batches, whole, number, how)
         state = _save(feeds, "of a resumed run")
-        del passes  # kept up to here: a training loop holds the pass while saving
+        del steps  # kept up to here: a training loop holds the pass while saving
         close(feeds)
-
-
-def _first_batches(feeds: list[Any]) -> tuple[list[Iterator[Any]], list[Any]]:
-    for _ in range(_PATIENCE):
-        passes = [iter(feed) for feed in feeds]
-        batches = [batch for one in passes for batch in itertools.islice(one, 1)]
-        if len(batches) == len(feeds):
-            return passes, batches
-    return [], []
 
 
 # No future: what is computed for a step does not change when later steps do.
@@ -402,49 +368,35 @@ def assert_no_future(
     rng = np.random.default_rng(seed)
     reacted = False
     for cut in cuts:
-        for how, change in _CHANGES.items():
-            changed = {name: one if name in kept else _after(one, cut, change, rng) for name, one in columns.items()}
+        for how in ("scaled", "permuted", "set to NaN"):
+            changed = {name: one if name in kept else _change_after(one, cut, how, rng) for name, one in columns.items()}
             found = run(changed)
             reacted |= found != whole
-            _compare(found, whole, first, cut, cut - horizon, how)
+            for name, entry in whole.items():
+                rows = found[name].rows if name in found else []
+                for row in range(max(0, cut - horizon - first + 1)):
+                    if row >= len(rows) or rows[row] != entry.rows[row]:
+                        fail(
+                            f"{name} looks into the future: its row of step {row + first:,} changes when only the bars after step "
+                            f"{cut:,} are {how}. What is known at a step may depend on bars up to it"
+                        )
     if not reacted:
-        fail("the function gives the same values whatever the bars are: it looks at nothing that was changed")
+        fail("the function gives the same values whatever the bars are: it uses nothing that was changed")
 
 
-def _compare(found: Content, whole: Content, first: int, cut: int, last: int, how: str) -> None:
-    for name, entry in whole.items():
-        rows = found[name].rows if name in found else []
-        for row in range(max(0, last - first + 1)):
-            if row >= len(rows) or rows[row] != entry.rows[row]:
-                fail(
-                    f"{name} looks into the future: its row of step {row + first:,} changes when only the bars after step {cut:,} "
-                    f"are {how}. What is known at a step may depend on bars up to it"
-                )
-
-
-def _after(values: Array, cut: int, change: Callable[[Array, np.random.Generator], Array], rng: np.random.Generator) -> Array:
-    changed = values.copy()
-    changed[cut + 1 :] = change(values[cut + 1 :], rng)
+def _change_after(values: Array, cut: int, how: str, rng: np.random.Generator) -> Array:
+    """The values with those after a step changed."""
+    changed, later, kind = values.copy(), values[cut + 1 :], values.dtype.kind
+    if how == "permuted":
+        changed[cut + 1 :] = rng.permutation(later)
+    elif how == "set to NaN":
+        changed[cut + 1 :] = np.nan if kind == "f" else 0
+    elif kind == "b":
+        changed[cut + 1 :] = ~later
+    else:
+        factors = np.exp(rng.normal(size=later.shape))
+        changed[cut + 1 :] = (later * factors + (0 if kind == "f" else 1)).astype(later.dtype)
     return changed
-
-
-def _scale(later: Array, rng: np.random.Generator) -> Array:
-    if later.dtype.kind == "b":
-        return ~later
-    factors = np.exp(rng.normal(size=later.shape))
-    scaled: Array = (later * factors + (0 if later.dtype.kind == "f" else 1)).astype(later.dtype)
-    return scaled
-
-
-def _mix(later: Array, rng: np.random.Generator) -> Array:
-    return rng.permutation(later)
-
-
-def _lose(later: Array, rng: np.random.Generator) -> Array:
-    return np.full_like(later, np.nan) if later.dtype.kind == "f" else np.zeros_like(later)
-
-
-_CHANGES: dict[str, Callable[[Array, np.random.Generator], Array]] = {"scaled": _scale, "permuted": _mix, "set to NaN": _lose}
 
 
 # Ranks: the feeds of all ranks of a training run, made as new processes would make them, and their batches step by step.
@@ -543,17 +495,23 @@ class Entry:
 Content = dict[str, Entry]
 
 
-def content_of(batch: Any) -> Content:
+def content_of(batch: Any, name: str = "") -> Content:
     """All entries of a batch, by name."""
+    plain = str | bytes | int | float | complex | None
+    is_list_of_values = isinstance(batch, list | tuple) and len(batch) > 0 and all(isinstance(part, plain) for part in batch)
+    entries = None if is_list_of_values else entries_of(batch)
+    if entries is None:
+        return {name or "batch": _entry(batch, name or "batch")}
     content: Content = {}
-    _collect(batch, "", content)
+    for key, part in entries:
+        content |= content_of(part, f"{name}.{key}" if name else str(key))
     return content
 
 
 def difference(found: Content, expected: Content) -> str | None:
     """Where two contents differ first, in words; None where they are equal."""
     if found.keys() != expected.keys():
-        return f"has the entries {_names(found)}; expected {_names(expected)}"
+        return f"has the entries {', '.join(found) or '(none)'}; expected {', '.join(expected) or '(none)'}"
     for name, entry in expected.items():
         other = found[name]
         if (other.kind, other.shape) != (entry.kind, entry.shape):
@@ -593,26 +551,10 @@ def _num_rows(content: Content) -> int:
     return next(iter(lengths.values()))
 
 
-def _names(content: Content) -> str:
-    return ", ".join(content) or "(none)"
-
-
-def _collect(value: Any, name: str, content: Content) -> None:
-    entries = None if isinstance(value, list | tuple) and _is_list_of_values(value) else entries_of(value)
-    if entries is None:
-        content[name or "batch"] = _entry(value, name or "batch")
-        return
-    for key, part in entries:
-        _collect(part, f"{name}.{key}" if name else str(key), content)
-
-
-def _is_list_of_values(value: Sequence[Any]) -> bool:
-    return len(value) > 0 and all(part is None or isinstance(part, str | bytes | int | float | complex) for part in value)
-
-
 def _entry(value: Any, name: str) -> Entry:
-    torch = sys.modules.get("torch")  # without torch there is no tensor, and nothing to import it for
-    if torch is not None and isinstance(value, torch.Tensor):
+    if is_tensor(value):
+        import torch
+
         flat = value.detach().cpu().contiguous().reshape(-1)
         data = flat.view(torch.uint8).numpy().tobytes() if len(flat) else b""
         return _of_bytes(str(value.dtype).removeprefix("torch."), tuple(value.shape), data)

@@ -15,7 +15,7 @@ from tests.cli.calling import Done
 from stoker.cli.order import parse_view
 from stoker.feed.feed import Feed
 from stoker.sampling import quality
-from stoker.sampling.block_shuffle import BlockShuffle
+from stoker.sampling.orders import BlockShuffle
 from stoker.sampling.views import Segments, Sequences, Windows
 from stoker.store.pack.api import pack
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from stoker import Feed, Sequences, Shuffle, Store, Windows, open
 from stoker.errors import FeedError
-from stoker.feed.host import Ring
+from stoker.feed.transfer import Ring
 
 
 def small_store(size: int = 40) -> Store:

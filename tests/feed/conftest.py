@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stoker.feed.host import Ring
+from stoker.feed.transfer import Ring
 
 
 @pytest.fixture

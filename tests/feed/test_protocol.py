@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Te
 
 from stoker import Feed, Shuffle, Store, Windows
 from stoker.errors import FeedError, OptionError
-from stoker.feed.protocol import BatchSource, IterableSource, as_batch_source, copy_first_batches
+from stoker.feed.protocol import BatchSource, _IterableSource, as_batch_source, copy_first_batches
 
 DATA = TensorDataset(torch.arange(20.0).reshape(10, 2))
 
@@ -157,7 +157,7 @@ def test_optional_methods_of_other_loaders_are_asked() -> None:
             return {"name": "asked"}
 
     source = as_batch_source(Asked())
-    assert isinstance(source, IterableSource)
+    assert isinstance(source, _IterableSource)
     assert source.device == torch.device("meta")
     assert source.origin(None, 1, 2) == "1 and 2"
     assert source.state_after(source.state_dict(), 3) == {"epoch": 0, "taken": 3}

@@ -14,8 +14,7 @@ from tests.sampling.plans import in_pieces, plan_of, times_seen, whole
 from tests.sampling.test_views_windows import check, listed
 
 from stoker.sampling import views
-from stoker.sampling.block_shuffle import BlockShuffle
-from stoker.sampling.orders import ByLength, Order, Sequential, Shuffle, Weighted
+from stoker.sampling.orders import BlockShuffle, ByLength, Order, Sequential, Shuffle, Weighted
 from stoker.sampling.permutation import MAX_SEED, MAX_SIZE, Permutation, epoch_key
 from stoker.sampling.views import Segments, Sequences, Windows
 

@@ -15,8 +15,7 @@ import numpy as np
 import xxhash
 from tests.sampling import twins
 
-from stoker.sampling.block_shuffle import BlockShuffle
-from stoker.sampling.orders import ByLength, Order, Sequential, Shuffle, Weighted
+from stoker.sampling.orders import BlockShuffle, ByLength, Order, Sequential, Shuffle, Weighted
 from stoker.sampling.views import Sequences
 
 FILE = Path(__file__).parents[1] / "data" / "orders.json"

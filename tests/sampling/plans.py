@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from tests.sampling import twins
 
-from stoker.sampling.block_shuffle import BlockShuffle
-from stoker.sampling.orders import ByLength, Order, Plan, Sequential, Shuffle, Weighted
+from stoker.sampling.orders import BlockShuffle, ByLength, Order, Plan, Sequential, Shuffle, Weighted
 from stoker.sampling.views import Samples, Sequences
 
 Array = npt.NDArray[Any]

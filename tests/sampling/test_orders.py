@@ -10,8 +10,7 @@ import pytest
 from tests.sampling.plans import in_pieces, plan_of, times_seen, whole
 
 from stoker.errors import OptionError
-from stoker.sampling.block_shuffle import BlockShuffle
-from stoker.sampling.orders import ByLength, Order, Sequential, Shuffle, Weighted
+from stoker.sampling.orders import BlockShuffle, ByLength, Order, Sequential, Shuffle, Weighted
 
 SHUFFLED: list[Order] = [Shuffle(3), BlockShuffle(3, 4, 32), ByLength(3, 8, 4), Weighted(np.ones(500), 3)]
 ALL: list[Order] = [Sequential(), *SHUFFLED]

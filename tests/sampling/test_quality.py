@@ -10,8 +10,7 @@ import pytest
 from tests.sampling.plans import Array, plan_of, whole
 
 from stoker.sampling import quality
-from stoker.sampling.block_shuffle import WORTH, BlockShuffle
-from stoker.sampling.orders import Order, Plan, Sequential, Shuffle
+from stoker.sampling.orders import WORTH, BlockShuffle, Order, Plan, Sequential, Shuffle
 from stoker.sampling.quality import choose_runs, measure
 
 FILES, EVENTS, BATCH = 66, 1500, 256

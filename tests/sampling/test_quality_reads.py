@@ -11,8 +11,7 @@ from tests.sampling import twins
 from tests.sampling.plans import whole
 
 from stoker.sampling import quality
-from stoker.sampling.block_shuffle import BlockPlan, BlockShuffle
-from stoker.sampling.orders import Order, Sequential, Shuffle
+from stoker.sampling.orders import BlockPlan, BlockShuffle, Order, Sequential, Shuffle
 from stoker.sampling.quality import PAGE, Reads, count_reads
 from stoker.sampling.subset import merge_ranges
 from stoker.sampling.views import Lengths, Samples, Segments, Sequences, Windows

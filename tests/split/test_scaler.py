@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from safetensors.torch import load, save
 from tests.split import twin
 from tests.split.stores import plain
-from tests.split.test_kinds_by_time import lengths, views
+from tests.split.test_split_by_time import lengths, views
 
 from stoker import Sequences, Store, Windows
 from stoker.errors import LeakError, OptionError

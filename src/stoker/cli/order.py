@@ -41,7 +41,7 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """For programs."""
-        from stoker.sampling.block_shuffle import WORTH
+        from stoker.sampling.orders import WORTH
 
         return {
             "path": self.store,
@@ -105,7 +105,7 @@ def command(
     stoker order prices.stoker --view windows:48,stride=4,horizon=1 --order shuffle
     stoker order prices.stoker --view segments:2048
     """
-    from stoker.sampling.block_shuffle import BlockShuffle
+    from stoker.sampling.orders import BlockShuffle
 
     if chosen != "block" and (block or window):
         raise OptionError(f"--block and --window are for --order block, but --order is {chosen}.")
@@ -129,8 +129,7 @@ def command(
 
 def _examine(path: str, view: str | None, columns: str | None, batch_size: int, blocks: Order, chosen: str) -> Report:
     from stoker.feed.columns import choose_columns, lengths_of
-    from stoker.sampling.block_shuffle import choose
-    from stoker.sampling.orders import Sequential, Shuffle
+    from stoker.sampling.orders import Sequential, Shuffle, choose
     from stoker.sampling.quality import count_reads, measure
     from stoker.sampling.views import Sequences
     from stoker.store.store import open_store
@@ -218,7 +217,7 @@ def _short(number: float) -> str:
 
 def _advice(report: Report) -> list[str]:
     """What the chosen order is, whether it is good enough, and what would be."""
-    from stoker.sampling.block_shuffle import WORTH
+    from stoker.sampling.orders import WORTH
 
     quality, plan = report.qualities[report.chosen], report.plans[report.chosen]
     where = f" where {quality.worst_group:,} neighbours are alike" if quality.worst_group > 1 else ""

@@ -53,9 +53,9 @@ if TYPE_CHECKING:
 
     from stoker.experiment.models import Task, When
     from stoker.feed.feed import Feed
-    from stoker.feed.padding import AnyView
     from stoker.sampling.orders import Order
     from stoker.sampling.subset import Subset
+    from stoker.sampling.views import AnyView
     from stoker.split.split import Split
     from stoker.store.store import Store
     from stoker.train.loop import Result
@@ -170,8 +170,7 @@ def _view(view: WindowView | SegmentView | SequenceView) -> AnyView:
 
 
 def _order(data: Data, seed: int) -> Order:
-    from stoker.sampling.block_shuffle import BlockShuffle
-    from stoker.sampling.orders import ByLength, Sequential, Shuffle
+    from stoker.sampling.orders import BlockShuffle, ByLength, Sequential, Shuffle
 
     if isinstance(data.order, SequentialOrder):
         return Sequential()
@@ -243,7 +242,7 @@ def _when(data: Data, store: Store, targets: list[str], horizon: int, shift: int
 
 
 def _split(config: Config, store: Store, view: AnyView) -> Split | None:
-    from stoker.split.kinds import chronological, grouped
+    from stoker.split.split import chronological, grouped
 
     split = config.split
     if split is None:

@@ -21,8 +21,8 @@ from torch.utils.data import Sampler
 from stoker._types import Array
 from stoker.errors import FeedError, OptionError
 from stoker.feed.columns import lengths_of
-from stoker.feed.host import HostGather, Ring, as_tensors
 from stoker.feed.padding import Assembler
+from stoker.feed.transfer import HostGather, Ring, as_tensors
 from stoker.sampling.views import Lengths, Samples
 from stoker.store.store import open_store
 
@@ -110,7 +110,7 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
         self._samples = feed.samples
         self._columns = feed.columns
         self._return_index = feed.return_index
-        self._has_lengths, self._makes_masks = feed.samples.padded or bool(feed.masks), feed.masks is not False
+        self._masks = {"has_lengths": feed.samples.padded or bool(feed.masks), "makes_masks": feed.masks is not False}
         self._transform = feed.transform
         self._opened: tuple[int, HostGather, Assembler] | None = None
 
@@ -128,16 +128,25 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
     def __getitems__(self, indices: Any) -> GatheredSamples:
         """Many samples at once."""
         numbers = self._checked(np.asarray(indices))
+        size = len(numbers)
         gather, assemble = self._open()
         try:
-            gathered = gather.gather(numbers, len(numbers))
+            gathered = gather.gather(numbers, size)
             try:
-                batch = assemble(gathered.tensors(), len(numbers))
+                batch = assemble(gathered.tensors(), size)
             finally:
                 gather.release(gathered)
-            return GatheredSamples(batch if self._transform is None else self._transformed(batch, len(numbers)), len(numbers))
+            if self._transform is not None:
+                batch = as_tensors(self._transform({name: tensor.numpy() for name, tensor in batch.items()}))
+                for name, tensor in batch.items():
+                    if not tensor.dim() or len(tensor) != size:
+                        raise FeedError(
+                            f"transform returned {name!r} of shape {list(tensor.shape)} for {size:,} samples; a dataset needs one row "
+                            f"per sample. Use the feed itself, or give each sample its row."
+                        )
+            return GatheredSamples(batch, size)
         except Exception as error:
-            error.add_note(f"while gathering {len(numbers):,} samples of {gather.origin(numbers)}")
+            error.add_note(f"while gathering {size:,} samples of {gather.origin(numbers)}")
             raise
 
     @staticmethod
@@ -145,7 +154,12 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
         """The batch that was gathered, or one stacked from single samples and padded with zeros where they differ in length."""
         if isinstance(samples, GatheredSamples):
             return samples.batch
-        return {name: _stack([sample[name] for sample in samples]) for name in samples[0]}
+        batch = {}
+        for name in samples[0]:
+            tensors = [sample[name] for sample in samples]
+            same_shape = all(tensor.shape == tensors[0].shape for tensor in tensors)
+            batch[name] = torch.stack(tensors) if same_shape else pad_sequence(tensors, batch_first=True)
+        return batch
 
     def _checked(self, indices: Array) -> Array:
         if indices.ndim != 1 or (len(indices) and indices.dtype.kind not in "iu"):
@@ -161,43 +175,20 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
         return numbers
 
     def _open(self) -> tuple[HostGather, Assembler]:
-        """What gathers in this process: a fork may have copied a lock that is held, and slots that the parent looks at."""
-        process = os.getpid()
-        if self._opened is None or self._opened[0] != process:
+        """What gathers in this process: a fork may have copied a lock that is held, and slots that the parent uses."""
+        if self._opened is None or self._opened[0] != os.getpid():
             ring = Ring(pinned=False, keep=KEPT_SLOTS)
-            columns = self._columns
-            self._opened = (
-                process,
-                HostGather(self._view, self._samples, columns, ring, return_index=self._return_index, files=self._files),
-                Assembler(
-                    view=self._view,
-                    columns=tuple(columns),
-                    has_lengths=self._has_lengths,
-                    marks_valid=False,
-                    makes_masks=self._makes_masks,
-                ),
-            )
+            gather = HostGather(self._view, self._samples, self._columns, ring, return_index=self._return_index, files=self._files)
+            assemble = Assembler(view=self._view, columns=tuple(self._columns), marks_valid=False, **self._masks)
+            self._opened = os.getpid(), gather, assemble
         return self._opened[1:]
-
-    def _transformed(self, batch: Sample, size: int) -> Sample:
-        if self._transform is None:
-            raise TypeError("there is no transform")
-        arrays = {name: tensor.numpy() for name, tensor in batch.items()}
-        encoded = as_tensors(self._transform(arrays))
-        for name, tensor in encoded.items():
-            if not tensor.dim() or len(tensor) != size:
-                raise FeedError(
-                    f"transform returned {name!r} of shape {list(tensor.shape)} for {size:,} samples; a dataset needs one row per "
-                    f"sample. Use the feed itself, or give each sample its row."
-                )
-        return encoded
 
     def __getstate__(self) -> dict[str, Any]:
         state = {**self.__dict__, "_opened": None}
         if self._path is not None:
-            nowhere = Lengths(num_series=0, num_steps=0)
+            empty, nowhere = np.empty(0), Lengths(num_series=0, num_steps=0)
             state["_columns"] = [
-                replace(column, values=np.empty(0, column.values.dtype), lengths=nowhere) for column in self._columns
+                replace(column, values=empty.astype(column.values.dtype), lengths=nowhere) for column in self._columns
             ]
             state["_samples"] = None
         return state
@@ -213,9 +204,3 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
         self._columns = [replace(column, values=store.column(column.name), lengths=lengths) for column in self._columns]
         samples: Samples = self._view.over(lengths)
         self._samples = samples if self._subset is None else self._subset.over(samples)
-
-
-def _stack(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    if all(tensor.shape == tensors[0].shape for tensor in tensors):
-        return torch.stack(list(tensors))
-    return pad_sequence(list(tensors), batch_first=True)

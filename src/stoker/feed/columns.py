@@ -1,30 +1,28 @@
-"""Columns that are fed: which columns of a store, as which type, and how they are normalized."""
+"""Columns that are fed: which columns of a store, as which type, how they are normalized, and where they stay (residency)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
 import xxhash
 
+from stoker._kernels import kernel
+from stoker._text import readable_bytes
 from stoker._types import Array
 from stoker.errors import FeedError, OptionError
-from stoker.feed.normalize import Method, Scales, series_scales
-from stoker.sampling.views import Lengths
+from stoker.sampling.views import AnyView, Lengths, Samples
 from stoker.store.shards import Level
 from stoker.store.store import Store
 
-_TORCH_NAMES = {
-    "|b1": "bool", "|u1": "uint8", "|i1": "int8", "<u2": "uint16", "<i2": "int16", "<u4": "uint32", "<i4": "int32",
-    "<u8": "uint64", "<i8": "int64", "<f2": "float16", "<f4": "float32", "<f8": "float64",
-}  # fmt: skip
 FLOATS = ("float16", "float32", "float64")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class FedColumn:
     """One column as it goes into batches."""
 
@@ -32,6 +30,7 @@ class FedColumn:
     level: Level
     values: Array
     """Flat and read-only, as the store has it."""
+    _: KW_ONLY
     dtype: np.dtype[Any]
     """Of what is delivered."""
     torch_name: str
@@ -79,9 +78,7 @@ class FedColumn:
         value = values[np.abs(np.where(np.isfinite(values), values, 0)).argmax()]
         where = f"series {series:,}"
         if self.level == "step":
-            lengths = self.lengths
-            first = series * lengths.length if lengths.length is not None else int(lengths.offsets[series])
-            where = f"step {row - first:,} of {where}"
+            where = f"step {row - int(self.lengths.bounds(series, series + 1)[0]):,} of {where}"
         what = f"column {self.name!r} of {self.lengths.name} is {value!s} at {where}"
         limit = f"the largest {self.dtype.name} is {float(np.finfo(self.dtype).max):.8g}"
         if self.scales is not None:
@@ -94,11 +91,6 @@ class FedColumn:
         dtype: torch.dtype = getattr(torch, self.torch_name)
         return dtype
 
-    @property
-    def bytes_view(self) -> Array:
-        """The values as bytes."""
-        return self.values.reshape(-1).view(np.uint8)
-
 
 def lengths_of(store: Store) -> Lengths:
     """Where the series of a store lie."""
@@ -109,6 +101,19 @@ def lengths_of(store: Store) -> Lengths:
         offsets=store.offsets if store.uniform_length is None else np.zeros(0, dtype=np.int64),
         name=store.name,
     )
+
+
+def samples_over(store: Store, view: AnyView) -> tuple[Lengths, Samples]:
+    """Where the series of a store lie, and the samples of a view over them; refuses what is not a store, a view, or has no sample."""
+    if not isinstance(store, Store):
+        raise OptionError(f"store is {store!r}; expected what stoker.open(…), pack(…) or Store.from_arrays(…) returns.")
+    if not isinstance(view, AnyView):
+        raise OptionError(f"view is {view!r}; expected Windows(…), Segments(…) or Sequences(…).")
+    lengths = lengths_of(store)
+    samples: Samples = view.over(lengths)
+    if not samples.num_samples:
+        raise OptionError(f"{store.name} has no sample of {view}: {' '.join(samples.notes()) or 'it has no series.'}")
+    return lengths, samples
 
 
 def identity_of(store: Store) -> str:
@@ -158,27 +163,248 @@ def _fed(store: Store, name: str, *, dtype: str | None, normalize: Method | None
     elif compat or (scaled and stored.kind != "f"):
         target = np.dtype(np.float32)
     scales = series_scales(values, lengths, normalize, compat=compat) if scaled and normalize else None
-    if scales is not None and not compat:
-        _check_scales(scales, name, store.name)
-    torch_name = "bfloat16" if column.kind == "bfloat16" else _TORCH_NAMES[target.str]
+    if scales is not None and not compat:  # an infinite mean or deviation would make zeros or NaN of a series
+        bad = ~(np.isfinite(scales.centers) & np.isfinite(scales.divisors)).all(axis=1)
+        kind = scales.centers.dtype
+        if bad.any():
+            raise FeedError(
+                f"column {name!r} of {store.name} has values in series {int(bad.argmax()):,} whose mean or deviation is beyond the "
+                f"largest {kind.name}, {float(np.finfo(kind).max):.8g}. Leave normalize out, or pack smaller values."
+            )
+    torch_name = "bfloat16" if column.kind == "bfloat16" else target.name
     return FedColumn(
-        name=name,
-        level=column.level,
-        values=values,
-        dtype=target,
-        torch_name=torch_name,
-        width=column.width,
-        lengths=lengths,
-        scales=scales,
+        name, column.level, values, dtype=target, torch_name=torch_name, width=column.width, lengths=lengths, scales=scales
     )
 
 
-def _check_scales(scales: Scales, name: str, store: str) -> None:
-    """Refuse series whose mean or deviation is infinite: they would be delivered as zeros or NaN."""
-    bad = ~(np.isfinite(scales.centers) & np.isfinite(scales.divisors)).all(axis=1)
-    if bad.any():
-        kind = scales.centers.dtype
-        raise FeedError(
-            f"column {name!r} of {store} has values in series {int(bad.argmax()):,} whose mean or deviation is beyond the largest "
-            f"{kind.name}, {float(np.finfo(kind).max):.8g}. Leave normalize out, or pack smaller values."
-        )
+# Scales: what each series is centred on and divided by, so that normalising is a step of the gather.
+#
+#     zero    (x - mean) / standard deviation        max    x / largest absolute value
+#
+# Statistics are those of the whole series, not of the window, so a value is the same in every window that holds it. They
+# are computed in float64 over finite values. With `compat`, they are what NumPy gives for the type of the column, rounding,
+# NaN and all: that is what Time-MoE does, and weights trained there expect.
+
+Method = Literal["zero", "max"]
+
+_PAIRWISE = 128
+_PIECE_STEPS = 2**20
+
+
+class Scales(NamedTuple):
+    """One row a series, one number for each of the column's; values become (x - centers) / divisors."""
+
+    centers: Array
+    divisors: Array
+    truncate: bool
+    """Whether results are truncated to integers, as Time-MoE does to columns of integers."""
+
+
+def series_scales(values: Array, lengths: Lengths, method: Method, *, compat: bool) -> Scales:
+    """The scales of all series; reads the column once."""
+    flat = values.reshape(len(values), values.shape[1] if values.ndim == 2 else 1)
+    kind = flat.dtype if flat.dtype.kind == "f" and flat.dtype.itemsize > 2 else np.dtype(np.float64)
+    if compat and flat.dtype.kind == "f":
+        kind = flat.dtype
+    shape = (lengths.num_series, flat.shape[1])
+    centers, divisors = np.zeros(shape, dtype=kind), np.ones(shape, dtype=kind)
+    ends = lengths.bounds()
+    if not compat:
+        measure = _finite_moments if method == "zero" else _finite_largest
+        for first, last in _pieces(ends, whole=flat.dtype != np.float16):
+            part = flat[ends[first] : ends[last]]
+            # Compiled kernels cannot calculate with float16.
+            part = part.astype(np.float32) if part.dtype == np.float16 else part
+            measure(part, ends[first : last + 1] - ends[first], centers[first:last], divisors[first:last])
+    elif flat.dtype in (np.float32, np.float64) and flat.shape[1] == 1:
+        (_numpy_moments if method == "zero" else _numpy_largest)(flat[:, 0], ends, centers[:, 0], divisors[:, 0])
+    else:
+        _by_numpy(flat, ends, centers, divisors, method)
+    return Scales(centers, divisors, compat and flat.dtype.kind in "iu")
+
+
+def _pieces(bounds: Array, *, whole: bool) -> Iterator[tuple[int, int]]:
+    """Runs of series that are measured together: all, or as many as keep a copy of their values small."""
+    first = 0
+    while first < len(bounds) - 1:
+        last = len(bounds) - 1
+        if not whole:
+            last = min(last, max(first + 1, int(np.searchsorted(bounds, bounds[first] + _PIECE_STEPS, side="right")) - 1))
+        yield first, last
+        first = last
+
+
+@kernel
+def _finite_moments(values: Array, bounds: Array, centers: Array, divisors: Array) -> None:
+    for i in range(len(bounds) - 1):
+        for k in range(values.shape[1]):
+            total, count = 0.0, 0
+            for t in range(bounds[i], bounds[i + 1]):
+                x = np.float64(values[t, k])
+                if np.isfinite(x):
+                    total += x
+                    count += 1
+            mean = total / count if count else 0.0
+            squares = 0.0
+            for t in range(bounds[i], bounds[i + 1]):
+                x = np.float64(values[t, k])
+                if np.isfinite(x):
+                    squares += (x - mean) * (x - mean)
+            deviation = np.sqrt(squares / count) if count else 0.0
+            centers[i, k] = mean
+            # A constant series has a deviation of rounding errors; dividing by them would make noise of it.
+            divisors[i, k] = deviation if deviation > 1e-7 * abs(mean) and deviation > 0 else 1.0
+
+
+@kernel
+def _finite_largest(values: Array, bounds: Array, centers: Array, divisors: Array) -> None:
+    for i in range(len(bounds) - 1):
+        for k in range(values.shape[1]):
+            largest = 0.0
+            for t in range(bounds[i], bounds[i + 1]):
+                x = abs(np.float64(values[t, k]))
+                if np.isfinite(x) and x > largest:
+                    largest = x
+            divisors[i, k] = largest if largest > 0 else 1.0
+
+
+@kernel
+def _pairwise(values: Array, start: int, count: int, mean: Any, squares: bool) -> Any:
+    """The sum of values, or of their squared distances from the mean, added up in the order in which NumPy does it."""
+    zero = values.dtype.type(0)
+    if count > _PAIRWISE:
+        half = count // 2
+        half -= half % 8
+        return _pairwise(values, start, half, mean, squares) + _pairwise(values, start + half, count - half, mean, squares)
+    if count < 8:
+        total = zero
+        for i in range(start, start + count):
+            x = values[i] - mean if squares else values[i]
+            total += x * x if squares else x
+        return total
+    sums = np.empty(8, dtype=values.dtype)
+    for j in range(8):
+        x = values[start + j] - mean if squares else values[start + j]
+        sums[j] = x * x if squares else x
+    whole = count - count % 8
+    for i in range(8, whole, 8):
+        for j in range(8):
+            x = values[start + i + j] - mean if squares else values[start + i + j]
+            sums[j] += x * x if squares else x
+    total = ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]))
+    for i in range(start + whole, start + count):
+        x = values[i] - mean if squares else values[i]
+        total += x * x if squares else x
+    return total
+
+
+@kernel
+def _numpy_moments(values: Array, bounds: Array, centers: Array, divisors: Array) -> None:
+    one = values.dtype.type(1)
+    zero = values.dtype.type(0)
+    for i in range(len(bounds) - 1):
+        count = bounds[i + 1] - bounds[i]
+        if count:
+            # NumPy divides in float64, which holds any count, and rounds once to the type of the values.
+            total = zero + _pairwise(values, bounds[i], count, zero, False)
+            mean = values.dtype.type(np.float64(total) / np.float64(count))
+            squares = zero + _pairwise(values, bounds[i], count, mean, True)
+            deviation = np.sqrt(values.dtype.type(np.float64(squares) / np.float64(count)))
+            centers[i] = mean
+            divisors[i] = one if deviation == zero else deviation
+
+
+@kernel
+def _numpy_largest(values: Array, bounds: Array, centers: Array, divisors: Array) -> None:
+    for i in range(len(bounds) - 1):
+        largest = values.dtype.type(0)
+        for t in range(bounds[i], bounds[i + 1]):
+            x = abs(values[t])
+            if x > largest or np.isnan(x):
+                largest = x
+            if np.isnan(x):
+                break
+        divisors[i] = values.dtype.type(1) if largest == 0 else largest
+
+
+def _by_numpy(values: Array, bounds: Array, centers: Array, divisors: Array, method: Method) -> None:
+    """For the types whose sums NumPy makes in ways of their own, ask NumPy."""
+    with np.errstate(all="ignore"):
+        for i, (start, stop) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)):
+            for k in range(values.shape[1] if stop > start else 0):
+                series = np.ascontiguousarray(values[start:stop, k])
+                if method == "zero":
+                    deviation = series.std()
+                    centers[i, k] = series.mean()
+                else:
+                    deviation = np.abs(series).max()
+                divisors[i, k] = deviation if deviation != 0 else 1
+
+
+# Residency: where the columns of a feed stay while it runs.
+#
+# device    on the GPU: uploaded once, batches are gathered there
+# host      in memory: batches are gathered by the CPU and copied ahead of their use
+# stream    on disk: like host, with hints that read blocks ahead
+
+Where = Literal["device", "host", "stream"]
+
+DEVICE_SHARE = 0.5
+"""Of the free memory of a GPU: the model and its activations need room too."""
+HOST_SHARE = 0.7
+"""Of the available memory of the machine."""
+
+
+@dataclass(frozen=True)
+class Residency:
+    """Where the columns stay, and the sentence that says why."""
+
+    where: Where
+    reason: str
+
+
+def choose_residency(asked: str, num_bytes: int, device: torch.device, *, needs_host: str | None, on_disk: bool) -> Residency:
+    """The residency that was asked for, or the best that fits."""
+    if asked not in (*get_args(Where), "auto"):
+        raise OptionError(f"residency is {asked!r}; expected 'device', 'host', 'stream' or 'auto'.")
+    size = readable_bytes(num_bytes)
+    if asked != "auto":
+        if asked == "device" and needs_host:
+            raise OptionError(f"residency='device' is not possible, because {needs_host}. Use 'host' or 'auto'.")
+        if asked == "stream" and not on_disk:
+            raise OptionError("residency='stream' reads from disk, but this store is in memory. Use 'host' or 'auto'.")
+        return Residency(asked, "as given")  # type: ignore[arg-type]
+    if device.type == "cuda" and not needs_host:
+        free = free_device_bytes(device)
+        share = f"{DEVICE_SHARE:.0%} of the free GPU memory ({readable_bytes(free)})"
+        if num_bytes <= DEVICE_SHARE * free:
+            return Residency("device", f"the columns ({size}) fit {share}")
+        why = f"the columns ({size}) exceed {share}"
+    else:
+        why = needs_host or f"batches are for the {device.type}"
+    if not on_disk:
+        return Residency("host", f"{why}, and the columns ({size}) are in memory already")
+    available = available_host_bytes()
+    share = f"{HOST_SHARE:.0%} of the available memory ({readable_bytes(available)})"
+    if num_bytes <= HOST_SHARE * available:
+        return Residency("host", f"{why}, and the columns ({size}) fit {share}")
+    return Residency("stream", f"{why}, and the columns ({size}) exceed {share}")
+
+
+def free_device_bytes(device: torch.device) -> int:
+    """What a GPU has left, counting what torch holds but does not use."""
+    free, _ = torch.cuda.mem_get_info(device)
+    return int(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
+
+
+def available_host_bytes() -> int:
+    """What this process may still take, with regard to the limit of its control group."""
+    import psutil
+
+    available = int(psutil.virtual_memory().available)
+    group = Path("/sys/fs/cgroup")
+    try:
+        limit, used = (group / "memory.max").read_text().strip(), (group / "memory.current").read_text().strip()
+        return min(available, max(0, int(limit) - int(used)))
+    except (OSError, ValueError):  # no such group, or no limit ("max")
+        return available

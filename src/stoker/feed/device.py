@@ -1,6 +1,6 @@
 """Batches gathered on the device, from columns that were uploaded once.
 
-    select_rows      the gather as one Triton kernel: reads samples where they lie, pads with zeros in the same pass
+    Table            where the samples of a batch lie; selects rows by one Triton kernel, which pads with zeros in the same pass
     DeviceGather     columns on the device, and batches gathered from them
     DeviceProducer   the batches of a pass; the host sends only where samples lie
     Captured         the gather as (part of) a CUDA graph
@@ -15,7 +15,8 @@ import importlib.util
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
-from functools import cache, cached_property
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,11 +26,9 @@ from stoker._clock import Spans
 from stoker._types import Array
 from stoker.errors import OptionError
 from stoker.feed.columns import FedColumn
-from stoker.feed.host import NO_SAMPLE
-from stoker.feed.normalize import series_bounds
-from stoker.feed.padding import COUNTS, NUMBERS, STARTS, AnyView, Assembler, Tensors
-from stoker.feed.prefetch import Cursor, Prefetcher, Steps
-from stoker.sampling.views import Lengths, Samples, Sequences
+from stoker.feed.padding import COUNTS, NO_SAMPLE, NUMBERS, STARTS, Assembler, Tensors
+from stoker.feed.prefetch import Prefetcher, Steps
+from stoker.sampling.views import AnyView, Lengths, Samples, Sequences
 
 if TYPE_CHECKING:
     from stoker.feed.feed import Feed
@@ -68,30 +67,6 @@ def _compiled() -> Any:
     return select
 
 
-def select_rows(
-    source: torch.Tensor,
-    starts: torch.Tensor,
-    counts: torch.Tensor,
-    place: torch.Tensor | None,
-    num_rows: int,
-    steps: int,
-    width: int,
-    *,
-    masked: bool,
-) -> torch.Tensor:
-    """Rows of `steps` steps of `width` numbers from the flat `source`: [rows, steps, width], zero behind `counts` steps.
-
-    `starts` and `counts` are read from entry `place` on (from the first without one).
-    """
-    flat = source.view(torch.uint8) if source.dtype == torch.bool else source
-    target = torch.empty(num_rows, steps, width, dtype=flat.dtype, device=source.device)
-    size = steps * width
-    _compiled()[(num_rows, -(-size // BLOCK))](
-        flat, starts, counts, place, target, size, width, BLOCK=BLOCK, MASKED=masked, PLACED=place is not None, num_warps=_WARPS
-    )
-    return target.view(source.dtype)
-
-
 # Device gather: columns that were uploaded once, and batches gathered where they lie.
 #
 # The host sends where samples lie, for many batches at a time; the values never pass it again. A row is one window of the flat
@@ -118,43 +93,26 @@ class Table:
     The counter is a tensor, so that a graph which reads it moves through the table from replay to replay.
     """
 
-    def __init__(self, whole: torch.Tensor, *, rows: int | None = None, place: torch.Tensor | None = None) -> None:
-        self.whole = whole
-        self.place = place
-        self.num_rows = whole.shape[1] if rows is None else rows
+    def __init__(self, whole: torch.Tensor, *, rows: int = 0, place: torch.Tensor | None = None) -> None:
+        self._whole = whole
+        self._place = place
+        mine = whole if place is None else whole.index_select(1, torch.arange(rows, device=whole.device) + place)
+        self.num_rows = mine.shape[1]
+        self.series, self.starts, self.counts, self.numbers = mine.unbind()
 
-    @cached_property
-    def _each(self) -> torch.Tensor:
-        places = torch.arange(self.num_rows, device=self.whole.device)
-        return places if self.place is None else places + self.place
+    def select(self, source: torch.Tensor, steps: int, width: int, *, masked: bool) -> torch.Tensor:
+        """Rows of `steps` steps of `width` numbers from a flat column: [rows, steps, width], zero behind each sample if `masked`.
 
-    def _row(self, number: int) -> torch.Tensor:
-        return self.whole[number] if self.place is None else self.whole[number].index_select(0, self._each)
-
-    @cached_property
-    def series(self) -> torch.Tensor:
-        """The series of each sample."""
-        return self._row(_SERIES)
-
-    @cached_property
-    def starts(self) -> torch.Tensor:
-        """The first step of each sample in the flat columns."""
-        return self._row(_FIRST)
-
-    @cached_property
-    def counts(self) -> torch.Tensor:
-        """The steps of each sample."""
-        return self._row(_COUNT)
-
-    @cached_property
-    def numbers(self) -> torch.Tensor:
-        """The number of each sample; negative for rows without one."""
-        return self._row(_NUMBER)
-
-    def select(self, flat: torch.Tensor, steps: int, width: int, *, masked: bool) -> torch.Tensor:
-        """Rows of a flat column by one kernel, which reads the table by itself."""
-        starts, counts = self.whole[_FIRST], self.whole[_COUNT]
-        return select_rows(flat, starts, counts, self.place, self.num_rows, steps, width, masked=masked)
+        The kernel reads the table by itself, from entry `place` on.
+        """
+        flat = source.view(torch.uint8) if source.dtype == torch.bool else source
+        target = torch.empty(self.num_rows, steps, width, dtype=flat.dtype, device=source.device)
+        size, place = steps * width, self._place
+        _compiled()[(self.num_rows, -(-size // BLOCK))](
+            flat, self._whole[_FIRST], self._whole[_COUNT], place, target, size, width,
+            BLOCK=BLOCK, MASKED=masked, PLACED=place is not None, num_warps=_WARPS,
+        )  # fmt: skip
+        return target.view(source.dtype)
 
 
 class DeviceColumn:
@@ -166,7 +124,9 @@ class DeviceColumn:
         self.width = column.width or 1
         self.has_width = column.width is not None
         self.dtype = column.torch_dtype
-        flat = _shared(column.values.reshape(-1))
+        with warnings.catch_warnings():  # torch has no read-only tensors, and warns of arrays that are; this one is only read
+            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+            flat = torch.from_numpy(column.values.reshape(-1))
         if column.torch_name == "bfloat16":
             flat = flat.view(torch.bfloat16)
         padding = row * self.width if column.level == "step" else 0
@@ -180,15 +140,10 @@ class DeviceColumn:
             centers, divisors, self.truncate = column.scales
             self.scales = torch.from_numpy(centers).to(device), torch.from_numpy(divisors).to(device)
 
-    @property
-    def num_bytes(self) -> int:
-        """What it takes."""
-        return self.flat.nbytes
-
     def overflows(self, lengths: Lengths) -> Array:
         """The rows with a finite value that is delivered as an infinite one. Reads all rows, and waits for the device."""
         rows = self.flat[: self.num_steps * self.width].view(self.num_steps, self.width)
-        ends = torch.from_numpy(series_bounds(lengths)[1:]).to(rows.device) if self.scales is not None else None
+        ends = torch.from_numpy(lengths.bounds()[1:]).to(rows.device) if self.scales is not None else None
         found = [np.zeros(0, dtype=np.int64)]
         num_rows = max(1, _CHECKED_VALUES // self.width)
         for first in range(0, self.num_steps, num_rows):
@@ -226,14 +181,7 @@ class DeviceColumn:
         if not values.dtype.is_floating_point:
             values = values.to(centers.dtype)
         values = (values - centers) / divisors
-        return values.trunc() + 0.0 if self.truncate else values  # no -0.0, as whole numbers have none
-
-
-def _shared(values: Array) -> torch.Tensor:
-    """The array as a tensor that nobody writes to. Torch has no read-only tensors, and warns of arrays that are."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return torch.from_numpy(values)
+        return values.trunc() + 0.0 if self.truncate else values  # no -0.0, as integers have none
 
 
 def _absent(counts: torch.Tensor, steps: int) -> torch.Tensor:
@@ -244,18 +192,6 @@ def _absent(counts: torch.Tensor, steps: int) -> torch.Tensor:
 def _clear(values: torch.Tensor, absent: torch.Tensor) -> None:
     """Zero some values in place. Torch cannot fill unsigned numbers; their zero is that of signed ones."""
     values.view(_SIGNED.get(values.dtype, values.dtype)).masked_fill_(absent, 0)
-
-
-def _refuse_overflows(column: FedColumn, rows: Array, samples: Samples) -> None:
-    """Raise if a sample holds one of these rows; those that are in no sample are not delivered."""
-    for first in range(0, samples.num_samples if len(rows) else 0, _LOCATED_SAMPLES):
-        found = samples.locate(np.arange(first, min(first + _LOCATED_SAMPLES, samples.num_samples)))
-        starts, counts = (found.starts, found.counts) if column.level == "step" else (found.series, 1)
-        place = np.searchsorted(rows, starts)
-        held = place < np.searchsorted(rows, starts + counts)
-        if held.any():
-            i = int(held.argmax())
-            raise column.overflow(int(found.series[i]), int(rows[place[i]]))
 
 
 class DeviceGather:
@@ -269,69 +205,56 @@ class DeviceGather:
             longest = view.width(min(longest, max((len(column.values) for column in columns if column.level == "step"), default=0)))
         self.columns = [DeviceColumn(column, longest, device) for column in columns]
         for column, there in zip(columns, self.columns, strict=True):
-            if column.may_overflow:
-                _refuse_overflows(column, there.overflows(column.lengths), samples)
+            rows = there.overflows(column.lengths) if column.may_overflow else ()
+            # Rows that are in no sample are not delivered.
+            for first in range(0, samples.num_samples if len(rows) else 0, _LOCATED_SAMPLES):
+                found = samples.locate(np.arange(first, min(first + _LOCATED_SAMPLES, samples.num_samples)))
+                starts, counts = (found.starts, found.counts) if column.level == "step" else (found.series, 1)
+                place = np.searchsorted(rows, starts)
+                held = place < np.searchsorted(rows, starts + counts)
+                if held.any():
+                    i = int(held.argmax())
+                    raise column.overflow(int(found.series[i]), int(rows[place[i]]))
         self._view = view
         self._samples = samples
         self._return_index = return_index
         self._has_lengths = lengths
-
-    @property
-    def num_bytes(self) -> int:
-        """What all columns take."""
-        return sum(column.num_bytes for column in self.columns)
 
     def gather(self, table: Table, counts: Array, *, masked: bool) -> Tensors:
         """The parts of a batch; `counts` are those of the table on the host, from which shapes follow.
 
         `masked` says that some rows may be shorter than the others and are to be filled with zeros.
         """
-        packed = isinstance(self._view, Sequences) and self._view.layout == "packed"
-        parts = self._packed(table, counts) if packed else self._padded(table, counts, masked)
+        parts: Tensors = {}
+        view, lengths = self._view, table.counts
+        is_packed = isinstance(view, Sequences) and view.layout == "packed"
+        if is_packed:
+            total, ends = int(counts.sum()), lengths.cumsum(0)
+            behind = (table.starts - (ends - lengths)).repeat_interleave(lengths, output_size=total)
+            places = torch.arange(total, device=lengths.device) + behind
+            series = table.series.repeat_interleave(lengths, output_size=total)
+            parts[STARTS] = torch.zeros(len(lengths) + 1, dtype=torch.int32, device=lengths.device)
+            parts[STARTS][1:] = ends
+        elif self._has_lengths or masked or getattr(view, "compat", None):
+            parts[COUNTS] = lengths.to(torch.int32)
+        steps = view.width(int(counts.max(initial=0))) if isinstance(view, Sequences) else self._samples.row
         for column in self.columns:
             if column.level == "series":
-                values = column.rows(table.series).to(column.dtype)
+                values = column.rows(table.series)
                 if masked:
                     _clear(values, table.numbers[:, None] == NO_SAMPLE)
-                parts["column " + column.name] = values if column.has_width else values[:, 0]
-        if self._return_index:
-            parts[NUMBERS] = table.numbers
-        return parts
-
-    def _padded(self, table: Table, counts: Array, masked: bool) -> Tensors:
-        steps = self._samples.row
-        if isinstance(self._view, Sequences):
-            steps = self._view.width(int(counts.max(initial=0)))
-        parts: Tensors = {}
-        for column in self.columns:
-            if column.level == "step":
+            elif is_packed:
+                values = column.scaled(column.rows(places), series)
+            else:
                 values = column.windows(table, steps, masked=masked)
                 if column.scales is not None:
                     values = column.scaled(values, table.series)
                     if masked:
-                        _clear(values, _absent(table.counts, steps))
-                values = values.to(column.dtype)
-                parts["column " + column.name] = values if column.has_width else values[:, :, 0]
-        if self._has_lengths or masked or getattr(self._view, "compat", None):
-            parts[COUNTS] = table.counts.to(torch.int32)
-        return parts
-
-    def _packed(self, table: Table, counts: Array) -> Tensors:
-        total = int(counts.sum())
-        lengths = table.counts
-        ends = lengths.cumsum(0)
-        behind = table.starts - (ends - lengths)
-        places = torch.arange(total, device=lengths.device) + behind.repeat_interleave(lengths, output_size=total)
-        series = table.series.repeat_interleave(lengths, output_size=total)
-        parts: Tensors = {}
-        for column in self.columns:
-            if column.level == "step":
-                values = column.rows(places)
-                values = column.scaled(values, series).to(column.dtype)
-                parts["column " + column.name] = values if column.has_width else values[:, 0]
-        starts = torch.zeros(len(lengths) + 1, dtype=torch.int32, device=lengths.device)
-        starts[1:] = ends
-        parts[STARTS] = starts
+                        _clear(values, _absent(lengths, steps))
+            values = values.to(column.dtype)
+            parts["column " + column.name] = values if column.has_width else values[..., 0]
+        if self._return_index:
+            parts[NUMBERS] = table.numbers
         return parts
 
 
@@ -341,27 +264,17 @@ CHUNK_SAMPLES = 2**17
 """Samples whose places are sent to a device at once: some milliseconds of work for many steps."""
 
 
+@dataclass(kw_only=True, eq=False)
 class DeviceProducer:
     """Batches gathered on the device; the host only sends where samples lie, for many batches at a time."""
 
-    def __init__(
-        self,
-        gather: DeviceGather,
-        assemble: Assembler,
-        samples: Samples,
-        device: torch.device,
-        *,
-        pad_rows: bool,
-        batch_size: int,
-        threads: int,
-    ) -> None:
-        self.gather = gather
-        self.assemble = assemble
-        self.device = device
-        self._samples = samples
-        self._pad_rows = pad_rows
-        self._batch_size = batch_size
-        self._threads = threads
+    gather: DeviceGather
+    assemble: Assembler
+    samples: Samples
+    device: torch.device
+    rows: int | None
+    """Rows of every batch; None where the last one is short."""
+    threads: int
 
     def start(self, steps: Steps, waits: Spans) -> Prefetcher[tuple[torch.Tensor, list[int]]]:
         """Begin a pass. An item is where the samples of many batches lie, and the rows of each batch."""
@@ -371,7 +284,7 @@ class DeviceProducer:
             tables = self.tables(steps, chunk * per_chunk, per_chunk)
             return self.join(tables), [table.shape[1] for table in tables]
 
-        return Prefetcher(make, -(-len(steps) // per_chunk), threads=self._threads, prefetch=2, waits=waits)
+        return Prefetcher(make, -(-len(steps) // per_chunk), threads=self.threads, prefetch=2, waits=waits)
 
     def unpack(self, made: tuple[torch.Tensor, list[int]]) -> Iterator[tuple[torch.Tensor, Array]]:
         """Where the samples of each batch lie, on the device and on the host."""
@@ -386,13 +299,12 @@ class DeviceProducer:
         """Gather the batch."""
         table, host = entry
         counts, valid = host[_COUNT], int(np.count_nonzero(host[_NUMBER] >= 0))
-        masked = self._samples.padded or valid < host.shape[1]
+        masked = self.samples.padded or valid < host.shape[1]
         return self.assemble(self.gather.gather(Table(table), counts, masked=masked), valid)
 
     def tables(self, steps: Steps, first: int, count: int) -> list[Array]:
         """Where the samples of `count` steps lie, as `sample_table` has it."""
-        rows = self._batch_size if self._pad_rows else None
-        return [sample_table(self._samples, steps.numbers(step), rows) for step in range(first, min(first + count, len(steps)))]
+        return [sample_table(self.samples, steps.numbers(step), self.rows) for step in range(first, min(first + count, len(steps)))]
 
     def join(self, tables: list[Array]) -> torch.Tensor:
         """Tables side by side in one tensor, pinned for a GPU."""
@@ -434,7 +346,7 @@ class Captured:
         self._feed = feed
         self._producer = producer
         self._gather = producer.gather
-        self._assemble = producer.assemble.without_valid()
+        self._assemble = replace(producer.assemble, marks_valid=False)
         self._rows = feed.batch_size
         self._masked = feed.samples.padded or feed.last_batch == "pad"
         device = feed.device
@@ -469,21 +381,17 @@ class Captured:
         num_chunks = -(-len(steps) // CAPTURED_STEPS)
         chunks = Prefetcher(make, num_chunks, threads=self._feed.threads, prefetch=2, waits=self._feed.waits)
         if not len(steps):
-            self._advance(steps, cursor, -1)  # less than a batch was left of the epoch
+            cursor.epoch, cursor.position = steps.after(-1)  # less than a batch was left of the epoch
         try:
             for step in range(len(steps)):
                 if step % CAPTURED_STEPS == 0:
                     chunk = next(chunks)
                     self._table[:, : chunk.shape[1]].copy_(chunk, non_blocking=True)
                     self.rewind()
-                self._advance(steps, cursor, step)  # before: what was handed out counts as seen
+                cursor.epoch, cursor.position = steps.after(step)  # before: what was handed out counts as seen
                 yield step
         finally:
             chunks.close()
-
-    @staticmethod
-    def _advance(steps: Steps, cursor: Cursor, step: int) -> None:
-        cursor.epoch, cursor.position = (steps.epoch + 1, 0) if step + 1 == len(steps) else (steps.epoch, steps.end(step))
 
     def __iter__(self) -> Iterator[Tensors]:
         replay = self._capture()

@@ -1,7 +1,7 @@
 """Feed: a store, a view and an order become batches on a device, every sample exactly once per epoch, resumable anywhere.
 
-The data path of a batch: `order` gives the indices of its samples (`stoker.sampling`), a producer gathers them (`host.py` on the
-CPU, `device.py` on a GPU), and `FeedIterator` (`prefetch.py`) hands the batch out and moves the cursor (`cursor.py`).
+The data path of a batch: `order` gives the indices of its samples (`stoker.sampling`), a producer gathers them (`transfer.py` on the
+CPU, `device.py` on a GPU), and `FeedIterator` (`prefetch.py`) hands the batch out and moves the cursor.
 """
 
 from __future__ import annotations
@@ -20,17 +20,14 @@ from stoker._clock import Spans
 from stoker._text import check_device, readable_bytes
 from stoker._types import Array
 from stoker.errors import FeedError, LeakError, OptionError
-from stoker.feed.columns import FedColumn, choose_columns, content_digest, identity_of, lengths_of
+from stoker.feed.columns import FedColumn, Method, choose_columns, choose_residency, content_digest, identity_of, samples_over
 from stoker.feed.device import Captured, DeviceGather, DeviceProducer
-from stoker.feed.host import HostGather, Ring, Transform
-from stoker.feed.normalize import Method
-from stoker.feed.padding import COMPAT_ENTRIES, AnyView, Assembler, check_names
-from stoker.feed.prefetch import Cursor, FeedIterator, Ranks, Steps, check_state
-from stoker.feed.residency import ReadAhead, choose_residency
-from stoker.feed.transfer import HostProducer
+from stoker.feed.padding import COMPAT_ENTRIES, Assembler, check_names
+from stoker.feed.prefetch import Cursor, FeedIterator, Ranks, ReadAhead, Steps, check_state
+from stoker.feed.transfer import HostGather, HostProducer, Ring, Transform
 from stoker.sampling.orders import Order, Sequential
 from stoker.sampling.subset import Subset
-from stoker.sampling.views import Samples, Segments, Sequences, Windows
+from stoker.sampling.views import AnyView, Samples, Sequences, is_integer
 from stoker.store.store import Store
 
 if TYPE_CHECKING:
@@ -70,7 +67,7 @@ class Feed:
         rank: The rank of this process; by default from the environment variable RANK, as torchrun sets it.
         world_size: The number of ranks; by default from WORLD_SIZE.
         threads: Background threads; by default chosen by device and residency. 0 makes batches when they are asked for.
-        prefetch: Batches that are made ahead.
+        prefetch: Batches that are made before they are asked for.
         return_index: Add the entry `sample`: the index of each sample, -1 in rows without one.
         masks: True adds masks and lengths even where nothing is padded; False leaves masks out, `lengths` stay.
 
@@ -110,8 +107,7 @@ class Feed:
         return_index: bool = False,
         masks: bool | None = None,
     ) -> None:
-        if not isinstance(store, Store):
-            raise OptionError(f"store is {store!r}; expected what stoker.open(…), pack(…) or Store.from_arrays(…) returns.")
+        lengths, samples = samples_over(store, view)
         self.store = store
         self.view = view
         self.batch_size = _checked("batch_size", batch_size, least=1)
@@ -120,41 +116,50 @@ class Feed:
         self.ranks = Ranks.find(rank, world_size)
         self._is_of_worker = rank is not None and get_worker_info() is not None
         """Whether a worker of a DataLoader made it with a rank of its own."""
-        self.device = _checked_device(device)
+        self.device = check_device(device)
+        if self.device.type not in ("cpu", "cuda"):
+            raise OptionError(
+                f"device is {device!r}; expected 'cpu', 'cuda' or 'cuda:N'. Copy CPU batches to other devices yourself."
+            )
+        self.digest = store.digest
+        """The digest of the store; None for one in memory."""
+        self.drop_last = last_batch == "drop"
+        """Whether a short last batch is dropped, as `DataLoader` has it."""
+        self.is_packed = isinstance(view, Sequences) and view.layout == "packed"
+        """Whether batches have all steps end to end."""
         self.last_batch = last_batch
         self.waits = Spans()
         """Time that the caller waited for batches."""
         if last_batch not in ("pad", "short", "drop"):
             raise OptionError(f"last_batch is {last_batch!r}; expected 'pad', 'short' or 'drop'.")
-        if not isinstance(view, Windows | Segments | Sequences):
-            raise OptionError(f"view is {view!r}; expected Windows(…), Segments(…) or Sequences(…).")
         if order is not None and (isinstance(order, type) or not callable(getattr(order, "over", None))):
             raise OptionError(f"order is {order!r}; expected Sequential(), Shuffle(…), BlockShuffle(…) or another order.")
         if transform is not None and not callable(transform):
             raise OptionError(f"transform is {transform!r}; expected a function from a dict of arrays to one.")
-        _check_subset(subset, store, view, normalize)
+        if subset is not None:
+            _check_subset(subset, store, view, normalize)
         self.subset = subset
-        lengths = lengths_of(store)
         compat = not isinstance(view, Sequences) and view.compat is not None
         self.columns = choose_columns(store, columns, dtype=dtype, normalize=normalize, compat=compat, lengths=lengths)
         check_names(view, self.columns)
         brief = [column.name for column in self.columns if column.torch_name == "bfloat16"]
         if transform is not None and brief:
             raise OptionError(f"transform gets NumPy arrays, which cannot hold bfloat16. Leave {', '.join(brief)} out of columns=.")
-        samples: Samples = view.over(lengths)
-        if not samples.num_samples:
-            raise OptionError(f"{store.name} has no sample of {view}: {' '.join(samples.notes()) or 'it has no series.'}")
         self.samples = samples if subset is None else subset.over(samples)
         self.column_bytes = sum(column.values.nbytes for column in self.columns)
         self._sample_bytes = self.column_bytes / samples.num_samples  # as stored: windows share steps, padding is not read
+        needs_host = "transform runs on the CPU" if transform is not None else None
         self.residency = choose_residency(
-            residency,
-            self.column_bytes,
-            self.device,
-            needs_host="transform runs on the CPU" if transform is not None else None,
-            on_disk=store.path is not None,
+            residency, self.column_bytes, self.device, needs_host=needs_host, on_disk=store.path is not None
         )
-        self.threads, self.prefetch = self._choose_threads(threads, prefetch, transform)
+        self.can_capture = self.residency.where == "device"
+        """Whether the columns are on the device, as `captured` needs."""
+        if threads is None:
+            # A CPU that trains has no core to spare, and a gather costs less than handing over a batch.
+            ahead = self.device.type != "cpu" or transform is not None or self.residency.where == "stream"
+            threads = 1 if self.can_capture else HOST_THREADS if ahead else 0
+        self.threads = _checked("threads", threads, least=0)
+        self.prefetch = _checked("prefetch", prefetch if prefetch is not None else max(HOST_PREFETCH, 2 * self.threads), least=1)
         self.return_index = return_index
         self.masks = masks
         self.transform = transform
@@ -166,57 +171,33 @@ class Feed:
         self._latest: weakref.ref[FeedIterator] | None = None
         self._producer = self._make_producer()
 
-    def _choose_threads(self, threads: int | None, prefetch: int | None, transform: Transform | None) -> tuple[int, int]:
-        if threads is None:
-            # A CPU that trains has no core to spare, and a gather costs less than handing over a batch.
-            ahead = self.device.type != "cpu" or transform is not None or self.residency.where == "stream"
-            threads = 1 if self.residency.where == "device" else HOST_THREADS if ahead else 0
-        threads = _checked("threads", threads, least=0)
-        prefetch = _checked("prefetch", prefetch if prefetch is not None else max(HOST_PREFETCH, 2 * threads), least=1)
-        return threads, prefetch
-
     def _set_order(self, order: Order) -> None:
         self.order = order
         global_batch = self.batch_size * self.ranks.world_size
         self.plan = order.over(self.samples, batch_size=global_batch, sample_bytes=self._sample_bytes)
 
-    @property
-    def _row_bytes(self) -> int:
-        return sum(column.unit * (self.samples.row if column.level == "step" else 1) for column in self.columns)
-
     def _make_producer(self) -> HostProducer | DeviceProducer:
-        pads = self.last_batch == "pad"
+        rows = self.batch_size if self.last_batch == "pad" else None
         assemble = Assembler(
             view=self.view,
             columns=tuple(self.columns),
             has_lengths=self.samples.padded or bool(self.masks),
-            marks_valid=pads,
+            marks_valid=rows is not None,
             makes_masks=self.masks is not False,
         )
-        if self.residency.where == "device":
+        parts = (self.view, self.samples, self.columns)
+        if self.can_capture:
+            there = DeviceGather(*parts, self.device, return_index=self.return_index, lengths=assemble.has_lengths)
             return DeviceProducer(
-                DeviceGather(
-                    self.view,
-                    self.samples,
-                    self.columns,
-                    self.device,
-                    return_index=self.return_index,
-                    lengths=assemble.has_lengths,
-                ),
-                assemble,
-                self.samples,
-                self.device,
-                pad_rows=pads,
-                batch_size=self.batch_size,
-                threads=self.threads,
+                gather=there, assemble=assemble, samples=self.samples, device=self.device, rows=rows, threads=self.threads
             )
         ring = Ring(pinned=self.device.type == "cuda", keep=self.prefetch + self.threads + 1)
         return HostProducer(
-            HostGather(self.view, self.samples, self.columns, ring, return_index=self.return_index, files=self.shards()),
-            assemble,
-            self.device,
+            gather=HostGather(*parts, ring, return_index=self.return_index, files=self.shards()),
+            assemble=assemble,
+            device=self.device,
             transform=self.transform,
-            rows=self.batch_size if pads else None,
+            rows=rows,
             hints=ReadAhead(self.columns, self.samples) if self.residency.where == "stream" else None,
             threads=self.threads,
             prefetch=self.prefetch,
@@ -231,16 +212,6 @@ class Feed:
         return len(self)
 
     @property
-    def digest(self) -> str | None:
-        """The digest of the store; None for one in memory."""
-        return self.store.digest
-
-    @property
-    def can_capture(self) -> bool:
-        """Whether the columns are on the device, as `captured` needs."""
-        return self.residency.where == "device"
-
-    @property
     def num_samples(self) -> int:
         """Samples per epoch, of all ranks together."""
         return self.plan.num_positions
@@ -251,16 +222,6 @@ class Feed:
             return [self.store.name]
         names = {column.name for column in self.columns}
         return [str(self.store.path / one.values.file) for one in self.store.manifest.columns if one.name in names and one.values]
-
-    @property
-    def is_packed(self) -> bool:
-        """Whether batches have all steps end to end."""
-        return isinstance(self.view, Sequences) and self.view.layout == "packed"
-
-    @property
-    def drop_last(self) -> bool:
-        """Whether a short last batch is dropped, as `DataLoader` has it."""
-        return self.last_batch == "drop"
 
     @property
     def dataset(self) -> SampleDataset:
@@ -287,14 +248,7 @@ class Feed:
         return bool(self._cursor.position) and not self._has_moved
 
     def _steps(self, epoch: int, start: int) -> Steps:
-        return Steps(
-            plan=self.plan,
-            epoch=epoch,
-            start=start,
-            batch_size=self.batch_size,
-            ranks=self.ranks,
-            drops_last=self.last_batch == "drop",
-        )
+        return Steps(self.plan, epoch, start, batch_size=self.batch_size, ranks=self.ranks, drops_last=self.drop_last)
 
     def __len__(self) -> int:
         """Batches per epoch, for each rank."""
@@ -336,8 +290,7 @@ class Feed:
         waits = latest is not None and latest.cursor is self._cursor and not self._has_moved
         self._go_to(cursor)
         if latest is not None and waits:
-            steps = self._steps(cursor.epoch, cursor.position)
-            latest.begin_elsewhere(steps, cursor)
+            latest.begin_elsewhere(self._steps(cursor.epoch, cursor.position), cursor)
 
     def captured(self) -> Captured:
         """Batches at fixed addresses, gathered by a CUDA graph.
@@ -402,10 +355,7 @@ class Feed:
         """The state of a pass that began at `state` and has handed out `batches` batches."""
         _, cursor, _ = check_state(state, num_positions=self.num_samples, fingerprint=self._fingerprint())
         steps = self._steps(cursor.epoch, cursor.position)
-        if not batches:
-            return dict(state)
-        is_over = batches >= len(steps)
-        return {**state, "epoch": cursor.epoch + is_over, "position": 0 if is_over else steps.end(batches - 1)}
+        return {**state, **dict(zip(("epoch", "position"), steps.after(batches - 1), strict=True))} if batches else dict(state)
 
     def origin(self, state: Mapping[str, Any], first: int, count: int = 1) -> str:
         """Where some batches of a pass that began at `state` come from, in words; samples with non-finite values come first."""
@@ -467,14 +417,12 @@ class Feed:
 
 
 def _checked(name: str, value: int, *, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+    if not is_integer(value, least):
         raise OptionError(f"{name} is {value!r}; expected an integer from {least}.")
     return int(value)
 
 
-def _check_subset(subset: Subset | None, store: Store, view: AnyView, normalize: Method | None) -> None:
-    if subset is None:
-        return
+def _check_subset(subset: Subset, store: Store, view: AnyView, normalize: Method | None) -> None:
     if not isinstance(subset, Subset):
         raise OptionError(
             f"subset is {subset!r}; expected a subset of a split, like stoker.split.chronological(store, view).train."
@@ -485,13 +433,6 @@ def _check_subset(subset: Subset | None, store: Store, view: AnyView, normalize:
             f"normalize={normalize!r} scales by whole series, so the {subset.name} subset would depend on steps of the others. "
             f"Leave it out, and begin the model with stoker.split.Scaler.fit(store, split.train, …)."
         )
-
-
-def _checked_device(device: str | torch.device) -> torch.device:
-    found = check_device(device)
-    if found.type not in ("cpu", "cuda"):
-        raise OptionError(f"device is {device!r}; expected 'cpu', 'cuda' or 'cuda:N'. Copy CPU batches to other devices yourself.")
-    return found
 
 
 # What messages and print(feed) say.
@@ -532,16 +473,19 @@ def _first_non_finite(columns: list[FedColumn], row: tuple[int, int, int, int]) 
 def _summarize(feed: Feed) -> str:
     """What print(feed) shows, with the reasons for what was chosen automatically."""
     shapes = [shape for column in feed.columns for shape in _shapes(feed, column)]
-    size = feed.batch_size * feed._row_bytes
+    size = feed.batch_size * sum(one.unit * (feed.samples.row if one.level == "step" else 1) for one in feed.columns)
     most = "up to " if isinstance(feed.view, Sequences) else ""
+    world = feed.ranks.world_size
+    ranks = "" if world == 1 else f" on each of {world} ranks (this is rank {feed.ranks.rank})"
+    threads = f"{feed.threads}, {feed.prefetch} batches ahead" if feed.threads else "none: batches are made when asked for"
     lines = [
         f"feed of {feed.store.name}: {feed.view}",
         f"  samples    {feed.num_samples:,} of {len(feed.store):,} series",
-        f"  batches    {len(feed):,} of {feed.batch_size:,}{_ranks(feed)}{_last(feed)}",
+        f"  batches    {len(feed):,} of {feed.batch_size:,}{ranks}{_last(feed)}",
         f"  a batch    {', '.join(shapes)}: {most}{readable_bytes(size)}",
         f"  order      {feed.plan.describe()}",
         f"  residency  {feed.residency.where}: {feed.residency.reason}",
-        f"  threads    {_threads(feed)}",
+        f"  threads    {threads}",
     ]
     return "\n".join(lines + [f"  note       {note}" for note in feed.samples.notes()])
 
@@ -562,21 +506,12 @@ def _shapes(feed: Feed, column: FedColumn) -> Iterator[str]:
             yield f"{column.name}_target [{rows}, {view.horizon or view.length}{width}]"
 
 
-def _threads(feed: Feed) -> str:
-    return f"{feed.threads}, {feed.prefetch} batches ahead" if feed.threads else "none: batches are made when asked for"
-
-
-def _ranks(feed: Feed) -> str:
-    world = feed.ranks.world_size
-    return "" if world == 1 else f" on each of {world} ranks (this is rank {feed.ranks.rank})"
-
-
 def _last(feed: Feed) -> str:
     rest = feed.num_samples % (feed.batch_size * feed.ranks.world_size)
     if not rest:
         return ""
     samples = "1 sample" if rest == 1 else f"{rest:,} samples"
-    if feed.last_batch == "drop":
+    if feed.drop_last:
         return f"; the last {samples} of an epoch {'is' if rest == 1 else 'are'} dropped"
     mask = "loss_masks" if getattr(feed.view, "compat", None) else "valid"
     end = f"the others are masked by `{mask}`" if feed.last_batch == "pad" else "it is shorter"

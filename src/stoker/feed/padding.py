@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from stoker._kernels import (
 from stoker._types import Array
 from stoker.errors import OptionError
 from stoker.feed.columns import FedColumn
-from stoker.sampling.views import Segments, Sequences, Windows
+from stoker.sampling.views import AnyView, Segments, Sequences, Windows
 
 # Gather: the kernels that copy samples out of a flat column, at the speed of memory, without the GIL.
 #
@@ -57,15 +57,10 @@ def copy_spans(source: Array, starts: Array, counts: Array, target: Array, place
 
     Source and target are bytes; all spans must lie inside both. `streaming` writes long spans past the caches.
     """
-    if counts.sum() * unit < _LONG_BYTES * len(counts):
-        _copy_one_by_one(source, starts, counts, target, places, unit)
-    else:
-        _copy_side_by_side(source, starts, counts, target, places, unit, streaming)
-
-
-@kernel
-def _copy_one_by_one(source: Array, starts: Array, counts: Array, target: Array, places: Array, unit: int) -> None:
     num_spans = len(starts)
+    if counts.sum() * unit >= _LONG_BYTES * num_spans:
+        _copy_side_by_side(source, starts, counts, target, places, unit, streaming)
+        return
     for i in range(num_spans):
         later = i + _SPANS_AHEAD
         if later < num_spans:
@@ -131,16 +126,9 @@ def clear_tails(target: Array, counts: Array, row: int, unit: int) -> None:
 
 @kernel
 def scale_rows(
-    source: Array,
-    starts: Array,
-    counts: Array,
-    series: Array,
-    centers: Array,
-    divisors: Array,
-    target: Array,
-    places: Array,
+    source: Array, starts: Array, counts: Array, series: Array, centers: Array, divisors: Array, target: Array, places: Array,
     streaming: bool,
-) -> bool:
+) -> bool:  # fmt: skip
     """`copy_spans` for a flat column of floats, which become (x - center) / divisor of their series on the way."""
     clear_overflow()
     num_spans, size = len(starts), source.itemsize
@@ -188,16 +176,9 @@ def _scale(x: Array, y: Array, center: Any, divisor: Any) -> None:
 
 @kernel
 def scale_spans(
-    source: Array,
-    starts: Array,
-    counts: Array,
-    series: Array,
-    centers: Array,
-    divisors: Array,
-    truncate: bool,
-    target: Array,
+    source: Array, starts: Array, counts: Array, series: Array, centers: Array, divisors: Array, truncate: bool, target: Array,
     places: Array,
-) -> bool:
+) -> bool:  # fmt: skip
     """Like `copy_spans` for flat columns of numbers, which become (x - center) / divisor of their series and the target's type.
 
     The arithmetic is that of the column's own type, and of float64 for integers; only the result is rounded to the target's.
@@ -262,9 +243,10 @@ def mark_rows(counts: Array, start: int, marks: Array) -> None:
 # again. Masks do not travel: each sample's number of steps does, and the mask is made from it where it is used.
 
 Tensors = dict[str, torch.Tensor]
-AnyView = Windows | Segments | Sequences
 
 COUNTS, NUMBERS, STARTS = "counts", "numbers", "cu_seqlens"
+NO_SAMPLE = -1
+"""The number in rows without a sample."""
 COMPAT_ENTRIES = {"input_ids": "float32", "labels": "float32", "loss_masks": "int32"}
 RESERVED = ("mask", "target_mask", "lengths", "valid", "sample", "cu_seqlens", "max_seqlen")
 
@@ -283,43 +265,32 @@ class Field:
         """The field as an array over the slot."""
         return np.ndarray(self.shape, self.dtype, buffer, lead + self.start)
 
-    def tensor(self, buffer: torch.Tensor, lead: int) -> torch.Tensor:
+    def tensor(self, buffer: torch.Tensor) -> torch.Tensor:
         """The field as a tensor over a copy of the slot."""
-        return buffer[lead + self.start : lead + self.start + self.num_bytes].view(self.torch_dtype).view(self.shape)
+        return buffer[self.start : self.start + self.num_bytes].view(self.torch_dtype).view(self.shape)
 
 
-@dataclass(frozen=True)
-class Layout:
-    """The parts of a batch by name, and their size together."""
-
-    parts: dict[str, Field]
-    num_bytes: int
-
-
-def lay_out(columns: list[FedColumn], rows: int, steps: int | None, total: int, *, starts: bool, return_index: bool) -> Layout:
-    """The layout of a batch of `rows` samples: `steps` a row, or `total` steps end to end."""
-    parts: dict[str, Field] = {}
+def lay_out(
+    columns: list[FedColumn], rows: int, steps: int | None, total: int, *, starts: bool, return_index: bool
+) -> tuple[dict[str, Field], int]:
+    """The fields of a batch of `rows` samples, and their bytes together: `steps` per row, or `total` steps end to end."""
+    fields: dict[str, Field] = {}
     end = 0
 
     def place(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], torch_dtype: torch.dtype) -> None:
         nonlocal end
-        part = parts[name] = Field(end, math.prod(shape) * dtype.itemsize, shape, dtype, torch_dtype)
-        end += -(-part.num_bytes // ALIGNMENT) * ALIGNMENT
+        field = fields[name] = Field(end, math.prod(shape) * dtype.itemsize, shape, dtype, torch_dtype)
+        end += -(-field.num_bytes // ALIGNMENT) * ALIGNMENT
 
     for column in columns:
         width = () if column.width is None else (column.width,)
-        if column.level == "series":
-            shape: tuple[int, ...] = (rows,)
-        else:
-            shape = (total,) if steps is None else (rows, steps)
+        per_step = (total,) if steps is None else (rows, steps)
+        shape = (rows,) if column.level == "series" else per_step
         place("column " + column.name, shape + width, column.dtype, column.torch_dtype)
-    if starts:
-        place(STARTS, (rows + 1,), np.dtype(np.int32), torch.int32)
-    else:
-        place(COUNTS, (rows,), np.dtype(np.int32), torch.int32)
+    place(STARTS if starts else COUNTS, (rows + 1 if starts else rows,), np.dtype(np.int32), torch.int32)
     if return_index:
         place(NUMBERS, (rows,), np.dtype(np.int64), torch.int64)
-    return Layout(parts, end)
+    return fields, end
 
 
 def check_names(view: AnyView, columns: list[FedColumn]) -> None:
@@ -348,32 +319,30 @@ class Assembler:
     marks_valid: bool
     makes_masks: bool
 
-    def without_valid(self) -> Assembler:
-        """The same without the entry `valid`."""
-        return replace(self, marks_valid=False)
-
     def __call__(self, parts: Tensors, num_valid: int) -> Tensors:
-        """The batch. `parts` are tensors under the names of the layout."""
+        """The batch. `parts` are tensors under the names that `lay_out` gives them."""
         if isinstance(self.view, Sequences):
             batch = self._sequences(parts)
         elif self.view.compat:
-            batch = self._time_moe(parts)
+            rows = parts["column " + self.columns[0].name]
+            masks = _mask(parts[COUNTS], 1, rows.shape[1], torch.int32)
+            batch = dict(zip(COMPAT_ENTRIES, (rows[:, :-1], rows[:, 1:], masks), strict=True))
         else:
-            batch = self._windows(parts)
+            batch = self._windows(self.view, parts)
         for column in self.columns:
             if column.level == "series":
                 batch[column.name] = parts["column " + column.name]
         if self.marks_valid and not getattr(self.view, "compat", None):
             rows = parts[STARTS][1:] if STARTS in parts else next(iter(parts.values()))
-            batch["valid"] = _below(len(rows), num_valid, rows.device)
+            if num_valid >= len(rows):
+                batch["valid"] = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
+            else:
+                batch["valid"] = torch.arange(len(rows), device=rows.device) < num_valid
         if NUMBERS in parts:
             batch["sample"] = parts[NUMBERS]
         return batch
 
-    def _windows(self, parts: Tensors) -> Tensors:
-        view = self.view
-        if isinstance(view, Sequences):
-            raise TypeError(f"{view} has no windows")
+    def _windows(self, view: Windows | Segments, parts: Tensors) -> Tensors:
         batch: Tensors = {}
         has_target = view.horizon or view.shift
         start = view.length if view.horizon else view.shift
@@ -390,11 +359,6 @@ class Assembler:
             if self.makes_masks and has_target:
                 batch["target_mask"] = _mask(counts, start, view.span)
         return batch
-
-    def _time_moe(self, parts: Tensors) -> Tensors:
-        rows = parts["column " + self.columns[0].name]
-        masks = _mask(parts[COUNTS], 1, rows.shape[1], torch.int32)
-        return dict(zip(COMPAT_ENTRIES, (rows[:, :-1], rows[:, 1:], masks), strict=True))
 
     def _sequences(self, parts: Tensors) -> Tensors:
         batch = {column.name: parts["column " + column.name] for column in self.columns if column.level == "step"}
@@ -415,9 +379,3 @@ def _mask(counts: torch.Tensor, start: int, stop: int, dtype: torch.dtype = torc
         mark_rows(counts.numpy(), start, marks.numpy())
         return marks
     return (torch.arange(start, stop, dtype=torch.int32, device=counts.device) < counts[:, None]).to(dtype)
-
-
-def _below(size: int, bound: int, device: torch.device) -> torch.Tensor:
-    if bound >= size:
-        return torch.ones(size, dtype=torch.bool, device=device)
-    return torch.arange(size, device=device) < bound

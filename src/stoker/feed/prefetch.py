@@ -5,6 +5,7 @@
     Steps            which positions each step of a pass takes
     FeedIterator     what iter(feed) returns: takes batches from a Prefetcher and moves the position of the feed
     Prefetcher       runs make(0), make(1), … in threads, and gives the results in order
+    ReadAhead        asks the operating system for the pages that come next, where columns stay on disk
 
 A step takes the next `world_size * batch_size` positions of the order. Each rank gets a range of them, of equal sizes or, at the
 end of an epoch, of sizes that differ by at most one. End to end the ranges are the order.
@@ -12,24 +13,30 @@ end of an epoch, of sizes that differ by at most one. End to end the ranges are 
 
 from __future__ import annotations
 
+import mmap
 import os
 import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from queue import SimpleQueue
-from typing import Any, Generic, NoReturn, Protocol, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 import numpy as np
 import torch
+from numba import types
 
 from stoker._clock import Spans, now_ns
+from stoker._kernels import kernel
 from stoker._types import Array
-from stoker.errors import FeedError, OptionError
+from stoker.errors import FeedError, OptionError, StoreDamagedError
+from stoker.feed.columns import FedColumn
 from stoker.feed.padding import Tensors
-from stoker.sampling.orders import Plan
+from stoker.sampling.orders import BlockPlan, Plan
 from stoker.sampling.permutation import MAX_SEED
+from stoker.sampling.subset import merge_ranges
+from stoker.sampling.views import Samples, is_integer
 
 
 @dataclass(frozen=True)
@@ -52,8 +59,7 @@ class Ranks:
                     f"world_size= (for Lightning: trainer.global_rank and trainer.world_size)."
                 )
             rank = rank or 0
-        whole = all(isinstance(one, int | np.integer) and not isinstance(one, bool) for one in (rank, world_size))
-        if not whole or world_size < 1 or not 0 <= rank < world_size:
+        if not is_integer(world_size, 1) or not is_integer(rank, 0, world_size - 1):
             raise OptionError(f"rank {rank!r} of {world_size!r} is invalid; expected 0 <= rank < world_size.")
         return cls(int(rank), int(world_size))
 
@@ -71,9 +77,6 @@ def _from_environment(name: str) -> int | None:
         return int(text)
     except ValueError:
         raise OptionError(f"the environment variable {name} is {text!r}; expected an integer.") from None
-
-
-# Cursor: the position of a feed. With the seed it is all the state there is.
 
 
 @dataclass
@@ -98,7 +101,7 @@ def check_state(state: Mapping[str, Any], *, num_positions: int, fingerprint: st
         raise FeedError(f"the state of a feed lacks {', '.join(missing)}; found {', '.join(map(str, state)) or 'nothing'}.")
     choices = [key for key in state if key not in _KEYS]
     for key in (*_KEYS[:4], *choices):
-        if isinstance(state[key], bool) or not isinstance(state[key], int) or state[key] < 0:
+        if not isinstance(state[key], int) or not is_integer(state[key], 0):
             raise FeedError(f"the state of a feed has {key} {state[key]!r}; expected an integer from 0.")
         if state[key] > MAX_SEED:
             raise FeedError(f"the state of a feed has {key} {state[key]:,}; expected at most 2**63 - 1.")
@@ -117,16 +120,14 @@ def check_state(state: Mapping[str, Any], *, num_positions: int, fingerprint: st
     return state["seed"], Cursor(state["epoch"], state["position"]), {str(key): state[key] for key in choices}
 
 
-# Steps: which positions each step of a pass takes.
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Steps:
     """The steps of one pass: which positions each takes, and which of them are this rank's."""
 
     plan: Plan
     epoch: int
     start: int
+    _: KW_ONLY
     batch_size: int
     ranks: Ranks
     drops_last: bool
@@ -144,6 +145,10 @@ class Steps:
         """The position after a step."""
         return min(self.start + (step + 1) * self.stride, self.plan.num_positions)
 
+    def after(self, step: int) -> tuple[int, int]:
+        """The epoch and the position after a step: with the last one an epoch is done, and a state saved then begins the next."""
+        return (self.epoch + 1, 0) if step + 1 >= len(self) else (self.epoch, self.end(step))
+
     @property
     def num_whole(self) -> int:
         """Steps in which each rank has a whole batch: all but perhaps the last."""
@@ -157,17 +162,15 @@ class Steps:
         return np.concatenate([self.plan.numbers(self.epoch, *share) for share in shares])
 
 
-# ---- background threads ----
-#
-# They refer to the producer (HostProducer in host.py, DeviceProducer in device.py) and the steps of a pass, never to the iterator:
-# when the iterator is closed, forgotten, or the interpreter ends, they end.
+# Background threads refer to the producer (HostProducer in transfer.py, DeviceProducer in device.py) and the steps of a pass, never
+# to the iterator: when the iterator is closed, forgotten, or the interpreter ends, they end.
 
 T = TypeVar("T")
 
 END_NS = 1_000_000_000
 
 
-class Prefetcher(Generic[T]):
+class Prefetcher(Iterator[T]):
     """`make(0)`, `make(1)`, … up to `num_steps`, in order.
 
     `threads` threads make up to `prefetch` of them ahead; with 0 threads they are made when asked for. Step k is made by thread
@@ -193,20 +196,15 @@ class Prefetcher(Generic[T]):
         self._stopped = threading.Event()
         self._inboxes: list[SimpleQueue[int | None]] = [SimpleQueue() for _ in range(threads)]
         self._outboxes: list[SimpleQueue[tuple[T | None, BaseException | None]]] = [SimpleQueue() for _ in range(threads)]
-        workers = [
-            threading.Thread(target=_work, args=(make, inbox, outbox, self._stopped), name=f"stoker-feed-{i}", daemon=True)
-            for i, (inbox, outbox) in enumerate(zip(self._inboxes, self._outboxes, strict=True))
-        ]
-        for worker in workers:
-            worker.start()
+        workers = []
+        for i, boxes in enumerate(zip(self._inboxes, self._outboxes, strict=True)):
+            workers.append(threading.Thread(target=_work, args=(make, *boxes, self._stopped), name=f"stoker-feed-{i}", daemon=True))
+            workers[-1].start()
         # Also runs when the interpreter ends, before daemon threads are frozen in the middle of what they do.
         self._end = weakref.finalize(self, _end, self._inboxes, self._outboxes, workers, self._stopped, self._process, on_close)
         self._submitted = 0
         for _ in range(min(prefetch, num_steps) if threads else 0):
             self._submit()
-
-    def __iter__(self) -> Iterator[T]:
-        return self
 
     def refuse_fork(self) -> None:
         """Raise in a forked process, which has none of the threads."""
@@ -274,13 +272,9 @@ def _work(make: Callable[[int], Any], inbox: SimpleQueue[int | None], outbox: Si
 
 
 def _end(
-    inboxes: list[SimpleQueue[int | None]],
-    outboxes: list[SimpleQueue[Any]],
-    workers: list[threading.Thread],
-    stopped: threading.Event,
-    process: int,
-    on_close: Callable[[], None] | None,
-) -> None:
+    inboxes: list[SimpleQueue[int | None]], outboxes: list[SimpleQueue[Any]], workers: list[threading.Thread],
+    stopped: threading.Event, process: int, on_close: Callable[[], None] | None,
+) -> None:  # fmt: skip
     if on_close is not None:
         on_close()
     if os.getpid() != process:
@@ -333,7 +327,7 @@ class FeedIterator(Iterator[Tensors]):
         self._entries: Iterator[Any] = iter(())
         self._in_flight: deque[torch.cuda.Event] = deque()
         if not len(steps):
-            self._turn_over()
+            cursor.epoch, cursor.position = steps.after(-1)
 
     def begin_elsewhere(self, steps: Steps, cursor: Cursor) -> None:
         """Be a pass over these steps instead; only before the first batch was handed out."""
@@ -347,10 +341,8 @@ class FeedIterator(Iterator[Tensors]):
             self._lock, self._process = threading.RLock(), os.getpid()  # a fork may have come while a thread held it
         with self._lock:
             batch = self._take()
-            self.cursor.position = self._steps.end(self._step)
+            self.cursor.epoch, self.cursor.position = self._steps.after(self._step)
             self._step += 1
-            if self._step == len(self._steps):
-                self._turn_over()
         return batch
 
     def _take(self) -> Tensors:
@@ -367,10 +359,6 @@ class FeedIterator(Iterator[Tensors]):
     def __len__(self) -> int:
         return len(self._steps) - self._step
 
-    def _turn_over(self) -> None:
-        """With the last batch an epoch is done: a state saved now begins the next one."""
-        self.cursor.epoch, self.cursor.position = self._steps.epoch + 1, 0
-
     def close(self) -> None:
         """End the threads and the pass. Takes no lock, so that it ends the wait of a thread that holds it."""
         self._is_closed = True
@@ -382,3 +370,184 @@ class FeedIterator(Iterator[Tensors]):
             "a pass over a feed cannot be pickled or copied: its threads are those of this process. Make the feed in the "
             "other process and load feed.state_dict() there."
         )
+
+
+# Read-ahead (madvise) for columns that stay on disk.
+#
+# Without hints the kernel assumes that a reader continues where it is, and reads megabytes that are not used. So its own read-ahead
+# is switched off, and what comes next is requested: a window of blocks where the order has them, otherwise some batches; sorted,
+# merged, and one such unit ahead. A thread of its own does this, because a request waits for room in the queue of the disk. A batch
+# is gathered only when all of its unit was requested: a page touched before would be a small read of its own.
+
+PAGE = mmap.PAGESIZE
+UNIT_BYTES = 8 * 2**20
+"""Bytes per request, in batches, where the order has no windows."""
+PIECE_BYTES = 4 * 2**20
+"""Ranges are asked for in pieces of this size; a closed pass stops after a piece."""
+
+_madvise = types.ExternalFunction("madvise", types.int32(types.uintp, types.uintp, types.int32))
+
+
+def split_ranges(starts: Array, stops: Array, size: int) -> tuple[Array, Array]:
+    """Ranges cut into pieces of at most this size."""
+    pieces = -(-(stops - starts) // size)
+    owner = np.repeat(np.arange(len(starts)), pieces)
+    place = np.arange(len(owner)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    begin = starts[owner] + place * size
+    return begin, np.minimum(begin + size, stops[owner])
+
+
+@kernel
+def advise(addresses: Array, sizes: Array, advice: int, stop: Array) -> None:
+    """Give this advice about ranges of memory, until `stop` is set. The system may ignore it."""
+    for i in range(len(addresses)):
+        if stop[0]:
+            return
+        _madvise(addresses[i], sizes[i], advice)
+
+
+class MappedColumn:
+    """The file behind a column, as far as hints go."""
+
+    def __init__(self, column: FedColumn) -> None:
+        base: Any = column.values
+        while isinstance(base, np.ndarray | memoryview):
+            base = base.base if isinstance(base, np.ndarray) else base.obj
+        self.num_steps = len(column.values)
+        self.step_bytes = column.values.dtype.itemsize * (column.width or 1)
+        self.is_on_disk = isinstance(base, mmap.mmap)
+        if isinstance(base, mmap.mmap):
+            self._mapped = np.frombuffer(base, dtype=np.uint8)  # also keeps the file mapped while its pages are requested
+            self._lead = len(self._mapped) - column.values.nbytes  # the header
+            self.address: int = self._mapped.ctypes.data
+            base.madvise(mmap.MADV_RANDOM)
+
+    def pages(self, starts: Array, stops: Array) -> tuple[Array, Array]:
+        """Ranges given in steps, as ranges of the file in bytes: whole pages, sorted and merged."""
+        some = stops > starts  # an empty range may begin where the file ends, which cannot be asked for
+        first = (starts[some] * self.step_bytes + self._lead) // PAGE * PAGE
+        end = -(-(stops[some] * self.step_bytes + self._lead) // PAGE) * PAGE
+        return merge_ranges(first, np.minimum(end, len(self._mapped)))
+
+
+class WindowUnits:
+    """What is requested together: the windows of a block order, as a pass comes to them."""
+
+    def __init__(self, steps: Steps, plan: BlockPlan, samples: Samples) -> None:
+        self.count = plan.num_windows
+        self._steps = steps
+        self._plan = plan
+        self._samples = samples
+
+    def of(self, step: int) -> tuple[int, int]:
+        """The first and the last window that a step has samples of, on any rank."""
+        steps, plan = self._steps, self._plan
+        return plan.window_of(steps.epoch, steps.end(step - 1)), plan.window_of(steps.epoch, steps.end(step) - 1)
+
+    def ranges(self, unit: int) -> tuple[Array, Array]:
+        """Where the blocks of a window lie, in steps of the columns."""
+        _, _, starts, stops = self._plan.block_ranges(self._steps.epoch, unit, self._samples)
+        return starts, stops
+
+
+class BatchUnits:
+    """Some batches at a time, of an order that has no windows."""
+
+    def __init__(self, steps: Steps, samples: Samples, sample_bytes: float) -> None:
+        self._steps = steps
+        self._samples = samples
+        self._batches = max(1, int(UNIT_BYTES / max(1.0, sample_bytes * steps.batch_size)))
+        self.count = -(-len(steps) // self._batches)
+
+    def of(self, step: int) -> tuple[int, int]:
+        """A batch is in one unit."""
+        return step // self._batches, step // self._batches
+
+    def ranges(self, unit: int) -> tuple[Array, Array]:
+        """Where the samples lie."""
+        first = unit * self._batches
+        steps = range(first, min(first + self._batches, len(self._steps)))
+        found = self._samples.locate(np.concatenate([self._steps.numbers(step) for step in steps]))
+        return found.starts, found.starts + found.counts
+
+
+class Hints:
+    """What a pass has asked for. Its threads share it; the thread that asks lives while there is something to ask for."""
+
+    def __init__(self, columns: list[MappedColumn], units: WindowUnits | BatchUnits) -> None:
+        self._columns = columns
+        self._units = units
+        self._stop = np.zeros(1, dtype=np.bool_)
+        self._begin(0)
+
+    def _begin(self, step: int) -> None:
+        self._process = os.getpid()
+        self._changed = threading.Condition()
+        self._first_step = step
+        self._next = self._wanted = -1  # the unit to be asked for, and the last one that may be
+        self._is_asking = False
+        self._error: Exception | None = None
+
+    def before(self, step: int) -> None:
+        """Called before a step is gathered; waits until all of it was asked for."""
+        if os.getpid() != self._process:
+            self._begin(step)  # a fork has none of the threads
+        _, last = self._units.of(step)
+        with self._changed:
+            if self._next < 0:
+                self._next, _ = self._units.of(self._first_step)
+            self._wanted = max(self._wanted, min(last + 1, self._units.count - 1))
+            if not self._is_asking and self._next <= self._wanted:
+                threading.Thread(target=self._ask, name="stoker-hints", daemon=True).start()
+                self._is_asking = True
+            self._changed.wait_for(lambda: self._next > last or self._error is not None or self._stop[0])
+            if self._error is not None:
+                raise self._error
+
+    def close(self) -> None:
+        """Ask for nothing more."""
+        self._stop[0] = True
+        if os.getpid() == self._process:  # in a fork, a thread that is not there may hold the lock
+            with self._changed:
+                self._changed.notify_all()
+
+    def _ask(self) -> None:
+        while True:
+            with self._changed:
+                unit = self._next
+                if unit > self._wanted or self._stop[0] or self._error is not None:
+                    self._is_asking = False
+                    return
+            error = None
+            try:
+                starts, stops = self._units.ranges(unit)
+                pieces = [split_ranges(*column.pages(starts, stops), PIECE_BYTES) for column in self._columns]
+                addresses = [first + column.address for (first, _), column in zip(pieces, self._columns, strict=True)]
+                sizes = [end - first for first, end in pieces]
+                # All in one call: each would wait for the GIL when it comes back.
+                advise(np.concatenate(addresses), np.concatenate(sizes), mmap.MADV_WILLNEED, self._stop)
+            except StoreDamagedError:
+                pass  # the gather of the damaged series raises it, in its batch
+            except Exception as found:  # raised in the thread that waits
+                error = found
+            with self._changed:
+                self._next, self._error = unit + 1, error
+                self._changed.notify_all()
+
+
+class ReadAhead:
+    """Hints for the columns of a feed."""
+
+    def __init__(self, columns: list[FedColumn], samples: Samples) -> None:
+        mapped = [MappedColumn(column) for column in columns if column.level == "step"]
+        self._columns = [column for column in mapped if column.is_on_disk]
+        self._samples = samples
+
+    def over(self, steps: Steps) -> Hints | None:
+        """The hints of a pass over these steps; None if there is nothing to ask for."""
+        if not self._columns:
+            return None
+        if isinstance(steps.plan, BlockPlan):
+            return Hints(self._columns, WindowUnits(steps, steps.plan, self._samples))
+        length = min(self._samples.row, self._columns[0].num_steps / max(1, self._samples.num_series))
+        return Hints(self._columns, BatchUnits(steps, self._samples, length * sum(one.step_bytes for one in self._columns)))

@@ -1,18 +1,5 @@
 """BatchSource: the contract between a trainer and what gives it batches.
 
-    member                             what it gives                                            Feed   other iterables
-    iter(source)                       the batches of (the rest of) an epoch                    yes    yes
-    num_batches                        batches per epoch                                        yes    len(), if it has one
-    device                             the device of all tensors                                yes    `device`, if it has one
-    set_epoch(epoch)                   choose the epoch of the next pass                        yes    also of its sampler
-    keeps_state                        whether the next two methods work                        yes    if it has both
-    state_dict(), load_state_dict(s)   save the position, and continue there                    yes    if it has both
-    state_after(state, batches)        the state once a pass from `state` gave so many batches  yes    if it has it
-    origin(state, first, count)        which samples are in some batches of a pass, in words    yes    if it has it
-    identity()                         what the batches depend on; a resumed run compares it    yes    settings of a DataLoader
-    digest                             the digest of the data                                   yes    `store.digest`
-    can_capture, captured()            batches gathered within a CUDA graph                     yes    if it has it
-
 Where an iterable cannot answer, the answer is None. `as_batch_source` gives a source for any iterable: a `Feed` is one itself, a
 DataLoader, a list or a generator is wrapped.
 """
@@ -36,7 +23,7 @@ _MOST_TENSORS = 64
 
 @runtime_checkable
 class BatchSource(Protocol):
-    """Batches, and what a trainer asks about them. The table above says what each member gives."""
+    """Batches, and what a trainer asks about them."""
 
     @property
     def num_batches(self) -> int | None:
@@ -80,11 +67,11 @@ class BatchSource(Protocol):
         """What the batches depend on, besides the position."""
 
     def captured(self) -> Any:
-        """Batches that a CUDA graph gathers; see `stoker.feed.prefetch.Captured`."""
+        """Batches that a CUDA graph gathers; see `stoker.feed.device.Captured`."""
 
 
-class IterableSource:
-    """Any iterable as a BatchSource. All questions to the iterable are asked here."""
+class _IterableSource:
+    """Any iterable as a BatchSource. All questions to the iterable are asked here: it may have each of the members or not."""
 
     def __init__(self, batches: Iterable[Any]) -> None:
         self.batches = batches
@@ -98,50 +85,43 @@ class IterableSource:
 
     @property
     def num_batches(self) -> int | None:
-        """The length, if there is one."""
         try:
             return len(self.batches) if isinstance(self.batches, Sized) else None
         except TypeError:  # a DataLoader of an iterable dataset has a __len__ that fails
             return None
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the iterable and of its sampler, as DistributedSampler needs it."""
-        several: list[Any] = [self.batches, getattr(self.batches, "sampler", None)]
-        for one in several:
+        sampler: Any = getattr(self.batches, "sampler", None)
+        for one in (self.batches, sampler):  # DistributedSampler needs it
             if hasattr(one, "set_epoch"):
                 one.set_epoch(epoch)
 
     def state_dict(self) -> Any:
-        """The state of the iterable."""
         return self.batches.state_dict() if self.keeps_state else None  # type: ignore[attr-defined]
 
     def load_state_dict(self, state: Any) -> None:
-        """Pass a state on to the iterable."""
         if not self.keeps_state:
             raise FeedError(f"{type(self.batches).__name__} has no state_dict() and load_state_dict(), so it cannot be resumed.")
         self.batches.load_state_dict(state)  # type: ignore[attr-defined]
 
     def state_after(self, state: Any, batches: int) -> Any:
-        """As the iterable says, if it can."""
         return self.batches.state_after(state, batches) if hasattr(self.batches, "state_after") else None
 
     def origin(self, state: Any, first: int, count: int = 1) -> str | None:
-        """As the iterable says, if it can."""
         return self.batches.origin(state, first, count) if hasattr(self.batches, "origin") else None
 
     def identity(self) -> Mapping[str, Any]:
-        """As the iterable says; else the settings of a DataLoader, and the first batch of a sequence."""
-        if hasattr(self.batches, "identity"):
-            found: Mapping[str, Any] = self.batches.identity()
+        batches: Any = self.batches
+        if hasattr(batches, "identity"):
+            found: Mapping[str, Any] = batches.identity()
             return found
-        batches = self.batches
+        # The settings of a DataLoader, and the first batch of a sequence.
         settings = {"type": batches, **{name: getattr(batches, name) for name in _SETTINGS if hasattr(batches, name)}}
         if isinstance(batches, Sequence) and len(batches):
             settings |= {"length": len(batches), "first": tensors_of(batches[0])[:_MOST_TENSORS]}
         return settings
 
     def captured(self) -> Any:
-        """As the iterable says, if it can."""
         return self.batches.captured() if self.can_capture else None  # type: ignore[attr-defined]
 
 
@@ -161,7 +141,7 @@ def as_batch_source(batches: Iterable[Any]) -> BatchSource:
     """
     if not isinstance(batches, Iterable):
         raise OptionError(f"the batches are {batches!r}; expected a feed, a DataLoader or another iterable.")
-    return batches if isinstance(batches, BatchSource) else IterableSource(batches)
+    return batches if isinstance(batches, BatchSource) else _IterableSource(batches)
 
 
 def copy_first_batches(source: BatchSource, count: int) -> list[Any]:

@@ -1,57 +1,283 @@
-"""Gathered batches, transformed and copied to the device, in the background threads of a prefetcher."""
+"""Batches that the CPU gathers from columns in memory or on disk, transforms, and copies to the GPU.
+
+    Ring            slots of memory that batches are made in, used again once their batch is gone
+    HostGather      copies samples from the columns into a slot, by compiled kernels
+    HostProducer    gathers, transforms and copies batches, in the background threads of a prefetcher
+
+A batch on the CPU is a tensor over its slot, and holds a reference to it; a slot is free when only the ring refers to it. For a
+GPU the slot is pinned, and free when the copy out of it has ended. When no slot is free, a new one is made: a batch that is
+kept never changes.
+"""
 
 from __future__ import annotations
 
+import gc
+import os
+import sys
+import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
 
 from stoker._clock import Spans
+from stoker._kernels import ALIGNMENT
 from stoker._types import Array
-from stoker.feed.host import Gathered, HostGather, Transform, as_tensors
-from stoker.feed.padding import (
-    Assembler,
-    Tensors,
-)
-from stoker.feed.prefetch import Prefetcher, Steps
-from stoker.feed.residency import Hints, ReadAhead
+from stoker.errors import FeedError, StoreDamagedError
+from stoker.feed import padding
+from stoker.feed.columns import FedColumn
+from stoker.feed.padding import COUNTS, NO_SAMPLE, NUMBERS, STARTS, Assembler, Field, Tensors
+from stoker.feed.prefetch import Hints, Prefetcher, ReadAhead, Steps
+from stoker.sampling.views import AnyView, Located, Samples, Sequences
+
+POISON = 0xCB
+
+Transform = Callable[[dict[str, Array]], Mapping[str, Any]]
+
+
+class Slot:
+    """Bytes for one batch. `buffer` is the object that tensors refer to; `lead` is where the aligned bytes begin."""
+
+    __slots__ = ("__weakref__", "buffer", "capacity", "copied", "lead")
+
+    def __init__(self, num_bytes: int, *, pinned: bool) -> None:
+        if pinned:
+            _guard_forks()
+            self.buffer: Array = torch.empty(num_bytes + ALIGNMENT, dtype=torch.uint8, device="cpu", pin_memory=True).numpy()
+        else:
+            self.buffer = np.empty(num_bytes + ALIGNMENT, dtype=np.uint8)
+        self.lead = -self.buffer.ctypes.data % ALIGNMENT
+        self.capacity = len(self.buffer) - self.lead
+        self.copied: torch.cuda.Event | None = None
+
+
+@cache
+def _guard_forks() -> None:
+    """Let a forked process (a worker of a DataLoader) never collect what the parent had left as garbage.
+
+    Freeing pinned memory or an event asks CUDA, which a fork does not have, and that kills the process.
+    """
+    os.register_at_fork(after_in_child=gc.freeze)
+
+
+def _references(slot: Slot) -> int:
+    return sys.getrefcount(slot.buffer)
+
+
+_EMPTY = Slot(1, pinned=False)
+_ALONE = _references(_EMPTY)  # the references of a buffer that only its slot refers to
+
+
+def _is_free(slot: Slot) -> bool:
+    return _references(slot) == _ALONE and (slot.copied is None or slot.copied.query())  # type: ignore[no-untyped-call]
+
+
+class Ring:
+    """Slots that are lent and free themselves."""
+
+    def __init__(self, *, pinned: bool, keep: int, poison: bool = False) -> None:
+        self._pinned = pinned
+        self._keep = keep
+        self._poison = poison
+        self._slots: list[Slot] = []
+        self._lent: set[int] = set()
+        self._lock = threading.Lock()
+        self._process = os.getpid()
+
+    def take(self, num_bytes: int) -> Slot:
+        """A free slot of at least this size. Give it back when the batch has been made from it."""
+        if os.getpid() != self._process:
+            self._lock, self._process = threading.Lock(), os.getpid()  # a fork may have come while a thread held it
+        with self._lock:
+            free = [slot for slot in self._slots if id(slot) not in self._lent and _is_free(slot)]
+            fitting = next((slot for slot in free if slot.capacity >= num_bytes), None)
+            if fitting is None:
+                fitting = Slot(num_bytes, pinned=self._pinned)
+                self._slots.append(fitting)
+                surplus = free  # all too small
+            else:
+                surplus = [slot for slot in free if slot is not fitting][self._keep :]
+            for slot in surplus:
+                self._slots.remove(slot)
+            self._lent.add(id(fitting))
+        if self._poison:
+            fitting.buffer.fill(POISON)
+        return fitting
+
+    def give_back(self, slot: Slot) -> None:
+        """Let the slot be taken again, as soon as nothing else refers to its buffer."""
+        with self._lock:
+            self._lent.discard(id(slot))
+
+    @property
+    def num_slots(self) -> int:
+        """How many slots there are."""
+        return len(self._slots)
+
+
+def as_tensors(made: object) -> Tensors:
+    """What a transform returned, as tensors on the CPU, whatever the default device of torch is."""
+    if not isinstance(made, Mapping):
+        raise FeedError(f"transform returned {type(made).__name__}; expected a dict of arrays.")
+    return {name: one if isinstance(one, torch.Tensor) else torch.as_tensor(one, device="cpu") for name, one in made.items()}
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """A batch in a slot, and its fields as arrays over it: the slot stays taken while one of them lives."""
+
+    slot: Slot
+    fields: dict[str, Field]
+    num_bytes: int
+    arrays: dict[str, Array]
+
+    def tensors(self) -> Tensors:
+        """The fields as tensors, which share the memory of the slot."""
+        tensors = {name: torch.from_numpy(array) for name, array in self.arrays.items()}
+        dtypes = {name: field.torch_dtype for name, field in self.fields.items()}
+        return {name: one if one.dtype == dtypes[name] else one.view(dtypes[name]) for name, one in tensors.items()}
+
+
+class HostGather:
+    """Copies samples into slots. Holds no state besides the ring, so threads may share it."""
+
+    def __init__(
+        self, view: AnyView, samples: Samples, columns: list[FedColumn], ring: Ring, *, return_index: bool, files: Sequence[str]
+    ) -> None:
+        self._view = view
+        self._samples = samples
+        self._columns = columns
+        self._ring = ring
+        self._return_index = return_index
+        self._files = files
+        self._is_packed = isinstance(view, Sequences) and view.layout == "packed"
+        # The fields of the batch before, as most batches of a feed are alike. Replaced whole, so that threads may share it.
+        self._known: tuple[tuple[int, int | None, int], dict[str, Field], int] | None = None
+
+    def gather(self, numbers: Array, rows: int) -> Gathered:
+        """A batch of `rows` rows: these samples, and masked rows behind them."""
+        found = self._samples.locate(numbers)
+        if len(numbers) < rows:
+            found = Located(*(np.concatenate([part, np.zeros(rows - len(numbers), dtype=np.int64)]) for part in found))
+        steps, places, total = self._arrange(found.counts)
+        known = self._known
+        if known is None or known[0] != (rows, steps, total):
+            laid_out = padding.lay_out(self._columns, rows, steps, total, starts=self._is_packed, return_index=self._return_index)
+            known = self._known = (rows, steps, total), *laid_out
+        _, fields, num_bytes = known
+        slot = self._ring.take(num_bytes)
+        try:
+            arrays = {name: field.array(slot.buffer, slot.lead) for name, field in fields.items()}
+            for column in self._columns:
+                self._fill(column, arrays["column " + column.name], found, places, steps, len(numbers))
+            if self._is_packed:
+                arrays[STARTS][:-1], arrays[STARTS][-1] = places, total
+            else:
+                arrays[COUNTS][:] = found.counts
+            if self._return_index:
+                arrays[NUMBERS][: len(numbers)], arrays[NUMBERS][len(numbers) :] = numbers, NO_SAMPLE
+        except BaseException:
+            self._ring.give_back(slot)
+            raise
+        return Gathered(slot, fields, num_bytes, arrays)
+
+    def release(self, gathered: Gathered) -> None:
+        """Give the slot back; it is free once no tensor refers to it."""
+        self._ring.give_back(gathered.slot)
+
+    def origin(self, numbers: Array) -> str:
+        """The series and files of some samples, in words; also where the samples cannot be found."""
+        try:
+            series = self._samples.locate(numbers).series[:4]
+        except StoreDamagedError:
+            series = numbers[:0]
+        shown = ", ".join(f"{one:,}" for one in series.tolist()) + (", …" if len(numbers) > 4 else "")
+        return f"series {shown or '?'} in {', '.join(self._files)}"
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row of all columns, at most."""
+        return sum(column.unit * (self._samples.row if column.level == "step" else 1) for column in self._columns)
+
+    def _arrange(self, counts: Array) -> tuple[int | None, Array, int]:
+        """Steps of a row (None if packed), where each sample begins, and all steps."""
+        rows = len(counts)
+        if self._is_packed:
+            places = np.zeros(rows, dtype=np.int64)
+            np.cumsum(counts[:-1], out=places[1:])
+            return None, places, int(counts.sum())
+        steps = self._view.width(int(counts.max(initial=0))) if isinstance(self._view, Sequences) else self._samples.row
+        return steps, np.arange(0, rows * steps, steps, dtype=np.int64), rows * steps
+
+    def _fill(self, column: FedColumn, target: Array, found: Located, places: Array, steps: int | None, valid: int) -> None:
+        if column.level == "series":
+            series = found.series[:valid]
+            with np.errstate(over="ignore"):  # checked below
+                target[:valid] = column.values[series]
+            target[valid:] = 0
+            if column.may_overflow and np.isinf(target[:valid]).any():
+                column.refuse_overflow(series, series, np.ones(valid, dtype=np.int64))
+            return
+        flat = target.reshape(-1).view(np.uint8)
+        streaming = len(flat) >= padding.STREAMING_BYTES
+        values, rows = column.values.reshape(-1), target.reshape(-1)
+        overflowed = False
+        if column.is_copied:
+            padding.copy_spans(values.view(np.uint8), found.starts, found.counts, flat, places, column.unit, streaming)
+        elif np.float16 in (values.dtype, rows.dtype):  # compiled kernels cannot calculate with it
+            steps_of = target.reshape(-1, column.width or 1)
+            for series, start, count, place in zip(found.series, found.starts, found.counts, places, strict=True):
+                part = steps_of[place : place + count] = column.delivered(start, start + count, series)
+                overflowed |= bool(np.isinf(part).any())
+        elif column.scales is None:
+            overflowed = padding.cast_spans(values, found.starts, found.counts, column.width or 1, rows, places)
+        else:
+            centers, divisors, truncate = column.scales
+            spans = (values, found.starts, found.counts, found.series)
+            if values.dtype == rows.dtype and column.width is None and values.dtype.kind == "f":
+                overflowed = padding.scale_rows(*spans, centers[:, 0], divisors[:, 0], rows, places, streaming)
+            else:
+                overflowed = padding.scale_spans(*spans, centers, divisors, truncate, rows, places)
+        if overflowed:
+            column.refuse_overflow(found.series, found.starts, found.counts)
+        if steps is not None and self._samples.padded | (valid < len(found.counts)):
+            padding.clear_tails(flat, found.counts, steps, column.unit)
+
+
+# The producer: gathered batches, transformed and copied to the device.
 
 TOGETHER_BYTES = 8 * 2**20
 MOST_TOGETHER = 16
 """Batches that are gathered as one: at most this many, and this many bytes."""
 
 
+@dataclass(kw_only=True, eq=False)
 class HostProducer:
     """Batches gathered by the CPU; for a GPU also copied there, on a stream of their own."""
 
-    def __init__(
-        self,
-        gather: HostGather,
-        assemble: Assembler,
-        device: torch.device,
-        *,
-        transform: Transform | None,
-        rows: int | None,
-        hints: ReadAhead | None,
-        threads: int,
-        prefetch: int,
-    ) -> None:
-        self._gather = gather
-        self._assemble = assemble
-        self._device = device
-        self._transform = transform
-        self._rows = rows
-        self._hints = hints
-        self._threads = threads
-        self._prefetch = prefetch
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+    gather: HostGather
+    assemble: Assembler
+    device: torch.device
+    transform: Transform | None
+    rows: int | None
+    """Rows of every batch; None where the last one is short."""
+    hints: ReadAhead | None
+    threads: int
+    prefetch: int
+
+    def __post_init__(self) -> None:
+        self._stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
     def start(self, steps: Steps, waits: Spans) -> Prefetcher[list[Any]]:
-        """Begin a pass. Small batches of equal shape are gathered several at a time."""
-        hints = self._hints.over(steps) if self._hints is not None else None
-        together = self._num_together(steps)
+        """Begin a pass. Small batches of equal shape that need nothing further are gathered several at a time."""
+        hints = self.hints.over(steps) if self.hints is not None else None
+        together = 1
+        if self._stream is None and self.transform is None and self.hints is None and not isinstance(self.assemble.view, Sequences):
+            together = max(1, min(MOST_TOGETHER, TOGETHER_BYTES // max(1, self.gather.row_bytes * steps.batch_size)))
         grouped = steps.num_whole // together * together if together > 1 else 0  # steps that are gathered with others
 
         def make(item: int) -> list[Any]:
@@ -61,11 +287,16 @@ class HostProducer:
             try:
                 return self._make_several(steps, first, together)
             except Exception:  # one by one instead: the batches before the one that fails are good
-                return self._make_until_error(steps, first, together, hints)
+                made: list[Any] = []
+                try:
+                    made.extend(self.make(steps, step, hints) for step in range(first, first + together))
+                except Exception as error:
+                    made.append(error)
+                return made
 
         num_items = grouped // together + len(steps) - grouped
         on_close = hints.close if hints is not None else None
-        return Prefetcher(make, num_items, threads=self._threads, prefetch=self._prefetch, waits=waits, on_close=on_close)
+        return Prefetcher(make, num_items, threads=self.threads, prefetch=self.prefetch, waits=waits, on_close=on_close)
 
     def unpack(self, made: list[Any]) -> Iterator[Any]:
         """The batches that were made together. Each is removed from the list, which would keep its memory busy."""
@@ -79,45 +310,31 @@ class HostProducer:
         try:
             if hints is not None:
                 hints.before(step)
-            gathered = self._gather.gather(numbers, len(numbers) if self._rows is None else self._rows)
+            gathered = self.gather.gather(numbers, len(numbers) if self.rows is None else self.rows)
             try:
-                if self._transform is not None:
-                    return self._transformed(gathered, len(numbers))
+                if self.transform is not None:
+                    return self._transformed(self.transform, gathered, len(numbers))
                 if self._stream is not None:
                     return self._copy(gathered, len(numbers))
-                return self._assemble(gathered.tensors(), len(numbers))
+                return self.assemble(gathered.tensors(), len(numbers))
             finally:
-                self._gather.release(gathered)
+                self.gather.release(gathered)
         except Exception as error:
-            error.add_note(self._describe(steps, step, numbers))
+            shown = ", ".join(f"{number:,}" for number in numbers[:4].tolist()) + (", …" if len(numbers) > 4 else "")
+            place = f"batch {step:,} of this pass over epoch {steps.epoch:,}"
+            error.add_note(f"while making {place}: samples {shown} of {self.gather.origin(numbers)}")
             raise
 
     def _make_several(self, steps: Steps, first: int, count: int) -> list[Tensors]:
         """Batches of equal shape, gathered as one and then split, which saves most of the Python overhead of a gather."""
-        size = steps.batch_size
         numbers = steps.numbers(first, count)
-        gathered = self._gather.gather(numbers, len(numbers))
+        gathered = self.gather.gather(numbers, len(numbers))
         try:
-            whole = self._assemble(gathered.tensors(), len(numbers))
+            whole = self.assemble(gathered.tensors(), len(numbers))
         finally:
-            self._gather.release(gathered)
-        parts = [tensor.split(size) for tensor in whole.values()]  # type: ignore[no-untyped-call]
+            self.gather.release(gathered)
+        parts = [tensor.split(steps.batch_size) for tensor in whole.values()]  # type: ignore[no-untyped-call]
         return [dict(zip(whole, rows, strict=True)) for rows in zip(*parts, strict=True)]
-
-    def _make_until_error(self, steps: Steps, first: int, count: int, hints: Hints | None) -> list[Any]:
-        """The batches of some steps up to the first that fails, and its error."""
-        made: list[Any] = []
-        try:
-            made.extend(self.make(steps, step, hints) for step in range(first, first + count))
-        except Exception as error:
-            made.append(error)
-        return made
-
-    def _num_together(self, steps: Steps) -> int:
-        """How many batches are gathered as one: small ones of equal shape that need nothing further."""
-        if self._stream is not None or self._transform is not None or self._hints is not None or self._gather.has_own_widths:
-            return 1
-        return max(1, min(MOST_TOGETHER, TOGETHER_BYTES // max(1, self._gather.row_bytes * steps.batch_size)))
 
     def receive(self, entry: Any, in_flight: deque[torch.cuda.Event]) -> Tensors:
         """The batch; for a GPU, on the stream of the caller once the copy has ended."""
@@ -125,45 +342,37 @@ class HostProducer:
             batch: Tensors = entry
             return batch
         tensors, event, num_valid = entry
-        stream = torch.cuda.current_stream(self._device)
+        stream = torch.cuda.current_stream(self.device)
         stream.wait_event(event)
         for tensor in tensors.values():
             tensor.record_stream(stream)
         in_flight.append(stream.record_event())
-        received: Tensors = tensors if num_valid is None else self._assemble(tensors, num_valid)
+        received: Tensors = tensors if num_valid is None else self.assemble(tensors, num_valid)
         # A host that is far ahead of its GPU would have a batch there for each step it is ahead.
-        while len(in_flight) > self._prefetch:
+        while len(in_flight) > self.prefetch:
             in_flight.popleft().synchronize()
         return received
 
     def _copy(self, gathered: Gathered, num_valid: int) -> tuple[Tensors, torch.cuda.Event, int]:
+        """The fields on the device, by one copy of the whole slot."""
         slot = gathered.slot
-        host = torch.from_numpy(slot.buffer)[slot.lead : slot.lead + gathered.layout.num_bytes]
+        host = torch.from_numpy(slot.buffer)[slot.lead : slot.lead + gathered.num_bytes]
         with torch.cuda.stream(self._stream):
-            there = host.to(self._device, non_blocking=True)
+            there = host.to(self.device, non_blocking=True)
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record()
         slot.copied = event
-        return {name: part.tensor(there, 0) for name, part in gathered.layout.parts.items()}, event, num_valid
+        return {name: field.tensor(there) for name, field in gathered.fields.items()}, event, num_valid
 
-    def _transformed(self, gathered: Gathered, num_valid: int) -> Any:
-        if self._transform is None:
-            raise TypeError("there is no transform")
-        batch = self._assemble(gathered.tensors(), num_valid)
-        made = self._transform({name: tensor.numpy() for name, tensor in batch.items()})
-        tensors = as_tensors(made)
+    def _transformed(self, transform: Transform, gathered: Gathered, num_valid: int) -> Any:
+        batch = self.assemble(gathered.tensors(), num_valid)
+        tensors = as_tensors(transform({name: tensor.numpy() for name, tensor in batch.items()}))
         if "valid" in batch:
             tensors.setdefault("valid", batch["valid"])  # rows without a sample must stay marked
         if self._stream is None:
             return tensors
         with torch.cuda.stream(self._stream):
-            there = {name: tensor.pin_memory().to(self._device, non_blocking=True) for name, tensor in tensors.items()}
+            there = {name: tensor.pin_memory().to(self.device, non_blocking=True) for name, tensor in tensors.items()}
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record()
         return there, event, None
-
-    def _describe(self, steps: Steps, step: int, numbers: Array) -> str:
-        """Where a batch was made from, as a note for its error."""
-        shown = ", ".join(f"{number:,}" for number in numbers[:4].tolist()) + (", …" if len(numbers) > 4 else "")
-        origin = self._gather.origin(numbers)
-        return f"while making batch {step:,} of this pass over epoch {steps.epoch:,}: samples {shown} of {origin}"

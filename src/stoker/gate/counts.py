@@ -29,24 +29,16 @@ from stoker.diagnose.measurements import SourceLine
 from stoker.diagnose.ops import Counting, Profiling
 from stoker.diagnose.session import Session
 from stoker.errors import StokerError
-from stoker.gate.budget import summarize
-from stoker.gate.gate import CountAnswer, CountRequest
+from stoker.gate.gate import CountAnswer, CountRequest, summarize
 
 WAITING = {
-    "aten._local_scalar_dense",
-    "aten.nonzero",
-    "aten.masked_select",
-    "aten.equal",
-    "aten.repeat_interleave",
-    "aten.bincount",
-    "aten._unique2",
-    "aten.unique_dim",
-    "aten.unique_consecutive",
-    "aten.unique_dim_consecutive",
-}
+    "aten._local_scalar_dense", "aten.nonzero", "aten.masked_select", "aten.equal", "aten.repeat_interleave", "aten.bincount",
+    "aten._unique2", "aten.unique_dim", "aten.unique_consecutive", "aten.unique_dim_consecutive",
+}  # fmt: skip
 """Operations after which the host knows a value or a size that the device computed."""
 MASKING = {"aten.index", "aten.index_put", "aten.index_put_", "aten._index_put_impl_", "aten._unsafe_index"}
 """Operations that do so if a mask is among their indices."""
+_SUMMED = ("ops", "flops", "syncs", "h2d_copies", "h2d_bytes", "d2h_copies", "d2h_bytes", "allocations", "allocated_bytes")
 MASKS = (torch.bool, torch.uint8)
 COPYING = {"aten._to_copy", "aten.copy_", "aten.copy"}
 
@@ -136,19 +128,13 @@ class StepCounter(Counting):  # type: ignore[no-untyped-call]
 
     def take(self) -> Counts:
         """What was counted since the last call."""
-        totals, before, compiled = self._totals, self._memory, _num_compiled()
-        now = _memory() if self.on_cuda else (0, 0)
+        totals, compiled = dict(self._totals), _num_compiled()
+        if self.on_cuda:
+            blocks, num_bytes = _memory()
+            totals |= {"allocations": blocks - self._memory[0], "allocated_bytes": num_bytes - self._memory[1]}
         counts = Counts(
-            ops=totals["ops"],
-            flops=totals["flops"],
+            **dict.fromkeys(_SUMMED, 0) | totals,
             kernels=self._end_profile(),
-            syncs=totals["syncs"],
-            h2d_copies=totals["h2d_copies"],
-            h2d_bytes=totals["h2d_bytes"],
-            d2h_copies=totals["d2h_copies"],
-            d2h_bytes=totals["d2h_bytes"],
-            allocations=now[0] - before[0] if self.on_cuda else totals["allocations"],
-            allocated_bytes=now[1] - before[1] if self.on_cuda else totals["allocated_bytes"],
             recompiles=None if compiled is None else compiled - (self._compiled or 0),
             graph_breaks=_num_breaks(),
             kinds=dict(self._kinds.most_common()),
@@ -175,7 +161,13 @@ class StepCounter(Counting):  # type: ignore[no-untyped-call]
         }
         given, made = tensors_of((args, kwargs)), tensors_of(result)
         self._count_waits(name, args, kwargs or {}, given, made, found)
-        self._count_memory(given, made, found)
+        # Results in memory of their own.
+        known = {one.untyped_storage()._cdata for one in given if _has_storage(one)}
+        for tensor in made:
+            if _has_storage(tensor) and (storage := tensor.untyped_storage())._cdata not in known:
+                known.add(storage._cdata)
+                found["allocations"] = found.get("allocations", 0) + 1
+                found["allocated_bytes"] = found.get("allocated_bytes", 0) + storage.nbytes()
         found = {what: number for what, number in found.items() if number}
         self._kinds[name] += 1
         self._totals.update(found)
@@ -205,15 +197,6 @@ class StepCounter(Counting):  # type: ignore[no-untyped-call]
         elif not self.on_cuda or any(one.device.type != "cpu" for one in given):
             masks = name in MASKING and any(one is not None and one.dtype in MASKS for one in args[1])
             found["syncs"] = int(masks or name in WAITING)
-
-    def _count_memory(self, given: list[torch.Tensor], made: list[torch.Tensor], found: dict[str, int]) -> None:
-        """Count results in memory of their own."""
-        known = {one.untyped_storage()._cdata for one in given if _has_storage(one)}
-        for tensor in made:
-            if _has_storage(tensor) and (storage := tensor.untyped_storage())._cdata not in known:
-                known.add(storage._cdata)
-                found["allocations"] = found.get("allocations", 0) + 1
-                found["allocated_bytes"] = found.get("allocated_bytes", 0) + storage.nbytes()
 
     def _by_line(self) -> dict[str, dict[str, int]]:
         merged: dict[str, Counter[str]] = {}
@@ -260,10 +243,7 @@ def _num_compiled() -> int | None:
 
 
 def _num_breaks() -> int | None:
-    if _num_compiled() is None:
-        return None
-    breaks: dict[str, int] = sys.modules["torch._dynamo.utils"].counters["graph_break"]
-    return sum(breaks.values())
+    return None if _num_compiled() is None else sum(sys.modules["torch._dynamo.utils"].counters["graph_break"].values())
 
 
 class CountSession(Session):
@@ -310,9 +290,9 @@ class CountSession(Session):
 
     def answer(self) -> CountAnswer:
         """What was counted."""
-        lines = self.counter.lines if self.counter is not None else {}
-        device = self.counter.device if self.counter is not None else "cpu"
-        return CountAnswer(run=summarize(self.counted, device=device, torch=str(torch.__version__)), lines=lines)
+        counter = self.counter
+        run = summarize(self.counted, device=counter.device if counter else "cpu", torch=str(torch.__version__))
+        return CountAnswer(run=run, lines=counter.lines if counter else {})
 
 
 class CountChild(Child):

@@ -1,27 +1,146 @@
 """The gate: does a step do more than its budget allows? Counts are compared, never times, so a busy machine cannot raise an alarm.
 
 `gate_step` counts the steps of a function, `gate_script` those of a script in a child process; both compare the counts with a budget
-file or write it. A run is over its budget only where chance cannot be the reason: of a count that varies, the least of the run must be
-more than the most of the budget.
+or write it: a small JSON file of integers that is kept beside the code and changes with it. A count that is the same in (nearly) all
+steps is compared exactly; of one that varies, such as with series of different lengths, the budget holds the most that was seen. A run
+is over its budget only where chance cannot be the reason: of a count that varies, the least of the run must be more than that.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from stoker._disk import make_folder, write_file
 from stoker._text import readable_bytes
 from stoker.diagnose.child import Request
 from stoker.diagnose.measurements import SourceLine
-from stoker.errors import OptionError, TrainError
-from stoker.gate.budget import TITLES, Budget, RunCounts, budget_of, read_budget, summarize, write_budget
+from stoker.errors import ConfigError, OptionError, TrainError
+from stoker.experiment.parse import parse_json
 
 if TYPE_CHECKING:
     from stoker.gate.counts import Counts
+
+MIN_STEPS = 8
+"""Fewer steps say too little about what is usual."""
+ODD_STEPS = 16
+"""One step in this many may differ (a log line, a short last batch) before a count is said to vary."""
+TITLES = {
+    "ops": "operations",
+    "flops": "floating-point operations",
+    "kernels": "kernels",
+    "syncs": "syncs",
+    "h2d_copies": "copies to the device",
+    "h2d_bytes": "bytes to the device",
+    "d2h_copies": "copies to the host",
+    "d2h_bytes": "bytes to the host",
+    "allocations": "allocations",
+    "allocated_bytes": "bytes allocated",
+    "recompiles": "recompilations",
+    "graph_breaks": "graph breaks",
+}
+"""The counts that have a budget, with what they are called, in the order in which they are shown."""
+
+
+class CountRange(msgspec.Struct, frozen=True, kw_only=True):
+    """The least and the most of one count over the steps of a run."""
+
+    least: int
+    most: int
+
+    @property
+    def varies(self) -> bool:
+        """Whether it differs from step to step."""
+        return self.least != self.most
+
+
+class RunCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """The usual counts of a step of a run."""
+
+    device: str
+    torch: str
+    steps: int
+    usual: dict[str, CountRange]
+    kinds: dict[str, int]
+    """Operations by name, of a usual step."""
+    places: dict[str, dict[str, int]]
+    """Counts by line of the user's code, of a usual step."""
+
+
+class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a step may do.
+
+    Example:
+        >>> Budget(device="cpu", torch="2.10", steps=16, allowed={"ops": 86, "syncs": 4}).allowed["syncs"]
+        4
+    """
+
+    schema: Literal[1] = 1
+    device: str
+    """Where it was counted: counts of a CPU say nothing about those of a GPU."""
+    torch: str
+    steps: int
+    allowed: dict[str, int]
+    """The most of each count per step. May be edited by hand."""
+    varying: list[str] = []
+    """Counts that depended on the data; their budget is the most that was seen."""
+    kinds: dict[str, int] = {}
+    places: dict[str, dict[str, int]] = {}
+
+
+def summarize(steps: Sequence[Counts], *, device: str, torch: str) -> RunCounts:
+    """The usual counts of the steps of a run."""
+    if len(steps) < MIN_STEPS:
+        raise TrainError(
+            f"{len(steps)} steps were counted; expected at least {MIN_STEPS} after the warm-up. Let the program train longer."
+        )
+    usual = {}
+    for name in TITLES:
+        values = [getattr(step, name) for step in steps]
+        if None not in values:
+            value, number = Counter(values).most_common(1)[0]
+            varies = len(values) - number > len(values) // ODD_STEPS
+            usual[name] = CountRange(least=min(values), most=max(values)) if varies else CountRange(least=value, most=value)
+    ordinary = next((step for step in steps if step.ops == usual["ops"].least), steps[0])
+    return RunCounts(device=device, torch=torch, steps=len(steps), usual=usual, kinds=ordinary.kinds, places=ordinary.places)
+
+
+def budget_of(run: RunCounts) -> Budget:
+    """The budget that a run keeps, and no smaller one."""
+    return Budget(
+        device=run.device,
+        torch=run.torch,
+        steps=run.steps,
+        allowed={name: usual.most for name, usual in run.usual.items()},
+        varying=[name for name, usual in run.usual.items() if usual.varies],
+        kinds=run.kinds,
+        places=run.places,
+    )
+
+
+def read_budget(path: Path) -> Budget:
+    """Read a budget and check all of it."""
+    try:
+        text = path.read_text("utf-8")
+    except FileNotFoundError:
+        raise OptionError(f"{path} is not there; expected a budget. Write one from this run with write=True.") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not UTF-8 text; expected a budget in JSON.") from None
+    try:
+        budget = msgspec.convert(parse_json(text, str(path)), Budget)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{path}: {error}. Write it again with write=True.") from None
+    unknown = [name for name in (*budget.allowed, *budget.varying) if name not in TITLES]
+    if unknown:
+        raise ConfigError(f"{path}: {unknown[0]!r} is not a count; expected some of {', '.join(TITLES)}.")
+    return budget
+
 
 START = "import sys; from stoker.gate.counts import main; main(sys.argv[1:])"
 WARMUP = 4
@@ -61,13 +180,10 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True):
     reasons: list[Reason]
 
     def __str__(self) -> str:
-        return (
-            f"{TITLES[self.name]}: {_shown(self.name, self.found)} per step, allowed {_shown(self.name, self.allowed)}"
-            + "".join(
-                f"\n  {reason.more:+,} {reason.what}" + (f" ({reason.place.file}:{reason.place.line})" if reason.place else "")
-                for reason in self.reasons
-            )
-        )
+        lines = [f"{TITLES[self.name]}: {_shown(self.name, self.found)} per step, allowed {_shown(self.name, self.allowed)}"]
+        for one in self.reasons:
+            lines.append(f"  {one.more:+,} {one.what}" + (f" ({one.place.file}:{one.place.line})" if one.place else ""))
+        return "\n".join(lines)
 
 
 class Gate(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,7 +204,10 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True):
         return {"ok": self.ok, **msgspec.to_builtins(self)}
 
     def __str__(self) -> str:
-        head = f"within the budget: {_summary(self.run)}" if self.ok else f"over the budget: {len(self.growths)} of the counts grew"
+        head = f"over the budget: {len(self.growths)} of the counts grew"
+        if self.ok:
+            counts = [f"{_shown(name, usual.most)} {TITLES[name]}" for name, usual in self.run.usual.items() if usual.most]
+            head = f"within the budget: {', '.join(counts)} per step"
         return "\n".join([head, *map(str, self.growths), *(f"note: {note}" for note in self.notes)])
 
 
@@ -125,17 +244,15 @@ def compare(run: RunCounts, budget: Budget, lines: Mapping[str, SourceLine]) -> 
 
 def _reasons(name: str, run: RunCounts, budget: Budget, lines: Mapping[str, SourceLine]) -> list[Reason]:
     """The user's lines that add to a count, then operations that are called more often."""
-    reasons = []
-    for key, found in run.places.items():
-        more = found.get(name, 0) - budget.places.get(key, {}).get(name, 0)
-        if more > 0:
-            reasons.append(Reason(what=key, more=more, place=lines.get(key)))
-    reasons = sorted(reasons, key=lambda reason: -reason.more)[:MOST_REASONS]
-    if name in ("ops", "kernels"):
-        kinds = {kind: number - budget.kinds.get(kind, 0) for kind, number in run.kinds.items()}
-        grown = sorted(((kind, more) for kind, more in kinds.items() if more > 0), key=lambda item: -item[1])
-        reasons += [Reason(what=kind, more=more) for kind, more in grown[:MOST_REASONS]]
-    return reasons
+    by_line = {key: found.get(name, 0) - budget.places.get(key, {}).get(name, 0) for key, found in run.places.items()}
+    by_kind = {kind: number - budget.kinds.get(kind, 0) for kind, number in run.kinds.items() if name in ("ops", "kernels")}
+    grown = [
+        (what, more)
+        for differences in (by_line, by_kind)
+        for what, more in Counter(differences).most_common(MOST_REASONS)
+        if more > 0
+    ]
+    return [Reason(what=what, more=more, place=lines.get(what)) for what, more in grown]
 
 
 def gate_step(
@@ -177,20 +294,6 @@ def gate_step(
         ...     gate_step(train_step, [torch.ones(2)], budget=f"{folder}/budget.json", write=True).ok
         True
     """
-    run, lines = count_steps(train_step, batches, steps=steps, warmup=warmup)
-    return _compare_with_file(run, lines, Path(budget), write=write)
-
-
-def _compare_with_file(run: RunCounts, lines: Mapping[str, SourceLine], path: Path, *, write: bool) -> Gate:
-    if write:
-        write_budget(path, budget_of(run))
-    return compare(run, read_budget(path), lines)
-
-
-def count_steps(
-    train_step: Callable[[Any], Any], batches: Iterable[Any], *, steps: int, warmup: int
-) -> tuple[RunCounts, Mapping[str, SourceLine]]:
-    """The usual counts of a function's steps, and where its lines are."""
     import torch
 
     from stoker.gate.counts import StepCounter
@@ -207,7 +310,16 @@ def count_steps(
                 break
             train_step(batch)
             counted.append(counter.take())
-    return summarize(counted, device=counter.device, torch=str(torch.__version__)), counter.lines
+    run = summarize(counted, device=counter.device, torch=str(torch.__version__))
+    return _compare_with_file(run, counter.lines, Path(budget), write=write)
+
+
+def _compare_with_file(run: RunCounts, lines: Mapping[str, SourceLine], path: Path, *, write: bool) -> Gate:
+    if write:
+        make_folder(path.absolute().parent)
+        # One number per line, so that a diff shows what changed.
+        write_file(path, (json.dumps(msgspec.to_builtins(budget_of(run)), indent=1) + "\n").encode(), durable=False)
+    return compare(run, read_budget(path), lines)
 
 
 def _again(batches: Iterable[Any]) -> Iterator[Any]:
@@ -274,8 +386,3 @@ def gate_script(
 
 def _shown(name: str, value: int) -> str:
     return readable_bytes(value) if name.endswith("_bytes") and value >= 10_000_000 else f"{value:,}"
-
-
-def _summary(run: RunCounts) -> str:
-    shown = [f"{_shown(name, usual.most)} {TITLES[name]}" for name, usual in run.usual.items() if usual.most]
-    return ", ".join(shown) + " per step"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -20,23 +20,14 @@ if TYPE_CHECKING:
 WRITE = "--stoker-write"
 
 
-class StokerGate(Protocol):
-    """The function that the fixture returns."""
-
-    def __call__(
-        self, train_step: Callable[[Any], Any], batches: Iterable[Any], *, budget: str | Path, steps: int = ..., warmup: int = ...
-    ) -> Gate:
-        """Count steps and compare them with a budget, whose path is relative to the folder of the test."""
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option that writes budgets."""
     parser.getgroup("stoker").addoption(WRITE, action="store_true", help="write the budgets of `stoker_gate` from this run")
 
 
 @pytest.fixture
-def stoker_gate(request: pytest.FixtureRequest) -> StokerGate:
-    """Compare what a function does in a step with a budget."""
+def stoker_gate(request: pytest.FixtureRequest) -> Callable[..., Gate]:
+    """Compare what a function does in a step with a budget, whose path is relative to the folder of the test."""
 
     def gate(train_step: Callable[[Any], Any], batches: Iterable[Any], *, budget: str | Path, **options: int) -> Gate:
         from stoker.gate.gate import gate_step

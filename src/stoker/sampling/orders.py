@@ -2,7 +2,7 @@
 
     Sequential      as stored
     Shuffle         every sample once, in random order
-    BlockShuffle    the same for data larger than memory: neighbours are read together (block_shuffle.py)
+    BlockShuffle    the same for data larger than memory: neighbours are read together
     Weighted        each sample as often as its weight says
     ByLength        like Shuffle, but samples of similar length share a batch
 
@@ -12,9 +12,10 @@ feed is a position, and neither ranks nor threads nor restarts can change what c
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import xxhash
@@ -22,8 +23,11 @@ import xxhash
 from stoker._kernels import kernel
 from stoker._types import Array
 from stoker.errors import OptionError
-from stoker.sampling.permutation import Permutation, checked_seed, epoch_key
-from stoker.sampling.views import Samples
+from stoker.sampling.permutation import MAX_SEED, Permutation, checked_seed, epoch_key
+from stoker.sampling.views import Samples, is_integer
+
+# What the keys of an epoch are for; windows of blocks take the numbers from _WITHIN on.
+_BLOCKS, _WITHIN, _DRAWS, _PHASE, _SAMPLES, _GROUPS = 1, 2**32, 3, 4, 5, 6
 
 
 class Plan(Protocol):
@@ -31,7 +35,7 @@ class Plan(Protocol):
 
     num_positions: int
     """Positions per epoch: the number of samples, except where samples are weighted."""
-    shape: Mapping[str, int]
+    shape: Mapping[str, int] = {}
     """What the order chose for itself, to be kept with the state: a later run may have another batch size."""
 
     def numbers(self, epoch: int, start: int, stop: int) -> Array:
@@ -72,35 +76,25 @@ class Sequential:
     """
 
     seed: int = field(default=0, init=False, repr=False)
-
-    @property
-    def kind(self) -> str:
-        """What must be the same, beside seed and shape, for a position to mean the same sample."""
-        return "sequential"
+    kind = "sequential"
 
     def over(self, samples: Samples, *, batch_size: int, sample_bytes: float = 0.0) -> Plan:
         """The plan for these samples."""
-        return SequentialPlan(samples.num_samples)
+        return _SequentialPlan(samples.num_samples)
 
     def adopt(self, seed: int, shape: Mapping[str, int]) -> Sequential:
         """Itself: there is nothing to choose."""
         return self
 
 
-class SequentialPlan:
-    """Positions are numbers."""
-
-    shape: Mapping[str, int] = {}
-
+class _SequentialPlan(Plan):
     def __init__(self, num_samples: int) -> None:
         self.num_positions = num_samples
 
     def numbers(self, epoch: int, start: int, stop: int) -> Array:
-        """The positions themselves."""
         return np.arange(start, min(stop, self.num_positions), dtype=np.int64)
 
     def describe(self) -> str:
-        """In a line."""
         return "sequential"
 
 
@@ -120,43 +114,33 @@ class Shuffle:
     """
 
     seed: int = 0
+    kind = "shuffled"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seed", checked_seed(self.seed))
 
-    @property
-    def kind(self) -> str:
-        """What must be the same, beside seed and shape, for a position to mean the same sample."""
-        return "shuffled"
-
     def over(self, samples: Samples, *, batch_size: int, sample_bytes: float = 0.0) -> Plan:
         """The plan for these samples."""
-        return ShufflePlan(samples.num_samples, self.seed)
+        return _ShufflePlan(samples.num_samples, self.seed)
 
     def adopt(self, seed: int, shape: Mapping[str, int]) -> Shuffle:
         """With another seed."""
         return Shuffle(seed)
 
 
-class ShufflePlan:
-    """One permutation of all samples an epoch."""
-
-    shape: Mapping[str, int] = {}
-
+class _ShufflePlan(Plan):
     def __init__(self, num_samples: int, seed: int) -> None:
         self.num_positions = num_samples
         self._seed = seed
         self._epoch: tuple[int, Permutation] | None = None  # one tuple, so that threads see all of it or the one before
 
     def numbers(self, epoch: int, start: int, stop: int) -> Array:
-        """A part of the permutation of this epoch."""
         known = self._epoch
         if known is None or known[0] != epoch:
             known = self._epoch = epoch, Permutation(self.num_positions, epoch_key(self._seed, epoch))
         return known[1].part(start, stop)
 
     def describe(self) -> str:
-        """In a line."""
         return f"shuffled, seed {self._seed}"
 
 
@@ -168,8 +152,6 @@ class ShufflePlan:
 
 MAX_WEIGHT = 1e200
 """So that no sum of weights is infinite."""
-
-_DRAWS, _PHASE = 3, 4
 _PHASE_BITS = 20
 
 
@@ -212,11 +194,10 @@ class Weighted:
             raise OptionError(f"Weighted: weight {bad[0]:,} is {weights[bad[0]]}; expected numbers from 0 to {MAX_WEIGHT}.")
         if not weights.sum() > 0:
             raise OptionError("Weighted: all weights are 0, so that no sample can be drawn.")
-        draws = self.num_samples
-        if draws is not None:
-            if isinstance(draws, bool) or not isinstance(draws, int | np.integer) or draws < 1:
-                raise OptionError(f"Weighted: num_samples is {draws!r}; expected an integer from 1.")
-            object.__setattr__(self, "num_samples", int(draws))
+        if self.num_samples is not None:
+            if not is_integer(self.num_samples, 1):
+                raise OptionError(f"Weighted: num_samples is {self.num_samples!r}; expected an integer from 1.")
+            object.__setattr__(self, "num_samples", int(self.num_samples))
         object.__setattr__(self, "weights", weights)
 
     @property
@@ -232,13 +213,11 @@ class Weighted:
                 f"Weighted: {len(weights):,} weights; expected {samples.num_samples:,} (one per sample) "
                 f"or {samples.num_series:,} (one per series)."
             )
-        firsts = samples.first_samples() if len(weights) == samples.num_series else None
-        if firsts is not None and len(weights) == samples.num_samples:
-            firsts = None
+        firsts = samples.first_samples() if len(weights) != samples.num_samples else None
         mass = weights if firsts is None else weights * np.diff(firsts)
         if not mass.sum() > 0:
             raise OptionError("Weighted: only series without a sample have a weight, so that no sample can be drawn.")
-        return WeightedPlan(running_sums(mass), weights, firsts, self.num_samples or samples.num_samples, self.seed)
+        return _WeightedPlan(running_sums(mass), weights, firsts, self.num_samples or samples.num_samples, self.seed)
 
     def adopt(self, seed: int, shape: Mapping[str, int]) -> Weighted:
         """With another seed."""
@@ -261,11 +240,7 @@ def running_sums(values: Array) -> Array:
     return sums
 
 
-class WeightedPlan:
-    """Cuts at equal distances, shuffled."""
-
-    shape: Mapping[str, int] = {}
-
+class _WeightedPlan(Plan):
     def __init__(self, ends: Array, weights: Array, firsts: Array | None, num_draws: int, seed: int) -> None:
         self.num_positions = num_draws
         self._ends = ends
@@ -274,7 +249,6 @@ class WeightedPlan:
         self._seed = seed
 
     def numbers(self, epoch: int, start: int, stop: int) -> Array:
-        """A part of the draws of this epoch."""
         draws = Permutation(self.num_positions, epoch_key(self._seed, epoch, _DRAWS)).part(start, stop)
         # Half a cell away from 0 and 1: rounding cannot move a cut over the edge between two samples of equal weight.
         phase = (float(epoch_key(self._seed, epoch, _PHASE) >> np.uint64(64 - _PHASE_BITS)) + 0.5) / 2**_PHASE_BITS
@@ -290,15 +264,12 @@ class WeightedPlan:
         return np.asarray(self._firsts[drawn] + np.clip(within, 0, sizes - 1), dtype=np.int64)
 
     def describe(self) -> str:
-        """In a line."""
         return f"{self.num_positions:,} draws per epoch in proportion to weights, seed {self._seed}"
 
 
 # Order by length: samples of similar length share a batch, so that padding is short; otherwise a shuffle.
 #
 # The shuffled samples are taken a pool at a time, sorted by length within it, cut into groups, and the groups are shuffled.
-
-_SAMPLES, _GROUPS = 5, 6
 
 
 @dataclass(frozen=True)
@@ -329,7 +300,7 @@ class ByLength:
     def __post_init__(self) -> None:
         object.__setattr__(self, "seed", checked_seed(self.seed))
         for name, value in (("group", self.group), ("pool", self.pool)):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1):
+            if value is not None and not is_integer(value, 1):
                 raise OptionError(f"ByLength: {name} is {value!r}; expected an integer from 1.")
             object.__setattr__(self, name, None if value is None else int(value))
 
@@ -340,7 +311,7 @@ class ByLength:
 
     def over(self, samples: Samples, *, batch_size: int, sample_bytes: float = 0.0) -> Plan:
         """The plan for these samples."""
-        return ByLengthPlan(samples, self.seed, self.group or batch_size, self.pool)
+        return _ByLengthPlan(samples, self.seed, self.group or batch_size, self.pool)
 
     def adopt(self, seed: int, shape: Mapping[str, int]) -> ByLength:
         """With the seed and group of a saved state."""
@@ -352,12 +323,10 @@ class ByLength:
         return ByLength(seed, group, self.pool)
 
 
-class ByLengthPlan:
-    """Shuffle, sort within a pool, shuffle the groups of the pool."""
-
+class _ByLengthPlan(Plan):
     def __init__(self, samples: Samples, seed: int, group: int, pool: int) -> None:
         self.num_positions = samples.num_samples
-        self.shape: Mapping[str, int] = {"group": group}
+        self.shape = {"group": group}
         self._samples = samples
         self._seed = seed
         self._group = min(group, max(1, samples.num_samples))  # the same order; a state may say any number
@@ -365,7 +334,6 @@ class ByLengthPlan:
         self._last: tuple[int, int, Array] | None = None  # one tuple, so that threads see all of it or the one before
 
     def numbers(self, epoch: int, start: int, stop: int) -> Array:
-        """A part of this epoch; computes the pools that it touches."""
         stop = min(stop, self.num_positions)
         parts = []
         while start < stop:
@@ -382,8 +350,7 @@ class ByLengthPlan:
             return last[2]
         first = pool * self._pool_size
         shuffled = Permutation(self.num_positions, epoch_key(self._seed, epoch, _SAMPLES)).part(first, first + self._pool_size)
-        counts = self._samples.locate(shuffled).counts
-        by_length = shuffled[np.argsort(counts, kind="stable")]
+        by_length = shuffled[np.argsort(self._samples.locate(shuffled).counts, kind="stable")]
         # Groups change places among themselves; a short one, at the end of the epoch, keeps its place.
         whole = len(by_length) // self._group
         groups = Permutation(whole, epoch_key(self._seed, epoch, _GROUPS) + np.uint64(pool)).part(0, whole)
@@ -393,5 +360,219 @@ class ByLengthPlan:
         return numbers
 
     def describe(self) -> str:
-        """In a line."""
         return f"shuffled, groups of {self._group:,} of similar length, seed {self._seed}"
+
+
+# Block shuffle: blocks of neighbours are permuted, then the samples within a window of blocks.
+#
+#     stored      [a a a a][b b b b][c c c c][d d d d][e e e e][f f f f]
+#     blocks      [e e e e][a a a a][d d d d] | [f f f f][c c c c][b b b b]      read in this order, a window at a time
+#     samples      d e a a e d d a e d e a    |  b f c c b f f c b b f c         the order of the epoch
+#
+# A batch of B samples out of a window of w blocks meets samples of one block about (B - 1) / w times as often as a full
+# shuffle would. If a block has but one label (the worst case) the variance of a batch mean grows by 1 + (B - 1) / w, and the
+# batch is worth B over that. `BlockShuffle()` takes w from this so that a batch is worth at least 0.85 of itself.
+
+WORTH = 0.85
+"""What a batch must at least be worth, as a share of its size."""
+BLOCK_BYTES = 256 * 2**10
+"""A read of this size is as good as a sequential one on today's disks."""
+WINDOW_BYTES = 2**30
+"""Blocks become smaller before a window becomes larger than this."""
+_DEFAULT_BLOCK = 64
+
+
+@dataclass(frozen=True)
+class BlockShuffle:
+    """Every sample once per epoch, for data larger than memory: neighbours are read together.
+
+    Blocks of neighbours are permuted, then the samples within a window of blocks.
+
+    Args:
+        seed: An integer from 0 to 2**63 - 1.
+        block: Samples that are read together; by default chosen by their size.
+        window: Samples that are mixed together; by default as many as make a batch worth 0.85 of a fully shuffled one.
+
+    Raises:
+        OptionError: A value is invalid, or the window is smaller than a block.
+
+    Example:
+        >>> import numpy as np, stoker
+        >>> store = stoker.Store.from_arrays(x=[np.arange(8.0)])
+        >>> order = stoker.BlockShuffle(seed=0, block=2, window=4)
+        >>> feed = stoker.Feed(store, stoker.Segments(1), batch_size=8, order=order, return_index=True)
+        >>> sorted(next(iter(feed))["sample"].tolist())
+        [0, 1, 2, 3, 4, 5, 6, 7]
+    """
+
+    seed: int = 0
+    block: int | None = None
+    window: int | None = None
+    kind = "blocks"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "seed", checked_seed(self.seed))
+        for name, value in (("block", self.block), ("window", self.window)):
+            if value is not None and not is_integer(value, 1, MAX_SEED):
+                raise OptionError(f"BlockShuffle: {name} is {value!r}; expected a number of samples from 1.")
+            object.__setattr__(self, name, None if value is None else int(value))
+        if self.block is not None and self.window is not None and self.window < self.block:
+            raise OptionError(f"BlockShuffle: a window of {self.window:,} samples cannot hold a block of {self.block:,}.")
+
+    def over(self, samples: Samples, *, batch_size: int, sample_bytes: float = 0.0) -> Plan:
+        """The plan for these samples."""
+        block, window = choose(batch_size, sample_bytes, block=self.block, window=self.window)
+        share = worth(batch_size, block, window)
+        reason = "as given" if self.block and self.window else f"so that a batch of {batch_size:,} is worth {share:.0%} of itself"
+        return BlockPlan(samples.num_samples, self.seed, block, window, reason)
+
+    def adopt(self, seed: int, shape: Mapping[str, int]) -> BlockShuffle:
+        """With the seed, block and window of a saved state."""
+        for name, given in (("block", self.block), ("window", self.window)):
+            if given is not None and given != shape.get(name, given):
+                raise OptionError(
+                    f"the state was saved with BlockShuffle({name}={shape[name]}), but this feed has {name}={given}: "
+                    f"another order. Give the same {name}, or none to take that of the state."
+                )
+        return BlockShuffle(seed, shape.get("block", self.block), shape.get("window", self.window))
+
+
+def num_blocks_for(batch_size: int) -> int:
+    """Blocks of a window that make a batch worth `WORTH` of itself."""
+    return max(1, math.ceil((batch_size - 1) * WORTH / (1 - WORTH)))
+
+
+def worth(batch_size: int, block: int, window: int) -> float:
+    """The share of a batch's size that it is worth, if samples of a block are all alike."""
+    alike = (block - 1) / max(1, window // block * block - 1)  # of the others in a window, those of the same block
+    return 1 / (1 + (batch_size - 1) * alike)
+
+
+def choose(batch_size: int, sample_bytes: float, *, block: int | None, window: int | None) -> tuple[int, int]:
+    """Block and window in samples. Blocks are as large as a disk likes, unless the window would then not fit memory."""
+    blocks = num_blocks_for(batch_size)
+    if block is None and window is not None:
+        block = max(1, window // blocks)
+    if block is None:
+        block = _DEFAULT_BLOCK
+        if sample_bytes > 0:
+            largest = max(1, int(WINDOW_BYTES / (blocks * sample_bytes)))
+            block = min(max(1, math.ceil(BLOCK_BYTES / sample_bytes)), largest)
+    if window is None:
+        window = block * blocks
+        if block == 1 and sample_bytes > 0:  # samples of one each are shuffled freely: a larger window makes it no better
+            window = min(window, max(batch_size, int(WINDOW_BYTES / sample_bytes)))
+    return block, max(block, window)
+
+
+@kernel
+def _resolve(places: Array, start: int, origins: Array, first_slot: int, block: int, short_end: int, missing: int) -> None:
+    """Turn places of a window, which begins at `start`, into numbers of samples.
+
+    Slots behind the short block have moved up by `missing`.
+    """
+    for i in range(len(places)):
+        place = places[i] + start
+        place += missing if place >= short_end else 0
+        slot = place // block
+        places[i] = origins[slot - first_slot] * block + place - slot * block
+
+
+class _Epoch(NamedTuple):
+    """The order of blocks in an epoch. The last block of the store may be short; the slots behind it then move up."""
+
+    number: int
+    blocks: Permutation
+    short_end: int
+    """Where the slot of the last block ends."""
+    missing: int
+
+
+class _Window(NamedTuple):
+    """What is mixed together: positions `start` to `stop` of an epoch."""
+
+    epoch: int
+    start: int
+    stop: int
+    samples: Permutation
+    whereabouts: tuple[int, Array, int, int, int, int]
+    """The arguments of `_resolve`."""
+
+
+class BlockPlan(Plan):
+    """A permutation of blocks for each epoch, and one of samples for each window of blocks."""
+
+    def __init__(self, num_samples: int, seed: int, block: int, window: int, reason: str) -> None:
+        self.num_positions = num_samples
+        self.block = block
+        self.window = window // block * block
+        self.num_blocks = -(-num_samples // block)
+        # As many windows as fit, of equal size: a small one at the end would be shuffled worse than the others.
+        self.num_windows = max(1, self.num_blocks // (window // block))
+        self.shape = {"block": block, "window": window}
+        self._seed = seed
+        self._reason = reason
+        # What threads share is replaced whole, never changed.
+        self._epoch: _Epoch | None = None
+        self._window: _Window | None = None
+
+    def numbers(self, epoch: int, start: int, stop: int) -> Array:
+        """A part of this epoch."""
+        stop = min(stop, self.num_positions)
+        parts = []
+        while start < stop:
+            window = self._window_at(epoch, start)
+            places = window.samples.part(start - window.start, min(stop, window.stop) - window.start)
+            _resolve(places, *window.whereabouts)
+            parts.append(places)
+            start += len(places)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+
+    def _window_at(self, epoch: int, position: int) -> _Window:
+        known = self._window
+        if known is None or known.epoch != epoch or not known.start <= position < known.stop:
+            number = self.window_of(epoch, position)
+            slots = self.window_slots(number)
+            _, _, short_end, missing = self._order(epoch)
+            start, stop = (slot * self.block - (missing if slot * self.block >= short_end + missing else 0) for slot in slots)
+            samples = Permutation(stop - start, epoch_key(self._seed, epoch, _WITHIN + number))
+            whereabouts = (start, self.origins(epoch, number), slots[0], self.block, short_end, missing)
+            known = self._window = _Window(epoch, start, stop, samples, whereabouts)
+        return known
+
+    def origins(self, epoch: int, window: int) -> Array:
+        """The numbers of the blocks of a window, in the order in which they are mixed."""
+        return self._order(epoch).blocks.part(*self.window_slots(window))
+
+    def block_ranges(self, epoch: int, window: int, samples: Samples) -> tuple[Array, Array, Array, Array]:
+        """Of the blocks of a window: their first and last samples, and the steps at which these begin and end."""
+        firsts = self.origins(epoch, window) * self.block
+        lasts = np.minimum(firsts + self.block, self.num_positions) - 1
+        ends = samples.locate(lasts)
+        return firsts, lasts, samples.locate(firsts).starts, ends.starts + ends.counts
+
+    def window_slots(self, window: int) -> tuple[int, int]:
+        """The first place in the order of blocks that belongs to a window, and the one behind its last."""
+        return window * self.num_blocks // self.num_windows, (window + 1) * self.num_blocks // self.num_windows
+
+    def window_of(self, epoch: int, position: int) -> int:
+        """The window that a position belongs to."""
+        order = self._order(epoch)
+        slot = (position + (order.missing if position >= order.short_end else 0)) // self.block
+        return ((slot + 1) * self.num_windows - 1) // self.num_blocks
+
+    def _order(self, epoch: int) -> _Epoch:
+        order = self._epoch
+        if order is None or order.number != epoch:
+            blocks = Permutation(self.num_blocks, epoch_key(self._seed, epoch, _BLOCKS))
+            missing = self.num_blocks * self.block - self.num_positions
+            short_slot = blocks.inverse(self.num_blocks - 1) if self.num_blocks else 0
+            order = self._epoch = _Epoch(epoch, blocks, (short_slot + 1) * self.block - missing, missing)
+        return order
+
+    def describe(self) -> str:
+        """In a line."""
+        blocks = f"blocks of {self.block:,} samples"
+        if self.num_windows == 1:
+            return f"{blocks}, all in one window: a full shuffle, seed {self._seed}"
+        return f"{blocks}, mixed in {self.num_windows:,} windows of about {self.window:,} ({self._reason}), seed {self._seed}"

@@ -13,6 +13,7 @@ import numpy as np
 from stoker._kernels import kernel
 from stoker._types import Array
 from stoker.errors import OptionError
+from stoker.sampling.views import is_integer
 
 MAX_SEED = 2**63 - 1
 
@@ -54,7 +55,7 @@ def epoch_key(seed: int, epoch: int, purpose: int = 0) -> np.uint64:
 
 def checked_seed(seed: int) -> int:
     """A seed that fits the key."""
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed <= MAX_SEED:
+    if not is_integer(seed, 0, MAX_SEED):
         raise OptionError(f"seed is {seed!r}; expected an integer from 0 to 2**63 - 1.")
     return int(seed)
 
@@ -110,11 +111,13 @@ def permute_one(number: Any, size: Any, high: Any, low: Any, keys: Array) -> Any
 
 
 @kernel
-def invert_one(number: Any, size: Any, high: Any, low: Any, keys: Array) -> Any:
+def _invert(number: int, size: int, keys: Array) -> Any:
     """Which number the permutation sends here."""
+    high, low = split(size)
+    place = np.uint64(number)
     while True:
-        h = number // low
-        r = number - h * low
+        h = place // low
+        r = place - h * low
         for i in range(len(keys) - 2, -1, -2):
             r += low - _shift(h, keys[i + 1], low)
             if r >= low:
@@ -122,9 +125,9 @@ def invert_one(number: Any, size: Any, high: Any, low: Any, keys: Array) -> Any:
             h += high - _shift(r, keys[i], high)
             if h >= high:
                 h -= high
-        number = h * low + r
-        if number < size:
-            return number
+        place = h * low + r
+        if place < np.uint64(size):
+            return np.int64(place)
 
 
 @kernel
@@ -156,12 +159,6 @@ def _permute_range(start: int, size: int, keys: Array, out: Array) -> None:
             if number >= np.uint64(size):
                 number = permute_one(number, np.uint64(size), high, low, keys)
             out[first + i] = number
-
-
-@kernel
-def _invert(number: int, size: int, keys: Array) -> Any:
-    high, low = split(size)
-    return np.int64(invert_one(np.uint64(number), np.uint64(size), high, low, keys))
 
 
 class Permutation:

@@ -22,16 +22,15 @@ import numpy as np
 
 from stoker._kernels import kernel
 from stoker._types import Array
-from stoker.sampling.block_shuffle import BlockPlan
-from stoker.sampling.orders import Plan
+from stoker.sampling.orders import BlockPlan, Plan
 from stoker.sampling.permutation import Permutation, epoch_key
 from stoker.sampling.subset import merge_ranges
 from stoker.sampling.views import Samples
 
 RUNS = (1, 10, 50)
-"""Batches in a row whose mean is looked at: noise that lasts is worse than noise that averages out."""
+"""Batches in a row whose mean is measured: noise that lasts is worse than noise that averages out."""
 NUM_COUNTED = 2**20
-"""Samples to look at for each of them, unless that makes too few or too many runs."""
+"""Samples to count for each of them, unless that makes too few or too many runs."""
 MIN_RUNS, MAX_RUNS = 8, 4096
 MAX_COUNTED = 2**24
 
@@ -47,15 +46,15 @@ class Quality:
     num_samples: int
     batch_size: int
     effective_batch_size: float
-    """Of a full shuffle: so many samples of a batch tell as much as the batch does, where labels are at their worst."""
+    """The batch of a full shuffle that says as much as a batch of this order, where labels are at their worst."""
     worst_group: int
     """Samples in a row that are alike where labels are at their worst; 1 where no label sees a difference to a full shuffle."""
     variance_ratios: Mapping[int, float]
-    """Variance of the mean over so many batches in a row, as a multiple of that of a full shuffle."""
+    """Variance of the mean over this number of batches in a row, as a multiple of that of a full shuffle."""
     spread: float
     """Of sample numbers inside a batch: 1.0 where a batch comes from everywhere, 0.0 where it is one run."""
     num_counted: int
-    """Batches that were looked at."""
+    """Batches that were counted."""
 
     @property
     def worth(self) -> float:
@@ -69,9 +68,11 @@ class Quality:
 
 
 def measure(plan: Plan, *, batch_size: int, groups: Sequence[int] | None = None) -> Quality:
-    """Count how an order that gives every sample once mixes them. `groups` are the sizes to look at; by default powers of 2."""
+    """Count how an order that gives every sample once mixes them. `groups` are the sizes to count; by default powers of 2."""
     num_samples = plan.num_positions
-    sizes = np.array(sorted({size for size in groups or _sizes(plan) if 1 <= size < num_samples}), dtype=np.int64)
+    # Powers of two, and the blocks of the order: labels that change with them are what it mixes worst.
+    wanted = groups or [2**power for power in range(num_samples.bit_length())] + [plan.shape.get("block", 1)]
+    sizes = np.array(sorted({size for size in wanted if 1 <= size < num_samples}), dtype=np.int64)
     ratios, worst, spread, counted = {RUNS[0]: 1.0}, 1, 1.0, 0
     for run in RUNS:
         length = run * batch_size
@@ -79,7 +80,9 @@ def measure(plan: Plan, *, batch_size: int, groups: Sequence[int] | None = None)
             continue
         runs = choose_runs(plan, batch_size, length)
         if run == 1:
-            spread, counted = _spread(runs, num_samples), len(runs)
+            counted = len(runs)
+            if batch_size > 1:
+                spread = float(np.sqrt(runs.var(axis=1, ddof=1).mean() / (num_samples * (num_samples + 1) / 12)))
         ratios[run], group = _worst_ratio(runs, sizes, num_samples)
         worst = group if run == 1 else worst
     return Quality(
@@ -91,11 +94,6 @@ def measure(plan: Plan, *, batch_size: int, groups: Sequence[int] | None = None)
         spread=spread,
         num_counted=counted,
     )
-
-
-def _sizes(plan: Plan) -> list[int]:
-    """Powers of two, and the blocks of the order: labels that change with them are what it mixes worst."""
-    return [2**power for power in range(plan.num_positions.bit_length())] + [plan.shape.get("block", 1)]
 
 
 def choose_runs(plan: Plan, batch_size: int, length: int) -> Array:
@@ -152,13 +150,6 @@ def _worst_ratio(runs: Array, sizes: Array, num_samples: int) -> tuple[float, in
     return float(means[worst]), int(sizes[worst])
 
 
-def _spread(batches: Array, num_samples: int) -> float:
-    if batches.shape[1] < 2:
-        return 1.0
-    uniform = num_samples * (num_samples + 1) / 12
-    return float(np.sqrt(batches.var(axis=1, ddof=1).mean() / uniform))
-
-
 # Reads: what an order costs a disk, counted in pages from where its samples lie.
 #
 # What is read together is asked for together, sorted, and runs that touch are one read: a window of blocks at a time where
@@ -170,7 +161,7 @@ Ranges = tuple[Array, Array]
 
 PAGE = 4096
 NUM_READS_COUNTED = 2**18
-"""Samples, or blocks, to look at."""
+"""Samples, or blocks, to count."""
 MAX_BATCHES, NUM_RUNS, MAX_WINDOWS = 2048, 8, 16
 
 _CHOICE_READS = 8  # what keys are for here; orders have the numbers below
@@ -218,7 +209,7 @@ def count_reads(plan: Plan, samples: Samples, *, batch_size: int, step_bytes: Se
 
 @dataclass
 class _Counted:
-    """Sums over what was looked at; `read` and `used` in bytes."""
+    """Sums over what was counted; `read` and `used` in bytes."""
 
     units: int = 0
     samples: int = 0
@@ -242,7 +233,9 @@ def _count_batches(plan: Plan, samples: Samples, batch_size: int, step_bytes: Se
                 counted.samples += len(numbers)
                 counted.units += 1
                 counted.runs += sum(len(starts) for starts, _ in pages)
-                counted.read += sum(_size(_join(new, old)) - _size(old) for new, old in zip(pages, kept, strict=True)) * PAGE
+                for new, old in zip(pages, kept, strict=True):
+                    starts, stops = (np.concatenate(parts) for parts in zip(new, old, strict=True))
+                    counted.read += (_size(merge_ranges(starts, stops)) - _size(old)) * PAGE
                 counted.used += float(_own_steps(samples, numbers).sum()) * sum(step_bytes)
             kept = pages
     return counted
@@ -251,11 +244,8 @@ def _count_batches(plan: Plan, samples: Samples, batch_size: int, step_bytes: Se
 def _count_windows(plan: BlockPlan, samples: Samples, step_bytes: Sequence[int]) -> _Counted:
     counted = _Counted()
     for window in Permutation(plan.num_windows, epoch_key(0, 0, _CHOICE_READS)).part(0, MAX_WINDOWS).tolist():
-        firsts = plan.origins(0, window) * plan.block
-        lasts = np.minimum(firsts + plan.block, plan.num_positions) - 1
-        ends = samples.locate(lasts)
         # A block is read from its first step to its last.
-        starts, stops = samples.locate(firsts).starts, ends.starts + ends.counts
+        firsts, lasts, starts, stops = plan.block_ranges(0, window, samples)
         # How much of that its samples own is looked up for some blocks only: they may hold millions of samples.
         some = slice(0, max(1, NUM_READS_COUNTED // MAX_WINDOWS // plan.block))
         inside = np.concatenate([np.arange(first, last + 1) for first, last in zip(firsts[some], lasts[some], strict=True)])
@@ -275,10 +265,6 @@ def _count_windows(plan: BlockPlan, samples: Samples, step_bytes: Sequence[int])
 def _pages(starts: Array, stops: Array, width: int) -> Ranges:
     full = stops > starts
     return merge_ranges(starts[full] * width // PAGE, -(-stops[full] * width // PAGE))
-
-
-def _join(one: Ranges, other: Ranges) -> Ranges:
-    return merge_ranges(np.concatenate([one[0], other[0]]), np.concatenate([one[1], other[1]]))
 
 
 def _size(runs: Ranges) -> int:

@@ -13,13 +13,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, NamedTuple, NoReturn, Protocol, get_args
+from typing import Any, Literal, NamedTuple, Protocol, TypeGuard, get_args
 
 import numpy as np
 
 from stoker._kernels import kernel, prefetch
 from stoker._types import Array
 from stoker.errors import OptionError, StoreDamagedError
+
+
+def is_integer(value: object, least: int, most: int | None = None) -> TypeGuard[int]:
+    """Whether this is an integer (not a bool) from `least` to `most`."""
+    is_int = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    return is_int and value >= least and (most is None or value <= most)  # type: ignore[operator]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,15 +40,22 @@ class Lengths:
     """What the numbers are of, for messages."""
 
     def check(self, series: int) -> None:
-        """Refuse what a kernel found out of bounds: `series` is its number, or -1 if there is none."""
+        """Refuse what a kernel flagged as out of bounds: `series` is its number, or -1 if there is none."""
         if series >= 0:
-            self._refuse(series)
+            raise StoreDamagedError(
+                f"{self.name}: the offsets of series {series:,} are {self.offsets[series]:,} and {self.offsets[series + 1]:,} "
+                f"of {self.num_steps:,}. Run `stoker verify`."
+            )
 
-    def _refuse(self, series: int) -> NoReturn:
-        raise StoreDamagedError(
-            f"{self.name}: the offsets of series {series:,} are {self.offsets[series]:,} and {self.offsets[series + 1]:,} "
-            f"of {self.num_steps:,}. Run `stoker verify`."
-        )
+    def bounds(self, first: int = 0, last: int | None = None) -> Array:
+        """Where the series `first` to `last` begin, and where the last of them ends; refuses offsets that do not rise."""
+        last = self.num_series if last is None else last
+        if self.length is not None:
+            return np.arange(first, last + 1, dtype=np.int64) * self.length
+        bounds = self.offsets[first : last + 1] if len(self.offsets) else np.zeros(1, dtype=np.int64)
+        bad = np.flatnonzero((np.diff(bounds) < 0) | (bounds[:-1] < 0) | (bounds[1:] > self.num_steps))
+        self.check(first + int(bad[0]) if len(bad) else -1)
+        return bounds
 
 
 # Samples: a view over given lengths. Any sample is found by its number; no list of samples is ever built.
@@ -76,13 +89,6 @@ class Samples(Protocol):
 
     def notes(self) -> Sequence[str]:
         """What a user should know: what was left out, one sentence each."""
-
-
-class View(Protocol):
-    """What a sample is."""
-
-    def over(self, lengths: Any) -> Samples:
-        """The samples of this view over series of these lengths."""
 
 
 def describe_view(view: Any) -> str:
@@ -166,8 +172,7 @@ class Windows:
         """Steps that a padded window needs to hold a target (or, without targets, anything)."""
         return self.length + 1 if self.horizon else self.shift + 1
 
-    def __repr__(self) -> str:
-        return describe_view(self)
+    __repr__ = describe_view
 
     def over(self, lengths: Lengths) -> WindowSamples:
         """The windows of series of these lengths."""
@@ -213,8 +218,7 @@ class Segments:
         """Steps of a segment with its target."""
         return self.windows.span
 
-    def __repr__(self) -> str:
-        return describe_view(self)
+    __repr__ = describe_view
 
     def over(self, lengths: Lengths) -> WindowSamples:
         """The segments of series of these lengths."""
@@ -226,7 +230,7 @@ def _settle(view: Windows | Segments) -> None:
     kind = type(view).__name__
     for name, least in (("length", 1), ("stride", 1), ("horizon", 0), ("shift", 0)):
         value = getattr(view, name, least)
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value <= MAX_STEPS:
+        if not is_integer(value, least, MAX_STEPS):
             most = " to 2**48" if isinstance(value, int) and value > MAX_STEPS else ""
             raise OptionError(f"{kind}: {name} is {value!r}; expected an integer from {least}{most}.")
         if hasattr(view, name):
@@ -245,7 +249,7 @@ def _settle(view: Windows | Segments) -> None:
 
 @kernel
 def count_windows(num_steps: int, span: int, stride: int, least: int, mode: int) -> int:
-    """How many windows a series of `num_steps` has."""
+    """The number of windows in a series of `num_steps`."""
     full = (num_steps - span) // stride + 1 if num_steps >= span else 0
     if mode == _DROP or (mode == _PAD_SHORT and full > 0):
         return full
@@ -259,7 +263,7 @@ def count_windows(num_steps: int, span: int, stride: int, least: int, mode: int)
 def _index_series(
     offsets: Array, num_steps: int, span: int, stride: int, least: int, mode: int, group: int, firsts: Array
 ) -> tuple[int, int, int, int, int]:
-    """Sum up the windows; also: most windows of a series, steps left over, series without a window, a damaged series."""
+    """Sum up the windows; also: most windows in a series, steps left over, series without a window, a damaged series."""
     total, most, left, empty = 0, 0, 0, 0
     for i in range(len(offsets) - 1):
         if i % group == 0:
@@ -369,21 +373,14 @@ class WindowSamples:
         self._lengths = lengths
         mode = _PAD_SHORT if windows.compat else _KEEP if windows.tail == "keep" else _DROP
         self._rule = (windows.span, windows.stride, windows.least, mode)
+        self.padded = mode != _DROP
         if lengths.length is not None:
-            self._take_uniform(lengths.length)
-        else:
-            self._take_ragged(lengths)
-        self.padded = mode != _DROP and self._may_pad()
-
-    def _take_uniform(self, length: int) -> None:
-        self._per_series = count_windows(length, *self._rule)
-        self._group = 0
-        self._firsts = np.zeros(0, dtype=np.int64)
-        self.num_samples = self._per_series * self.num_series
-        self.num_left_over = self.num_series * (length - covered_steps(length, self._per_series, *self._rule[:2]))
-        self.num_empty_series = 0 if self._per_series else self.num_series
-
-    def _take_ragged(self, lengths: Lengths) -> None:
+            each = self._per_series = count_windows(lengths.length, *self._rule)
+            self.num_samples = each * self.num_series
+            self.num_left_over = self.num_series * (lengths.length - covered_steps(lengths.length, each, *self._rule[:2]))
+            self.num_empty_series = 0 if each else self.num_series
+            self.padded &= bool(each > 0 and lengths.length < (each - 1) * windows.stride + self.row)
+            return
         group = 1 if self.num_series <= _DENSE_SERIES else _SPARSE_GROUP
         firsts = np.zeros(-(-self.num_series // group) + 1, dtype=np.int64)
         total, most, left, empty, damaged = _index_series(lengths.offsets, lengths.num_steps, *self._rule, group, firsts)
@@ -391,12 +388,6 @@ class WindowSamples:
         self.num_samples, self.num_left_over, self.num_empty_series = total, left, empty
         one_each = most == 1 and empty == 0
         self._group, self._firsts = (0, firsts[:0]) if one_each else (group, firsts)
-
-    def _may_pad(self) -> bool:
-        length = self._lengths.length
-        if length is not None:
-            return bool(self._per_series > 0 and length < (self._per_series - 1) * self._windows.stride + self.row)
-        return True
 
     def locate(self, numbers: Array) -> Located:
         """Where these windows lie; `counts` is less than `row` for those that are padded."""
@@ -425,14 +416,9 @@ class WindowSamples:
         notes = []
         if self.num_left_over:
             share = self.num_left_over / max(1, self._lengths.num_steps)
-            rule = (
-                "compat='time-moe' drops them"
-                if self._windows.compat
-                else "tail='drop'"
-                if self._rule[3] == _DROP
-                else "the stride"
-            )
-            if self._rule[3] == _KEEP and self._windows.stride <= self.row:
+            mode = self._rule[3]
+            rule = "compat='time-moe' drops them" if mode == _PAD_SHORT else "tail='drop'" if mode == _DROP else "the stride"
+            if mode == _KEEP and self._windows.stride <= self.row:
                 rule = "what is left of their series is too short for a target"
             notes.append(f"{self.num_left_over:,} steps ({share:.1%}) are in no window ({rule}).")
         if self.num_empty_series:
@@ -479,7 +465,7 @@ class Sequences:
     keep: End = "first"
 
     def __post_init__(self) -> None:
-        if not _is_length(self.max_length):
+        if not is_integer(self.max_length, 1):
             raise OptionError(f"Sequences: max_length is {self.max_length!r}; expected an integer from 1.")
         object.__setattr__(self, "max_length", int(self.max_length))
         if self.layout not in get_args(Layout):
@@ -491,7 +477,8 @@ class Sequences:
         if self.layout == "packed":
             raise OptionError("Sequences: buckets are for layout='padded'; a packed batch has no rows to widen.")
         given: Any = self.buckets
-        buckets = sorted({*given}) if isinstance(given, Sequence | np.ndarray) and all(map(_is_length, given)) else []
+        are_lengths = isinstance(given, Sequence | np.ndarray) and all(is_integer(one, 1) for one in given)
+        buckets = sorted({*given}) if are_lengths else []
         if not buckets or buckets[-1] != self.max_length:
             raise OptionError(f"Sequences: buckets are {self.buckets!r}; expected lengths from 1, the last being max_length.")
         object.__setattr__(self, "buckets", tuple(map(int, buckets)))
@@ -503,16 +490,11 @@ class Sequences:
                 return bucket
         return max(longest, 1)
 
-    def __repr__(self) -> str:
-        return describe_view(self)
+    __repr__ = describe_view
 
     def over(self, lengths: Lengths) -> SequenceSamples:
         """The sequences of series of these lengths."""
         return SequenceSamples(self, lengths)
-
-
-def _is_length(value: object) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= 1)
 
 
 @kernel
@@ -561,3 +543,6 @@ class SequenceSamples:
         if length is not None and length > self.row:
             return [f"series of {length:,} steps are cut to their {self._sequences.keep} {self.row:,}."]
         return []
+
+
+AnyView = Windows | Segments | Sequences

@@ -17,33 +17,33 @@ from typing import TYPE_CHECKING
 from stoker._lazy import lazy
 
 _LAZY = {
-    "Folds": "stoker.split.kinds:Folds",
+    "Folds": "stoker.split.split:Folds",
     "Subset": "stoker.sampling.subset:Subset",
     "Scaler": "stoker.split.scaler:Scaler",
     "SeriesScaler": "stoker.split.series_scaler:SeriesScaler",
     "Split": "stoker.split.split:Split",
     "check": "stoker.split.split:check",
-    "chronological": "stoker.split.kinds:chronological",
-    "given": "stoker.split.kinds:given",
-    "grouped": "stoker.split.kinds:grouped",
+    "chronological": "stoker.split.split:chronological",
+    "given": "stoker.split.split:given",
+    "grouped": "stoker.split.split:grouped",
     "pos_weight": "stoker.split.scaler:pos_weight",
-    "purged": "stoker.split.kinds:purged",
-    "shuffled": "stoker.split.kinds:shuffled",
+    "purged": "stoker.split.split:purged",
+    "shuffled": "stoker.split.split:shuffled",
 }
 
 if TYPE_CHECKING:
     from stoker.sampling.subset import Subset as Subset
-    from stoker.split.kinds import Folds as Folds
-    from stoker.split.kinds import chronological as chronological
-    from stoker.split.kinds import given as given
-    from stoker.split.kinds import grouped as grouped
-    from stoker.split.kinds import purged as purged
-    from stoker.split.kinds import shuffled as shuffled
     from stoker.split.scaler import Scaler as Scaler
     from stoker.split.scaler import pos_weight as pos_weight
     from stoker.split.series_scaler import SeriesScaler as SeriesScaler
+    from stoker.split.split import Folds as Folds
     from stoker.split.split import Split as Split
     from stoker.split.split import check as check
+    from stoker.split.split import chronological as chronological
+    from stoker.split.split import given as given
+    from stoker.split.split import grouped as grouped
+    from stoker.split.split import purged as purged
+    from stoker.split.split import shuffled as shuffled
 else:
     # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too.
     __getattr__, __dir__, __all__ = lazy(__name__, _LAZY)

@@ -11,17 +11,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from stoker._kernels import kernel
 from stoker._types import Array
 from stoker.errors import LeakError, OptionError, TimeOrderError
-from stoker.feed.columns import identity_of, lengths_of
-from stoker.feed.padding import AnyView
+from stoker.feed.columns import identity_of, samples_over
 from stoker.sampling.subset import Runs
-from stoker.sampling.views import Lengths, Samples, Segments, Sequences, Windows
+from stoker.sampling.views import AnyView, Lengths, Samples, Segments, Sequences, is_integer
 from stoker.store.shards import Column
 from stoker.store.store import Store
 
@@ -39,28 +38,8 @@ class SampledStore:
     @classmethod
     def of(cls, store: Store, view: AnyView) -> SampledStore:
         """Checked: a store and a view with samples."""
-        if not isinstance(store, Store):
-            raise OptionError(f"store is {store!r}; expected what stoker.open(…), pack(…) or Store.from_arrays(…) returns.")
-        if not isinstance(view, Windows | Segments | Sequences):
-            raise OptionError(f"view is {view!r}; expected Windows(…), Segments(…) or Sequences(…).")
-        lengths = lengths_of(store)
-        samples = view.over(lengths)
-        if not samples.num_samples:
-            raise OptionError(f"{store.name} has no sample of {view}: {' '.join(samples.notes()) or 'it has no series.'}")
+        lengths, samples = samples_over(store, view)
         return cls(name=store.name, data=identity_of(store), view=view, lengths=lengths, samples=samples)
-
-    def bounds(self, first: int, last: int) -> Array:
-        """Where the series `first` to `last` begin in a flat column, and where the last of them ends."""
-        if self.lengths.length is not None:
-            return np.arange(first, last + 1, dtype=np.int64) * self.lengths.length
-        bounds = self.lengths.offsets[first : last + 1]
-        bad = np.flatnonzero((np.diff(bounds) < 0) | (bounds[:-1] < 0) | (bounds[1:] > self.lengths.num_steps))
-        self.lengths.check(first + int(bad[0]) if len(bad) else -1)
-        return bounds
-
-    def first_samples(self) -> Array | None:
-        """The number of the first sample of each series; None where each series is one sample."""
-        return self.samples.first_samples()
 
 
 # Margins: the steps that a sample is made of.
@@ -94,8 +73,8 @@ class Margins:
         """Of the samples of a view. By default the horizon is that of the view, and the embargo the least that can be."""
         given = {"horizon": horizon, "warm_up": warm_up, "embargo": embargo}
         for name, value in given.items():
-            if value is not None:
-                checked_steps(name, value)
+            if value is not None and not is_integer(value, 0):
+                raise OptionError(f"{name} is {value!r}; expected an integer from 0.")
         if isinstance(view, Sequences):
             if any(given.values()):
                 raise OptionError(
@@ -124,27 +103,10 @@ class Margins:
         )
 
 
-def checked_steps(name: str, value: Any) -> int:
-    """A number of steps."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
-        raise OptionError(f"{name} is {value!r}; expected an integer from 0.")
-    return int(value)
-
-
 # Cuts: where each series is cut into earlier and later steps, by a share of its steps or at moments that all series share.
 #
 # Times are never sorted across series: each series is searched on its own. The time that has a share of all steps before it is
 # found by bisection, so its cost grows with the number of series and hardly with their lengths.
-
-
-class Cuts(Protocol):
-    """Where series are cut. Cut 0 is the beginning."""
-
-    def local(self, first: int, last: int) -> Array:
-        """Of the series `first` to `last` a row each: their steps before each cut, int64."""
-
-    def describe(self, cut: int) -> str:
-        """Where a cut is, in words."""
 
 
 @dataclass(frozen=True)
@@ -156,8 +118,8 @@ class StepCuts:
     """Rising from 0."""
 
     def local(self, first: int, last: int) -> Array:
-        """Steps before each cut."""
-        lengths = np.diff(self.sampled.bounds(first, last))
+        """Of the series `first` to `last` a row each: their steps before each cut, int64."""
+        lengths = np.diff(self.sampled.lengths.bounds(first, last))
         # A share is a rounded number; without the margin, 0.7 of 10 steps could be 6.
         return np.stack(
             [lengths if share >= 1 else np.floor(lengths * share + 1e-6).astype(np.int64) for share in self.shares], axis=1
@@ -169,17 +131,22 @@ class StepCuts:
 
 
 @kernel
+def _first_at(times: Array, low: Any, high: Any, moment: Any) -> Any:
+    """The first of the rising times from `low` to `high` that is not before the moment."""
+    while low < high:
+        middle = (low + high) // 2
+        if times[middle] < moment:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@kernel
 def _count_before(times: Array, bounds: Array, moments: Array, counts: Array) -> None:
     for i in range(len(bounds) - 1):
         for j in range(len(moments)):
-            low, high = bounds[i], bounds[i + 1]
-            while low < high:
-                middle = (low + high) // 2
-                if times[middle] < moments[j]:
-                    low = middle + 1
-                else:
-                    high = middle
-            counts[i, j] = low - bounds[i]
+            counts[i, j] = _first_at(times, bounds[i], bounds[i + 1], moments[j]) - bounds[i]
 
 
 @kernel
@@ -187,15 +154,8 @@ def _narrow(times: Array, lows: Array, highs: Array, moment: int, places: Array)
     """Where each series has the moment, known to be between `lows` and `highs`; returns the sum of them."""
     total = 0
     for i in range(len(lows)):
-        low, high = lows[i], highs[i]
-        while low < high:
-            middle = (low + high) // 2
-            if times[middle] < moment:
-                low = middle + 1
-            else:
-                high = middle
-        places[i] = low
-        total += low
+        places[i] = _first_at(times, lows[i], highs[i], moment)
+        total += places[i]
     return total
 
 
@@ -221,8 +181,8 @@ class TimeCuts:
     """Whether there is a last cut at the end of everything."""
 
     def local(self, first: int, last: int) -> Array:
-        """Steps before each cut."""
-        bounds = self.sampled.bounds(first, last)
+        """Of the series `first` to `last` a row each: their steps before each cut, int64."""
+        bounds = self.sampled.lengths.bounds(first, last)
         counts = np.empty((last - first, len(self.moments)), dtype=np.int64)
         _count_before(self.times, bounds, np.array(self.moments, dtype=np.int64), counts)
         ends = [np.diff(bounds)[:, None]] if self.open_end else []
@@ -230,9 +190,13 @@ class TimeCuts:
 
     def describe(self, cut: int) -> str:
         """As a time."""
-        return (
-            "the beginning" if cut == 0 else "the end" if cut > len(self.moments) else readable(self.moments[cut - 1], self.column)
-        )
+        if cut in (0, len(self.moments) + 1):
+            return "the end" if cut else "the beginning"
+        return readable(self.moments[cut - 1], self.column)
+
+
+Cuts = StepCuts | TimeCuts
+"""Where series are cut. Cut 0 is the beginning."""
 
 
 def cuts_at_shares(sampled: SampledStore, store: Store, shares: Sequence[float], *, time: str | None) -> Cuts:
@@ -268,11 +232,8 @@ def cuts_at_times(sampled: SampledStore, store: Store, boundaries: Sequence[Any]
 
 def readable(moment: int, column: Column) -> str:
     """A time as people write it."""
-    return str(np.datetime64(moment, _unit(column))) if column.kind == "timestamp" else f"{moment:,}"
-
-
-def _unit(column: Column) -> Any:
-    return (column.unit or "ns").split(",")[0]
+    unit: Any = (column.unit or "ns").split(",")[0]
+    return str(np.datetime64(moment, unit)) if column.kind == "timestamp" else f"{moment:,}"
 
 
 def _times(sampled: SampledStore, store: Store, name: str, *, trusted: bool) -> tuple[Array, Column]:
@@ -285,7 +246,7 @@ def _times(sampled: SampledStore, store: Store, name: str, *, trusted: bool) -> 
         )
     times = store.column(name)
     if not trusted:  # a packed store has refused times that do not rise
-        step = _first_disorder(times, sampled.bounds(0, sampled.lengths.num_series))
+        step = _first_disorder(times, sampled.lengths.bounds())
         if step >= 0:
             raise TimeOrderError(
                 f"column {name!r} of {store.name} falls from {times[step - 1]:,} to {times[step]:,} at step {step:,} of the flat "
@@ -306,7 +267,7 @@ def _moment(given: Any, column: Column) -> int:
         if isinstance(when, datetime) and when.tzinfo is not None:
             when = when.astimezone(UTC).replace(tzinfo=None)
         if isinstance(when, datetime | date | np.datetime64):
-            return int(np.datetime64(when).astype(f"datetime64[{_unit(column)}]").astype(np.int64))
+            return int(np.datetime64(when).astype(f"datetime64[{(column.unit or 'ns').split(',')[0]}]").astype(np.int64))
     raise OptionError(
         f"the boundary {given!r} is not a time of column {column.name!r} ({column.label}). Give a date, a datetime or its number."
     )
@@ -314,14 +275,14 @@ def _moment(given: Any, column: Column) -> int:
 
 def _span(sampled: SampledStore, times: Array) -> tuple[int, int]:
     """The first and the last time of all series."""
-    bounds = sampled.bounds(0, sampled.lengths.num_series)
+    bounds = sampled.lengths.bounds()
     filled = bounds[1:] > bounds[:-1]
     return int(times[bounds[:-1][filled]].min()), int(times[bounds[1:][filled] - 1].max())
 
 
 def _moment_of(sampled: SampledStore, times: Array, share: float) -> int:
     """The first moment that has at least a share of all steps before it."""
-    bounds = sampled.bounds(0, sampled.lengths.num_series)
+    bounds = sampled.lengths.bounds()
     lows, highs, places = bounds[:-1].copy(), bounds[1:].copy(), np.empty(len(bounds) - 1, dtype=np.int64)
     wanted = int(bounds[:-1].sum()) + int(np.floor(sampled.lengths.num_steps * share + 1e-6))
     low, high = _span(sampled, times)
@@ -363,57 +324,47 @@ def carve(
     """For each subset the samples that lie in one of its intervals, which rise and do not touch."""
     found: dict[str, list[tuple[Array, Array]]] = {name: [] for name in wanted}
     excluded = Excluded()
-    all_firsts = sampled.first_samples()
+    all_firsts = sampled.samples.first_samples()
     for first in range(0, sampled.lengths.num_series, _SERIES_AT_ONCE):
         last = min(first + _SERIES_AT_ONCE, sampled.lengths.num_series)
         firsts = np.arange(first, last + 1) if all_firsts is None else all_firsts[first : last + 1]
-        lengths, places = np.diff(sampled.bounds(first, last)), cuts.local(first, last)
-        series = _Series(lengths, np.diff(firsts))
+        lengths, counts, places = np.diff(sampled.lengths.bounds(first, last)), np.diff(firsts), cuts.local(first, last)
         for name, intervals in wanted.items():
-            kept = [series.between(places, interval, margins, excluded) for interval in intervals]
+            kept = [_between(lengths, counts, places, interval, margins, excluded) for interval in intervals]
             # One row a series: its ranges stand one after the other, as they do in the store.
             starts = np.stack([begins for begins, _ in kept], axis=1) + firsts[:-1, None]
-            counts = np.stack([counts for _, counts in kept], axis=1)
-            there = counts > 0
-            found[name].append((starts[there], counts[there]))
+            sizes = np.stack([size for _, size in kept], axis=1)
+            found[name].append((starts[sizes > 0], sizes[sizes > 0]))
     return {
         name: Runs(*(np.concatenate(arrays) for arrays in zip(*subsets, strict=True))) for name, subsets in found.items()
     }, excluded
 
 
-@dataclass(frozen=True)
-class _Series:
-    """Some series: their steps and samples."""
+def _between(
+    lengths: Array, counts: Array, places: Array, interval: Interval, margins: Margins, excluded: Excluded
+) -> tuple[Array, Array]:
+    """The first of the samples that each series has in an interval, counted from its own first, and their number.
 
-    lengths: Array
-    counts: Array
-
-    def between(self, places: Array, interval: Interval, margins: Margins, excluded: Excluded) -> tuple[Array, Array]:
-        """The first of the samples that each series has in an interval, counted from its own first, and their number."""
-        low, high = places[:, interval[0]], places[:, interval[1]]
-        # No cut within the series limits it there: beyond its ends there is nothing to reach.
-        is_begun, is_ended = low <= 0, high >= self.lengths
-        if margins.whole_series:
-            homes = (is_ended & (low < self.lengths)) | ((self.lengths == 0) & (interval[0] == 0))
-            kept = (homes & is_begun).astype(np.int64) * self.counts
-            excluded.embargoed += int(homes.sum() - kept.sum())
-            return np.zeros_like(kept), kept
-        stride, length = margins.stride, margins.length
-        home = np.where(is_begun, 0, _ceil(low - length + 1, stride))
-        home_end = np.where(is_ended, self.counts, _ceil(high - length + 1, stride))
-        first = np.where(is_begun, 0, _ceil(low + margins.embargo - (length - 1), stride))
-        end = np.where(is_ended, self.counts, (high - length - margins.horizon) // stride + 1)
-        absent = (low >= self.lengths) & ~is_begun
-        home, home_end, first, end = (
-            np.where(absent, self.counts, np.clip(one, 0, self.counts)) for one in (home, home_end, first, end)
-        )
-        home_end = np.maximum(home, home_end)
-        first = np.clip(first, home, home_end)
-        kept = np.maximum(np.minimum(end, home_end) - first, 0)
-        excluded.embargoed += int((first - home).sum())
-        excluded.purged += int((home_end - first - kept).sum())
-        return first, kept
-
-
-def _ceil(number: Array, divisor: int) -> Array:
-    return -(-number // divisor)
+    `lengths` and `counts` are the steps and the samples of each series, `places` its cuts.
+    """
+    low, high = places[:, interval[0]], places[:, interval[1]]
+    # No cut within the series limits it there: beyond its ends there is nothing to reach.
+    is_begun, is_ended = low <= 0, high >= lengths
+    if margins.whole_series:
+        homes = (is_ended & (low < lengths)) | ((lengths == 0) & (interval[0] == 0))
+        kept = (homes & is_begun).astype(np.int64) * counts
+        excluded.embargoed += int(homes.sum() - kept.sum())
+        return np.zeros_like(kept), kept
+    stride, length = margins.stride, margins.length
+    home = np.where(is_begun, 0, -((length - 1 - low) // stride))
+    home_end = np.where(is_ended, counts, -((length - 1 - high) // stride))
+    first = np.where(is_begun, 0, -((length - 1 - low - margins.embargo) // stride))
+    end = np.where(is_ended, counts, (high - length - margins.horizon) // stride + 1)
+    absent = (low >= lengths) & ~is_begun
+    home, home_end, first, end = (np.where(absent, counts, np.clip(one, 0, counts)) for one in (home, home_end, first, end))
+    home_end = np.maximum(home, home_end)
+    first = np.clip(first, home, home_end)
+    kept = np.maximum(np.minimum(end, home_end) - first, 0)
+    excluded.embargoed += int((first - home).sum())
+    excluded.purged += int((home_end - first - kept).sum())
+    return first, kept

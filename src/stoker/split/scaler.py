@@ -6,8 +6,8 @@ float64, so neither many values nor a large mean lose digits. Values that are no
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,29 +25,16 @@ _ROWS_AT_ONCE = 2**20
 _PIECE = 2048
 
 
-@dataclass
-class Moments:
+class Moments(NamedTuple):
     """Of each number of a column; `squares` are summed distances from the mean."""
 
-    width: int
+    counts: Array
+    means: Array
+    squares: Array
+    least: Array
+    largest: Array
     num_rows: int = 0
-    """Steps (or series) that were looked at, with those that did not count."""
-    counts: Array = field(init=False)
-    means: Array = field(init=False)
-    squares: Array = field(init=False)
-    least: Array = field(init=False)
-    largest: Array = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.counts, self.means, self.squares = (np.zeros(self.width) for _ in range(3))
-        self.least, self.largest = np.full(self.width, np.inf), np.full(self.width, -np.inf)
-
-    def add(self, values: Array, starts: Array, stops: Array) -> None:
-        """Add some rows of [rows, width]."""
-        # Compiled kernels cannot calculate with float16.
-        values = values.astype(np.float32) if values.dtype == np.float16 else values
-        _add(values, starts, stops, _PIECE, self.counts, self.means, self.squares, self.least, self.largest)
-        self.num_rows += int((stops - starts).sum())
+    """Steps (or series) that were measured, with those that did not count."""
 
     @property
     def deviations(self) -> Array:
@@ -58,21 +45,13 @@ class Moments:
 
 @kernel
 def _add(
-    values: Array,
-    starts: Array,
-    stops: Array,
-    piece: int,
-    counts: Array,
-    means: Array,
-    squares: Array,
-    least: Array,
-    largest: Array,
+    values: Array, starts: Array, stops: Array, counts: Array, means: Array, squares: Array, least: Array, largest: Array
 ) -> None:
     width = values.shape[1]
     count, mean, square = np.empty(width), np.empty(width), np.empty(width)
     for i in range(len(starts)):
-        for first in range(starts[i], stops[i], piece):
-            last = min(first + piece, stops[i])
+        for first in range(starts[i], stops[i], _PIECE):
+            last = min(first + _PIECE, stops[i])
             count[:], mean[:], square[:] = 0.0, 0.0, 0.0
             for t in range(first, last):
                 for k in range(width):
@@ -107,26 +86,28 @@ def measure(store: Store, subset: Subset | None, name: str) -> Moments:
         raise OptionError(f"column {name!r} of {store.name} holds {column.label}, which has no mean. Leave it out of columns=.")
     values = store.column(name)
     values = values.reshape(len(values), column.width or 1)
-    moments = Moments(values.shape[1])
-    for starts, stops in _row_ranges(store, subset, column.level):
-        # Some rows at a time, as float16 is converted.
+    shape = values.shape[1:]
+    moments = Moments(np.zeros(shape), np.zeros(shape), np.zeros(shape), np.full(shape, np.inf), np.full(shape, -np.inf))
+    num_rows = 0
+    ranges: Iterable[tuple[Array, Array]] = [(np.array([0]), np.array([len(values)]))]
+    if subset is not None:
+        subset.check(subset.view, identity_of(store))
+        by_series = subset.over(subset.view.over(lengths_of(store))).step_ranges()
+        ranges = (
+            merge_ranges(starts, stops) if column.level == "step" else merge_ranges(series, series + 1)
+            for series, starts, stops, _ in by_series
+            if len(series)
+        )
+    for starts, stops in ranges:
+        num_rows += int((stops - starts).sum())
+        # Some rows at a time, as float16 is converted: compiled kernels cannot calculate with it.
         for row in range(int(starts[0]) if len(starts) else 0, int(stops[-1]) if len(stops) else 0, _ROWS_AT_ONCE):
             end = row + _ROWS_AT_ONCE
             some = slice(np.searchsorted(stops, row, side="right"), np.searchsorted(starts, end, side="left"))
             if some.start < some.stop:
-                moments.add(values[row:end], np.maximum(starts[some], row) - row, np.minimum(stops[some], end) - row)
-    return moments
-
-
-def _row_ranges(store: Store, subset: Subset | None, level: str) -> Iterator[tuple[Array, Array]]:
-    """Rows of a column, in ranges that rise and do not touch."""
-    if subset is None:
-        yield np.array([0]), np.array([store.num_steps if level == "step" else len(store)])
-        return
-    subset.check(subset.view, identity_of(store))
-    for series, starts, stops, _ in subset.over(subset.view.over(lengths_of(store))).step_ranges():
-        if len(series):
-            yield merge_ranges(starts, stops) if level == "step" else merge_ranges(series, series + 1)
+                part = values[row:end].astype(np.float32) if values.dtype == np.float16 else values[row:end]
+                _add(part, np.maximum(starts[some], row) - row, np.minimum(stops[some], end) - row, *moments[:-1])
+    return moments._replace(num_rows=num_rows)
 
 
 # Scaler: the first layer of a model, fitted on the steps of the training subset alone; and the weight of rare labels, likewise.
@@ -180,7 +161,7 @@ class Scaler(nn.Module):
             columns: Names of the columns, in the order of the features.
 
         Raises:
-            OptionError: A column is unknown, holds no numbers, or has no finite value.
+            OptionError: A column is unknown, is not numeric, or has no finite value.
         """
         names = [columns] if isinstance(columns, str) else list(columns)
         if not names:
@@ -193,7 +174,7 @@ class Scaler(nn.Module):
         empty = [name for name, moments in zip(names, found, strict=True) if not moments.counts.all()]
         if empty:
             raise OptionError(f"column {empty[0]!r} of {store.name} has no finite value in these steps, so it has no mean.")
-        scaler = cls(sum(moments.width for moments in found), columns=names)
+        scaler = cls(sum(len(moments.means) for moments in found), columns=names)
         num_steps = max(moments.num_rows for moments in found)
         scaler.mean.copy_(torch.from_numpy(np.concatenate([moments.means for moments in found])))
         scaler.std.copy_(torch.from_numpy(np.concatenate([moments.deviations for moments in found])))
@@ -260,8 +241,8 @@ def pos_weight(store: Store, subset: Subset | None, column: str) -> Tensor:
         tensor(3.)
     """
     found = measure(store, subset, column)
-    if found.width > 1:
-        raise OptionError(f"column {column!r} of {store.name} has {found.width} numbers per step; expected one label.")
+    if len(found.means) > 1:
+        raise OptionError(f"column {column!r} of {store.name} has {len(found.means)} numbers per step; expected one label.")
     share, count = float(found.means[0]), float(found.counts[0])
     # The variance of zeros and ones is p (1 - p), and that of anything else between them is less.
     is_binary = found.least[0] >= 0 and found.largest[0] <= 1 and abs(found.squares[0] / max(count, 1) - share * (1 - share)) < 1e-9

@@ -11,8 +11,7 @@ import torch
 from stoker._kernels import kernel
 from stoker._types import Array
 from stoker.errors import LeakError, OptionError
-from stoker.feed.columns import identity_of, lengths_of
-from stoker.feed.normalize import Scales, series_bounds
+from stoker.feed.columns import Scales, identity_of, lengths_of
 from stoker.sampling.subset import StepRanges, Subset
 from stoker.split.split import Split
 from stoker.store.store import Store
@@ -161,7 +160,7 @@ class SeriesScaler:
 def _training_ranges(store: Store, subset: Subset | None) -> list[StepRanges]:
     lengths = lengths_of(store)
     if subset is None:
-        bounds = series_bounds(lengths)
+        bounds = lengths.bounds()
         return [StepRanges(np.arange(len(store)), bounds[:-1], bounds[1:], np.zeros(0, dtype=np.int64))]
     if not isinstance(subset, Subset):
         raise OptionError(

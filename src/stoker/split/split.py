@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
+from typing import Any, overload
 
 import numpy as np
 
+from stoker._kernels import kernel
 from stoker._types import Array
 from stoker.errors import LeakError, OptionError
+from stoker.sampling.permutation import Permutation, checked_seed, derive, epoch_key
 from stoker.sampling.subset import Runs, StepRanges, Subset
-from stoker.split.cuts import Excluded, Margins, SampledStore
+from stoker.sampling.views import AnyView, is_integer
+from stoker.split.cuts import Cuts, Excluded, Interval, Margins, SampledStore, StepCuts, carve, cuts_at_shares, cuts_at_times
+from stoker.store.store import Store
 
 NAMES = ("train", "valid", "test")
 
@@ -66,12 +72,9 @@ class Split:
         if self.excluded.purged:
             rows.append(("purged", self.excluded.purged, f"their targets reach over a boundary (horizon {margins.horizon})"))
         if self.excluded.embargoed:
-            back = (
-                "they begin before a boundary"
-                if margins.whole_series
-                else f"they reach back over a boundary (embargo {margins.embargo})"
-            )
-            rows.append(("embargoed", self.excluded.embargoed, back))
+            back = f"they reach back over a boundary (embargo {margins.embargo})"
+            why = "they begin before a boundary" if margins.whole_series else back
+            rows.append(("embargoed", self.excluded.embargoed, why))
         unused = total - sum(count for _, count, _ in rows)
         rows += [("unused", unused, "they are in no subset")] if unused else []
         width = max(len(f"{count:,}") for _, count, _ in rows)
@@ -93,25 +96,23 @@ def build(
 ) -> Split:
     """A split of these samples, checked: every subset has some, and no step is in two of them."""
     excluded = excluded or Excluded()
+    num_all = sampled.samples.num_samples
+    subsets = {}
     for name, one in runs.items():
         if not one.size:
-            gone = f"{excluded.purged:,} are purged, {excluded.embargoed:,} embargoed"
             raise OptionError(
-                f"the {name} subset of this {kind} split of {sampled.name} has no sample: of {sampled.samples.num_samples:,} samples "
-                f"{gone}. Make the subset larger, or the windows shorter."
+                f"the {name} subset of this {kind} split of {sampled.name} has no sample: of {num_all:,} samples {excluded.purged:,} "
+                f"are purged, {excluded.embargoed:,} embargoed. Make the subset larger, or the windows shorter."
             )
-    subsets = {
-        name: Subset(
+        subsets[name] = Subset(
             name=name,
             origin=f"a {kind} split of {sampled.name}",
             view=sampled.view,
             data=sampled.data,
             runs=one,
-            num_all=sampled.samples.num_samples,
+            num_all=num_all,
             whole_series=whole_series or margins.whole_series,
         )
-        for name, one in runs.items()
-    }
     split = Split(
         kind=kind, subsets=subsets, sampled=sampled, margins=margins, excluded=excluded, limits=limits or {}, leaks=allow_leak
     )
@@ -139,52 +140,431 @@ def check(split: Split | Iterable[Split]) -> None:
         for one in split:
             check(one)
         return
-    sampled = split.sampled
-    names = list(split.subsets)
+    sampled, margins = split.sampled, split.margins
     for together in zip(*(subset.over(sampled.samples).step_ranges() for subset in split), strict=True):
-        found = _find_overlap([_reaching(split, ranges) for ranges in together])
-        if found:
-            (early, late), series, step, samples = found
-            begin = int(sampled.bounds(series, series + 1)[0])
-            raise LeakError(
-                f"step {step - begin:,} of series {series:,} of {sampled.name} is in two subsets: in the samples from "
-                f"{samples[0]:,} on of {names[early]} and from {samples[1]:,} on of {names[late]} (horizon {split.margins.horizon}, "
-                f"warm-up {split.margins.warm_up}). Use chronological(…), grouped(…) or purged(…), which keep such samples out."
-            )
+        reaching = [_reaching(split, ranges) for ranges in together]
+        for (name, early), (other, late) in permutations(zip(split.subsets, reaching, strict=True), 2):
+            if not len(early.starts):
+                continue
+            # How far the ranges that begin before each of the others have come, at most.
+            before = np.searchsorted(early.starts, late.starts, side="right") - 1
+            reached = np.where(before >= 0, np.maximum.accumulate(early.stops)[before], 0)
+            bad = np.flatnonzero((late.starts < reached) & (late.starts < late.stops))
+            if len(bad):
+                series, step = int(late.series[bad[0]]), int(late.starts[bad[0]])
+                begin = int(sampled.lengths.bounds(series, series + 1)[0])
+                sample = early.samples[(early.starts <= step) & (early.stops > step)][0]
+                raise LeakError(
+                    f"step {step - begin:,} of series {series:,} of {sampled.name} is in two subsets: in the samples from "
+                    f"{sample:,} on of {name} and from {late.samples[bad[0]]:,} on of {other} (horizon {margins.horizon}, "
+                    f"warm-up {margins.warm_up}). Use chronological(…), grouped(…) or purged(…), which keep such samples out."
+                )
 
 
 def _reaching(split: Split, ranges: StepRanges) -> StepRanges:
     """With what the samples were made of beside the steps that they hold, as far as their series have it."""
-    if split.margins.whole_series:
+    if split.margins.whole_series or not len(ranges.series):
         return ranges
-    sampled = split.sampled
-    begins, ends = _series_bounds(sampled, ranges.series)
-    beyond = split.margins.horizon - (sampled.samples.row - split.margins.length)
-    starts = np.maximum(ranges.starts - split.margins.warm_up, begins)
-    return StepRanges(ranges.series, starts, np.minimum(ranges.stops + beyond, ends), ranges.samples)
+    sampled, margins = split.sampled, split.margins
+    first = int(ranges.series[0])
+    bounds = sampled.lengths.bounds(first, int(ranges.series[-1]) + 1)
+    begins, ends = bounds[ranges.series - first], bounds[ranges.series - first + 1]
+    beyond = margins.horizon - (sampled.samples.row - margins.length)
+    starts, stops = np.maximum(ranges.starts - margins.warm_up, begins), np.minimum(ranges.stops + beyond, ends)
+    return StepRanges(ranges.series, starts, stops, ranges.samples)
 
 
-def _series_bounds(sampled: SampledStore, series: Array) -> tuple[Array, Array]:
-    if not len(series):
-        return series, series
-    first, last = int(series[0]), int(series[-1]) + 1
-    bounds = sampled.bounds(first, last)
-    return bounds[series - first], bounds[series - first + 1]
+FRACTIONS = (0.7, 0.15, 0.15)
 
 
-def _find_overlap(subsets: list[StepRanges]) -> tuple[tuple[int, int], int, int, tuple[int, int]] | None:
-    """Two subsets that share a step: which, the series, the step, and a sample of each."""
-    for one, other in permutations(range(len(subsets)), 2):
-        early, late = subsets[one], subsets[other]
-        if not len(early.starts):
-            continue
-        # How far the ranges that begin before each of the others have come, at most.
-        before = np.searchsorted(early.starts, late.starts, side="right") - 1
-        reached = np.where(before >= 0, np.maximum.accumulate(early.stops)[before], 0)
-        bad = np.flatnonzero((late.starts < reached) & (late.starts < late.stops))
-        if len(bad):
-            at = bad[0]
-            step = int(late.starts[at])
-            witness = np.flatnonzero((early.starts <= step) & (early.stops > step))[0]
-            return (one, other), int(late.series[at]), step, (int(early.samples[witness]), int(late.samples[at]))
-    return None
+def chronological(
+    store: Store,
+    view: AnyView,
+    *,
+    fractions: Sequence[float] | None = None,
+    boundaries: Sequence[Any] | None = None,
+    horizon: int | None = None,
+    warm_up: int = 0,
+    embargo: int | None = None,
+    time: str | None = None,
+) -> Split:
+    """Subsets train, valid and test (or train and valid), one after the other in time.
+
+    Where the store has a time column, all series are cut at the same times; otherwise each series is cut by fractions of its own
+    steps. Samples that reach over a boundary with their targets or their warm-up are in no subset.
+
+    Args:
+        store: The store.
+        view: What a sample is.
+        fractions: Shares of all steps, by default 0.7, 0.15 and 0.15. Less than 1 together leaves the last steps out.
+        boundaries: Instead of fractions, the times at which the later subsets begin.
+        horizon: Steps after a window that its targets or labels depend on; by default the target of the view.
+        warm_up: Steps before a window that its features depend on.
+        embargo: Steps from a boundary to the last step of the first window after it; at least, and by default,
+            `length - 1 + warm_up`.
+        time: The column of time; by default that of the store.
+
+    Returns:
+        A `Split`: `split.train`, `split.valid` and `split.test` are subsets for `Feed(subset=…)`.
+
+    Raises:
+        OptionError: An option is invalid, or a subset has no sample.
+        LeakError: `horizon` or `embargo` is less than the view needs.
+
+    Example:
+        >>> import numpy as np, stoker
+        >>> store = stoker.Store.from_arrays(x=[np.arange(100.0)])
+        >>> split = stoker.split.chronological(store, stoker.Windows(5, horizon=1), fractions=(0.8, 0.2))
+        >>> len(split.train), len(split.valid)
+        (75, 15)
+    """
+    if fractions is not None and boundaries is not None:
+        raise OptionError("fractions= and boundaries= are two ways to say where to cut; give one of them.")
+    sampled = SampledStore.of(store, view)
+    margins = Margins.of(view, horizon=horizon, warm_up=warm_up, embargo=embargo)
+    cuts: Cuts
+    if boundaries is not None:
+        num_parts = len(boundaries) + 1 if isinstance(boundaries, Sequence | np.ndarray) and not isinstance(boundaries, str) else 0
+        if num_parts not in (2, 3):
+            raise OptionError(f"boundaries is {boundaries!r}; expected one time (where valid begins) or two (where test begins).")
+        cuts = cuts_at_times(sampled, store, boundaries, time=time)
+    else:
+        shares = [0.0, *np.cumsum(checked_fractions(FRACTIONS if fractions is None else fractions)).tolist()]
+        num_parts = len(shares) - 1
+        cuts = cuts_at_shares(sampled, store, [1.0 if share > 1 - 1e-9 else share for share in shares], time=time)
+    if margins.whole_series and isinstance(cuts, StepCuts):
+        raise OptionError(f"{view} has whole series as samples, and {store.name} has no time to put them in order. Use grouped(…).")
+    wanted = {name: [(i, i + 1)] for i, name in enumerate(NAMES[:num_parts])}
+    runs, excluded = carve(sampled, cuts, margins, wanted)
+    limits = {name: f"from {cuts.describe(i)} to {cuts.describe(i + 1)}" for i, name in enumerate(wanted)}
+    return build(sampled, "chronological", runs, margins=margins, excluded=excluded, limits=limits)
+
+
+def checked_fractions(fractions: Sequence[float]) -> list[float]:
+    """Two or three shares that fit into 1."""
+    try:
+        found = [float(one) for one in fractions]
+    except (TypeError, ValueError):
+        found = []
+    if len(found) not in (2, 3) or not all(one > 0 for one in found) or sum(found) > 1 + 1e-9:
+        said = f" and sum up to {sum(found):.6g}" if len(found) > 1 and all(one > 0 for one in found) else ""
+        raise OptionError(
+            f"fractions are {fractions!r}{said}; expected two or three numbers above 0 (train, valid, test), 1 at most together."
+        )
+    return found
+
+
+# Purged: folds of time, each in turn to choose by; what reaches from one side of a boundary to the other is in neither subset.
+
+
+@dataclass(frozen=True, eq=False)
+class Folds(Sequence[Split]):
+    """Splits into train and valid: `for train, valid in folds`."""
+
+    splits: tuple[Split, ...]
+
+    @overload
+    def __getitem__(self, index: int) -> Split: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Split, ...]: ...
+    def __getitem__(self, index: int | slice) -> Split | tuple[Split, ...]:
+        return self.splits[index]
+
+    def __len__(self) -> int:
+        return len(self.splits)
+
+    def __repr__(self) -> str:
+        return "\n".join(f"fold {number}: {split}" for number, split in enumerate(self.splits))
+
+
+def purged(
+    store: Store,
+    view: AnyView,
+    *,
+    folds: int = 5,
+    forward: bool = False,
+    horizon: int | None = None,
+    warm_up: int = 0,
+    embargo: int | None = None,
+    time: str | None = None,
+) -> Folds:
+    """Cross-validation over time: folds of equal numbers of steps, each of which is the valid subset once.
+
+    Args:
+        store: The store.
+        view: What a sample is.
+        folds: Number of folds, from 2.
+        forward: Train only on the folds before the valid one (walk-forward); there is then one split less.
+        horizon: As in `chronological`.
+        warm_up: As in `chronological`.
+        embargo: As in `chronological`.
+        time: As in `chronological`.
+
+    Returns:
+        `Folds`: a sequence of splits into train and valid.
+
+    Raises:
+        OptionError: An option is invalid, or a subset has no sample.
+        LeakError: `horizon` or `embargo` is less than the view needs.
+
+    Example:
+        >>> import numpy as np, stoker
+        >>> store = stoker.Store.from_arrays(x=[np.arange(100.0)])
+        >>> folds = stoker.split.purged(store, stoker.Windows(5), folds=4)
+        >>> [(len(train), len(valid)) for train, valid in folds]
+        [(71, 21), (67, 21), (67, 21), (71, 21)]
+    """
+    if not is_integer(folds, 2):
+        raise OptionError(f"folds is {folds!r}; expected an integer from 2.")
+    sampled = SampledStore.of(store, view)
+    margins = Margins.of(view, horizon=horizon, warm_up=warm_up, embargo=embargo)
+    longest = int(store.lengths.max())
+    if folds > longest and not margins.whole_series:
+        raise OptionError(f"folds is {folds:,}, but the longest series of {store.name} has {longest:,} steps. Give fewer folds.")
+    cuts = cuts_at_shares(sampled, store, [*(fold / folds for fold in range(folds)), 1.0], time=time)
+    if margins.whole_series and isinstance(cuts, StepCuts):
+        raise OptionError(f"{view} has whole series as samples, and {store.name} has no time to put them in order. Use grouped(…).")
+    splits = []
+    for fold in range(1 if forward else 0, folds):
+        around: list[Interval] = [(0, fold)] if forward else [(0, fold), (fold + 1, folds)]
+        train = [(low, high) for low, high in around if low < high]
+        runs, excluded = carve(sampled, cuts, margins, {"train": train, "valid": [(fold, fold + 1)]})
+        limits = {
+            "train": ", and ".join(f"from {cuts.describe(low)} to {cuts.describe(high)}" for low, high in train),
+            "valid": f"from {cuts.describe(fold)} to {cuts.describe(fold + 1)}",
+        }
+        kind = "walk-forward" if forward else "purged"
+        splits.append(build(sampled, kind, runs, margins=margins, excluded=excluded, limits=limits))
+    return Folds(tuple(splits))
+
+
+# Grouped: whole series, or groups of them, each in one subset by a key of its name and the seed alone.
+
+_GROUPS = 9  # what keys are for here; orders have the numbers below
+
+
+def grouped(
+    store: Store, view: AnyView, *, by: str | None = None, fractions: Sequence[float] | None = None, seed: int = 0
+) -> Split:
+    """Subsets train, valid and test (or train and valid) of whole series.
+
+    The subset of a group depends on its name and `seed` alone, so series that are added later move none of the others.
+
+    Args:
+        store: The store.
+        view: What a sample is.
+        by: A column per series; series with the same value stay together. By default each series is a group of its own, known
+            by its key or, in a store without keys, by its index.
+        fractions: Shares of the groups, approximately; by default 0.7, 0.15 and 0.15.
+        seed: An integer from 0.
+
+    Returns:
+        A `Split`.
+
+    Raises:
+        OptionError: An option is invalid, or a subset has no sample.
+
+    Example:
+        >>> import numpy as np, stoker
+        >>> store = stoker.Store.from_arrays(x=[np.arange(4.0)] * 40)
+        >>> split = stoker.split.grouped(store, stoker.Sequences(4), fractions=(0.5, 0.5))
+        >>> len(split.train) + len(split.valid)
+        40
+    """
+    sampled = SampledStore.of(store, view)
+    shares = np.cumsum(checked_fractions(FRACTIONS if fractions is None else fractions))
+    shares[-1] = 1.0 if shares[-1] > 1 - 1e-9 else shares[-1]
+    keys = _group_keys(store, by, epoch_key(checked_seed(seed), 0, _GROUPS))
+    # The upper 53 bits are a number from 0 to 1, exactly.
+    subset = np.searchsorted(shares, (keys >> np.uint64(11)).astype(np.float64) / 2**53, side="right")
+    firsts = _firsts(sampled)
+    runs = {}
+    for number, name in enumerate(NAMES[: len(shares)]):
+        mine = subset == number
+        runs[name] = Runs(firsts[:-1][mine], np.diff(firsts)[mine])
+        if not runs[name].size:
+            groups = len(np.unique(keys))
+            raise OptionError(
+                f"the {name} subset of this grouped split of {store.name} has no sample: {groups:,} groups fell into the others "
+                f"by chance. Give another seed, or larger fractions."
+            )
+    limits = {name: f"of {int((subset == i).sum()):,} series" for i, name in enumerate(runs)}
+    return build(sampled, "grouped", runs, margins=Margins.of(view, horizon=None, warm_up=0), limits=limits, whole_series=True)
+
+
+@kernel
+def _derive_all(key: Any, words: Array, keys: Array) -> None:
+    for i in range(len(words)):
+        keys[i] = derive(key, words[i])
+
+
+@kernel
+def _derive_texts(key: Any, utf8: Array, offsets: Array, keys: Array) -> None:
+    for i in range(len(offsets) - 1):
+        word = key
+        for k in range(offsets[i], offsets[i + 1]):
+            word = derive(word, np.uint64(utf8[k]))
+        keys[i] = derive(word, np.uint64(offsets[i + 1] - offsets[i]))
+
+
+def _group_keys(store: Store, by: str | None, key: np.uint64) -> Array:
+    """A key for each series, equal for equal groups."""
+    keys = np.empty(len(store), dtype=np.uint64)
+    name = by if by is not None else store.key
+    if name is None:
+        _derive_all(key, np.arange(len(store), dtype=np.uint64), keys)
+        return keys
+    column = store.schema.get(name)
+    if column is None:
+        raise OptionError(f"{store.name} has no column {name!r} to group by; it has {', '.join(store.schema)}.")
+    if column.level != "series" or column.width is not None:
+        raise OptionError(
+            f"column {name!r} of {store.name} holds {column.label} per {column.level}; to group by it, a series must have one value."
+        )
+    if column.texts is None:
+        _derive_all(key, _words(store.column(name)), keys)
+        return keys
+    of_texts = np.empty(len(column.texts) + 1, dtype=np.uint64)
+    _derive_texts(key, column.texts.utf8, column.texts.offsets, of_texts[:-1])
+    of_texts[-1] = derive(key, np.uint64(0))  # the group of those without a category, whose code is -1
+    return of_texts[:-1] if column.dtype is None else of_texts[store.column(name)]
+
+
+def _words(values: Array) -> Array:
+    """64 bits for each value, equal for equal values."""
+    if values.dtype.kind == "f":
+        numbers = values.astype(np.float64) + 0.0  # one zero
+        numbers[np.isnan(numbers)] = np.nan
+        return numbers.view(np.uint64)
+    return values.astype(np.int64).view(np.uint64) if values.dtype.kind != "u" else values.astype(np.uint64)
+
+
+# Given and shuffled: subsets of samples that the caller or chance chose, checked for shared steps.
+
+MAX_LISTED = 2**28
+"""Samples that a split by numbers may have: they are listed."""
+_CHANCE = 10  # what keys are for here; orders have the numbers below
+
+
+def given(
+    store: Store,
+    view: AnyView,
+    subsets: Mapping[str, Sequence[int] | Array],
+    *,
+    horizon: int | None = None,
+    warm_up: int = 0,
+    allow_leak: bool = False,
+) -> Split:
+    """Subsets of given samples, as the splitters of scikit-learn return them, checked for shared steps.
+
+    Args:
+        store: The store.
+        view: What a sample is.
+        subsets: Indices of samples by the name of their subset. Within a subset samples are in the order of their indices.
+        horizon: As in `chronological`.
+        warm_up: As in `chronological`.
+        allow_leak: Warn instead of raising LeakError.
+
+    Returns:
+        A `Split`.
+
+    Raises:
+        LeakError: Two subsets share a step.
+        OptionError: An index is invalid.
+
+    Example:
+        >>> import numpy as np, stoker
+        >>> store = stoker.Store.from_arrays(x=[np.arange(8.0)])
+        >>> split = stoker.split.given(store, stoker.Segments(2), {"train": [0, 1], "valid": [3]})
+        >>> len(split.train), len(split.valid)
+        (2, 1)
+    """
+    sampled = SampledStore.of(store, view)
+    margins = Margins.of(view, horizon=horizon, warm_up=warm_up)
+    runs = {name: Runs.of(_checked(name, numbers, sampled)) for name, numbers in subsets.items()}
+    if not runs:
+        raise OptionError("subsets is empty; expected samples by the names of subsets, like {'train': […], 'valid': […]}.")
+    if allow_leak:
+        warnings.warn("allow_leak=True: subsets may share steps, and a score on them may be too good.", stacklevel=2)
+    return build(sampled, "given", runs, margins=margins, allow_leak=allow_leak)
+
+
+def shuffled(
+    store: Store,
+    view: AnyView,
+    *,
+    fractions: Sequence[float] | None = None,
+    seed: int = 0,
+    horizon: int | None = None,
+    warm_up: int = 0,
+    allow_leak: bool = False,
+) -> Split:
+    """Subsets of samples at random; refused where samples share steps, because neighbours would leak their labels.
+
+    Windows share no steps with a stride of at least `warm_up + length + horizon`; whole series never do. The samples are listed,
+    so there may be at most 2**28.
+
+    Args:
+        store: The store.
+        view: What a sample is.
+        fractions: Shares of the samples; by default 0.7, 0.15 and 0.15.
+        seed: An integer from 0.
+        horizon: As in `chronological`.
+        warm_up: As in `chronological`.
+        allow_leak: Warn instead of raising LeakError.
+
+    Returns:
+        A `Split`.
+
+    Raises:
+        LeakError: Samples share steps.
+        OptionError: An option is invalid.
+
+    Example:
+        >>> import numpy as np, stoker
+        >>> store = stoker.Store.from_arrays(x=[np.arange(20.0)])
+        >>> split = stoker.split.shuffled(store, stoker.Segments(2), fractions=(0.8, 0.2))
+        >>> len(split.train), len(split.valid)
+        (8, 2)
+    """
+    sampled = SampledStore.of(store, view)
+    margins = Margins.of(view, horizon=horizon, warm_up=warm_up)
+    shares = np.cumsum(checked_fractions(FRACTIONS if fractions is None else fractions))
+    size = sampled.samples.num_samples
+    if size > MAX_LISTED:
+        raise OptionError(
+            f"shuffled() lists samples, and {sampled.name} has {size:,} of {view}; at most {MAX_LISTED:,} can be. Use grouped(…)."
+        )
+    overlaps = not margins.whole_series and margins.stride < margins.span and np.diff(_firsts(sampled)).max() > 1
+    if overlaps:
+        found = (
+            f"samples of {view} share steps: each is made of {margins.span} steps (warm-up {margins.warm_up}, window {margins.length}, "
+            f"horizon {margins.horizon}), and the next begins {margins.stride} steps later. Shuffled, neighbours in "
+            f"different subsets leak each other's labels"
+        )
+        if not allow_leak:
+            raise LeakError(f"{found}. Use chronological(…) or purged(…), or a stride of {margins.span}.")
+        warnings.warn(f"allow_leak=True: {found}; a score on such subsets is too good.", stacklevel=2)
+    order = Permutation(size, epoch_key(checked_seed(seed), 0, _CHANCE)).part(0, size)
+    cuts = [0, *np.floor(shares * size + 1e-6).astype(np.int64).tolist()]
+    runs = {name: Runs.of(np.sort(order[cuts[i] : cuts[i + 1]])) for i, name in enumerate(NAMES[: len(shares)])}
+    return build(sampled, "shuffled", runs, margins=margins, allow_leak=overlaps)
+
+
+def _firsts(sampled: SampledStore) -> Array:
+    firsts = sampled.samples.first_samples()
+    return np.arange(sampled.lengths.num_series + 1, dtype=np.int64) if firsts is None else firsts
+
+
+def _checked(name: str, numbers: Any, sampled: SampledStore) -> Array:
+    found = np.asarray(numbers)
+    size = sampled.samples.num_samples
+    if found.ndim != 1 or (len(found) and found.dtype.kind not in "iu"):
+        raise OptionError(f"subset {name!r} has {found.dtype} of shape {list(found.shape)}; expected the numbers of samples.")
+    unique = np.unique(found).astype(np.int64)
+    if len(unique) < len(found):
+        raise OptionError(f"subset {name!r} has {len(found) - len(unique):,} samples twice; expected each once.")
+    if len(unique) and (unique[0] < 0 or unique[-1] >= size):
+        wrong = unique[0] if unique[0] < 0 else unique[-1]
+        raise OptionError(f"subset {name!r} has sample {wrong:,}; {sampled.name} has samples 0 to {size - 1:,} of {sampled.view}.")
+    return unique

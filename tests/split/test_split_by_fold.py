@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from tests.split import twin
 from tests.split.stores import plain, timed
-from tests.split.test_kinds_by_time import lengths, options_of, reaches, views
+from tests.split.test_split_by_time import lengths, options_of, reaches, views
 
 from stoker import Sequences, Windows
 from stoker.errors import OptionError

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from stoker import Feed, Sequences, Shuffle, Store, Windows
-from stoker.feed.host import POISON, Ring, Slot
+from stoker.feed.transfer import POISON, Ring, Slot
 from stoker.testing import content_of, difference
 
 SIZE = 1000
@@ -165,7 +165,7 @@ def test_batches_that_are_kept_never_change(view: Any, threads: int) -> None:
 @pytest.mark.parametrize("threads", [0, 2])
 def test_a_ring_that_ignores_who_looks_would_be_seen(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control of the test above."""
-    monkeypatch.setattr("stoker.feed.host._is_free", lambda slot: True)
+    monkeypatch.setattr("stoker.feed.transfer._is_free", lambda slot: True)
     assert changed_batches(Feed(some_store(), Windows(8), batch_size=3, order=Shuffle(), threads=threads)) > 0
 
 
@@ -222,7 +222,7 @@ def test_a_loop_over_batches_of_many_sizes_needs_a_few_slots(monkeypatch: pytest
 def test_a_ring_whose_slots_never_come_free_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control of the tests above."""
     counts = count_slots(monkeypatch)
-    monkeypatch.setattr("stoker.feed.host._is_free", lambda slot: False)
+    monkeypatch.setattr("stoker.feed.transfer._is_free", lambda slot: False)
     for _ in range(2):
         for _ in Feed(some_store(), Windows(8), batch_size=2, threads=0):
             pass

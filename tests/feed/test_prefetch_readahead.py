@@ -21,8 +21,8 @@ from tests.feed.stores import write_store
 
 from stoker import BlockShuffle, Feed, Sequences, Shuffle, Store, Windows
 from stoker.errors import StoreDamagedError
-from stoker.feed import residency
-from stoker.feed.residency import PAGE, split
+from stoker.feed import prefetch
+from stoker.feed.prefetch import PAGE, split_ranges
 from stoker.sampling.subset import merge_ranges
 
 Array = npt.NDArray[Any]
@@ -78,14 +78,14 @@ class Asked:
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     found = Asked([])
-    original = residency.advise
+    original = prefetch.advise
 
     def listening(addresses: Array, sizes: Array, advice: int, stop: Array) -> None:
         assert advice == mmap.MADV_WILLNEED
         original(addresses, sizes, advice, stop)
         found.calls.append(list(zip(addresses.tolist(), (addresses + sizes).tolist(), strict=True)))
 
-    monkeypatch.setattr(residency, "advise", listening)
+    monkeypatch.setattr(prefetch, "advise", listening)
     return found
 
 
@@ -127,7 +127,7 @@ def test_what_a_batch_needs_was_asked_for_before(view: Any, order: Any, threads:
 def test_a_shuffle_asks_for_the_pages_of_its_batches_and_no_others(
     view: Any, store: Store, asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(residency, "UNIT_BYTES", 1)  # a batch at a time
+    monkeypatch.setattr(prefetch, "UNIT_BYTES", 1)  # a batch at a time
     feed = Feed(
         store, view, order=Shuffle(), columns=["x"], batch_size=16, residency="stream", return_index=True, last_batch="short"
     )
@@ -141,7 +141,7 @@ def test_a_shuffle_asks_for_the_pages_of_its_batches_and_no_others(
 
 def test_batches_are_asked_for_together_as_far_as_they_are_small(store: Store, asked: Asked) -> None:
     feed = Feed(store, Windows(50, stride=20), order=Shuffle(), columns=["x"], batch_size=16, residency="stream", threads=0)
-    assert feed.num_samples * 50 * 8 < residency.UNIT_BYTES
+    assert feed.num_samples * 50 * 8 < prefetch.UNIT_BYTES
     next(iter(feed))
     assert len(asked.calls) == 1
     assert len(asked.pages(store, "x")) == -(-(HEADER + store.column("x").nbytes) // PAGE)
@@ -184,7 +184,7 @@ def test_each_pass_asks_anew(store: Store, asked: Asked) -> None:
 
 
 def test_large_ranges_are_asked_for_in_pieces(store: Store, asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(residency, "PIECE_BYTES", 3 * PAGE)
+    monkeypatch.setattr(prefetch, "PIECE_BYTES", 3 * PAGE)
     for _ in Feed(store, Sequences(10**6), batch_size=60, residency="stream", columns=["x"]):
         pass
     assert max(stop - start for call in asked.calls for start, stop in call) == 3 * PAGE
@@ -196,7 +196,7 @@ def test_pieces_cover_their_ranges(ranges: list[tuple[int, int]], size: int) -> 
     starts = np.array([start for start, _ in ranges], dtype=np.int64)
     stops = np.array([start + count for start, count in ranges], dtype=np.int64)
     expected = [(place, min(place + size, start + count)) for start, count in ranges for place in range(start, start + count, size)]
-    assert list(zip(*(part.tolist() for part in split(starts, stops, size)), strict=True)) == expected
+    assert list(zip(*(part.tolist() for part in split_ranges(starts, stops, size)), strict=True)) == expected
 
 
 def test_an_empty_series_at_the_end_of_a_file_that_ends_with_a_page(tmp_path: Path) -> None:
@@ -209,8 +209,8 @@ def test_an_empty_series_at_the_end_of_a_file_that_ends_with_a_page(tmp_path: Pa
 
 def test_a_store_in_memory_needs_no_hints() -> None:
     column = type("Column", (), {"values": np.zeros(10), "width": None, "level": "step"})
-    assert not residency.MappedColumn(column).is_on_disk  # type: ignore[arg-type]
-    hints = residency.ReadAhead([column], None)  # type: ignore[list-item, arg-type]
+    assert not prefetch.MappedColumn(column).is_on_disk  # type: ignore[arg-type]
+    hints = prefetch.ReadAhead([column], None)  # type: ignore[list-item, arg-type]
     assert hints.over(None) is None  # type: ignore[arg-type]
 
 
@@ -232,7 +232,7 @@ def test_a_pass_that_is_closed_stops_asking(store: Store, monkeypatch: pytest.Mo
         while not stop[0]:
             time.sleep(0.001)
 
-    monkeypatch.setattr(residency, "advise", endless)
+    monkeypatch.setattr(prefetch, "advise", endless)
     batches = iter(stream(store, threads=2))
     begun.wait()
     batches.close()
@@ -248,7 +248,7 @@ def test_a_pass_that_is_forgotten_stops_asking(store: Store, monkeypatch: pytest
         while not stop[0]:
             time.sleep(0.001)
 
-    monkeypatch.setattr(residency, "advise", endless)
+    monkeypatch.setattr(prefetch, "advise", endless)
     batches = iter(stream(store, threads=2))
     begun.wait()
     del batches
@@ -264,7 +264,7 @@ def test_an_error_of_the_one_who_asks_reaches_the_one_who_waits(
     def broken(self: Any, unit: int) -> Any:
         raise ZeroDivisionError("of the test")
 
-    monkeypatch.setattr(residency.WindowUnits, "ranges", broken)
+    monkeypatch.setattr(prefetch.WindowUnits, "ranges", broken)
     with pytest.raises(ZeroDivisionError, match="of the test") as caught:
         next(iter(stream(store, threads=threads)))
     assert "while making batch 0" in "".join(caught.value.__notes__)
@@ -276,7 +276,7 @@ def test_a_damaged_series_is_reported_by_its_own_batch(store: Store, monkeypatch
     def damaged(self: Any, unit: int) -> Any:
         raise StoreDamagedError("of the test")
 
-    monkeypatch.setattr(residency.WindowUnits, "ranges", damaged)
+    monkeypatch.setattr(prefetch.WindowUnits, "ranges", damaged)
     feed = stream(store)
     assert len(list(feed)) == len(feed)
 

@@ -10,7 +10,7 @@ import pytest
 from tests.sampling.plans import Array, in_pieces, series_of, times_seen, whole
 
 from stoker.errors import OptionError
-from stoker.sampling.block_shuffle import WINDOW_BYTES, WORTH, BlockPlan, BlockShuffle, choose, num_blocks_for, worth
+from stoker.sampling.orders import WINDOW_BYTES, WORTH, BlockPlan, BlockShuffle, choose, num_blocks_for, worth
 
 
 def block_plan(order: BlockShuffle, num_samples: int, batch_size: int = 32, sample_bytes: float = 0.0) -> BlockPlan:

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from stoker.errors import OptionError
-from stoker.feed import residency
-from stoker.feed.residency import Residency, available_host_bytes, choose_residency
+from stoker.feed import columns
+from stoker.feed.columns import Residency, available_host_bytes, choose_residency
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
@@ -19,8 +19,8 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 @pytest.fixture(autouse=True)
 def memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with 100 GB available and a GPU with 40 GB free."""
-    monkeypatch.setattr(residency, "available_host_bytes", lambda: 100 * 10**9)
-    monkeypatch.setattr(residency, "free_device_bytes", lambda device: 40 * 10**9)
+    monkeypatch.setattr(columns, "available_host_bytes", lambda: 100 * 10**9)
+    monkeypatch.setattr(columns, "free_device_bytes", lambda device: 40 * 10**9)
 
 
 def choose(
@@ -33,12 +33,7 @@ def choose(
     ("giga", "device", "where", "reason"),
     [
         (20, GPU, "device", "the columns (20.0 GB) fit 50% of the free GPU memory (40.0 GB)"),
-        (
-            20.1,
-            GPU,
-            "host",
-            "the columns (20.1 GB) exceed 50% of the free GPU memory (40.0 GB), and the columns (20.1 GB) fit",
-        ),
+        (20.1, GPU, "host", "the columns (20.1 GB) exceed 50% of the free GPU memory (40.0 GB), and the columns (20.1 GB) fit"),
         (70, GPU, "host", "fit 70% of the available memory (100.0 GB)"),
         (70.1, GPU, "stream", "exceed 70% of the available memory (100.0 GB)"),
         (1, CPU, "host", "batches are for the cpu, and the columns (1.0 GB) fit 70% of the available memory (100.0 GB)"),
@@ -73,10 +68,7 @@ def test_what_is_asked_for_is_had_whatever_the_memory(asked: str) -> None:
     [
         ({"asked": "gpu"}, "residency is 'gpu'; expected 'device', 'host', 'stream' or 'auto'."),
         ({"asked": None}, "residency is None; expected"),
-        (
-            {"asked": "device", "needs_host": "batches are encoded"},
-            "residency='device' is not possible, because batches",
-        ),
+        ({"asked": "device", "needs_host": "batches are encoded"}, "residency='device' is not possible, because batches"),
         ({"asked": "stream", "on_disk": False}, "residency='stream' reads from disk, but this store is in memory."),
     ],
 )
@@ -95,7 +87,7 @@ def test_the_limit_of_a_control_group_counts(
 ) -> None:
     monkeypatch.undo()
     monkeypatch.setattr(psutil, "virtual_memory", lambda: type("Memory", (), {"available": 50}))
-    monkeypatch.setattr(residency, "Path", lambda name: tmp_path)
+    monkeypatch.setattr(columns, "Path", lambda name: tmp_path)
     if limit is not None and used is not None:
         (tmp_path / "memory.max").write_text(f"{limit}\n")
         (tmp_path / "memory.current").write_text(f"{used}\n")

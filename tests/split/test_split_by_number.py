@@ -11,7 +11,7 @@ from hypothesis import given as given_cases
 from hypothesis import settings
 from tests.split import twin
 from tests.split.stores import plain
-from tests.split.test_kinds_by_time import views
+from tests.split.test_split_by_time import views
 
 from stoker import Sequences, Windows
 from stoker.errors import LeakError, OptionError
