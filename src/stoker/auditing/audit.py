@@ -360,10 +360,7 @@ class Auditor:
         )
         covered = cover(ledger, catalogue)
         self._findings += [judge_repeats(covered, ledger, promise), judge_absences(covered, ledger, promise)]
-        self._findings += [
-            judge_pairs(epoch.unmatched, ledger, known),
-            judge_foreign(epoch.unmatched, ledger, known),
-        ]
+        self._findings += [judge_pairs(epoch.unmatched, ledger, known), judge_foreign(epoch.unmatched, ledger, known)]
         if matcher.numbered is not None and catalogue is not None:
             self._findings.append(judge_numbers(ledger, catalogue))
         ranks = matcher.ranks(ledger.identities)
