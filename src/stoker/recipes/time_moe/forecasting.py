@@ -33,9 +33,8 @@ from stoker._types import Array
 from stoker.errors import OptionError, SourceNotFoundError
 from stoker.recipes.time_moe.dataset import LEAST_DEVIATION, Method, Scales, train_ends
 from stoker.recipes.time_moe.files import Corpus, open_corpus
-from stoker.recipes.time_moe.model import TimeMoe
+from stoker.recipes.time_moe.model import CONFIG, TimeMoe, load_weights, read_size
 from stoker.recipes.time_moe.training import NAME, find_size, read_settings
-from stoker.recipes.time_moe.weights import CONFIG, load_weights, read_size
 
 # ---- a model and its forecasts ----
 

@@ -28,8 +28,7 @@ from stoker.recipes.time_moe.batches import Batches, CompatRows, FirstBatches, P
 from stoker.recipes.time_moe.dataset import CompatSamples, Pieces, Scales, train_ends
 from stoker.recipes.time_moe.files import Corpus, Report, open_corpus, warn
 from stoker.recipes.time_moe.layers import SIZES, Size
-from stoker.recipes.time_moe.model import TimeMoe, time_moe_loss
-from stoker.recipes.time_moe.weights import CONFIG, check_free, load_weights, read_size, save_weights
+from stoker.recipes.time_moe.model import CONFIG, TimeMoe, check_free, load_weights, read_size, save_weights, time_moe_loss
 
 if TYPE_CHECKING:
     from collections.abc import Callable
