@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader
 
 from stoker._clock import now_ns
 from stoker.auditing.audit import AuditReport, audit
-from stoker.auditing.findings import Finding
+from stoker.auditing.checks import Finding
 from stoker.auditing.fingerprints import BatchForm, Rows, rows_of
 from stoker.auditing.samples import LoaderClaims, claims_of
 from stoker.diagnose.fixes import kept_seeds
