@@ -51,8 +51,7 @@ ONNX_NAME, SCRIPT_NAME, META_NAME, SERVING_NAME = "model.onnx", "model.pt", "mod
 SIGN = b'"format": "stoker-tfa"'  # the beginning of bundle.json
 PROGRAMS = (".pt2", ".onnx", ".pt")  # suffixes of a program as one file
 GOLDEN_ROWS = 64  # logits that are checked
-TOLERANCE = 1e-6
-"""Largest difference of a logit from that of the batch, relative to the larger of 1 and the largest logit."""
+TOLERANCE = 1e-6  # largest difference of a logit from that of the batch, relative to the larger of 1 and the largest logit
 
 
 class Bundle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -465,8 +464,7 @@ def _digest(path: Path) -> str:
 
 # ---- the predictor ----
 
-_ROOM = 4
-"""Windows that the buffer of rows holds; when full, its end is moved to the front, so rows are not copied at each bar."""
+_ROOM = 4  # windows that the buffer of rows holds; when full, its end is moved to the front, so rows are not copied at each bar
 
 
 class Predictor:

@@ -406,8 +406,7 @@ def count_labels(labels: Array) -> dict[str, float]:
 # ---- preparation ----
 
 FEATURES, LABEL, TIME, ROW, VOLATILITY, RATIOS = "features", "label", "ts", "row", "volatility", "ratios"
-BARS_NAME, DATA_NAME = "bars", "data.stoker"
-"""Names of the bars and of the ready rows in the folder of a run."""
+BARS_NAME, DATA_NAME = "bars", "data.stoker"  # names of the bars and of the ready rows in the folder of a run
 BANDED_RUN, WINDOWED_RUN = 240, 64
 """Consecutive labels per sample. The windows of a longer run share more computation; shorter runs mix better."""
 BANDED_BATCH, WINDOWED_BATCH = 480, 1024

@@ -34,8 +34,7 @@ LEVELS = ("IDENT", "SMA", "EMA", "BOLLINGER_UPPER", "BOLLINGER_MIDDLE", "BOLLING
 """Operators whose result is a price where their source is one."""
 DISTANCES = ("MOMENTUM", "VOLATILITY", "ATR", "MACD_LINE", "MACD_SIGNAL", "MACD_HISTOGRAM", "MARKET_DEPTH")
 """Operators whose result is a difference of prices where their source is one."""
-OF_BARS = ("ATR", "MARKET_DEPTH")
-"""Operators that read the bar, whatever their source."""
+OF_BARS = ("ATR", "MARKET_DEPTH")  # operators that read the bar, whatever their source
 PRICES = ("open", "high", "low", "close", "hlc", "hl", "ohlc", "ohlcv", "close_volume", "hlcv")
 
 Array = npt.NDArray[np.floating[Any]]

@@ -56,20 +56,10 @@ from stoker.recipes.tfa.model import Scaler, TfaModel, build_model
 from stoker.recipes.tfa.settings import IGNORED, Settings, ignored, map_paths, read_settings
 
 SCORE_NAME, SPEC_NAME, RECIPE_NAME, CONFIG_NAME = "score.json", "feature_spec.json", "recipe.json", "config.yaml"
-SIGN = b'"recipe": "tfa"'
-"""The content of recipe.json."""
+SIGN = b'"recipe": "tfa"'  # the content of recipe.json
 OF_A_RUN = ("run.json", "metrics.jsonl", CONFIG_NAME, SPEC_NAME, SCORE_NAME, "checkpoints", DATA_NAME)
 """Files of a run beside its bars; only these are removed for a new one."""
-MAY_CHANGE = {
-    "epochs",
-    "early_stopping_patience",
-    "max_training_hours",
-    "device",
-    "feature_spec",
-    "feature_cache",
-    "out_dir",
-    *IGNORED,
-}
+MAY_CHANGE = {*IGNORED, *"epochs early_stopping_patience max_training_hours device feature_spec feature_cache out_dir".split()}
 """Settings that may change when a run is resumed; of the spec the content is compared."""
 ACCUMULATE = 4  # batches of one update of the authors' trainer of one series; that of several series has one
 LENGTHS = {"tfa": 48, "tfa-small": 32, "banded": 48}  # rows of a window where T is not given
@@ -554,8 +544,7 @@ NAMES = {
     "volatility": "trailing volatility",
     "linear": "a linear model of the last row",
     "mlp": "a small network on the last row",
-}
-"""The lines of the table in words."""
+}  # the lines of the table in words
 
 
 def _line(name: str, logits: Array, labels: Array) -> Line:

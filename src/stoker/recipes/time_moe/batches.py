@@ -29,28 +29,22 @@ from stoker._types import Array
 from stoker.errors import FeedError, OptionError
 from stoker.recipes.time_moe.dataset import CompatSamples, Pieces, Scales, gathered
 
-POOL_ROWS = 128
-"""Approximate rows of a pool; its last row is not full."""
+POOL_ROWS = 128  # approximate rows of a pool; its last row is not full
 SLACK_SHARE = 64
-LEAST_CUT = 16
-"""Fewest positions on both sides of a cut."""
-WORTH_PACKING = 0.97
-"""Pieces are not packed if at least this share of positions are targets anyway."""
+LEAST_CUT = 16  # fewest positions on both sides of a cut
+WORTH_PACKING = 0.97  # pieces are not packed if at least this share of positions are targets anyway
 COUNTED_POOLS = 1024
 LOOKED_POOLS = 16
-PADDING = -1
-"""The segment of padding."""
+PADDING = -1  # the segment of padding
 
 
 class Placed(NamedTuple):
     """Pieces, or parts of cut pieces, row by row."""
 
     pieces: Array
-    skips: Array
-    """Positions of the piece in earlier rows."""
+    skips: Array  # positions of the piece in earlier rows
     counts: Array
-    bounds: Array
-    """Where each row begins among the pieces, and the end of the last."""
+    bounds: Array  # where each row begins among the pieces, and the end of the last
 
 
 def pack_rows(counts: Array, length: int) -> Placed:
@@ -274,8 +268,7 @@ class _Count:
 
 Batch = dict[str, Any]
 
-AHEAD = 2
-"""Batches that are prefetched for a GPU."""
+AHEAD = 2  # batches that are prefetched for a GPU
 POOL = 4096
 
 

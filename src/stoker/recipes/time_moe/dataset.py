@@ -35,10 +35,8 @@ class Located(NamedTuple):
     """The positions of pieces, one number per piece each."""
 
     series: Array
-    starts: Array
-    """The first point in the flat array."""
-    counts: Array
-    """Positions: one less than points."""
+    starts: Array  # the first point in the flat array
+    counts: Array  # positions: one less than points
 
 
 class Pieces:
@@ -54,8 +52,7 @@ class Pieces:
         cuts = train_ends(corpus, valid)
         self.begins, self.ends = (corpus.begins, cuts) if part == "train" else (cuts, corpus.ends)
         positions = np.maximum(self.ends - self.begins - 1, 0)
-        self.num_positions = int(positions.sum())
-        """Targets of all pieces."""
+        self.num_positions = int(positions.sum())  # targets of all pieces
         self._firsts: Array = np.concatenate([[0], np.cumsum(-(-positions // length))])
         self.num_samples = int(self._firsts[-1])
         if not self.num_samples:

@@ -39,8 +39,7 @@ MANIFEST, PACKED = "manifest.json", ".stoker"
 META = "meta.json"
 TABLES = (".csv", ".tsv", ".txt")
 PICKLES = ("pkl", "pickle")
-LOOKED_AT = 1 << 30
-"""Points of mapped files that are checked: seconds, where a whole corpus would take hours."""
+LOOKED_AT = 1 << 30  # points of mapped files that are checked: seconds, where a whole corpus would take hours
 _LOOK = 1 << 22
 _SHOWN = 8
 
@@ -53,8 +52,7 @@ class Flat:
     column: str
     own: Sequence[Array] | None = None
     """Each series in its own type, where that is not the column's: for JSON files with series of integers and of floats."""
-    file: str = ""
-    """json, jsonl or npy, if it was read from such a file, which has no digest."""
+    file: str = ""  # json, jsonl or npy, if it was read from such a file, which has no digest
 
     @property
     def values(self) -> Array:
@@ -371,10 +369,8 @@ def _packed(path: Path) -> stoker.Store:
 
 KINDS = ("json", "jsonl", "npy")
 KEY = "sequence"
-EXACT = 2**53
-"""Beyond this, float64 does not hold every integer."""
-MEMORY_SHARE = 0.5
-"""Share of the free memory for one file."""
+EXACT = 2**53  # beyond this, float64 does not hold every integer
+MEMORY_SHARE = 0.5  # share of the free memory for one file
 DOCUMENT_COST = 10
 """Bytes of memory per byte of a .json document, which is parsed at once: a list slot and a float object per three characters."""
 
@@ -388,8 +384,7 @@ class Found:
     own: list[Array] | None
     """`series` in their own types, where the authors' arithmetic depends on these: mixed types, integers beyond float64, or the
     other byte order."""
-    rounded: int | None = None
-    """The first series with an integer that float64 does not hold."""
+    rounded: int | None = None  # the first series with an integer that float64 does not hold
 
 
 class NotSeries(SourceInvalidError):

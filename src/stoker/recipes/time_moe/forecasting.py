@@ -38,8 +38,7 @@ from stoker.recipes.time_moe.training import NAME, find_size, read_settings
 
 # ---- a model and its forecasts ----
 
-LARGE = 1e140
-"""Sums of squares of larger values may overflow float64."""
+LARGE = 1e140  # sums of squares of larger values may overflow float64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,14 +46,10 @@ class Loaded:
     """A trained model."""
 
     model: TimeMoe
-    method: Method
-    """Normalisation of its training."""
-    length: int
-    """Longest context, in points."""
-    source: str
-    """Source of its weights, in words."""
-    step: int = 0
-    """Step of the run."""
+    method: Method  # normalisation of its training
+    length: int  # longest context, in points
+    source: str  # source of its weights, in words
+    step: int = 0  # step of the run
 
 
 def load_model(path: str | Path, *, device: str = "cpu", latest: bool = False) -> Loaded:
@@ -149,11 +144,9 @@ def as_json(found: Array, actual: Array | None, **fields: Any) -> str:
 
 # ---- evaluation ----
 
-PERIODS = (24, 168)
-"""Steps of a day and a week of hourly data."""
+PERIODS = (24, 168)  # steps of a day and a week of hourly data
 OWN = "season by autocorrelation"
-LOOKED_AT = 1 << 20
-"""Points of a series, the last of its training part, whose autocorrelation is computed."""
+LOOKED_AT = 1 << 20  # points of a series, the last of its training part, whose autocorrelation is computed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,11 +165,9 @@ class Score:
     mse: float
     mae: float
     windows: int
-    naive_mse: float
-    """MSE of repeating the last known point."""
+    naive_mse: float  # MSE of repeating the last known point
     naive_mae: float
-    baselines: tuple[Baseline, ...]
-    """Repeating the last point first."""
+    baselines: tuple[Baseline, ...]  # repeating the last point first
 
     @property
     def best_baseline(self) -> Baseline:
@@ -341,8 +332,7 @@ def repeat_season(seen: Array, periods: Array, horizon: int) -> Array:
 
 # ---- plots ----
 
-SHOWN = 3
-"""Length of the past that is shown, in horizons."""
+SHOWN = 3  # length of the past that is shown, in horizons
 
 
 def plot_forecast(path: str | Path, known: Array, found: Array, actual: Array | None, *, title: str) -> Path:

@@ -264,8 +264,7 @@ KEYS = {
     "router_aux_loss_factor": "aux_factor",
     "rms_norm_eps": "eps",
     "initializer_range": "spread",
-}
-"""Keys of config.json for the size of a model, and the fields of `Size`."""
+}  # keys of config.json for the size of a model, and the fields of `Size`
 OPTIONAL = ("router_aux_loss_factor", "rms_norm_eps", "rope_theta", "initializer_range")
 """Those that have the authors' default where they are missing."""
 FIXED = {
@@ -275,8 +274,7 @@ FIXED = {
     "use_dense": False,
     "apply_aux_loss": True,
     "attention_dropout": 0.0,
-}
-"""Keys of config.json that can have only one value."""
+}  # keys of config.json that can have only one value
 
 
 def load_weights(model: TimeMoe, path: str | Path) -> None:

@@ -39,8 +39,7 @@ Samples = Literal["packed", "padded", "compat"]
 Precision = Literal["auto", "fp32", "tf32", "bf16", "fp16"]
 
 
-MOST = 10**12
-"""Upper bound of all counts."""
+MOST = 10**12  # upper bound of all counts
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -50,42 +49,29 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     data: str
     size: str | Size | None = None
     """A published size, or numbers; by default those of `model` or `init`, or 50m. A run saves the numbers."""
-    model: str | None = None
-    """A config.json, or a folder with one: random weights in a model of these sizes."""
-    init: str | None = None
-    """An official checkpoint to start from."""
-    length: int = 2048
-    """Positions of a row."""
+    model: str | None = None  # a config.json, or a folder with one: random weights in a model of these sizes
+    init: str | None = None  # an official checkpoint to start from
+    length: int = 2048  # positions of a row
     samples: Samples = "packed"
     """packed: short series share rows; padded: one piece of a series per row; compat: the authors' windows bit for bit."""
-    stride: int | None = None
-    """Stride of the authors' windows; by default the length."""
+    stride: int | None = None  # stride of the authors' windows; by default the length
     normalize: Literal["zero", "max", "none"] = "zero"
     columns: list[str] | None = None
-    batch_size: int = 8
-    """Rows per batch and rank."""
-    grad_accum_steps: int = 1
-    """Batches of an update."""
-    steps: int | None = None
-    """Updates; by default as many as `epochs` passes over the data take."""
+    batch_size: int = 8  # rows per batch and rank
+    grad_accum_steps: int = 1  # batches of an update
+    steps: int | None = None  # updates; by default as many as `epochs` passes over the data take
     epochs: float = 1.0
     lr: float = 1e-4
-    lr_end: float = 5e-5
-    """Learning rate at the end of the cosine decay."""
+    lr_end: float = 5e-5  # learning rate at the end of the cosine decay
     warmup: int = 0
     weight_decay: float = 0.1
     max_grad_norm: float = 1.0
-    head_weights: list[float] | None = None
-    """Relative weights of the losses of the heads; by default equal."""
-    valid: float | None = None
-    """Share of each series, at its end, for validation; by default a tenth (compat: none)."""
-    valid_batches: int = 32
-    """Most batches per validation."""
-    validate_every: int | None = None
-    """Updates between validations; by default a tenth of all."""
+    head_weights: list[float] | None = None  # relative weights of the losses of the heads; by default equal
+    valid: float | None = None  # share of each series, at its end, for validation; by default a tenth (compat: none)
+    valid_batches: int = 32  # most batches per validation
+    validate_every: int | None = None  # updates between validations; by default a tenth of all
     save_every: int | None = None
-    precision: Precision = "auto"
-    """auto: bf16 on a GPU that supports it."""
+    precision: Precision = "auto"  # auto: bf16 on a GPU that supports it
     graph: bool | Literal["auto"] = "auto"
     compile: bool | Literal["auto"] = "auto"
     activation_checkpointing: bool = False
@@ -160,14 +146,10 @@ def read_settings(folder: Path) -> Settings:
 
 WEIGHTS = "weights"
 BETAS, EPS = (0.9, 0.95), 1e-8
-WORTH_COMPILING = 800
-"""Updates from which on compiling pays: on an H200 it takes 25 s, and a step is then 24 ms instead of 58."""
-FEW_UPDATES = 100
-"""Fewer updates by the default of one epoch are reported: random weights hardly learn in them."""
-ROW_BYTES = 13
-"""Bytes per position of a batch: two float32, a mask, a segment."""
-PASSES = 10
-"""Validations per run, by default."""
+WORTH_COMPILING = 800  # updates from which on compiling pays: on an H200 it takes 25 s, and a step is then 24 ms instead of 58
+FEW_UPDATES = 100  # fewer updates by the default of one epoch are reported: random weights hardly learn in them
+ROW_BYTES = 13  # bytes per position of a batch: two float32, a mask, a segment
+PASSES = 10  # validations per run, by default
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,10 +175,8 @@ class Rows:
     corpus: Corpus
     train: PackedRows | CompatRows
     valid: PackedRows | None
-    per_epoch: int
-    """Rows of an epoch."""
-    useful: float
-    """Share of positions that are targets."""
+    per_epoch: int  # rows of an epoch
+    useful: float  # share of positions that are targets
 
     def __str__(self) -> str:
         corpus, rows = self.corpus, self.train
@@ -215,12 +195,9 @@ class Trained:
     result: stoker.train.Result
     model: TimeMoe
     rows: Rows
-    weights: Path | None
-    """The official checkpoint of the best weights."""
-    points: float
-    """Targets per second."""
-    epochs: float
-    """Passes over the data."""
+    weights: Path | None  # the official checkpoint of the best weights
+    points: float  # targets per second
+    epochs: float  # passes over the data
 
 
 def make_rows(settings: Settings, *, report: Report = warn) -> Rows:
