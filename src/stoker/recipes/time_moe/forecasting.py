@@ -66,10 +66,8 @@ def load_model(path: str | Path, *, device: str = "cpu", latest: bool = False) -
         model = TimeMoe(read_size(folder)).to(device)
         load_weights(model, folder)
         return Loaded(model=model.eval(), method="zero", length=model.size.max_position, source=str(folder))
-    raise SourceNotFoundError(
-        f"{folder} is neither a run of Time-MoE ({NAME}) nor a checkpoint ({CONFIG} and model.safetensors). "
-        f"Train one: stoker train time-moe --data …"
-    )
+    what = f"neither a run of Time-MoE ({NAME}) nor a checkpoint ({CONFIG} and model.safetensors)"
+    raise SourceNotFoundError(f"{folder} is {what}. Train one: stoker train time-moe --data …")
 
 
 def forecast(loaded: Loaded, context: Array, horizon: int) -> Array:
@@ -87,10 +85,13 @@ def forecast(loaded: Loaded, context: Array, horizon: int) -> Array:
             f"row {empty[0]:,} of the context has no known point among its last {seen.shape[1]:,}, which a forecast needs. "
             f"Forecast from an earlier step, use a longer context, or choose another series."
         )
-    scaled, centers, divisors = scale_rows(seen, loaded.method)
+    return _unscaled(loaded, *scale_rows(seen, loaded.method), horizon)
+
+
+def _unscaled(loaded: Loaded, scaled: Array, centers: Array, divisors: Array, horizon: int) -> Array:
+    """The forecasts of scaled rows, in their units."""
     device = next(loaded.model.parameters()).device
-    with torch.no_grad():
-        found = loaded.model.forecast(torch.from_numpy(scaled).to(device), horizon).double().cpu().numpy()
+    found = loaded.model.forecast(torch.from_numpy(scaled).to(device), horizon).double().cpu().numpy()
     return np.asarray(found * divisors[:, None] + centers[:, None])
 
 
@@ -228,7 +229,8 @@ def evaluate(
     for rows, periods in _batches(corpus, context, horizon, stride, test, train, batch_size):
         seen, target = rows[:, :context], rows[:, context:]
         known = np.isfinite(target)
-        guesses = [_forecast(loaded, seen, horizon, scale)]
+        # Rows are in units of their series already: "none" only replaces missing points.
+        guesses = [_unscaled(loaded, *scale_rows(seen, "zero" if scale == "context" else "none"), horizon)]
         for period in seasons.values():
             chosen = np.full(len(rows), period) if period else periods
             guesses.append(repeat_season(seen, np.minimum(chosen, context), horizon))
@@ -277,18 +279,6 @@ def _batches(
                 waiting, periods = [together[batch_size:]], [theirs[batch_size:]]
     if sum(map(len, waiting)):
         yield np.concatenate(waiting), np.concatenate(periods)
-
-
-def _forecast(loaded: Loaded, seen: Array, horizon: int, scale: Literal["series", "context"]) -> Array:
-    """The forecast of the model, in units of the series."""
-    centers, divisors = np.zeros(len(seen)), np.ones(len(seen))
-    inputs = np.where(np.isfinite(seen), seen, 0.0).astype(np.float32)
-    if scale == "context":
-        inputs, centers, divisors = scale_rows(seen, "zero")
-    device = next(loaded.model.parameters()).device
-    with torch.no_grad():
-        found = loaded.model.forecast(torch.from_numpy(inputs).to(device), horizon).double().cpu().numpy()
-    return np.asarray(found * divisors[:, None] + centers[:, None])
 
 
 def window_starts(begin: int, test_begin: int, end: int, *, context: int, horizon: int, stride: int) -> Array:

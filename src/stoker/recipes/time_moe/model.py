@@ -9,7 +9,7 @@ the autocast around a call decides the type of matmuls; sums over layers stay in
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -291,13 +291,13 @@ def load_weights(model: TimeMoe, path: str | Path) -> None:
     path = Path(path)
     if path.is_dir() and (path / CONFIG).exists():
         _check_size(model.size, read_size(path), path / CONFIG)
-    expected = {name: (parameter.shape, parameter) for name, parameter in model.named_parameters()}
-    found = _read(path)
-    _check_tensors(found, _shapes(model), path)
+    found, weights = _read(path), dict(model.named_parameters())
+    empty = {name: parameter.detach().to("meta") for name, parameter in weights.items()}
+    _check_tensors(found, to_official(empty, model.size), path)
     own = from_official(found, model.size)
     with torch.no_grad():
-        for name, (shape, parameter) in expected.items():
-            parameter.copy_(own[name].reshape(shape))
+        for name, parameter in weights.items():
+            parameter.copy_(own[name].reshape(parameter.shape))
 
 
 def check_free(folder: str | Path) -> None:
@@ -333,10 +333,8 @@ def save_weights(model: TimeMoe, folder: str | Path, *, dtype: torch.dtype | Non
     if not overwrite:
         check_free(folder)
     dtype = dtype or next(model.parameters()).dtype
-    tensors = {
-        name: tensor.detach().to("cpu", dtype).contiguous()
-        for name, tensor in to_official(dict(model.named_parameters()), model.size).items()
-    }
+    official = to_official(dict(model.named_parameters()), model.size)
+    tensors = {name: tensor.detach().to("cpu", dtype).contiguous() for name, tensor in official.items()}
     config = {
         **FIXED,
         "architectures": ["TimeMoeForPrediction"],
@@ -387,18 +385,17 @@ def read_size(folder: str | Path) -> Size:
         raise SourceInvalidError(f"{path}: num_key_value_heads is {repr(shared)[:40]}; expected {size.heads}, as many as heads.")
     free = psutil.virtual_memory().available
     if 4 * size.num_parameters > free:
-        raise SourceInvalidError(
-            f"{path}: a model of these sizes has {size.num_parameters:.3g} parameters, {readable_bytes(4 * size.num_parameters)} "
-            f"in float32, but {readable_bytes(free)} of memory are free. Use smaller sizes."
-        )
+        needed = f"{size.num_parameters:.3g} parameters, {readable_bytes(4 * size.num_parameters)} in float32"
+        memory = f"{readable_bytes(free)} of memory are free"
+        raise SourceInvalidError(f"{path}: a model of these sizes has {needed}, but {memory}. Use smaller sizes.")
     return size
 
 
 def to_official(own: Mapping[str, Tensor], size: Size) -> dict[str, Tensor]:
     """Tensors by the names of the model as tensors by official names (also gradients, which have the same shapes)."""
     found = {"model.embed_layer.emb_layer.weight": own["embed"], "model.embed_layer.gate_layer.weight": own["embed_gate"]}
-    for here, there in _layers(size):
-        attention, experts = f"{there}.self_attn", f"{there}.ffn_layer"
+    for here in (f"layers.{number}" for number in range(size.layers)):
+        there, attention, experts = f"model.{here}", f"model.{here}.self_attn", f"model.{here}.ffn_layer"
         for name, weight, bias in zip(
             "qkv", own[f"{here}.attention.qkv.weight"].chunk(3), own[f"{here}.attention.qkv.bias"].chunk(3), strict=True
         ):
@@ -428,8 +425,8 @@ def from_official(official: Mapping[str, Tensor], size: Size) -> dict[str, Tenso
     def both(expert: str) -> Tensor:
         return torch.cat([official[f"{expert}.{name}_proj.weight"] for name in ("gate", "up")])
 
-    for here, there in _layers(size):
-        attention, experts = f"{there}.self_attn", f"{there}.ffn_layer"
+    for here in (f"layers.{number}" for number in range(size.layers)):
+        there, attention, experts = f"model.{here}", f"model.{here}.self_attn", f"model.{here}.ffn_layer"
         each = [f"{experts}.experts.{number}" for number in range(size.experts)]
         for kind in ("weight", "bias"):
             found[f"{here}.attention.qkv.{kind}"] = torch.cat([official[f"{attention}.{name}_proj.{kind}"] for name in "qkv"])
@@ -445,15 +442,6 @@ def from_official(official: Mapping[str, Tensor], size: Size) -> dict[str, Tenso
     found["norm.weight"] = official["model.norm.weight"]
     found["heads.weight"] = torch.cat([official[f"lm_heads.{number}.out_layer.weight"] for number in range(len(size.horizons))])
     return found
-
-
-def _layers(size: Size) -> Iterator[tuple[str, str]]:
-    return ((f"layers.{number}", f"model.layers.{number}") for number in range(size.layers))
-
-
-def _shapes(model: TimeMoe) -> dict[str, torch.Size]:
-    empty = {name: parameter.detach().to("meta") for name, parameter in model.named_parameters()}
-    return {name: tensor.shape for name, tensor in to_official(empty, model.size).items()}
 
 
 def _read(path: Path) -> dict[str, Tensor]:
@@ -510,19 +498,17 @@ def _check_size(model: Size, file: Size, path: Path) -> None:
     for field in fields(Size):
         mine, other = getattr(model, field.name), getattr(file, field.name)
         if mine != other and field.name not in ("aux_factor", "max_position", "spread"):  # these change no tensor
-            raise SourceInvalidError(
-                f"{path}: {field.name} is {other}, but the model's is {mine}. Build the model with read_size(…)."
-            )
+            apart = f"{field.name} is {other}, but the model's is {mine}"
+            raise SourceInvalidError(f"{path}: {apart}. Build the model with read_size(…).")
 
 
-def _check_tensors(found: Mapping[str, Tensor], expected: Mapping[str, torch.Size], path: Path) -> None:
-    for name, shape in expected.items():
+def _check_tensors(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], path: Path) -> None:
+    for name, tensor in expected.items():
         if name not in found:
             raise SourceInvalidError(f"{path} has no tensor {name}; expected {len(expected)} tensors, found {len(found)}.")
-        if found[name].shape != shape:
-            raise SourceInvalidError(
-                f"{path}: {name} has shape {tuple(found[name].shape)}; expected {tuple(shape)}. It is another size."
-            )
+        if found[name].shape != tensor.shape:
+            shape = f"{tuple(found[name].shape)}; expected {tuple(tensor.shape)}"
+            raise SourceInvalidError(f"{path}: {name} has shape {shape}. It is another size.")
         if not found[name].is_floating_point():
             raise SourceInvalidError(f"{path}: {name} is {found[name].dtype}; expected floats.")
     strange = next((name for name in found if name not in expected), None)
