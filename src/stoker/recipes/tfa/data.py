@@ -195,10 +195,8 @@ def _check_times(bars: Bars) -> None:
         return
     row = int(wrong[0]) + 1
     if steps[row - 1] < 0:
-        raise TimeOrderError(
-            f"{bars.place(row)} is {_seconds(-steps[row - 1])} before the one above it. Sort the bars by time, and give each "
-            f"series its own file (datasets) or symbol."
-        )
+        advice = "Sort the bars by time, and give each series its own file (datasets) or symbol."
+        raise TimeOrderError(f"{bars.place(row)} is {_seconds(-steps[row - 1])} before the one above it. {advice}")
     raise TimeOrderError(
         f"{bars.place(row)} has the time of the one above it, as {int((steps[inside] == 0).sum()):,} of {bars.num_bars:,} bars "
         f"have. Rounded times (float32 resolves 64 s at best) or series sorted together cause this; use integer seconds, "
@@ -562,10 +560,8 @@ def _ready_rows(bars: Bars, values: Array, labels: Array, levels: Levels | None,
     place = np.arange(bars.num_bars) - np.repeat(offsets[:-1], bars.lengths)
     rows = np.flatnonzero((place >= warm_up) & np.isfinite(values).all(axis=1))
     if not len(rows):
-        raise OptionError(
-            f"none of {bars.num_bars:,} bars has all features: these begin at bar {warm_up} of a series. Use more bars, or a spec "
-            f"with shorter windows."
-        )
+        advice = "Use more bars, or a spec with shorter windows."
+        raise OptionError(f"none of {bars.num_bars:,} bars has all features: these begin at bar {warm_up} of a series. {advice}")
     series = np.searchsorted(offsets, rows, side="right") - 1
     begins = np.flatnonzero(np.concatenate([[True], (np.diff(rows) > 1) | (np.diff(series) > 0)]))
     columns: dict[str, Array] = {

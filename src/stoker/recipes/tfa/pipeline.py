@@ -201,10 +201,8 @@ def _held(folder: Path) -> Iterator[None]:
 def _begin(folder: Path, *, overwrite: bool) -> None:
     """Remove the files of an earlier run; one that ended before its first step is replaced without `overwrite`."""
     if not overwrite and ((folder / "run.json").exists() or (folder / "checkpoints").exists()):
-        raise OptionError(
-            f"{folder} has a run already. Pass resume=True to continue it, overwrite=True to replace it, or choose another folder "
-            "(out_dir)."
-        )
+        advice = "Pass resume=True to continue it, overwrite=True to replace it, or choose another folder (out_dir)."
+        raise OptionError(f"{folder} has a run already. {advice}")
     for name in OF_A_RUN:
         _disk.remove_folder(folder / name)
     for store in (folder / BARS_NAME).glob("*.stoker"):

@@ -293,10 +293,8 @@ class Dataset:
         **ignored: Any,
     ) -> None:
         if callable(normalization_method) or normalization_method not in METHODS:
-            raise OptionError(
-                f"normalization_method is {normalization_method!r}; expected 'zero', 'max', 'none' or None. "
-                f"To use your own function, pack series that it has been applied to."
-            )
+            advice = "To use your own function, pack series that it has been applied to."
+            raise OptionError(f"normalization_method is {normalization_method!r}; expected 'zero', 'max', 'none' or None. {advice}")
         if set(ignored) - {"shuffle"}:  # the authors' class takes, and ignores, everything
             raise OptionError(f"Dataset has no option {min(set(ignored) - {'shuffle'})!r}.")
         self._given = (path, context_length, prediction_length, stride, normalization_method)

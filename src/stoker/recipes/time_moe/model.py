@@ -244,10 +244,9 @@ def forecast(model: TimeMoe, context: Tensor, horizon: int) -> Tensor:
     return torch.cat(found, 1)
 
 
-# Checkpoints in the official form: names and shapes of tensors, and config.json.
+# ---- checkpoints in the official form: names and shapes of tensors, and config.json ----
 #
-# The model holds some matrices concatenated (queries with keys and values, the experts of a layer, the heads); `to_official`
-# splits and
+# The model holds some matrices concatenated (queries with keys and values, the experts of a layer, the heads); `to_official` splits and
 # `from_official` joins them, without loss. A tensor that is missing, unknown or of another shape is an error.
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
