@@ -287,7 +287,7 @@ class Auditor:
     def _judge(self, log: EpochLog, matcher: SampleMatcher) -> None:
         contents, catalogue, claims = matcher.contents, matcher.catalogue, self.claims
         known = contents if isinstance(contents, ReferenceIndex) else None
-        chance = known.again_by_chance(log.num_rows) if known is not None and matcher.numbered is None else 0.0
+        chance = known.again_by_chance(log.num_rows) if known is not None and not matcher.numbered else 0.0
         once = claims.once if self.once is None else self.once
         covered, shuffled = checks.cover(log, catalogue), self._promised_order
         found = [
@@ -295,7 +295,7 @@ class Auditor:
             judge_absences(covered, log, catalogue, claims, once),
         ]
         found += [judge_pairs(log, known), judge_foreign(log, known)]
-        if matcher.numbered is not None and catalogue is not None:
+        if matcher.numbered and catalogue is not None:
             found.append(judge_numbers(log, catalogue))
         ranks = matcher.ranks(log.identities)
         order = None if ranks is None else checks.measure(ranks[0], log.starts, ranks[1])

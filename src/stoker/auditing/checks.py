@@ -255,10 +255,10 @@ def judge_overlap(log: EpochLog, matcher: SampleMatcher, other: Reference) -> Fi
     contents that are equal no more often between both than within each (labels, categories, small whole numbers).
     """
     lacking = [name for name in matcher.contents.entries if name in other.lacking]
-    if lacking and matcher.numbered is None:
+    if lacking and not matcher.numbered:
         return Finding("shared samples", "unchecked", f"apart_from has no {listed(lacking)}, by which samples are known.")
     known = log.identities[log.identities != UNKNOWN] if matcher.catalogue is not None else log.identities
-    if matcher.numbered is None:
+    if not matcher.numbered:
         distinct, keys, counts = matcher.contents.came(known)
         their_keys = matcher.contents.words(other.table)
     elif other.ids is None:
@@ -279,7 +279,7 @@ def judge_overlap(log: EpochLog, matcher: SampleMatcher, other: Reference) -> Fi
     # Without a reference, samples that come again look like contents that repeat.
     chance = _chance(counts) if matcher.catalogue is not None else min(_chance(counts), _chance(their_counts))
     explained = BEYOND_CHANCE * chance * float(counts.sum()) * float(their_counts.sum())
-    if matcher.numbered is None and isinstance(matcher.contents, ReferenceIndex):
+    if not matcher.numbered and isinstance(matcher.contents, ReferenceIndex):
         explained = max(explained, matcher.contents.shared_by_chance(their_keys))
     if num_shared <= explained:
         text = f"Contents are no more often equal in both than within each, so nothing can be said.{aside}"

@@ -1,6 +1,5 @@
 """Samples: how the rows of batches are recognised as samples.
 
-IndexedSamples    rows that carry the index of their sample, in an entry or by a function of the batch
 LoaderClaims      what a loader says about itself: its dataset, whether it shuffles, and so on
 Catalogue         the samples that there should be
 ContentIndex      rows told apart by what is in them, where there is no reference
@@ -46,31 +45,6 @@ def numbers_of(ids: SampleIds, rows: Rows, batch: Any) -> Array:
         raise OptionError(f"{what} gives {shape}; expected one integer for each of {rows.num_rows:,} rows.")
     numbers: Array = found.astype(np.int64)
     return numbers if rows.valid is None else numbers[rows.valid]
-
-
-class IndexedSamples:
-    """Identities from numbers: places among those that there should be, or the numbers themselves."""
-
-    def __init__(self, expected: Array | None, num_samples: int) -> None:
-        self.catalogue: Catalogue | None = None
-        if expected is not None:
-            values, counts = np.unique(expected, return_counts=True)
-            self.catalogue = Catalogue(numbers=values, counts=counts, num_samples=num_samples)
-
-    def identify(self, numbers: Array) -> Array:
-        """Identities of rows with these numbers."""
-        if self.catalogue is None:
-            return numbers
-        values = self.catalogue.numbers
-        place = np.minimum(np.searchsorted(values, numbers), max(len(values) - 1, 0))
-        return np.where(values[place] == numbers, place, UNKNOWN) if len(values) else np.full(len(numbers), UNKNOWN)
-
-    def ranks(self, identities: Array) -> tuple[Array, int]:
-        """Ranks of rows in the order of sample numbers, and how many there are."""
-        if self.catalogue is not None:
-            return self.catalogue.ranks(identities)
-        values, ranks = np.unique(identities, return_inverse=True)
-        return ranks, len(values)
 
 
 # The catalogue: the samples that there should be. An identity is a place in it, or a content where there is no catalogue.
@@ -437,25 +411,31 @@ class SampleMatcher:
     """How rows become identities: by number where they carry one, else by a reference, else by content alone."""
 
     contents: ReferenceIndex | ContentIndex
-    numbered: IndexedSamples | None
+    catalogue: Catalogue | None  # the samples that there should be
     basis: str
-
-    @property
-    def catalogue(self) -> Catalogue | None:
-        """The samples that there should be."""
-        return self.contents.catalogue if self.numbered is None else self.numbered.catalogue
+    numbered: bool = (
+        False  # whether rows carry the number of their sample: its place in the catalogue, or else itself, is the identity
+    )
 
     def identify(self, table: Hashes, numbers: Array | None, row: int, unmatched: UnmatchedRows) -> Array:
         """Identities of rows, the first of which is `row` of its epoch; notes those that the reference does not hold."""
         contents = self.contents  # asked also where samples are numbered: it notes rows that are of no sample
         identities = contents.identify(table, row, unmatched) if isinstance(contents, ReferenceIndex) else contents.identify(table)
-        return identities if self.numbered is None or numbers is None else self.numbered.identify(numbers)
+        if not self.numbered or numbers is None:
+            return identities
+        if self.catalogue is None:
+            return numbers
+        place, held = _find(self.catalogue.numbers, numbers)
+        return np.where(held, place, UNKNOWN)
 
     def ranks(self, identities: Array) -> tuple[Array, int] | None:
         """Ranks of rows in the order of sample numbers, and how many there are; None without numbers."""
-        if self.numbered is not None:
-            return self.numbered.ranks(identities)
-        return self.contents.catalogue.ranks(identities) if self.contents.catalogue is not None else None
+        if self.catalogue is not None:
+            return self.catalogue.ranks(identities)
+        if not self.numbered:
+            return None
+        values, ranks = np.unique(identities, return_inverse=True)
+        return ranks, len(values)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -472,14 +452,16 @@ class MatcherSetup:
         """Decide with the first rows how samples are recognised."""
         contents, basis = self._compare(reference, table)
         if self.ids is None or numbers is None:
-            return SampleMatcher(contents=contents, numbered=None, basis=basis)
+            return SampleMatcher(contents=contents, catalogue=contents.catalogue, basis=basis)
         expected = None if reference is None else reference.ids
         if reference is not None and expected is None and not reference.partial and np.isin(numbers, reference.numbers).all():
             expected = reference.numbers  # others are keys of the user's own, of which no list is known
-        numbered = IndexedSamples(expected, 0 if reference is None else reference.num_samples)
-        by = repr(self.ids) if isinstance(self.ids, str) else "the function ids"
-        many = f", {numbered.catalogue.num_samples:,} in all" if numbered.catalogue is not None else ""
-        return SampleMatcher(contents=contents, numbered=numbered, basis=f"Samples are numbered by {by}{many}. {basis}")
+        by, catalogue = repr(self.ids) if isinstance(self.ids, str) else "the function ids", None
+        if reference is not None and expected is not None:
+            values, counts = np.unique(expected, return_counts=True)
+            catalogue = Catalogue(numbers=values, counts=counts, num_samples=reference.num_samples)
+            by += f", {reference.num_samples:,} in all"
+        return SampleMatcher(contents=contents, catalogue=catalogue, basis=f"Samples are numbered by {by}. {basis}", numbered=True)
 
     def _compare(self, reference: Reference | None, table: Hashes) -> tuple[ReferenceIndex | ContentIndex, str]:
         contents = ContentIndex(self.form.names, table)
