@@ -109,7 +109,7 @@ def stages(folder: Path, extra: tuple[str, ...]) -> dict[str, Any]:
     """What the training consists of, in one process that has everything imported and compiled."""
     import torch
 
-    from stoker.recipes.tfa import audit, pipeline, scoring
+    from stoker.recipes.tfa import audit, pipeline
     from stoker.recipes.tfa.data import prepare
     from stoker.recipes.tfa.pipeline import using
     from stoker.recipes.tfa.settings import read_settings
@@ -131,7 +131,7 @@ def stages(folder: Path, extra: tuple[str, ...]) -> dict[str, Any]:
     model = pipeline.make_model(settings, mean=prepared.scaler.mean, std=prepared.scaler.std, levels=prepared.levels)
     with using(pipeline.threads_of(settings)):
         timed("training", lambda: pipeline._fit(prepared, model, target, "cpu", resume=False, progress=False))
-        timed("score and baselines", lambda: scoring.score(model, prepared))
+        timed("score and baselines", lambda: pipeline.score(model, prepared))
         return {**found, "threads of a step": torch.get_num_threads()}
 
 

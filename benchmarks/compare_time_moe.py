@@ -26,9 +26,8 @@ from stoker import _disk
 from stoker.recipes.time_moe.batches import Batches
 from stoker.recipes.time_moe.dataset import Dataset
 from stoker.recipes.time_moe.layers import SIZES, Size
-from stoker.recipes.time_moe.model import TimeMoe, time_moe_loss
+from stoker.recipes.time_moe.model import TimeMoe, time_moe_loss, to_official
 from stoker.recipes.time_moe.training import BETAS, EPS, make_rows, make_settings
-from stoker.recipes.time_moe.weights import to_official
 
 Array = npt.NDArray[Any]
 

@@ -25,7 +25,6 @@ from torch.profiler import ProfilerActivity, profile
 import stoker
 from benchmarks import record
 from benchmarks.before import tfa_loop
-from stoker.recipes.tfa import attention_kernel
 from stoker.recipes.tfa import model as attention
 from stoker.recipes.tfa.model import Tfa
 
@@ -243,9 +242,9 @@ def kernels() -> dict[str, Any]:
     run = torch.randn(1, BATCH + LENGTH - 1, 384, device=DEVICE, dtype=torch.bfloat16)
     found: dict[str, Any] = {
         "ours": {
-            "forward": microseconds(lambda: attention_kernel.window_attention(qkv.detach(), 8, LENGTH)),
-            "forward, one run": microseconds(lambda: attention_kernel.window_attention(run, 8, LENGTH)),
-            "backward": microseconds(lambda: attention_kernel.window_attention_backward(qkv.detach(), gradient, 8, LENGTH)),
+            "forward": microseconds(lambda: attention.window_attention(qkv.detach(), 8, LENGTH)),
+            "forward, one run": microseconds(lambda: attention.window_attention(run, 8, LENGTH)),
+            "backward": microseconds(lambda: attention.window_attention_backward(qkv.detach(), gradient, 8, LENGTH)),
         }
     }
     plain = attention.attend_plain(qkv, heads=8, length=LENGTH)
@@ -256,7 +255,7 @@ def kernels() -> dict[str, Any]:
     with torch.no_grad():
         exact = attention.attend_plain(qkv.double(), heads=8, length=LENGTH)
         found["largest difference from float64"] = {
-            "ours": float((attention_kernel.window_attention(qkv, 8, LENGTH) - exact).abs().max()),
+            "ours": float((attention.window_attention(qkv, 8, LENGTH) - exact).abs().max()),
             "torch": float((plain - exact).abs().max()),
         }
     return found

@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 from stoker.auditing.audit import AuditReport
-from stoker.auditing.findings import Finding
+from stoker.auditing.checks import Finding
 
 NUM = 400
 X = torch.randn(NUM, 6, 2, generator=torch.Generator().manual_seed(0))

@@ -135,7 +135,7 @@ def test_ctrl_c_says_what_there_is(stoker: Stoker, folder: Path, monkeypatch: py
             (run / "checkpoints" / "LATEST").write_text("step-000000001")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(pipeline, "_train", stop)
+    monkeypatch.setattr(pipeline, "prepare_run", stop)
     done = stoker("train", "tfa.yaml", "--quiet")
     assert (done.code, done.err) == (130, line)
 

@@ -2,8 +2,7 @@
 
     audit          the entry point, `stoker.audit`
     AuditReport    its result: findings, faults first
-    Auditor        all epochs of an audit
-    EpochAudit     one epoch: batches come in, rows become identities
+    Auditor        all epochs of an audit: batches come in, rows become identities
     judge_…        the counts of an epoch become findings
 
 Samples are recognised by their content, so a loader needs no change to be audited: a DataLoader, a generator, a list. Equal
@@ -21,40 +20,16 @@ from typing import Any
 import numpy as np
 
 from stoker._types import Array
-from stoker.auditing.checks import (
-    MIN_CONTENTS,
-    Appearance,
-    Coverage,
-    HeldBatches,
-    cover,
-    judge_order,
-    judge_overlap,
-    judge_recurrence,
-    measure,
-    recurrence,
-)
-from stoker.auditing.findings import KINDS, SEVERITIES, UNKNOWN, Catalogue, EpochLog, Finding, Kind, counted, shown
+from stoker.auditing import checks, samples
+from stoker.auditing.checks import Coverage, EpochLog, Finding, Kind, counted, shown
 from stoker.auditing.fingerprints import BatchForm, Hashes, Rows, rows_of
-from stoker.auditing.samples import (
-    EpochSetter,
-    LoaderClaims,
-    MatcherSetup,
-    MixedRow,
-    Reference,
-    ReferenceIndex,
-    SampleIds,
-    SampleMatcher,
-    UnmatchedRows,
-    claims_of,
-    numbers_of,
-)
+from stoker.auditing.samples import UNKNOWN, Catalogue, LoaderClaims, MatcherSetup, MixedRow, ReferenceIndex, SampleMatcher
 from stoker.errors import BatchError, OptionError
 
-Progress = Callable[[str, float, int], None]
-"""Gets the phase, the share of it that is done, and the samples so far."""
-
-REFERENCE_LIMIT = 1_000_000
-"""Samples of the reference that are read; of a larger one, this many are drawn at random."""
+Progress = Callable[[str, float, int], None]  # gets the phase, the share of it that is done, and the samples so far
+REFERENCE_LIMIT = 1_000_000  # samples of the reference that are read; of a larger one, this many are drawn at random
+PENDING_ROWS = 2**18
+"""Rows whose fingerprints are held before they become identities. The first of them settle how samples are recognised."""
 
 
 def audit(
@@ -105,40 +80,26 @@ def audit(
         >>> report.ok, [fault.kind for fault in report.faults]
         (False, ['seen twice'])
     """
-    _at_least_one("epochs", epochs)
-    _at_least_one("reference_limit", reference_limit)
-    if max_batches is not None:
-        _at_least_one("max_batches", max_batches)
-    auditor = Auditor(
-        batches,
-        reference=reference,
-        apart_from=apart_from,
-        shuffled=shuffled,
-        once=once,
-        ids=ids,
-        reference_limit=reference_limit,
-        progress=progress,
-    )
+    for name, value in (("epochs", epochs), ("reference_limit", reference_limit), ("max_batches", max_batches)):
+        is_default = name == "max_batches" and value is None
+        if not is_default and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise OptionError(f"{name} is {value!r}; expected an integer from 1.")
+    auditor = Auditor(batches, reference, apart_from, shuffled, once, ids, reference_limit, progress or (lambda *_: None))
     for epoch in range(epochs):
         auditor.run(epoch, max_batches=max_batches)
+    matcher = auditor.matcher
     return AuditReport(
         name=auditor.claims.name,
         num_epochs=epochs,
         num_batches=auditor.num_batches,
         num_samples=auditor.num_samples,
-        entries=auditor.entries,
-        basis=auditor.basis,
-        checks=auditor.findings(),
+        entries=() if matcher is None else matcher.contents.entries,
+        basis="Nothing came." if matcher is None else matcher.basis,
+        checks=auditor.close(),
     )
 
 
-def _at_least_one(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise OptionError(f"{name} is {value!r}; expected an integer from 1.")
-
-
-WORDS = {"fault": "FAULT", "note": "note", "passed": "ok", "unchecked": "unchecked"}
-"""How a severity is printed."""
+WORDS = {"fault": "FAULT", "note": "note", "passed": "ok", "unchecked": "unchecked"}  # how a severity is printed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,14 +116,10 @@ class AuditReport:
     name: str
     num_epochs: int
     num_batches: int
-    num_samples: int
-    """Rows of all epochs that are not masked."""
-    entries: tuple[str, ...]
-    """Those by which samples were recognised."""
-    basis: str
-    """How samples were recognised, and the limits of that."""
-    checks: tuple[Finding, ...]
-    """All checks, faults first."""
+    num_samples: int  # rows of all epochs that are not masked
+    entries: tuple[str, ...]  # those by which samples were recognised
+    basis: str  # how samples were recognised, and the limits of that
+    checks: tuple[Finding, ...]  # all of them, faults first
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -192,367 +149,247 @@ class AuditReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        return {
-            "name": self.name,
-            "ok": self.ok,
-            "num_epochs": self.num_epochs,
-            "num_batches": self.num_batches,
-            "num_samples": self.num_samples,
-            "entries": list(self.entries),
-            "basis": self.basis,
-            "checks": [one.to_dict() for one in self.checks],
-        }
+        counts = {name: getattr(self, name) for name in ("num_epochs", "num_batches", "num_samples")}
+        found = {"entries": list(self.entries), "basis": self.basis, "checks": [one.to_dict() for one in self.checks]}
+        return {"name": self.name, "ok": self.ok, **counts, **found}
 
     def __str__(self) -> str:
         lines = [f"{WORDS[one.severity]:<9}  {one.kind:<14}  {one.text}" for one in self.checks]
         return "\n".join([self.headline, self.basis, *lines])
 
 
-# The auditor: all epochs of an audit, one pass each, and the worst findings of all of them.
-
-
+@dataclass
 class Auditor:
-    """All that an audit knows so far."""
+    """All epochs of an audit, one pass each, and the findings of all of them."""
 
-    def __init__(
-        self,
-        batches: Iterable[Any] | Callable[[], Iterable[Any]],
-        *,
-        reference: Any,
-        apart_from: Any,
-        shuffled: bool | None,
-        once: bool | None,
-        ids: SampleIds | None,
-        reference_limit: int,
-        progress: Progress | None,
-    ) -> None:
-        self._batches = batches
-        self._given = reference
-        self._apart_from = apart_from
-        self._shuffled = shuffled
-        self._once = once
-        self._ids = ids
-        self._limit = reference_limit
-        self._progress: Progress = progress or (lambda phase, share, count: None)
-        self._appearance = Appearance()
-        self._findings: list[Finding] = []
-        self._before: Array | None = None
-        self._epoch_setter: EpochSetter | None = None
-        self._setup: MatcherSetup | None = None
-        self._reference: Reference | None = None
-        self._matcher: SampleMatcher | None = None
+    batches: Iterable[Any] | Callable[[], Iterable[Any]]
+    reference: Any
+    apart_from: Any
+    shuffled: bool | None
+    once: bool | None
+    ids: samples.SampleIds | None
+    limit: int
+    progress: Progress
+
+    def __post_init__(self) -> None:
         self.claims = LoaderClaims(name="")
-        self.num_batches = 0
-        self.num_samples = 0
-
-    @property
-    def basis(self) -> str:
-        """How samples were recognised."""
-        return self._matcher.basis if self._matcher is not None else "Nothing came."
-
-    @property
-    def entries(self) -> tuple[str, ...]:
-        """The entries by which samples were recognised."""
-        return self._matcher.contents.entries if self._matcher is not None else ()
+        self.num_batches = self.num_samples = 0
+        self.matcher: SampleMatcher | None = None
+        self._findings: list[Finding] = []
+        self._appearance = checks.Appearance()
+        self._before: Array | None = None
+        self._set_epoch: Callable[[int], None] | None = None
+        self._setup: MatcherSetup | None = None
+        self._reference: samples.Reference | None = None
 
     @property
     def _promised_order(self) -> bool | None:
-        return self.claims.shuffled if self._shuffled is None else self._shuffled
+        return self.claims.shuffled if self.shuffled is None else self.shuffled
 
     def run(self, number: int, *, max_batches: int | None) -> None:
         """Follow one epoch."""
         batches = self._open(number)
-        declared = _declared_length(batches)
+        try:
+            declared = len(batches)  # type: ignore[arg-type]
+        except (TypeError, NotImplementedError):  # what has no length need not say so in advance
+            declared = None
         expected = min(declared or 0, max_batches or declared or 0)
-        epoch = EpochAudit(number, settle=self._settle, ids=self._ids)
+        log, held = EpochLog(number), checks.HeldBatches(number)
+        tables: list[Hashes] = []
+        numbers: list[Array] = []
         for index, batch in enumerate(batches):
             rows = rows_of(batch)
             if not rows.entries:
-                raise OptionError(
-                    f"batch {index:,} is a {type(batch).__name__} without a tensor, array or list of one value per row."
-                )
+                what = f"a {type(batch).__name__} without a tensor, array or list of one value per row"
+                raise OptionError(f"batch {index:,} is {what}.")
             if rows.num_rows:
-                if self._setup is None:
-                    self._setup = self._prepare(rows)
+                self._setup = self._setup or self._prepare(rows)
                 self._appearance.add(rows, index)
-                epoch.add(rows, batch, self._setup.form)
-            else:
-                epoch.skip()
-            self._progress(f"epoch {number}", (index + 1) / expected if expected else 0.0, epoch.ledger.num_rows)
+                tables.append(self._setup.form.table(rows))
+                if self.ids is not None:
+                    numbers.append(samples.numbers_of(self.ids, rows, batch))
+            held.add(rows)
+            log.add_batch(len(tables[-1]) if rows.num_rows else 0, rows.valid)
+            if log.num_rows - log.num_identified >= PENDING_ROWS:
+                self._identify(log, tables, numbers)
+            self.progress(f"epoch {number}", (index + 1) / expected if expected else 0.0, log.num_rows)
             if index + 1 == max_batches:
-                epoch.ledger.complete = declared is not None and declared <= max_batches
+                log.complete = declared is not None and declared <= max_batches
                 break
-        self._close(epoch, declared)
+        if tables:
+            self._identify(log, tables, numbers)
+        fine = Finding("reused memory", "passed", "Batches that were kept did not change.")
+        self._findings.append(held.close() or fine)
+        self.num_batches += log.num_batches
+        self.num_samples += log.num_rows
+        came = counted(log.num_batches, "batch")
+        if declared is not None and log.complete and declared != log.num_batches:
+            text = f"len() says {declared:,}, but {came} came."
+            self._findings.append(Finding("length", "note", text, abs(declared - log.num_batches)))
+        if self.matcher is None or not log.num_rows:
+            self._findings.append(Finding("empty", "fault", f"Epoch {number} gave {came} and no sample.", 1))
+        else:
+            self._judge(log, self.matcher)
 
-    def findings(self) -> tuple[Finding, ...]:
-        """The worst of all epochs for each kind of check, faults first."""
-        if self._epoch_setter is not None:
-            self._epoch_setter.back()
+    def close(self) -> tuple[Finding, ...]:
+        """The worst of all epochs for each kind of check, faults first; the loader gets its first epoch back."""
+        if self._set_epoch is not None:
+            self._set_epoch(0)
         alike = any(finding.kind == "same order" for finding in self._findings)
         if self.num_samples and not alike and self._promised_order is not False:
-            self._findings.append(Finding(kind="same order", severity="unchecked", text="Needs two epochs."))
+            self._findings.append(Finding("same order", "unchecked", "Needs two epochs."))
         merged: dict[Kind, list[Finding]] = {}
         for finding in [*self._findings, *self._appearance.findings()]:
             merged.setdefault(finding.kind, []).append(finding)
         worst = [_worst(findings) for findings in merged.values()]
-        return tuple(sorted(worst, key=lambda finding: (SEVERITIES.index(finding.severity), KINDS.index(finding.kind))))
+        return tuple(
+            sorted(worst, key=lambda finding: (checks.SEVERITIES.index(finding.severity), checks.KINDS.index(finding.kind)))
+        )
 
     def _open(self, number: int) -> Iterable[Any]:
-        batches = self._batches
+        batches = self.batches
         opened = batches() if callable(batches) and not hasattr(batches, "__iter__") else batches
         if not hasattr(opened, "__iter__"):
-            raise OptionError(
-                f"batches is of type {type(opened).__name__}; expected an iterable of batches, or a function that returns one."
-            )
+            expected = "expected an iterable of batches, or a function that returns one"
+            raise OptionError(f"batches is of type {type(opened).__name__}; {expected}.")
         if number and opened is batches and isinstance(opened, Iterator):
-            raise OptionError(
-                f"a {type(opened).__name__} gives one epoch only. Pass a function that returns a new one, or epochs=1."
-            )
-        self.claims = claims_of(opened)
-        if opened is batches and self._epoch_setter is None:
-            self._epoch_setter = EpochSetter(opened)
-        if self._epoch_setter is not None and number:
-            self._epoch_setter.go(number)
+            advice = "Pass a function that returns a new one, or epochs=1."
+            raise OptionError(f"a {type(opened).__name__} gives one epoch only. {advice}")
+        self.claims = samples.claims_of(opened)
+        if opened is batches and self._set_epoch is None:
+            self._set_epoch = samples.epoch_setter(opened)
+        if self._set_epoch is not None and number:
+            self._set_epoch(number)
         return opened
 
     def _prepare(self, rows: Rows) -> MatcherSetup:
         """With the form of a first batch, read the reference."""
-        setup = MatcherSetup(claims=self.claims, form=BatchForm.of(rows), ids=self._ids, limit=self._limit, report=self._report)
-        data = self.claims.dataset if self._given is None else self._given
+
+        def report(share: float, count: int) -> None:
+            self.progress("reference", share, count)
+
+        setup = MatcherSetup(claims=self.claims, form=BatchForm.of(rows), ids=self.ids, limit=self.limit, report=report)
+        data = self.claims.dataset if self.reference is None else self.reference
         self._reference = None if data is None else setup.read(data)
         return setup
 
-    def _settle(self, table: Hashes, numbers: Array | None) -> SampleMatcher:
-        if self._matcher is None:
-            if self._setup is None:
-                raise RuntimeError("rows come after the form of a first batch")
-            self._matcher = self._setup.settle(self._reference, table, numbers)
+    def _identify(self, log: EpochLog, tables: list[Hashes], numbers: list[Array]) -> None:
+        """The fingerprints of rows become identities; the lists are emptied."""
+        table, given = np.concatenate(tables), np.concatenate(numbers) if numbers else None
+        if self.matcher is None and self._setup is not None:
+            self.matcher = self._setup.settle(self._reference, table, given)
             self._reference = None  # what is needed of it, the matcher has
-        return self._matcher
+        if self.matcher is not None:
+            log.add_identities(self.matcher.identify(table, given, log.num_identified, log.unmatched))
+        tables.clear()
+        numbers.clear()
 
-    def _report(self, share: float, count: int) -> None:
-        self._progress("reference", share, count)
-
-    def _close(self, epoch: EpochAudit, declared: int | None) -> None:
-        self._findings += epoch.close()
-        ledger = epoch.ledger
-        num_batches = ledger.num_batches
-        self.num_batches += num_batches
-        self.num_samples += ledger.num_rows
-        if declared is not None and ledger.complete and declared != num_batches:
-            text = f"len() says {declared:,}, but {counted(num_batches, 'batch')} came."
-            self._findings.append(Finding(kind="length", severity="note", text=text, count=abs(declared - num_batches)))
-        if self._matcher is None or not ledger.num_rows:
-            text = f"Epoch {ledger.epoch} gave {counted(num_batches, 'batch')} and no sample."
-            self._findings.append(Finding(kind="empty", severity="fault", text=text, count=1))
-            return
-        self._judge(epoch, self._matcher)
-
-    def _judge(self, epoch: EpochAudit, matcher: SampleMatcher) -> None:
-        ledger, contents, catalogue = epoch.ledger, matcher.contents, matcher.catalogue
+    def _judge(self, log: EpochLog, matcher: SampleMatcher) -> None:
+        contents, catalogue, claims = matcher.contents, matcher.catalogue, self.claims
         known = contents if isinstance(contents, ReferenceIndex) else None
-        promise = Expectation(
-            claims=self.claims,
-            shuffled=self._promised_order,
-            once=self.claims.once if self._once is None else self._once,
-            catalogue=catalogue,
-            again_by_chance=known.again_by_chance(ledger.num_rows) if known is not None and matcher.numbered is None else 0.0,
-        )
-        covered = cover(ledger, catalogue)
-        self._findings += [judge_repeats(covered, ledger, promise), judge_absences(covered, ledger, promise)]
-        self._findings += [
-            judge_pairs(epoch.unmatched, ledger, known),
-            judge_foreign(epoch.unmatched, ledger, known),
+        chance = known.again_by_chance(log.num_rows) if known is not None and not matcher.numbered else 0.0
+        once = claims.once if self.once is None else self.once
+        covered, shuffled = checks.cover(log, catalogue), self._promised_order
+        found = [
+            judge_repeats(covered, log, catalogue, claims, once, chance),
+            judge_absences(covered, log, catalogue, claims, once),
         ]
-        if matcher.numbered is not None and catalogue is not None:
-            self._findings.append(judge_numbers(ledger, catalogue))
-        ranks = matcher.ranks(ledger.identities)
-        order = None if ranks is None else measure(ranks[0], ledger.starts, ranks[1])
-        self._findings.append(judge_order(order, promise.shuffled))
+        found += [judge_pairs(log, known), judge_foreign(log, known)]
+        if matcher.numbered and catalogue is not None:
+            found.append(judge_numbers(log, catalogue))
+        ranks = matcher.ranks(log.identities)
+        order = None if ranks is None else checks.measure(ranks[0], log.starts, ranks[1])
+        found.append(checks.judge_order(order, shuffled))
         if self._before is not None:
-            again = recurrence(self._before, ledger.identities, None if catalogue is None else catalogue.counts)
-            self._findings.append(judge_recurrence(again, order, promise.shuffled))
-        elif self._apart_from is not None and self._setup is not None:
-            self._findings.append(judge_overlap(ledger, matcher, self._setup.read(self._apart_from, "apart_from")))
-        self._before = ledger.identities
-
-
-def _declared_length(batches: Any) -> int | None:
-    try:
-        return len(batches)
-    except (TypeError, NotImplementedError):  # what has no length need not say so in advance
-        return None
+            again = checks.recurrence(self._before, log.identities, None if catalogue is None else catalogue.counts)
+            found.append(checks.judge_recurrence(again, order, shuffled))
+        elif self.apart_from is not None and self._setup is not None:
+            found.append(checks.judge_overlap(log, matcher, self._setup.read(self.apart_from, "apart_from")))
+        self._before = log.identities
+        self._findings += found
 
 
 def _worst(findings: list[Finding]) -> Finding:
     """The first of the worst findings of one kind, and in how many more epochs there was one like it."""
-    worst = min(findings, key=lambda finding: SEVERITIES.index(finding.severity))
+    worst = min(findings, key=lambda finding: checks.SEVERITIES.index(finding.severity))
     others = sum(finding.severity == worst.severity for finding in findings) - 1
     if not others or worst.severity not in ("fault", "note"):
         return worst
     return dataclasses.replace(worst, text=f"{worst.text} (And in {counted(others, 'other epoch')}.)")
 
 
-# One epoch under audit.
-
-PENDING_ROWS = 2**18
-"""Rows whose fingerprints are held before they become identities. The first of them settle how samples are recognised."""
-
-Settle = Callable[[Hashes, Array | None], SampleMatcher]
-
-
-class EpochAudit:
-    """What came in one epoch."""
-
-    def __init__(self, number: int, *, settle: Settle, ids: SampleIds | None) -> None:
-        self.ledger = EpochLog(number)
-        self.unmatched = UnmatchedRows()
-        self._kept = HeldBatches(number)
-        self._settle = settle
-        self._ids = ids
-        self._tables: list[Hashes] = []
-        self._numbers: list[Array] = []
-        self._num_pending = 0
-        self._num_identified = 0
-
-    def add(self, rows: Rows, batch: Any, form: BatchForm) -> None:
-        """Take a batch."""
-        table = form.table(rows)
-        self._kept.add(rows)
-        self._tables.append(table)
-        if self._ids is not None:
-            self._numbers.append(numbers_of(self._ids, rows, batch))
-        self.ledger.add_batch(len(table), rows.valid)
-        self._num_pending += len(table)
-        if self._num_pending >= PENDING_ROWS:
-            self._identify()
-
-    def skip(self) -> None:
-        """Take a batch without rows."""
-        self._kept.skip()
-        self.ledger.add_batch(0, None)
-
-    def close(self) -> list[Finding]:
-        """Identify the last rows; findings about memory, which need the batches themselves."""
-        if self._tables:
-            self._identify()
-        found = self._kept.close()
-        fine = Finding(kind="reused memory", severity="passed", text="Batches that were kept did not change.")
-        return [found or fine]
-
-    def _identify(self) -> None:
-        table = np.concatenate(self._tables)
-        numbers = np.concatenate(self._numbers) if self._numbers else None
-        matcher = self._settle(table, numbers)
-        self.ledger.add_identities(matcher.identify(table, numbers, self._num_identified, self.unmatched))
-        self._num_identified += len(table)
-        self._num_pending = 0
-        self._tables.clear()
-        self._numbers.clear()
-
-
 # Verdicts: the counts of an epoch become findings. Breaking what a loader does not promise is not a fault.
 
 NUM_EXAMPLES = 3
-SURE = 1e-6
-"""Chance below which the place of repeats is no accident."""
-MIN_SHIFTED = 12
-"""Mixed rows, all with the same distance, that make a shift."""
+SURE = 1e-6  # chance below which the place of repeats is no accident
+MIN_SHIFTED = 12  # mixed rows, all with the same distance, that make a shift
 
 
-@dataclass(frozen=True, kw_only=True)
-class Expectation:
-    """What an epoch is held to."""
-
-    claims: LoaderClaims
-    shuffled: bool | None
-    once: bool
-    catalogue: Catalogue | None
-    again_by_chance: float = 0.0
-    """Rows that may seem to have come again, at most, where the catalogue lists only some samples."""
-
-
-def judge_repeats(cover: Coverage, ledger: EpochLog, promise: Expectation) -> Finding:
-    """Samples that came more than once in an epoch."""
+def judge_repeats(
+    cover: Coverage, log: EpochLog, catalogue: Catalogue | None, claims: LoaderClaims, once: bool, again_by_chance: float
+) -> Finding:
+    """Samples that came more than once in an epoch; `again_by_chance` may seem so where the catalogue lists only some."""
     if not cover.num_again:
-        return Finding(kind="seen twice", severity="passed", text="No sample came more than once per epoch.")
-    known = promise.catalogue is not None
-    certain = known and cover.num_again > promise.again_by_chance
-    every = cover.times >= 2 and (certain or (not known and cover.num_listed >= max(MIN_CONTENTS, 4 * cover.times)))
-    rows = f"{cover.num_again:,} of {counted(ledger.num_rows, 'row')} of epoch {ledger.epoch} came again"
+        return Finding("seen twice", "passed", "No sample came more than once per epoch.")
+    known, times = catalogue is not None, cover.times
+    certain = known and cover.num_again > again_by_chance
+    every = times >= 2 and (certain or (not known and cover.num_listed >= max(checks.MIN_CONTENTS, 4 * times)))
     noun = "samples" if known else "different contents"
     how = f"{cover.num_repeated:,} of {cover.num_listed:,} {noun}, up to {cover.most:,} times each"
     if every:
-        how = f"{'nearly ' if cover.uneven else ''}every sample came {cover.times} times"
-    text = f"{rows}: {how}. {shown(_repeats(cover, ledger, promise.catalogue), cover.num_again)} "
+        how = f"{'nearly ' if cover.uneven else ''}every sample came {times} times"
+    text = f"{cover.num_again:,} of {log.rows} came again: {how}. {shown(_repeats(cover, log, catalogue), cover.num_again)} "
     if every:
-        text += _workers(cover, promise)
-    elif _is_filled(cover, ledger):
-        text += f"All in the last batch ({ledger.num_batches - 1:,}): a short batch filled up with repeats? "
-        certain = certain or _unlikely(cover, ledger)
-    if not promise.once:
-        return Finding(kind="seen twice", severity="note", text=f"{text}That is meant to be so.", count=cover.num_again)
+        if claims.iterable and claims.num_workers == times:
+            text += f"Each of {times} worker processes yields everything: share it out by torch.utils.data.get_worker_info(). "
+    elif log.complete and log.num_batches > 1 and np.all(cover.rows_again >= log.starts[-2]):
+        text += f"All in the last batch ({log.num_batches - 1:,}): a short batch filled up with repeats? "
+        # Repeats that are spread by chance would hardly all have met the last batch.
+        last = log.num_rows - int(log.starts[-2])
+        certain = certain or (last / log.num_rows) ** cover.num_again < SURE
+    if not once:
+        return Finding("seen twice", "note", f"{text}That is meant to be so.", cover.num_again)
     if not certain and not every:
-        text += (
-            "Samples that were not read may be equal." if known else "The data may hold equal rows: give reference= to find out."
-        )
-        return Finding(kind="seen twice", severity="note", text=text, count=cover.num_again)
-    return Finding(kind="seen twice", severity="fault", text=text.rstrip(), count=cover.num_again)
+        unread = "Samples that were not read may be equal."
+        text += unread if known else "The data may hold equal rows: give reference= to find out."
+        return Finding("seen twice", "note", text, cover.num_again)
+    return Finding("seen twice", "fault", text.rstrip(), cover.num_again)
 
 
-def _workers(cover: Coverage, promise: Expectation) -> str:
-    if not (promise.claims.iterable and promise.claims.num_workers == cover.times):
-        return ""
-    return f"Each of {cover.times} worker processes yields everything: share it out by torch.utils.data.get_worker_info(). "
-
-
-def _is_filled(cover: Coverage, ledger: EpochLog) -> bool:
-    return ledger.complete and ledger.num_batches > 1 and bool(np.all(cover.rows_again >= ledger.starts[-2]))
-
-
-def _unlikely(cover: Coverage, ledger: EpochLog) -> bool:
-    """Whether repeats that are spread by chance would not all have met the last batch."""
-    last = ledger.num_rows - int(ledger.starts[-2])
-    return (last / ledger.num_rows) ** cover.num_again < SURE
-
-
-def _repeats(cover: Coverage, ledger: EpochLog, catalogue: Catalogue | None) -> list[str]:
+def _repeats(cover: Coverage, log: EpochLog, catalogue: Catalogue | None) -> list[str]:
     texts = []
     for row, first in zip(cover.rows_again[:NUM_EXAMPLES].tolist(), cover.first_seen[:NUM_EXAMPLES].tolist(), strict=True):
-        identity = int(ledger.identities[row])
-        who = "One in " if catalogue is None else f"Sample {catalogue.numbers[identity]:,} in "
-        if catalogue is not None and catalogue.counts[identity] > 1:
-            who = f"The content of sample {catalogue.numbers[identity]:,}, which is there {catalogue.counts[identity]:,} times, in "
-        texts.append(f"{who}{ledger.place(first)} and {ledger.place(row)}")
+        who = "One"
+        if catalogue is not None:
+            number, count = (int(one[log.identities[row]]) for one in (catalogue.numbers, catalogue.counts))
+            who = f"Sample {number:,}"
+            if count > 1:
+                who = f"The content of sample {number:,}, which is there {count:,} times,"
+        texts.append(f"{who} in {log.place(first)} and {log.place(row)}")
     return texts
 
 
-def judge_absences(cover: Coverage, ledger: EpochLog, promise: Expectation) -> Finding:
+def judge_absences(cover: Coverage, log: EpochLog, catalogue: Catalogue | None, claims: LoaderClaims, once: bool) -> Finding:
     """Samples that never came in an epoch."""
-    catalogue, claims = promise.catalogue, promise.claims
     if catalogue is None:
-        text = "Needs a reference: a dataset, or another iterable of batches."
-        return Finding(kind="never seen", severity="unchecked", text=text)
-    if not ledger.complete:
-        text = (
-            f"The epoch was not followed to its end; {cover.num_listed - cover.num_missing:,} of {cover.num_listed:,} samples came."
-        )
-        return Finding(kind="never seen", severity="unchecked", text=text)
+        return Finding("never seen", "unchecked", "Needs a reference: a dataset, or another iterable of batches.")
+    if not log.complete:
+        came = f"{cover.num_listed - cover.num_missing:,} of {cover.num_listed:,} samples came"
+        return Finding("never seen", "unchecked", f"The epoch was not followed to its end; {came}.")
     looked = counted(cover.num_listed, "sample") + (f" looked for (of {catalogue.num_samples:,})" if catalogue.partial else "")
     if not cover.num_missing:
-        return Finding(kind="never seen", severity="passed", text=f"Each of {looked} came.")
+        return Finding("never seen", "passed", f"Each of {looked} came.")
     numbers = np.sort(catalogue.numbers[cover.missing])
-    text = f"{cover.num_missing:,} of {looked} never came in epoch {ledger.epoch}: {_ranges(numbers)}"
+    text = f"{cover.num_missing:,} of {looked} never came in epoch {log.epoch}: {_ranges(numbers)}"
     if claims.num_replicas > 1:
         text += f" This is one loader of {claims.num_replicas}: check the batches of all of them, one after the other."
-        return Finding(kind="never seen", severity="unchecked", text=text, count=cover.num_missing)
-    if not promise.once:
-        text += " That is meant to be so."
-    elif cover.num_missing <= claims.droppable and not catalogue.partial:
+        return Finding("never seen", "unchecked", text, cover.num_missing)
+    if not once:
+        return Finding("never seen", "note", f"{text} That is meant to be so.", cover.num_missing)
+    if cover.num_missing <= claims.droppable and not catalogue.partial:
         text += " They would have made a short last batch (drop_last)."
-    else:
-        return Finding(kind="never seen", severity="fault", text=text, count=cover.num_missing)
-    return Finding(kind="never seen", severity="note", text=text, count=cover.num_missing)
+        return Finding("never seen", "note", text, cover.num_missing)
+    return Finding("never seen", "fault", text, cover.num_missing)
 
 
 def _ranges(numbers: Array) -> str:
@@ -563,35 +400,31 @@ def _ranges(numbers: Array) -> str:
     return f"{'sample' if len(numbers) == 1 else 'samples'} {shown(texts, len(cuts) + 1, ', ')}"
 
 
-def judge_pairs(unmatched: UnmatchedRows, ledger: EpochLog, known: ReferenceIndex | None) -> Finding:
+def judge_pairs(log: EpochLog, known: ReferenceIndex | None) -> Finding:
     """Rows whose entries belong to different samples."""
     if known is None:
-        return Finding(kind="mixed rows", severity="unchecked", text="Needs a reference, which says what belongs together.")
+        return Finding("mixed rows", "unchecked", "Needs a reference, which says what belongs together.")
     if len(known.entries) < 2:
-        text = f"Samples are known by {known.anchor!r} alone: there is no pair to compare."
-        return Finding(kind="mixed rows", severity="unchecked", text=text)
+        return Finding("mixed rows", "unchecked", f"Samples are known by {known.anchor!r} alone: there is no pair to compare.")
     if not known.anchors_tell:
         text = f"Only some samples of the reference were read, and several have the same {known.anchor!r}: a row may be any other."
-        return Finding(kind="mixed rows", severity="unchecked", text=text)
+        return Finding("mixed rows", "unchecked", text)
+    unmatched = log.unmatched
     if not unmatched.num_mixed:
-        return Finding(kind="mixed rows", severity="passed", text="The entries of each row belong to one sample.")
-    texts = [f"{ledger.place(mixed.row)} has {_pair(mixed, known.anchor)}" for mixed in unmatched.mixed[:NUM_EXAMPLES]]
-    rows = f"{unmatched.num_mixed:,} of {counted(ledger.num_rows, 'row')} of epoch {ledger.epoch}"
-    text = f"{rows} have entries of different samples: {shown(texts, unmatched.num_mixed)}{_shift(unmatched.mixed)}"
+        return Finding("mixed rows", "passed", "The entries of each row belong to one sample.")
+    rows = f"{unmatched.num_mixed:,} of {log.rows}"
     if unmatched.num_mixed <= known.mixed_by_chance(unmatched):
         text = f"{rows} share {known.anchor!r} with a sample that is different; they may be samples that were not read."
-        return Finding(kind="mixed rows", severity="unchecked", text=text)
-    return Finding(kind="mixed rows", severity="fault", text=text, count=unmatched.num_mixed)
+        return Finding("mixed rows", "unchecked", text)
+    texts = [f"{log.place(mixed.row)} has {_pair(mixed, known.anchor)}" for mixed in unmatched.mixed[:NUM_EXAMPLES]]
+    text = f"{rows} have entries of different samples: {shown(texts, unmatched.num_mixed)}{_shift(unmatched.mixed)}"
+    return Finding("mixed rows", "fault", text, unmatched.num_mixed)
 
 
 def _pair(mixed: MixedRow, anchor: str) -> str:
-    if mixed.num_others == 1:
-        whose = f"of sample {mixed.other:,}"
-    elif mixed.num_others:
-        whose = f"of {mixed.num_others:,} others"
-    else:
-        whose = "of none that was read"
-    return f"{anchor!r} of sample {mixed.sample:,}, {mixed.entry!r} {whose}"
+    whose = f"{mixed.num_others:,} others" if mixed.num_others else "none that was read"
+    whose = f"sample {mixed.other:,}" if mixed.num_others == 1 else whose
+    return f"{anchor!r} of sample {mixed.sample:,}, {mixed.entry!r} of {whose}"
 
 
 def _shift(mixed: Sequence[MixedRow]) -> str:
@@ -604,27 +437,26 @@ def _shift(mixed: Sequence[MixedRow]) -> str:
     return ""
 
 
-def judge_foreign(unmatched: UnmatchedRows, ledger: EpochLog, known: ReferenceIndex | None) -> Finding:
+def judge_foreign(log: EpochLog, known: ReferenceIndex | None) -> Finding:
     """Rows that the reference does not hold."""
     if known is None:
-        return Finding(kind="foreign rows", severity="unchecked", text="Needs a reference to find rows in.")
+        return Finding("foreign rows", "unchecked", "Needs a reference to find rows in.")
     if known.partial:
         text = "Only some samples of the reference were read: a row may be any of the others."
-        return Finding(kind="foreign rows", severity="unchecked", text=text)
-    if not unmatched.num_foreign:
-        return Finding(kind="foreign rows", severity="passed", text="Each row is in the reference.")
-    texts = [f"{ledger.place(row)} ({names})" for row, names in unmatched.foreign[:NUM_EXAMPLES]]
-    rows = f"{unmatched.num_foreign:,} of {counted(ledger.num_rows, 'row')} of epoch {ledger.epoch}"
-    text = f"{rows} have a content that is nowhere in the reference: {shown(texts, unmatched.num_foreign)}"
-    return Finding(kind="foreign rows", severity="fault", text=text, count=unmatched.num_foreign)
+        return Finding("foreign rows", "unchecked", text)
+    number = log.unmatched.num_foreign
+    if not number:
+        return Finding("foreign rows", "passed", "Each row is in the reference.")
+    texts = [f"{log.place(row)} ({names})" for row, names in log.unmatched.foreign[:NUM_EXAMPLES]]
+    text = f"{number:,} of {log.rows} have a content that is nowhere in the reference: {shown(texts, number)}"
+    return Finding("foreign rows", "fault", text, number)
 
 
-def judge_numbers(ledger: EpochLog, catalogue: Catalogue) -> Finding:
+def judge_numbers(log: EpochLog, catalogue: Catalogue) -> Finding:
     """Rows whose number is none of those that there should be."""
-    strange = np.flatnonzero(ledger.identities == UNKNOWN)
+    strange = np.flatnonzero(log.identities == UNKNOWN)
     if catalogue.partial or not len(strange):
-        return Finding(kind="foreign rows", severity="passed", text="Each number is one of the reference.")
-    texts = [ledger.place(row) for row in strange[:NUM_EXAMPLES].tolist()]
-    rows = f"{counted(len(strange), 'row')} of epoch {ledger.epoch}"
-    text = f"{rows} carry a number that the reference lacks: {shown(texts, len(strange), ', ')}"
-    return Finding(kind="foreign rows", severity="fault", text=text, count=len(strange))
+        return Finding("foreign rows", "passed", "Each number is one of the reference.")
+    places = shown([log.place(row) for row in strange[:NUM_EXAMPLES].tolist()], len(strange), ", ")
+    text = f"{counted(len(strange), 'row')} of epoch {log.epoch} carry a number that the reference lacks: {places}"
+    return Finding("foreign rows", "fault", text, len(strange))

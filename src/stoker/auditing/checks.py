@@ -1,5 +1,6 @@
-"""Checks of an audit: what is measured in batches and epochs.
+"""Checks of an audit: what is measured in batches and epochs, and the findings made of it.
 
+Finding, EpochLog  one check and its outcome; which sample each row of an epoch was
 Appearance         types, shapes and non-finite values of the entries; gives notes, never faults
 Coverage           which samples came more than once in an epoch, and which never
 judge_overlap      samples that are also in other data
@@ -11,20 +12,110 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
 from stoker._batch import is_tensor
 from stoker._types import Array
-from stoker.auditing.findings import UNKNOWN, Catalogue, EpochLog, Finding, Severity, counted, listed, shown
-from stoker.auditing.fingerprints import Rows, as_array, seal
-from stoker.auditing.samples import Reference, ReferenceIndex, SampleMatcher
+from stoker.auditing.fingerprints import Rows, as_array, listed, seal
+from stoker.auditing.samples import UNKNOWN, Catalogue, Reference, ReferenceIndex, SampleMatcher, UnmatchedRows
 
-MAX_ENTRIES = 6
-"""Entries that a note names one by one."""
+Severity = Literal["fault", "note", "unchecked", "passed"]
+Kind = Literal[
+    "empty", "seen twice", "never seen", "mixed rows", "foreign rows", "order", "same order", "reused memory", "shared samples",
+    "not finite", "shapes", "length",
+]  # fmt: skip
+SEVERITIES: tuple[Severity, ...] = get_args(Severity)
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One check and its outcome."""
+
+    kind: Kind
+    severity: Severity  # a fault is a bug; a note is worth knowing; what could not be checked says what is needed
+    text: str
+    count: int = 0  # rows, samples or batches concerned
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {"kind": self.kind, "severity": self.severity, "count": self.count, "text": self.text}
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: 1 row, 2 rows, 3 batches."""
+    return f"{number:,} {noun}{'' if number == 1 else 'es' if noun.endswith('tch') else 's'}"
+
+
+def shown(examples: Sequence[str], total: int, between: str = "; ") -> str:
+    """Examples at the end of a sentence, with dots where there are more."""
+    return between.join(examples) + (f"{between}…" if total > len(examples) else ".")
+
+
+class EpochLog:
+    """Which sample each row of an epoch was, in the order in which they came. Eight bytes per row."""
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.complete = True  # whether the epoch was followed to its end
+        self.unmatched = UnmatchedRows()
+        self.num_identified = 0
+        self._ends: list[int] = []
+        self._identities: list[Array] = []
+        self._places: dict[int, Array] = {}
+
+    @property
+    def num_batches(self) -> int:
+        """Batches so far."""
+        return len(self._ends)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows so far that are not masked."""
+        return self._ends[-1] if self._ends else 0
+
+    @property
+    def rows(self) -> str:
+        """The number of rows, for a message."""
+        return f"{counted(self.num_rows, 'row')} of epoch {self.epoch}"
+
+    @property
+    def starts(self) -> Array:
+        """Where each batch begins, and the end of the last."""
+        return np.array([0, *self._ends], dtype=np.int64)
+
+    @property
+    def identities(self) -> Array:
+        """The identity of each row, or UNKNOWN."""
+        if len(self._identities) != 1:
+            self._identities = [np.concatenate([np.zeros(0, np.int64), *self._identities])]
+        return self._identities[0]
+
+    def add_batch(self, num_rows: int, valid: Array | None) -> None:
+        """Note that a batch came, with `num_rows` rows that are samples."""
+        if valid is not None and not valid.all():
+            self._places[self.num_batches] = np.flatnonzero(valid)
+        self._ends.append(self.num_rows + num_rows)
+
+    def add_identities(self, identities: Array) -> None:
+        """Note which samples the next rows are."""
+        self._identities.append(identities)
+        self.num_identified += len(identities)
+
+    def place(self, row: int) -> str:
+        """Where a row was, for a message."""
+        batch = int(np.searchsorted(self._ends, row, side="right"))
+        within = row - (self._ends[batch - 1] if batch else 0)
+        if batch in self._places:
+            within = int(self._places[batch][within])
+        return f"batch {batch:,} row {within:,}"
+
+
+MAX_ENTRIES = 6  # entries that a note names one by one
 
 
 class Appearance:
@@ -57,14 +148,14 @@ class Appearance:
             for name, (batch, look, number) in list(self._changes.items())[:MAX_ENTRIES]:
                 share = f"{number:,} of {counted(self._num_batches, 'batch')} differ"
                 parts.append(f"{name!r} is {self._first[name]} at first, but {look} in batch {batch:,} ({share})")
-            yield Finding(kind="shapes", severity="note", text=shown(parts, len(self._changes)), count=len(self._changes))
+            yield Finding("shapes", "note", shown(parts, len(self._changes)), len(self._changes))
         if self._nonfinite:
             parts = [
                 f"{name!r} has {nan:,} NaN and {inf:,} infinite values, first in {place}"
                 for name, (nan, inf, place) in list(self._nonfinite.items())[:MAX_ENTRIES]
             ]
             total = sum(nan + inf for nan, inf, _ in self._nonfinite.values())
-            yield Finding(kind="not finite", severity="note", text=shown(parts, len(self._nonfinite)), count=total)
+            yield Finding("not finite", "note", shown(parts, len(self._nonfinite)), total)
 
     def _count(self, name: str, cells: Array, rows: Rows, index: int) -> None:
         with np.errstate(all="ignore"):
@@ -79,8 +170,8 @@ class Appearance:
         nan, inf, place = self._nonfinite.get(name, (0, 0, ""))
         row = f" row {int(np.flatnonzero(bad.reshape(len(cells), -1).any(axis=1))[0]):,}" if by_row else ""
         num_nan = int(np.count_nonzero(np.isnan(cells)))
-        found = int(np.count_nonzero(bad)) - num_nan
-        self._nonfinite[name] = (nan + num_nan, inf + found, place or f"batch {index:,}{row}")
+        num_inf = int(np.count_nonzero(bad)) - num_nan
+        self._nonfinite[name] = (nan + num_nan, inf + num_inf, place or f"batch {index:,}{row}")
 
 
 def _look(rows: Rows, name: str) -> str:
@@ -93,33 +184,23 @@ def _look(rows: Rows, name: str) -> str:
 
 # Coverage: which samples came more than once in an epoch, and which never.
 
-MIN_CONTENTS = 32
-"""Fewer distinct contents than this say nothing about how often each was meant to come."""
-USUAL = 0.8
-"""Share of contents that come equally often before that is a rule and no accident."""
+MIN_CONTENTS = 32  # fewer distinct contents than this say nothing about how often each was meant to come
+USUAL = 0.8  # share of contents that come equally often before that is a rule and no accident
 
 
 @dataclass(frozen=True, kw_only=True)
 class Coverage:
     """How an epoch covers the samples."""
 
-    rows_again: Array
-    """Rows whose sample had come before, more often than it is there."""
-    first_seen: Array
-    """For each of these, the row where it came first."""
-    num_repeated: int
-    """Samples that came too often."""
-    most: int
-    """How often the most frequent of these came."""
-    times: int
-    """How often nearly every sample came: 1 is right, 0 is no rule."""
-    uneven: bool
-    """Whether some came another number of times."""
-    missing: Array
-    """Identities that came too rarely."""
+    rows_again: Array  # rows whose sample had come before, more often than it is there
+    first_seen: Array  # for each of these, the row where it came first
+    num_repeated: int  # samples that came too often
+    most: int  # how often the most frequent of these came
+    times: int  # how often nearly every sample came: 1 is right, 0 is no rule
+    uneven: bool  # whether some came another number of times
+    missing: Array  # identities that came too rarely
     num_missing: int
-    num_listed: int
-    """Samples or contents compared."""
+    num_listed: int  # samples or contents compared
 
     @property
     def num_again(self) -> int:
@@ -127,10 +208,10 @@ class Coverage:
         return len(self.rows_again)
 
 
-def cover(ledger: EpochLog, catalogue: Catalogue | None) -> Coverage:
+def cover(log: EpochLog, catalogue: Catalogue | None) -> Coverage:
     """Count what came against what is there; without a catalogue, each content is taken to be there once."""
-    rows = np.flatnonzero(ledger.identities != UNKNOWN)
-    identities = ledger.identities[rows]
+    rows = np.flatnonzero(log.identities != UNKNOWN)
+    identities = log.identities[rows]
     if catalogue is None:
         contents, identities = np.unique(identities, return_inverse=True)
         rights: Array = np.ones(len(contents), dtype=np.int64)
@@ -142,7 +223,10 @@ def cover(ledger: EpochLog, catalogue: Catalogue | None) -> Coverage:
     turn = np.empty(len(rows), dtype=np.int64)  # how many rows of the same identity came before
     turn[order] = np.arange(len(rows)) - starts[identities[order]]
     again = np.flatnonzero(turn >= rights[identities])
-    times = _usual_times(came, rights)
+    # How often nearly every sample came, if there is such a number.
+    numbers, frequency = np.unique(came[came > 0] // rights[came > 0], return_counts=True)
+    best = int(np.argmax(frequency)) if len(frequency) else 0
+    times = int(numbers[best]) if len(frequency) and frequency[best] >= USUAL * frequency.sum() else 0
     short = np.maximum(rights - came, 0)
     return Coverage(
         rows_again=rows[again],
@@ -157,41 +241,28 @@ def cover(ledger: EpochLog, catalogue: Catalogue | None) -> Coverage:
     )
 
 
-def _usual_times(came: Array, rights: Array) -> int:
-    """How often nearly every sample came."""
-    present = came[came > 0] // rights[came > 0] if len(came) else came
-    if not len(present):
-        return 0
-    times, number = np.unique(present, return_counts=True)
-    best = int(np.argmax(number))
-    return int(times[best]) if number[best] >= USUAL * len(present) else 0
-
-
 # Overlap: samples that also are in other data, such as validation, where they must not be.
 
 NUM_EXAMPLES = 3
-FREQUENT = 8
-"""Times the usual number of a content, beyond which it is an exception that says nothing of the others."""
-BEYOND_CHANCE = 3.0
-"""Times what contents that repeat by themselves would share, from which samples are shared for another reason."""
+FREQUENT = 8  # times the usual number of a content, beyond which it is an exception that says nothing of the others
+BEYOND_CHANCE = 3.0  # times what contents that repeat by themselves would share, from which samples are shared for another reason
 
 
-def judge_overlap(ledger: EpochLog, matcher: SampleMatcher, other: Reference) -> Finding:
+def judge_overlap(log: EpochLog, matcher: SampleMatcher, other: Reference) -> Finding:
     """Compare an epoch with other data: by number where samples have numbers, else by content.
 
     A content that is frequent on either side (a constant window, an empty row) says nothing about a leak and is left out. Nor do
     contents that are equal no more often between both than within each (labels, categories, small whole numbers).
     """
     lacking = [name for name in matcher.contents.entries if name in other.lacking]
-    if lacking and matcher.numbered is None:
-        text = f"apart_from has no {listed(lacking)}, by which samples are known."
-        return Finding(kind="shared samples", severity="unchecked", text=text)
-    known = ledger.identities[ledger.identities != UNKNOWN] if matcher.catalogue is not None else ledger.identities
-    if matcher.numbered is None:
+    if lacking and not matcher.numbered:
+        return Finding("shared samples", "unchecked", f"apart_from has no {listed(lacking)}, by which samples are known.")
+    known = log.identities[log.identities != UNKNOWN] if matcher.catalogue is not None else log.identities
+    if not matcher.numbered:
         distinct, keys, counts = matcher.contents.came(known)
         their_keys = matcher.contents.words(other.table)
     elif other.ids is None:
-        return Finding(kind="shared samples", severity="unchecked", text="Samples are numbered, but those of apart_from are not.")
+        return Finding("shared samples", "unchecked", "Samples are numbered, but those of apart_from are not.")
     else:
         distinct = np.unique(known)
         keys = distinct if matcher.catalogue is None else matcher.catalogue.numbers[distinct]
@@ -204,19 +275,23 @@ def judge_overlap(ledger: EpochLog, matcher: SampleMatcher, other: Reference) ->
     aside = f" {counted(num_frequent, 'content')} that are frequent on either side were left out." if num_frequent else ""
     num_shared = len(ours) - num_frequent
     if not num_shared:
-        return Finding(kind="shared samples", severity="passed", text=f"No sample is in apart_from, too.{aside}")
+        return Finding("shared samples", "passed", f"No sample is in apart_from, too.{aside}")
     # Without a reference, samples that come again look like contents that repeat.
     chance = _chance(counts) if matcher.catalogue is not None else min(_chance(counts), _chance(their_counts))
     explained = BEYOND_CHANCE * chance * float(counts.sum()) * float(their_counts.sum())
-    if matcher.numbered is None and isinstance(matcher.contents, ReferenceIndex):
+    if not matcher.numbered and isinstance(matcher.contents, ReferenceIndex):
         explained = max(explained, matcher.contents.shared_by_chance(their_keys))
     if num_shared <= explained:
         text = f"Contents are no more often equal in both than within each, so nothing can be said.{aside}"
-        return Finding(kind="shared samples", severity="unchecked", text=text)
+        return Finding("shared samples", "unchecked", text)
     pairs = zip(distinct[ours[~frequent]].tolist(), other.numbers[first[theirs[~frequent]]].tolist(), strict=True)
-    examples = [_example(identity, there, ledger, matcher) for identity, there in itertools.islice(pairs, NUM_EXAMPLES)]
+    examples = []
+    for identity, there in itertools.islice(pairs, NUM_EXAMPLES):
+        place = log.place(int(np.flatnonzero(log.identities == identity)[0]))
+        here = place if matcher.catalogue is None else f"sample {matcher.catalogue.numbers[identity]:,} ({place})"
+        examples.append(f"{here} is row {there:,} there")
     text = f"{num_shared:,} of {counted(len(keys), 'sample')} are in apart_from, too: {shown(examples, num_shared)}{aside}"
-    return Finding(kind="shared samples", severity="fault", text=text, count=num_shared)
+    return Finding("shared samples", "fault", text, num_shared)
 
 
 def _usual(counts: Array) -> float:
@@ -229,41 +304,26 @@ def _chance(counts: Array) -> float:
     return float((usual * (usual - 1)).sum() / max(usual.sum() * (usual.sum() - 1), 1.0))
 
 
-def _example(identity: int, there: int, ledger: EpochLog, matcher: SampleMatcher) -> str:
-    place = ledger.place(int(np.flatnonzero(ledger.identities == identity)[0]))
-    catalogue = matcher.catalogue
-    number = f"sample {catalogue.numbers[identity]:,} ({place})" if catalogue is not None else place
-    return f"{number} is row {there:,} there"
-
-
 # Shuffle: how an order of sample numbers compares with a uniform permutation of them.
 #
 # Three measures, each with the value that chance gives: the spread of numbers inside a batch (1.0), the share of the commonest
 # step from one sample to the next (1 in n), and the share of neighbours that are neighbours again in the next epoch (1 in n).
 
-MIN_EVENTS = 12
-"""Equal steps, or equal neighbours, that chance does not bring about: it brings one on average."""
+MIN_EVENTS = 12  # equal steps, or equal neighbours, that chance does not bring about: it brings one on average
 MIN_SHARE = 0.1
 MIN_SPREAD = 0.9
-SURE = 6.0
-"""Standard deviations between a measured spread and 1 before it is called different."""
-GROUP = 32
-"""Samples in a row that are looked at together where batches hold a single one."""
+SURE = 6.0  # standard deviations between a measured spread and 1 before it is called different
+GROUP = 32  # samples in a row that are compared together where batches hold a single one
 
 
-@dataclass(frozen=True, kw_only=True)
-class Order:
+class Order(NamedTuple):
     """What an order looks like."""
 
-    spread: float
-    """Of numbers inside a batch; 1.0 where batches are drawn from everywhere."""
-    error: float
-    """The standard deviation that the squared spread of a true shuffle would have."""
-    step: int
-    """The commonest step from one sample to the next."""
+    spread: float  # of numbers inside a batch; 1.0 where batches are drawn from everywhere
+    error: float  # the standard deviation that the squared spread of a true shuffle would have
+    step: int  # the commonest from one sample to the next
     step_share: float
-    num_samples: int
-    """Rows with a number of their own."""
+    num_samples: int  # rows with a number of their own
 
     @property
     def stepped(self) -> bool:
@@ -287,15 +347,11 @@ def measure(ranks: Array, starts: Array, num_samples: int) -> Order:
     starts = np.searchsorted(known, starts)
     ranks = ranks[known]
     steps, number = np.unique(np.diff(ranks), return_counts=True)
-    best = int(np.argmax(number)) if len(number) else -1
-    spread, error = _spread(ranks, starts, num_samples)
-    return Order(
-        spread=spread,
-        error=error,
-        step=int(steps[best]) if best >= 0 else 0,
-        step_share=float(number[best] / max(len(ranks) - 1, 1)) if best >= 0 else 0.0,
-        num_samples=len(ranks),
-    )
+    step, share = 0, 0.0
+    if len(number):
+        best = int(np.argmax(number))
+        step, share = int(steps[best]), float(number[best] / max(len(ranks) - 1, 1))
+    return Order(*_spread(ranks, starts, num_samples), step, share, len(ranks))
 
 
 def _spread(ranks: Array, starts: Array, num_samples: int) -> tuple[float, float]:
@@ -321,14 +377,12 @@ def _spread(ranks: Array, starts: Array, num_samples: int) -> tuple[float, float
     return math.sqrt(ratio), error
 
 
-@dataclass(frozen=True, kw_only=True)
-class Recurrence:
+class Recurrence(NamedTuple):
     """Neighbours of one epoch that are neighbours again in the next."""
 
     number: int
     share: float
-    num_compared: int
-    """Samples that came in both epochs and have a content of their own."""
+    num_compared: int  # samples that came in both epochs and have a content of their own
 
 
 def recurrence(before: Array, now: Array, counts: Array | None) -> Recurrence:
@@ -336,9 +390,9 @@ def recurrence(before: Array, now: Array, counts: Array | None) -> Recurrence:
     before, now = _distinct(before, counts), _distinct(now, counts)
     before, now = before[np.isin(before, now)], now[np.isin(now, before)]
     if len(before) < 2 or len(now) < 2:
-        return Recurrence(number=0, share=0.0, num_compared=len(before))
+        return Recurrence(0, 0.0, len(before))
     again = int(np.count_nonzero(np.isin(_pairs(before), _pairs(now))))
-    return Recurrence(number=again, share=again / (len(before) - 1), num_compared=len(before))
+    return Recurrence(again, again / (len(before) - 1), len(before))
 
 
 def _distinct(identities: Array, counts: Array | None) -> Array:
@@ -365,22 +419,22 @@ def _pairs(identities: Array) -> Array:
 def judge_order(order: Order | None, shuffled: bool | None) -> Finding:
     """The order of an epoch, against what is said of it."""
     if order is None:
-        return Finding(kind="order", severity="unchecked", text="Needs sample numbers: by a reference, or by ids.")
+        return Finding("order", "unchecked", "Needs sample numbers: by a reference, or by ids.")
     if not order.judged:
-        text = f"{counted(order.num_samples, 'row')} had a number of their own: too few to judge their order."
-        return Finding(kind="order", severity="unchecked", text=text)
+        rows = counted(order.num_samples, "row")
+        return Finding("order", "unchecked", f"{rows} had a number of their own: too few to judge their order.")
     spread = f"sample numbers inside a batch spread {order.spread:.2f} times as far as after a shuffle"
     if order.stepped:
         text = f"{order.step_share:.0%} of the samples are followed by the {_follower(order.step)}; {spread}."
     elif order.clustered:
         text = f"Batches are drawn from parts of the data: {spread}."
     else:
-        return Finding(kind="order", severity="passed", text=f"Shuffled: {spread}, and no step from one to the next is common.")
+        return Finding("order", "passed", f"Shuffled: {spread}, and no step from one to the next is common.")
     if shuffled is False:
-        return Finding(kind="order", severity="passed", text=f"Not shuffled, as it says. {text}")
+        return Finding("order", "passed", f"Not shuffled, as it says. {text}")
     if shuffled is None:
-        return Finding(kind="order", severity="note", text=f"Not shuffled. {text}", count=1)
-    return Finding(kind="order", severity="fault", text=f"Said to be shuffled, but is not. {text}", count=1)
+        return Finding("order", "note", f"Not shuffled. {text}", 1)
+    return Finding("order", "fault", f"Said to be shuffled, but is not. {text}", 1)
 
 
 def _follower(step: int) -> str:
@@ -393,15 +447,14 @@ def judge_recurrence(again: Recurrence, order: Order | None, shuffled: bool | No
     """The order of one epoch against that of the epoch before."""
     if again.num_compared < MIN_EVENTS:
         text = f"{counted(again.num_compared, 'sample')} of a content of their own came in two epochs: too few to compare."
-        return Finding(kind="same order", severity="unchecked", text=text)
+        return Finding("same order", "unchecked", text)
     if again.share < MIN_SHARE or again.number < MIN_EVENTS:
-        return Finding(kind="same order", severity="passed", text="Each epoch has an order of its own.")
-    text = f"{again.share:.0%} of the samples have the same follower in two epochs"
-    text = text if again.share < 1 else "Two epochs have the very same order"
+        return Finding("same order", "passed", "Each epoch has an order of its own.")
+    some = f"{again.share:.0%} of the samples have the same follower in two epochs"
+    text = some if again.share < 1 else "Two epochs have the very same order"
     if shuffled is False or (order is not None and order.stepped):
-        return Finding(kind="same order", severity="passed", text=f"{text}, as expected of an order that is not shuffled.")
-    severity: Severity = "fault" if shuffled else "note"
-    return Finding(kind="same order", severity=severity, text=f"{text}: is the seed the same each time?", count=again.number)
+        return Finding("same order", "passed", f"{text}, as expected of an order that is not shuffled.")
+    return Finding("same order", "fault" if shuffled else "note", f"{text}: is the seed the same each time?", again.number)
 
 
 # Kept batches: an audit holds on to some of what it was given, and looks again whether it is still the same.
@@ -410,10 +463,8 @@ def judge_recurrence(again: Recurrence, order: Order | None, shuffled: bool | No
 # by the hash of that memory.
 
 NUM_KEPT = 8
-AGES = (1, 2, 4, 8)
-"""After how many further batches a batch is looked at again."""
-MAX_BYTES = 2**28
-"""Memory that kept batches may hold; at least one is always kept."""
+AGES = (1, 2, 4, 8)  # after how many further batches a batch is compared again
+MAX_BYTES = 2**28  # memory that kept batches may hold; at least one is always kept
 
 
 @dataclass
@@ -442,12 +493,17 @@ class HeldBatches:
 
     def add(self, rows: Rows) -> None:
         """Hold a batch, and look again at those before it."""
+        if not rows.num_rows:
+            self._num_seen += 1
+            return
         batch = self._hold(rows)
         for kept in self._held():
             age = batch.number - kept.number
             if age in AGES:
                 self._look_again(kept, age, batch)
-            if kept.number not in self._changed and _same_memory(kept, batch):
+            # Batches of more than one row, every entry of which lies at the same place.
+            is_same = bool(kept.addresses) and kept.num_rows > 1 and kept.addresses == batch.addresses
+            if kept.number not in self._changed and is_same:
                 self._same.setdefault(batch.number, kept.number)
         self._latest = [kept for kept in self._latest if batch.number - kept.number < NUM_KEPT]
         if sum(kept.num_bytes for kept in self._held()) + batch.num_bytes > MAX_BYTES:
@@ -455,10 +511,6 @@ class HeldBatches:
         elif len(self._first) < NUM_KEPT:
             self._first.append(batch)
         self._latest.append(batch)
-
-    def skip(self) -> None:
-        """Count a batch without rows."""
-        self._num_seen += 1
 
     def close(self) -> Finding | None:
         """Look at everything held a last time; the finding, if any memory changed or came twice."""
@@ -471,14 +523,14 @@ class HeldBatches:
                 f"{counted(len(self._changed), 'batch')}{epoch} changed after being handed out: batch {number:,} {how}. "
                 f"A program that keeps a batch, or copies it asynchronously, trains on the wrong samples."
             )
-            return Finding(kind="reused memory", severity="fault", text=text, count=len(self._changed))
+            return Finding("reused memory", "fault", text, len(self._changed))
         if self._same:
             later, earlier = min(self._same.items())
             text = (
                 f"{counted(len(self._same), 'batch')}{epoch} came in memory that an earlier one had not given back: "
                 f"batch {later:,} is the memory and content of batch {earlier:,}."
             )
-            return Finding(kind="reused memory", severity="fault", text=text, count=len(self._same))
+            return Finding("reused memory", "fault", text, len(self._same))
         return None
 
     def _held(self) -> list[_Batch]:
@@ -491,7 +543,8 @@ class HeldBatches:
             array = cells if isinstance(cells, np.ndarray) else as_array(tensor)
             if array is not None and array.nbytes:
                 batch.seals[name] = seal(array)
-                batch.addresses[name] = (_address(tensor), array.nbytes)
+                address = tensor.data_ptr() if is_tensor(tensor) else tensor.__array_interface__["data"][0]
+                batch.addresses[name] = (int(address), array.nbytes)
         self._num_seen += 1
         return batch
 
@@ -508,12 +561,3 @@ class HeldBatches:
             holds = f" and now holds that of batch {heir:,}" if heir is not None else ""
             self._changed[kept.number] = f"had its {name!r} changed by the time {counted(age, 'further batch')} had come{holds}"
             return
-
-
-def _same_memory(one: _Batch, other: _Batch) -> bool:
-    """Whether every entry of two batches with more than one row lies at the same place."""
-    return bool(one.addresses) and one.num_rows > 1 and one.addresses == other.addresses
-
-
-def _address(tensor: Any) -> int:
-    return int(tensor.data_ptr()) if is_tensor(tensor) else int(tensor.__array_interface__["data"][0])

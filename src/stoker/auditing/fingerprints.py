@@ -16,7 +16,7 @@ import itertools
 import numbers
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,13 +27,9 @@ import xxhash
 from stoker._batch import entries_of, is_tensor
 from stoker._types import Array
 
-Cells = Array | list[Any]
-"""One value per row: an array, or a list where values are texts or arrays of different shapes."""
-
-WHOLE = "batch"
-"""The name of a batch that is a single array."""
-MAX_LIST = 16
-"""A longer list of arrays of one shape is one entry."""
+Cells = Array | list[Any]  # one value per row: an array, or a list where values are strings or arrays of different shapes
+WHOLE = "batch"  # the name of a batch that is a single array
+MAX_LIST = 16  # a longer list of arrays of one shape is one entry
 MAX_DEPTH = 16
 
 
@@ -107,7 +103,7 @@ class Stack(list[Any]):
 
 
 def _is_line(value: Any) -> bool:
-    """Whether values stand in a row here: an array, or a list of texts or numbers."""
+    """Whether values stand in a row here: an array, or a list of strings or numbers."""
     if isinstance(value, list | tuple):
         return bool(value) and all(_is_scalar(one) for one in value)
     return is_array(value) and value.ndim > 0
@@ -158,13 +154,6 @@ def as_array(value: Any) -> Array | None:
     return array.astype(array.dtype.newbyteorder("<")) if array.dtype.byteorder == ">" else array
 
 
-def describe(leaf: Any) -> str:
-    """What a leaf without rows is."""
-    if _is_scalar(leaf) or (is_array(leaf) and leaf.ndim == 0):
-        return "one value for the whole batch"
-    return f"a {type(leaf).__name__}"
-
-
 # The form of the batches under audit: names and number types of their entries, which everything compared is brought to.
 
 
@@ -174,8 +163,7 @@ class BatchForm:
 
     names: tuple[str, ...]
     dtypes: dict[str, np.dtype[Any]]
-    ndims: dict[str, int]
-    """Axes of the entries that are arrays, rows included."""
+    ndims: dict[str, int]  # axes of the entries that are arrays, rows included
 
     @classmethod
     def of(cls, rows: Rows) -> BatchForm:
@@ -245,6 +233,12 @@ def combine(table: Hashes) -> Hashes:
     return word
 
 
+def listed(names: Iterable[str]) -> str:
+    """Names in a sentence."""
+    quoted = [repr(name) for name in names]
+    return ", ".join(quoted[:-1]) + " and " + quoted[-1] if len(quoted) > 1 else quoted[0] if quoted else "nothing"
+
+
 def seal(array: Array) -> int:
     """The hash of a whole array."""
     return xxhash.xxh3_64_intdigest(array.view(np.uint8).data if array.ndim and array.size else array.tobytes())
@@ -275,18 +269,16 @@ def _cast(array: Array, dtype: np.dtype[Any] | None) -> Array:
         return array.astype(dtype)
 
 
-def _is_numbers(value: Any) -> bool:
-    return isinstance(value, list | tuple) and all(isinstance(one, int | float | np.generic) for one in value)
-
-
 def _bytes_of(value: Any, dtype: np.dtype[Any] | None) -> bytes:
     if isinstance(value, str):
         return value.encode("utf-8", "surrogatepass")
     if isinstance(value, bytes):
         return value
-    array = np.asarray(value) if isinstance(value, np.ndarray | np.generic | int | float) or _is_numbers(value) else None
-    if array is not None and array.dtype.kind in "biufcmM":
-        return _cast(array, dtype).tobytes()
+    is_numbers = isinstance(value, list | tuple) and all(isinstance(one, int | float | np.generic) for one in value)
+    if is_numbers or isinstance(value, np.ndarray | np.generic | int | float):
+        array = np.asarray(value)
+        if array.dtype.kind in "biufcmM":
+            return _cast(array, dtype).tobytes()
     return repr(value).encode("utf-8", "surrogatepass")
 
 
@@ -305,15 +297,11 @@ class Rows:
 
     num_rows: int
     entries: dict[str, Cells]
-    others: dict[str, str]
-    """Entries without one value per row, and what they are."""
-    originals: dict[str, Any]
-    """Tensors and arrays as they came, whether by rows or not: what a loader might write over later."""
-    packed: frozenset[str] = frozenset()
-    """Entries whose rows lie end to end, cut at `bounds`."""
+    others: dict[str, str]  # entries without one value per row, and what they are
+    originals: dict[str, Any]  # tensors and arrays as they came, by rows or not: what a loader might write over later
+    packed: frozenset[str] = frozenset()  # entries whose rows lie end to end, cut at `bounds`
     bounds: Array | None = None
-    valid: Array | None = None
-    """Which rows are samples; None for all."""
+    valid: Array | None = None  # which rows are samples; None for all
 
     @property
     def num_samples(self) -> int:
@@ -326,10 +314,13 @@ def rows_of(batch: Any) -> Rows:
     leaves = leaves_of(batch)
     cells = {name: cells_of(leaf) for name, leaf in leaves.items()}
     known = {name: found for name, found in cells.items() if found is not None}
-    others = {name: describe(leaves[name]) for name, found in cells.items() if found is None}
-    arrays = {name: found for name, found in known.items() if isinstance(found, np.ndarray)}
-    bounds_name, bounds = _bounds(arrays)
-    num_rows = len(bounds) - 1 if bounds is not None else _common_length(known)
+    others = {}
+    for name in [name for name in leaves if name not in known]:
+        is_value = _is_scalar(leaves[name]) or (is_array(leaves[name]) and leaves[name].ndim == 0)
+        others[name] = "one value for the whole batch" if is_value else f"a {type(leaves[name]).__name__}"
+    bounds_name, bounds = _bounds({name: found for name, found in known.items() if isinstance(found, np.ndarray)})
+    lengths = Counter(len(found) for found in known.values())
+    num_rows = len(bounds) - 1 if bounds is not None else lengths.most_common(1)[0][0] if lengths else 0
     entries: dict[str, Cells] = {}
     packed = set()
     for name, found in known.items():
@@ -342,15 +333,14 @@ def rows_of(batch: Any) -> Rows:
             packed.add(name)
         else:
             others[name] = f"{len(found):,} values for {num_rows:,} rows"
-    return Rows(
-        num_rows=num_rows,
-        entries=entries,
-        others=others,
-        originals={name: leaf for name, leaf in leaves.items() if is_array(leaf)},
-        packed=frozenset(packed),
-        bounds=bounds,
-        valid=_valid(entries),
-    )
+    valid = entries.get(VALID)
+    if isinstance(valid, np.ndarray) and valid.dtype == np.bool_ and valid.ndim == 1:
+        del entries[VALID]
+    else:
+        valid = None
+    originals = {name: leaf for name, leaf in leaves.items() if is_array(leaf)}
+    rows = Rows(num_rows=num_rows, entries=entries, others=others, originals=originals)
+    return dataclasses.replace(rows, packed=frozenset(packed), bounds=bounds, valid=valid)
 
 
 def rows_of_items(items: Sequence[Any]) -> Rows:
@@ -360,19 +350,10 @@ def rows_of_items(items: Sequence[Any]) -> Rows:
         for name, leaf in leaves_of_item(item).items():
             columns.setdefault(name, []).append(leaf)
     cells = {name: cells_of(Column(column)) for name, column in columns.items() if len(column) == len(items)}
-    others = {
-        name: f"{len(column):,} values for {len(items):,} items" for name, column in columns.items() if cells.get(name) is None
-    }
+    lacking = {name: len(column) for name, column in columns.items() if cells.get(name) is None}
+    others = {name: f"{number:,} values for {len(items):,} items" for name, number in lacking.items()}
     entries = {name: found for name, found in cells.items() if found is not None}
     return Rows(num_rows=len(items), entries=entries, others=others, originals={})
-
-
-def _valid(entries: dict[str, Cells]) -> Array | None:
-    mask = entries.get(VALID)
-    if isinstance(mask, np.ndarray) and mask.dtype == np.bool_ and mask.ndim == 1:
-        del entries[VALID]
-        return mask
-    return None
 
 
 def _bounds(arrays: dict[str, Array]) -> tuple[str, Array | None]:
@@ -382,8 +363,3 @@ def _bounds(arrays: dict[str, Array]) -> tuple[str, Array | None]:
             if rising and any(len(other) == array[-1] for one, other in arrays.items() if one != name):
                 return name, array
     return "", None
-
-
-def _common_length(known: dict[str, Cells]) -> int:
-    lengths = Counter(len(cells) for cells in known.values())
-    return lengths.most_common(1)[0][0] if lengths else 0

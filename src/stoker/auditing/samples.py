@@ -1,7 +1,8 @@
 """Samples: how the rows of batches are recognised as samples.
 
-IndexedSamples    rows that carry the index of their sample, in an entry or by a function of the batch
 LoaderClaims      what a loader says about itself: its dataset, whether it shuffles, and so on
+Catalogue         the samples that there should be
+ContentIndex      rows told apart by what is in them, where there is no reference
 ReferenceIndex    rows looked up in a reference, as a whole and entry by entry
 SampleMatcher     which of these is used, settled with the first rows
 Reference         the fingerprints of all samples
@@ -13,20 +14,19 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from stoker._types import Array
-from stoker.auditing.findings import UNKNOWN, Catalogue, ContentIndex, at_most, equal_pairs, listed, most_likely_equal
-from stoker.auditing.fingerprints import BatchForm, Hashes, Rows, as_array, combine, rows_of, rows_of_items
+from stoker.auditing.fingerprints import BatchForm, Hashes, Rows, as_array, combine, listed, rows_of, rows_of_items
 from stoker.errors import OptionError
 
 if TYPE_CHECKING:
     from stoker.feed.feed import Feed
 
-SampleIds = str | Callable[[Any], Any]
-"""The name of an entry, or a function of the batch."""
+UNKNOWN = -1
+SampleIds = str | Callable[[Any], Any]  # the name of an entry, or a function of the batch
 
 
 def numbers_of(ids: SampleIds, rows: Rows, batch: Any) -> Array:
@@ -47,29 +47,36 @@ def numbers_of(ids: SampleIds, rows: Rows, batch: Any) -> Array:
     return numbers if rows.valid is None else numbers[rows.valid]
 
 
-class IndexedSamples:
-    """Identities from numbers: places among those that there should be, or the numbers themselves."""
+# The catalogue: the samples that there should be. An identity is a place in it, or a content where there is no catalogue.
 
-    def __init__(self, expected: Array | None, num_samples: int) -> None:
-        self.catalogue: Catalogue | None = None
-        if expected is not None:
-            values, counts = np.unique(expected, return_counts=True)
-            self.catalogue = Catalogue(numbers=values, counts=counts, num_samples=num_samples)
 
-    def identify(self, numbers: Array) -> Array:
-        """Identities of rows with these numbers."""
-        if self.catalogue is None:
-            return numbers
-        values = self.catalogue.numbers
-        place = np.minimum(np.searchsorted(values, numbers), max(len(values) - 1, 0))
-        return np.where(values[place] == numbers, place, UNKNOWN) if len(values) else np.full(len(numbers), UNKNOWN)
+@dataclass(frozen=True, kw_only=True)
+class Catalogue:
+    """Samples by identity."""
+
+    numbers: Array  # the (first) sample number of each identity
+    counts: Array  # how many samples have this identity: more than one where their contents are equal
+    num_samples: int  # all that there are
+
+    @property
+    def partial(self) -> bool:
+        """Whether only some samples are listed."""
+        return int(self.counts.sum()) < self.num_samples
 
     def ranks(self, identities: Array) -> tuple[Array, int]:
-        """Ranks of rows in the order of sample numbers, and how many there are."""
-        if self.catalogue is not None:
-            return self.catalogue.ranks(identities)
-        values, ranks = np.unique(identities, return_inverse=True)
-        return ranks, len(values)
+        """Ranks of rows in the order of sample numbers, and how many there are; UNKNOWN for samples of equal content.
+
+        Where only some samples are listed, others may have their content: then only the first row of an identity has a rank.
+        """
+        single = np.flatnonzero(self.counts == 1)
+        rank = np.full(len(self.counts) + 1, UNKNOWN, dtype=np.int64)  # the last place is that of unknown rows
+        rank[single[np.argsort(self.numbers[single])]] = np.arange(len(single))
+        ranks = rank[identities]
+        if self.partial:
+            later = np.ones(len(ranks), dtype=bool)
+            later[np.unique(identities, return_index=True)[1]] = False
+            ranks[later] = UNKNOWN
+        return ranks, len(single)
 
 
 # Claims: what a loader says about itself, which the audit checks. Reads attributes, runs nothing.
@@ -83,28 +90,21 @@ class LoaderClaims:
     """What a loader promises; None where it promises nothing."""
 
     name: str
-    dataset: Any = None
-    """A map-style dataset: has a length, and items by number."""
-    collate: Callable[[Any], Any] | None = None
-    """Makes a batch of a list of items."""
+    dataset: Any = None  # map-style: has a length, and items by number
+    collate: Callable[[Any], Any] | None = None  # makes a batch of a list of items
     items_are_batches: bool = False
     shuffled: bool | None = None
-    once: bool = True
-    """Each sample once per epoch; False where the sampler draws with replacement or a number of its own."""
-    expected: Array | None = None
-    """The samples that the sampler goes through, where these are not all."""
-    num_replicas: int = 1
-    """Processes that share an epoch."""
-    droppable: int = 0
-    """Samples that an epoch may leave out, because its last batch would be short."""
+    once: bool = True  # each sample once per epoch; False where the sampler draws with replacement or a number of its own
+    expected: Array | None = None  # the samples that the sampler goes through, where these are not all
+    num_replicas: int = 1  # processes that share an epoch
+    droppable: int = 0  # samples that an epoch may leave out, because its last batch would be short
     num_workers: int = 0
-    iterable: bool = False
-    """Whether each worker process runs the whole iterable of the user."""
+    iterable: bool = False  # whether each worker process runs the whole iterable of the user
 
 
 def claims_of(batches: Any) -> LoaderClaims:
     """Read what an iterable of batches says of itself."""
-    data = _torch_data()
+    data = sys.modules.get("torch.utils.data")
     if data is not None and isinstance(batches, data.DataLoader):
         return _torch_claims(batches, data)
     feeds = sys.modules.get("stoker.feed.feed")
@@ -112,11 +112,10 @@ def claims_of(batches: Any) -> LoaderClaims:
         return _feed_claims(batches)
     dataset = getattr(batches, "dataset", None)
     dataset = dataset if is_map_style(dataset) else None
-    shuffled = getattr(batches, "shuffled", None)
-    collate = getattr(batches, "collate_fn", None)
+    shuffled, collate = getattr(batches, "shuffled", None), getattr(batches, "collate_fn", None)
     replicas = getattr(batches, "num_replicas", 1)
     return LoaderClaims(
-        name=name_of(batches),
+        name=getattr(batches, "__name__", None) or type(batches).__name__,
         dataset=dataset,
         collate=collate if callable(collate) else None,
         shuffled=shuffled if isinstance(shuffled, bool) else None,
@@ -125,46 +124,27 @@ def claims_of(batches: Any) -> LoaderClaims:
     )
 
 
-class EpochSetter:
-    """The epoch of a loader or its sampler, which a training sets before each epoch, and an audit puts back afterwards."""
+def epoch_setter(batches: Any) -> Callable[[int], None]:
+    """Sets the epoch of a loader or its sampler, as a training run does before each one, counted from that of this call."""
+    batcher = getattr(batches, "batch_sampler", None)
+    places = [batches, getattr(batches, "sampler", None), batcher, getattr(batcher, "sampler", None)]
+    owner: Any = next((place for place in places if callable(getattr(place, "set_epoch", None))), None)
+    epoch = getattr(owner, "epoch", 0)
+    first = epoch if isinstance(epoch, int) else 0
 
-    def __init__(self, batches: Any) -> None:
-        sampler = getattr(batches, "sampler", None)
-        batcher = getattr(batches, "batch_sampler", None)
-        places = [batches, sampler, batcher, getattr(batcher, "sampler", None)]
-        self._owner = next((place for place in places if callable(getattr(place, "set_epoch", None))), None)
-        epoch = getattr(self._owner, "epoch", 0)
-        self._first = epoch if isinstance(epoch, int) else 0
+    def set_epoch(number: int) -> None:
+        if owner is not None:
+            owner.set_epoch(first + number)
 
-    def go(self, number: int) -> None:
-        """Set the epoch, counted from the one that the audit began with."""
-        if self._owner is not None:
-            self._owner.set_epoch(self._first + number)
-
-    def back(self) -> None:
-        """Set the epoch that the audit began with."""
-        self.go(0)
+    return set_epoch
 
 
 def is_map_style(dataset: Any) -> bool:
     """Whether items can be had by number, and their number is known."""
-    data = _torch_data()
-    if (
-        dataset is None
-        or isinstance(dataset, dict | str | bytes)
-        or (data is not None and isinstance(dataset, data.IterableDataset))
-    ):
+    data = sys.modules.get("torch.utils.data")
+    if isinstance(dataset, dict | str | bytes) or (data is not None and isinstance(dataset, data.IterableDataset)):
         return False
     return hasattr(type(dataset), "__getitem__") and hasattr(type(dataset), "__len__")
-
-
-def name_of(value: Any) -> str:
-    """What to call something in a sentence."""
-    return getattr(value, "__name__", None) or type(value).__name__
-
-
-def _torch_data() -> Any:
-    return sys.modules.get("torch.utils.data")
 
 
 def _feed_claims(feed: Feed) -> LoaderClaims:
@@ -226,30 +206,73 @@ def _droppable(samples: Any, batcher: Any) -> int:
     return len(samples) % size
 
 
+# Chance: how many rows may look like a sample that was read and yet be another, where only some samples were read.
+#
+# Contents that are all different in a part of the data need not be so in all of it. How often two samples can be equal at most is
+# known from the pairs that were seen, and so is what equal samples can bring about at most. Only more than that is a fault.
+
+SURE = 1e-5  # chance that a number is beyond what is called the most
+
+
+def at_most(number: float) -> float:
+    """The most that a mean can be if `number` events came, and the most that can come if the mean is `number` (Poisson)."""
+    return float((math.sqrt(number) + math.sqrt(-math.log(SURE))) ** 2)
+
+
+def equal_pairs(words: Hashes) -> int:
+    """Pairs of rows with the same word."""
+    counts = np.unique(words, return_counts=True)[1]
+    return int((counts * (counts - 1) // 2).sum())
+
+
+def most_likely_equal(num_equal: int, num_rows: int) -> float:
+    """The most that the chance of two samples to be equal can be, if that many pairs of that many rows are."""
+    pairs = num_rows * (num_rows - 1) / 2
+    return min(at_most(num_equal) / pairs, 1.0) if pairs else 1.0
+
+
+class ContentIndex:
+    """Identities that are the fingerprints of whole rows, where there is no reference. Equal rows are one, and none has a number."""
+
+    catalogue = None
+
+    def __init__(self, names: tuple[str, ...], table: Hashes) -> None:
+        """Settle, from a first table of rows, which entries count: those that every batch has."""
+        self._columns = [column for column in range(len(names)) if table[:, column].all()]
+        self.entries = tuple(names[column] for column in self._columns)
+
+    def words(self, table: Hashes) -> Hashes:
+        """Fingerprints of whole samples, to compare with those that came."""
+        return combine(table[:, self._columns])
+
+    def identify(self, table: Hashes) -> Array:
+        """Identities of rows."""
+        return self.words(table).view(np.int64)
+
+    def came(self, identities: Array) -> tuple[Array, Hashes, Array]:
+        """The distinct identities of an epoch, their fingerprints, and how often each came."""
+        distinct, counts = np.unique(identities, return_counts=True)
+        return distinct, distinct.view(np.uint64), counts
+
+
 # The reference index: rows are looked up in a reference, as a whole and entry by entry.
 #
 # Samples of equal content cannot be told apart; they are counted, never guessed at. A row that the reference does not hold,
 # though it holds each of its entries, is mixed of different samples. A row with an entry that is nowhere is foreign. Of a
 # reference that was read in part, only what no sample beyond that part can explain is a fault.
 
-MAX_DETAILED = 1000
-"""Mixed and foreign rows that are remembered one by one; the rest is counted."""
-MIN_KNOWN = 0.5
-"""An entry that a foreign reference knows in fewer rows looks different there, and is set aside."""
-MIN_KNOWN_EXACT = 0.01
-"""The same for a reference made by the loader's own means."""
+MAX_DETAILED = 1000  # mixed and foreign rows that are remembered one by one; the rest is counted
+MIN_KNOWN = 0.5  # an entry that a foreign reference knows in fewer rows looks different there, and is set aside
+MIN_KNOWN_EXACT = 0.01  # the same for a reference made by the loader's own means
 
 
-@dataclass(frozen=True, kw_only=True)
-class MixedRow:
+class MixedRow(NamedTuple):
     """A row whose entries belong to different samples."""
 
     row: int
-    sample: int
-    """Whose anchor it has."""
+    sample: int  # whose anchor it has
     entry: str
-    other: int
-    """The first sample that has this entry."""
+    other: int  # the first sample that has this entry
     num_others: int
 
 
@@ -260,8 +283,7 @@ class UnmatchedRows:
     num_mixed: int = 0
     mixed: list[MixedRow] = field(default_factory=list)
     num_foreign: int = 0
-    foreign: list[tuple[int, str]] = field(default_factory=list)
-    """Rows, and which of their entries are nowhere in the reference."""
+    foreign: list[tuple[int, str]] = field(default_factory=list)  # rows, and which of their entries are nowhere in the reference
     seen: list[tuple[Hashes, Hashes]] = field(default_factory=list)
     """Anchors and fingerprints of all rows, where the reference was read in part."""
 
@@ -369,13 +391,8 @@ class ReferenceIndex:
         column = int(np.flatnonzero(found != self._table[line])[0])
         words, lines, owners = self._parts[column]
         place, held = _find(words, found[column : column + 1])
-        return MixedRow(
-            row=row,
-            sample=int(self._numbers[line]),
-            entry=self.entries[column],
-            other=int(self._numbers[lines[place[0]]]) if held[0] else UNKNOWN,
-            num_others=int(owners[place[0]]) if held[0] else 0,
-        )
+        other, num_others = (int(self._numbers[lines[place[0]]]), int(owners[place[0]])) if held[0] else (UNKNOWN, 0)
+        return MixedRow(row, int(self._numbers[line]), self.entries[column], other, num_others)
 
 
 def _find(words: Hashes, wanted: Hashes) -> tuple[Array, Array]:
@@ -394,25 +411,31 @@ class SampleMatcher:
     """How rows become identities: by number where they carry one, else by a reference, else by content alone."""
 
     contents: ReferenceIndex | ContentIndex
-    numbered: IndexedSamples | None
+    catalogue: Catalogue | None  # the samples that there should be
     basis: str
-
-    @property
-    def catalogue(self) -> Catalogue | None:
-        """The samples that there should be."""
-        return self.contents.catalogue if self.numbered is None else self.numbered.catalogue
+    numbered: bool = (
+        False  # whether rows carry the number of their sample: its place in the catalogue, or else itself, is the identity
+    )
 
     def identify(self, table: Hashes, numbers: Array | None, row: int, unmatched: UnmatchedRows) -> Array:
         """Identities of rows, the first of which is `row` of its epoch; notes those that the reference does not hold."""
         contents = self.contents  # asked also where samples are numbered: it notes rows that are of no sample
         identities = contents.identify(table, row, unmatched) if isinstance(contents, ReferenceIndex) else contents.identify(table)
-        return identities if self.numbered is None or numbers is None else self.numbered.identify(numbers)
+        if not self.numbered or numbers is None:
+            return identities
+        if self.catalogue is None:
+            return numbers
+        place, held = _find(self.catalogue.numbers, numbers)
+        return np.where(held, place, UNKNOWN)
 
     def ranks(self, identities: Array) -> tuple[Array, int] | None:
         """Ranks of rows in the order of sample numbers, and how many there are; None without numbers."""
-        if self.numbered is not None:
-            return self.numbered.ranks(identities)
-        return self.contents.catalogue.ranks(identities) if self.contents.catalogue is not None else None
+        if self.catalogue is not None:
+            return self.catalogue.ranks(identities)
+        if not self.numbered:
+            return None
+        values, ranks = np.unique(identities, return_inverse=True)
+        return ranks, len(values)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -423,17 +446,22 @@ class MatcherSetup:
     form: BatchForm
     ids: SampleIds | None
     limit: int
-    report: Report
+    report: Callable[[float, int], None]  # gets the share of a reference that is read, and the number of items
 
     def settle(self, reference: Reference | None, table: Hashes, numbers: Array | None) -> SampleMatcher:
         """Decide with the first rows how samples are recognised."""
         contents, basis = self._compare(reference, table)
         if self.ids is None or numbers is None:
-            return SampleMatcher(contents=contents, numbered=None, basis=basis)
-        numbered = self._number(reference, numbers)
-        by = repr(self.ids) if isinstance(self.ids, str) else "the function ids"
-        many = f", {numbered.catalogue.num_samples:,} in all" if numbered.catalogue is not None else ""
-        return SampleMatcher(contents=contents, numbered=numbered, basis=f"Samples are numbered by {by}{many}. {basis}")
+            return SampleMatcher(contents=contents, catalogue=contents.catalogue, basis=basis)
+        expected = None if reference is None else reference.ids
+        if reference is not None and expected is None and not reference.partial and np.isin(numbers, reference.numbers).all():
+            expected = reference.numbers  # others are keys of the user's own, of which no list is known
+        by, catalogue = repr(self.ids) if isinstance(self.ids, str) else "the function ids", None
+        if reference is not None and expected is not None:
+            values, counts = np.unique(expected, return_counts=True)
+            catalogue = Catalogue(numbers=values, counts=counts, num_samples=reference.num_samples)
+            by += f", {reference.num_samples:,} in all"
+        return SampleMatcher(contents=contents, catalogue=catalogue, basis=f"Samples are numbered by {by}. {basis}", numbered=True)
 
     def _compare(self, reference: Reference | None, table: Hashes) -> tuple[ReferenceIndex | ContentIndex, str]:
         contents = ContentIndex(self.form.names, table)
@@ -443,43 +471,13 @@ class MatcherSetup:
         aside = "; ".join(f"{name!r} {why}" for name, why in known.aside.items())
         if not known.entries:
             return contents, f"Samples cannot be found in the reference: {aside}. They need numbers (ids)."
-        read = (
-            f"{len(reference.numbers):,} of {reference.num_samples:,}, drawn at random"
-            if reference.partial
-            else f"all {reference.num_samples:,}"
-        )
-        left_out = f" ({aside})" if aside else ""
+        total, left_out = f"{reference.num_samples:,}", f" ({aside})" if aside else ""
+        read = f"{len(reference.numbers):,} of {total}, drawn at random" if reference.partial else f"all {total}"
         return known, f"Compared by content: {listed(known.entries)}{left_out}, with the samples of the reference ({read})."
 
     def read(self, data: Any, role: str = "reference") -> Reference:
-        """Fingerprint other data, in the form of the batches."""
-        own = data is self.claims.dataset
-        source = ReferenceReader(
-            data=data,
-            form=self.form,
-            collate=self.claims.collate if is_map_style(data) else None,
-            items_are_batches=own and self.claims.items_are_batches,
-            only=self.claims.expected if own else None,
-            ids=self._ids if isinstance(self.ids, str) or not is_map_style(data) else None,  # a function knows no items
-            own=own,
-            role=role,
-        )
-        return source.read(limit=self.limit, report=self.report)
-
-    def _ids(self, rows: Rows, batch: Any) -> Array | None:
-        """The numbers of other data; None where they have none."""
-        if self.ids is None or (isinstance(self.ids, str) and self.ids not in rows.entries):
-            return None
-        return numbers_of(self.ids, rows, batch)
-
-    def _number(self, reference: Reference | None, numbers: Array) -> IndexedSamples:
-        if reference is None:
-            return IndexedSamples(None, 0)
-        if reference.ids is not None:
-            return IndexedSamples(reference.ids, reference.num_samples)
-        # Numbers that fit are those of the items; others are keys of the user's own, of which no list is known.
-        fits = bool(np.all(np.isin(numbers, reference.numbers))) if not reference.partial else False
-        return IndexedSamples(reference.numbers if fits else None, reference.num_samples)
+        """Fingerprint other data, in the form of the batches: all samples, or `limit` of them, drawn at random."""
+        return _ReferenceReader(self, data, role).read()
 
 
 # The reference: fingerprints of all samples there are, by number. It turns content into sample numbers.
@@ -488,30 +486,20 @@ class MatcherSetup:
 # same twice (random augmentation, padding that depends on the batch) cannot identify a sample and are set aside.
 
 PART = 256
-NUM_PROBED = 64
-"""Items that are read twice, together and alone, to see whether they stay the same."""
-
-Collate = Callable[[Any], Any]
-IdsOfRows = Callable[[Rows, Any], Array | None]
-Report = Callable[[float, int], None]
-"""Gets the share that is done, and the number of items."""
+NUM_PROBED = 64  # items that are read twice, together and alone, to see whether they stay the same
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:
     """Fingerprints of samples: line i is that of sample `numbers[i]`."""
 
-    num_samples: int
-    """Samples that there are; more than lines where only some were read."""
+    num_samples: int  # all that there are; more than lines where only some were read
     numbers: Array
     table: Hashes
-    lacking: tuple[str, ...] = ()
-    """Entries of the batches that are not in it."""
-    unstable: tuple[str, ...] = ()
-    """Entries that did not come out the same twice."""
+    lacking: tuple[str, ...] = ()  # entries of the batches that are not in it
+    unstable: tuple[str, ...] = ()  # entries that did not come out the same twice
     ids: Array | None = None
-    exact: bool = False
-    """Whether it was made by the loader's own means, so that batches have no excuse to differ."""
+    exact: bool = False  # whether it was made by the loader's own means, so that batches have no excuse to differ
 
     @property
     def partial(self) -> bool:
@@ -519,43 +507,39 @@ class Reference:
         return len(self.numbers) < self.num_samples
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReferenceReader:
-    """Where a reference is read from."""
+class _ReferenceReader:
+    """Reads a map-style dataset, or another iterable of batches, as a reference."""
 
-    data: Any
-    """A map-style dataset, or another iterable of batches."""
-    form: BatchForm
-    collate: Collate | None = None
-    items_are_batches: bool = False
-    only: Array | None = None
-    """The samples that are meant to come, where these are not all."""
-    ids: IdsOfRows | None = None
-    own: bool = False
-    """Whether it is the loader's own dataset."""
-    role: str = "reference"
+    def __init__(self, setup: MatcherSetup, data: Any, role: str) -> None:
+        claims, has_items = setup.claims, is_map_style(data)
+        self._setup, self._form, self._data, self._role = setup, setup.form, data, role
+        self._is_own = data is claims.dataset
+        self._collate = claims.collate if has_items else None
+        self._items_are_batches = self._is_own and claims.items_are_batches
+        self._has_items = has_items
+        self._has_ids = setup.ids is not None and (isinstance(setup.ids, str) or not has_items)  # a function knows no items
 
-    def read(self, *, limit: int, report: Report) -> Reference:
-        """Fingerprint all samples, or `limit` of them, drawn at random."""
-        if self.items_are_batches or not is_map_style(self.data) or self._holds_batches():
-            return self._read(map(self._look, self._batches()), None, 0, report)
-        total = len(self.data) if self.only is None else len(self.only)
+    def read(self) -> Reference:
+        if self._items_are_batches or not self._has_items or self._holds_batches():
+            return self._read(map(self._look, self._batches()), None, 0)
+        only = self._setup.claims.expected if self._is_own else None  # the samples that are meant to come, where these are not all
+        total, limit = len(self._data) if only is None else len(only), self._setup.limit
         numbers = np.arange(total) if total <= limit else np.unique(np.random.default_rng(0).integers(0, total, limit))
-        numbers = numbers if self.only is None else self.only[numbers]
+        numbers = numbers if only is None else only[numbers]
         parts = (self._items(numbers[i : i + PART].tolist()) for i in range(0, len(numbers), PART))
-        return self._read(parts, numbers, total, report)
+        return self._read(parts, numbers, total)
 
-    def _read(self, parts: Iterator[tuple[Rows, Any]], numbers: Array | None, total: int, report: Report) -> Reference:
-        tables, ids, count = [np.zeros((0, len(self.form.names)), np.uint64)], [], 0
+    def _read(self, parts: Iterator[tuple[Rows, Any]], numbers: Array | None, total: int) -> Reference:
+        tables, ids, count = [np.zeros((0, len(self._form.names)), np.uint64)], [], 0
         lacking: set[str] = set()
+        wanted = self._setup.ids
         for rows, batch in parts:
-            tables.append(self.form.table(rows))
-            lacking.update(self.form.lacking(rows))
-            numbered = self.ids(rows, batch) if self.ids is not None else None
-            if numbered is not None:
-                ids.append(numbered)
+            tables.append(self._form.table(rows))
+            lacking.update(self._form.lacking(rows))
+            if wanted is not None and self._has_ids and (not isinstance(wanted, str) or wanted in rows.entries):
+                ids.append(numbers_of(wanted, rows, batch))
             count += len(tables[-1])
-            report(count / max(len(numbers), 1) if numbers is not None else 0.0, count)
+            self._setup.report(count / max(len(numbers), 1) if numbers is not None else 0.0, count)
         table = np.concatenate(tables)
         if numbers is not None and len(table) != len(numbers):
             raise OptionError(
@@ -569,42 +553,42 @@ class ReferenceReader:
             lacking=tuple(sorted(lacking)),
             unstable=() if numbers is None else self._unstable(numbers, table),
             ids=np.concatenate(ids) if ids else None,
-            exact=self.own and self.collate is not None,
+            exact=self._is_own and self._collate is not None,
         )
 
     def _unstable(self, numbers: Array, table: Hashes) -> tuple[str, ...]:
         """Read some items again, each alone: what differs depends on chance, or on the rest of its batch."""
         probes = np.unique(np.linspace(0, len(numbers) - 1, NUM_PROBED).astype(np.int64)) if len(numbers) else np.arange(0)
-        bad = np.zeros(len(self.form.names), dtype=bool)
+        bad = np.zeros(len(self._form.names), dtype=bool)
         for probe in probes.tolist():
-            again = self.form.table(self._items([int(numbers[probe])])[0])
+            again = self._form.table(self._items([int(numbers[probe])])[0])
             bad |= np.any(again != table[probe], axis=0)
-        return tuple(name for name, differs in zip(self.form.names, bad, strict=True) if differs)
+        return tuple(name for name, differs in zip(self._form.names, bad, strict=True) if differs)
 
     def _holds_batches(self) -> bool:
         """Whether what has items by number, such as a list, has batches for items."""
-        return self.collate is None and len(self.data) > 0 and self.form.is_batch(self.data[0])
+        return self._collate is None and len(self._data) > 0 and self._form.is_batch(self._data[0])
 
     def _batches(self) -> Iterable[Any]:
-        if not self.items_are_batches:
-            return self.data  # type: ignore[no-any-return]
-        items = (self.data[i] for i in range(len(self.data)))
-        return items if self.collate is None else map(self.collate, items)
+        if not self._items_are_batches:
+            return self._data  # type: ignore[no-any-return]
+        items = (self._data[i] for i in range(len(self._data)))
+        return items if self._collate is None else map(self._collate, items)
 
     def _look(self, batch: Any) -> tuple[Rows, Any]:
         return self._adapt(rows_of(batch)), batch
 
     def _adapt(self, rows: Rows) -> Rows:
-        adapted = self.form.adapt(rows)
+        adapted = self._form.adapt(rows)
         # The loader's own dataset may be encoded into something else; data that the user names must be comparable.
-        if rows.num_rows and not self.own and len(self.form.lacking(adapted)) == len(self.form.names):
-            names = f"{listed(rows.entries)}, but batches have {listed(self.form.names)}"
-            raise OptionError(f"the {self.role} has {names}: there is nothing to compare.")
+        if rows.num_rows and not self._is_own and len(self._form.lacking(adapted)) == len(self._form.names):
+            names = f"{listed(rows.entries)}, but batches have {listed(self._form.names)}"
+            raise OptionError(f"the {self._role} has {names}: there is nothing to compare.")
         return adapted
 
     def _items(self, numbers: list[int]) -> tuple[Rows, Any]:
-        data = self.data
+        data = self._data
         items = data.__getitems__(numbers) if hasattr(data, "__getitems__") else [data[number] for number in numbers]
-        if self.collate is not None:
-            return self._look(self.collate(items))
+        if self._collate is not None:
+            return self._look(self._collate(items))
         return self._adapt(rows_of_items(items)), items

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,7 @@ from stoker.errors import ConfigError
 from stoker.experiment.parse import CONFIG_NAME
 
 if TYPE_CHECKING:
-    from stoker.recipes.tfa.pipeline import Trained
-    from stoker.recipes.tfa.scoring import Score
+    from stoker.recipes.tfa.pipeline import Score, Trained
 
 
 @click.command("tfa", short_help="Train on market bars.")
@@ -100,7 +100,7 @@ def _show_fields() -> None:
 def _show(done: Trained, folder: Path, *, as_json: bool) -> None:
     result, score = done.result, done.score
     if as_json:
-        report: dict[str, Any] = {"folder": str(folder), "score": score.to_dict()}
+        report: dict[str, Any] = {"folder": str(folder), "score": asdict(score)}
         for name in ("stopped", "step", "epoch", "best", "best_step", "seconds"):
             report[name] = getattr(result, name)
         click.echo(json.dumps(report))
@@ -116,7 +116,7 @@ def _show(done: Trained, folder: Path, *, as_json: bool) -> None:
 
 
 def _table(score: Score) -> None:
-    from stoker.recipes.tfa.scoring import NAMES
+    from stoker.recipes.tfa.pipeline import NAMES
 
     click.echo(f"score of {score.labels:,} labels, {score.up:.1%} of them up".ljust(48) + "AUC   log-loss   calibration error")
     for line in score.lines:

@@ -111,7 +111,7 @@ def test_control_a_cache_of_these_bars_and_this_spec_is_used(tmp_path: Path, mon
     make_folder(tmp_path)
     write_cache(tmp_path, SPEC, tmp_path / "bars.csv")
     plain = prepared_of(tmp_path)
-    monkeypatch.setattr(audit, "COMPUTED_AGAIN", 100)
+    monkeypatch.setattr(data, "COMPUTED_AGAIN", 100)
     compute, rows = stoker.encode.features, []
     monkeypatch.setattr(stoker.encode, "features", lambda bars, spec: rows.append(len(bars["close"])) or compute(bars, spec))
     cached = prepared_of(tmp_path, feature_cache="cache.stoker")
@@ -172,7 +172,7 @@ def test_a_cache_of_these_bars_with_other_features(tmp_path: Path, monkeypatch: 
         write_cache(tmp_path, SPEC, tmp_path / "bars.csv")
     line = refusal(lambda: prepared_of(tmp_path, feature_cache="cache.stoker"))
     assert "differs from the features of its bars and this spec in bar " in line
-    monkeypatch.setattr(audit, "COMPUTED_AGAIN", 0)  # control: without the check it is believed
+    monkeypatch.setattr(data, "COMPUTED_AGAIN", 0)  # control: without the check it is believed
     believed = np.asarray(prepared_of(tmp_path, feature_cache="cache.stoker").store.column("features"))
     assert not np.array_equal(believed, prepared_of(tmp_path).store.column("features"))
 
@@ -188,8 +188,8 @@ def test_negative_control_a_cache_of_which_only_the_close_is_compared_is_believe
     write_csv(tmp_path / "other.csv", {**bars, "volume": 1000 + 100 * (np.diff(bars["close"], append=0) > 0)})
     write_cache(tmp_path, spec, tmp_path / "other.csv")
     assert "volume is 1" in refusal(lambda: prepared_of(tmp_path, feature_cache="cache.stoker"))
-    monkeypatch.setattr(audit, "_different", lambda cached, bars: None)
-    monkeypatch.setattr(audit, "COMPUTED_AGAIN", 0)
+    monkeypatch.setattr(data, "_different", lambda cached, bars: None)
+    monkeypatch.setattr(data, "COMPUTED_AGAIN", 0)
     believed = prepared_of(tmp_path, feature_cache="cache.stoker")
     rows = np.isfinite(np.asarray(believed.store.column("label")))
     area = audit.auc(np.asarray(believed.store.column("features"))[rows, -1], np.asarray(believed.store.column("label"))[rows])

@@ -20,9 +20,8 @@ from tests.recipes.tfa.trainings import OURS, SPEC, THEIRS, WARM_UP, change_bars
 import stoker
 from stoker import _disk
 from stoker.errors import BadValueError, DiskError, OptionError, TrainError
-from stoker.recipes.tfa import audit, pipeline, scoring
-from stoker.recipes.tfa.pipeline import direction_loss, grad_accum_steps_of, train
-from stoker.recipes.tfa.scoring import Line, judge
+from stoker.recipes.tfa import audit, pipeline
+from stoker.recipes.tfa.pipeline import Line, direction_loss, grad_accum_steps_of, judge, train
 from stoker.recipes.tfa.settings import ignored, read_settings
 
 LEARNS = {"d_model": 32, "epochs": 5, "T": 16, "batch_size": 128, "lr": 5e-3}
@@ -307,8 +306,8 @@ def test_features_that_know_the_future_end_in_a_suspicious_verdict(tmp_path: Pat
     assert done.score.lines[0].auc > 0.95
     assert not done.score.skilled
     assert done.score.verdict.startswith("SUSPICIOUS: ")
-    monkeypatch.setattr(scoring, "SUSPICIOUS", 1.1)  # control: without the guard it is praised, or a simpler model is
-    again = scoring.score(done.model, done.prepared)
+    monkeypatch.setattr(pipeline, "SUSPICIOUS", 1.1)  # control: without the guard it is praised, or a simpler model is
+    again = pipeline.score(done.model, done.prepared)
     assert again.verdict.startswith(("better than every baseline", "NO BETTER"))
 
 
@@ -317,22 +316,22 @@ def test_baselines_are_what_they_say() -> None:
     x = rng.normal(size=(4000, 3)).astype(np.float32)
     logits = x @ np.array([1.5, -0.5, 0.0]) + 0.3
     y = (rng.random(4000) < 1 / (1 + np.exp(-logits))).astype(np.float64)
-    np.testing.assert_allclose(scoring.fit_linear(x, y), [1.5, -0.5, 0.0, 0.3], atol=0.15)
-    assert scoring.chance_area(rng.normal(size=4000), y) < 0.53
+    np.testing.assert_allclose(pipeline.fit_linear(x, y), [1.5, -0.5, 0.0, 0.3], atol=0.15)
+    assert pipeline.chance_area(rng.normal(size=4000), y) < 0.53
     others = rng.normal(size=4000)
-    mean, error = scoring.gain(logits, others, y)
+    mean, error = pipeline.gain(logits, others, y)
     assert mean > 5 * error
     assert mean == pytest.approx(audit.auc(logits, y) - audit.auc(others, y)), "the difference of the areas that are told"
-    mean, error = scoring.gain(logits, logits, y)
+    mean, error = pipeline.gain(logits, logits, y)
     assert (mean, error) == (0.0, 0.0)
 
 
 def test_calibration_and_log_loss_are_those_of_the_definition() -> None:
     logits, labels = np.array([0.0, 2.0]), np.array([1.0, 0.0])
-    assert scoring._log_loss(logits, labels) == pytest.approx((math.log(2) + 2 + math.log1p(math.exp(-2))) / 2)
+    assert pipeline._log_loss(logits, labels) == pytest.approx((math.log(2) + 2 + math.log1p(math.exp(-2))) / 2)
     rng = np.random.default_rng(0)
     chances = rng.random(20_000)
     right, wrong = (rng.random(20_000) < chances).astype(float), (rng.random(20_000) < 0.5).astype(float)
     logits = np.log(chances / (1 - chances))
-    assert scoring._calibration(logits, right) < 0.02
-    assert scoring._calibration(logits, wrong) > 0.2
+    assert pipeline._calibration(logits, right) < 0.02
+    assert pipeline._calibration(logits, wrong) > 0.2

@@ -11,7 +11,6 @@ from benchmarks.before import tfa_loop
 from torch import nn
 
 import stoker
-from stoker.recipes.tfa import attention_kernel
 from stoker.recipes.tfa import model as attention
 from stoker.recipes.tfa.model import Banded, Tfa
 
@@ -34,7 +33,7 @@ def test_the_kernel_is_as_near_to_float64_as_torch(shape: tuple[int, ...], dtype
     runs, rows, heads, size, length = shape
     torch.manual_seed(0)
     qkv = torch.randn(runs, rows, 3 * heads * size, device=DEVICE).to(dtype).requires_grad_()
-    found = attention_kernel.window_attention(qkv, heads, length)
+    found = attention.window_attention(qkv, heads, length)
     gradient = torch.randn_like(found)
     (found_gradient,) = torch.autograd.grad(found, qkv, gradient)
     exact_qkv = qkv.detach().double().requires_grad_()
@@ -47,7 +46,7 @@ def test_the_kernel_is_as_near_to_float64_as_torch(shape: tuple[int, ...], dtype
 
 def test_torch_finds_nothing_wrong_with_the_operation() -> None:
     qkv = torch.randn(3, 20, 3 * 32, device=DEVICE, requires_grad=True)
-    torch.library.opcheck(attention_kernel.window_attention, (qkv, 2, 16))
+    torch.library.opcheck(attention.window_attention, (qkv, 2, 16))
 
 
 def moments() -> dict[str, torch.Tensor]:

@@ -1,13 +1,11 @@
 """TFA: predict the direction of market bars. Bars become indicators, labels and windows; a model is trained, scored and exported.
 
-    settings           the YAML of a training run, validated
-    bars               CSV files -> series of bars
-    data               features, labels, split and feeds
-    audit              checks for the mistakes that trainers of this kind have made
-    model              the models; attention_kernel has the GPU kernel of attention within windows
-    pipeline           training, from the YAML to the folder of a run
-    scoring            the score on held-out rows, next to baselines
-    bundle             a trained model as a folder that is checked by golden bars, and as a predictor bar by bar
+    settings    the YAML of a training run, validated
+    data        CSV files -> series of bars -> features, labels, split and feeds
+    audit       checks for the mistakes that trainers of this kind have made
+    model       the models, and the GPU kernel of attention within windows
+    pipeline    training, from the YAML to the folder of a run, and the score on held-out rows next to baselines
+    bundle      a trained model as a folder that is checked by golden bars, and as a predictor bar by bar
 
 These are the public names; each is imported when first used.
 """

@@ -1,45 +1,25 @@
-"""Audit: checks for mistakes that trainers of this kind have made; each is an error of one line.
+"""Audit: checks of the prepared data for mistakes that trainers of this kind have made; each is an error of one line.
 
-    bars        times that do not ascend or are not distinct, missing prices, dropped rows, price paths sorted together by time
-    cache       features of other bars or of another spec
     labels      0 where there is no direction, labels without a future, labels that measure volatility
     samples     served twice or never, inputs and labels of different rows, rows before the warm-up, windows across a gap or a series
     split       windows or labels of one block within another
     scaling     mean, deviation or weight of labels from other rows than the training rows
 
-The checks use the data that is fed, not how it was made: labels are computed again, rows are looked up, means are compared.
+The checks use the data that is fed, not how it was made: labels are computed again, rows are looked up, means are compared. Bars, and
+caches of features, are checked in `data`, before anything is computed.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 import stoker
 from stoker._types import Array
-from stoker.errors import BadValueError, BatchError, LeakError, OptionError, SourceEmptyError, TimeOrderError
-from stoker.recipes.tfa.bars import Bars, bars_of
-from stoker.recipes.tfa.settings import Dataset
+from stoker.errors import BadValueError, BatchError, LeakError
+from stoker.recipes.tfa.data import Prepared
 
-if TYPE_CHECKING:
-    from stoker.recipes.tfa.data import Prepared
-
-
-HOUR = 3_600_000
-MOST_HOLES = 0.01
-"""Share of bars that may be missing within sessions."""
-MOST_LAGS = 32
-LARGEST_MOVE = 0.05
-"""A series whose median bar moves by more is several prices in one."""
-TELLING = 0.6
-"""AUC from which on volatility alone explains a label."""
-SAME_PATH = 0.5
-COMPUTED_AGAIN = 4096
-"""Rows at the start of each series whose features are computed again to check a cache."""
-AGAIN = "Write it again with `stoker indicators`, or leave feature_cache out."
+TELLING = 0.6  # AUC from which on volatility alone explains a label
 
 
 def auc(scores: Array, labels: Array) -> float:
@@ -49,185 +29,27 @@ def auc(scores: Array, labels: Array) -> float:
     return metric.compute()
 
 
-def check_bars(bars: Bars, *, gaps: str = "refuse") -> Bars:
-    """The bars, cut at gaps if requested; raises an error for an invalid time, price or row."""
-    if not bars.num_bars:
-        raise SourceEmptyError(f"{', '.join(bars.sources)} has no bars.")
-    _check_times(bars)
-    bars = _check_prices(bars, gaps)
-    bars = _check_holes(bars, gaps)
-    _check_paths(bars)
-    return bars
-
-
-def _check_times(bars: Bars) -> None:
-    steps = np.diff(bars.times)
-    inside = np.ones(len(steps), dtype=bool)
-    inside[bars.offsets[1:-1] - 1] = False
-    wrong = np.flatnonzero(inside & (steps <= 0))
-    if not len(wrong):
-        return
-    row = int(wrong[0]) + 1
-    if steps[row - 1] < 0:
-        raise TimeOrderError(
-            f"{bars.place(row)} is {_seconds(-steps[row - 1])} before the one above it. Sort the bars by time, and give each "
-            f"series its own file (datasets) or symbol."
-        )
-    raise TimeOrderError(
-        f"{bars.place(row)} has the time of the one above it, as {int((steps[inside] == 0).sum()):,} of {bars.num_bars:,} bars "
-        f"have. Rounded times (float32 resolves 64 s at best) or series sorted together cause this; use integer seconds, "
-        f"and one file per series."
-    )
-
-
-def _check_prices(bars: Bars, gaps: str) -> Bars:
-    prices = [name for name in ("open", "high", "low", "close") if name in bars.columns]
-    good = np.ones(bars.num_bars, dtype=bool)
-    for name in prices:
-        good &= np.isfinite(bars.columns[name]) & (bars.columns[name] > 0)
-    if good.all():
-        return bars
-    if gaps == "cut":
-        return bars.without(np.flatnonzero(~good))
-    row = int(np.argmin(good))
-    name = next(one for one in prices if not bars.columns[one][row] > 0 or not np.isfinite(bars.columns[one][row]))
-    raise BadValueError(
-        f"{name} is {bars.columns[name][row]:g} in {bars.place(row)} ({int((~good).sum()):,} bars in all); expected prices "
-        "above 0. Fix them, or set `gaps: cut` to start a new series after each."
-    )
-
-
-def _check_holes(bars: Bars, gaps: str) -> Bars:
-    """Within a session bars are evenly spaced; a night is not a gap."""
-    steps = np.diff(bars.times).astype(np.float64)
-    steps[bars.offsets[1:-1] - 1] = np.nan
-    if gaps == "allow" or not np.isfinite(steps).any():
-        return bars
-    usual = float(np.nanmedian(steps))
-    holes = np.flatnonzero((steps > 1.5 * usual) & (steps < HOUR)) if usual < HOUR / 3 else np.array([], dtype=np.int64)
-    missing = float((steps[holes] / usual - 1).sum())
-    share = missing / (missing + bars.num_bars)
-    if gaps == "cut":
-        return bars.cut(holes + 1)
-    if share > MOST_HOLES:
-        row = int(holes[0]) + 1
-        raise BadValueError(
-            f"{share:.1%} of the bars within sessions are missing, the first before {bars.place(row)} "
-            f"({_seconds(steps[row - 1])} after "
-            f"the one above it, usually {_seconds(usual)}): indicators and labels would count rows, not time. Add the bars, or "
-            f"set `gaps: cut` (series end there) or `gaps: allow`."
-        )
-    return bars
-
-
-def _check_paths(bars: Bars) -> None:
-    """In one price path, bars that are further apart in time are not nearer in price."""
-    for number, name in enumerate(bars.names):
-        close = np.log(bars.columns["close"][bars.series(number)])
-        if len(close) < 4 * MOST_LAGS:
-            continue
-        next_ = float(np.median(np.abs(close[1:] - close[:-1])))
-        apart = {lag: float(np.median(np.abs(close[lag:] - close[:-lag]))) for lag in range(2, MOST_LAGS + 1)}
-        lag = min(apart, key=lambda one: apart[one])
-        if next_ > LARGEST_MOVE or (next_ > 0 and apart[lag] < SAME_PATH * next_):
-            why = f"a bar differs from the next by {next_:.2%} in the median, and by {apart[lag]:.2%} from the one {lag} rows on"
-            raise TimeOrderError(
-                f"series {name!r} of {bars.sources[number]} is several prices sorted together by time: {why}. Give each "
-                "its own file, in `datasets`."
-            )
-
-
-def _seconds(milliseconds: float) -> str:
-    return f"{milliseconds / 1000:,.0f} s"
-
-
-def check_cache(cache: stoker.Store, bars: Bars, spec: Mapping[str, Any]) -> Array:
-    """The features of a store of `stoker indicators`, if they are those of these bars and this spec."""
-    plain = {name: value for name, value in spec.items() if name != "compat"}
-    known = {stoker.encode.FeatureStream(one).spec.content_hash for one in (spec, plain)}
-    parsed = stoker.encode.FeatureStream(spec).spec
-    notes = [] if cache.manifest is None else [note for note in cache.manifest.notes if "(spec " in note]
-    found = next((note.partition("(spec ")[2].split(",")[0].rstrip(")") for note in notes), "none")
-    theirs = "sentio" if any(", compat sentio" in note for note in notes) else "exact"
-    if found not in known or theirs != (parsed.compat or "exact"):
-        raise OptionError(
-            f"the cache {cache.name} has the features of another spec: {found} ({theirs}), expected {parsed.content_hash} "
-            f"({parsed.compat or 'exact'}). {AGAIN}"
-        )
-    column = cache.schema.get("features")
-    if column is None or column.width != len(parsed.names):
-        found = "no column 'features'" if column is None else f"{column.width} features"
-        raise OptionError(f"the cache {cache.name} has {found}; expected {len(parsed.names)}. {AGAIN}")
-    different = _different(bars_of(cache, Dataset(path=cache.name)), bars)
-    if different is not None:
-        raise OptionError(f"the cache {cache.name} has the features of other bars than {bars.sources[0]}: {different}. {AGAIN}")
-    values = np.asarray(cache.column("features"), dtype=np.float32)
-    for number in range(len(bars.names)):
-        first = int(bars.offsets[number])
-        rows = slice(first, min(first + COMPUTED_AGAIN, int(bars.offsets[number + 1])))
-        again = stoker.encode.features({name: each[rows] for name, each in bars.columns.items()}, spec).values
-        wrong = np.flatnonzero(_unequal(values[rows], again).any(axis=1))
-        if len(wrong):
-            place = bars.place(first + int(wrong[0]))
-            raise OptionError(f"the cache {cache.name} differs from the features of its bars and this spec in {place}. {AGAIN}")
-    return values
-
-
-def _different(cached: Bars, bars: Bars) -> str | None:
-    """The first difference of cached bars from those of the run; None where they are equal."""
-    if not np.array_equal(cached.lengths, bars.lengths):
-        cut = " (`gaps: cut` cuts series, so a cache of whole ones cannot be used)" if len(bars.names) > len(cached.names) else ""
-        return f"{cached.num_bars:,} bars in {len(cached.names):,} series, not {bars.num_bars:,} in {len(bars.names):,}{cut}"
-    for name, own in {"time": bars.times, **bars.columns}.items():
-        there = cached.times if name == "time" else cached.columns.get(name)
-        if there is None:
-            return f"it has no column {name!r}"
-        wrong = np.flatnonzero(_unequal(there, own))
-        if len(wrong):
-            row = int(wrong[0])
-            return f"{name} is {there[row]:.12g} in it, but {own[row]:.12g} in {bars.place(row)} ({len(wrong):,} bars differ)"
-    return None
-
-
-def _unequal(one: Array, other: Array) -> Array:
-    """Where values differ; two NaN are equal."""
-    return np.asarray((one != other) & ~((one != one) & (other != other)))
-
-
-def check_all(prepared: Prepared, progress: Callable[[str], None] = lambda name: None) -> list[str]:
+def check_all(prepared: Prepared) -> list[str]:
     """Run all checks of the prepared data; returns what passed, in words. The first that fails raises."""
-    passed = []
-    for check in (
-        check_labels,
-        check_classes,
-        check_volatility,
-        check_split,
-        check_samples,
-        check_served,
-        check_scaler,
-        check_pos_weight,
-    ):
-        progress(check.__name__)
-        passed.append(check(prepared))
-    return passed
+    data = (check_labels, check_classes, check_volatility, check_split, check_samples)
+    return [check(prepared) for check in (*data, check_served, check_scaler, check_pos_weight)]
 
 
 def check_labels(prepared: Prepared) -> str:
     """Labels match the bars, and rows without a direction have none."""
     bars, rule, store = prepared.bars, prepared.rule, prepared.store
+    if rule.compat:
+        return "labels are those of Sentio's trainer (compat): 0 also where there is no direction"
     rows, labels = np.asarray(store.column("row")), np.asarray(store.column("label"))
     ends = bars.offsets[np.searchsorted(bars.offsets, rows, side="right")]
     ahead = np.minimum(rows + rule.horizon, bars.num_bars - 1)
     change = np.log(bars.columns["close"][ahead]) - np.log(bars.columns["close"][rows])
     has_future = rows + rule.horizon < ends
-    if rule.compat:
-        return "labels are those of Sentio's trainer (compat): 0 also where there is no direction"
     late = np.flatnonzero(~has_future & np.isfinite(labels))
     if len(late):
         raise LeakError(
             f"{len(late):,} rows have a label but no bar {rule.horizon} ahead in their series, the first "
-            f"{bars.place(int(rows[late[0]]))}: "
-            f"such labels are invalid. Mask them (NaN)."
+            f"{bars.place(int(rows[late[0]]))}: such labels are invalid. Mask them (NaN)."
         )
     clear = has_future & (np.abs(change) >= max(rule.least_change, 1e-12))
     if rule.least_volume:
@@ -240,9 +62,8 @@ def check_labels(prepared: Prepared) -> str:
         )
     wrong = np.flatnonzero(clear & np.isfinite(labels) & ((change > 0) != (labels > 0.5)) & (np.abs(change) > 1e-9))
     if len(wrong):
-        raise BadValueError(
-            f"the label of {bars.place(int(rows[wrong[0]]))} is {labels[wrong[0]]:g}, but its close says otherwise."
-        )
+        place = bars.place(int(rows[wrong[0]]))
+        raise BadValueError(f"the label of {place} is {labels[wrong[0]]:g}, but its close says otherwise.")
     return f"labels have a future and clear the thresholds; {int(np.isnan(labels).sum()):,} rows are masked"
 
 
@@ -327,9 +148,8 @@ def check_samples(prepared: Prepared) -> str:
         inputs = batch["features"].numpy()[valid].reshape(len(at), -1)
         if not np.isfinite(inputs).all() or not inputs.any(axis=1).all():
             raise BatchError(f"a batch of {name} has rows that are empty or padded. Leave out rows that are not ready.")
-        if not np.array_equal(inputs, features[at]) or not np.array_equal(
-            batch["label"].numpy()[valid].reshape(-1), labels[at], equal_nan=True
-        ):
+        targets = batch["label"].numpy()[valid].reshape(-1)
+        if not np.array_equal(inputs, features[at]) or not np.array_equal(targets, labels[at], equal_nan=True):
             raise BatchError(f"inputs and labels of a batch of {name} are not of the rows of their sample numbers.")
     return f"{count:,} samples of {length} rows: none across a gap or a series, none before the warm-up"
 

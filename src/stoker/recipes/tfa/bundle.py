@@ -39,8 +39,7 @@ from stoker import _disk
 from stoker._clock import now_utc
 from stoker._types import Array
 from stoker.errors import CheckpointInvalidError, ConfigError, OptionError, TrainError
-from stoker.recipes.tfa.bars import PRICES, read_bars
-from stoker.recipes.tfa.data import BARS_NAME
+from stoker.recipes.tfa.data import BARS_NAME, PRICES, read_bars, warm_up_of, without_compat
 from stoker.recipes.tfa.model import KNOWN, SMALL, Banded, Tfa, TfaModel, build_model, levels_of
 from stoker.recipes.tfa.pipeline import CONFIG_NAME, SCORE_NAME, SPEC_NAME, length_of, using
 from stoker.recipes.tfa.settings import Settings, read_settings
@@ -49,14 +48,10 @@ from stoker.train import Exported
 BUNDLE_NAME, WEIGHTS_NAME, PROGRAM_NAME, GOLDEN_NAME = "bundle.json", "model.safetensors", "model.pt2", "golden.safetensors"
 PROGRAM_GOLDEN_NAME = f"{PROGRAM_NAME}.golden.safetensors"
 ONNX_NAME, SCRIPT_NAME, META_NAME, SERVING_NAME = "model.onnx", "model.pt", "model.meta.json", "metadata.json"
-SIGN = b'"format": "stoker-tfa"'
-"""The beginning of bundle.json."""
-PROGRAMS = (".pt2", ".onnx", ".pt")
-"""Suffixes of a program as one file."""
-GOLDEN_ROWS = 64
-"""Logits that are checked."""
-TOLERANCE = 1e-6
-"""Largest difference of a logit from that of the batch, relative to the larger of 1 and the largest logit."""
+SIGN = b'"format": "stoker-tfa"'  # the beginning of bundle.json
+PROGRAMS = (".pt2", ".onnx", ".pt")  # suffixes of a program as one file
+GOLDEN_ROWS = 64  # logits that are checked
+TOLERANCE = 1e-6  # largest difference of a logit from that of the batch, relative to the larger of 1 and the largest logit
 
 
 class Bundle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -67,34 +62,26 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     symbol: str | None
     model: str
     sizes: dict[str, int | bool]
-    length: int
-    """Rows of a window; for the banded model, rows that one layer sees."""
-    reach: int
-    """Rows that a logit needs."""
+    length: int  # rows of a window; for the banded model, rows that one layer sees
+    reach: int  # rows that a logit needs
     stationary: bool
     features: list[str]
     spec_hash: str
     arithmetic: str
-    warm_up: int
-    """Bars before the first row with all features."""
-    label: dict[str, float]
-    """Horizon and thresholds of the labels."""
-    step: int
-    """Updates of the weights."""
+    warm_up: int  # bars before the first row with all features
+    label: dict[str, float]  # horizon and thresholds of the labels
+    step: int  # updates of the weights
     score: dict[str, Any]
-    files: dict[str, str]
-    """SHA-256 of each file."""
+    files: dict[str, str]  # SHA-256 of each file
 
 
 @dataclass(frozen=True, kw_only=True)
 class Proof:
     """The result of a check on golden bars."""
 
-    rows: int
-    """Rows of features that are equal bit for bit in a batch and bar by bar."""
+    rows: int  # rows of features that are equal bit for bit in a batch and bar by bar
     logits: int
-    difference: float
-    """Largest difference of a logit bar by bar from that of the batch."""
+    difference: float  # the largest of a logit bar by bar from that of the batch
 
 
 def build_of(bundle: Bundle, spec: dict[str, Any]) -> TfaModel:
@@ -170,11 +157,10 @@ def write_bundle(
 def _write_files(trained: _Trained, folder: Path, *, onnx: bool) -> Bundle:
     bundle = trained.bundle
     programs = [_export(trained, folder / name) for name in (PROGRAM_NAME, *([ONNX_NAME] if onnx else []))]
+    metadata = {"length": str(bundle.length), "reach": str(bundle.reach), "spec": bundle.spec_hash}
     written = {
         SPEC_NAME: json.dumps(trained.spec, indent=1).encode() + b"\n",
-        WEIGHTS_NAME: _tensors(
-            trained.model.state_dict(), length=str(bundle.length), reach=str(bundle.reach), spec=bundle.spec_hash
-        ),
+        WEIGHTS_NAME: _tensors(trained.model.state_dict(), **metadata),
         GOLDEN_NAME: _tensors({name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in trained.golden.items()}),
         SCRIPT_NAME: _script(trained)[0],
         META_NAME: _json(_meta(bundle, trained.spec)),
@@ -231,6 +217,7 @@ def _read_run(run: Path, *, latest: bool) -> _Trained:
     spec = json.loads((run / SPEC_NAME).read_text())
     parsed = stoker.encode.FeatureStream(spec).spec
     score = json.loads((run / SCORE_NAME).read_text()) if (run / SCORE_NAME).is_file() else {}
+    thresholds = {"least_change": settings.least_change, "least_volume": settings.min_volume_threshold}
     plain = Bundle(
         symbol=settings.symbol,
         model=settings.chosen_model,
@@ -241,12 +228,8 @@ def _read_run(run: Path, *, latest: bool) -> _Trained:
         features=list(parsed.names),
         spec_hash=parsed.content_hash,
         arithmetic=parsed.compat or "exact",
-        warm_up=_warm_up(spec),
-        label={
-            "horizon": settings.label_horizon,
-            "least_change": settings.least_change,
-            "least_volume": settings.min_volume_threshold,
-        },
+        warm_up=warm_up_of(spec),
+        label={"horizon": settings.label_horizon, **thresholds},
         step=0,
         score={name: score[name] for name in ("lines", "skilled", "verdict") if name in score},
         files={},
@@ -254,8 +237,11 @@ def _read_run(run: Path, *, latest: bool) -> _Trained:
     model = build_of(plain, spec)
     step = stoker.train.load_trained(model, run, latest=latest).step
     bundle = msgspec.structs.replace(plain, reach=model.reach, step=step)
-    golden = make_golden(model, bundle, spec, _golden_bars(settings, run, bundle))
-    return _Trained(bundle=bundle, spec=spec, model=model, golden=golden)
+    bars = _golden_bars(settings, run, bundle)
+    features = stoker.encode.features(bars, spec).values[bundle.warm_up :]
+    with torch.inference_mode():
+        logits = model(torch.from_numpy(features[None]))[0, -(len(features) - bundle.reach + 1) :].numpy()
+    return _Trained(bundle=bundle, spec=spec, model=model, golden={**bars, "features": features, "logits": logits})
 
 
 def _listed(folder: Path) -> list[str]:
@@ -282,7 +268,7 @@ def verify_bundle(folder: str | Path) -> Proof:
         TrainError: Features or logits differ from those of the batch.
     """
     predictor = Predictor.load(folder)
-    golden = read_golden(Path(folder))
+    golden = {name: tensor.numpy() for name, tensor in _read_tensors(Path(folder) / GOLDEN_NAME)[0].items()}
     columns = [name for name in PRICES if name in golden]
     num_bars, rows, features, logits = len(golden["close"]), 0, golden["features"], golden["logits"]
     differences = []
@@ -300,9 +286,8 @@ def verify_bundle(folder: str | Path) -> Proof:
             differences.append(abs(logit - float(logits[behind])))
     allowed = TOLERANCE * max(1.0, float(np.abs(logits).max()))
     if not max(differences) <= allowed:
-        raise TrainError(
-            f"{folder}: a logit is {max(differences):.2g} off bar by bar; expected at most {allowed:.2g}. Do not use it."
-        )
+        off = f"{max(differences):.2g} off bar by bar"
+        raise TrainError(f"{folder}: a logit is {off}; expected at most {allowed:.2g}. Do not use it.")
     return Proof(rows=rows, logits=len(differences), difference=max(differences))
 
 
@@ -315,9 +300,8 @@ def read_bundle(folder: Path) -> tuple[Bundle, dict[str, Any], TfaModel]:
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CheckpointInvalidError(f"{folder / BUNDLE_NAME} cannot be read: {error}.") from None
     if (bundle.format, bundle.version) != ("stoker-tfa", 1):
-        raise CheckpointInvalidError(
-            f"{folder / BUNDLE_NAME} is a {bundle.format} of version {bundle.version}; expected stoker-tfa, 1."
-        )
+        found = f"a {bundle.format} of version {bundle.version}"
+        raise CheckpointInvalidError(f"{folder / BUNDLE_NAME} is {found}; expected stoker-tfa, 1.")
     for name in dict.fromkeys((SPEC_NAME, WEIGHTS_NAME, GOLDEN_NAME, PROGRAM_NAME, PROGRAM_GOLDEN_NAME, *bundle.files)):
         if Path(name).name != name:
             raise CheckpointInvalidError(f"{folder / BUNDLE_NAME} names the file {name!r}; expected one within the bundle.")
@@ -327,15 +311,12 @@ def read_bundle(folder: Path) -> tuple[Bundle, dict[str, Any], TfaModel]:
     spec = json.loads((folder / SPEC_NAME).read_text())
     parsed = stoker.encode.FeatureStream(spec).spec
     if parsed.content_hash != bundle.spec_hash:
-        raise CheckpointInvalidError(
-            f"{folder / SPEC_NAME} has the hash {parsed.content_hash}, but the model was trained on {bundle.spec_hash}."
-        )
-    given = {"warm_up": _warm_up(spec), "features": list(parsed.names)}
-    for name, here in given.items():
+        hashes = f"{parsed.content_hash}, but the model was trained on {bundle.spec_hash}"
+        raise CheckpointInvalidError(f"{folder / SPEC_NAME} has the hash {hashes}.")
+    for name, here in {"warm_up": warm_up_of(spec), "features": list(parsed.names)}.items():
         if (said := getattr(bundle, name)) != here:
-            raise CheckpointInvalidError(
-                f"{folder / BUNDLE_NAME} says {name} {said}, but {SPEC_NAME} gives {here}. Export it again."
-            )
+            gives = f"{name} {said}, but {SPEC_NAME} gives {here}"
+            raise CheckpointInvalidError(f"{folder / BUNDLE_NAME} says {gives}. Export it again.")
     weights, metadata = _read_tensors(folder / WEIGHTS_NAME)
     for name, own in (("length", bundle.length), ("reach", bundle.reach), ("spec", bundle.spec_hash)):
         if metadata.get(name) != str(own):
@@ -347,24 +328,9 @@ def read_bundle(folder: Path) -> tuple[Bundle, dict[str, Any], TfaModel]:
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
-        raise CheckpointInvalidError(
-            f"{folder / WEIGHTS_NAME} is of another model: {' '.join(str(error).split())[:200]}"
-        ) from error
+        why = " ".join(str(error).split())[:200]
+        raise CheckpointInvalidError(f"{folder / WEIGHTS_NAME} is of another model: {why}") from error
     return bundle, spec, model
-
-
-def make_golden(model: TfaModel, bundle: Bundle, spec: dict[str, Any], bars: dict[str, Array]) -> dict[str, Array]:
-    """Bars, their features after the warm-up, and the logits of the last of them, all computed in one batch."""
-    features = stoker.encode.features(bars, spec).values[bundle.warm_up :]
-    with torch.inference_mode():
-        logits = model(torch.from_numpy(features[None]))[0, -(len(features) - bundle.reach + 1) :].numpy()
-    return {**bars, "features": features, "logits": logits}
-
-
-def read_golden(folder: Path) -> dict[str, Array]:
-    """The golden bars of a bundle, with their features and logits."""
-    tensors, _ = _read_tensors(folder / GOLDEN_NAME)
-    return {name: tensor.numpy() for name, tensor in tensors.items()}
 
 
 def _golden_bars(settings: Settings, run: Path, bundle: Bundle) -> dict[str, Array]:
@@ -386,20 +352,14 @@ def _sizes(settings: Settings) -> dict[str, int | bool]:
     return {name: size for name in sorted(KNOWN[settings.chosen_model]) if (size := given.get(name, usual.get(name))) is not None}
 
 
-def _warm_up(spec: dict[str, Any]) -> int:
-    honest = {name: value for name, value in spec.items() if name != "compat"}
-    return max(stoker.encode.FeatureStream(one).spec.emit_from for one in (spec, honest))
-
-
 class _LastRow(nn.Module):
-    """The logit of the last row, from a dict with the entry `features`, as programs are exported."""
+    """The logits [batch] of the last rows, from a dict with `features` [batch, rows, features], as programs are exported."""
 
     def __init__(self, model: TfaModel) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        """Logits [batch] of windows [batch, rows, features]."""
         logits: torch.Tensor = self.model(batch["features"])[:, -1]
         return logits
 
@@ -410,14 +370,13 @@ def _export(trained: _Trained, path: Path) -> Exported:
 
 
 class _Column(nn.Module):
-    """The logit of the last row as a column [batch, 1], from windows: the interface of Sentio's C++."""
+    """The logits of the last rows as a column [batch, 1], from windows: the interface of Sentio's C++."""
 
     def __init__(self, model: TfaModel) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
-        """Logits [batch, 1] of windows [batch, rows, features]."""
         logits: torch.Tensor = self.model(features)[:, -1:]
         return logits
 
@@ -437,15 +396,13 @@ def _script(trained: _Trained) -> tuple[bytes, float]:
             allowed = TOLERANCE * max(1.0, float(expected.abs().max()))
             apart = max(apart, float((again(part) - expected).abs().max()))
             if not apart <= allowed:
-                raise TrainError(
-                    f"the TorchScript is {apart:.2g} off from the model; expected at most {allowed:.2g}. Nothing was written."
-                )
+                off = f"{apart:.2g} off from the model; expected at most {allowed:.2g}"
+                raise TrainError(f"the TorchScript is {off}. Nothing was written.")
     return buffer.getvalue(), apart
 
 
 def _meta(bundle: Bundle, spec: dict[str, Any]) -> dict[str, Any]:
     """The content of Sentio's model.meta.json, with the window, which theirs lacks and their C++ takes for 64."""
-    theirs = {name: value for name, value in spec.items() if name != "compat"}  # as Sentio hashes the spec, without our key
     return {
         "schema_version": "1.0",
         "saved_at": int(datetime.fromisoformat(now_utc()).timestamp()),
@@ -454,7 +411,7 @@ def _meta(bundle: Bundle, spec: dict[str, Any]) -> dict[str, Any]:
         "expects": {
             "input_dim": len(bundle.features),
             "feature_names": bundle.features,
-            "spec_hash": stoker.encode.FeatureStream(theirs).spec.content_hash,
+            "spec_hash": stoker.encode.FeatureStream(without_compat(spec)).spec.content_hash,  # as Sentio hashes it
             "emit_from": bundle.warm_up,
             "pad_value": float(spec.get("alignment_policy", {}).get("pad_value", 0.0)),
             "dtype": "float32",
@@ -507,8 +464,7 @@ def _digest(path: Path) -> str:
 
 # ---- the predictor ----
 
-_ROOM = 4
-"""Windows that the buffer of rows holds; when full, its end is moved to the front, so rows are not copied at each bar."""
+_ROOM = 4  # windows that the buffer of rows holds; when full, its end is moved to the front, so rows are not copied at each bar
 
 
 class Predictor:
@@ -528,10 +484,8 @@ class Predictor:
         self._model = model
         self._prices = [name for name in self._stream.bar if name != "volume"]
         self._rows = np.empty((_ROOM * bundle.reach, len(bundle.features)), dtype=np.float32)
-        self._end = 0
-        """End of the rows in the buffer."""
-        self._ready = 0
-        """Consecutive ready rows."""
+        self._end = 0  # of the rows in the buffer
+        self._ready = 0  # consecutive ready rows
         self._last = np.full(len(bundle.features), np.nan, dtype=np.float32)
 
     @classmethod

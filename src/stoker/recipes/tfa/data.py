@@ -1,6 +1,10 @@
-"""Data: from bars to the feeds of a training run; each row has its features, its label, its time and its number.
+"""Data: from CSV files of bars to the feeds of a training run; each row has its features, its label, its time and its number.
 
     bars -> features -> labels -> ready rows -> samples -> train, validation and score, kept apart -> scaler
+
+A file is one series, or one per symbol of its symbol column. Series are never sorted together by time: indicators, labels and windows
+would run from one price into another. The bars are packed into the folder of the run, so that a run can be resumed and verified when
+the CSV has changed since.
 
 Indicators and labels are computed series by series. A row is used only once every indicator is warmed up, and a sample never spans
 a row that is not used. The three blocks share no bar, neither in a window nor in a label nor in a warm-up. The scaler and the weight
@@ -10,8 +14,8 @@ of labels are fitted on the training rows alone. `audit` checks all of this on t
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +25,293 @@ import torch
 import stoker
 from stoker import _disk
 from stoker._types import Array
-from stoker.errors import OptionError
-from stoker.recipes.tfa import audit
-from stoker.recipes.tfa.bars import Bars, read_bars
+from stoker.errors import BadValueError, ConfigError, OptionError, SourceEmptyError, SourceNotFoundError, TimeOrderError
 from stoker.recipes.tfa.model import Levels, levels_of, ratios
-from stoker.recipes.tfa.settings import Settings
+from stoker.recipes.tfa.settings import LEVERAGED, WHY_LEVERAGED, Dataset, Settings
+
+# ---- bars ----
+
+PRICES = ("open", "high", "low", "close", "volume")
+TIMES = ("ts_nyt_epoch", "ts", "ts_utc", "timestamp", "datetime", "date", "time")  # the first that a file has is used
+KEYS = ("symbol", "ticker", "instrument")
+_UNITS = {"s": 1000, "ms": 1, "us": 1e-3, "ns": 1e-6}
+_FINER = (10**11, 10**14, 10**17)
+"""From these numbers on times are milliseconds, microseconds, nanoseconds: 1973 in these, thousands of years ahead in coarser ones."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bars:
+    """Series of bars, end to end."""
+
+    names: tuple[str, ...]  # of the series
+    weights: tuple[float, ...]
+    lengths: Array
+    times: Array  # milliseconds since 1970; int64
+    columns: Mapping[str, Array]  # float64, by those names of PRICES that the files have
+    sources: tuple[str, ...]  # the file of each series
+
+    @property
+    def offsets(self) -> Array:
+        """Where each series begins, and the end of the last."""
+        return np.concatenate([[0], np.cumsum(self.lengths)]).astype(np.int64)
+
+    @property
+    def num_bars(self) -> int:
+        """Bars of all series."""
+        return int(self.lengths.sum())
+
+    def series(self, number: int) -> slice:
+        """The rows of one series."""
+        return slice(*self.offsets[number : number + 2].tolist())
+
+    def place(self, row: int) -> str:
+        """The bar in messages: counted from 1, like the lines of a file after its header."""
+        number = int(np.searchsorted(self.offsets, row, side="right")) - 1
+        several = f" of series {self.names[number]!r}" if len(set(self.sources)) < len(self.names) else ""
+        return f"bar {row - int(self.offsets[number]) + 1:,}{several} of {self.sources[number]}"
+
+    def cut(self, begins: Array) -> Bars:
+        """The same bars with a new series at each of these rows."""
+        offsets = np.union1d(self.offsets, begins)
+        return self._pick(np.searchsorted(self.offsets, offsets[:-1], side="right") - 1, lengths=np.diff(offsets))
+
+    def without(self, rows: Array) -> Bars:
+        """The bars without these rows; a new series begins after each."""
+        whole = self.cut(np.concatenate([rows, rows + 1]))
+        keep = np.ones(self.num_bars, dtype=bool)
+        keep[rows] = False
+        kept = np.flatnonzero(keep[whole.offsets[:-1]])
+        columns = {name: values[keep] for name, values in self.columns.items()}
+        return whole._pick(kept, lengths=whole.lengths[kept], times=self.times[keep], columns=columns)
+
+    def _pick(self, series: Array, **changes: Any) -> Bars:
+        for name in ("names", "weights", "sources"):
+            changes[name] = tuple(getattr(self, name)[i] for i in series)
+        return replace(self, **changes)
+
+
+def read_bars(sources: Sequence[Dataset], folder: Path) -> Bars:
+    """Read all files, each packed into `folder` under its number; files that were packed before are not read again."""
+    parts = []
+    for number, source in enumerate(sources):
+        path, target = Path(source.path), folder / f"{number}.stoker"
+        if not (target / "manifest.json").is_file():
+            if not path.is_file():
+                raise SourceNotFoundError(
+                    f"there is no file {path}. Set bars_csv, or the path of a dataset, to the CSV of the bars."
+                )
+            _disk.make_folder(folder)
+            with path.open(encoding="utf-8-sig", errors="replace") as file:
+                header = [word.strip().strip('"') for word in file.readline(1 << 16).split(",")]
+            stoker.pack(str(path), target, series=next((name for name in header if name.lower() in KEYS), None))
+        parts.append(bars_of(stoker.open(target), source))
+    shared = [name for name in PRICES if all(name in part.columns for part in parts)]
+    return Bars(
+        names=tuple(name for part in parts for name in part.names),
+        weights=tuple(weight for part in parts for weight in part.weights),
+        lengths=np.concatenate([part.lengths for part in parts]),
+        times=np.concatenate([part.times for part in parts]),
+        columns={name: np.concatenate([part.columns[name] for part in parts]) for name in shared},
+        sources=tuple(source for part in parts for source in part.sources),
+    )
+
+
+def bars_of(store: stoker.Store, source: Dataset) -> Bars:
+    """The bars of a store; messages name them as those of `source`."""
+    path = source.path
+    names = {name.lower(): name for name, column in store.schema.items() if column.level == "step"}
+    time = next((names[name] for name in TIMES if name in names), None)
+    if time is None:
+        raise ConfigError(f"{path} has the columns {', '.join(store.schema)}; expected a time column: {', '.join(TIMES)}.")
+    if "close" not in names:
+        raise ConfigError(f"{path} has the columns {', '.join(store.schema)}; expected a column close.")
+    given = source.regime or Path(path).stem
+    keys = [given if store.key is None else str(store[i][store.key]) for i in range(len(store))]
+    for name in keys:
+        if name.upper() in LEVERAGED:
+            raise ConfigError(f"{path} has bars of {name}, {WHY_LEVERAGED}")
+    return Bars(
+        names=tuple(keys),
+        weights=(source.weight,) * len(store),
+        lengths=np.asarray(store.lengths, dtype=np.int64),
+        times=_milliseconds(store, time, path),
+        columns={name: _numbers(store, names[name], path) for name in PRICES if name in names},
+        sources=(path,) * len(store),
+    )
+
+
+def _milliseconds(store: stoker.Store, name: str, path: str) -> Array:
+    """Times as integers; floats are rounded."""
+    column, values = store.schema[name], store.column(name)
+    if column.kind == "timestamp":
+        scale = _UNITS[(column.unit or "ns").partition(",")[0]]
+        return np.asarray(values * scale if scale >= 1 else values // round(1 / scale), dtype=np.int64)
+    if column.kind != "number":
+        raise BadValueError(f"column {name!r} of {path} holds {column.label}; expected times: seconds since 1970, or ISO 8601.")
+    if values.dtype.kind == "f":
+        if not np.isfinite(values).all():
+            row = int(np.argmin(np.isfinite(values))) + 1
+            raise BadValueError(f"{name!r} of {path} is missing in row {row:,}; every bar needs a time.")
+        values = np.rint(values)
+    whole = values.astype(np.int64)
+    finer = sum(len(whole) > 0 and abs(int(whole[0])) >= least for least in _FINER)
+    return whole * 1000 if not finer else np.asarray(whole // 1000 ** (finer - 1))
+
+
+def _numbers(store: stoker.Store, name: str, path: str) -> Array:
+    column = store.schema[name]
+    if column.kind != "number" or column.width is not None:
+        raise OptionError(f"column {name!r} of {path} holds {column.label}; expected one number per bar.")
+    return np.asarray(store.column(name), dtype=np.float64)
+
+
+# ---- checks of the bars, and of a cache of their features ----
+
+HOUR = 3_600_000
+MOST_HOLES = 0.01  # share of bars that may be missing within sessions
+MOST_LAGS = 32
+LARGEST_MOVE = 0.05  # a series whose median bar moves by more is several prices in one
+SAME_PATH = 0.5
+COMPUTED_AGAIN = 4096  # rows at the start of each series whose features are computed again to check a cache
+AGAIN = "Write it again with `stoker indicators`, or leave feature_cache out."
+
+
+def check_bars(bars: Bars, *, gaps: str = "refuse") -> Bars:
+    """The bars, cut at gaps if requested; raises an error for an invalid time, price or row."""
+    if not bars.num_bars:
+        raise SourceEmptyError(f"{', '.join(bars.sources)} has no bars.")
+    _check_times(bars)
+    bars = _check_holes(_check_prices(bars, gaps), gaps)
+    _check_paths(bars)
+    return bars
+
+
+def _check_times(bars: Bars) -> None:
+    steps = np.diff(bars.times)
+    inside = np.ones(len(steps), dtype=bool)
+    inside[bars.offsets[1:-1] - 1] = False
+    wrong = np.flatnonzero(inside & (steps <= 0))
+    if not len(wrong):
+        return
+    row = int(wrong[0]) + 1
+    if steps[row - 1] < 0:
+        advice = "Sort the bars by time, and give each series its own file (datasets) or symbol."
+        raise TimeOrderError(f"{bars.place(row)} is {_seconds(-steps[row - 1])} before the one above it. {advice}")
+    raise TimeOrderError(
+        f"{bars.place(row)} has the time of the one above it, as {int((steps[inside] == 0).sum()):,} of {bars.num_bars:,} bars "
+        f"have. Rounded times (float32 resolves 64 s at best) or series sorted together cause this; use integer seconds, "
+        f"and one file per series."
+    )
+
+
+def _check_prices(bars: Bars, gaps: str) -> Bars:
+    is_price = {name: np.isfinite(values) & (values > 0) for name in PRICES[:-1] if (values := bars.columns.get(name)) is not None}
+    good = np.logical_and.reduce(list(is_price.values()))
+    if good.all():
+        return bars
+    if gaps == "cut":
+        return bars.without(np.flatnonzero(~good))
+    row = int(np.argmin(good))
+    name = next(one for one, is_good in is_price.items() if not is_good[row])
+    raise BadValueError(
+        f"{name} is {bars.columns[name][row]:g} in {bars.place(row)} ({int((~good).sum()):,} bars in all); expected prices "
+        "above 0. Fix them, or set `gaps: cut` to start a new series after each."
+    )
+
+
+def _check_holes(bars: Bars, gaps: str) -> Bars:
+    """Within a session bars are evenly spaced; a night is not a gap."""
+    steps = np.diff(bars.times).astype(np.float64)
+    steps[bars.offsets[1:-1] - 1] = np.nan
+    if gaps == "allow" or not np.isfinite(steps).any():
+        return bars
+    usual = float(np.nanmedian(steps))
+    holes = np.flatnonzero((steps > 1.5 * usual) & (steps < HOUR)) if usual < HOUR / 3 else np.array([], dtype=np.int64)
+    if gaps == "cut":
+        return bars.cut(holes + 1)
+    missing = float((steps[holes] / usual - 1).sum())
+    share = missing / (missing + bars.num_bars)
+    if share > MOST_HOLES:
+        row = int(holes[0]) + 1
+        raise BadValueError(
+            f"{share:.1%} of the bars within sessions are missing, the first before {bars.place(row)} "
+            f"({_seconds(steps[row - 1])} after the one above it, usually {_seconds(usual)}): indicators and labels would count "
+            f"rows, not time. Add the bars, or set `gaps: cut` (series end there) or `gaps: allow`."
+        )
+    return bars
+
+
+def _check_paths(bars: Bars) -> None:
+    """In one price path, bars that are further apart in time are not nearer in price."""
+    for number, name in enumerate(bars.names):
+        close = np.log(bars.columns["close"][bars.series(number)])
+        if len(close) < 4 * MOST_LAGS:
+            continue
+        apart = {lag: float(np.median(np.abs(close[lag:] - close[:-lag]))) for lag in range(1, MOST_LAGS + 1)}
+        next_ = apart.pop(1)
+        lag = min(apart, key=lambda one: apart[one])
+        if next_ > LARGEST_MOVE or (next_ > 0 and apart[lag] < SAME_PATH * next_):
+            why = f"a bar differs from the next by {next_:.2%} in the median, and by {apart[lag]:.2%} from the one {lag} rows on"
+            raise TimeOrderError(
+                f"series {name!r} of {bars.sources[number]} is several prices sorted together by time: {why}. Give each "
+                "its own file, in `datasets`."
+            )
+
+
+def _seconds(milliseconds: float) -> str:
+    return f"{milliseconds / 1000:,.0f} s"
+
+
+def check_cache(cache: stoker.Store, bars: Bars, spec: Mapping[str, Any]) -> Array:
+    """The features of a store of `stoker indicators`, if they are those of these bars and this spec."""
+    known = {stoker.encode.FeatureStream(one).spec.content_hash for one in (spec, without_compat(spec))}
+    parsed = stoker.encode.FeatureStream(spec).spec
+    notes = [] if cache.manifest is None else [note for note in cache.manifest.notes if "(spec " in note]
+    found = next((note.partition("(spec ")[2].split(",")[0].rstrip(")") for note in notes), "none")
+    theirs = "sentio" if any(", compat sentio" in note for note in notes) else "exact"
+    if found not in known or theirs != (parsed.compat or "exact"):
+        raise OptionError(
+            f"the cache {cache.name} has the features of another spec: {found} ({theirs}), expected {parsed.content_hash} "
+            f"({parsed.compat or 'exact'}). {AGAIN}"
+        )
+    column = cache.schema.get("features")
+    if column is None or column.width != len(parsed.names):
+        found = "no column 'features'" if column is None else f"{column.width} features"
+        raise OptionError(f"the cache {cache.name} has {found}; expected {len(parsed.names)}. {AGAIN}")
+    different = _different(bars_of(cache, Dataset(path=cache.name)), bars)
+    if different is not None:
+        raise OptionError(f"the cache {cache.name} has the features of other bars than {bars.sources[0]}: {different}. {AGAIN}")
+    values = np.asarray(cache.column("features"), dtype=np.float32)
+    for first, end in zip(bars.offsets[:-1].tolist(), bars.offsets[1:].tolist(), strict=True):
+        rows = slice(first, min(first + COMPUTED_AGAIN, end))
+        again = stoker.encode.features({name: each[rows] for name, each in bars.columns.items()}, spec).values
+        wrong = np.flatnonzero(_unequal(values[rows], again).any(axis=1))
+        if len(wrong):
+            place = bars.place(first + int(wrong[0]))
+            raise OptionError(f"the cache {cache.name} differs from the features of its bars and this spec in {place}. {AGAIN}")
+    return values
+
+
+def _different(cached: Bars, bars: Bars) -> str | None:
+    """The first difference of cached bars from those of the run; None where they are equal."""
+    if not np.array_equal(cached.lengths, bars.lengths):
+        cut = " (`gaps: cut` cuts series, so a cache of whole ones cannot be used)" if len(bars.names) > len(cached.names) else ""
+        return f"{cached.num_bars:,} bars in {len(cached.names):,} series, not {bars.num_bars:,} in {len(bars.names):,}{cut}"
+    for name, own in {"time": bars.times, **bars.columns}.items():
+        there = cached.times if name == "time" else cached.columns.get(name)
+        if there is None:
+            return f"it has no column {name!r}"
+        wrong = np.flatnonzero(_unequal(there, own))
+        if len(wrong):
+            row = int(wrong[0])
+            return f"{name} is {there[row]:.12g} in it, but {own[row]:.12g} in {bars.place(row)} ({len(wrong):,} bars differ)"
+    return None
+
+
+def _unequal(one: Array, other: Array) -> Array:
+    """Where values differ; two NaN are equal."""
+    return np.asarray((one != other) & ~((one != one) & (other != other)))
+
 
 # ---- labels: the direction of the next bars ----
 #
@@ -33,20 +319,16 @@ from stoker.recipes.tfa.settings import Settings
 # cannot learn volatility in place of direction. `compat` gives 0 for these rows, as Sentio's trainer does. Both compute in float64
 # from closes that were never rounded.
 
-LEAST_CLOSE = 1e-12
-"""A lower close counts as this one in Sentio's trainer, so that its logarithm is finite."""
+LEAST_CLOSE = 1e-12  # a lower close counts as this one in Sentio's trainer, so that its logarithm is finite
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
     """Which rows have a label."""
 
-    horizon: int = 1
-    """Bars ahead."""
-    least_volume: float = 0.0
-    """Least volume of the bar ahead."""
-    least_change: float = 0.0
-    """Least change of the logarithm of the close."""
+    horizon: int = 1  # bars ahead
+    least_volume: float = 0.0  # of the bar ahead
+    least_change: float = 0.0  # of the logarithm of the close
     compat: bool = False
 
     def __str__(self) -> str:
@@ -115,18 +397,14 @@ def trailing_volatility(close: Array, window: int = 20) -> Array:
 def count_labels(labels: Array) -> dict[str, float]:
     """The number of rows, the share of rows with a label, and the share of labels that are 1."""
     known = np.isfinite(labels)
-    return {
-        "rows": len(labels),
-        "labelled": float(known.mean()) if len(labels) else 0.0,
-        "up": float(labels[known].mean()) if known.any() else 0.0,
-    }
+    up = float(labels[known].mean()) if known.any() else 0.0
+    return {"rows": len(labels), "labelled": float(known.mean()) if len(labels) else 0.0, "up": up}
 
 
 # ---- preparation ----
 
 FEATURES, LABEL, TIME, ROW, VOLATILITY, RATIOS = "features", "label", "ts", "row", "volatility", "ratios"
-BARS_NAME, DATA_NAME = "bars", "data.stoker"
-"""Names of the bars and of the ready rows in the folder of a run."""
+BARS_NAME, DATA_NAME = "bars", "data.stoker"  # names of the bars and of the ready rows in the folder of a run
 BANDED_RUN, WINDOWED_RUN = 240, 64
 """Consecutive labels per sample. The windows of a longer run share more computation; shorter runs mix better."""
 BANDED_BATCH, WINDOWED_BATCH = 480, 1024
@@ -150,19 +428,13 @@ class Prepared:
     """The data of a training run."""
 
     settings: Settings
-    spec: Mapping[str, Any]
-    """The JSON of the features, with the chosen arithmetic."""
-    spec_hash: str
-    names: tuple[str, ...]
-    """Names of the features."""
-    warm_up: int
-    """Rows at the start of a series before all indicators are ready."""
+    spec: Mapping[str, Any]  # the JSON of the features, with the chosen arithmetic
+    names: tuple[str, ...]  # of the features
+    warm_up: int  # rows at the start of a series before all indicators are ready
     rule: Rule
     bars: Bars
-    store: stoker.Store
-    """The ready rows: features, label, ts, row (its number among all bars) and volatility."""
-    weights: Array
-    """Weights of the series of the store."""
+    store: stoker.Store  # the ready rows: features, label, ts, row (its number among all bars) and volatility
+    weights: Array  # of the series of the store
     shape: Shape
     split: stoker.split.Split
     scaler: stoker.split.Scaler
@@ -180,8 +452,7 @@ class Prepared:
         """The samples of a part; training samples are shuffled, or drawn by the weights of their series."""
         order: Any = None
         if part == "train":
-            uneven = len(set(self.weights.tolist())) > 1
-            seed = self.settings.seed
+            uneven, seed = len(set(self.weights.tolist())) > 1, self.settings.seed
             order = stoker.Weighted(self.weights, seed=seed) if uneven else stoker.Shuffle(seed)
         return stoker.Feed(
             self.store,
@@ -202,6 +473,16 @@ class Prepared:
         return np.asarray(starts[:, None] + within).reshape(-1)
 
 
+def without_compat(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """A spec without our key for Sentio's arithmetic."""
+    return {name: value for name, value in spec.items() if name != "compat"}
+
+
+def warm_up_of(spec: Mapping[str, Any]) -> int:
+    """Bars before the first row with all features, in either arithmetic."""
+    return max(stoker.encode.FeatureStream(one).spec.emit_from for one in (spec, without_compat(spec)))
+
+
 def read_spec(settings: Settings) -> dict[str, Any]:
     """The JSON of the features, with the requested arithmetic."""
     path = Path(settings.feature_spec)
@@ -209,17 +490,15 @@ def read_spec(settings: Settings) -> dict[str, Any]:
     stoker.encode.FeatureStream(path, compat="sentio" if settings.mode == "sentio" else None)
     content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8-sig"))
     if settings.mode is not None:
-        content = {name: value for name, value in content.items() if name != "compat"}
+        content = without_compat(content)
     return {**content, "compat": "sentio"} if settings.mode == "sentio" else content
 
 
 def prepare(settings: Settings, folder: Path, *, reach: int) -> Prepared:
     """Read, compute, label and split; packed bars and ready rows stay in `folder`. A logit depends on `reach` rows."""
     spec = read_spec(settings)
-    parsed = stoker.encode.FeatureStream(spec).spec
-    honest = stoker.encode.FeatureStream({name: value for name, value in spec.items() if name != "compat"}).spec
-    warm_up = max(parsed.emit_from, honest.emit_from)
-    bars = audit.check_bars(read_bars(settings.sources, folder / BARS_NAME), gaps=settings.gaps)
+    warm_up = warm_up_of(spec)
+    bars = check_bars(read_bars(settings.sources, folder / BARS_NAME), gaps=settings.gaps)
     rule = Rule(
         horizon=settings.label_horizon,
         least_volume=settings.min_volume_threshold,
@@ -228,7 +507,9 @@ def prepare(settings: Settings, folder: Path, *, reach: int) -> Prepared:
     )
     values = compute_features(settings, bars, spec)
     labels = _by_series(bars, lambda columns: label_bars(columns["close"], columns.get("volume"), rule, emit_from=warm_up))
-    levels = _levels(settings, spec)
+    is_close = [one["op"].upper() == "IDENT" and one.get("source", "close") == "close" for one in spec["features"]]
+    usual = settings.chosen_model == "banded" and any(is_close)
+    levels = levels_of(spec["features"]) if (usual if settings.stationary is None else settings.stationary) else None
     store, home = _ready_rows(bars, values, labels, levels, warm_up=warm_up)
     drop_store(folder / DATA_NAME)
     saved = store.save(folder / DATA_NAME, note="features and labels of bars")
@@ -240,8 +521,7 @@ def prepare(settings: Settings, folder: Path, *, reach: int) -> Prepared:
     return Prepared(
         settings=settings,
         spec=spec,
-        spec_hash=parsed.content_hash,
-        names=parsed.names,
+        names=stoker.encode.FeatureStream(spec).spec.names,
         warm_up=warm_up,
         rule=rule,
         bars=bars,
@@ -264,17 +544,8 @@ def drop_store(path: Path) -> None:
 def compute_features(settings: Settings, bars: Bars, spec: Mapping[str, Any]) -> Array:
     """The indicators of all bars, or those of a cache for these bars and this spec."""
     if settings.feature_cache is not None and (Path(settings.feature_cache) / "manifest.json").is_file():
-        return audit.check_cache(stoker.open(settings.feature_cache), bars, spec)
-    store = stoker.Store.from_arrays(lengths=bars.lengths, **bars.columns)
-    return stoker.encode.features(store, spec).values
-
-
-def _levels(settings: Settings, spec: Mapping[str, Any]) -> Levels | None:
-    """Which features become ratios to the close."""
-    if settings.stationary is not None:
-        return levels_of(spec["features"]) if settings.stationary else None
-    has_close = any(one["op"].upper() == "IDENT" and one.get("source", "close") == "close" for one in spec["features"])
-    return levels_of(spec["features"]) if settings.chosen_model == "banded" and has_close else None
+        return check_cache(stoker.open(settings.feature_cache), bars, spec)
+    return stoker.encode.features(stoker.Store.from_arrays(lengths=bars.lengths, **bars.columns), spec).values
 
 
 def _by_series(bars: Bars, function: Any) -> Array:
@@ -287,13 +558,10 @@ def _ready_rows(bars: Bars, values: Array, labels: Array, levels: Levels | None,
     """A store of the rows with all features, where a series with gaps becomes several; and the original series of each."""
     offsets = bars.offsets
     place = np.arange(bars.num_bars) - np.repeat(offsets[:-1], bars.lengths)
-    ready = (place >= warm_up) & np.isfinite(values).all(axis=1)
-    rows = np.flatnonzero(ready)
+    rows = np.flatnonzero((place >= warm_up) & np.isfinite(values).all(axis=1))
     if not len(rows):
-        raise OptionError(
-            f"none of {bars.num_bars:,} bars has all features: these begin at bar {warm_up} of a series. Use more bars, or a spec "
-            f"with shorter windows."
-        )
+        advice = "Use more bars, or a spec with shorter windows."
+        raise OptionError(f"none of {bars.num_bars:,} bars has all features: these begin at bar {warm_up} of a series. {advice}")
     series = np.searchsorted(offsets, rows, side="right") - 1
     begins = np.flatnonzero(np.concatenate([[True], (np.diff(rows) > 1) | (np.diff(series) > 0)]))
     columns: dict[str, Array] = {
@@ -311,10 +579,10 @@ def _ready_rows(bars: Bars, values: Array, labels: Array, levels: Levels | None,
 
 def _shape(settings: Settings, store: stoker.Store, *, reach: int, warm_up: int) -> Shape:
     """The shape of a sample: long runs are cheap, but each block of time must hold several."""
-    usual = settings.run or (BANDED_RUN if settings.chosen_model == "banded" else WINDOWED_RUN)
-    rows = int(min(settings.fractions) * int(np.asarray(store.lengths).max())) - warm_up - (reach - 1) - settings.label_horizon
-    shape = Shape(context=reach - 1, run=usual if settings.run else max(1, min(usual, rows // 4)))
     longest = int(np.asarray(store.lengths).max())
+    usual = BANDED_RUN if settings.chosen_model == "banded" else WINDOWED_RUN
+    rows = int(min(settings.fractions) * longest) - warm_up - (reach - 1) - settings.label_horizon
+    shape = Shape(context=reach - 1, run=settings.run or max(1, min(usual, rows // 4)))
     if shape.view.length > longest:
         raise OptionError(
             f"a sample has {shape.view.length:,} rows (the model sees {reach:,}, run {shape.run:,}), but the longest series has "

@@ -13,6 +13,7 @@ import importlib.util
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, cast
 
 import numpy as np
@@ -22,8 +23,6 @@ from torch import nn
 from torch.nn import functional
 
 from stoker.errors import OptionError
-from stoker.recipes.tfa import attention_kernel
-from stoker.recipes.tfa.attention_kernel import num_windows, to_windows
 
 # ---- stationary features: values in units of price become ratios to the close of the same row ----
 #
@@ -35,8 +34,7 @@ LEVELS = ("IDENT", "SMA", "EMA", "BOLLINGER_UPPER", "BOLLINGER_MIDDLE", "BOLLING
 """Operators whose result is a price where their source is one."""
 DISTANCES = ("MOMENTUM", "VOLATILITY", "ATR", "MACD_LINE", "MACD_SIGNAL", "MACD_HISTOGRAM", "MARKET_DEPTH")
 """Operators whose result is a difference of prices where their source is one."""
-OF_BARS = ("ATR", "MARKET_DEPTH")
-"""Operators that read the bar, whatever their source."""
+OF_BARS = ("ATR", "MARKET_DEPTH")  # operators that read the bar, whatever their source
 PRICES = ("open", "high", "low", "close", "hlc", "hl", "ohlc", "ohlcv", "close_volume", "hlcv")
 
 Array = npt.NDArray[np.floating[Any]]
@@ -74,8 +72,8 @@ def ratios(x: Array, levels: Levels) -> Array:
 
     The difference is computed first: it is exact for numbers that are near each other, so the ratio keeps its digits.
     """
-    result = x.copy()
-    close, lifted, divided = x[..., levels.close, None], list(levels.levels), list(levels.distances)
+    result, close = x.copy(), x[..., levels.close, None]
+    lifted, divided = list(levels.levels), list(levels.distances)
     result[..., lifted] = (x[..., lifted] - close) / close
     result[..., divided] = x[..., divided] / close
     return result
@@ -95,27 +93,20 @@ class Scaler(nn.Module):
     def __init__(self, *, mean: torch.Tensor, std: torch.Tensor, levels: Levels | None = None) -> None:
         super().__init__()
         if mean.dim() != 1 or mean.shape != std.shape or not len(mean):
-            raise OptionError(
-                f"mean and std have the shapes {list(mean.shape)} and {list(std.shape)}; expected one number per feature."
-            )
+            shapes = f"{list(mean.shape)} and {list(std.shape)}"
+            raise OptionError(f"mean and std have the shapes {shapes}; expected one number per feature.")
         if not bool((std > 0).all()) or not bool(torch.isfinite(mean).all()):
             raise OptionError("std is not above 0 for each feature, or a mean is not finite; clip std at a small number.")
         self.register_buffer("mean", mean.detach().clone())
         self.register_buffer("inv_std", 1 / std.detach())
         self.levels = levels
         # Columns from which the close is subtracted, and which it divides. They follow from the spec, so weights do not hold them.
-        lifted = torch.zeros_like(mean)
-        divided = torch.zeros(len(mean), dtype=torch.bool)
+        lifted, divided = torch.zeros_like(mean), torch.zeros(len(mean), dtype=torch.bool)
         if levels is not None:
             lifted[list(levels.levels)] = 1
             divided[[*levels.levels, *levels.distances]] = True
         self.register_buffer("_lifted", lifted, persistent=False)
         self.register_buffer("_divided", divided, persistent=False)
-
-    @property
-    def num_features(self) -> int:
-        """Number of features of a row."""
-        return len(self.mean)
 
     def scale(self, x: torch.Tensor) -> torch.Tensor:
         """Features [..., f] in units of their standard deviation."""
@@ -125,18 +116,172 @@ class Scaler(nn.Module):
         return (x - self.mean) * self.inv_std
 
 
+# ---- windows of rows, and their gradient ----
+#
+# Consecutive windows share all but one row. Axes: s runs of rows, n rows of a run, w windows of a run, t rows of a window, c numbers.
+
+
+def num_windows(num_rows: int, length: int) -> int:
+    """Windows of `length` rows in a run of rows."""
+    return num_rows - length + 1
+
+
+def to_windows(rows_snc: torch.Tensor, length: int) -> torch.Tensor:
+    """All windows of each run, one after the other: [s * w, t, c]."""
+    if rows_snc.shape[1] == length:
+        return rows_snc
+    windows: torch.Tensor = _Windows.apply(rows_snc, length)  # type: ignore[no-untyped-call]
+    return windows
+
+
+def to_rows(windows_wtc: torch.Tensor, num_runs: int) -> torch.Tensor:
+    """The sum over all windows of each row: [s, n, c], in a fixed order, so that the bits are reproducible."""
+    total, length, width = windows_wtc.shape
+    windows = total // num_runs
+    grid = windows_wtc.reshape(num_runs, windows, length, width)
+    wide = torch.float64 if grid.dtype == torch.float64 else torch.float32
+    if not grid.is_cuda:
+        rows = grid.new_zeros(num_runs, windows + length - 1, width, dtype=wide)
+        for place in range(length):
+            rows[:, place : place + windows] += grid[:, :, place]
+        return rows.to(grid.dtype)
+    # The same as a gather, which compiles to one kernel.
+    row = torch.arange(windows + length - 1, device=grid.device)[:, None]
+    step = torch.arange(length, device=grid.device)[None, :]
+    window = row - step
+    is_one = (window >= 0) & (window < windows)
+    parts = grid[:, window.clamp(0, windows - 1), step.expand_as(window)]
+    return torch.where(is_one[None, :, :, None], parts, 0).sum(2, dtype=wide).to(grid.dtype)
+
+
+class _Windows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows_snc: torch.Tensor, length: int) -> torch.Tensor:
+        ctx.num_runs = rows_snc.shape[0]
+        windows = rows_snc.unfold(1, length, 1)  # [s, w, c, t], a view
+        return windows.transpose(2, 3).reshape(-1, length, rows_snc.shape[2])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return to_rows(gradient, ctx.num_runs), None
+
+
 # ---- attention within windows of a few dozen rows ----
 #
-# On a GPU one Triton program computes a window and a head as a whole, forward and backward, from the rows of a run; elsewhere torch's
-# attention does. Axes: s runs, n rows of a run, w windows, t rows of a window, d width.
+# On a GPU one Triton program computes a window and a head as a whole, in registers, from the rows of a run; elsewhere torch's attention
+# does. The backward pass computes scores again, which costs less than reading them. Matmuls are in the type of the rows, sums in
+# float32. Triton comes with the CUDA builds of torch; the kernel is a custom op of torch, so that it can be compiled and captured.
+# Axes: s runs, n rows of a run, w windows, t rows of a window, d width.
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
+WARPS = 4
+
+
+@cache
+def _kernel() -> Any:
+    import triton
+    import triton.language as tl
+
+    @triton.jit  # type: ignore[untyped-decorator,unused-ignore]
+    def attention(  # type: ignore[no-untyped-def]
+        qkv, gradient, out, rows, windows, scale, BACKWARD: tl.constexpr,
+        T: tl.constexpr, TILE: tl.constexpr, HEADS: tl.constexpr, SIZE: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr,
+    ):  # fmt: skip
+        head = tl.program_id(0)
+        window = tl.program_id(1)
+        width = HEADS * SIZE
+        step = tl.arange(0, TILE)
+        place = tl.arange(0, WIDE)
+        inside = (step < T)[:, None] & (place < SIZE)[None, :]
+        first = (window // windows) * rows + window % windows
+        at = (first + step).to(tl.int64)[:, None] * (3 * width) + head * SIZE + place[None, :]
+        own = (window * T + step).to(tl.int64)[:, None]
+        q = tl.load(qkv + at, mask=inside, other=0.0)
+        k = tl.load(qkv + at + width, mask=inside, other=0.0)
+        v = tl.load(qkv + at + 2 * width, mask=inside, other=0.0)
+        scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * (scale * 1.4426950408889634)
+        scores = tl.where((step < T)[None, :], scores, float("-inf"))
+        shares = tl.exp2(scores - tl.max(scores, 1)[:, None])
+        total = tl.sum(shares, 1)[:, None]
+        if BACKWARD:
+            d_mixed = tl.load(gradient + own * width + head * SIZE + place[None, :], mask=inside, other=0.0)
+            shares = shares / total
+            d_shares = tl.dot(d_mixed, tl.trans(v), input_precision=PRECISION)
+            d_v = tl.dot(tl.trans(shares.to(v.dtype)), d_mixed, input_precision=PRECISION)
+            d_scores = (shares * (d_shares - tl.sum(shares * d_shares, 1)[:, None]) * scale).to(q.dtype)
+            d_q = tl.dot(d_scores, k, input_precision=PRECISION)
+            d_k = tl.dot(tl.trans(d_scores), q, input_precision=PRECISION)
+            to = out + own * (3 * width) + head * SIZE + place[None, :]
+            tl.store(to, d_q.to(out.dtype.element_ty), mask=inside)
+            tl.store(to + width, d_k.to(out.dtype.element_ty), mask=inside)
+            tl.store(to + 2 * width, d_v.to(out.dtype.element_ty), mask=inside)
+        else:
+            mixed = tl.dot(shares.to(v.dtype), v, input_precision=PRECISION) / total
+            tl.store(out + own * width + head * SIZE + place[None, :], mixed.to(out.dtype.element_ty), mask=inside)
+
+    return attention
+
+
+def _launch(qkv: torch.Tensor, gradient: torch.Tensor | None, heads: int, length: int) -> torch.Tensor:
+    qkv = qkv.contiguous()
+    out = _empty(qkv, length, parts=1 if gradient is None else 3)
+    runs, rows, _ = qkv.shape
+    size, windows = qkv.shape[2] // 3 // heads, num_windows(rows, length)
+    tile, wide = (
+        max(16, 1 << (number - 1).bit_length()) for number in (length, size)
+    )  # powers of two that a tile can have as sides
+    _kernel()[(heads, runs * windows)](
+        qkv, qkv if gradient is None else gradient.contiguous(), out, rows, windows, size**-0.5, BACKWARD=gradient is not None,
+        T=length, TILE=tile, HEADS=heads, SIZE=size, WIDE=wide, PRECISION="ieee", num_warps=WARPS,
+    )  # fmt: skip
+    return out
+
+
+def _empty(qkv: torch.Tensor, length: int, parts: int = 1) -> torch.Tensor:
+    runs, rows, width = qkv.shape
+    return qkv.new_empty(runs * num_windows(rows, length), length, width // 3 * parts)
+
+
+@torch.library.custom_op("stoker::window_attention", mutates_args=())
+def window_attention(qkv_snc: torch.Tensor, heads: int, length: int) -> torch.Tensor:
+    """[s * w, t, d] from queries, keys and values of rows [s, n, 3 d]."""
+    return _launch(qkv_snc, None, heads, length)
+
+
+@window_attention.register_fake
+def _(qkv_snc: torch.Tensor, heads: int, length: int) -> torch.Tensor:
+    return _empty(qkv_snc, length)
+
+
+@torch.library.custom_op("stoker::window_attention_backward", mutates_args=())
+def window_attention_backward(qkv_snc: torch.Tensor, gradient: torch.Tensor, heads: int, length: int) -> torch.Tensor:
+    """The gradient of queries, keys and values of each window: [s * w, t, 3 d]."""
+    return _launch(qkv_snc, gradient, heads, length)
+
+
+@window_attention_backward.register_fake
+def _(qkv_snc: torch.Tensor, gradient: torch.Tensor, heads: int, length: int) -> torch.Tensor:
+    return _empty(qkv_snc, length, parts=3)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+    qkv, ctx.heads, ctx.length = inputs
+    ctx.save_for_backward(qkv)
+
+
+def _backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+    (qkv,) = ctx.saved_tensors
+    each = window_attention_backward(qkv, gradient, ctx.heads, ctx.length)
+    return each if qkv.shape[1] == ctx.length else to_rows(each, qkv.shape[0]), None, None
+
+
+window_attention.register_autograd(_backward, setup_context=_keep)
 
 
 def attend(qkv_snc: torch.Tensor, *, heads: int, length: int) -> torch.Tensor:
     """Attention of each row of a window to all its rows: [s * w, t, d] from queries, keys and values of rows [s, n, 3 d]."""
     if qkv_snc.is_cuda and HAS_TRITON:
-        mixed: torch.Tensor = attention_kernel.window_attention(qkv_snc, heads, length)
+        mixed: torch.Tensor = window_attention(qkv_snc, heads, length)
         return mixed
     return attend_plain(qkv_snc, heads=heads, length=length)
 
@@ -197,13 +342,9 @@ class Banded(Scaler):
         levels: Levels | None = None,
     ) -> None:
         super().__init__(mean=mean, std=std, levels=levels)
-        if width % heads:
-            raise OptionError(f"banded: heads is {heads}, which does not divide the width {width}.")
-        for name, value in (("window", window), ("layers", layers)):
-            if value < 1:
-                raise OptionError(f"banded: {name} is {value}; expected at least 1.")
+        _check_sizes("banded", width, heads, window=window, layers=layers)
         self.window = window
-        self.inp = nn.Linear(self.num_features, width)
+        self.inp = nn.Linear(len(mean), width)
         self.bend = nn.Linear(width, width)
         self.blocks = nn.ModuleList(Block(width, heads, 2 * width if hidden is None else hidden, window) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
@@ -237,6 +378,14 @@ class Banded(Scaler):
         return rows_snd + bent
 
 
+def _check_sizes(model: str, width: int, heads: int, **counts: int) -> None:
+    if width % heads:
+        raise OptionError(f"{model}: heads is {heads}, which does not divide the width {width}.")
+    for name, value in counts.items():
+        if value < 1:
+            raise OptionError(f"{model}: {name} is {value}; expected at least 1.")
+
+
 class Block(nn.Module):
     """Banded attention and feed-forward, pre-norm and residual."""
 
@@ -265,7 +414,7 @@ class Block(nn.Module):
         scores[:, 0, :, :, :window] = -math.inf  # there is no chunk before the first
         mixed = torch.matmul(torch.softmax(scores, dim=-1) + self._along(self.share, 0.0), value)  # [s, c, h, w, k]
         joined = mixed.transpose(2, 3).reshape(runs, chunks * window, width)[:, :num_rows]
-        return self._forward(rows_snd + self.out(joined))
+        return _feed_forward(self, rows_snd + self.out(joined))
 
     def _along(self, of_lags: torch.Tensor, outside: float) -> torch.Tensor:
         """Numbers per lag [h, window] for each pair of rows [h, w, v]: column v is `w + window - v` rows back.
@@ -291,12 +440,12 @@ class Block(nn.Module):
         scores = torch.matmul(query[:, :, -num_rows:] * query.shape[-1] ** -0.5, key.transpose(-1, -2)) + self.bias[:, lag]
         shares = torch.softmax(scores.masked_fill(~sees, -math.inf), dim=-1) + torch.where(sees, self.share[:, lag], 0.0)
         mixed = torch.matmul(shares, value).transpose(1, 2).reshape(runs, num_rows, width)
-        return self._forward(rows_snd[:, -num_rows:] + self.out(mixed))
+        return _feed_forward(self, rows_snd[:, -num_rows:] + self.out(mixed))
 
-    def _forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """The feed-forward part."""
-        added: torch.Tensor = self.linear2(functional.gelu(self.linear1(self.norm2(rows))))
-        return rows + added
+
+def _feed_forward(layer: Block | nn.TransformerEncoderLayer, rows: torch.Tensor) -> torch.Tensor:
+    added: torch.Tensor = layer.linear2(functional.gelu(layer.linear1(layer.norm2(rows))))
+    return rows + added
 
 
 # ---- the authors' transformer: the logit of a window's last row, from an encoder over its rows ----
@@ -330,11 +479,7 @@ class Tfa(Scaler):
         levels: Levels | None = None,
     ) -> None:
         super().__init__(mean=mean, std=std, levels=levels)
-        if width % heads:
-            raise OptionError(f"tfa: heads is {heads}, which does not divide the width {width}.")
-        for name, value in (("length", length), ("layers", layers)):
-            if value < 1:
-                raise OptionError(f"tfa: {name} is {value}; expected at least 1.")
+        _check_sizes("tfa", width, heads, length=length, layers=layers)
         self.length = length
         self.inp = nn.Linear(len(mean), width)
         layer = nn.TransformerEncoderLayer(width, heads, hidden, dropout=0.0, activation="gelu", batch_first=True, norm_first=True)
@@ -366,7 +511,7 @@ class Tfa(Scaler):
         own = layer.self_attn
         qkv = functional.linear(layer.norm1(rows_snd), own.in_proj_weight, own.in_proj_bias)
         mixed = own.out_proj(attend(qkv, heads=own.num_heads, length=self.length))
-        return _forward(layer, to_windows(rows_snd, self.length) + mixed)
+        return _feed_forward(layer, to_windows(rows_snd, self.length) + mixed)
 
     def _last_row(self, layer: nn.TransformerEncoderLayer, rows_snd: torch.Tensor) -> torch.Tensor:
         """A layer for the last row of each window: [w, d]."""
@@ -374,13 +519,7 @@ class Tfa(Scaler):
         normed = to_windows(layer.norm1(rows_snd), self.length)
         mixed = attend_last(normed, own.in_proj_weight, own.in_proj_bias, heads=own.num_heads)
         last = rows_snd[:, self.length - 1 :].flatten(0, 1)  # from there on, each row is the last of a window
-        return _forward(layer, last + own.out_proj(mixed))
-
-
-def _forward(layer: nn.TransformerEncoderLayer, rows: torch.Tensor) -> torch.Tensor:
-    """The feed-forward part of a layer."""
-    added: torch.Tensor = layer.linear2(functional.gelu(layer.linear1(layer.norm2(rows))))
-    return rows + added
+        return _feed_forward(layer, last + own.out_proj(mixed))
 
 
 # ---- models by name ----
@@ -424,11 +563,8 @@ def build_model(
     unknown = sorted(set(sizes) - KNOWN.get(name, set(sizes)))
     if unknown:
         raise OptionError(f"model {name} has no {', '.join(unknown)}; it takes {', '.join(sorted(KNOWN[name]))}.")
-    given: dict[str, Any] = {
-        "mean": torch.as_tensor(mean, dtype=torch.float32),
-        "std": torch.as_tensor(std, dtype=torch.float32),
-        "levels": levels,
-    }
+    given: dict[str, Any] = {name: torch.as_tensor(one, dtype=torch.float32) for name, one in (("mean", mean), ("std", std))}
+    given["levels"] = levels
     if name == "banded":
         return Banded(**given, window=length, **sizes)
     if name in ("tfa", "tfa-small"):

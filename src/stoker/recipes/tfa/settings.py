@@ -8,7 +8,7 @@ keys and values of the wrong type are errors.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -45,8 +45,7 @@ MARKS = ("bars_csv", "feature_spec", "datasets", "feature_cache", "label_horizon
 LEVERAGED = frozenset(
     "TQQQ SQQQ QLD QID UPRO SPXU SPXL SPXS SSO SDS UDOW SDOW DDM DXD TNA TZA UWM TWM SOXL SOXS TECL TECS FAS FAZ LABU LABD "
     "TMF TMV UBT TBT NUGT DUST JNUG JDST YINN YANG ERX ERY GUSH DRIP NAIL DRN DRV CURE RETL FNGU FNGD BULZ BERZ UVXY SVXY "
-    "UVIX SVIX "
-    "BOIL KOLD UCO SCO AGQ ZSL UGL GLL TSLL TSLQ NVDL NVDQ PSQ SH DOG RWM".split()
+    "UVIX SVIX BOIL KOLD UCO SCO AGQ ZSL UGL GLL TSLL TSLQ NVDL NVDQ PSQ SH DOG RWM".split()
 )
 """Leveraged and inverse funds: their price is a daily multiple of another and decays."""
 
@@ -191,7 +190,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             rest = (1 - self.train_split) / 2
             return (self.train_split, rest, rest)
         train, valid, score = self.split
-        return (train, valid, score)
+        return train, valid, score
 
     @property
     def sources(self) -> list[Dataset]:
@@ -206,9 +205,8 @@ def ignored(settings: Settings) -> list[str]:
     given = {key: value for key in IGNORED if (value := getattr(settings, key))}
     said = [f"{key}: {'true' if value is True else value} is ignored: {IGNORED[key]}" for key, value in given.items()]
     if settings.hidden is not None and not settings.sizes:
-        said.append(
-            f"hidden: {settings.hidden} is ignored: it is the width of a network on one row, which is a baseline of the score"
-        )
+        why = "it is the width of a network on one row, which is a baseline of the score"
+        said.append(f"hidden: {settings.hidden} is ignored: {why}")
     if any(one.description for one in settings.datasets or ()):
         said.append("datasets: description is ignored: it is for readers")
     return said
@@ -243,20 +241,18 @@ def settings_of(document: Document, path: Path, *, assignments: Sequence[str] = 
     settings = check(override(document, assignments, Settings), Settings)
     _refuse(document, settings)
     base = _base(document, settings.feature_spec, path)
+    found = map_paths(settings, lambda name: str(base / Path(name).expanduser()))
+    out_dir = found.out_dir or str(Path("runs") / path.stem)
+    return msgspec.structs.replace(found, feature_spec=str(base / settings.feature_spec), out_dir=out_dir)
 
-    def found(name: str | None) -> str | None:
-        return None if name is None else str(base / Path(name).expanduser())
 
-    return msgspec.structs.replace(
-        settings,
-        bars_csv=found(settings.bars_csv),
-        datasets=None
-        if settings.datasets is None
-        else [msgspec.structs.replace(one, path=str(found(one.path))) for one in settings.datasets],
-        feature_spec=str(base / settings.feature_spec),
-        feature_cache=found(settings.feature_cache),
-        out_dir=found(settings.out_dir) or str(Path("runs") / path.stem),
-    )
+def map_paths(settings: Settings, change: Callable[[str], str]) -> Settings:
+    """The settings with all paths but that of the spec changed by a function."""
+    given = {name: path for name in ("bars_csv", "feature_cache", "out_dir") if (path := getattr(settings, name)) is not None}
+    changed: dict[str, Any] = {name: change(path) for name, path in given.items()}
+    if settings.datasets is not None:
+        changed["datasets"] = [msgspec.structs.replace(one, path=change(one.path)) for one in settings.datasets]
+    return msgspec.structs.replace(settings, **changed)
 
 
 def _refuse(document: Document, settings: Settings) -> None:
@@ -273,10 +269,8 @@ def _refuse(document: Document, settings: Settings) -> None:
         raise ConfigError(f"{document.place(('datasets',))}: datasets is empty; expected at least one path.")
     if len(settings.split) != 3 or sum(settings.split) > 1 + 1e-9:
         found = f"{len(settings.split)} numbers with the sum {sum(settings.split):.6g}"
-        raise ConfigError(
-            f"{document.place(('split',))}: split has {found}; expected three shares (train, validation, score) with "
-            "a sum of at most 1."
-        )
+        expected = "three shares (train, validation, score) with a sum of at most 1"
+        raise ConfigError(f"{document.place(('split',))}: split has {found}; expected {expected}.")
     if None not in (settings.hidden, settings.ffn_hidden) and settings.hidden != settings.ffn_hidden:
         raise ConfigError(
             f"{document.place(('hidden',))}: hidden is {settings.hidden}, but ffn_hidden is {settings.ffn_hidden}; both are the "

@@ -4,8 +4,7 @@
     dataset        pieces of series and their scaling; `Dataset` for the Trainer of Hugging Face
     batches        rows without padding, as resumable batches
     layers         sizes of a model and its parts: attention, experts, heads; kernels has their Triton kernels
-    model          the model, its loss, and decoding
-    weights        official checkpoints
+    model          the model, its loss, decoding, and official checkpoints
     training       settings and training
     forecasting    forecasts, evaluation, plots
 
@@ -23,10 +22,10 @@ _LAZY = {
     "Size": "stoker.recipes.time_moe.layers:Size",
     "TimeMoe": "stoker.recipes.time_moe.model:TimeMoe",
     "evaluate": "stoker.recipes.time_moe.forecasting:evaluate",
-    "load_weights": "stoker.recipes.time_moe.weights:load_weights",
+    "load_weights": "stoker.recipes.time_moe.model:load_weights",
     "open_corpus": "stoker.recipes.time_moe.files:open_corpus",
-    "read_size": "stoker.recipes.time_moe.weights:read_size",
-    "save_weights": "stoker.recipes.time_moe.weights:save_weights",
+    "read_size": "stoker.recipes.time_moe.model:read_size",
+    "save_weights": "stoker.recipes.time_moe.model:save_weights",
     "time_moe_loss": "stoker.recipes.time_moe.model:time_moe_loss",
     "train": "stoker.recipes.time_moe.training:train",
 }
@@ -39,11 +38,11 @@ if TYPE_CHECKING:
     from stoker.recipes.time_moe.layers import SIZES as SIZES
     from stoker.recipes.time_moe.layers import Size as Size
     from stoker.recipes.time_moe.model import TimeMoe as TimeMoe
+    from stoker.recipes.time_moe.model import load_weights as load_weights
+    from stoker.recipes.time_moe.model import read_size as read_size
+    from stoker.recipes.time_moe.model import save_weights as save_weights
     from stoker.recipes.time_moe.model import time_moe_loss as time_moe_loss
     from stoker.recipes.time_moe.training import train as train
-    from stoker.recipes.time_moe.weights import load_weights as load_weights
-    from stoker.recipes.time_moe.weights import read_size as read_size
-    from stoker.recipes.time_moe.weights import save_weights as save_weights
 else:
     # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too.
     __getattr__, __dir__, __all__ = lazy(__name__, _LAZY)

@@ -16,12 +16,14 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 import stoker
 from stoker._kernels import kernel
@@ -29,28 +31,22 @@ from stoker._types import Array
 from stoker.errors import FeedError, OptionError
 from stoker.recipes.time_moe.dataset import CompatSamples, Pieces, Scales, gathered
 
-POOL_ROWS = 128
-"""Approximate rows of a pool; its last row is not full."""
+POOL_ROWS = 128  # approximate rows of a pool; its last row is not full
 SLACK_SHARE = 64
-LEAST_CUT = 16
-"""Fewest positions on both sides of a cut."""
-WORTH_PACKING = 0.97
-"""Pieces are not packed if at least this share of positions are targets anyway."""
+LEAST_CUT = 16  # fewest positions on both sides of a cut
+WORTH_PACKING = 0.97  # pieces are not packed if at least this share of positions are targets anyway
 COUNTED_POOLS = 1024
 LOOKED_POOLS = 16
-PADDING = -1
-"""The segment of padding."""
+PADDING = -1  # the segment of padding
 
 
 class Placed(NamedTuple):
     """Pieces, or parts of cut pieces, row by row."""
 
     pieces: Array
-    skips: Array
-    """Positions of the piece in earlier rows."""
+    skips: Array  # positions of the piece in earlier rows
     counts: Array
-    bounds: Array
-    """Where each row begins among the pieces, and the end of the last."""
+    bounds: Array  # where each row begins among the pieces, and the end of the last
 
 
 def pack_rows(counts: Array, length: int) -> Placed:
@@ -156,20 +152,26 @@ def _fill(
             before = after
 
 
-@dataclass(frozen=True)
-class Pool:
-    """The rows of one pool, in their order."""
+class Pool(NamedTuple):
+    """The numbers of the rows (or windows) of one pool, in their order; and the pieces of packed rows."""
 
-    series: Array
-    starts: Array
-    counts: Array
-    bounds: Array
     order: Array
+    series: Array = np.empty(0)
+    starts: Array = np.empty(0)
+    counts: Array = np.empty(0)
+    bounds: Array = np.empty(0)
 
     @property
     def num_rows(self) -> int:
         """Number of rows."""
         return len(self.order)
+
+
+def _numbers(seed: int, num_samples: int) -> Callable[[int, int, int], Array]:
+    """A shuffled order: called with an epoch and two bounds, it returns the numbers of the samples between these."""
+    shuffle: Any = stoker.Shuffle(seed)
+    numbers: Callable[[int, int, int], Array] = shuffle.over(SimpleNamespace(num_samples=num_samples), batch_size=1).numbers
+    return numbers
 
 
 class PackedRows:
@@ -179,10 +181,8 @@ class PackedRows:
         self.pieces = pieces
         self.length = pieces.length
         self.packed = pieces.filled < WORTH_PACKING if packed is None else packed
-        self._scales = scales
-        shuffle: Any = stoker.Shuffle(seed)
-        self._shuffle = shuffle
-        self._plan = shuffle.over(_Count(pieces.num_samples), batch_size=1)
+        self._scales, self._seed = scales, seed
+        self._order = _numbers(seed, pieces.num_samples)
         rows = pieces.num_positions / pieces.length if self.packed else pieces.num_samples
         self.num_pools = max(1, min(round(rows / POOL_ROWS), pieces.num_samples))
         self.fingerprint = f"{pieces.corpus.fingerprint} {self.length} {pieces.num_samples} {self.packed} {scales.method}"
@@ -198,15 +198,14 @@ class PackedRows:
     def _make(self, epoch: int, number: int) -> Pool:
         total = self.pieces.num_samples
         bounds = [total * one // self.num_pools for one in (number, number + 1)]
-        located = self.pieces.locate(self._plan.numbers(epoch, *bounds))
+        series, starts, counts = self.pieces.locate(self._order(epoch, bounds[0], bounds[1]))
         if not self.packed:
-            placed = np.arange(len(located.series))
-            return Pool(located.series, located.starts, located.counts, np.arange(len(placed) + 1), placed)
-        found = pack_rows(located.counts, self.length)
-        rows = self._shuffle.over(_Count(len(found.bounds) - 1), batch_size=1)
+            return Pool(np.arange(len(series)), series, starts, counts, np.arange(len(series) + 1))
+        found = pack_rows(counts, self.length)
+        num_rows = len(found.bounds) - 1
         # Each pool has its own key, far from those of the epochs.
-        order = rows.numbers(2**40 + epoch * self.num_pools + number, 0, len(found.bounds) - 1)
-        return Pool(located.series[found.pieces], located.starts[found.pieces] + found.skips, found.counts, found.bounds, order)
+        order = _numbers(self._seed, num_rows)(2**40 + epoch * self.num_pools + number, 0, num_rows)
+        return Pool(order, series[found.pieces], starts[found.pieces] + found.skips, found.counts, found.bounds)
 
     def gather(self, pool: Pool, first: int, batch: dict[str, Array], row: int, num_rows: int) -> None:
         """Write rows of a pool, from its `first` one on, into a batch from its row `row` on."""
@@ -230,27 +229,11 @@ class PackedRows:
             places = (rows[some], columns[some], numbers[some].astype(np.int32))
             _fill(values, begins, counts[some], *places, *scales, batch["x"], batch["y"], batch["mask"], batch["segments"])
 
-    def empty(self, num_rows: int, *, pinned: bool = False) -> dict[str, Any]:
-        """A batch of `num_rows` padding rows."""
-        import torch
-
-        shape = (num_rows, self.length)
-        return {
-            "x": torch.zeros(shape, pin_memory=pinned),
-            "y": torch.zeros(shape, pin_memory=pinned),
-            "mask": torch.zeros(shape, dtype=torch.bool, pin_memory=pinned),
-            "segments": torch.full(shape, PADDING, dtype=torch.int32, pin_memory=pinned),
-        }
-
-    def finish(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """The batch for a model: rows of one piece need no segments."""
-        return batch if self.packed else {name: tensor for name, tensor in batch.items() if name != "segments"}
-
     def share_known(self) -> float:
         """The share of targets that are not missing, in the first pool that has any; 0 if none of the first pools has."""
         for number in range(min(self.num_pools, LOOKED_POOLS)):
             pool = self.pool(0, number)
-            batch = {name: tensor.numpy() for name, tensor in self.empty(pool.num_rows).items()}
+            batch = {name: tensor.numpy() for name, tensor in empty_batch(self, pool.num_rows).items()}
             self.gather(pool, 0, batch, 0, pool.num_rows)
             if batch["mask"].any():
                 return float(batch["mask"].sum() / pool.counts.sum())
@@ -263,40 +246,12 @@ class PackedRows:
         return round(counted * self.num_pools / len(numbers))
 
 
-@dataclass(frozen=True)
-class _Count:
-    """A number of samples, for an order."""
-
-    num_samples: int
-
-
 # ---- batches ----
 
 Batch = dict[str, Any]
 
-AHEAD = 2
-"""Batches that are prefetched for a GPU."""
+AHEAD = 2  # batches that are prefetched for a GPU
 POOL = 4096
-
-
-class Rows(Protocol):
-    """Rows to train on, in pools, epoch by epoch."""
-
-    num_pools: int
-    fingerprint: str
-    length: int
-
-    def pool(self, epoch: int, number: int) -> Any:
-        """One pool of an epoch; it has `num_rows`."""
-
-    def empty(self, num_rows: int, *, pinned: bool = False) -> Batch:
-        """A batch of `num_rows` padding rows."""
-
-    def gather(self, pool: Any, first: int, batch: dict[str, Array], row: int, num_rows: int) -> None:
-        """Write rows of a pool into a batch."""
-
-    def finish(self, batch: Batch) -> Batch:
-        """What a model takes."""
 
 
 @dataclass(frozen=True)
@@ -308,56 +263,44 @@ class Cursor:
     row: int = 0
 
 
-@dataclass(frozen=True)
-class _CompatPool:
-    numbers: Array
-
-    @property
-    def num_rows(self) -> int:
-        return len(self.numbers)
-
-
 class CompatRows:
     """The authors' windows in a shuffled order, one per row."""
+
+    packed = False
 
     def __init__(self, samples: CompatSamples, length: int, *, seed: int) -> None:
         self._samples = samples
         self.length = length
         self.num_pools = -(-len(samples) // POOL)
         self.fingerprint = f"{samples.corpus.fingerprint} {length} {len(samples)} compat"
-        order: Any = stoker.Shuffle(seed)
-        self._plan = order.over(_Count(len(samples)), batch_size=1)
+        self._order = _numbers(seed, len(samples))
 
-    def pool(self, epoch: int, number: int) -> _CompatPool:
+    def pool(self, epoch: int, number: int) -> Pool:
         """The numbers of some windows."""
-        return _CompatPool(self._plan.numbers(epoch, number * POOL, min((number + 1) * POOL, len(self._samples))))
+        return Pool(self._order(epoch, number * POOL, min((number + 1) * POOL, len(self._samples))))
 
-    def empty(self, num_rows: int, *, pinned: bool = False) -> Batch:
-        """A batch of `num_rows` padding rows."""
-        import torch
-
-        shape = (num_rows, self.length)
-        floats = {name: torch.zeros(shape, pin_memory=pinned) for name in ("x", "y")}
-        return {**floats, "mask": torch.zeros(shape, dtype=torch.bool, pin_memory=pinned)}
-
-    def gather(self, pool: _CompatPool, first: int, batch: dict[str, Array], row: int, num_rows: int) -> None:
+    def gather(self, pool: Pool, first: int, batch: dict[str, Array], row: int, num_rows: int) -> None:
         """Write windows into a batch."""
-        found = self._samples.gather(pool.numbers[first : first + num_rows])
+        found = self._samples.gather(pool.order[first : first + num_rows])
         for name, theirs in (("x", "input_ids"), ("y", "labels"), ("mask", "loss_masks")):
             batch[name][row : row + num_rows] = found[theirs].numpy()
 
-    def finish(self, batch: Batch) -> Batch:
-        """The batch as it is."""
-        return batch
 
-    def count_rows(self, epoch: int) -> int:
-        """Rows of an epoch: the number of windows."""
-        return len(self._samples)
+Rows = PackedRows | CompatRows
+
+
+def empty_batch(rows: Rows, num_rows: int, *, pinned: bool = False) -> Batch:
+    """A batch of `num_rows` padding rows."""
+    shape, zeros = (num_rows, rows.length), {"x": torch.float32, "y": torch.float32, "mask": torch.bool}
+    batch = {name: torch.zeros(shape, dtype=dtype, pin_memory=pinned) for name, dtype in zeros.items()}
+    if isinstance(rows, PackedRows):
+        batch["segments"] = torch.full(shape, PADDING, dtype=torch.int32, pin_memory=pinned)
+    return batch
 
 
 def assemble(rows: Rows, place: Cursor, batch_size: int, num_rows: int, *, pinned: bool = False) -> tuple[Batch, Cursor]:
     """A batch with `num_rows` rows from `place` on, padded to `batch_size`; and the next row after them."""
-    batch = rows.empty(batch_size, pinned=pinned)
+    batch = empty_batch(rows, batch_size, pinned=pinned)
     arrays = {name: tensor.numpy() for name, tensor in batch.items()}
     row = 0
     while row < num_rows:
@@ -366,7 +309,9 @@ def assemble(rows: Rows, place: Cursor, batch_size: int, num_rows: int, *, pinne
         rows.gather(pool, place.row, arrays, row, count)
         row += count
         place = advance(rows, place, count)
-    return rows.finish(batch), place
+    if not rows.packed:
+        batch.pop("segments", None)  # rows of one piece need none
+    return batch, place
 
 
 def advance(rows: Rows, place: Cursor, count: int) -> Cursor:
@@ -388,16 +333,11 @@ class Batches:
     """
 
     def __init__(self, rows: Rows, *, batch_size: int, steps: int, total: int | None = None, device: Any = "cpu") -> None:
-        import torch
-
         for name, value in (("batch_size", batch_size), ("steps", steps)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise OptionError(f"{name} is {value!r}; expected an integer from 1.")
-        self.rows = rows
-        self.batch_size = batch_size
-        self.device = torch.device(device)
-        self._steps = steps
-        self._total = total
+        self.rows, self.batch_size, self.device = rows, batch_size, torch.device(device)
+        self._steps, self._total = steps, total
         self._rank, self._world_size = int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)
         self._pass = self._given = 0
         self._place = Cursor()
@@ -485,16 +425,12 @@ class FirstBatches:
     """
 
     def __init__(self, rows: Rows, *, batch_size: int, most: int, device: Any = "cpu") -> None:
-        import torch
-
-        self.rows = rows
-        self.device = torch.device(device)
+        self.rows, self.device = rows, torch.device(device)
         self._batch_size, self._most = batch_size, most
 
     def __iter__(self) -> Iterator[Batch]:
-        import torch
-
-        left, place = sum(self.rows.pool(0, number).num_rows for number in self._pools()), Cursor()
+        pools = range(min(self.rows.num_pools, self._batch_size * self._most))  # each has at least one row
+        left, place = sum(self.rows.pool(0, number).num_rows for number in pools), Cursor()
         for _ in range(self._most):
             if not left:
                 return
@@ -503,7 +439,3 @@ class FirstBatches:
             left -= count
             batch["valid"] = torch.arange(self._batch_size) < count
             yield {name: tensor.to(self.device) for name, tensor in batch.items()}
-
-    def _pools(self) -> range:
-        """Pools that may be needed: each has at least one row."""
-        return range(min(self.rows.num_pools, self._batch_size * self._most))

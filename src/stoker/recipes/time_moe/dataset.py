@@ -35,10 +35,8 @@ class Located(NamedTuple):
     """The positions of pieces, one number per piece each."""
 
     series: Array
-    starts: Array
-    """The first point in the flat array."""
-    counts: Array
-    """Positions: one less than points."""
+    starts: Array  # the first point in the flat array
+    counts: Array  # positions: one less than points
 
 
 class Pieces:
@@ -54,8 +52,7 @@ class Pieces:
         cuts = train_ends(corpus, valid)
         self.begins, self.ends = (corpus.begins, cuts) if part == "train" else (cuts, corpus.ends)
         positions = np.maximum(self.ends - self.begins - 1, 0)
-        self.num_positions = int(positions.sum())
-        """Targets of all pieces."""
+        self.num_positions = int(positions.sum())  # targets of all pieces
         self._firsts: Array = np.concatenate([[0], np.cumsum(-(-positions // length))])
         self.num_samples = int(self._firsts[-1])
         if not self.num_samples:
@@ -83,14 +80,17 @@ def train_ends(corpus: Corpus, valid: float) -> Array:
     return np.asarray(corpus.ends - (corpus.lengths * valid).astype(np.int64))
 
 
+def _check_method(method: object) -> None:
+    if method not in get_args(Method):
+        raise OptionError(f"normalize is {method!r}; expected 'zero', 'max' or 'none'.")
+
+
 class Scales:
     """The center and divisor of each series, in float64 over finite points; computed when a series is first used."""
 
     def __init__(self, corpus: Corpus, method: Method, *, ends: Array | None = None) -> None:
-        if method not in get_args(Method):
-            raise OptionError(f"normalize is {method!r}; expected 'zero', 'max' or 'none'.")
-        self.method = method
-        self._corpus = corpus
+        _check_method(method)
+        self.method, self._corpus = method, corpus
         self._ends = corpus.ends if ends is None else ends
         self.centers: Array = np.zeros(len(corpus))
         self.divisors: Array = np.ones(len(corpus))
@@ -109,10 +109,8 @@ class Scales:
             centers, divisors = np.empty(len(some)), np.empty(len(some))
             if values.dtype == np.float16:  # numba does not support it
                 values, begins, ends = gathered(values, begins, ends)
-            if self.method == "zero":
-                _measure_moments(values, begins, ends, LEAST_DEVIATION, centers, divisors)
-            else:
-                _measure_largest(values, begins, ends, centers, divisors)
+            measure = _measure_moments if self.method == "zero" else _measure_largest
+            measure(values, begins, ends, LEAST_DEVIATION, centers, divisors)
             self.centers[some], self.divisors[some] = centers, divisors
         self._known[unknown] = True
 
@@ -122,6 +120,17 @@ def gathered(values: Array, begins: Array, ends: Array) -> tuple[Array, Array, A
     parts = [values[begin:end].astype(np.float32) for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
     bounds = np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int64)
     return np.concatenate(parts), bounds[:-1], bounds[1:]
+
+
+@kernel
+def _largest(values: Array, begin: int, end: int) -> float:
+    """The largest absolute value that is finite."""
+    largest = 0.0
+    for t in range(begin, end):
+        x = abs(np.float64(values[t]))
+        if np.isfinite(x) and x > largest:
+            largest = x
+    return largest
 
 
 @kernel
@@ -141,12 +150,7 @@ def _measure_moments(values: Array, begins: Array, ends: Array, least: float, ce
                 squares += (x - mean) * (x - mean)
         deviation = np.sqrt(squares / count) if count else 0.0
         if not np.isfinite(deviation):  # overflow: again, in units of the largest value
-            largest = 0.0
-            for t in range(begins[i], ends[i]):
-                x = abs(np.float64(values[t]))
-                if np.isfinite(x) and x > largest:
-                    largest = x
-            mean, squares = 0.0, 0.0
+            largest, mean, squares = _largest(values, begins[i], ends[i]), 0.0, 0.0
             for t in range(begins[i], ends[i]):
                 x = np.float64(values[t]) / largest
                 mean += x / count if np.isfinite(x) else 0.0
@@ -159,13 +163,9 @@ def _measure_moments(values: Array, begins: Array, ends: Array, least: float, ce
 
 
 @kernel
-def _measure_largest(values: Array, begins: Array, ends: Array, centers: Array, divisors: Array) -> None:
+def _measure_largest(values: Array, begins: Array, ends: Array, least: float, centers: Array, divisors: Array) -> None:
     for i in range(len(begins)):
-        largest = 0.0
-        for t in range(begins[i], ends[i]):
-            x = abs(np.float64(values[t]))
-            if np.isfinite(x) and x > largest:
-                largest = x
+        largest = _largest(values, begins[i], ends[i])
         centers[i] = 0.0
         divisors[i] = largest if largest > 0 else 1.0
 
@@ -191,22 +191,22 @@ class CompatSamples:
     """The windows of the authors' data set over all series."""
 
     def __init__(self, corpus: Corpus, length: int, *, stride: int | None = None, method: Method = "none") -> None:
-        if method not in get_args(Method):
-            raise OptionError(f"normalize is {method!r}; expected 'zero', 'max' or 'none'.")
+        _check_method(method)
         view = stoker.Windows(length, stride=stride or length, compat="time-moe")
         self.corpus = corpus
         self._parts: list[Any] = []
         for flat in corpus.flats:
-            if np.any(np.diff(flat.store.offsets) > 1):  # else there is no window
-                store, column, normalize = flat.store, flat.column, None if method == "none" else method
-                # Negative results wrap around in unsigned integers, large ones in int8: only NumPy reproduces it.
-                wraps = normalize is not None and (flat.values.dtype.kind == "u" or flat.values.dtype == np.int8)
-                if flat.own is not None or wraps:
-                    own = flat.own or np.split(flat.values, flat.store.offsets[1:-1])
-                    series = [scaled_as_theirs(one, method, listed=flat.file in ("json", "jsonl")) for one in own]
-                    store, column, normalize = stoker.Store.from_arrays(x=series), "x", None
-                feed = stoker.Feed(store, view, batch_size=1, columns=[column], normalize=normalize, residency="host")
-                self._parts.append(feed.as_dataset())
+            if not np.any(np.diff(flat.store.offsets) > 1):
+                continue  # there is no window
+            store, column, normalize = flat.store, flat.column, None if method == "none" else method
+            # Negative results wrap around in unsigned integers, large ones in int8: only NumPy reproduces it.
+            wraps = normalize is not None and (flat.values.dtype.kind == "u" or flat.values.dtype == np.int8)
+            if flat.own is not None or wraps:
+                own = flat.own or np.split(flat.values, flat.store.offsets[1:-1])
+                series = [scaled_as_theirs(one, method, listed=flat.file in ("json", "jsonl")) for one in own]
+                store, column, normalize = stoker.Store.from_arrays(x=series), "x", None
+            feed = stoker.Feed(store, view, batch_size=1, columns=[column], normalize=normalize, residency="host")
+            self._parts.append(feed.as_dataset())
         self._firsts: Array = np.concatenate([[0], np.cumsum([len(part) for part in self._parts])]).astype(np.int64)
         if not self._firsts[-1]:
             raise OptionError(f"{corpus.name} has no window: none of its {len(corpus):,} series has 2 points.")
@@ -293,10 +293,8 @@ class Dataset:
         **ignored: Any,
     ) -> None:
         if callable(normalization_method) or normalization_method not in METHODS:
-            raise OptionError(
-                f"normalization_method is {normalization_method!r}; expected 'zero', 'max', 'none' or None. "
-                f"To use your own function, pack series that it has been applied to."
-            )
+            advice = "To use your own function, pack series that it has been applied to."
+            raise OptionError(f"normalization_method is {normalization_method!r}; expected 'zero', 'max', 'none' or None. {advice}")
         if set(ignored) - {"shuffle"}:  # the authors' class takes, and ignores, everything
             raise OptionError(f"Dataset has no option {min(set(ignored) - {'shuffle'})!r}.")
         self._given = (path, context_length, prediction_length, stride, normalization_method)

@@ -39,8 +39,7 @@ MANIFEST, PACKED = "manifest.json", ".stoker"
 META = "meta.json"
 TABLES = (".csv", ".tsv", ".txt")
 PICKLES = ("pkl", "pickle")
-LOOKED_AT = 1 << 30
-"""Points of mapped files that are checked: seconds, where a whole corpus would take hours."""
+LOOKED_AT = 1 << 30  # points of mapped files that are checked: seconds, where a whole corpus would take hours
 _LOOK = 1 << 22
 _SHOWN = 8
 
@@ -53,8 +52,7 @@ class Flat:
     column: str
     own: Sequence[Array] | None = None
     """Each series in its own type, where that is not the column's: for JSON files with series of integers and of floats."""
-    file: str = ""
-    """json, jsonl or npy, if it was read from such a file, which has no digest."""
+    file: str = ""  # json, jsonl or npy, if it was read from such a file, which has no digest
 
     @property
     def values(self) -> Array:
@@ -112,13 +110,12 @@ class Corpus:
     def series_name(self, number: int) -> str:
         """The name of a series: its key or file, and its column where there are several; else its number."""
         at = int(self.flat_of(np.array(number)))
-        flat = self.flats[at]
-        names = _names(flat.store)
+        column, names = self.flats[at].column, _names(self.flats[at].store)
         several = len({one.column for one in self.flats}) > 1
-        key = str(names[number - int(self.firsts[at])]) if names is not None else None
-        if key is None:
-            return flat.column if several and len(flat) == 1 else f"{flat.column}:{number}" if several else str(number)
-        return f"{key}:{flat.column}" if several else key
+        if names is None:
+            return column if several and len(self.flats[at]) == 1 else f"{column}:{number}" if several else str(number)
+        key = str(names[number - int(self.firsts[at])])
+        return f"{key}:{column}" if several else key
 
     def find_nonfinite(self) -> tuple[int, int] | None:
         """The first NaN or Inf: its series, and its position there.
@@ -145,20 +142,16 @@ class Corpus:
 
     def find(self, name: str) -> int:
         """The number of a series by its name, the end of its name after a colon, or its number."""
-        if name.isascii() and name.isdecimal() and int(name) < len(self) and self.series_name(int(name)) == name:
+        is_number = name.isascii() and name.isdecimal() and int(name) < len(self)
+        if is_number and self.series_name(int(name)) == name:
             return int(name)  # series without names, of which there may be millions
         names = [self.series_name(number) for number in range(len(self))]
-        for found in (
-            [i for i, one in enumerate(names) if one == name],
-            [i for i, one in enumerate(names) if one.endswith(f":{name}")],
-        ):
-            if len(found) == 1:
-                return found[0]
-            if found:
-                said = ", ".join(repr(names[i]) for i in found[:_SHOWN])
-                raise OptionError(f"{self.name} has {len(found):,} series {name!r}: {said}. Use the full name.")
-        if name.isascii() and name.isdecimal() and int(name) < len(self):
-            return int(name)
+        found = [i for i, one in enumerate(names) if one == name] or [i for i, one in enumerate(names) if one.endswith(f":{name}")]
+        if len(found) > 1:
+            said = ", ".join(repr(names[i]) for i in found[:_SHOWN])
+            raise OptionError(f"{self.name} has {len(found):,} series {name!r}: {said}. Use the full name.")
+        if found or is_number:
+            return found[0] if found else int(name)
         tails = {one.rpartition(":")[2]: one for one in names}
         near = [tails.get(one, one) for one in difflib.get_close_matches(name, [*tails, *names], n=1)]
         shown = ", ".join(names[:_SHOWN]) + (" …" if len(names) > _SHOWN else "")
@@ -247,9 +240,10 @@ def _tree(path: Path, columns: Sequence[str] | None, report: Report) -> list[Fla
     flats: list[Flat] = []
     for source in [path] if is_time_moe(path) else _walk(path, left_out):
         try:
-            flats += _general(source, columns, report) if source.is_file() else [
-                flat for store in map_time_moe(source) for flat in _flats(store, columns)
-            ]  # fmt: skip
+            if source.is_file():
+                flats += _general(source, columns, report)
+            else:
+                flats += [flat for store in map_time_moe(source) for flat in _flats(store, columns)]
         except SourceEmptyError:
             left_out.append(f"{source.relative_to(path)} (no series)")
     if is_time_moe(path):
@@ -261,9 +255,8 @@ def _tree(path: Path, columns: Sequence[str] | None, report: Report) -> list[Fla
             f'Pack tables first: stoker pack "{path}/**/*.csv" {path.name}.stoker --wide'
         )
     if left_out:
-        report(
-            f"{path}: left out {_listed(left_out)}. Time-MoE reads binary folders, .json, .jsonl and .npy; pack the rest separately."
-        )
+        reads = "Time-MoE reads binary folders, .json, .jsonl and .npy; pack the rest separately."
+        report(f"{path}: left out {_listed(left_out)}. {reads}")
     return flats
 
 
@@ -325,21 +318,16 @@ def _general(path: Path, columns: Sequence[str] | None, report: Report) -> list[
         raise OptionError(f"{path} has no column {wrong[0]!r}: it holds series without columns. Leave columns out.")
     found = read_series(path)
     if found.rounded is not None:
-        report(
-            f"{path}: series {found.rounded} has integers beyond 2**53, which float64 rounds. Subtract a constant from them first."
-        )
+        why = "integers beyond 2**53, which float64 rounds. Subtract a constant from them first"
+        report(f"{path}: series {found.rounded} has {why}.")
     named: dict[str, Any] = {} if found.names is None else {"name": found.names}
     store = stoker.Store.from_arrays(sequence=found.series, **named)
     return [Flat(store=flat.store, column=flat.column, own=found.own, file=_kind(path)) for flat in _flats(store, columns)]
 
 
 def _flats(store: stoker.Store, columns: Sequence[str] | None) -> list[Flat]:
-    fits = [
-        name
-        for name, column in store.schema.items()
-        if column.level == "step" and column.kind == "number" and column.width is None and column.dtype is not None
-        if column.dtype.kind in "iuf"
-    ]
+    flat = {name: one.dtype for name, one in store.schema.items() if (one.level, one.kind, one.width) == ("step", "number", None)}
+    fits = [name for name, dtype in flat.items() if dtype is not None and dtype.kind in "iuf"]
     for name in columns or ():
         if name not in fits:
             raise OptionError(f"{store.name} has no column of numbers {name!r}; it has {', '.join(fits) or 'none'}.")
@@ -371,10 +359,8 @@ def _packed(path: Path) -> stoker.Store:
 
 KINDS = ("json", "jsonl", "npy")
 KEY = "sequence"
-EXACT = 2**53
-"""Beyond this, float64 does not hold every integer."""
-MEMORY_SHARE = 0.5
-"""Share of the free memory for one file."""
+EXACT = 2**53  # beyond this, float64 does not hold every integer
+MEMORY_SHARE = 0.5  # share of the free memory for one file
 DOCUMENT_COST = 10
 """Bytes of memory per byte of a .json document, which is parsed at once: a list slot and a float object per three characters."""
 
@@ -386,10 +372,8 @@ class Found:
     series: Sequence[Array] | Array
     names: list[str] | None
     own: list[Array] | None
-    """`series` in their own types, where the authors' arithmetic depends on these: mixed types, integers beyond float64, or the
-    other byte order."""
-    rounded: int | None = None
-    """The first series with an integer that float64 does not hold."""
+    """`series` in their own types, where the authors' arithmetic depends on these: mixed, beyond float64, or the other byte order."""
+    rounded: int | None = None  # the first series with an integer that float64 does not hold
 
 
 class NotSeries(SourceInvalidError):
@@ -408,14 +392,16 @@ def read_series(path: Path) -> Found:
         if not series and not isinstance(element.get(KEY) if isinstance(element, dict) else element, list):
             raise NotSeries(f"{place} is not a list of numbers, nor an object with one as {KEY!r}. Move the file away, or fix it.")
         series.append(_as_array(element, place))
-        names += [text for text in _texts(element)[:1] if len(names) == len(series) - 1]
+        texts = [value for value in element.values() if isinstance(value, str)] if isinstance(element, dict) else []
+        names += [text for text in texts[:1] if len(names) == len(series) - 1]
         room -= 2 * series[-1].nbytes  # again when all are concatenated
         if room < 0:
             _refuse_large(path)
     if not series:
         raise SourceEmptyError(f"{path} holds no series. Remove it, or write one list of numbers per line.")
     types = {one.dtype for one in series if len(one)}
-    rounded = next((number for number, one in enumerate(series) if one.dtype.kind in "iu" and _beyond(one)), None)
+    integers = ((number, one) for number, one in enumerate(series) if one.dtype.kind in "iu" and len(one))
+    rounded = next((number for number, one in integers if int(one.max()) > EXACT or int(one.min()) < -EXACT), None)
     own = series if len(types) > 1 or rounded is not None else None
     return Found(series=series, names=names if len(names) == len(series) else None, own=own, rounded=rounded)
 
@@ -441,19 +427,12 @@ def _elements(path: Path) -> Iterator[tuple[int, Any]]:
                 if line.strip():
                     yield number, json.loads(line)
     except UnicodeDecodeError as error:
-        raise SourceInvalidError(
-            f"{path} is not UTF-8: it has a byte {error.object[error.start]:#04x}. Encode it again."
-        ) from error
+        byte = f"{error.object[error.start]:#04x}"
+        raise SourceInvalidError(f"{path} is not UTF-8: it has a byte {byte}. Encode it again.") from error
+    except (SourceInvalidError, SourceTooLargeError):
+        raise
     except (ValueError, RecursionError) as error:
-        if isinstance(error, SourceInvalidError | SourceTooLargeError):
-            raise
-        why = (
-            error.msg
-            if isinstance(error, json.JSONDecodeError)
-            else "nested too deeply"
-            if isinstance(error, RecursionError)
-            else error
-        )
+        why = "nested too deeply" if isinstance(error, RecursionError) else getattr(error, "msg", error)
         place = f"line {number:,} of {path}" if number else str(path)
         raise SourceInvalidError(f"{place} is not JSON: {str(why)[:80]}. Fix it, or move it away.") from error
 
@@ -462,9 +441,8 @@ def _as_array(element: Any, place: str) -> Array:
     """The series of one element, as the authors read it. A null is a missing point: NaN."""
     if isinstance(element, dict) and KEY not in element:
         has = ", ".join(repr(str(key)[:20]) for key in islice(element, 4)) or "no key"
-        raise SourceInvalidError(
-            f'{place} has no {KEY!r}; it has {has}. Write {{"{KEY}": [numbers]}}, or pack the file: stoker pack'
-        )
+        advice = f'Write {{"{KEY}": [numbers]}}, or pack the file: stoker pack'
+        raise SourceInvalidError(f"{place} has no {KEY!r}; it has {has}. {advice}")
     values = element[KEY] if isinstance(element, dict) else element
     if not isinstance(values, list):
         raise SourceInvalidError(f"{place} is a JSON {_kind_of(values)}; expected a list of numbers.")
@@ -475,28 +453,20 @@ def _as_array(element: Any, place: str) -> Array:
     except ValueError:  # lists of several lengths
         array = np.empty((0, 0))
     if array.ndim != 1:
-        raise SourceInvalidError(
-            f"{place} holds lists within its list; expected one number per point. Write each channel as a series."
-        )
+        advice = "expected one number per point. Write each channel as a series"
+        raise SourceInvalidError(f"{place} holds lists within its list; {advice}.")
     if array.dtype.kind not in "iuf":
-        at = next((i for i, value in enumerate(values) if not _fits(value)), 0)
+        is_number = [
+            isinstance(value, float | None)
+            or (isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**64)
+            for value in values
+        ]
+        at = is_number.index(False) if False in is_number else 0
         raise SourceInvalidError(
             f"{place} has {str(json.dumps(values[at]))[:40]} at point {at + 1:,}; expected numbers, and integers of at most 64 bits. "
             f"Write larger ones as floats (1e30), and null or NaN for missing points."
         )
     return array
-
-
-def _fits(value: Any) -> bool:
-    return isinstance(value, float | None) or (isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**64)
-
-
-def _beyond(array: Array) -> bool:
-    return bool(len(array)) and (int(array.max()) > EXACT or int(array.min()) < -EXACT)
-
-
-def _texts(element: Any) -> list[str]:
-    return [value for value in element.values() if isinstance(value, str)] if isinstance(element, dict) else []
 
 
 def _kind_of(value: Any) -> str:
@@ -509,28 +479,21 @@ def _read_npy(path: Path) -> Found:
     try:
         found = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, OSError, EOFError) as error:
+        why = f"is not a .npy file: {str(error).splitlines()[0][:80]}. Write it again, or move it away."
         if "Python objects" in str(error) or "pickle" in str(error):
-            raise SourceInvalidError(
-                f"{path} holds Python objects, which are pickles and never read. Save numbers in a 2-D array, or use .jsonl."
-            ) from error
-        raise SourceInvalidError(
-            f"{path} is not a .npy file: {str(error).splitlines()[0][:80]}. Write it again, or move it away."
-        ) from error
+            why = "holds Python objects, which are pickles and never read. Save numbers in a 2-D array, or use .jsonl."
+        raise SourceInvalidError(f"{path} {why}") from error
     if found.ndim not in (1, 2) or found.dtype.kind not in "iuf" or found.dtype.itemsize > 8:
-        raise SourceInvalidError(
-            f"{path} holds {found.dtype} of shape {found.shape}; expected numbers, one series per row of a 2-D array."
-        )
+        what = f"{found.dtype} of shape {found.shape}"
+        raise SourceInvalidError(f"{path} holds {what}; expected numbers, one series per row of a 2-D array.")
     if not found.size:
         raise SourceEmptyError(f"{path} holds no numbers (shape {found.shape}). Remove it.")
     rows = np.asarray(found).reshape(1, -1) if found.ndim == 1 else np.asarray(found)
     native = rows.astype(rows.dtype.newbyteorder("="), copy=False)
-    return Found(
-        series=native, names=None, own=None if rows.dtype.isnative else list(rows)
-    )  # NumPy sums swapped bytes in another order
+    own = None if rows.dtype.isnative else list(rows)  # NumPy sums swapped bytes in another order
+    return Found(series=native, names=None, own=own)
 
 
 def _refuse_large(path: Path) -> NoReturn:
-    size = readable_bytes(path.stat().st_size)
-    raise SourceTooLargeError(
-        f"{path} ({size}) needs more than half of the free memory. Pack it first: stoker pack {path} {path.stem}.stoker"
-    )
+    size, advice = readable_bytes(path.stat().st_size), f"Pack it first: stoker pack {path} {path.stem}.stoker"
+    raise SourceTooLargeError(f"{path} ({size}) needs more than half of the free memory. {advice}")

@@ -33,14 +33,12 @@ from stoker._types import Array
 from stoker.errors import OptionError, SourceNotFoundError
 from stoker.recipes.time_moe.dataset import LEAST_DEVIATION, Method, Scales, train_ends
 from stoker.recipes.time_moe.files import Corpus, open_corpus
-from stoker.recipes.time_moe.model import TimeMoe
+from stoker.recipes.time_moe.model import CONFIG, TimeMoe, load_weights, read_size
 from stoker.recipes.time_moe.training import NAME, find_size, read_settings
-from stoker.recipes.time_moe.weights import CONFIG, load_weights, read_size
 
 # ---- a model and its forecasts ----
 
-LARGE = 1e140
-"""Sums of squares of larger values may overflow float64."""
+LARGE = 1e140  # sums of squares of larger values may overflow float64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,14 +46,10 @@ class Loaded:
     """A trained model."""
 
     model: TimeMoe
-    method: Method
-    """Normalisation of its training."""
-    length: int
-    """Longest context, in points."""
-    source: str
-    """Source of its weights, in words."""
-    step: int = 0
-    """Step of the run."""
+    method: Method  # normalisation of its training
+    length: int  # longest context, in points
+    source: str  # source of its weights, in words
+    step: int = 0  # step of the run
 
 
 def load_model(path: str | Path, *, device: str = "cpu", latest: bool = False) -> Loaded:
@@ -72,10 +66,8 @@ def load_model(path: str | Path, *, device: str = "cpu", latest: bool = False) -
         model = TimeMoe(read_size(folder)).to(device)
         load_weights(model, folder)
         return Loaded(model=model.eval(), method="zero", length=model.size.max_position, source=str(folder))
-    raise SourceNotFoundError(
-        f"{folder} is neither a run of Time-MoE ({NAME}) nor a checkpoint ({CONFIG} and model.safetensors). "
-        f"Train one: stoker train time-moe --data …"
-    )
+    what = f"neither a run of Time-MoE ({NAME}) nor a checkpoint ({CONFIG} and model.safetensors)"
+    raise SourceNotFoundError(f"{folder} is {what}. Train one: stoker train time-moe --data …")
 
 
 def forecast(loaded: Loaded, context: Array, horizon: int) -> Array:
@@ -93,10 +85,13 @@ def forecast(loaded: Loaded, context: Array, horizon: int) -> Array:
             f"row {empty[0]:,} of the context has no known point among its last {seen.shape[1]:,}, which a forecast needs. "
             f"Forecast from an earlier step, use a longer context, or choose another series."
         )
-    scaled, centers, divisors = scale_rows(seen, loaded.method)
+    return _unscaled(loaded, *scale_rows(seen, loaded.method), horizon)
+
+
+def _unscaled(loaded: Loaded, scaled: Array, centers: Array, divisors: Array, horizon: int) -> Array:
+    """The forecasts of scaled rows, in their units."""
     device = next(loaded.model.parameters()).device
-    with torch.no_grad():
-        found = loaded.model.forecast(torch.from_numpy(scaled).to(device), horizon).double().cpu().numpy()
+    found = loaded.model.forecast(torch.from_numpy(scaled).to(device), horizon).double().cpu().numpy()
     return np.asarray(found * divisors[:, None] + centers[:, None])
 
 
@@ -150,11 +145,9 @@ def as_json(found: Array, actual: Array | None, **fields: Any) -> str:
 
 # ---- evaluation ----
 
-PERIODS = (24, 168)
-"""Steps of a day and a week of hourly data."""
+PERIODS = (24, 168)  # steps of a day and a week of hourly data
 OWN = "season by autocorrelation"
-LOOKED_AT = 1 << 20
-"""Points of a series, the last of its training part, whose autocorrelation is computed."""
+LOOKED_AT = 1 << 20  # points of a series, the last of its training part, whose autocorrelation is computed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,11 +166,9 @@ class Score:
     mse: float
     mae: float
     windows: int
-    naive_mse: float
-    """MSE of repeating the last known point."""
+    naive_mse: float  # MSE of repeating the last known point
     naive_mae: float
-    baselines: tuple[Baseline, ...]
-    """Repeating the last point first."""
+    baselines: tuple[Baseline, ...]  # repeating the last point first
 
     @property
     def best_baseline(self) -> Baseline:
@@ -238,7 +229,8 @@ def evaluate(
     for rows, periods in _batches(corpus, context, horizon, stride, test, train, batch_size):
         seen, target = rows[:, :context], rows[:, context:]
         known = np.isfinite(target)
-        guesses = [_forecast(loaded, seen, horizon, scale)]
+        # Rows are in units of their series already: "none" only replaces missing points.
+        guesses = [_unscaled(loaded, *scale_rows(seen, "zero" if scale == "context" else "none"), horizon)]
         for period in seasons.values():
             chosen = np.full(len(rows), period) if period else periods
             guesses.append(repeat_season(seen, np.minimum(chosen, context), horizon))
@@ -289,18 +281,6 @@ def _batches(
         yield np.concatenate(waiting), np.concatenate(periods)
 
 
-def _forecast(loaded: Loaded, seen: Array, horizon: int, scale: Literal["series", "context"]) -> Array:
-    """The forecast of the model, in units of the series."""
-    centers, divisors = np.zeros(len(seen)), np.ones(len(seen))
-    inputs = np.where(np.isfinite(seen), seen, 0.0).astype(np.float32)
-    if scale == "context":
-        inputs, centers, divisors = scale_rows(seen, "zero")
-    device = next(loaded.model.parameters()).device
-    with torch.no_grad():
-        found = loaded.model.forecast(torch.from_numpy(inputs).to(device), horizon).double().cpu().numpy()
-    return np.asarray(found * divisors[:, None] + centers[:, None])
-
-
 def window_starts(begin: int, test_begin: int, end: int, *, context: int, horizon: int, stride: int) -> Array:
     """Where the targets of a series begin: within its test part, with a full context before them. The last one ends the series."""
     first, last = max(begin + context, test_begin), end - horizon
@@ -342,8 +322,7 @@ def repeat_season(seen: Array, periods: Array, horizon: int) -> Array:
 
 # ---- plots ----
 
-SHOWN = 3
-"""Length of the past that is shown, in horizons."""
+SHOWN = 3  # length of the past that is shown, in horizons
 
 
 def plot_forecast(path: str | Path, known: Array, found: Array, actual: Array | None, *, title: str) -> Path:

@@ -17,11 +17,9 @@ from torch import Tensor
 
 from stoker.recipes.time_moe.layers import GPU_TILE
 
-COUNTED = 512
-"""Choices that one program sorts."""
+COUNTED = 512  # choices that one program sorts
 GATED_ROWS = 2
-TURNED = 64
-"""Rows and columns per program of a transpose."""
+TURNED = 64  # rows and columns per program of a transpose
 
 
 class Tile(NamedTuple):
@@ -32,15 +30,14 @@ class Tile(NamedTuple):
     inner: int
     warps: int
     stages: int
-    chunk: int = 0
-    """Rows summed per program; experts have very different numbers of rows early in training."""
+    chunk: int = 0  # rows summed per program; experts have very different numbers of rows early in training
 
 
+# Measured on an H200 by `benchmarks/gpu_time_moe.py --part experts`. Wide ones are for float32.
 ROWS_TILE = Tile(GPU_TILE, 128, 64, 8, 3)
 ROWS_TILE_WIDE = Tile(GPU_TILE, 128, 32, 8, 3)
 WEIGHTS_TILE = Tile(128, 128, 64, 8, 3, chunk=2048)
 WEIGHTS_TILE_WIDE = Tile(128, 128, 32, 8, 3, chunk=1024)
-"""Measured on an H200 by `benchmarks/gpu_time_moe.py --part experts`."""
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -72,11 +69,8 @@ def _rows_kernel(  # type: ignore[no-untyped-def]
     for begin in range(0, width_in, IN):
         at = begin + tl.arange(0, IN)
         left = tl.load(rows + row[:, None] * width_in + at[None, :], mask=at[None, :] < width_in, other=0.0)
-        right = tl.load(
-            matrix + at[:, None] * in_stride + to[None, :] * out_stride,
-            mask=(at[:, None] < width_in) & (to[None, :] < width_out),
-            other=0.0,
-        )
+        inside = (at[:, None] < width_in) & (to[None, :] < width_out)
+        right = tl.load(matrix + at[:, None] * in_stride + to[None, :] * out_stride, mask=inside, other=0.0)
         total = tl.dot(left, right, total, input_precision=PRECISION)
     tl.store(out + row[:, None] * width_out + to[None, :], total.to(out.dtype.element_ty), mask=to[None, :] < width_out)
 
@@ -285,8 +279,7 @@ def precision_of(rows: Tensor) -> str:
 # Axes: b rows, l positions, h heads, d numbers per head. A position sees those from the start of its run to itself; without runs the run
 # is the row.
 
-Runs = tuple[Tensor, Tensor] | None
-"""For each position of [b, l], where its run begins, and where it ends (int32)."""
+Runs = tuple[Tensor, Tensor] | None  # for each position of [b, l], where its run begins, and where it ends (int32)
 
 
 class Blocks(NamedTuple):
@@ -305,6 +298,32 @@ TO_KEYS, TO_KEYS_WIDE = Blocks(64, 64, 4, 3), Blocks(32, 128, 4, 3)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def _load(place, inside, MASKED: tl.constexpr):  # type: ignore[no-untyped-def]
+    if MASKED:
+        return tl.load(place, mask=inside, other=0.0)
+    else:
+        return tl.load(place)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _block_of_queries(begins, length, heads, RUNS: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Row, head and positions of this program; the begins of their runs; keys from `first` and from `edge` to `end` need a mask."""
+    at = (tl.num_programs(0) - 1 - tl.program_id(0)) * QUERIES  # those with most keys go first
+    b = (tl.program_id(1) // heads).to(tl.int64)
+    h = (tl.program_id(1) % heads).to(tl.int64)
+    row = at + tl.arange(0, QUERIES)
+    end = tl.minimum(at + QUERIES, length)
+    begin = row * 0
+    first = at * 0
+    full = at * 0
+    if RUNS:
+        begin = tl.load(begins + b * length + row, mask=row < length, other=0)
+        first = tl.load(begins + b * length + at) // KEYS * KEYS
+        full = tl.minimum(tl.cdiv(tl.load(begins + b * length + end - 1), KEYS) * KEYS, end)
+    return b, h, row, begin, first, full, tl.maximum(full, at // KEYS * KEYS), end
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def _forward_blocks(  # type: ignore[no-untyped-def]
     total, weight, most, q, k, v, row, begin, first, last, k_step, v_step, length, scale,
     MASKED: tl.constexpr, KEYS: tl.constexpr, D: tl.constexpr, PRECISION: tl.constexpr,
@@ -313,12 +332,8 @@ def _forward_blocks(  # type: ignore[no-untyped-def]
     d = tl.arange(0, D)
     for key in range(first, last, KEYS):
         column = key + tl.arange(0, KEYS)
-        k_place, v_place = k + column[None, :] * k_step + d[:, None], v + column[:, None] * v_step + d[None, :]
-        if MASKED:
-            k_dn = tl.load(k_place, mask=column[None, :] < length, other=0.0)
-            v_nd = tl.load(v_place, mask=column[:, None] < length, other=0.0)
-        else:
-            k_dn, v_nd = tl.load(k_place), tl.load(v_place)
+        k_dn = _load(k + column[None, :] * k_step + d[:, None], column[None, :] < length, MASKED)
+        v_nd = _load(v + column[:, None] * v_step + d[None, :], column[:, None] < length, MASKED)
         scores = tl.dot(q, k_dn, input_precision=PRECISION) * scale
         if MASKED:
             scores = tl.where((column[None, :] <= row[:, None]) & (column[None, :] >= begin[:, None]), scores, -1.0e30)
@@ -333,28 +348,14 @@ def _forward_blocks(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _forward_kernel(  # type: ignore[no-untyped-def]
-    q, k, v, out, levels, begins, length, heads, scale,
-    q_row, q_step, q_head, k_row, k_step, k_head, v_row, v_step, v_head,
+    q, k, v, length, heads, scale, q_row, q_step, q_head, k_row, k_step, k_head, v_row, v_step, v_head, begins, out, levels,
     RUNS: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, D: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The attention output of a block of queries."""
-    at = (tl.num_programs(0) - 1 - tl.program_id(0)) * QUERIES  # those with most keys go first
-    b = (tl.program_id(1) // heads).to(tl.int64)
-    h = (tl.program_id(1) % heads).to(tl.int64)
-    row = at + tl.arange(0, QUERIES)
+    b, h, row, begin, first, full, edge, end = _block_of_queries(begins, length, heads, RUNS, QUERIES, KEYS)
     d = tl.arange(0, D)
     inside = row < length
     q_md = tl.load(q + b * q_row + h * q_head + row[:, None] * q_step + d[None, :], mask=inside[:, None], other=0.0)
-    end = tl.minimum(at + QUERIES, length)
-    if RUNS:
-        begin = tl.load(begins + b * length + row, mask=inside, other=0)
-        first = tl.load(begins + b * length + at) // KEYS * KEYS
-        full = tl.minimum(tl.cdiv(tl.load(begins + b * length + end - 1), KEYS) * KEYS, end)
-    else:
-        begin = row * 0
-        first = 0
-        full = 0
-    edge = tl.maximum(full, at // KEYS * KEYS)
     total = tl.zeros((QUERIES, D), dtype=tl.float32)
     weight = tl.zeros((QUERIES,), dtype=tl.float32)
     most = tl.full((QUERIES,), -1.0e30, dtype=tl.float32)
@@ -384,12 +385,8 @@ def _query_blocks(  # type: ignore[no-untyped-def]
     d = tl.arange(0, D)
     for key in range(first, last, KEYS):
         column = key + tl.arange(0, KEYS)
-        k_place, v_place = k + column[None, :] * k_step + d[:, None], v + column[None, :] * v_step + d[:, None]
-        if MASKED:
-            k_dn = tl.load(k_place, mask=column[None, :] < length, other=0.0)
-            v_dn = tl.load(v_place, mask=column[None, :] < length, other=0.0)
-        else:
-            k_dn, v_dn = tl.load(k_place), tl.load(v_place)
+        k_dn = _load(k + column[None, :] * k_step + d[:, None], column[None, :] < length, MASKED)
+        v_dn = _load(v + column[None, :] * v_step + d[:, None], column[None, :] < length, MASKED)
         shares = tl.exp2(tl.dot(q, k_dn, input_precision=PRECISION) * scale - level[:, None])
         if MASKED:
             shares = tl.where((column[None, :] <= row[:, None]) & (column[None, :] >= begin[:, None]), shares, 0.0)
@@ -400,15 +397,12 @@ def _query_blocks(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _query_kernel(  # type: ignore[no-untyped-def]
-    q, k, v, out, gradient, levels, deltas, to_q, begins, length, heads, scale, factor,
-    q_row, q_step, q_head, k_row, k_step, k_head, v_row, v_step, v_head,
+    q, k, v, length, heads, scale, q_row, q_step, q_head, k_row, k_step, k_head, v_row, v_step, v_head, begins,
+    out, gradient, levels, deltas, to_q, factor,
     RUNS: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, D: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The gradient of a block of queries, and the product of output and its gradient for the other kernel."""
-    at = (tl.num_programs(0) - 1 - tl.program_id(0)) * QUERIES
-    b = (tl.program_id(1) // heads).to(tl.int64)
-    h = (tl.program_id(1) % heads).to(tl.int64)
-    row = at + tl.arange(0, QUERIES)
+    b, h, row, begin, first, full, edge, end = _block_of_queries(begins, length, heads, RUNS, QUERIES, KEYS)
     d = tl.arange(0, D)
     inside = row < length
     place = ((b * length + row[:, None]) * heads + h) * D + d[None, :]
@@ -419,31 +413,18 @@ def _query_kernel(  # type: ignore[no-untyped-def]
     line = tl.program_id(1).to(tl.int64) * length + row
     tl.store(deltas + line, delta, mask=inside)
     level = tl.load(levels + line, mask=inside, other=0.0)
-    end = tl.minimum(at + QUERIES, length)
-    if RUNS:
-        begin = tl.load(begins + b * length + row, mask=inside, other=0)
-        first = tl.load(begins + b * length + at) // KEYS * KEYS
-        full = tl.minimum(tl.cdiv(tl.load(begins + b * length + end - 1), KEYS) * KEYS, end)
-    else:
-        begin = row * 0
-        first = 0
-        full = 0
-    edge = tl.maximum(full, at // KEYS * KEYS)
     total = tl.zeros((QUERIES, D), dtype=tl.float32)
     k += b * k_row + h * k_head
     v += b * v_row + h * v_head
     if RUNS:
         total = _query_blocks(
-            total, q_md, gradient_md, level, delta, k, v, row, begin, first, full, k_step, v_step, length, scale,
-            True, KEYS, D, PRECISION,
+            total, q_md, gradient_md, level, delta, k, v, row, begin, first, full, k_step, v_step, length, scale, True, KEYS, D, PRECISION
         )  # fmt: skip
     total = _query_blocks(
-        total, q_md, gradient_md, level, delta, k, v, row, begin, full, edge, k_step, v_step, length, scale,
-        False, KEYS, D, PRECISION,
+        total, q_md, gradient_md, level, delta, k, v, row, begin, full, edge, k_step, v_step, length, scale, False, KEYS, D, PRECISION
     )  # fmt: skip
     total = _query_blocks(
-        total, q_md, gradient_md, level, delta, k, v, row, begin, edge, end, k_step, v_step, length, scale,
-        True, KEYS, D, PRECISION,
+        total, q_md, gradient_md, level, delta, k, v, row, begin, edge, end, k_step, v_step, length, scale, True, KEYS, D, PRECISION
     )  # fmt: skip
     tl.store(to_q + place, (total * factor).to(to_q.dtype.element_ty), mask=inside[:, None])
 
@@ -457,19 +438,9 @@ def _key_blocks(  # type: ignore[no-untyped-def]
     d = tl.arange(0, D)
     for query in range(first, last, QUERIES):
         row = query + tl.arange(0, QUERIES)
-        q_place, gradient_place = q + row[:, None] * q_step + d[None, :], gradient + row[:, None] * step + d[None, :]
-        if MASKED:
-            q_md = tl.load(q_place, mask=row[:, None] < length, other=0.0)
-            gradient_md = tl.load(gradient_place, mask=row[:, None] < length, other=0.0)
-            level = tl.load(levels + row, mask=row < length, other=0.0)
-            delta = tl.load(deltas + row, mask=row < length, other=0.0)
-        else:
-            q_md, gradient_md, level, delta = (
-                tl.load(q_place),
-                tl.load(gradient_place),
-                tl.load(levels + row),
-                tl.load(deltas + row),
-            )
+        q_md = _load(q + row[:, None] * q_step + d[None, :], row[:, None] < length, MASKED)
+        gradient_md = _load(gradient + row[:, None] * step + d[None, :], row[:, None] < length, MASKED)
+        level, delta = _load(levels + row, row < length, MASKED), _load(deltas + row, row < length, MASKED)
         shares = tl.exp2(tl.dot(k, tl.trans(q_md), input_precision=PRECISION) * scale - level[None, :])
         if MASKED:
             shares = tl.where((column[:, None] <= row[None, :]) & (row[None, :] < stop[:, None]), shares, 0.0)
@@ -481,8 +452,8 @@ def _key_blocks(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _key_kernel(  # type: ignore[no-untyped-def]
-    q, k, v, gradient, levels, deltas, to_k, to_v, ends, length, heads, scale, factor,
-    q_row, q_step, q_head, k_row, k_step, k_head, v_row, v_step, v_head,
+    q, k, v, length, heads, scale, q_row, q_step, q_head, k_row, k_step, k_head, v_row, v_step, v_head, ends,
+    gradient, levels, deltas, to_k, to_v, factor,
     RUNS: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, D: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The gradients of a block of keys and their values."""
@@ -529,17 +500,25 @@ def _key_kernel(  # type: ignore[no-untyped-def]
     tl.store(to_v + place, to_v_nd.to(to_v.dtype.element_ty), mask=inside[:, None])
 
 
+def _attend(kernel: Any, blocks: Blocks, size: int, q: Tensor, k: Tensor, v: Tensor, edges: Tensor | None, *others: Any) -> None:
+    """Launch a kernel with a program for each `size` positions of a head; `edges` of runs are those that it needs."""
+    rows, length, heads, width = q.shape
+    scale = math.log2(math.e) / math.sqrt(width)  # scores are powers of two
+    strides = [stride for tensor in (q, k, v) for stride in tensor.stride()[:3]]
+    kernel[(triton.cdiv(length, size), rows * heads)](
+        q, k, v, length, heads, scale, *strides, q if edges is None else edges, *others,
+        RUNS=edges is not None, QUERIES=blocks.queries, KEYS=blocks.keys, D=width, PRECISION=precision_of(q),
+        num_warps=blocks.warps, num_stages=blocks.stages,
+    )  # fmt: skip
+
+
 def forward(q: Tensor, k: Tensor, v: Tensor, runs: Runs, *, blocks: Blocks | None = None) -> tuple[Tensor, Tensor]:
     """The attention output [b, l, h, d] of queries, and the log-sum-exp of their scores [b, h, l]."""
-    rows, length, heads, width = q.shape
+    rows, length, heads, _ = q.shape
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     levels = torch.empty(rows, heads, length, dtype=torch.float32, device=q.device)
     blocks = blocks or (FORWARD_WIDE if q.dtype == torch.float32 else FORWARD)
-    _forward_kernel[(triton.cdiv(length, blocks.queries), rows * heads)](
-        q, k, v, out, levels, levels if runs is None else runs[0], length, heads, _scale(width), *_strides(q, k, v),
-        RUNS=runs is not None, QUERIES=blocks.queries, KEYS=blocks.keys, D=width, PRECISION=precision_of(q),
-        num_warps=blocks.warps, num_stages=blocks.stages,
-    )  # fmt: skip
+    _attend(_forward_kernel, blocks, blocks.queries, q, k, v, None if runs is None else runs[0], out, levels)
     return out, levels
 
 
@@ -548,31 +527,12 @@ def backward(
     *, to_queries: Blocks | None = None, to_keys: Blocks | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of queries, keys and values, each [b, l, h, d]."""
-    rows, length, heads, width = q.shape
-    gradient = gradient.contiguous()
-    deltas = torch.empty_like(levels)
+    gradient, deltas = gradient.contiguous(), torch.empty_like(levels)
     to_q, to_k, to_v = (torch.empty(q.shape, dtype=q.dtype, device=q.device) for _ in range(3))
-    is_wide = q.dtype == torch.float32
-    factor, precision = width**-0.5, precision_of(q)
+    begins, ends = (None, None) if runs is None else runs
+    is_wide, factor = q.dtype == torch.float32, q.shape[-1] ** -0.5
     blocks = to_queries or (TO_QUERIES_WIDE if is_wide else TO_QUERIES)
-    _query_kernel[(triton.cdiv(length, blocks.queries), rows * heads)](
-        q, k, v, out, gradient, levels, deltas, to_q, levels if runs is None else runs[0], length, heads, _scale(width), factor,
-        *_strides(q, k, v), RUNS=runs is not None, QUERIES=blocks.queries, KEYS=blocks.keys, D=width, PRECISION=precision,
-        num_warps=blocks.warps, num_stages=blocks.stages,
-    )  # fmt: skip
+    _attend(_query_kernel, blocks, blocks.queries, q, k, v, begins, out, gradient, levels, deltas, to_q, factor)
     blocks = to_keys or (TO_KEYS_WIDE if is_wide else TO_KEYS)
-    _key_kernel[(triton.cdiv(length, blocks.keys), rows * heads)](
-        q, k, v, gradient, levels, deltas, to_k, to_v, levels if runs is None else runs[1], length, heads, _scale(width), factor,
-        *_strides(q, k, v), RUNS=runs is not None, QUERIES=blocks.queries, KEYS=blocks.keys, D=width, PRECISION=precision,
-        num_warps=blocks.warps, num_stages=blocks.stages,
-    )  # fmt: skip
+    _attend(_key_kernel, blocks, blocks.keys, q, k, v, ends, gradient, levels, deltas, to_k, to_v, factor)
     return to_q, to_k, to_v
-
-
-def _scale(width: int) -> float:
-    """Scores are powers of two."""
-    return math.log2(math.e) / math.sqrt(width)
-
-
-def _strides(*tensors: Tensor) -> list[int]:
-    return [stride for tensor in tensors for stride in tensor.stride()[:3]]

@@ -27,40 +27,37 @@ class Size:
     """
 
     hidden: int
-    intermediate: int
-    """Width of the shared expert; the others are `top_k` times narrower."""
+    intermediate: int  # width of the shared expert; the others are `top_k` times narrower
     layers: int
     heads: int
     experts: int
     top_k: int
-    horizons: tuple[int, ...] = (1, 8, 32, 64)
-    """Points that each head predicts, ascending from 1."""
+    horizons: tuple[int, ...] = (1, 8, 32, 64)  # points that each head predicts, ascending from 1
     max_position: int = 4096
     rope_theta: float = 10000.0
-    aux_factor: float = 0.02
-    """Weight of the load-balancing loss."""
+    aux_factor: float = 0.02  # weight of the load-balancing loss
     eps: float = 1e-6
-    spread: float = 0.02
-    """Standard deviation of initial weights."""
+    spread: float = 0.02  # standard deviation of initial weights
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
+            expected = ""
             if field.type == "int" and not _is_count(value):
-                raise OptionError(f"size: {field.name} is {_short(value)}; expected an integer from 1.")
-            if field.type == "float" and (isinstance(value, bool) or not isinstance(value, int | float)):
-                raise OptionError(f"size: {field.name} is {_short(value)}; expected a number.")
-            least = 0.0 if field.name == "aux_factor" else math.ulp(0.0)
-            if field.type == "float" and not least <= value <= sys.float_info.max:
-                raise OptionError(
-                    f"size: {field.name} is {_short(value)}; expected a finite number {'from' if not least else 'above'} 0."
-                )
+                expected = "an integer from 1"
+            if field.type == "float":
+                least = 0.0 if field.name == "aux_factor" else math.ulp(0.0)
+                if isinstance(value, bool) or not isinstance(value, int | float):
+                    expected = "a number"
+                elif not least <= value <= sys.float_info.max:
+                    expected = f"a finite number {'from' if not least else 'above'} 0"
+            if expected:
+                raise OptionError(f"size: {field.name} is {_short(value)}; expected {expected}.")
         if self.hidden % (2 * self.heads):
             raise OptionError(f"size: hidden is {self.hidden}; expected an even number for each of the {self.heads} heads.")
         if self.intermediate % self.top_k or self.top_k > self.experts:
-            raise OptionError(
-                f"size: top_k is {self.top_k}; expected a divisor of intermediate ({self.intermediate}), at most {self.experts}."
-            )
+            expected = f"a divisor of intermediate ({self.intermediate}), at most {self.experts}"
+            raise OptionError(f"size: top_k is {self.top_k}; expected {expected}.")
         rising = all(map(_is_count, self.horizons)) and list(self.horizons) == sorted(set(self.horizons))
         if self.horizons[:1] != (1,) or not rising:
             raise OptionError(f"size: horizons are {_short(self.horizons)}; expected ascending integers that begin with 1.")
@@ -111,8 +108,7 @@ SIZES = {
     "50m": Size(hidden=384, intermediate=1536, layers=12, heads=12, experts=8, top_k=2),
     "200m": Size(hidden=768, intermediate=3072, layers=12, heads=12, experts=8, top_k=2),
     "tiny": Size(hidden=32, intermediate=64, layers=2, heads=4, experts=4, top_k=2, max_position=512),
-}
-"""The published sizes, and one for tests."""
+}  # the published sizes, and one for tests
 
 
 # ---- heads: the next points, and the loss of all horizons at once ----
@@ -120,8 +116,7 @@ SIZES = {
 # The label of (position t, step k) is `y[t + k]`: the labels of a horizon are an overlapping view of `y`, never a copy. Labels after
 # the end of a row, in another series, or masked do not count.
 
-DELTA = 2.0
-"""The loss is quadratic up to here, linear beyond."""
+DELTA = 2.0  # the loss is quadratic up to here, linear beyond
 ALIGNED = 8
 
 
@@ -131,8 +126,7 @@ class Heads(nn.Module):
     def __init__(self, size: Size) -> None:
         super().__init__()
         self.horizons = size.horizons
-        self.shares = (1.0,) * len(size.horizons)
-        """Relative weight of the loss of each horizon."""
+        self.shares = (1.0,) * len(size.horizons)  # relative weight of the loss of each horizon
         self.weight = nn.Parameter(torch.empty(sum(size.horizons), size.hidden))
 
     def forward(self, hidden: Tensor, y: Tensor, mask: Tensor | None, begins: Tensor | None) -> Tensor:
@@ -140,8 +134,7 @@ class Heads(nn.Module):
 
         `mask` [b, l] says which labels count, `begins` [b, l] where the series of each position begins, in packed rows.
         """
-        weight = F.pad(self.weight, (0, 0, 0, -len(self.weight) % ALIGNED)).to(hidden.dtype)
-        every = F.linear(hidden, weight)
+        every = F.linear(hidden, F.pad(self.weight, (0, 0, 0, -len(self.weight) % ALIGNED)).to(hidden.dtype))
         valid = torch.ones_like(y, dtype=torch.bool) if mask is None else mask != 0
         total, begin = y.new_zeros(()), 0
         for horizon, share in zip(self.horizons, self.shares, strict=True):
@@ -191,9 +184,7 @@ class _Gated(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        gate_up, shares = ctx.saved_tensors
-        to_gate_up, to_shares = gated_backward(gradient.contiguous(), gate_up, shares)
-        return to_gate_up, to_shares
+        return gated_backward(gradient.contiguous(), *ctx.saved_tensors)  # type: ignore[no-any-return]
 
 
 @torch.library.custom_op("stoker::gated_backward", mutates_args=())
@@ -220,10 +211,8 @@ def _(gradient: Tensor, gate_up: Tensor, shares: Tensor) -> tuple[Tensor, Tensor
 # Groups follow each other; `ends` (int32, on the device) says where each ends, and every group begins at a multiple of `tile_of`.
 # Rows after the last group are undefined and must not be read. On a GPU these are Triton kernels, on a CPU a loop.
 
-GPU_TILE = 128
-"""Rows per program of a kernel, all of one group."""
-CPU_TILE = 8
-"""Small, so that tests have padding without being large."""
+GPU_TILE = 128  # rows per program of a kernel, all of one group
+CPU_TILE = 8  # small, so that tests have padding without being large
 
 
 def tile_of(device: torch.device) -> int:
@@ -306,14 +295,10 @@ def _(left: Tensor, right: Tensor, ends: Tensor) -> Tensor:
 class Routing(NamedTuple):
     """Choices sorted by expert."""
 
-    choice: Tensor
-    """Of each row; -1 where it is filler. [rows]"""
-    row: Tensor
-    """Of each choice, [positions, k]."""
-    ends: Tensor
-    """Where the rows of each expert end, filler included. [experts]"""
-    counts: Tensor
-    """How many choices fell on each expert. [experts]"""
+    choice: Tensor  # of each row; -1 where it is filler. [rows]
+    row: Tensor  # of each choice, [positions, k]
+    ends: Tensor  # where the rows of each expert end, filler included. [experts]
+    counts: Tensor  # how many choices fell on each expert. [experts]
 
     def gather(self, x: Tensor) -> Tensor:
         """Rows of positions: [positions, n] becomes [rows, n]. Filler is a copy of the first position."""
@@ -365,16 +350,9 @@ def sort_plainly(experts: Tensor, num_experts: int, tile: int) -> tuple[Tensor, 
 
 
 @sort_by_expert.register_fake
-def _(experts: Tensor, num_experts: int, tile: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    def empty(*shape: int) -> Tensor:
-        return experts.new_empty(shape, dtype=torch.int32)
-
-    rows = num_rows(experts.numel(), num_experts, tile)
-    return empty(rows), empty(*experts.shape), empty(num_experts), empty(num_experts)
-
-
-def _gather(x: Tensor, choice: Tensor, k: int) -> Tensor:
-    return x[choice.clamp(min=0) // k]
+def _(experts: Tensor, num_experts: int, tile: int) -> tuple[Tensor, ...]:
+    shapes = ((num_rows(experts.numel(), num_experts, tile),), experts.shape, (num_experts,), (num_experts,))
+    return tuple(experts.new_empty(shape, dtype=torch.int32) for shape in shapes)
 
 
 def _combine(rows: Tensor, row: Tensor) -> Tensor:
@@ -388,7 +366,7 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, choice: Tensor, row: Tensor) -> Tensor:
         ctx.save_for_backward(row)
-        return _gather(x, choice, row.shape[1])
+        return x[choice.clamp(min=0) // row.shape[1]]
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
@@ -406,7 +384,7 @@ class _Combine(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         (choice,) = ctx.saved_tensors
-        return _gather(gradient, choice, ctx.k), None, None
+        return gradient[choice.clamp(min=0) // ctx.k], None, None
 
 
 class _Spread(torch.autograd.Function):
@@ -430,10 +408,8 @@ class _Spread(torch.autograd.Function):
 class Load(NamedTuple):
     """The load of the experts of a layer."""
 
-    counts: Tensor
-    """Choices that fell on each expert."""
-    probabilities: Tensor
-    """Sum over all positions of the probability of each expert."""
+    counts: Tensor  # choices that fell on each expert
+    probabilities: Tensor  # sum over all positions of the probability of each expert
 
 
 class Experts(nn.Module):
@@ -441,9 +417,7 @@ class Experts(nn.Module):
 
     def __init__(self, size: Size) -> None:
         super().__init__()
-        self.top_k = size.top_k
-        self.num_experts = size.experts
-        self.shared_width = size.intermediate
+        self.top_k, self.num_experts, self.shared_width = size.top_k, size.experts, size.intermediate
         width = size.expert_width
         self.router = nn.Parameter(torch.empty(size.experts, size.hidden))
         self.gate_up = nn.Parameter(torch.empty(size.experts, 2 * width, size.hidden))
@@ -455,7 +429,13 @@ class Experts(nn.Module):
     def forward(self, x: Tensor) -> tuple[Tensor, Load]:
         """The output of the experts for positions [b, l, hidden], and their load."""
         positions = x.reshape(-1, x.shape[-1])
-        shared, switch, logits = self._shared(positions)
+        # One matmul computes the shared expert, its gate, and the router's logits.
+        parts: list[Tensor] = [self.shared_gate_up, self.shared_switch, self.router]
+        missing = -sum(map(len, parts)) % ALIGNED
+        joined = F.pad(torch.cat(parts), (0, 0, 0, missing)).to(x.dtype)
+        widths = [self.shared_width, self.shared_width, 1, self.num_experts, missing]
+        gate, up, switch, logits, _ = torch.split(F.linear(positions, joined), widths, -1)
+        shared = F.linear(F.silu(gate) * up, self.shared_down.to(x.dtype))
         probabilities = logits.to(torch.promote_types(logits.dtype, torch.float32)).softmax(-1)
         shares, experts = best(probabilities, self.top_k)
         routing = route(experts, self.num_experts)
@@ -463,15 +443,6 @@ class Experts(nn.Module):
         rows = grouped_product(gated(gate_up, routing.spread(shares)), self.down, routing.ends)
         out = routing.combine(rows) + torch.sigmoid(switch) * shared
         return out.view(x.shape), Load(routing.counts, probabilities.sum(0))
-
-    def _shared(self, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The output of the shared expert, its gate, and the router's logits: one matmul computes most of it."""
-        parts: list[Tensor] = [self.shared_gate_up, self.shared_switch, self.router]
-        missing = -sum(map(len, parts)) % ALIGNED
-        joined = F.pad(torch.cat(parts), (0, 0, 0, missing)).to(positions.dtype)
-        widths = [self.shared_width, self.shared_width, 1, self.num_experts, missing]
-        gate, up, switch, logits, _ = torch.split(F.linear(positions, joined), widths, -1)
-        return F.linear(F.silu(gate) * up, self.shared_down.to(positions.dtype)), switch, logits
 
 
 def best(probabilities: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -495,11 +466,9 @@ def best(probabilities: Tensor, k: int) -> tuple[Tensor, Tensor]:
 #
 # A plain batch has one series per row. In a packed batch a row holds several: positions restart in each, and none sees another. On a GPU
 # both are Triton kernels that visit only visible blocks; elsewhere torch's attention, with a mask where needed.
-#
 # Axes: b rows, l positions, h heads, d numbers per head.
 
-WIDTHS = (16, 32, 64)
-"""Of heads that the kernels can have."""
+WIDTHS = (16, 32, 64)  # of heads that the kernels can have
 
 
 class Runs(NamedTuple):
@@ -517,11 +486,9 @@ class Runs(NamedTuple):
 class Positions(NamedTuple):
     """Rotary angles and attention mask of the positions of a batch, shared by all layers."""
 
-    cos: Tensor
-    """Cosine and sine of the rotary angle of each position, [l, d/2] or [b, l, d/2]."""
+    cos: Tensor  # cosine and sine of the rotary angle of each position, [l, d/2] or [b, l, d/2]
     sin: Tensor
-    within: Tensor | Runs | None
-    """Visible positions, as a mask or as the runs of packed rows; None for all earlier ones."""
+    within: Tensor | Runs | None  # visible positions, as a mask or as the runs of packed rows; None for all earlier ones
 
 
 class Attention(nn.Module):
@@ -589,8 +556,7 @@ def causal_attention_backward(
     """Gradients of queries, keys and values."""
     from stoker.recipes.time_moe import kernels
 
-    runs = None if begins is None or ends is None else (begins, ends)
-    return kernels.backward(q, k, v, out, levels, gradient, runs)
+    return kernels.backward(q, k, v, out, levels, gradient, None if begins is None or ends is None else (begins, ends))
 
 
 @causal_attention.register_fake
@@ -600,9 +566,7 @@ def _(q: Tensor, k: Tensor, v: Tensor, begins: Tensor | None, ends: Tensor | Non
 
 
 @causal_attention_backward.register_fake
-def _(
-    q: Tensor, k: Tensor, v: Tensor, out: Tensor, levels: Tensor, gradient: Tensor, begins: Tensor | None, ends: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
+def _(q: Tensor, *others: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     return q.new_empty(q.shape), q.new_empty(q.shape), q.new_empty(q.shape)
 
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -28,20 +29,13 @@ from stoker.recipes.time_moe.batches import Batches, CompatRows, FirstBatches, P
 from stoker.recipes.time_moe.dataset import CompatSamples, Pieces, Scales, train_ends
 from stoker.recipes.time_moe.files import Corpus, Report, open_corpus, warn
 from stoker.recipes.time_moe.layers import SIZES, Size
-from stoker.recipes.time_moe.model import TimeMoe, time_moe_loss
-from stoker.recipes.time_moe.weights import CONFIG, check_free, load_weights, read_size, save_weights
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from stoker.recipes.time_moe.model import CONFIG, TimeMoe, check_free, load_weights, read_size, save_weights, time_moe_loss
 
 NAME = "recipe.json"
-RECIPE = "time-moe"
-Samples = Literal["packed", "padded", "compat"]
 Precision = Literal["auto", "fp32", "tf32", "bf16", "fp16"]
 
 
-MOST = 10**12
-"""Upper bound of all counts."""
+MOST = 10**12  # upper bound of all counts
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -51,42 +45,29 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     data: str
     size: str | Size | None = None
     """A published size, or numbers; by default those of `model` or `init`, or 50m. A run saves the numbers."""
-    model: str | None = None
-    """A config.json, or a folder with one: random weights in a model of these sizes."""
-    init: str | None = None
-    """An official checkpoint to start from."""
-    length: int = 2048
-    """Positions of a row."""
-    samples: Samples = "packed"
+    model: str | None = None  # a config.json, or a folder with one: random weights in a model of these sizes
+    init: str | None = None  # an official checkpoint to start from
+    length: int = 2048  # positions of a row
+    samples: Literal["packed", "padded", "compat"] = "packed"
     """packed: short series share rows; padded: one piece of a series per row; compat: the authors' windows bit for bit."""
-    stride: int | None = None
-    """Stride of the authors' windows; by default the length."""
+    stride: int | None = None  # stride of the authors' windows; by default the length
     normalize: Literal["zero", "max", "none"] = "zero"
     columns: list[str] | None = None
-    batch_size: int = 8
-    """Rows per batch and rank."""
-    grad_accum_steps: int = 1
-    """Batches of an update."""
-    steps: int | None = None
-    """Updates; by default as many as `epochs` passes over the data take."""
+    batch_size: int = 8  # rows per batch and rank
+    grad_accum_steps: int = 1  # batches of an update
+    steps: int | None = None  # updates; by default as many as `epochs` passes over the data take
     epochs: float = 1.0
     lr: float = 1e-4
-    lr_end: float = 5e-5
-    """Learning rate at the end of the cosine decay."""
+    lr_end: float = 5e-5  # learning rate at the end of the cosine decay
     warmup: int = 0
     weight_decay: float = 0.1
     max_grad_norm: float = 1.0
-    head_weights: list[float] | None = None
-    """Relative weights of the losses of the heads; by default equal."""
-    valid: float | None = None
-    """Share of each series, at its end, for validation; by default a tenth (compat: none)."""
-    valid_batches: int = 32
-    """Most batches per validation."""
-    validate_every: int | None = None
-    """Updates between validations; by default a tenth of all."""
+    head_weights: list[float] | None = None  # relative weights of the losses of the heads; by default equal
+    valid: float | None = None  # share of each series, at its end, for validation; by default a tenth (compat: none)
+    valid_batches: int = 32  # most batches per validation
+    validate_every: int | None = None  # updates between validations; by default a tenth of all
     save_every: int | None = None
-    precision: Precision = "auto"
-    """auto: bf16 on a GPU that supports it."""
+    precision: Precision = "auto"  # auto: bf16 on a GPU that supports it
     graph: bool | Literal["auto"] = "auto"
     compile: bool | Literal["auto"] = "auto"
     activation_checkpointing: bool = False
@@ -95,25 +76,22 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def checked(self) -> Settings:
         """The settings themselves; raises `OptionError` for invalid ones."""
-        counts = ("length", "batch_size", "grad_accum_steps", "steps", "valid_batches", "validate_every", "save_every", "stride")
-        for name in counts:
-            value = getattr(self, name)
-            if value is not None and not 1 <= value <= MOST:
-                raise OptionError(f"{name} is {value!r}; expected an integer from 1 to {MOST:,}.")
-        for name in ("lr", "max_grad_norm", "epochs", "max_seconds"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < float("inf"):
-                raise OptionError(f"{name} is {value!r}; expected a number above 0.")
-        for name in ("warmup", "weight_decay", "seed"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise OptionError(f"{name} is {getattr(self, name)!r}; expected a number from 0.")
+        rules: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+            ("length batch_size grad_accum_steps steps valid_batches validate_every save_every stride",
+             lambda value: 1 <= value <= MOST, f"an integer from 1 to {MOST:,}"),
+            ("lr max_grad_norm epochs max_seconds", lambda value: 0 < value < math.inf, "a number above 0"),
+            ("warmup weight_decay seed", lambda value: 0 <= value < math.inf, "a number from 0"),
+            ("valid", lambda value: 0 <= value < 1, "a share from 0 to below 1"),
+        )  # fmt: skip
+        for names, holds, expected in rules:
+            for name in names.split():
+                if (value := getattr(self, name)) is not None and not holds(value):
+                    raise OptionError(f"{name} is {value!r}; expected {expected}.")
         weights = self.head_weights
-        if weights is not None and not (all(0 <= one < float("inf") for one in weights) and sum(weights) > 0):
+        if weights is not None and not (all(0 <= one < math.inf for one in weights) and sum(weights) > 0):
             raise OptionError(f"head_weights are {weights!r}; expected a number from 0 for each head, and one above 0.")
         if self.model is not None and isinstance(self.size, str):
             raise OptionError(f"size is {self.size!r} and model {self.model!r}; both set the size of the model. Pass one of them.")
-        if self.valid is not None and not 0 <= self.valid < 1:
-            raise OptionError(f"valid is {self.valid!r}; expected a share from 0 to below 1.")
         if not 0 <= self.lr_end <= self.lr:
             raise OptionError(f"lr_end is {self.lr_end!r}; expected a rate from 0 up to lr ({self.lr!r}).")
         if self.samples == "compat" and self.valid:
@@ -161,14 +139,10 @@ def read_settings(folder: Path) -> Settings:
 
 WEIGHTS = "weights"
 BETAS, EPS = (0.9, 0.95), 1e-8
-WORTH_COMPILING = 800
-"""Updates from which on compiling pays: on an H200 it takes 25 s, and a step is then 24 ms instead of 58."""
-FEW_UPDATES = 100
-"""Fewer updates by the default of one epoch are reported: random weights hardly learn in them."""
-ROW_BYTES = 13
-"""Bytes per position of a batch: two float32, a mask, a segment."""
-PASSES = 10
-"""Validations per run, by default."""
+WORTH_COMPILING = 800  # updates from which on compiling pays: on an H200 it takes 25 s, and a step is then 24 ms instead of 58
+FEW_UPDATES = 100  # fewer updates by the default of one epoch are reported: random weights hardly learn in them
+ROW_BYTES = 13  # bytes per position of a batch: two float32, a mask, a segment
+PASSES = 10  # validations per run, by default
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,19 +168,15 @@ class Rows:
     corpus: Corpus
     train: PackedRows | CompatRows
     valid: PackedRows | None
-    per_epoch: int
-    """Rows of an epoch."""
-    useful: float
-    """Share of positions that are targets."""
+    per_epoch: int  # rows of an epoch
+    useful: float  # share of positions that are targets
 
     def __str__(self) -> str:
         corpus, rows = self.corpus, self.train
         kind = "compat" if isinstance(rows, CompatRows) else "packed" if rows.packed else "one piece per row"
         held = "no validation" if self.valid is None else f"validation: {self.valid.pieces.num_positions:,} targets"
-        return (
-            f"{corpus.name}: {len(corpus):,} series, {corpus.num_points:,} points\n"
-            f"  {self.per_epoch:,} rows of {rows.length:,} positions per epoch ({kind}), {self.useful:.1%} of them targets; {held}"
-        )
+        each = f"{self.per_epoch:,} rows of {rows.length:,} positions per epoch ({kind}), {self.useful:.1%} of them targets"
+        return f"{corpus.name}: {len(corpus):,} series, {corpus.num_points:,} points\n  {each}; {held}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,12 +186,9 @@ class Trained:
     result: stoker.train.Result
     model: TimeMoe
     rows: Rows
-    weights: Path | None
-    """The official checkpoint of the best weights."""
-    points: float
-    """Targets per second."""
-    epochs: float
-    """Passes over the data."""
+    weights: Path | None  # the official checkpoint of the best weights
+    points: float  # targets per second
+    epochs: float  # passes over the data
 
 
 def make_rows(settings: Settings, *, report: Report = warn) -> Rows:
@@ -238,7 +205,9 @@ def make_rows(settings: Settings, *, report: Report = warn) -> Rows:
         _refuse_nonfinite(corpus)
         samples = CompatSamples(corpus, length, stride=settings.stride, method=settings.normalize)
         compat = CompatRows(samples, length, seed=seed)
-        return Rows(corpus=corpus, train=compat, valid=None, per_epoch=len(samples), useful=_useful(compat))
+        some = [batch["mask"][batch["valid"]] for batch in FirstBatches(compat, batch_size=64, most=4)]
+        useful = float(torch.cat(some).float().mean())
+        return Rows(corpus=corpus, train=compat, valid=None, per_epoch=len(samples), useful=useful)
     if settings.valid is None and not (corpus.ends - train_ends(corpus, share) > 1).any():
         report(f"{corpus.name}: no validation, as no series has 2 points in its last tenth. Use longer series, or set valid.")
         share = 0.0
@@ -248,9 +217,8 @@ def make_rows(settings: Settings, *, report: Report = warn) -> Rows:
     valid = PackedRows(Pieces(corpus, length, valid=share, part="valid"), scales, seed=seed, packed=packed) if share else None
     per_epoch, known = train.count_rows(0), train.share_known()
     if not known:
-        raise OptionError(
-            f"{corpus.name} has no targets to train on: its points are missing (NaN). Check it with `stoker inspect`."
-        )
+        why = "its points are missing (NaN). Check it with `stoker inspect`"
+        raise OptionError(f"{corpus.name} has no targets to train on: {why}.")
     useful = known * train.pieces.num_positions / (per_epoch * length)
     return Rows(corpus=corpus, train=train, valid=valid, per_epoch=per_epoch, useful=useful)
 
@@ -268,12 +236,6 @@ def _refuse_nonfinite(corpus: Corpus) -> None:
         f"series {corpus.series_name(series)!r} of {corpus.name} is {what} at point {at + 1:,}, but samples='compat' needs "
         f"finite values. Use samples='packed' or 'padded', which leave such points out, or {fix}."
     )
-
-
-def _useful(rows: CompatRows) -> float:
-    """The share of targets in some of the windows."""
-    marks = [batch["mask"][batch["valid"]] for batch in FirstBatches(rows, batch_size=64, most=4)]
-    return float(torch.cat(marks).float().mean())
 
 
 def make_model(settings: Settings) -> TimeMoe:
@@ -318,9 +280,7 @@ def _named_size(settings: Settings) -> Size:
     if settings.size is not None and settings.size not in SIZES:
         hint = " For the sizes of a config.json, use model." if Path(settings.size).exists() else ""
         raise OptionError(f"size is {settings.size!r}; expected one of {', '.join(SIZES)}.{hint}")
-    named = SIZES[settings.size] if settings.size is not None else None
-    if settings.model is not None:
-        named = read_size(settings.model)
+    named = read_size(settings.model) if settings.model is not None else SIZES.get(settings.size or "")
     if settings.init is None:
         return named or SIZES["50m"]
     folder = _checkpoint(settings.init)
@@ -431,20 +391,20 @@ def run(
     report: Report = warn,
 ) -> Trained:
     """One process of a training run, from the data to the exported weights."""
-    is_first = not int(os.environ.get("RANK") or 0)
+    rank, world_size, local_rank = (int(os.environ.get(name) or 0) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+    is_first = not rank
     # Errors are raised before long work begins.
     size = find_size(settings)
     if not resume and (settings.model is not None or settings.init is not None):
         settings = msgspec.structs.replace(settings, size=size)  # so that a resumed run does not read them again
     if export is not None:
         check_free(Path(export))
-    there = check_device(device or (f"cuda:{int(os.environ.get('LOCAL_RANK') or 0)}" if torch.cuda.is_available() else "cpu"))
+    there = check_device(device or (f"cuda:{local_rank}" if torch.cuda.is_available() else "cpu"))
     rows = make_rows(settings, report=report if is_first else lambda _: None)
     # A checkpoint of the run replaces the initial weights.
     goes_on = resume and folder is not None and any((folder / "checkpoints").glob("*"))
-    model = make_model(msgspec.structs.replace(settings, init=None) if goes_on else settings)
-    model.to(there)
-    per_update = settings.batch_size * settings.grad_accum_steps * int(os.environ.get("WORLD_SIZE") or 1)
+    model = make_model(msgspec.structs.replace(settings, init=None) if goes_on else settings).to(there)
+    per_update = settings.batch_size * settings.grad_accum_steps * (world_size or 1)
     total = settings.steps or max(1, math.ceil(settings.epochs * rows.per_epoch / per_update))
     if total > MOST:
         raise OptionError(f"epochs is {settings.epochs!r}, which are more than {MOST:,} updates. Use fewer.")
@@ -480,16 +440,10 @@ def run(
         config=msgspec.to_builtins(settings),
         progress=progress,
     )
-    batches = Batches(
-        rows.train,
-        batch_size=settings.batch_size,
-        steps=every * settings.grad_accum_steps,
-        total=total * settings.grad_accum_steps,
-        device=trainer.device,
-    )
-    valid = None
-    if rows.valid is not None:
-        valid = FirstBatches(rows.valid, batch_size=settings.batch_size, most=settings.valid_batches, device=trainer.device)
+    given: dict[str, Any] = {"batch_size": settings.batch_size, "device": trainer.device}
+    accumulated = settings.grad_accum_steps
+    batches = Batches(rows.train, steps=every * accumulated, total=total * accumulated, **given)
+    valid = None if rows.valid is None else FirstBatches(rows.valid, most=settings.valid_batches, **given)
     if folder is not None and is_first and not resume:
         _disk.make_folder(folder)
         _disk.write_file(folder / NAME, msgspec.json.format(msgspec.json.encode(settings), indent=2) + b"\n")

@@ -9,8 +9,7 @@ import pytest
 from benchmarks.markets import market, write_csv
 
 from stoker.errors import ConfigError, SourceNotFoundError
-from stoker.recipes.tfa.audit import check_bars
-from stoker.recipes.tfa.bars import Bars, read_bars
+from stoker.recipes.tfa.data import Bars, check_bars, read_bars
 from stoker.recipes.tfa.settings import Dataset
 
 ISO = """\

@@ -13,7 +13,7 @@ from tests.recipes.time_moe.test_model import model_of
 
 import stoker
 from stoker.recipes.time_moe import SIZES, TimeMoe, load_weights, read_size, save_weights
-from stoker.recipes.time_moe.weights import from_official, to_official
+from stoker.recipes.time_moe.model import from_official, to_official
 
 OFFICIAL = {
     "model.embed_layer.emb_layer.weight": (384, 1),
