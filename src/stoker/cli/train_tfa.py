@@ -29,13 +29,7 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 def command(
-    config: str | None,
-    assignments: tuple[str, ...],
-    resume: str | None,
-    overwrite: bool,
-    fields: bool,
-    as_json: bool,
-    quiet: bool,
+    config: str | None, assignments: tuple[str, ...], resume: str | None, overwrite: bool, fields: bool, as_json: bool, quiet: bool
 ) -> None:
     """Train on market bars, with the settings of CONFIG (YAML).
 
