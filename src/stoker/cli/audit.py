@@ -17,7 +17,7 @@ import click
 
 from stoker._progress import progress
 from stoker._text import printable
-from stoker.cli.paths import PATH
+from stoker.cli.main import PATH
 from stoker.errors import BatchError, OptionError, StokerError
 
 if TYPE_CHECKING:

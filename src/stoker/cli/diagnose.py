@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from stoker._text import printable
-from stoker.cli.paths import PATH
+from stoker.cli.main import PATH
 from stoker.errors import OptionError
 
 NO_VERDICT = 3

@@ -10,7 +10,7 @@ import click
 
 from stoker._progress import progress
 from stoker._text import printable, readable_bytes
-from stoker.cli.paths import PATH
+from stoker.cli.main import PATH
 from stoker.errors import OptionError
 
 

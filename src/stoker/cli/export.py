@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stoker._text import printable, readable_bytes
-from stoker.cli.paths import PATH
+from stoker.cli.main import PATH
 from stoker.errors import ConfigError, OptionError
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import json
 import click
 
 from stoker._text import printable
-from stoker.cli.paths import PATH
+from stoker.cli.main import PATH
 
 
 @click.command("gate", short_help="Compare what a step does with a budget.")

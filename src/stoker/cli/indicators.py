@@ -10,7 +10,7 @@ import click
 
 from stoker._progress import progress
 from stoker._text import printable
-from stoker.cli.paths import PATH
+from stoker.cli.main import PATH
 
 
 @click.command("indicators", short_help="Compute the indicators of bars into a store.")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from stoker._text import printable, readable_bytes
-from stoker.cli.paths import PATH
+from stoker.cli.main import PATH
 
 if TYPE_CHECKING:
     from rich.table import Table

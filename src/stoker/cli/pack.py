@@ -8,7 +8,7 @@ import click
 
 from stoker._progress import progress
 from stoker._text import printable
-from stoker.cli.paths import PATH
+from stoker.cli.main import PATH
 
 
 @click.command("pack", short_help="Pack raw files into a store.")

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from stoker._text import printable
-from stoker.cli.paths import PATH
+from stoker.cli.main import PATH
 
 
 @click.command("runs", short_help="Show the runs of a folder side by side.")

@@ -9,7 +9,7 @@ import click
 
 from stoker._progress import progress
 from stoker._text import printable
-from stoker.cli.paths import PATH
+from stoker.cli.main import PATH
 
 
 @click.command("verify", short_help="Check every byte of a store against its hash.")
