@@ -138,6 +138,10 @@ PATH = click.types.FuncParamType(_path)
 """The type of every option and argument that names a file or a folder: a URL, an empty string or a NUL character is an error."""
 
 
+MISSING = ["keep", "error", "ffill", "drop"]
+"""What --missing may be."""
+
+
 def new_table(**options: Any) -> Table:
     """A table with a line below its headers, and nothing around it."""
     from rich import box

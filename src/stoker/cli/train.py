@@ -288,6 +288,7 @@ def _show_tfa(done: tfa.Trained, folder: Path, *, as_json: bool) -> None:
     click.echo(printable(f"run        {folder}   next: stoker export {folder} bundle/"))
 
 
+COUNT = click.IntRange(max=2**20)
 SWITCHES = {"auto": "auto", "on": True, "off": False}
 
 
@@ -300,12 +301,7 @@ SWITCHES = {"auto": "auto", "on": True, "off": False}
 )
 @click.option("--size", metavar="SIZE", help="50m, 200m or tiny. [default: that of --model or --init, or 50m]")
 @click.option("--model", type=PATH, metavar="PATH", help="A config.json or its folder: random weights in a model of these sizes.")
-@click.option(
-    "--init",
-    type=PATH,
-    metavar="CHECKPOINT",
-    help="Start from the weights of an official checkpoint: config.json, model.safetensors.",
-)
+@click.option("--init", type=PATH, metavar="CHECKPOINT", help="Start from the weights of an official checkpoint.")
 @click.option("--length", type=int, default=2048, show_default=True, metavar="N", help="Positions per row.")
 @click.option(
     "--samples",
@@ -316,15 +312,11 @@ SWITCHES = {"auto": "auto", "on": True, "off": False}
 )
 @click.option("--stride", type=int, metavar="N", help="With --samples compat: steps between two windows. [default: the length]")
 @click.option(
-    "--normalize", type=click.Choice(["zero", "max", "none"]), default="zero", show_default=True, help="How series are scaled."
+    "--normalize", type=click.Choice(["zero", "max", "none"]), default="zero", show_default=True, help="Scaling of series."
 )
 @click.option("--columns", metavar="A,B,…", help="Columns of a store or table to train on. [default: all of numbers]")
-@click.option(
-    "--batch-size", type=click.IntRange(max=2**20), default=8, show_default=True, metavar="N", help="Rows per batch, on each rank."
-)
-@click.option(
-    "--grad-accum-steps", type=click.IntRange(max=2**20), default=1, show_default=True, metavar="N", help="Batches per update."
-)
+@click.option("--batch-size", type=COUNT, default=8, show_default=True, metavar="N", help="Rows per batch, on each rank.")
+@click.option("--grad-accum-steps", type=COUNT, default=1, show_default=True, metavar="N", help="Batches per update.")
 @click.option("--steps", type=click.IntRange(max=2**40), metavar="N", help="Updates. [default: as many as --epochs takes]")
 @click.option("--epochs", type=float, default=1.0, show_default=True, metavar="N", help="Passes over the data.")
 @click.option("--lr", type=float, default=1e-4, show_default=True, help="Initial learning rate.")
@@ -334,7 +326,7 @@ SWITCHES = {"auto": "auto", "on": True, "off": False}
 @click.option("--max-grad-norm", type=float, default=1.0, show_default=True, help="Largest norm of the gradient.")
 @click.option("--head-weights", metavar="W,W,…", help="Weight of the loss of each head (1, 8, 32, 64 points). [default: equal]")
 @click.option(
-    "--valid", type=float, metavar="SHARE", help="Share of each series, at its end, for validation. [default: 0.1; compat: 0]"
+    "--valid", type=float, metavar="SHARE", help="Share of each series, at its end, to validate on. [default: 0.1; compat: 0]"
 )
 @click.option("--validate-every", type=int, metavar="N", help="Updates between validations. [default: a tenth of all]")
 @click.option("--save-every", type=int, metavar="N", help="Updates between checkpoints. [default: at each validation]")
@@ -348,9 +340,7 @@ SWITCHES = {"auto": "auto", "on": True, "off": False}
 @click.option("--seed", type=int, default=9899, show_default=True)
 @click.option("--folder", type=PATH, metavar="FOLDER", help="Folder of the run. [default: runs/ and the name of the data]")
 @click.option("--resume", type=PATH, metavar="FOLDER", help="Resume the run of this folder.")
-@click.option(
-    "--export", type=PATH, metavar="FOLDER", help="Where the best weights go. [default: weights, in the folder of the run]"
-)
+@click.option("--export", type=PATH, metavar="FOLDER", help="Where the best weights go. [default: weights, in the run]")
 @click.option("--device", metavar="DEVICE", help="cpu, cuda or cuda:N. [default: a GPU if there is one]")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
