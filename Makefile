@@ -29,8 +29,12 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP) ## two minutes: a slow script, its bottleneck, the fix, equal losses, a kill and an exact resume
 	@$(PY) examples/demo.py
 
-test: lint ## lint, then the quick tests
-	@PYTHONHASHSEED=0 $(PY) -m pytest -q -n 2
+# Lint waits for one core of mypy, so it runs beside the tests. A file goes to one worker, as its fixtures would be made in both.
+# Threads of torch that spin while they wait would take the cores from the other worker.
+test: $(STAMP) ## lint and the quick tests, side by side
+	@nice $(MAKE) --no-print-directory lint & lint=$$!; \
+	  PYTHONHASHSEED=0 OMP_WAIT_POLICY=PASSIVE $(PY) -m pytest -q -n 2 --dist loadfile; tests=$$?; \
+	  wait $$lint || { echo "Lint failed: see above, or run make lint."; exit 1; }; exit $$tests
 
 test-docs: $(STAMP) ## the tests of the documentation
 	@PYTHONHASHSEED=0 $(PY) -m pytest -q tests/test_docs.py tests/test_language.py tests/diagnose/test_verdict_manual.py \
@@ -44,14 +48,14 @@ lint: $(STAMP) ## ruff, mypy, and a report on the structure
 	@echo "Lint is clean."
 
 test-slow: $(STAMP) ## the slow tests (minutes)
-	@$(PY) -m pytest -q -n 2 -m slow
+	@OMP_WAIT_POLICY=PASSIVE $(PY) -m pytest -q -n 2 --dist loadfile -m slow
 
 test-gpu: $(STAMP) ## every test that needs a GPU, on a machine that has one
 	@$(PY) -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' || { echo "torch sees no GPU here; run this on a machine with an NVIDIA GPU."; exit 1; }
 	@$(PY) -m pytest -q -m gpu
 
 explore: $(STAMP) ## the quick tests with new random seeds
-	@$(PY) -m pytest -q -n 2 --explore
+	@OMP_WAIT_POLICY=PASSIVE $(PY) -m pytest -q -n 2 --dist loadfile --explore
 
 test-originals: $(ORIGINALS)/.installed ## encoders against mostlyai-engine and TA-Lib, in a separate venv
 	@$(ORIGINALS)/bin/python -W ignore -c 'import mostlyai.engine, talib' # else their tests would be skipped

@@ -19,6 +19,7 @@ import threading
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import numpy as np
@@ -43,6 +44,9 @@ def pytest_configure(config: pytest.Config) -> None:
         # Who starts tests in the background, or by nohup, lets children ignore signals; some of them are meant to end by one.
         if signal.getsignal(number) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    # Also where PYTHONDONTWRITEBYTECODE is set, keep the compiled modules of the repository: rewriting the asserts of all test files
+    # is most of the time of a collection, and child processes would compile stoker each.
+    sys.dont_write_bytecode = False
     os.environ["PYTHONFAULTHANDLER"] = "1"  # for child processes: some of them are meant to die
     os.environ["HF_HUB_OFFLINE"] = "1"  # no test needs a network, so none may wait for one
 
@@ -51,6 +55,7 @@ def pytest_collection_finish() -> None:
     """Keep the garbage collector from walking through all imported libraries: a collection takes a second otherwise."""
     gc.collect()
     gc.freeze()
+    sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))  # no __pycache__ in the folders of tests
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -79,8 +84,13 @@ def seed_of_test(request: pytest.FixtureRequest) -> int:
     random.seed(given)
     np.random.seed(given)
     if "torch" in sys.modules:
-        sys.modules["torch"].manual_seed(given)
+        _seed_torch(sys.modules["torch"], given)
     return given
+
+
+def _seed_torch(torch: Any, seed: int) -> None:
+    """Without a GPU, `torch.manual_seed` would format the stack three times to seed one later: a millisecond per test."""
+    (torch if _has_gpu() else torch.default_generator).manual_seed(seed)
 
 
 @pytest.fixture

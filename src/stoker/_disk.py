@@ -18,13 +18,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import itertools
 import os
 import re
 import shutil
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO, Self
 
 from stoker.errors import DiskError, DiskFullError, OptionError, StokerError, StoreDamagedError, StoreLockedError
@@ -120,27 +120,18 @@ def naming(path: Path, *, needed_bytes: int = 0) -> Iterator[None]:
 
 def _what_is_full(path: Path, code: int, needed_bytes: int) -> str:
     """Which limit was reached: the system reports "no space" for bytes, inodes and quotas."""
-    free = free_bytes(path)
+    free, is_out_of_inodes = free_bytes(path), False
     if code == errno.EDQUOT:
-        return (
-            f"the disk quota of this user is used up, in bytes or in files (the disk itself has {free:,} bytes free). "
-            "Remove files of this user, or have the quota raised, and run again."
-        )
-    if free > needed_bytes and _has_no_inodes(path):
-        return (
-            f"the disk has no inodes left, so no file can be made on it although {free:,} bytes are free. "
-            "Remove files (of any size) and run again."
-        )
-    found = f"{needed_bytes:,} bytes needed, {free:,} free" if needed_bytes else f"{free:,} bytes free"
-    return f"the disk is full: {found}. Free some space and run again."
-
-
-def _has_no_inodes(path: Path) -> bool:
-    try:
+        limit = f"the disk quota of this user is used up, in bytes or in files (the disk itself has {free:,} bytes free)"
+        return f"{limit}. Remove files of this user, or have the quota raised, and run again."
+    with contextlib.suppress(OSError):
         found = os.statvfs(_existing(path))
-    except OSError:
-        return False
-    return found.f_files > 0 and found.f_favail == 0  # file systems that make inodes as they go have 0 of 0
+        is_out_of_inodes = found.f_files > 0 and found.f_favail == 0  # file systems that make inodes as they go have 0 of 0
+    if free > needed_bytes and is_out_of_inodes:
+        limit = f"the disk has no inodes left, so no file can be made on it although {free:,} bytes are free"
+        return f"{limit}. Remove files (of any size) and run again."
+    needed = f"{needed_bytes:,} bytes needed, {free:,} free" if needed_bytes else f"{free:,} bytes free"
+    return f"the disk is full: {needed}. Free some space and run again."
 
 
 def free_bytes(path: Path) -> int:
@@ -191,14 +182,13 @@ class AppendFile:
     def reopen(cls, path: Path, num_bytes: int) -> Self:
         """Resume a file of an earlier process, cut to what that process is known to have written."""
         with naming(path):
-            fd = disk.open_again(path)
-            try:
-                disk.truncate(fd, num_bytes)
-                os.lseek(fd, num_bytes, os.SEEK_SET)
-            except BaseException:
-                os.close(fd)
-                raise
-        return cls(path, fd, num_bytes)
+            file = cls(path, disk.open_again(path), num_bytes)
+        try:
+            file.cut()
+        except BaseException:
+            file.close()
+            raise
+        return file
 
     def append(self, data: Buffer) -> None:
         """Write all of `data` at the end."""
@@ -259,8 +249,9 @@ class LogFile:
     def __init__(self, path: Path, *, keep: Callable[[bytes], bool] = lambda line: True) -> None:
         self.path = path
         if path.exists():
-            with naming(path):
-                self._file = AppendFile.reopen(path, _kept_bytes(path, keep))
+            with naming(path), path.open("rb") as lines:
+                whole = itertools.takewhile(lambda line: line.endswith(b"\n") and keep(line), lines)
+                self._file = AppendFile.reopen(path, sum(map(len, whole)))
         else:
             self._file = AppendFile.create(path)
             with naming(path):
@@ -285,16 +276,6 @@ class LogFile:
             with contextlib.suppress(DiskError):  # the next process that opens it will do so
                 self._file.cut()
         self._file.close()
-
-
-def _kept_bytes(path: Path, keep: Callable[[bytes], bool]) -> int:
-    kept = 0
-    with path.open("rb") as file:
-        for line in file:
-            if not line.endswith(b"\n") or not keep(line):
-                break
-            kept += len(line)
-    return kept
 
 
 def _write_all(write: Callable[[memoryview, int], int], view: memoryview) -> None:
@@ -379,9 +360,7 @@ def claim_folder(path: Path, *, marker: str, sign: bytes, advice: str) -> None:
     with naming(path):
         foreign = sorted({entry.name for entry in path.iterdir()} - {".lock", f"{marker}.tmp"})
     if foreign:
-        raise OptionError(
-            f"{path} was not made by Stoker: it holds {foreign[0]!r}, and no {marker}. Nothing was changed. " + advice
-        )
+        raise OptionError(f"{path} was not made by Stoker: it holds {foreign[0]!r}, and no {marker}. Nothing was changed. {advice}")
     write_file(path / marker, b"{" + sign + b"}\n")
 
 
@@ -421,18 +400,22 @@ def scratch_folder(path: Path) -> Iterator[Path]:
     if os.path.lexists(path) and not mark.is_file():
         raise OptionError(f"{path} is needed for intermediate results, but Stoker did not make it. Move it away.")
     absent = [one for one in path.parents if not one.exists()]
-    try:
+
+    def clean(kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            remove_scratch(path)
+        elif isinstance(error, Exception):
+            with contextlib.suppress(OSError):  # the first error is the one to report
+                remove_scratch(path)
+                for one in absent:
+                    disk.rmdir(one)  # unless something else is in it by now
+
+    with contextlib.ExitStack() as stack:
+        stack.push(clean)
         make_folder(path)
         if not mark.is_file():
             write_file(mark, b"intermediate results of Stoker; may be removed when no stoker runs\n")
         yield path
-    except Exception:
-        with contextlib.suppress(OSError):  # the first error is the one to report
-            remove_scratch(path)
-            for one in absent:
-                disk.rmdir(one)  # unless something else is in it by now
-        raise
-    remove_scratch(path)
 
 
 def remove_scratch(path: Path) -> None:
@@ -498,7 +481,8 @@ class Lock:
             except BaseException:
                 with contextlib.suppress(OSError):  # where the disk is full, leave no empty file
                     os.unlink(self.path)
-                self._release()
+                os.close(self._fd)
+                self._fd = -1
                 raise
         return self
 
@@ -520,10 +504,7 @@ class Lock:
         os.close(fd)
         return -1
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._release()
-
-    def _release(self) -> None:
+    def __exit__(self, *error: object) -> None:
         os.close(self._fd)
         self._fd = -1
 

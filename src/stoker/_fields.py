@@ -14,54 +14,38 @@ from itertools import pairwise
 from typing import Any
 
 from msgspec import Struct
-from msgspec.inspect import (
-    BoolType,
-    DictType,
-    FloatType,
-    IntType,
-    ListType,
-    LiteralType,
-    NoneType,
-    StructType,
-    TupleType,
-    Type,
-    UnionType,
-    VarTupleType,
-)
+from msgspec import inspect as types
 
 LARGE = 2**31
 
 
-def expected(info: Type, *, limits: bool = False, python: bool = False) -> str:
+def expected(info: types.Type, *, limits: bool = False, python: bool = False) -> str:
     """What a value may be, in words: those of a config, or of Python.
 
     The limits of large numbers are only in the way, unless a number is beyond them (`limits`).
     """
-    if isinstance(info, UnionType):
+    if isinstance(info, types.UnionType):
         words = dict.fromkeys(expected(one, limits=limits, python=python) for one in info.types)
         return ", or ".join(words) if any("," in word for word in words) else " or ".join(words)
-    if isinstance(info, LiteralType):
+    if isinstance(info, types.LiteralType):
         values = ", ".join(repr(value) if python else str(value) for value in info.values)
         return values if len(info.values) < 2 else f"one of {values}"
-    if isinstance(info, IntType | FloatType):
-        kind = "an integer" if isinstance(info, IntType) else "a number"
+    if isinstance(info, types.IntType | types.FloatType):
+        kind = "an integer" if isinstance(info, types.IntType) else "a number"
         bounds = {"from": info.ge, "above": info.gt, "up to": info.le, "below": info.lt}
         shown = {word: bound for word, bound in bounds.items() if bound is not None and (limits or bound < LARGE)}
-        return " ".join([kind, *(f"{word} {_short(bound)}" for word, bound in shown.items())])
-    if isinstance(info, StructType):
+        texts = {word: f"{bound:,}" if bound < 2**53 else f"2**{math.log2(bound):g}" for word, bound in shown.items()}
+        return " ".join([kind, *(f"{word} {text}" for word, text in texts.items())])
+    if isinstance(info, types.StructType):
         return f"keys such as {', '.join(field.name for field in info.fields[:3])}" if info.tag is None else str(info.tag)
-    if isinstance(info, ListType | VarTupleType):
+    if isinstance(info, types.ListType | types.VarTupleType):
         return f"a list, each {expected(info.item_type, limits=limits)}"
-    if isinstance(info, TupleType):
+    if isinstance(info, types.TupleType):
         return f"a list of {len(info.item_types)}, each {expected(info.item_types[0])}"
-    names: dict[type, str] = {BoolType: "true or false", NoneType: "null", DictType: "keys and their values"}
+    names: dict[type, str] = {types.BoolType: "true or false", types.NoneType: "null", types.DictType: "keys and their values"}
     if python:
-        names |= {BoolType: "True, False", NoneType: "None"}
+        names |= {types.BoolType: "True, False", types.NoneType: "None"}
     return names.get(type(info), "a string")
-
-
-def _short(bound: float) -> str:
-    return f"{bound:,}" if bound < 2**53 else f"2**{math.log2(bound):g}"
 
 
 def docstrings(record: type) -> dict[str, str]:

@@ -121,15 +121,15 @@ class _Cache(NullCache):  # type: ignore[misc]
         problems = []
         for folder in cache_folders():
             try:
-                _write(folder, name, self._head(name, payload) + payload)
+                _disk.make_cache_folder(folder)
+                with _disk.naming(folder), _opened(folder):
+                    _disk.write_cache_file(folder / name, self._head(name, payload) + payload)
             except OSError as error:
                 problems.append((error.strerror or str(error)).rstrip("."))
             else:
                 return
-        _warn_once(
-            f"compiled kernels cannot be kept on disk, so each process compiles them again: {'; '.join(problems)}. "
-            f"Set {CACHE} to a folder that you can write."
-        )
+        told = f"compiled kernels cannot be kept on disk, so each process compiles them again: {'; '.join(problems)}"
+        _warn_once(f"{told}. Set {CACHE} to a folder that you can write.")
 
     def _name(self, signature: Any, context: Any) -> str:
         """One file for all versions of a function, so that a change replaces it; another for other types and other CPUs."""
@@ -157,7 +157,7 @@ def _dependencies(function: Callable[..., Any]) -> list[str]:
         if one in seen:
             continue
         seen.add(one)
-        found.add(f"{_source_hash(one.__code__.co_filename)}")
+        found.add(str(_source_hash(one.__code__.co_filename)))
         for name in one.__code__.co_names:
             value = one.__globals__.get(name)
             value = getattr(value, "py_func", getattr(value, "_defn", value))  # of a kernel, of an intrinsic
@@ -216,12 +216,6 @@ def _read(folder: Path, name: str) -> bytes:
     except OSError:
         pass
     return b""
-
-
-def _write(folder: Path, name: str, content: bytes) -> None:
-    _disk.make_cache_folder(folder)
-    with _disk.naming(folder), _opened(folder):
-        _disk.write_cache_file(folder / name, content)
 
 
 class _Announcer(event.Listener):  # type: ignore[misc]
@@ -287,9 +281,8 @@ def copy_bytes(typing: Any, target: Any, to: Any, source: Any, start: Any, count
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         target, to, source, start, count = arguments
         kinds = signature.args
-        cgutils.raw_memcpy(
-            builder, _address(context, builder, kinds[0], target, to), _address(context, builder, kinds[2], source, start), count, 1
-        )
+        first, origin = _address(context, builder, kinds[0], target, to), _address(context, builder, kinds[2], source, start)
+        cgutils.raw_memcpy(builder, first, origin, count, 1)
         return context.get_dummy_value()
 
     return types.void(target, types.int64, source, types.int64, types.int64), generate
@@ -321,48 +314,18 @@ def prefetch(typing: Any, source: Any, start: Any) -> Generated:
     return types.void(source, types.int64), generate
 
 
-def _line_mover(streaming: bool) -> Callable[..., Generated]:
-    vector = ir.VectorType(_I64, _LANES)
+def _line_copier(*, streaming: bool, scaled: bool) -> Callable[..., Any]:
+    """An intrinsic that copies 256 bytes, past the caches (`streaming`) or through them, and scales floats on the way (`scaled`)."""
     step = _LANES * 8
 
-    def move(typing: Any, target: Any, to: Any, source: Any, start: Any) -> Generated:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            target, to, source, start = arguments
-            first = _address(context, builder, signature.args[0], target, to)
-            origin = _address(context, builder, signature.args[2], source, start)
-
-            def part(address: Any, i: int) -> Any:
-                return builder.bitcast(builder.gep(address, [_I64(i * step)]), vector.as_pointer())
-
-            words = [builder.load(part(origin, i), align=1) for i in range(_VECTORS)]
-            for i, word in enumerate(words):
-                store = builder.store(word, part(first, i), align=step if streaming else 1)
-                if streaming:
-                    store.set_metadata("nontemporal", builder.module.add_metadata([_I32(1)]))
-            return context.get_dummy_value()
-
-        return types.void(target, types.int64, source, types.int64), generate
-
-    return move
-
-
-move_line = _intrinsic(_line_mover(streaming=True))
-"""Copy 256 bytes past the caches; the target's address must be a multiple of 64."""
-
-keep_line = _intrinsic(_line_mover(streaming=False))
-"""Copy 256 bytes through the caches."""
-
-
-def _line_scaler(streaming: bool) -> Callable[..., Generated]:
-    step = _LANES * 8
-
-    def scale(typing: Any, target: Any, to: Any, source: Any, start: Any, center: Any, divisor: Any) -> Generated:
-        word = ir.FloatType() if source.dtype == types.float32 else ir.DoubleType()
-        lanes = step // (source.dtype.bitwidth // 8)
-        vector = ir.VectorType(word, lanes)
+    def make(target: Any, source: Any) -> Generated:
+        vector = ir.VectorType(_I64, _LANES)
+        if scaled:
+            word = ir.FloatType() if source.dtype == types.float32 else ir.DoubleType()
+            vector = ir.VectorType(word, step // (source.dtype.bitwidth // 8))
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            target, to, source, start, center, divisor = arguments
+            target, to, source, start, *numbers = arguments
             first = _address(context, builder, signature.args[0], target, to)
             origin = _address(context, builder, signature.args[2], source, start)
 
@@ -371,26 +334,37 @@ def _line_scaler(streaming: bool) -> Callable[..., Generated]:
 
             def spread(number: Any) -> Any:
                 one = builder.insert_element(ir.Constant(vector, ir.Undefined), number, _I32(0))
-                return builder.shuffle_vector(one, one, ir.Constant(ir.VectorType(_I32, lanes), [0] * lanes))
+                return builder.shuffle_vector(one, one, ir.Constant(ir.VectorType(_I32, vector.count), [0] * vector.count))
 
-            centers, divisors = spread(center), spread(divisor)
+            spreads = [spread(number) for number in numbers]
             words = [builder.load(part(origin, i), align=1) for i in range(_VECTORS)]
             for i, one in enumerate(words):
-                scaled = builder.fdiv(builder.fsub(one, centers), divisors)
-                store = builder.store(scaled, part(first, i), align=step if streaming else 1)
+                if scaled:
+                    one = builder.fdiv(builder.fsub(one, spreads[0]), spreads[1])
+                store = builder.store(one, part(first, i), align=step if streaming else 1)
                 if streaming:
                     store.set_metadata("nontemporal", builder.module.add_metadata([_I32(1)]))
             return context.get_dummy_value()
 
-        return types.void(target, types.int64, source, types.int64, source.dtype, source.dtype), generate
+        numbers = (source.dtype, source.dtype) if scaled else ()
+        return types.void(target, types.int64, source, types.int64, *numbers), generate
 
-    return scale
+    def copy(typing: Any, target: Any, to: Any, source: Any, start: Any) -> Generated:
+        return make(target, source)
+
+    def scale(typing: Any, target: Any, to: Any, source: Any, start: Any, center: Any, divisor: Any) -> Generated:
+        return make(target, source)
+
+    return _intrinsic(scale if scaled else copy)
 
 
-move_scaled = _intrinsic(_line_scaler(streaming=True))
+move_line = _line_copier(streaming=True, scaled=False)
+"""Copy 256 bytes past the caches; the target's address must be a multiple of 64."""
+keep_line = _line_copier(streaming=False, scaled=False)
+"""Copy 256 bytes through the caches."""
+move_scaled = _line_copier(streaming=True, scaled=True)
 """Like `move_line` for floats, which become (x - center) / divisor."""
-
-keep_scaled = _intrinsic(_line_scaler(streaming=False))
+keep_scaled = _line_copier(streaming=False, scaled=True)
 """Like `keep_line` for floats, which become (x - center) / divisor."""
 
 

@@ -11,28 +11,23 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
 
 from stoker._clock import now_ns
 from stoker._text import readable_seconds
 
 if TYPE_CHECKING:
-    from rich.progress import Progress as Bar
+    from rich.progress import Progress
 
 Show = Callable[[str, float, int], None]
 """Gets the phase, the share of it that is done, and the count so far."""
-
-
-def _quiet(phase: str, share: float, count: int) -> None:
-    return None
 
 
 @contextlib.contextmanager
 def progress(*, unit: str, enabled: bool = True) -> Iterator[Show]:
     """A function to report to. The bar shows the phase, its share, a rate in `unit` per second, and the time left."""
     if not enabled or not sys.stderr.isatty():
-        yield _quiet
+        yield lambda phase, share, count: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -54,10 +49,8 @@ def progress(*, unit: str, enabled: bool = True) -> Iterator[Show]:
                 for earlier in tasks.values():
                     bar.update(earlier, visible=False)
                 tasks[phase] = bar.add_task(phase, total=1.0, rate="0")
-            task = bar.tasks[list(tasks).index(phase)]
-            elapsed = task.elapsed or 0.0
-            rate = f"{count / elapsed:,.0f}" if elapsed > 0.2 else "…"
-            bar.update(task.id, completed=share, rate=rate)
+            elapsed = bar.tasks[list(tasks).index(phase)].elapsed or 0.0
+            bar.update(tasks[phase], completed=share, rate=f"{count / elapsed:,.0f}" if elapsed > 0.2 else "…")
 
         yield show
 
@@ -81,7 +74,8 @@ class TrainingProgress:
         self.total = total
         self._epochs = epochs
         self._file = sys.stderr if file is None else file
-        self._bar = _make_bar(total, self._file) if enabled and _is_live(self._file) else None
+        is_live = self._file.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
+        self._bar = _make_bar(total, self._file) if enabled and is_live else None
         self._period_ns = LINE_NS if self._bar is None else DRAW_NS
         self._last_ns = now_ns()
         self._due_ns = self._last_ns if enabled else NEVER_NS
@@ -116,16 +110,6 @@ class TrainingProgress:
         if self._seen is None or self._seen[0] == self._shown_step:
             return
         step, loss, rate, wait, epoch = self._seen
-        self._measure(step, now, rate)
-        self._shown_step = step
-        parts = self._parts(step, loss, wait, epoch)
-        if self._bar is not None:
-            self._bar.update(self._bar.task_ids[0], completed=step, description=parts[0], text="  ".join(parts[1:]))
-            self._bar.refresh()
-        else:
-            print(" · ".join(parts), file=self._file, flush=True)
-
-    def _measure(self, step: int, now: int, rate: float | None) -> None:
         seconds = (now - self._last_ns) / 1e9
         if rate is not None:
             self._rate = rate
@@ -133,21 +117,29 @@ class TrainingProgress:
             latest = (step - self._last_step) / seconds
             # The first rate is taken as it is; later ones count by how long they were measured.
             self._rate += (latest - self._rate) * (-math.expm1(-seconds / SMOOTH_SECONDS) if self._rate else 1.0)
-        self._last_ns, self._last_step = now, step
+        self._last_ns, self._last_step, self._shown_step = now, step, step
+        parts = self._parts(step, loss, wait, epoch)
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], completed=step, description=parts[0], text="  ".join(parts[1:]))
+            self._bar.refresh()
+        else:
+            print(" · ".join(parts), file=self._file, flush=True)
 
     def _parts(self, step: int, loss: float | None, wait: float | None, epoch: int | None) -> list[str]:
-        of = "/" if self._bar is not None else " of "
-        where = [f"step {step:,}" + (f"{of}{self.total:,}" if self.total else "")]
+        is_live, rate = self._bar is not None, self._rate
+        of = "/" if is_live else " of "
+        parts = [f"step {step:,}" + (f"{of}{self.total:,}" if self.total else "")]
         if epoch is not None:
-            where.insert(
-                0 if self._bar is not None else 1, f"epoch {epoch + 1:,}" + (f"{of}{self._epochs:,}" if self._epochs else "")
-            )
-        numbers = [_rate_text(self._rate)] if self._rate else []
-        numbers += [] if loss is None else [f"loss {loss:.4g}"]
-        numbers += [] if wait is None else [f"wait {wait:.0%}".replace("%", " %")]
-        if self.total and self._rate and step < self.total:
-            numbers.append(f"{readable_seconds(max(1, round((self.total - step) / self._rate)))} left")
-        return where + numbers
+            parts.insert(0 if is_live else 1, f"epoch {epoch + 1:,}" + (f"{of}{self._epochs:,}" if self._epochs else ""))
+        if rate:
+            parts.append(f"{rate:,.0f} it/s" if rate >= 100 else f"{rate:.3g} it/s" if rate >= 0.1 else f"{1 / rate:,.0f} s/it")
+        if loss is not None:
+            parts.append(f"loss {loss:.4g}")
+        if wait is not None:
+            parts.append(f"wait {100 * wait:.0f} %")
+        if self.total and rate and step < self.total:
+            parts.append(f"{readable_seconds(max(1, round((self.total - step) / rate)))} left")
+        return parts
 
     def note(self, text: str) -> None:
         """Print a line that stays, above the bar; nothing where progress is off."""
@@ -170,26 +162,17 @@ class TrainingProgress:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
-def _rate_text(rate: float) -> str:
-    return f"{rate:,.0f} it/s" if rate >= 100 else f"{rate:.3g} it/s" if rate >= 0.1 else f"{1 / rate:,.0f} s/it"
-
-
-def _is_live(file: TextIO) -> bool:
-    return file.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
-
-
-def _make_bar(total: int | None, file: TextIO) -> Bar:
+def _make_bar(total: int | None, file: TextIO) -> Progress:
     from rich.console import Console
-    from rich.progress import BarColumn, TextColumn
-    from rich.progress import Progress as Bar
+    from rich.progress import BarColumn, Progress, TextColumn
     from rich.table import Column
 
     # The numbers matter most: a narrow terminal takes its columns from the bar.
-    bar = Bar(
+    bar = Progress(
         TextColumn("{task.description}", table_column=Column(no_wrap=True)),
         BarColumn(bar_width=None, table_column=Column(ratio=1, min_width=4)),
         TextColumn("{task.fields[text]}", table_column=Column(no_wrap=True)),

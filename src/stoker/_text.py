@@ -40,9 +40,7 @@ def readable_seconds(seconds: float) -> str:
 
 def printable(text: str) -> str:
     """Escape control and invisible characters, so that names from data cannot control a terminal."""
-    return "".join(
-        char.encode("unicode_escape").decode("ascii") if unicodedata.category(char) in _CONTROL else char for char in text
-    )
+    return "".join(one.encode("unicode_escape").decode() if unicodedata.category(one) in _CONTROL else one for one in text)
 
 
 def check_device(device: str | torch.device) -> torch.device:

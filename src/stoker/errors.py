@@ -1,32 +1,11 @@
-"""The exceptions of Stoker, as a tree. Each is also the built-in that fits, so a plain ``except ValueError`` works.
+"""The exceptions of Stoker. Each is also the built-in that fits, so a plain ``except ValueError`` works.
 
-    StokerError
-    ├── OptionError                ValueError         an invalid argument
-    ├── SourceError                                   raw input
-    │   ├── SourceNotFoundError    FileNotFoundError  no file matches
-    │   ├── SourceEmptyError       ValueError         files match, but hold nothing usable
-    │   ├── SourceInvalidError     ValueError         damaged, unreadable, or not what its name says
-    │   ├── SourceTooLargeError    ValueError         needs more memory or columns than allowed
-    │   ├── SourceChangedError     RuntimeError       changed while it was read
-    │   ├── SchemaError            ValueError         files that disagree about their columns
-    │   ├── BadValueError          ValueError         a value that its column cannot hold
-    │   └── TimeOrderError         ValueError         times that do not increase within a series
-    ├── StoreError                                    packed data
-    │   ├── StoreNotFoundError     FileNotFoundError  no store at this path
-    │   ├── StoreExistsError       FileExistsError    a store at this path that may not be replaced
-    │   ├── StoreLockedError       RuntimeError       another process is writing it
-    │   ├── ManifestError          ValueError         the manifest breaks a rule of the format
-    │   └── StoreDamagedError      ValueError         a shard is missing, short, swapped or changed
-    ├── FeedError                  RuntimeError       batches that cannot be made or resumed
-    ├── BatchError                 ValueError         batches that break what they promise
-    ├── LeakError                  ValueError         a split that leaks test data into training
-    ├── ConfigError                ValueError         a configuration with an invalid key or value
-    ├── TrainError                 RuntimeError       a training run that cannot continue
-    │   └── NonFiniteError         ArithmeticError    because a loss or gradient is NaN or Inf
-    ├── CheckpointError            RuntimeError       a checkpoint that cannot be written or used
-    │   └── CheckpointInvalidError ValueError         because it is damaged, or belongs to something else
-    └── DiskError                  OSError            the operating system refused a disk operation
-        └── DiskFullError          OSError            because there is no space left
+    OptionError, ConfigError            an invalid argument, or an invalid key or value of a configuration
+    SourceError and below               raw input: not found, empty, damaged, changed, or with values that do not fit
+    StoreError and below                packed data: not found, there already, locked, or damaged
+    FeedError, BatchError, LeakError    batches that cannot be made, that break what they promise, or that leak test data
+    TrainError, CheckpointError         a training run that cannot continue, a checkpoint that cannot be written or used
+    DiskError, DiskFullError            the operating system refused a disk operation
 
 A message is one line: what is wrong and where, found against expected, what to do. It is shortened in its middle where a name or a
 value from data makes it longer than `MAX_MESSAGE` characters.
@@ -68,8 +47,8 @@ class StokerError(Exception):
         super().__init__(*_shortened(args))
 
 
-def _shortened(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(shorten(one) if isinstance(one, str) else one for one in args)
+def _shortened(args: tuple[Any, ...]) -> list[Any]:
+    return [shorten(one) if isinstance(one, str) else one for one in args]
 
 
 class OptionError(StokerError, ValueError):

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.cli.calling import Done, call, stoker_command
+
+Stoker = Callable[..., Done]
+WORDS = ("gate", "train.py", "--budget", "budget.json")
 
 SCRIPT = """
 import sys
@@ -38,23 +42,26 @@ torch.save(model.state_dict(), "model.pt")
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(SCRIPT)
     return tmp_path
 
 
-def gate(folder: Path, *arguments: str) -> Done:
-    return call(stoker_command("gate", "train.py", "--budget", "budget.json", *arguments), folder)
+@pytest.fixture
+def gate(stoker: Stoker) -> Stoker:
+    """The command in this process; the script runs in one of its own anyway."""
+    return lambda *arguments: stoker(*WORDS, *arguments)
 
 
-def test_a_budget_is_written_kept_and_defended(folder: Path) -> None:
-    done = gate(folder, "--write", "--", "--epochs", "1")
+def test_a_budget_is_written_kept_and_defended(gate: Stoker, folder: Path) -> None:
+    done = call(stoker_command(*WORDS, "--write", "--", "--epochs", "1"), folder)  # as a user does
     assert (done.code, done.err) == (0, "hello from __main__ ['--epochs', '1']\n")
     assert done.out.startswith("within the budget: ")
-    done = gate(folder, "--json")
+    done = gate("--json", "--quiet")
     assert done.code == 0
     assert json.loads(done.out)["growths"] == []
-    done = gate(folder, "--quiet", "--", "slow")
+    done = gate("--quiet", "--", "slow")
     assert (done.code, done.err) == (1, "")
     lines = done.out.splitlines()
     assert lines[0] == "over the budget: 2 of the counts grew"
@@ -64,10 +71,10 @@ def test_a_budget_is_written_kept_and_defended(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_step_with_two_optimizers_is_one_step(folder: Path) -> None:
-    assert gate(folder, "--write", "--quiet").code == 0
+def test_a_step_with_two_optimizers_is_one_step(gate: Stoker, folder: Path) -> None:
+    assert gate("--write", "--quiet").code == 0
     one = json.loads((folder / "budget.json").read_text())
-    assert gate(folder, "--write", "--quiet", "--", "two").code == 0
+    assert gate("--write", "--quiet", "--", "two").code == 0
     two = json.loads((folder / "budget.json").read_text())
     assert two["varying"] == []
     assert one["allowed"] == two["allowed"]  # the other one has nothing to update
@@ -89,13 +96,14 @@ def test_a_step_with_two_optimizers_is_one_step(folder: Path) -> None:
         ),
     ],
 )
-def test_errors_are_a_line_and_code_2(folder: Path, arguments: tuple[str, ...], message: str) -> None:
-    done = gate(folder, *arguments)
+def test_errors_are_a_line_and_code_2(gate: Stoker, folder: Path, arguments: tuple[str, ...], message: str) -> None:
+    done = gate(*arguments)
     assert done.code == 2
     assert done.err.startswith(message)
     assert not (folder / "budget.json").exists()
 
 
-def test_a_script_that_is_not_there(tmp_path: Path) -> None:
-    done = gate(tmp_path, "--write")
+def test_a_script_that_is_not_there(gate: Stoker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = gate("--write")
     assert (done.code, done.err) == (2, "stoker: train.py does not exist; expected a Python script.\n")

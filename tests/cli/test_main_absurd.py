@@ -13,7 +13,8 @@ from tests.cli.calling import Done
 import stoker as package
 from stoker import _disk
 from stoker.cli import main as cli
-from stoker.cli.paths import PATH
+from stoker.cli.main import PATH
+from stoker.cli.train import RECIPES
 from stoker.errors import MAX_MESSAGE
 
 Stoker = Callable[..., Done]
@@ -54,8 +55,8 @@ def commands() -> Iterator[tuple[str, click.Command]]:
             if isinstance(command, click.Group)
             else [(name, command)]
         )
-    for recipe in ("tfa", "time-moe"):
-        yield f"train {recipe}", importlib.import_module(f"stoker.cli.train_{recipe.replace('-', '_')}").command
+    for recipe, command in RECIPES.items():
+        yield f"train {recipe}", command
 
 
 COMMANDS = dict(commands())
@@ -173,7 +174,7 @@ def test_every_option_that_names_a_file_has_the_type_of_paths() -> None:
 def test_negative_control_without_the_type_a_url_becomes_a_folder(
     stoker: Stoker, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stoker.cli.paths.check_path", Path)
+    monkeypatch.setattr("stoker.cli.main.check_path", Path)
     monkeypatch.setattr("stoker._disk.check_path", Path)
     monkeypatch.setattr("stoker.store.pack.api.check_path", Path)
     monkeypatch.setattr("stoker.store.store.check_path", Path)
@@ -185,7 +186,7 @@ def test_negative_control_a_value_that_is_not_checked_ends_in_a_traceback(
     stoker: Stoker, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stoker.store.pack.options.MAX_THREADS", 10**9)
-    monkeypatch.setattr("stoker.cli.paths.check_path", Path)
+    monkeypatch.setattr("stoker.cli.main.check_path", Path)
     monkeypatch.setattr("stoker.store.pack.api.check_path", Path)
     with pytest.raises(ValueError, match="null"):
         stoker("pack", "a.csv", "a\0b")

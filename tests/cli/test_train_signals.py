@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from tests.cli.calling import call, stoker_command
+from tests.cli.calling import Done, call, stoker_command
 from tests.cli.test_main_signals import start, wait_for
 from tests.cli.test_train import latest
 from tests.cli.trainings import make_folder
@@ -17,13 +18,15 @@ SETS = ("epochs=6", "model=own.py:make", "loss=own.py:slow", "columns=[close]", 
 
 def train(folder: str, seconds: float) -> list[str]:
     sets = (*SETS, f"folder={folder}", f"loss.options.seconds={seconds}")
-    return stoker_command("train", "c.yaml", "--quiet", *[part for one in sets for part in ("--set", one)])
+    return ["train", "c.yaml", "--quiet", *[part for one in sets for part in ("--set", one)]]
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)])
-def test_a_stopped_training_goes_on(tmp_path: Path, number: signal.Signals, code: int) -> None:
-    make_folder(tmp_path)
-    process = start(train("stopped", 0.3), tmp_path)
+def test_a_stopped_training_goes_on(
+    stoker: Callable[..., Done], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, code: int
+) -> None:
+    monkeypatch.chdir(make_folder(tmp_path))
+    process = start(stoker_command(*train("stopped", 0.3)), tmp_path)
     wait_for((tmp_path / "stopped" / "checkpoints" / "LATEST").exists, process)
     process.send_signal(number)
     _, err = process.communicate(timeout=200)
@@ -32,9 +35,9 @@ def test_a_stopped_training_goes_on(tmp_path: Path, number: signal.Signals, code
     line = f"stoker: stopped. The run is saved at step {step}. Resume it: stoker train --resume stopped\n"
     assert (process.returncode, err) == (code, line)
     quicker = ("--set", "loss.options.seconds=0", "--allow", "loss.options")
-    done = call(stoker_command("train", "--resume", "stopped", "--quiet", *quicker), tmp_path)
+    done = stoker("train", "--resume", "stopped", "--quiet", *quicker)
     assert done.code == 0, done.err
-    whole = call(train("whole", 0), tmp_path)
+    whole = stoker(*train("whole", 0))
     assert whole.code == 0, whole.err
     one, other = latest(tmp_path / "stopped"), latest(tmp_path / "whole")
     assert one.step == other.step == 36

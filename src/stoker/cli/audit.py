@@ -17,7 +17,7 @@ import click
 
 from stoker._progress import progress
 from stoker._text import printable
-from stoker.cli.paths import PATH
+from stoker.cli.main import PATH
 from stoker.errors import BatchError, OptionError, StokerError
 
 if TYPE_CHECKING:
@@ -35,12 +35,17 @@ class Script:
         self._path = path
         self._wanted = wanted
         self._names = names
+        self._public = {name: one for name, one in names.items() if not name.startswith("_") and not isinstance(one, ModuleType)}
 
     @classmethod
     @contextlib.contextmanager
     def run(cls, script: str, arguments: Sequence[str]) -> Iterator[Script]:
         """Run a script, given as a path with or without `:NAME`. An error in it, then or later, becomes one line."""
-        path, wanted = _split(script)
+        before, _, name = script.rpartition(":")
+        wanted = name if before and name.isidentifier() and not Path(script).exists() else None
+        path = Path(before if wanted else script)
+        if not path.is_file():
+            raise OptionError(f"{path} {'is a folder' if path.is_dir() else 'does not exist'}; expected a Python script.")
         argv, paths = sys.argv, list(sys.path)
         sys.argv = [str(path), *arguments]
         sys.path.insert(0, str(path.resolve().parent))
@@ -55,7 +60,9 @@ class Script:
         except SystemExit as end:
             raise BatchError(f"{path} exited with code {end.code!r} before its batches could be read.") from end
         except Exception as error:
-            raise BatchError(f"{path}{_line_of(error, path)} raised {type(error).__name__}: {_one_line(error)}") from error
+            first, *rest = str(error).strip().splitlines() or ["(no message)"]
+            text = f"{first} … {rest[-1]}" if rest else first
+            raise BatchError(f"{path}{_line_of(error, path)} raised {type(error).__name__}: {text}") from error
         finally:
             sys.argv, sys.path[:] = argv, paths
             sys.modules.pop(NAME, None)
@@ -64,50 +71,29 @@ class Script:
         """The iterable of batches, or a function that returns one."""
         if self._wanted is not None:
             return self._get(self._wanted)
-        found = {id(value): name for name, value in self._public() if _is_loader(value)}
+        found = list({id(value): name for name, value in self._public.items() if _is_loader(value)}.values())
         if len(found) == 1:
-            return self._get(next(iter(found.values())))
+            return self._get(found[0])
         if found:
-            names = ", ".join(found.values())
-            raise OptionError(
-                f"{self._path} has {len(found)} loaders: {names}. Choose one: {self._path}:{next(iter(found.values()))}"
-            )
-        functions = [name for name, value in self._public() if isinstance(value, FunctionType) and _needs_nothing(value)]
+            raise OptionError(f"{self._path} has {len(found)} loaders: {', '.join(found)}. Choose one: {self._path}:{found[0]}")
+        functions = [name for name, value in self._public.items() if isinstance(value, FunctionType) and _needs_nothing(value)]
         hint = f" Functions that could: {', '.join(functions[:MAX_NAMES])}." if functions else ""
-        raise OptionError(
-            f"{self._path} has no loader at its top level. Name an iterable of batches, or a function that returns one: "
-            f"{self._path}:NAME.{hint}"
-        )
+        expected = "Name an iterable of batches, or a function that returns one"
+        raise OptionError(f"{self._path} has no loader at its top level. {expected}: {self._path}:NAME.{hint}")
 
-    def data(self, name: str) -> Any:
-        """The value of a name; a function is called."""
-        value = self._get(name)
+    def data(self, name: str | None) -> Any:
+        """The value of a name; a function is called. None for None."""
+        value = None if name is None else self._get(name)
         return value() if isinstance(value, FunctionType) else value
 
     def _get(self, name: str) -> Any:
         if name not in self._names:
-            names = ", ".join([name for name, _ in self._public()][:MAX_NAMES])
+            names = ", ".join(list(self._public)[:MAX_NAMES])
             raise OptionError(f"{self._path} has no {name!r} at its top level; it has {names or 'no names'}.")
         value = self._names[name]
         if isinstance(value, FunctionType) and not _needs_nothing(value):
             raise OptionError(f"{name} of {self._path} needs arguments; expected a function without required arguments.")
         return value
-
-    def _public(self) -> list[tuple[str, Any]]:
-        return [
-            (name, value) for name, value in self._names.items() if not name.startswith("_") and not isinstance(value, ModuleType)
-        ]
-
-
-def _split(script: str) -> tuple[Path, str | None]:
-    path, _, name = script.rpartition(":")
-    if path and name.isidentifier() and not Path(script).exists():
-        found, wanted = Path(path), name
-    else:
-        found, wanted = Path(script), None
-    if not found.is_file():
-        raise OptionError(f"{found} {'is a folder' if found.is_dir() else 'does not exist'}; expected a Python script.")
-    return found, wanted
 
 
 def _is_loader(value: Any) -> bool:
@@ -129,13 +115,6 @@ def _line_of(error: Exception, path: Path) -> str:
     return f" line {lines[-1]}" if lines else ""
 
 
-def _one_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines() or ["(no message)"]
-    return lines[0] if len(lines) == 1 else f"{lines[0]} … {lines[-1]}"
-
-
-# `stoker audit`: read the batches of a script as its training loop would, and report errors in them.
-
 COLORS = {"fault": "bold red", "note": "yellow", "unchecked": "dim", "passed": "green"}
 
 
@@ -147,24 +126,11 @@ COLORS = {"fault": "bold red", "note": "yellow", "unchecked": "dim", "passed": "
 @click.option("--ids", metavar="ENTRY", help="Entry of a batch that holds the index of each sample.")
 @click.option("--epochs", type=click.IntRange(min=1), default=1, show_default=True, help="Epochs to read; 2 compares their order.")
 @click.option("--max-batches", type=click.IntRange(min=1), metavar="N", help="Batches to read per epoch (default: all).")
-@click.option(
-    "--reference-limit", type=click.IntRange(min=1), metavar="N", help="Samples of the reference to read (default: a million)."
-)
-@click.option(
-    "--shuffled/--not-shuffled", default=None, help="Whether the order should be shuffled (default: as the loader declares)."
-)
+@click.option("--reference-limit", type=click.IntRange(min=1), metavar="N", help="Reference samples to read (default: a million).")
+@click.option("--shuffled/--not-shuffled", default=None, help="Whether the order should be shuffled (default: ask the loader).")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
-    script: str,
-    arguments: tuple[str, ...],
-    reference: str | None,
-    apart_from: str | None,
-    ids: str | None,
-    epochs: int,
-    max_batches: int | None,
-    reference_limit: int | None,
-    shuffled: bool | None,
-    as_json: bool,
+    script: str, arguments: tuple[str, ...], reference: str | None, apart_from: str | None, as_json: bool, **options: Any
 ) -> None:
     """Run the top level of SCRIPT.py and audit its batches. NAME is a loader, or a function that returns one.
 
@@ -178,21 +144,12 @@ def command(
     """
     from stoker.auditing.audit import REFERENCE_LIMIT, audit
 
+    options["reference_limit"] = options["reference_limit"] or REFERENCE_LIMIT
     # Keep the output of the script out of the JSON.
     aside = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
     with aside, progress(unit="samples", enabled=not as_json) as show, Script.run(script, arguments) as ran:
         batches = ran.batches()
-        found = audit(
-            batches,
-            reference=ran.data(reference) if reference else None,
-            apart_from=ran.data(apart_from) if apart_from else None,
-            ids=ids,
-            epochs=epochs,
-            max_batches=max_batches,
-            reference_limit=reference_limit or REFERENCE_LIMIT,
-            shuffled=shuffled,
-            progress=show,
-        )
+        found = audit(batches, reference=ran.data(reference), apart_from=ran.data(apart_from), progress=show, **options)
     if as_json:
         click.echo(json.dumps(found.to_dict()))
     else:
@@ -213,12 +170,8 @@ def _print(found: AuditReport) -> None:
     from stoker.auditing.audit import WORDS
 
     table = Table.grid(padding=(0, 2), pad_edge=False)
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
+    for can_wrap in (False, False, True):
+        table.add_column(no_wrap=not can_wrap, overflow="fold")
     for one in found.checks:
         table.add_row(Text(WORDS[one.severity], style=COLORS[one.severity]), Text(one.kind), Text(printable(one.text)))
-    console.print(Text(printable(found.headline), style="bold"))
-    console.print(Text(printable(found.basis)))
-    console.print()
-    console.print(table)
+    console.print(Text(printable(found.headline), style="bold"), Text(printable(found.basis)), "", table, sep="\n")

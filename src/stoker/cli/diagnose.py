@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import shlex
 from pathlib import Path
-from typing import Any
 
 import click
 
 from stoker._text import printable
-from stoker.cli.paths import PATH
+from stoker.cli.main import PATH
 from stoker.errors import OptionError
 
 NO_VERDICT = 3
@@ -49,9 +47,7 @@ def _print_thresholds(ctx: click.Context, param: click.Parameter, value: bool) -
 @click.option("-m", "is_module", is_flag=True, help="SCRIPT is the name of a module, as for python -m.")
 @click.option("--try", "tries", is_flag=True, help="Try each fix of NEXT in a fresh process, and compare its losses.")
 @click.option("--report", type=PATH, metavar="FILE.html", help="Write an HTML report: one file, no scripts.")
-@click.option(
-    "--seconds", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Start no measurement after S seconds of measuring."
-)
+@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Start no measurement after S seconds.")
 @click.option("--json", "as_json", is_flag=True, help="Print the finding as JSON.")
 @click.option("--quiet", is_flag=True, help="Do not show what the script prints.")
 @click.option(
@@ -97,10 +93,15 @@ def command(
     if tries:
         from stoker.diagnose.trials import try_advice
 
+        def tell(text: str) -> None:
+            if not quiet:
+                click.echo(f"stoker: {printable(text)}", err=True)
+
         # The script's output has been shown once, and it now runs a dozen times.
-        finding = try_advice(finding, script, arguments, module=is_module, quiet=True, tell=_silent if quiet else _tell)
+        finding = try_advice(finding, script, arguments, module=is_module, quiet=True, tell=tell)
     if as_json:
-        click.echo(json.dumps(_without_nan(finding.as_dict()), allow_nan=False))
+        values = json.loads(json.dumps(finding.as_dict()), parse_constant=lambda _: None)  # null for NaN and infinity
+        click.echo(json.dumps(values, allow_nan=False))
     else:
         show(finding)
     if path is not None:
@@ -108,20 +109,3 @@ def command(
         click.echo(f"stoker: the report is {printable(str(path))}", err=True)
     if finding.verdict == "none":
         raise SystemExit(NO_VERDICT)
-
-
-def _tell(text: str) -> None:
-    click.echo(f"stoker: {printable(text)}", err=True)
-
-
-def _silent(text: str) -> None:
-    return None
-
-
-def _without_nan(value: Any) -> Any:
-    """The same with None for NaN and infinity, which JSON does not have."""
-    if isinstance(value, dict):
-        return {key: _without_nan(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_without_nan(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

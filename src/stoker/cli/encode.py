@@ -10,7 +10,7 @@ import click
 
 from stoker._progress import progress
 from stoker._text import printable, readable_bytes
-from stoker.cli.paths import PATH
+from stoker.cli.main import MISSING, PATH
 from stoker.errors import OptionError
 
 
@@ -18,23 +18,15 @@ from stoker.errors import OptionError
 @click.argument("source", nargs=-1, required=True, type=PATH)
 @click.option("--key", required=True, metavar="COL", help="Column with the key of each row; the rows of a key are one sequence.")
 @click.option("--out", required=True, type=PATH, metavar="STORE", help="Folder of the store.")
-@click.option(
-    "--stats", type=PATH, metavar="FILE", help="Also analyse the columns and the lengths, and write the statistics as JSON."
-)
+@click.option("--stats", type=PATH, metavar="FILE", help="Also analyse columns and lengths, and write the statistics as JSON.")
 @click.option("--columns", metavar="A,B,…", help="Columns to encode (default: all).")
 @click.option(
-    "--contexts", type=PATH, metavar="FILE", help="Table with a column like --key: these sequences, empty where they have no rows."
+    "--contexts", type=PATH, metavar="FILE", help="Table with a column like --key: the sequences to make, even empty ones."
 )
 @click.option("--time", metavar="COL", help="Column that orders the rows of a sequence; it must ascend strictly.")
 @click.option("--sort", is_flag=True, help="Sort by --time, instead of an error for unsorted or equal times.")
 @click.option("--dtype", metavar="TYPE", help="float32, or item=int16,price=float32. A value that does not fit is an error.")
-@click.option(
-    "--missing",
-    type=click.Choice(["keep", "error", "ffill", "drop"]),
-    default="keep",
-    show_default=True,
-    help="How missing values are handled.",
-)
+@click.option("--missing", type=click.Choice(MISSING), default="keep", show_default=True, help="How to treat missing values.")
 @click.option("--memory", default="1GB", show_default=True, help="Memory of the packing; inputs may be far larger.")
 @click.option("--threads", type=int, help="Threads that decode (default: the cores this process may use).")
 @click.option("--replace", is_flag=True, help="Replace a store at --out, and a file at --stats.")
@@ -56,7 +48,10 @@ def command(source: tuple[str, ...], key: str, out: str, stats: str | None, as_j
 
     statistics = None
     if stats is not None:
-        _check_stats(Path(stats), source, replace=options["replace"])
+        if any(Path(one).resolve() == Path(stats).resolve() for one in source):
+            raise OptionError(f"{stats} is both a source and --stats. Choose another name for the statistics.")
+        if Path(stats).exists() and not options["replace"]:
+            raise OptionError(f"{stats} exists already. Choose another name for --stats, or pass --replace.")
         check_target(Path(out), replace=options["replace"])  # before a long analysis
         from stoker.encode.statistics.analyze import analyze  # loads numba, which a pack does not need
 
@@ -76,11 +71,3 @@ def command(source: tuple[str, ...], key: str, out: str, stats: str | None, as_j
         click.echo(f"statistics: {printable(stats)}")
     for note in store.manifest.notes if store.manifest else []:
         click.echo(f"note: {printable(note)}")
-
-
-def _check_stats(path: Path, sources: tuple[str, ...], *, replace: bool) -> None:
-    """An existing file is replaced only with `replace`, and a source never."""
-    if any(Path(source).resolve() == path.resolve() for source in sources):
-        raise OptionError(f"{path} is both a source and --stats. Choose another name for the statistics.")
-    if path.exists() and not replace:
-        raise OptionError(f"{path} exists already. Choose another name for --stats, or pass --replace.")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from stoker._text import printable, readable_bytes
-from stoker.cli.paths import PATH
+from stoker.cli.main import PATH
 from stoker.errors import ConfigError, OptionError
 
 if TYPE_CHECKING:
@@ -28,9 +28,7 @@ CHECKPOINT = {"config.json", "model.safetensors"}
 @click.argument("run", type=PATH)
 @click.argument("path", type=PATH)
 @click.option("--latest", is_flag=True, help="The newest checkpoint instead of the best one.")
-@click.option(
-    "--onnx", is_flag=True, help="As ONNX, for other runtimes (also where PATH ends in .onnx); needs the extra stoker[onnx]."
-)
+@click.option("--onnx", is_flag=True, help="As ONNX, for other runtimes (as where PATH ends in .onnx); needs stoker[onnx].")
 @click.option("--overwrite", is_flag=True, help="Replace what an earlier export wrote to PATH.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
 def command(run: str, path: str, latest: bool, onnx: bool, overwrite: bool, as_json: bool) -> None:
@@ -74,15 +72,8 @@ def command(run: str, path: str, latest: bool, onnx: bool, overwrite: bool, as_j
     averaged = load_weights(model, found)
     exported = export_model(model, _golden(fed, own=config.model.__struct_config__.tag == "own"), Path(path), onnx=is_onnx)
     if as_json:
-        values: dict[str, Any] = {
-            "path": str(exported.path),
-            "golden": str(exported.golden),
-            "num_bytes": exported.num_bytes,
-            "step": found.step,
-            "averaged": averaged,
-            "rows": exported.rows,
-            "difference": exported.difference,
-        }
+        values = {"path": str(exported.path), "golden": str(exported.golden), "num_bytes": exported.num_bytes}
+        values |= {"step": found.step, "averaged": averaged, "rows": exported.rows, "difference": exported.difference}
         click.echo(json.dumps(values))
         return
     weights = "averaged weights" if averaged else "weights"
@@ -122,10 +113,8 @@ def _export_bundle(folder: Path, path: str, *, latest: bool, onnx: bool, overwri
         return
     takes = f"for {len(bundle.features)} features of {bundle.reach} rows"
     click.echo(f"exported the weights of step {bundle.step:,}, {takes}: {printable(path)}")
-    click.echo(
-        f"proved on golden bars: {proof.rows} rows of features equal bit for bit in a batch and bar by bar, "
-        f"{proof.logits} logits within {proof.difference:.1g}"
-    )
+    rows = f"{proof.rows} rows of features equal bit for bit in a batch and bar by bar"
+    click.echo(f"proved on golden bars: {rows}, {proof.logits} logits within {proof.difference:.1g}")
     if bundle.score.get("skilled") is False:
         click.echo(printable(f"beware: {bundle.score['verdict']}"))
 
@@ -135,10 +124,8 @@ def _export_checkpoint(folder: Path, path: str, *, latest: bool, onnx: bool, ove
     from stoker.recipes.time_moe.forecasting import load_model
 
     if onnx or Path(path).suffix in FILES:
-        raise OptionError(
-            f"{path} would be a program, but a Time-MoE becomes an official checkpoint: config.json and model.safetensors. Give a "
-            "folder."
-        )
+        becomes = "an official checkpoint: config.json and model.safetensors"
+        raise OptionError(f"{path} would be a program, but a Time-MoE becomes {becomes}. Give a folder.")
     target = Path(path)
     foreign = sorted(entry.name for entry in target.iterdir()) if target.is_dir() else [target.name] if target.exists() else []
     if foreign and not (overwrite and set(foreign) <= CHECKPOINT):
@@ -156,7 +143,6 @@ def _export_checkpoint(folder: Path, path: str, *, latest: bool, onnx: bool, ove
 def _golden(fed: Fed, *, own: bool) -> dict[str, torch.Tensor]:
     """Some real samples, with the entries that the model looks at; of a model of one's own, all but targets."""
     batch = next(iter(fed.valid or fed.train))
-    valid = batch["valid"]
-    names = [name for name in batch if name != "valid" and not name.endswith("_target") and name != "target_mask"]
-    rows = min(GOLDEN_ROWS, max(2, int(valid.sum())))
+    names = [name for name in batch if name not in ("valid", "target_mask") and not name.endswith("_target")]
+    rows = min(GOLDEN_ROWS, max(2, int(batch["valid"].sum())))
     return {name: batch[name][:rows] for name in (names if own else fed.task.entries)}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +12,8 @@ import click
 
 from stoker._progress import progress
 from stoker._text import printable
-from stoker.cli.paths import PATH
+from stoker.cli.main import PATH, new_table
+from stoker.errors import OptionError
 
 if TYPE_CHECKING:
     from stoker.recipes.time_moe.files import Corpus
@@ -73,7 +76,6 @@ def command(
     """
     import torch
 
-    from stoker.errors import OptionError
     from stoker.recipes.time_moe.files import open_corpus
     from stoker.recipes.time_moe.forecasting import load_model
     from stoker.train.plots import check_plot
@@ -90,40 +92,26 @@ def command(
     if stride is not None and not score:
         raise click.UsageError("--stride needs --score.")
     corpus = open_corpus(data, report=lambda note: click.echo(f"note: {printable(note)}", err=True))
-    number = _number(corpus, series, needed=not score)
+    number = corpus.find(series) if series is not None else None
+    if number is None and not score and len(corpus) > 1:
+        names = ", ".join(corpus.series_name(i) for i in range(min(len(corpus), 8))) + (" …" if len(corpus) > 8 else "")
+        raise OptionError(f"{corpus.name} has {len(corpus):,} series: {names}. Choose one: --series NAME")
     loaded = load_model(run, device=device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if score:
-        _score(loaded, corpus, number, horizon=horizon, context=context, stride=stride, as_json=as_json)
-        return
-    values = corpus.series(number or 0)
-    end = len(values) if at is None else at
-    if not 1 <= end <= len(values):
-        name = corpus.series_name(number or 0)
-        raise OptionError(f"--at is {end:,}; expected a step from 1 to {len(values):,}, the points of series {name!r}.")
-    _forecast(loaded, corpus, number or 0, end, horizon=horizon, context=context, plot=plot, csv_path=csv_path, as_json=as_json)
-
-
-def _number(corpus: Corpus, series: str | None, *, needed: bool) -> int | None:
-    from stoker.errors import OptionError
-
-    if series is not None:
-        return corpus.find(series)
-    if not needed or len(corpus) == 1:
-        return None
-    names = ", ".join(corpus.series_name(number) for number in range(min(len(corpus), 8)))
-    raise OptionError(
-        f"{corpus.name} has {len(corpus):,} series: {names}{' …' if len(corpus) > 8 else ''}. Choose one: --series NAME"
-    )
+        chosen = corpus if number is None else corpus.only(number)
+        _score(loaded, chosen, horizon=horizon, context=context, stride=stride or horizon, as_json=as_json)
+    else:
+        _forecast(loaded, corpus, number or 0, at, horizon, context, plot=plot, csv_path=csv_path, as_json=as_json)
 
 
 def _forecast(
     loaded: Loaded,
     corpus: Corpus,
     number: int,
-    end: int,
-    *,
+    at: int | None,
     horizon: int,
     context: int | None,
+    *,
     plot: str | None,
     csv_path: str | None,
     as_json: bool,
@@ -132,26 +120,27 @@ def _forecast(
 
     from stoker import _disk
     from stoker.recipes.time_moe import forecasting
-    from stoker.recipes.time_moe.forecasting import plot_forecast
 
-    values = corpus.series(number)
+    values, name = corpus.series(number), corpus.series_name(number)
+    end = len(values) if at is None else at
+    if not 1 <= end <= len(values):
+        raise OptionError(f"--at is {end:,}; expected a step from 1 to {len(values):,}, the points of series {name!r}.")
     known = np.asarray(values[max(0, end - (context or end)) : end], dtype=np.float64)
     found = forecasting.forecast(loaded, known[None], horizon)[0]
     came = np.asarray(values[end : end + horizon], dtype=np.float64)
     # Steps after the end of the series are unknown like missing ones.
     actual = np.concatenate([came, np.full(horizon - len(came), np.nan)]) if np.isfinite(came).any() else None
-    name = corpus.series_name(number)
     if csv_path is not None:
         _disk.write_file(Path(csv_path), forecasting.as_csv(found, actual, first=end).encode(), durable=False)
     if plot is not None:
-        plot_forecast(plot, np.asarray(values[:end], dtype=np.float64), found, actual, title=name)
+        forecasting.plot_forecast(plot, np.asarray(values[:end], dtype=np.float64), found, actual, title=name)
     mse, mae, count = (0.0, 0.0, 0) if actual is None else forecasting.errors_of(found, actual)
     if as_json:
         fields: dict[str, Any] = {"series": name, "model": loaded.source, "from": end, "horizon": horizon}
         fields |= {"mse": mse, "mae": mae, "known": count} if count else {}
         click.echo(forecasting.as_json(found, actual, **fields))
         return
-    _table(name, loaded.source, end, found, actual)
+    _show(f"{printable(name)} by {printable(loaded.source)}", end, found, actual)
     if count:
         partly = f", over the {count:,} known points" if count < horizon else ""
         click.echo(f"MSE {mse:.6g}, MAE {mae:.6g} in the units of the series{partly}")
@@ -160,59 +149,44 @@ def _forecast(
             click.echo(f"written: {printable(path)}")
 
 
-def _table(name: str, source: str, end: int, found: Any, actual: Any) -> None:
-    from rich import box
+def _show(title: str, end: int, found: Any, actual: Any) -> None:
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for title in ("step", "forecast", *(["actual"] if actual is not None else [])):
-        table.add_column(title, justify="right")
-    rows: list[tuple[str, ...]] = [(f"{end + i:,}", f"{found[i]:.6g}") for i in range(len(found))]
+    columns = {"step": [f"{end + i:,}" for i in range(len(found))], "forecast": [f"{value:.6g}" for value in found]}
     if actual is not None:
-        rows = [(*row, f"{value:.6g}" if math.isfinite(value) else "") for row, value in zip(rows, actual.tolist(), strict=True)]
-    if len(rows) > SHOWN_ROWS:
-        half = SHOWN_ROWS // 2
-        rows = [*rows[:half], tuple("…" for _ in rows[0]), *rows[-half:]]
-    for row in rows:
+        columns["actual"] = [f"{value:.6g}" if math.isfinite(value) else "" for value in actual]
+    table = new_table()
+    for header in columns:
+        table.add_column(header, justify="right")
+    rows = list(zip(*columns.values(), strict=True))
+    half = SHOWN_ROWS // 2
+    for row in rows if len(rows) <= SHOWN_ROWS else [*rows[:half], ("…",) * len(columns), *rows[-half:]]:
         table.add_row(*row)
     console = Console(highlight=False)
-    console.print(Text(f"{printable(name)} by {printable(source)}"), soft_wrap=True)
+    console.print(Text(title), soft_wrap=True)
     console.print(table)
 
 
-def _score(
-    loaded: Loaded, corpus: Corpus, number: int | None, *, horizon: int, context: int | None, stride: int | None, as_json: bool
-) -> None:
-    import json
-    from dataclasses import asdict
+def _score(loaded: Loaded, corpus: Corpus, *, horizon: int, context: int | None, stride: int, as_json: bool) -> None:
+    from rich.console import Console
 
     from stoker.recipes.time_moe.forecasting import evaluate
 
-    if number is not None:
-        corpus = corpus.only(number)
-    longest = loaded.model.size.max_position - horizon
-    looked = context or max(1, min(loaded.length, 512, longest))
+    context = context or max(1, min(loaded.length, 512, loaded.model.size.max_position - horizon))
     with progress(unit="windows", enabled=not as_json) as show:
-        score = evaluate(
-            loaded,
-            corpus,
-            context=looked,
-            horizon=horizon,
-            stride=stride or horizon,
-            report=lambda done, total: show("scoring", done / total, done),
-        )
-    if as_json:
-        click.echo(json.dumps({"model": loaded.source, "context": looked, "horizon": horizon, **asdict(score)}))
-        return
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for title in (f"{score.windows:,} windows, {looked} -> {horizon}", "MSE", "MAE"):
-        table.add_column(title, justify="left" if "windows" in title else "right", no_wrap=True)
+        def report(done: int, total: int) -> None:
+            show("scoring", done / total, done)
+
+        score = evaluate(loaded, corpus, context=context, horizon=horizon, stride=stride, report=report)
+    if as_json:
+        click.echo(json.dumps({"model": loaded.source, "context": context, "horizon": horizon, **asdict(score)}))
+        return
+    table = new_table()
+    table.add_column(f"{score.windows:,} windows, {context} -> {horizon}", no_wrap=True)
+    for title in ("MSE", "MAE"):
+        table.add_column(title, justify="right", no_wrap=True)
     table.add_row(printable(loaded.source), f"{score.mse:.4f}", f"{score.mae:.4f}")
     for one in score.baselines:
         numbers = ["-", "-"] if one.mse is None or one.mae is None else [f"{one.mse:.4f}", f"{one.mae:.4f}"]

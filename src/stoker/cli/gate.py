@@ -7,7 +7,7 @@ import json
 import click
 
 from stoker._text import printable
-from stoker.cli.paths import PATH
+from stoker.cli.main import PATH
 
 
 @click.command("gate", short_help="Compare what a step does with a budget.")
@@ -43,14 +43,7 @@ def command(
     from stoker.gate.gate import STEPS, WARMUP, gate_script
 
     gate = gate_script(
-        script,
-        arguments,
-        budget=budget,
-        write=write,
-        module=is_module,
-        quiet=quiet,
-        steps=steps or STEPS,
-        warmup=warmup or WARMUP,
+        script, arguments, budget=budget, write=write, module=is_module, quiet=quiet, steps=steps or STEPS, warmup=warmup or WARMUP
     )
     if as_json:
         click.echo(json.dumps(gate.as_dict()))

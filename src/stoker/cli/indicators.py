@@ -10,15 +10,13 @@ import click
 
 from stoker._progress import progress
 from stoker._text import printable
-from stoker.cli.paths import PATH
+from stoker.cli.main import PATH
 
 
 @click.command("indicators", short_help="Compute the indicators of bars into a store.")
 @click.argument("source", nargs=-1, required=True, type=PATH)
 @click.option("--spec", required=True, type=PATH, metavar="FILE", help="JSON file with the features.")
-@click.option(
-    "--out", required=True, type=PATH, metavar="STORE", help="The store to write: the bars, and a column with all features."
-)
+@click.option("--out", required=True, type=PATH, metavar="STORE", help="The store to write: bars, and a column of all features.")
 @click.option("--name", default="features", show_default=True, help="Name of that column.")
 @click.option("--compat", type=click.Choice(["sentio"]), help="Compute as Sentio's C++ builder does, bit for bit.")
 @click.option("--series", metavar="KEY", help="Column of raw bars with the series of each bar.")

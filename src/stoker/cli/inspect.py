@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from stoker._text import printable, readable_bytes
-from stoker.cli.paths import PATH
+from stoker.cli.main import PATH, new_table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -38,17 +38,13 @@ def command(store: str, as_json: bool) -> None:
     console.print(Text(f"{printable(summary.path)}: {counts}{''.join(roles)}", style="bold"))
     console.print(f"digest {summary.digest}")
     for table in (_columns(summary), _lengths(summary), _sources(summary)):
-        console.print()
-        console.print(table)
+        console.print("", table, sep="\n")
     for note in summary.notes:
         console.print(Text(f"note: {printable(note)}"))
 
 
 def _table(title: str, *headers: str) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = new_table(title=title, title_justify="left", title_style="bold")
     for i, header in enumerate(headers):
         table.add_column(header, justify="left" if i < 2 else "right", overflow="fold")
     return table
@@ -64,15 +60,8 @@ def _columns(summary: StoreSummary) -> Table:
             label += f" of {len(column.texts):,}"
         bad = column.nonfinite
         first = f"series {bad.first[0]:,} step {bad.first[1]:,}" if bad.first else ""
-        table.add_row(
-            Text(printable(column.name)),
-            Text(printable(label)),
-            column.level,
-            f"{column.missing:,}",
-            f"{bad.nan:,}",
-            f"{bad.inf:,}",
-            first,
-        )
+        counts = [f"{count:,}" for count in (column.missing, bad.nan, bad.inf)]
+        table.add_row(Text(printable(column.name)), Text(printable(label)), column.level, *counts, first)
     return table
 
 
@@ -91,9 +80,7 @@ def _sources(summary: StoreSummary) -> Table:
     table = _table("sources", "name", "xxh3", "rows", "size")
     for source in summary.sources[:MAX_SOURCES]:
         table.add_row(Text(printable(source.name)), source.xxh3 or "", f"{source.num_rows:,}", readable_bytes(source.num_bytes))
-    if len(summary.sources) > MAX_SOURCES:
-        rest = summary.sources[MAX_SOURCES:]
-        table.add_row(
-            f"… {len(rest):,} more", "", f"{sum(s.num_rows for s in rest):,}", readable_bytes(sum(s.num_bytes for s in rest))
-        )
+    if rest := summary.sources[MAX_SOURCES:]:
+        rows, size = sum(one.num_rows for one in rest), sum(one.num_bytes for one in rest)
+        table.add_row(f"… {len(rest):,} more", "", f"{rows:,}", readable_bytes(size))
     return table

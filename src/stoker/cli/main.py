@@ -1,4 +1,4 @@
-"""`stoker`: the group of commands. Each command is imported when it runs, which keeps `stoker --help` fast."""
+"""`stoker`: the group of commands, and what they share. Each command is imported when it runs, which keeps `stoker --help` fast."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ import io
 import re
 import signal
 import sys
-from types import FrameType
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 import stoker
+from stoker._disk import check_path
 from stoker._text import printable
-from stoker.errors import StokerError, shorten
+from stoker.errors import ConfigError, OptionError, StokerError, shorten
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 COMMANDS = {
     "pack": "Pack raw files into a store.",
@@ -33,17 +37,13 @@ COMMANDS = {
 
 
 class _Lazy(click.Group):
-    """A group that imports a command when it is used."""
-
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command = importlib.import_module(f"stoker.cli.{cmd_name}").command
-        if not isinstance(command, click.Command):
-            raise TypeError(f"stoker.cli.{cmd_name}.command is not a command")
+        command: click.Command = importlib.import_module(f"stoker.cli.{cmd_name}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -73,12 +73,13 @@ def main(arguments: list[str] | None = None) -> None:
     arguments = [argument for argument in arguments[:end] if argument != "--debug"] + arguments[end:]
     try:
         cli.main(arguments, prog_name="stoker", standalone_mode=False)
-    except (click.exceptions.Abort, KeyboardInterrupt):
-        _end(130, _stopped(arguments))
-    except Terminated:
-        _end(143, _stopped(arguments))
+    except (click.exceptions.Abort, KeyboardInterrupt, Terminated) as stop:
+        resumes = " to resume" if "pack" in arguments else ""
+        _end(143 if isinstance(stop, Terminated) else 130, f"stopped. Run the same command again{resumes}.")
     except click.ClickException as error:
-        _end(2, f"stoker: {_usage(error)}")
+        context = error.ctx if isinstance(error, click.UsageError) else None
+        hint = f" See: {context.command_path} --help" if context is not None else ""
+        _end(2, shorten(printable(error.format_message())) + hint)
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)
     except BrokenPipeError:
@@ -87,28 +88,19 @@ def main(arguments: list[str] | None = None) -> None:
     except (StokerError, OSError) as error:
         if debug:
             raise
-        _end(2, f"stoker: {in_flags(_line(error), arguments)}")
+        text = error.strerror if isinstance(error, StokerError) and isinstance(error, OSError) and error.strerror else str(error)
+        if isinstance(error, ConfigError):  # about an argument of `stoker.experiment.run`
+            text = re.sub(r"^overrides\b", "--set", re.sub(r"^allow\b", "--allow", text))
+        _end(2, in_flags(shorten(printable(text)), arguments))
 
 
-def _terminate(signum: int, frame: FrameType | None) -> None:
+def _terminate(*_: Any) -> NoReturn:
     raise Terminated
 
 
-def _stopped(arguments: list[str]) -> str:
-    resumes = " to resume" if "pack" in arguments else ""
-    return f"stoker: stopped. Run the same command again{resumes}."
-
-
-def _usage(error: click.ClickException) -> str:
-    """The message of a usage error, with the command that shows help."""
-    context = error.ctx if isinstance(error, click.UsageError) else None
-    hint = f" See: {context.command_path} --help" if context is not None else ""
-    return shorten(printable(error.format_message())) + hint
-
-
-def _line(error: Exception) -> str:
-    text = error.strerror if isinstance(error, StokerError) and isinstance(error, OSError) and error.strerror else str(error)
-    return shorten(printable(text))
+def _end(code: int, line: str) -> NoReturn:
+    sys.stderr.write(f"stoker: {line}\n")
+    sys.exit(code)
 
 
 def in_flags(line: str, arguments: list[str]) -> str:
@@ -134,6 +126,25 @@ def in_flags(line: str, arguments: list[str]) -> str:
     return re.sub(rf"(?<![^ (`])(?P<name>{names})=(?P<value>'[^']*'|\"[^\"]*\"|[\w.*…-]*[\w*…])?", flag, line)
 
 
-def _end(code: int, line: str) -> None:
-    sys.stderr.write(line + "\n")
-    sys.exit(code)
+def _path(value: str) -> str:
+    try:
+        check_path(value)
+    except OptionError as error:
+        raise click.BadParameter(str(error)) from None
+    return value
+
+
+PATH = click.types.FuncParamType(_path)
+"""The type of every option and argument that names a file or a folder: a URL, an empty string or a NUL character is an error."""
+
+
+MISSING = ["keep", "error", "ffill", "drop"]
+"""What --missing may be."""
+
+
+def new_table(**options: Any) -> Table:
+    """A table with a line below its headers, and nothing around it."""
+    from rich import box
+    from rich.table import Table
+
+    return Table(box=box.SIMPLE_HEAD, pad_edge=False, **options)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stoker._text import printable, readable_bytes
-from stoker.cli.paths import PATH
+from stoker.cli.main import PATH, new_table
 from stoker.errors import OptionError
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from stoker.sampling.quality import Quality, Reads
     from stoker.sampling.views import Samples, Segments, Sequences, Windows
 
+COUNT = click.IntRange(min=1, max=2**40)
 VIEW_SYNTAX = "windows:48  windows:48,stride=4,horizon=1  segments:2048  sequences:512"
 
 
@@ -43,24 +44,14 @@ class Report:
         """For programs."""
         from stoker.sampling.orders import WORTH
 
-        return {
-            "path": self.store,
-            "view": self.view,
-            "num_samples": self.samples.num_samples,
-            "sample_bytes": self.sample_bytes,
-            "batch_size": self.batch_size,
-            "order": self.chosen,
-            "orders": {
-                name: {
-                    **plan.shape,
-                    "description": plan.describe(),
-                    "quality": self.qualities[name].to_dict(),
-                    "reads": self.reads[name].to_dict(),
-                }
-                for name, plan in self.plans.items()
-            },
-            "enough": {"worth": WORTH, "block": self.enough[0], "window": self.enough[1]},
+        orders = {
+            name: {**plan.shape, "description": plan.describe()}
+            | {"quality": self.qualities[name].to_dict(), "reads": self.reads[name].to_dict()}
+            for name, plan in self.plans.items()
         }
+        sizes = {"num_samples": self.samples.num_samples, "sample_bytes": self.sample_bytes, "batch_size": self.batch_size}
+        enough = {"worth": WORTH, "block": self.enough[0], "window": self.enough[1]}
+        return {"path": self.store, "view": self.view, **sizes, "order": self.chosen, "orders": orders, "enough": enough}
 
 
 @click.command("order", short_help="Measure how well an order shuffles and what it costs to read.")
@@ -73,11 +64,9 @@ class Report:
     show_default=True,
     help="The order to measure. The others are shown for comparison.",
 )
-@click.option("--batch", type=click.IntRange(min=1, max=2**40), default=256, show_default=True, help="Batch size, over all ranks.")
-@click.option("--block", type=click.IntRange(min=1, max=2**40), metavar="N", help="Samples per block (default: automatic).")
-@click.option(
-    "--window", type=click.IntRange(min=1, max=2**40), metavar="N", help="Samples that are shuffled together (default: automatic)."
-)
+@click.option("--batch", type=COUNT, default=256, show_default=True, help="Batch size, over all ranks.")
+@click.option("--block", type=COUNT, metavar="N", help="Samples per block (default: automatic).")
+@click.option("--window", type=COUNT, metavar="N", help="Samples that are shuffled together (default: automatic).")
 @click.option("--view", metavar="VIEW", help="What a sample is, as KIND:LENGTH,NAME=VALUE,… (default: one series).")
 @click.option("--columns", metavar="A,B,…", help="Columns to feed (default: all numeric columns).")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the order.")
@@ -121,8 +110,7 @@ def command(
     console.print(Text(f"{printable(report.store)}: {samples} ({report.view}), batches of {batch:,}", style="bold"))
     for note in report.samples.notes():
         console.print(Text(f"note: {note}"))
-    console.print()
-    console.print(_table(report))
+    console.print("", _table(report), sep="\n")
     for line in _advice(report):
         console.print(Text(line))
 
@@ -181,10 +169,7 @@ def parse_view(text: str) -> Windows | Segments | Sequences:
 
 def _table(report: Report) -> Table:
     """A column for each order, a row for each property."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = new_table()
     table.add_column("", no_wrap=True)
     for name in report.plans:
         table.add_column(name, justify="right", style="bold" if name == report.chosen else None)
@@ -194,7 +179,7 @@ def _table(report: Report) -> Table:
 
     qualities, reads = report.qualities, report.reads
     row("effective batch size", lambda name: f"{qualities[name].effective_batch_size:,.0f} of {report.batch_size:,}")
-    row("  as a share", lambda name: _share(qualities[name].worth))
+    row("  as a share", lambda name: f"{qualities[name].worth:.{0 if qualities[name].worth >= 0.1 else 1}%}")
     for run in qualities[report.chosen].variance_ratios:
         label = "variance of a batch mean" if run == 1 else f"  of {run} batches in a row"
         row(label, lambda name, run=run: f"x {_short(qualities[name].variance_ratios[run])}")  # type: ignore[misc]
@@ -205,10 +190,6 @@ def _table(report: Report) -> Table:
     row("bytes read per byte used", lambda name: _short(reads[name].amplification))
     row("held at once", lambda name: readable_bytes(reads[name].unit_bytes))
     return table
-
-
-def _share(worth: float) -> str:
-    return f"{worth:.0%}" if worth >= 0.1 else f"{worth:.1%}"
 
 
 def _short(number: float) -> str:

@@ -8,7 +8,7 @@ import click
 
 from stoker._progress import progress
 from stoker._text import printable
-from stoker.cli.paths import PATH
+from stoker.cli.main import MISSING, PATH
 
 
 @click.command("pack", short_help="Pack raw files into a store.")
@@ -19,25 +19,15 @@ from stoker.cli.paths import PATH
 @click.option("--sort", is_flag=True, help="Sort by --time instead of rejecting unsorted or equal times.")
 @click.option("--wide", is_flag=True, help="Make each numeric column of each file a separate series.")
 @click.option("--columns", metavar="A,B,…", help="Columns to pack (default: all).")
-@click.option(
-    "--dtype", metavar="TYPE", help="float32, or close=float32,volume=int64, or both. A value that does not fit is an error."
-)
+@click.option("--dtype", metavar="TYPE", help="float32, or close=float32,volume=int64. A value that does not fit is an error.")
 @click.option("--segment", type=int, metavar="N", help="Cut series into pieces of at most N steps.")
-@click.option(
-    "--missing",
-    type=click.Choice(["keep", "error", "ffill", "drop"]),
-    default="keep",
-    show_default=True,
-    help="How to treat missing values.",
-)
+@click.option("--missing", type=click.Choice(MISSING), default="keep", show_default=True, help="How to treat missing values.")
 @click.option("--delimiter", help="Delimiter of text tables (default: auto-detected).")
 @click.option("--quote", default='"', show_default=True, help="Quote character of text tables; '' for none.")
 @click.option("--escape", help="Escape character of text tables.")
 @click.option("--header/--no-header", default=None, help="Whether the first line has column names (default: auto-detected).")
 @click.option("--skip", type=int, default=0, metavar="N", help="Lines to skip at the top of text tables.")
-@click.option(
-    "--null", multiple=True, metavar="TEXT", help="String that means missing, in addition to the usual ones. May be repeated."
-)
+@click.option("--null", multiple=True, metavar="TEXT", help="String that means missing, besides the usual ones. May be repeated.")
 @click.option("--decimal", default=".", show_default=True, help="Decimal point of text tables.")
 @click.option("--encoding", default="utf-8", show_default=True, help="Encoding of text files.")
 @click.option("--time-format", metavar="FORMAT", help="strptime format of times that are not ISO 8601.")

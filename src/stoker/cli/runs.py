@@ -9,18 +9,13 @@ from pathlib import Path
 import click
 
 from stoker._text import printable
-from stoker.cli.paths import PATH
+from stoker.cli.main import PATH
 
 
 @click.command("runs", short_help="Show the runs of a folder side by side.")
 @click.argument("folder", default="runs", type=PATH)
 @click.option("--metric", metavar="NAME", help="Metric whose best value is shown (default: val_loss, or what there is).")
-@click.option(
-    "--plot",
-    type=PATH,
-    metavar="FILE",
-    help="Plot all runs into an .svg or .png file; needs the extra stoker[plot].",
-)
+@click.option("--plot", type=PATH, metavar="FILE", help="Plot all runs into an .svg or .png file; needs the extra stoker[plot].")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON, for programs.")
 def command(folder: str, metric: str | None, plot: str | None, as_json: bool) -> None:
     """Show the runs below FOLDER (default: runs): how each ended, its best metric, its speed, and its wait for data.

@@ -1,13 +1,13 @@
-"""`stoker train`: train as a config says, or resume a run."""
+"""`stoker train`: train as a configuration or a recipe says, or resume a run."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,18 +15,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stoker._text import printable
-from stoker.cli.paths import PATH
-from stoker.errors import ConfigError
+from stoker.cli.main import PATH, Terminated, new_table
+from stoker.errors import ConfigError, OptionError
 from stoker.experiment.parse import CONFIG_NAME
 
 if TYPE_CHECKING:
+    from stoker.recipes.tfa import pipeline as tfa
+    from stoker.recipes.time_moe import training as time_moe
     from stoker.train.loop import Result
 
 RECIPE_NAME = "recipe.json"
-
-RECIPES = {"time-moe": "stoker.cli.train_time_moe", "tfa": "stoker.cli.train_tfa"}
-"""Recipes by name, and the file whose `command` trains each: `stoker train NAME …`. Their runs have a recipe.json; a configuration
-of one is known by its keys."""
 
 
 class _Train(click.Command):
@@ -39,8 +37,8 @@ class _Train(click.Command):
         recipe = name if name in RECIPES else _recipe_of(args)
         if recipe is None:
             return super().make_context(info_name, args, parent, **extra)
-        command: click.Command = importlib.import_module(RECIPES[recipe]).command
-        return command.make_context(f"{info_name} {recipe}", args[1:] if name == recipe else args, parent, **extra)
+        rest = args[1:] if name == recipe else args
+        return RECIPES[recipe].make_context(f"{info_name} {recipe}", rest, parent, **extra)
 
 
 def _recipe_of(args: list[str]) -> str | None:
@@ -108,7 +106,9 @@ def command(
     torchrun --nproc-per-node 2 -m stoker train config.yaml
     """
     if fields:
-        _show_fields()
+        from stoker.experiment.config import Config
+
+        _show_fields(Config)
         return
     if (config is None) == (resume is None):
         raise click.UsageError("Give a CONFIG, or --resume FOLDER.")
@@ -118,60 +118,43 @@ def command(
         assignments = (*assignments, f"train.speed={speed}")
     if overwrite and config is None:
         raise click.UsageError("--overwrite is for a new run, not for --resume.")
-    from stoker.cli.main import Terminated
     from stoker.experiment import load, run
-    from stoker.experiment.build import find_ranks
 
-    is_first = find_ranks().is_first
-    with naming_flags():
-        given = load(config, assignments) if config is not None else resume or ""
+    given = load(config, assignments) if config is not None else resume or ""
     folder = Path(given if isinstance(given, str) else given.train.folder or "")
-    try:
-        with naming_flags():
-            result = run(
-                given,
-                overrides=assignments if config is None else (),
-                resume=config is None,
-                allow=allow,
-                overwrite=overwrite,
-                progress=not (quiet or as_json),
-                report=None if as_json else lambda line: click.echo(printable(line)),
-                speed_option="--speed measured",
-            )
-    except (KeyboardInterrupt, Terminated) as stop:
-        if is_first:
-            click.echo(stopped_line(folder), err=True)
-        sys.exit(130 if isinstance(stop, KeyboardInterrupt) else 143)
-    if is_first:
+    with _saying_how_to_resume(folder):
+        result = run(
+            given,
+            overrides=assignments if config is None else (),
+            resume=config is None,
+            allow=allow,
+            overwrite=overwrite,
+            progress=not (quiet or as_json),
+            report=None if as_json else lambda line: click.echo(printable(line)),
+            speed_option="--speed measured",
+        )
+    if _is_first():
         _show(result, folder, as_json=as_json)
-    leave_ranks()
+    _leave_ranks()
 
 
-def _show_fields() -> None:
+def _show_fields(settings: type) -> None:
     from msgspec.inspect import StructType, type_info
 
-    from stoker.experiment.config import Config
     from stoker.experiment.parse import explain
 
-    info = type_info(Config)
-    if isinstance(info, StructType):
-        click.echo("\n".join(explain(info)))
+    info = type_info(settings)
+    assert isinstance(info, StructType)
+    click.echo("\n".join(explain(info)))
 
 
-@contextlib.contextmanager
-def naming_flags() -> Iterator[None]:
-    """Let an error about `overrides` or `allow` name the flag."""
-    try:
-        yield
-    except ConfigError as error:
-        flags = {"overrides": "--set", "allow": "--allow"}
-        first = str(error).split(" ", 1)[0].rstrip(":")
-        if first not in flags:
-            raise
-        raise ConfigError(str(error).replace(first, flags[first], 1)) from None
+def _is_first() -> bool:
+    from stoker.experiment.build import find_ranks
+
+    return find_ranks().is_first
 
 
-def leave_ranks() -> None:
+def _leave_ranks() -> None:
     """End a process that has trained together with others, once all is saved and printed."""
     import torch
 
@@ -182,44 +165,43 @@ def leave_ranks() -> None:
         os._exit(0)
 
 
-def stopped_line(folder: Path, *, needs: Sequence[str] = (CONFIG_NAME, RECIPE_NAME)) -> str:
-    """What a run that was stopped has saved, and how to resume it, which takes one of the files that it `needs`.
+@contextlib.contextmanager
+def _saying_how_to_resume(folder: Path, *, needs: tuple[str, ...] = (CONFIG_NAME, RECIPE_NAME)) -> Iterator[None]:
+    """Where a signal stops the run, say what is saved and how to resume it, which takes one of the files that it `needs`.
 
     Before its first step there is nothing to save, and a second Ctrl-C does not wait for a save.
     """
-    from stoker.train.checkpoint import saved_step
+    try:
+        yield
+    except (KeyboardInterrupt, Terminated) as stop:
+        from stoker.train.checkpoint import saved_step
 
-    step, again = saved_step(folder / "checkpoints"), f"stoker train --resume {printable(str(folder))}"
-    if step is not None:
-        return f"stoker: stopped. The run is saved at step {step:,}. Resume it: {again}"
-    is_known = any((folder / name).exists() for name in needs)
-    return f"stoker: stopped before anything was saved. Begin again: {again if is_known else 'the same command'}"
+        step, again = saved_step(folder / "checkpoints"), f"stoker train --resume {printable(str(folder))}"
+        if step is not None:
+            line = f"The run is saved at step {step:,}. Resume it: {again}"
+        else:
+            is_known = any((folder / name).exists() for name in needs)
+            line = f"before anything was saved. Begin again: {again if is_known else 'the same command'}"
+        if _is_first():
+            click.echo(f"stoker: stopped{'.' if step is not None else ''} {line}", err=True)
+        sys.exit(130 if isinstance(stop, KeyboardInterrupt) else 143)
+
+
+def _values(result: Result, *names: str) -> dict[str, Any]:
+    return {name: getattr(result, name) for name in names}
 
 
 def _show(result: Result, folder: Path, *, as_json: bool) -> None:
     """How it ended."""
     rate = result.step / result.seconds if result.seconds else 0.0
     if as_json:
-        values = {
-            "folder": str(folder),
-            "stopped": result.stopped,
-            "step": result.step,
-            "epoch": result.epoch,
-            "metrics": result.metrics,
-            "best": result.best,
-            "best_step": result.best_step,
-            "seconds": result.seconds,
-            "steps_per_second": rate,
-            "wait": result.wait,
-        }
-        click.echo(json.dumps(values))
+        values = _values(result, "stopped", "step", "epoch", "metrics", "best", "best_step", "seconds", "wait")
+        click.echo(json.dumps({"folder": str(folder), **values, "steps_per_second": rate}))
         return
-    from rich import box
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = new_table()
     table.add_column("of the last epoch", no_wrap=True)
     table.add_column("", justify="right")
     for name, value in result.metrics.items():
@@ -232,3 +214,219 @@ def _show(result: Result, folder: Path, *, as_json: bool) -> None:
     ended = f"{words.get(result.stopped, result.stopped)}: {result.epoch:,} epochs, {result.step:,} steps"
     console.print(Text(f"{ended}, {rate:,.1f} per second, {result.wait:.1%} of the time spent waiting for data"), soft_wrap=True)
     console.print(Text(f"run: {printable(str(folder))}"), soft_wrap=True)
+
+
+@click.command("tfa", short_help="Train on market bars.")
+@click.argument("config", required=False, type=PATH)
+@click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="Set a value of the configuration.")
+@click.option("--resume", type=PATH, metavar="FOLDER", help="Resume the run of this folder.")
+@click.option("--overwrite", is_flag=True, help="Replace an earlier run of this recipe in the folder; other files stay.")
+@click.option("--fields", is_flag=True, help="Show all keys of a configuration.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
+@click.option("--quiet", is_flag=True, help="No progress bar.")
+def _tfa(
+    config: str | None, assignments: tuple[str, ...], resume: str | None, overwrite: bool, fields: bool, as_json: bool, quiet: bool
+) -> None:
+    """Train on market bars, with the settings of CONFIG (YAML).
+
+    Bars become indicators and labels; train, validation and score are kept apart in time; training stops early by the
+    validation loss, and the score compares the model with baselines. A likely leak is an error. Ctrl-C saves and stops.
+
+    The run is written to `out_dir`, which must be new, empty, or of an earlier run of this recipe.
+
+    \b
+    stoker train tfa.yaml
+    stoker train tfa.yaml --set model=banded --set epochs=10
+    stoker train --resume runs/tfa
+    stoker export runs/tfa bundle/
+    """
+    if fields:
+        from stoker.recipes.tfa.settings import Settings
+
+        _show_fields(Settings)
+        return
+    if (config is None) == (resume is None):
+        raise click.UsageError("Give a CONFIG, or --resume FOLDER.")
+    if overwrite and resume is not None:
+        raise click.UsageError("--overwrite replaces a run, --resume continues it: give one of them.")
+    from stoker.recipes.tfa import read_settings, train
+
+    path = Path(config or "") if resume is None else Path(resume) / CONFIG_NAME
+    if resume is not None and not path.is_file():
+        raise ConfigError(
+            f"{resume} has no {CONFIG_NAME}: its run ended before its first step. Start it again: stoker train CONFIG"
+        )
+    settings = read_settings(path, assignments=assignments)
+    folder = Path(resume or settings.out_dir or "")
+
+    def say(word: str, sentence: str) -> None:
+        if not as_json:
+            click.echo(printable(f"{word:<10} {sentence}"))
+
+    with _saying_how_to_resume(folder, needs=(CONFIG_NAME,)):
+        shows = not quiet and not as_json
+        done = train(settings, folder, resume=resume is not None, overwrite=overwrite, progress=shows, say=say)
+    _show_tfa(done, folder, as_json=as_json)
+
+
+def _show_tfa(done: tfa.Trained, folder: Path, *, as_json: bool) -> None:
+    from stoker.recipes.tfa.pipeline import NAMES
+
+    result, score = done.result, done.score
+    if as_json:
+        values = _values(result, "stopped", "step", "epoch", "best", "best_step", "seconds")
+        click.echo(json.dumps({"folder": str(folder), "score": asdict(score), **values}))
+        return
+    words = {"finished": "all epochs", "early": "stopped early", "budget": "stopped by max_training_hours"}
+    ended = words.get(result.stopped, result.stopped)
+    click.echo(f"{'trained':<10} {result.epoch:,} epochs, {result.step:,} updates in {result.seconds:,.0f} s ({ended})\n")
+    click.echo(f"score of {score.labels:,} labels, {score.up:.1%} of them up".ljust(48) + "AUC   log-loss   calibration error")
+    for line in score.lines:
+        others = "" if line.log_loss is None or line.calibration is None else f"{line.log_loss:>11.4f}{line.calibration:>20.4f}"
+        click.echo(f"  {NAMES[line.name]:<43}{line.auc:>6.4f}{others:<31}")
+    click.echo(f"  {'chance: labels shifted in time (95 %)':<43}{score.chance:>6.4f}\n")
+    click.echo(printable(f"verdict    {score.verdict}"))
+    click.echo(printable(f"run        {folder}   next: stoker export {folder} bundle/"))
+
+
+COUNT = click.IntRange(max=2**20)
+SWITCHES = {"auto": "auto", "on": True, "off": False}
+
+
+@click.command("time-moe", short_help="Train a Time-MoE.")
+@click.option(
+    "--data",
+    type=PATH,
+    metavar="DATA",
+    help="A store, a tree of Time-MoE data (binary folders in place, .jsonl, .json, .npy), or a table such as .csv.",
+)
+@click.option("--size", metavar="SIZE", help="50m, 200m or tiny. [default: that of --model or --init, or 50m]")
+@click.option("--model", type=PATH, metavar="PATH", help="A config.json or its folder: random weights in a model of these sizes.")
+@click.option("--init", type=PATH, metavar="CHECKPOINT", help="Start from the weights of an official checkpoint.")
+@click.option("--length", type=int, default=2048, show_default=True, metavar="N", help="Positions per row.")
+@click.option(
+    "--samples",
+    type=click.Choice(["packed", "padded", "compat"]),
+    default="packed",
+    show_default=True,
+    help="packed: short series share rows. padded: one piece of a series per row. compat: the authors' windows bit for bit.",
+)
+@click.option("--stride", type=int, metavar="N", help="With --samples compat: steps between two windows. [default: the length]")
+@click.option(
+    "--normalize", type=click.Choice(["zero", "max", "none"]), default="zero", show_default=True, help="Scaling of series."
+)
+@click.option("--columns", metavar="A,B,…", help="Columns of a store or table to train on. [default: all of numbers]")
+@click.option("--batch-size", type=COUNT, default=8, show_default=True, metavar="N", help="Rows per batch, on each rank.")
+@click.option("--grad-accum-steps", type=COUNT, default=1, show_default=True, metavar="N", help="Batches per update.")
+@click.option("--steps", type=click.IntRange(max=2**40), metavar="N", help="Updates. [default: as many as --epochs takes]")
+@click.option("--epochs", type=float, default=1.0, show_default=True, metavar="N", help="Passes over the data.")
+@click.option("--lr", type=float, default=1e-4, show_default=True, help="Initial learning rate.")
+@click.option("--lr-end", type=float, metavar="FLOAT", help="Learning rate at the end of the cosine decay. [default: half of --lr]")
+@click.option("--warmup", type=int, default=0, show_default=True, metavar="N", help="Warm-up updates of the learning rate.")
+@click.option("--weight-decay", type=float, default=0.1, show_default=True)
+@click.option("--max-grad-norm", type=float, default=1.0, show_default=True, help="Largest norm of the gradient.")
+@click.option("--head-weights", metavar="W,W,…", help="Weight of the loss of each head (1, 8, 32, 64 points). [default: equal]")
+@click.option(
+    "--valid", type=float, metavar="SHARE", help="Share of each series, at its end, to validate on. [default: 0.1; compat: 0]"
+)
+@click.option("--validate-every", type=int, metavar="N", help="Updates between validations. [default: a tenth of all]")
+@click.option("--save-every", type=int, metavar="N", help="Updates between checkpoints. [default: at each validation]")
+@click.option("--precision", type=click.Choice(["auto", "fp32", "tf32", "bf16"]), default="auto", show_default=True)
+@click.option("--graph", type=click.Choice(list(SWITCHES)), default="auto", show_default=True, help="Steps as CUDA graphs.")
+@click.option("--compile", type=click.Choice(list(SWITCHES)), default="auto", show_default=True, help="Compile the model.")
+@click.option(
+    "--activation-checkpointing", is_flag=True, help="Recompute activations in the backward pass: less memory, more time."
+)
+@click.option("--max-seconds", type=float, metavar="N", help="Stop after this time.")
+@click.option("--seed", type=int, default=9899, show_default=True)
+@click.option("--folder", type=PATH, metavar="FOLDER", help="Folder of the run. [default: runs/ and the name of the data]")
+@click.option("--resume", type=PATH, metavar="FOLDER", help="Resume the run of this folder.")
+@click.option("--export", type=PATH, metavar="FOLDER", help="Where the best weights go. [default: weights, in the run]")
+@click.option("--device", metavar="DEVICE", help="cpu, cuda or cuda:N. [default: a GPU if there is one]")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
+@click.option("--quiet", is_flag=True, help="No progress bar.")
+@click.pass_context
+def _time_moe(
+    context: click.Context,
+    /,
+    folder: str | None,
+    resume: str | None,
+    export: str | None,
+    device: str | None,
+    as_json: bool,
+    quiet: bool,
+    **options: Any,
+) -> None:
+    """Train a Time-MoE on DATA, and write its best weights as an official checkpoint.
+
+    Without --steps the run is one epoch. Its folder gets checkpoints and metrics (`stoker runs --plot` plots them). Ctrl-C finishes
+    the step, saves and stops.
+
+    \b
+    stoker pack "csv/**/*.csv" ett.stoker --wide
+    stoker train time-moe --data ett.stoker --size 50m --length 2048
+    stoker train time-moe --data time300b/ --init TimeMoE-50M/ --steps 10000
+    stoker train time-moe --data time300b/ --model my-sizes/config.json
+    stoker train --resume runs/ett
+    """
+    from stoker.recipes.time_moe import training
+
+    given = {name for name in options if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE}
+    data = options.pop("data")
+    if (data is None) == (resume is None):
+        raise click.UsageError("Give --data DATA, or --resume FOLDER.")
+    if resume is not None and folder is not None:
+        raise click.UsageError("--folder is for a new run; --resume names its folder itself.")
+    settings: dict[str, Any] = {name: SWITCHES[value] if name in ("graph", "compile") else value for name, value in options.items()}
+    settings["columns"] = settings["columns"].split(",") if settings["columns"] else None
+    settings["head_weights"] = _numbers(settings["head_weights"])
+    if settings["lr_end"] is None:
+        settings["lr_end"] = settings["lr"] / 2
+    if export is not None and Path(export).exists() and not Path(export).is_dir():
+        raise OptionError(f"--export is {export}, which is a file; expected a folder for the weights.")  # before a long training
+    common: dict[str, Any] = {"device": device, "progress": not quiet and not as_json, "export": export, "report": _note}
+    where = Path(resume or folder or f"runs/{Path(data).resolve().name.partition('.')[0]}")
+    with _saying_how_to_resume(where):
+        if resume is not None:
+            done = training.resume(where, **common, **{name: settings[name] for name in given})
+        else:
+            done = training.train(data, folder=where, **common, **settings)
+    if _is_first():
+        _show_time_moe(done, where, as_json=as_json)
+    _leave_ranks()
+
+
+def _numbers(given: str | None) -> list[float] | None:
+    try:
+        return [float(one) for one in given.split(",")] if given is not None else None
+    except ValueError:
+        raise click.UsageError(f"--head-weights is {given!r}; expected numbers separated by commas, such as 1,1,1,2.") from None
+
+
+def _note(note: str) -> None:
+    click.echo(f"note: {printable(note)}", err=True)
+
+
+def _show_time_moe(done: time_moe.Trained, folder: Path, *, as_json: bool) -> None:
+    weights, result = None if done.weights is None else str(done.weights), done.result
+    if as_json:
+        values = _values(result, "stopped", "step", "metrics", "best", "best_step", "seconds", "wait")
+        shares = {"points_per_second": done.points, "useful": done.rows.useful, "epochs": done.epochs}
+        click.echo(json.dumps({"folder": str(folder), "weights": weights, **shares, **values}))
+        return
+    for name, value in result.metrics.items():
+        best = f"   (best {result.best:.6g} at step {result.best_step:,})" if name == "val_loss" and result.best_step else ""
+        click.echo(f"{name:<10}{value:.6g}{best}")
+    rate = result.step / result.seconds if result.seconds else 0.0
+    ended = "stopped by --max-seconds" if result.stopped == "budget" else "finished"
+    click.echo(f"{ended}: {result.step:,} steps over {done.epochs:.3g} epochs of the data, {rate:,.1f} steps per second")
+    useful = f"{done.rows.useful:.1%} of positions are targets, {result.wait:.1%} of the time spent waiting for data"
+    click.echo(f"{done.points:,.0f} points per second ({useful})")
+    click.echo(f"run: {printable(str(folder))}")
+    if weights is not None:
+        click.echo(f"weights: {printable(weights)}")
+        click.echo(f"next: stoker forecast {printable(str(folder))} --data {printable(done.rows.corpus.name)} --horizon 96 --score")
+
+
+RECIPES: dict[str, click.Command] = {"time-moe": _time_moe, "tfa": _tfa}
+"""Recipes by name: `stoker train NAME …`. Their runs have a recipe.json; a configuration of one is known by its keys."""
