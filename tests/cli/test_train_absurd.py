@@ -213,6 +213,7 @@ def test_negative_control_without_the_bounds_of_the_schema_numbers_end_in_a_trac
     with pytest.raises((OverflowError, RuntimeError, ValueError)):
         run(seed, progress=False)
     monkeypatch.setattr(build, "check", lambda document, kind: threads)
+    monkeypatch.setattr("stoker.feed.feed.MAX_THREADS", 10**9)
     monkeypatch.setattr(threading.Thread, "start", start_few)
     with pytest.raises(RuntimeError, match="can't start new thread"):
         run(threads, progress=False)

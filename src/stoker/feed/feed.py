@@ -43,6 +43,7 @@ SHOWN = 4
 LastBatch = Literal["pad", "short", "drop"]
 
 HOST_THREADS, HOST_PREFETCH = 2, 4
+MAX_THREADS = 1024
 
 
 class Feed:
@@ -172,6 +173,8 @@ class Feed:
             ahead = self.device.type != "cpu" or transform is not None or self.residency.where == "stream"
             threads = 1 if self.residency.where == "device" else HOST_THREADS if ahead else 0
         threads = _checked("threads", threads, least=0)
+        if threads > MAX_THREADS:
+            raise OptionError(f"threads is {threads:,}, but at most {MAX_THREADS:,} can be used.")
         prefetch = _checked("prefetch", prefetch if prefetch is not None else max(HOST_PREFETCH, 2 * threads), least=1)
         return threads, prefetch
 
