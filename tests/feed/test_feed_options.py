@@ -106,6 +106,8 @@ def test_an_epoch_is_a_whole_number(epoch: Any) -> None:
 
 
 def test_a_state_is_checked() -> None:
+    with pytest.raises(FeedError, match="the state of a feed is a NoneType; expected a dict"):
+        make().load_state_dict(None)  # type: ignore[arg-type]
     with pytest.raises(FeedError, match="the state of a feed lacks seed"):
         make().load_state_dict({})
 

@@ -169,6 +169,10 @@ class Trainer:
             ranks=self.ranks,
             shows_progress=progress and self.ranks.is_first,
         )
+        if early_stopping is not None and not isinstance(early_stopping, EarlyStopping):
+            raise OptionError(f"early_stopping is {early_stopping!r}; expected EarlyStopping(…) or None.")
+        if not isinstance(metrics, Mapping | None):
+            raise OptionError(f"metrics is {metrics!r}; expected a dict of names and metrics, such as {{'mae': MAE()}}.")
         self.early_stopping = early_stopping
         self.metrics = {name: as_metric(name, metric) for name, metric in (metrics or {}).items()}
         self.folder = checked_folder("folder", folder) if folder is not None else None
