@@ -489,7 +489,8 @@ def _train(plan: _Plan, *, progress: bool, report: Callable[[str], None] | None,
         _disk.make_folder(plan.folder)
         _disk.write_file(kept, to_yaml(config))
 
-    trainer.on_open = keep  # not before: a resume that is refused, or a new run that fails, leaves the config of the run there
+    if ranks.is_first:
+        trainer.on_open = keep  # not before: a resume that is refused, or a new run that fails, leaves the config of the run there
     record = plan.folder / "run.json"
     is_new = ranks.is_first and not kept.exists() and not record.exists()
     if is_new:
