@@ -286,6 +286,12 @@ def test_a_folder_with_anything_of_the_users_is_never_claimed(tmp_path: Path, th
     assert path.read_text() == "precious"
 
 
+def test_negative_control_by_the_name_of_the_marker_alone_a_folder_of_the_users_is_claimed(tmp_path: Path) -> None:
+    (tmp_path / "made.json").write_text("precious")
+    (tmp_path / "prices.csv").write_text("precious")
+    _disk.claim_folder(tmp_path, **{**CLAIM, "sign": b""})
+
+
 def test_what_cannot_be_a_folder_of_ones_own_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(OptionError, match=r"file is a file; expected a folder, or a name that is free\. Give another folder\."):

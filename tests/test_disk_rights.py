@@ -196,6 +196,17 @@ def test_what_stoker_did_not_make_is_no_scratch_folder(tmp_path: Path, kind: str
     assert kind != "full folder" or (path / "thesis.txt").read_text() == "years of work"
 
 
+def test_negative_control_a_folder_that_is_taken_for_a_scratch_folder_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years of work")
+    monkeypatch.setattr(_disk, "SCRATCH_MARK", "thesis.txt")
+    with _disk.scratch_folder(tmp_path / "mine"):
+        pass
+    assert not (tmp_path / "mine").exists()
+
+
 # ---- messages ----
 
 

@@ -372,6 +372,17 @@ def remove_file(path: Path) -> None:
             disk.unlink(path)
 
 
+@contextlib.contextmanager
+def removing_unless(made: Path, path: Path) -> Iterator[None]:
+    """Remove a file if the block fails before it has made another; an interrupt is not a failure."""
+    try:
+        yield
+    except Exception:
+        if not made.exists():
+            remove_file(path)
+        raise
+
+
 def remove_folder(path: Path) -> None:
     """Remove a folder and all in it; links are removed, not followed."""
     if not path.is_dir() or path.is_symlink():

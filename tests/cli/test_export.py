@@ -85,6 +85,7 @@ def test_the_name_says_what_is_written_and_nothing_is_replaced_unasked(stoker: S
         )
     assert Path("m.pt2").read_text() == "precious"
     assert stoker("export", run, "m.pt2", "--overwrite").code == 0
+    assert Path("m.pt2").read_bytes() != b"precious", "negative control"
     done = stoker("export", run, "m.onnx")  # ONNX by its name, never a program of torch under it
     if done.code == 0:
         import onnxruntime

@@ -149,6 +149,7 @@ def test_a_reader_that_leaves_early_is_no_error(prices: Path, tmp_path: Path) ->
         (["pack", "a", "b"], "Pass encoding='latin-1' or columns=.", "Pass --encoding latin-1 or --columns."),
         (["pack", "a", "b"], "Pass header=False (dtype='int64').", "Pass --no-header (--dtype int64)."),
         (["pack", "a", "b"], "Pass time_format='%d.%m.%Y'.", "Pass --time-format %d.%m.%Y."),
+        (["pack", "a", "b"], "Pass dtype={'a': 'text'} or columns=[...].", "Pass --dtype a=text or --columns A,B."),
         (["pack", "a", "b"], "x/sort=True.csv and subset=True stay", "x/sort=True.csv and subset=True stay"),
         (["train", "tfa", "x.yaml"], "Pass overwrite=True.", "Pass --overwrite."),
         (["no-such-command"], "Pass sort=True.", "Pass sort=True."),

@@ -14,6 +14,7 @@ from tests.cli.trainings import make_folder
 
 from stoker.experiment import load
 from stoker.train.checkpoint import Checkpoint, Checkpoints
+from stoker.train.trainer import Trainer
 
 Stoker = Callable[..., Done]
 
@@ -223,6 +224,76 @@ def test_a_folder_of_the_users_is_not_written_into(stoker: Stoker, folder: Path)
     assert done.code == 2
     assert done.err.startswith("stoker: other/config.yaml is there, but no run.json says")
     assert "of mine" in (folder / "other" / "config.yaml").read_text()
+
+
+def test_negative_control_without_the_check_a_folder_of_the_users_is_written_into(
+    stoker: Stoker, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "runs" / "c" / "checkpoints").mkdir(parents=True)
+    (folder / "runs" / "c" / "checkpoints" / "mine.pt").write_text("mine")
+    monkeypatch.setattr("stoker.train.run.check_new", lambda folder: None)
+    monkeypatch.setattr("stoker.train.trainer.check_new", lambda folder: None)
+    assert stoker("train", "c.yaml", "--quiet").code == 0
+    assert (folder / "runs" / "c" / "checkpoints" / "LATEST").exists()
+
+
+WRONG = ("--set", "model=own.py:make")  # which predicts one column of two: known with the first batch
+
+
+def test_a_training_that_fails_at_its_begin_is_not_in_the_way_of_the_next(stoker: Stoker, folder: Path) -> None:
+    assert stoker("train", "c.yaml", "--quiet", *WRONG).err.startswith("stoker: the model gives (32, 2, 1)")
+    assert list((folder / "runs" / "c").iterdir()) == []
+    assert stoker("train", "c.yaml", "--quiet").code == 0
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        ("train", "c.yaml", "--overwrite", *WRONG),
+        ("train", "--resume", "runs/c", "--set", "model=mlp", "--allow", "model"),
+    ],
+    ids=["overwrite", "resume"],
+)
+def test_a_run_stays_as_it_was_where_what_should_replace_or_continue_it_fails(
+    stoker: Stoker, folder: Path, call: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert stoker("train", "c.yaml", "--quiet").code == 0
+    run = folder / "runs" / "c"
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    assert stoker(*call, "--quiet").code == 2
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    assert stoker("train", "--resume", "runs/c", "--quiet").code == 0
+    monkeypatch.setattr(Trainer, "_check_folder", lambda trainer: trainer.on_open())
+    monkeypatch.setattr(Trainer, "_find", lambda trainer, *given, **options: trainer.on_open())
+    assert stoker(*call, "--quiet").code == 2
+    assert (run / "config.yaml").read_bytes() != before[run / "config.yaml"], "negative control: kept at once, as before"
+
+
+@pytest.mark.parametrize(
+    ("kept", "line"),
+    [
+        ({}, "stopped before anything was saved. Begin again: the same command"),
+        ({"config.yaml": "{}"}, "stopped before anything was saved. Begin again: stoker train --resume run"),
+        ({"config.yaml": "{}", "checkpoints/step-000000007/x": ""}, "stopped before anything was saved. Begin again: stoker train"),
+        ({"checkpoints/LATEST": "step-000000007"}, "stopped. The run is saved at step 7. Resume it: stoker train --resume run"),
+    ],
+)
+def test_a_run_that_is_stopped_says_what_was_saved(
+    stoker: Stoker, folder: Path, monkeypatch: pytest.MonkeyPatch, kept: dict[str, str], line: str
+) -> None:
+    def stop(*given: object, **options: object) -> None:
+        for name, text in kept.items():
+            (folder / "run" / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / "run" / name).write_text(text)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("stoker.experiment.run", stop)
+    done = stoker("train", "c.yaml", "--quiet", "--set", "folder=run")
+    assert (done.code, done.out) == (130, "")
+    assert done.err.startswith(f"stoker: {line}")
+    monkeypatch.setattr("stoker.train.checkpoint.saved_step", lambda folder: 0)
+    done = stoker("train", "c.yaml", "--quiet", "--set", "folder=run")
+    assert "The run is saved at step 0" in done.err, "negative control: whatever is there"
 
 
 def test_the_fields_are_shown(stoker: Stoker) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 import torch
 from tests.cli.calling import Done, call
@@ -13,7 +16,7 @@ from tests.cli.trainings import make_folder
 from tests.experiment.files import SMALL, read
 
 from stoker.errors import ConfigError, OptionError
-from stoker.experiment import parse
+from stoker.experiment import build, load, parse, run
 from stoker.experiment.build import within_memory
 from stoker.experiment.config import Config
 from stoker.experiment.parse import known_paths
@@ -162,6 +165,58 @@ def test_torch_says_in_several_ways_that_memory_is_not_enough() -> None:
         torch.empty(2**40, 2**40)
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"), within_memory():
         torch.ones(2, 3) @ torch.ones(2, 3)
+
+
+def config_with(path: str, value: Any) -> Config:
+    """The configuration as a program may make it: Python checks no field."""
+    section, _, name = path.partition(".")
+    config = load("c.yaml", ["epochs=1"])
+    replace = msgspec.structs.replace
+    return replace(config, **{section: replace(getattr(config, section), **{name: value})})
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("data.threads", 10**6),
+        ("data.batch_size", "x"),
+        ("data.store", "a\0b"),
+        ("data.columns", []),
+        ("train.seed", 2**70),
+        ("train.ema", 7.0),
+        ("train.precision", "evil"),
+        ("train.epochs", float("nan")),
+        ("train.max_seconds", float("nan")),
+        ("train.keep_checkpoints", -3),
+    ],
+)
+def test_an_absurd_value_of_a_config_made_in_python_is_refused(folder: Path, path: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=rf"^the config: {path} is .*; expected"):
+        run(config_with(path, value), progress=False)
+    assert not (folder / "runs").exists()
+
+
+def test_negative_control_without_the_bounds_of_the_schema_numbers_end_in_a_traceback(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[threading.Thread] = []
+    start = threading.Thread.start
+
+    def start_few(thread: threading.Thread) -> None:
+        started.append(thread)
+        if len(started) > 100:
+            raise RuntimeError("can't start new thread")  # as the system says, after some ten thousand
+        start(thread)
+
+    threads, seed = config_with("data.threads", 10**6), config_with("train.seed", 2**70)
+    monkeypatch.setattr(build, "check", lambda document, kind: seed)
+    with pytest.raises((OverflowError, RuntimeError, ValueError)):
+        run(seed, progress=False)
+    monkeypatch.setattr(build, "check", lambda document, kind: threads)
+    monkeypatch.setattr("stoker.feed.feed.MAX_THREADS", 10**9)
+    monkeypatch.setattr(threading.Thread, "start", start_few)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        run(threads, progress=False)
 
 
 def test_negative_control_without_the_bounds_of_the_schema_a_value_ends_in_a_traceback(

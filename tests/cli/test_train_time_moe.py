@@ -138,6 +138,32 @@ def test_a_run_resumes_and_is_exported(stoker: Stoker, folder: Path) -> None:
     assert json.loads(tuned.out)["stopped"] == "finished"
 
 
+def test_weights_of_the_users_beside_a_new_run_are_not_replaced(
+    stoker: Stoker, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = folder / "run" / "weights" / "model.safetensors"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("precious")
+    call = ("train", "time-moe", "--data", "ett.stoker", *QUICK, "--folder", "run")
+    refused = "stoker: run/weights holds model.safetensors already. Choose another folder, or remove it first.\n"
+    assert stoker(*call) == Done(2, "", refused)
+    assert [path.name for path in (folder / "run").iterdir()] == ["weights"]
+    monkeypatch.setattr("stoker.recipes.time_moe.training.check_free", lambda folder: None)
+    assert stoker(*call).code == 0
+    assert mine.read_bytes() != b"precious", "negative control"
+
+
+def test_a_training_that_fails_at_its_begin_is_not_in_the_way_of_the_next(
+    stoker: Stoker, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = ("train", "time-moe", "--data", "ett.stoker", *QUICK, "--folder", "run")
+    with monkeypatch.context() as patch:
+        patch.setattr("stoker.train.trainer.Trainer._rehearse", lambda *given: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            stoker(*call)
+    assert stoker(*call).code == 0
+
+
 @pytest.mark.parametrize(
     ("kept", "line"),
     [
@@ -156,8 +182,10 @@ def test_a_run_that_is_stopped_says_what_was_saved(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("stoker.recipes.time_moe.training.train", stop)
-    done = stoker("train", "time-moe", "--data", "ett.stoker", *QUICK, "--folder", "run")
-    assert (done.code, done.out, done.err) == (130, "", f"stoker: {line}\n")
+    call = ("train", "time-moe", "--data", "ett.stoker", *QUICK, "--folder", "run")
+    assert stoker(*call) == Done(130, "", f"stoker: {line}\n")
+    monkeypatch.setattr("stoker.train.checkpoint.saved_step", lambda folder: 0)
+    assert "The run is saved at step 0" in stoker(*call).err, "negative control: whatever is there"
 
 
 @pytest.mark.parametrize(

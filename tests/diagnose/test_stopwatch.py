@@ -117,6 +117,16 @@ def test_a_step_costs_two_looks_at_the_clock_and_no_memory(monkeypatch: pytest.M
     assert len(seen.recent_seconds) == stopwatch.KEPT_STEPS
 
 
+def test_negative_control_a_pass_that_is_watched_twice_costs_twice_as_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = itertools.count()
+    monkeypatch.setattr(stopwatch, "now_ns", lambda: next(looks))
+    monkeypatch.setattr(stopwatch, "KEPT_STEPS", 10**6)
+    seen = watch(watch(range(5000)))
+    assert sum(seen) == sum(range(5000))
+    assert next(looks) == 2 * (2 * 5000 + 1)
+    assert len(seen.recent_seconds) == 5000, "kept for each step: memory that grows"
+
+
 def test_a_loader_keeps_its_attributes() -> None:
     loader = DataLoader(TensorDataset(torch.arange(12)), batch_size=4)
     found = watch(loader)

@@ -48,6 +48,7 @@ def test_later_ones_win(tmp_path: Path) -> None:
         ("batch_size=many", "overrides: data.batch_size is the string 'many'; expected an integer from 1."),
         ("batch_size=[", "overrides batch_size:1 is not YAML"),
         ("model.wdth=3", "overrides model.wdth is not known; did you mean model.width?"),
+        ("loss.classes=3", "overrides: loss.classes is not known; it goes with another loss than the one that is set."),
         ("model=gru", ""),
     ],
 )

@@ -16,6 +16,8 @@ from tests.faults import feeding
 from tests.harness import Zygote
 
 from stoker import Feed
+from stoker.feed import prefetch
+from stoker.feed.prefetch import _end as end
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +102,18 @@ def test_threads_end_with_their_pass(end: Callable[[Feed], None], threads: int, 
     gc.collect()
     assert all_end()
     assert len(list(feed)) == len(feed), "and the feed can be used again"
+    assert all_end()
+
+
+def test_negative_control_a_pass_that_does_not_end_its_threads_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends: list[Any] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(prefetch, "_end", lambda *held: ends.append(held))
+        leave_early(feeding.make_feed(3))
+        gc.collect()
+        assert len(feed_threads()) == 3
+    [held] = ends
+    end(*held)
     assert all_end()
 
 

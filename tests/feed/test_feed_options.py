@@ -35,6 +35,7 @@ def make(**options: Any) -> Feed:
         ({"batch_size": True}, "batch_size is True; expected an integer from 1."),
         ({"batch_size": "8"}, "batch_size is '8'; expected an integer from 1."),
         ({"threads": -1}, "threads is -1; expected an integer from 0."),
+        ({"threads": 10**6}, "threads is 1,000,000, but at most 1,024 can be used."),
         ({"threads": 1.5}, r"threads is 1.5; expected an integer from 0."),
         ({"prefetch": 0}, "prefetch is 0; expected an integer from 1."),
         ({"last_batch": "mask"}, "last_batch is 'mask'; expected 'pad', 'short' or 'drop'."),
@@ -105,6 +106,8 @@ def test_an_epoch_is_a_whole_number(epoch: Any) -> None:
 
 
 def test_a_state_is_checked() -> None:
+    with pytest.raises(FeedError, match="the state of a feed is a NoneType; expected a dict"):
+        make().load_state_dict(None)  # type: ignore[arg-type]
     with pytest.raises(FeedError, match="the state of a feed lacks seed"):
         make().load_state_dict({})
 

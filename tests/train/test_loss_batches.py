@@ -89,5 +89,7 @@ def test_a_batch_without_tensors_or_names_is_refused() -> None:
         TrainError, match="a batch is a DataBatch without any tensor; expected a tensor, or a tuple, dict or dataclass"
     ):
         num_rows(DataBatch(None, None))  # type: ignore[arg-type]
+    with pytest.raises(TrainError, match=r"a batch is a dict; expected a pair \(x, y\), or a dict with 'x' and 'y'"):
+        supervised(nn.MSELoss())(nn.Linear(1, 1), {})
     with pytest.raises(TrainError, match=r"a batch has inputs, targets; expected 'x' and 'y'. Give a loss"):
         supervised(nn.MSELoss())(network(), nested(*pairs(1)[0]))

@@ -226,6 +226,24 @@ def test_overwriting_leaves_what_is_not_of_a_run(tmp_path: Path) -> None:
     assert (folder / "metrics.jsonl").read_text() == "{}\n"
 
 
+def test_negative_control_without_the_marker_files_of_other_tools_are_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = tmp_path / "theirs" / "checkpoints" / "step-000000001" / "weights.bin"
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text("of another tool")
+    (tmp_path / "theirs" / "run.json").write_text('{"mine": true}')
+    log = tmp_path / "log" / "metrics.jsonl"
+    log.parent.mkdir()
+    log.write_text('{"mine": true}\n')
+    with monkeypatch.context() as patch:
+        for module in ("run", "trainer"):
+            patch.setattr(f"stoker.train.{module}.check_own", lambda folder: None)
+        patch.setattr("stoker.train.trainer.check_new", lambda folder: None)
+        trainer_of(network(), folder=tmp_path / "theirs", overwrite=True).fit(pairs())
+        trainer_of(network(), folder=log.parent).fit(pairs())
+    assert not theirs.exists()
+    assert log.read_text() != '{"mine": true}\n', "written into"
+
+
 def test_a_file_beside_the_checkpoints_survives_an_overwrite(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     trainer_of(network(), folder=folder).fit(pairs())

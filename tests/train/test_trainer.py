@@ -197,6 +197,8 @@ def test_the_guard_names_series_and_step(tmp_path: Path) -> None:
         ({"guard": "warn"}, "guard is 'warn'; expected one of 'skip', 'stop'"),
         ({"max_seconds": 0}, "max_seconds is 0"),
         ({"log_every": 0}, "log_every is 0"),
+        ({"metrics": ["mae"]}, "metrics is .*; expected a dict of names and metrics"),
+        ({"early_stopping": "loss"}, "early_stopping is 'loss'; expected EarlyStopping"),
         ({"device": "cuda"}, "sees no GPU here"),
         ({"device": "gpu"}, "expected 'cpu', 'cuda' or 'cuda:N'"),
     ],

@@ -118,12 +118,16 @@ def in_flags(line: str, arguments: list[str]) -> str:
 
     def flag(found: re.Match[str]) -> str:
         option, value = options[found["name"]], (found["value"] or "").strip("'\"")
+        if pair := re.fullmatch(r"\{'(.*)': '(.*)'\}", value):
+            value = f"{pair[1]}={pair[2]}"
+        value = value.replace("[...]", "A,B")
         if value in ("True", "False"):
             return (option.opts if value == "True" else option.secondary_opts or option.opts)[0]
         return f"{option.opts[0]} {value}".rstrip()
 
     names = "|".join(map(re.escape, filter(None, options)))
-    return re.sub(rf"(?<![^ (`])(?P<name>{names})=(?P<value>'[^']*'|\"[^\"]*\"|[\w.*…-]*[\w*…])?", flag, line)
+    values = r"\{'[^']*': '[^']*'\}|\[\.\.\.\]|'[^']*'|\"[^\"]*\"|[\w.*…-]*[\w*…]"
+    return re.sub(rf"(?<![^ (`])(?P<name>{names})=(?P<value>{values})?", flag, line)
 
 
 def _path(value: str) -> str:

@@ -395,10 +395,12 @@ def run(
         raise OptionError("overwrite=True is for a new run, not for resume=True.")
     if resume and not isinstance(config, Config):
         return _train(_resumed(Path(config), overrides, allow), progress=progress, report=report, speed_option=speed_option)
-    if not isinstance(config, Config):
+    # A struct made in Python is checked too: its fields may hold anything.
+    if isinstance(config, Config):
+        document = _document(config)
+        config = check(override(document, overrides, Config), Config)
+    else:
         config = load(config, overrides)
-    elif overrides:
-        config = check(override(_document(config), overrides, Config), Config)
     where = folder if folder is not None else config.train.folder
     if where is None:
         raise OptionError("the config has no folder for the run. Pass folder=, or set train.folder.")
@@ -430,7 +432,10 @@ def _new(config: Config, folder: Path, *, overwrite: bool) -> _Plan:
 
         check_new(folder)
         if kept.exists() and kept.read_bytes() != to_yaml(config):
-            raise OptionError(f"{kept} is there, but no run.json says that it is of a run of stoker. Choose another folder.")
+            raise OptionError(
+                f"{kept} is there, but no run.json says that it is of a run of stoker. Choose another folder, or resume what was "
+                f"stopped before its first step (resume=True)."
+            )
     return _Plan(config=config, folder=folder, overwrite=overwrite)
 
 
@@ -474,13 +479,23 @@ def _train(plan: _Plan, *, progress: bool, report: Callable[[str], None] | None,
             plan, make_trained(config, data), device=data.train.device, progress=progress and ranks.is_first, logs=ranks.is_first
         )
     trainer.speed_option = speed_option
-    if ranks.is_first:
-        if report is not None:
-            for line in str(data.train).splitlines():
-                report(line)
+    if ranks.is_first and report is not None:
+        for line in str(data.train).splitlines():
+            report(line)
+    kept = plan.folder / CONFIG_NAME
+
+    def keep() -> None:
         _disk.make_folder(plan.folder)
-        _disk.write_file(plan.folder / CONFIG_NAME, to_yaml(config))
-    with blaming(*(one.function for one in (config.model, config.loss) if isinstance(one, Own))), within_memory():
+        _disk.write_file(kept, to_yaml(config))
+
+    if ranks.is_first:
+        trainer.on_open = keep  # not before: a resume that is refused, or a new run that fails, leaves the config of the run there
+    record = plan.folder / "run.json"
+    is_new = ranks.is_first and not kept.exists() and not record.exists()
+    if is_new:
+        keep()  # so that `--resume` begins again with what is stopped before its first step
+    cleaning = _disk.removing_unless(record, kept) if is_new else contextlib.nullcontext()
+    with cleaning, blaming(*(one.function for one in (config.model, config.loss) if isinstance(one, Own))), within_memory():
         return trainer.fit(data.train, valid=data.valid, epochs=config.train.epochs, resume=plan.resume, allow=plan.allow)
 
 

@@ -354,7 +354,9 @@ class _Check:
         close = difflib.get_close_matches(key, siblings, 1, 0.6)
         elsewhere = [one for one in self._known if one.split(".")[-1] == key]
         hint = f"expected one of {', '.join(siblings)}" if siblings else "nothing can be set here"
-        if close:
+        if _dotted(path) in self._known:
+            hint = f"it goes with another {parent[-1]} than the one that is set"
+        elif close:
             hint = f"did you mean {'.'.join([*parent, close[0]])}?"
         elif elsewhere:
             hint = f"did you mean {' or '.join(elsewhere)}?"

@@ -40,6 +40,7 @@ SHOWN = 4
 LastBatch = Literal["pad", "short", "drop"]
 
 HOST_THREADS, HOST_PREFETCH = 2, 4
+MAX_THREADS = 1024
 
 
 class Feed:
@@ -159,6 +160,8 @@ class Feed:
             ahead = self.device.type != "cpu" or transform is not None or self.residency.where == "stream"
             threads = 1 if self.can_capture else HOST_THREADS if ahead else 0
         self.threads = _checked("threads", threads, least=0)
+        if self.threads > MAX_THREADS:
+            raise OptionError(f"threads is {self.threads:,}, but at most {MAX_THREADS:,} can be used.")
         self.prefetch = _checked("prefetch", prefetch if prefetch is not None else max(HOST_PREFETCH, 2 * self.threads), least=1)
         self.return_index = return_index
         self.masks = masks

@@ -96,6 +96,8 @@ _KEYS = ("seed", "epoch", "position", "samples", "feed")
 
 def check_state(state: Mapping[str, Any], *, num_positions: int, fingerprint: str) -> tuple[int, Cursor, dict[str, int]]:
     """Seed, cursor and the choices of the order from a saved state; refuses one that belongs to other samples."""
+    if not isinstance(state, Mapping):
+        raise FeedError(f"the state of a feed is a {type(state).__name__}; expected a dict that state_dict() gave.")
     missing = [key for key in _KEYS if key not in state]
     if missing:
         raise FeedError(f"the state of a feed lacks {', '.join(missing)}; found {', '.join(map(str, state)) or 'nothing'}.")

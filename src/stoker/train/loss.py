@@ -100,7 +100,7 @@ def _pair(batch: Any, x: str, y: str) -> tuple[Any, Any]:
     if isinstance(batch, tuple | list) and len(batch) == 2:
         return batch[0], batch[1]
     names = [key for key, _ in _batch.entries_of(batch) or () if isinstance(key, str)]
-    found = f"is a {type(batch).__name__}; expected a pair (x, y) or a dict"
+    found = f"is a {type(batch).__name__}; expected a pair (x, y), or a dict with {x!r} and {y!r}"
     if names:
         found = f"has {', '.join(names)}; expected {x!r} and {y!r}"
     raise TrainError(f"a batch {found}. Give a loss(model, batch) of your own.")

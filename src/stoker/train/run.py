@@ -344,7 +344,7 @@ class Run:
 def check_new(folder: Path) -> None:
     """Refuse a folder that holds a run, or something else under a name that a run would write to."""
     if (folder / NAME).exists():
-        _check_own(folder)
+        check_own(folder)
         raise OptionError(
             f"{folder} holds a run already. Resume it (resume=True), give another folder, or let it be replaced (overwrite=True)."
         )
@@ -358,7 +358,7 @@ def remove_run(folder: Path) -> None:
     """Remove the run that a folder holds, if it holds one. What stoker did not write stays."""
     if not (folder / NAME).exists():
         return
-    _check_own(folder)
+    check_own(folder)
     lock = _locked(folder)
     try:
         if (folder / CHECKPOINTS).is_dir():
@@ -374,7 +374,7 @@ def remove_run(folder: Path) -> None:
             lock.__exit__(None, None, None)
 
 
-def _check_own(folder: Path) -> None:
+def check_own(folder: Path) -> None:
     """Refuse a run.json that is not stoker's; a damaged one may be a user's file of this name."""
     try:
         read_record(folder)

@@ -36,7 +36,7 @@ from stoker.train.loss import as_loss
 from stoker.train.metrics import Metric, TorchMetric, as_metric
 from stoker.train.numerics import autocast, check_optimizer, check_precision, kept_matmul_flags, recomputed, refuses_fused
 from stoker.train.readout import Log
-from stoker.train.run import NAME, Run, check_new, read_record, recorded_setup, remove_run, step_reached
+from stoker.train.run import NAME, Run, check_new, check_own, read_record, recorded_setup, remove_run, step_reached
 from stoker.train.schedule import EarlyStopping, as_schedule
 from stoker.train.settings import Components, Settings
 from stoker.train.step import Ema
@@ -169,6 +169,10 @@ class Trainer:
             ranks=self.ranks,
             shows_progress=progress and self.ranks.is_first,
         )
+        if early_stopping is not None and not isinstance(early_stopping, EarlyStopping):
+            raise OptionError(f"early_stopping is {early_stopping!r}; expected EarlyStopping(…) or None.")
+        if not isinstance(metrics, Mapping | None):
+            raise OptionError(f"metrics is {metrics!r}; expected a dict of names and metrics, such as {{'mae': MAE()}}.")
         self.early_stopping = early_stopping
         self.metrics = {name: as_metric(name, metric) for name, metric in (metrics or {}).items()}
         self.folder = checked_folder("folder", folder) if folder is not None else None
@@ -179,6 +183,8 @@ class Trainer:
         """What was tried to find that out."""
         self.speed_option = 'speed="measured"'
         """What a hint says to use; the command line has other words for it."""
+        self.on_open: Callable[[], None] = lambda: None
+        """Called before run.json is written, by the process that writes it: what else is to be kept with the run."""
         self._given_setup = setup
         self._overwrite = overwrite
         self._config = dict(config or {})
@@ -225,7 +231,7 @@ class Trainer:
         identity: dict[str, Any] = {}
         if self.folder is not None:
             if not resume:
-                self.ranks.first(self._clear_folder)
+                self.ranks.first(self._check_folder)
             identity = resuming.identify(self._parts, train, valid, stopping=stopping, total_updates=total_updates)
         with contextlib.ExitStack() as stack:
             folder_of = Checkpoints if self.ranks.is_first else Elsewhere
@@ -250,6 +256,9 @@ class Trainer:
 
             def open_run() -> None:
                 nonlocal run
+                if self.folder is not None and self._overwrite and not resume:
+                    remove_run(self.folder)
+                self.on_open()
                 run = self._open_run({"train": train, "valid": valid}, epochs, resume=resume, found=found)
 
             self.ranks.first(open_run)
@@ -349,10 +358,10 @@ class Trainer:
         if stopping is not None and stopping.metric not in names:
             raise OptionError(f"early stopping watches {stopping.metric!r}, but an epoch has {', '.join(names)}.")
 
-    def _clear_folder(self) -> None:
-        """Make room for a new run, or refuse where another one is."""
+    def _check_folder(self) -> None:
+        """Refuse a folder where something else is. A run to be replaced stays until the new one is known to work."""
         if self.folder is not None and self._overwrite and (self.folder / NAME).exists():
-            remove_run(self.folder)
+            check_own(self.folder)
         elif self.folder is not None:
             check_new(self.folder)
 

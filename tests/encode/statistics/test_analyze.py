@@ -153,11 +153,13 @@ def test_objects_of_one_type_are_that_type() -> None:
 
 
 @pytest.mark.parametrize("kind", ["number", "date", "category"])
-def test_a_column_of_nothing_is_what_it_is_taken_for(kind: Any) -> None:
+def test_a_column_of_nothing_is_what_it_is_taken_for(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     found: Any = analyze({"x": [None, None]}, kinds={"x": kind})["x"]
     assert found.analysis()["has_nan"]
     assert (found.num_values, found.num_null) == (2, 2)
     assert type(found) is {"number": NumberColumn, "date": DateColumn, "category": EmptyColumn}[kind]
+    monkeypatch.setattr("stoker.encode.statistics.analyze._readers", lambda *given, **options: {})
+    assert type(analyze({"x": [None, None]}, kinds={"x": kind})["x"]) is EmptyColumn, "negative control: taken for nothing"
 
 
 def test_an_index_of_pandas_that_is_data_is_a_column() -> None:
@@ -209,6 +211,13 @@ def test_an_index_of_pandas_that_is_data_is_a_column() -> None:
 def test_bad_input_is_named(source: Any, options: Any, error: type[Exception], told: str) -> None:
     with pytest.raises(error, match=told):
         analyze(source, **options)
+
+
+def test_negative_control_without_the_value_named_the_error_names_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stoker.encode.statistics.analyze._unreadable", lambda given: None)
+    with pytest.raises((SourceInvalidError, OptionError)) as caught:
+        analyze({"b": [1], "a": [1j]})
+    assert "row 1" not in str(caught.value)
 
 
 def test_columns_of_a_mapping_keep_what_numpy_would_lose() -> None:

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from stoker.encode import analyze
 from stoker.encode.statistics import analyze as texts_module
 from stoker.encode.statistics.analyze import TextForm, parse_number
-from stoker.errors import OptionError
+from stoker.errors import OptionError, SourceInvalidError
 
 NUMBER = r"(-?[0-9]*[\.]?[0-9]+(?:[eE][+\-]?\d+)?)"
 TEXTS = st.lists(
@@ -81,6 +81,22 @@ def test_dates_of_a_table_in_memory() -> None:
     assert (found.min, found.max, found.num_null) == ("2020-02-13", "2020-03-01", 2)  # days first, as the second says
     later: Any = analyze({"x": pa.chunked_array([["1/3/2020"], ["13/2/2020"]])}, kinds={"x": "date"})["x"]
     assert later.max == "2020-03-01"
+
+
+@pytest.mark.parametrize(("values", "kind"), [(["12", "$7.5"], "number"), (["1/3/2020"], "date")])
+def test_negative_control_columns_that_are_not_converted_are_refused(
+    monkeypatch: pytest.MonkeyPatch, values: list[str], kind: Any
+) -> None:
+    assert analyze({"x": values}, kinds={"x": kind})["x"].num_values == len(values)
+    monkeypatch.setattr(texts_module, "_readers", lambda *given, **options: {})
+    with pytest.raises((OptionError, SourceInvalidError)):
+        analyze({"x": values}, kinds={"x": kind})
+
+
+def test_negative_control_dates_parsed_in_parts_take_days_for_months(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(texts_module.pa, "concat_tables", lambda tables: tables[0])
+    found: Any = analyze({"x": pa.chunked_array([["1/3/2020"], ["13/2/2020"]])}, kinds={"x": "date"})["x"]
+    assert found.max == "2020-01-03"
 
 
 def test_without_pandas_dates_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -159,6 +159,30 @@ def test_a_zero_keeps_its_sign_where_only_one_occurs() -> None:
     assert parts[0].merge(parts[1])["x"].analysis("discrete")["cnt_values"] == {0.0: 2}
 
 
+def test_negative_control_zeros_that_are_two_values_are_counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gather, "_ZEROS", np.array([1, 2], dtype=np.uint64))  # two keys that no value here has
+    found: Any = analyze({"who": [1, 1, 2, 3], "x": [-0.0, 0.0, -0.0, 1.0]}, key="who")["x"]
+    assert found.cnt_values == {"0.0": 3, "1.0": 1}, "two keys have a zero"
+
+
+def test_negative_control_a_row_without_a_key_that_counts_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As before: counted as one more key."""
+    keys = gather._keys
+    monkeypatch.setattr(gather, "_keys", lambda column: keys(column).fill_null(-1))
+    found: Any = analyze({"who": [1.0, None, 2.0, None, 1.0], "x": [5.0, 6.0, 7.0, 5.0, 5.0]}, key="who")
+    assert found["x"].cnt_values == {"5.0": 2, "6.0": 1, "7.0": 1}
+    assert (found["x"].num_keys, found.cnt_lengths) == (3, {"1": 1, "2": 2})
+
+
+def test_negative_control_without_counts_by_key_many_values_have_none(
+    monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
+) -> None:
+    frame = pd.DataFrame({"who": rng.integers(0, 30, 3000), "x": rng.integers(-400, 400, 3000) / 4})
+    monkeypatch.setattr(gather, "with_counts_by_key", lambda state, counts: state)
+    with pytest.raises(OptionError, match="more different pairs of key and value than were kept"):
+        analyze(frame, key="who")["x"].analysis("discrete")  # type: ignore[union-attr, call-arg]
+
+
 def test_many_values_are_counted_by_key_for_discrete_encoding(rng: np.random.Generator) -> None:
     frame = pd.DataFrame({"who": rng.integers(0, 30, 3000), "x": rng.integers(-400, 400, 3000) / 4})
     column: Any = analyze(frame, key="who")["x"]

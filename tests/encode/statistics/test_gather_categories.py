@@ -78,9 +78,14 @@ def test_floats_are_strings_of_their_own_type_and_nan_is_missing(dtype: Any, key
         assert found.num_null == 1
 
 
-def test_negative_control_floats_as_arrow_has_them_count_nan_and_join_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("key", [None, "who"])
+def test_negative_control_floats_as_arrow_has_them_count_nan_and_join_zeros(
+    monkeypatch: pytest.MonkeyPatch, key: str | None
+) -> None:
     monkeypatch.setattr(gather, "texts_of_floats", lambda values: values)
-    found = category(np.array([0.1, np.nan, -0.0, 0.0], dtype=np.float32), kinds={"x": "category"})
+    values = np.array([0.1, np.nan, -0.0, 0.0], dtype=np.float32)
+    owners = {} if key is None else {"who": np.arange(4)}
+    found: Any = analyze({"x": values, **owners}, kinds={"x": "category"}, key=key)["x"]
     assert "nan" in found.cnt_values
     assert "0.10000000149011612" in found.cnt_values
 

@@ -15,6 +15,7 @@ import pytest
 import torch
 from tests.recipes.tfa.trainings import OURS, THEIRS, make_folder, settings_of
 
+from stoker import _disk
 from stoker.errors import OptionError, TrainError
 from stoker.recipes.tfa import bundle as bundles
 from stoker.recipes.tfa import train, verify_bundle, write_bundle, write_program
@@ -143,6 +144,16 @@ def test_a_bundle_is_only_written_where_nothing_of_the_users_is(run: Path, tmp_p
     assert len(list((tmp_path / "v1").iterdir())) == 1
     with pytest.raises(OptionError, match=r"bundle has a bundle already\. Pass overwrite=True to replace it"):
         write_bundle(run, run.parent / "bundle")
+
+
+def test_negative_control_without_the_claim_a_file_of_the_users_is_lost(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "v1").mkdir()
+    (tmp_path / "v1" / "model.pt").write_text("precious")
+    monkeypatch.setattr(_disk, "claim_folder", lambda *given, **options: None)
+    write_bundle(run, tmp_path / "v1")
+    assert (tmp_path / "v1" / "model.pt").read_bytes() != b"precious"
 
 
 def test_an_export_that_fails_leaves_the_old_bundle(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

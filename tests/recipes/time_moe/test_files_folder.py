@@ -17,7 +17,7 @@ import stoker
 from stoker.errors import OptionError, SourceInvalidError, SourceNotFoundError
 from stoker.recipes.time_moe import files
 from stoker.recipes.time_moe.dataset import CompatSamples
-from stoker.recipes.time_moe.files import open_corpus
+from stoker.recipes.time_moe.files import Flat, open_corpus
 
 
 def test_a_wide_store_has_a_series_a_column_under_its_name(tmp_path: Path) -> None:
@@ -176,6 +176,18 @@ def test_negative_control_binary_folders_alone_are_half_of_the_tree(tmp_path: Pa
     walk = files._walk
     monkeypatch.setattr(files, "_walk", lambda tree, left_out: (path for path in walk(tree, left_out) if path.is_dir()))
     assert len(CompatSamples(open_corpus(tmp_path), 32)) * 2 == both == 2 * len(CompatSamples(open_corpus(tmp_path / "bin"), 32))
+
+
+def test_series_of_integers_beside_floats_are_scaled_as_the_authors_scale_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Integers are divided in float64, floats in their own type: a file of both has no common one."""
+    path = tmp_path / "x.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in ([3 * i % 17 for i in range(40)], [i / 7 for i in range(40)])))
+    assert_samples_are_theirs(CompatSamples(open_corpus(path), 8, method="zero"), path, "zero")
+    monkeypatch.setattr(files, "Flat", lambda *, own=None, **fields: Flat(own=None, **fields))
+    with pytest.raises(AssertionError):
+        assert_samples_are_theirs(CompatSamples(open_corpus(path), 8, method="zero"), path, "zero")
 
 
 def test_what_a_tree_holds_beside_series_is_reported(tmp_path: Path) -> None:

@@ -146,6 +146,15 @@ def test_a_daily_season_is_found_and_beats_repeating_the_last_point() -> None:
     assert by_name["season of 168"] == score.best_baseline.mse < 0.1 * score.naive_mse  # type: ignore[operator]
 
 
+def test_negative_control_without_the_autocorrelation_the_season_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forecasting, "find_period", lambda values, most: 1)
+    monkeypatch.setattr(forecasting, "PERIODS", ())
+    data = stoker.Store.from_arrays(x=[make_waves(1200, noise=0.05)["HUFL"]])
+    score = evaluate(loaded(length=512), data, context=200, horizon=48, stride=7)
+    assert [one.mse for one in score.baselines] == [score.naive_mse] * 2
+    assert score.best_baseline.mse == score.naive_mse
+
+
 def authors_windows(values: Any, context: int, horizon: int) -> Any:
     """Their benchmark set, window by window: scaled by the first 70 %, from the last 20 % (and a context) on, all but the last."""
     num_train, num_test = int(len(values) * 0.7), int(len(values) * 0.2)

@@ -270,6 +270,15 @@ def test_a_model_has_the_sizes_of_a_config_without_weights(ett: Path, tmp_path: 
     assert float(begin.embed.detach().std()) == pytest.approx(0.05, rel=0.5), "random, as the config says"
 
 
+def test_negative_control_a_config_without_weights_is_not_a_checkpoint(
+    ett: Path, sizes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(SourceNotFoundError, match="holds neither model"):
+        train(ett, **{**QUICK, "size": None, "init": str(sizes)})
+    monkeypatch.setattr(training, "read_size", lambda folder: time_moe.SIZES["tiny"])
+    assert train(ett, **{**QUICK, "size": None, "model": str(sizes)}).model.size.hidden != 24, "the config was not read"
+
+
 @pytest.mark.parametrize("given", ["model", "init"])
 def test_a_run_needs_neither_config_nor_checkpoint_again(ett: Path, tmp_path: Path, sizes: Path, given: str) -> None:
     if given == "init":
@@ -312,6 +321,16 @@ def test_heads_are_weighted_in_the_training(ett: Path, tmp_path: Path) -> None:
     assert torch.equal(latest[1:], begin[1:]), "heads that count nothing stay as they were"
     assert not torch.equal(latest[:1], begin[:1])
     assert read_settings(tmp_path / "run").head_weights == [1, 0, 0, 0]
+
+
+def test_negative_control_weights_that_the_model_does_not_get_leave_all_heads_equal(
+    ett: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    equal = weights_of(train(ett, **QUICK))
+    make = training.make_model
+    monkeypatch.setattr(training, "make_model", lambda settings: make(msgspec.structs.replace(settings, head_weights=None)))
+    ignored = weights_of(train(ett, **QUICK, head_weights=[1, 0, 0, 0]))
+    assert all(torch.equal(tensor, ignored[name]) for name, tensor in equal.items())
 
 
 def test_an_export_does_not_replace_a_checkpoint(ett: Path, tmp_path: Path) -> None:

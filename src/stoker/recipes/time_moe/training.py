@@ -9,6 +9,7 @@ model.safetensors under their official names.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from collections.abc import Callable
@@ -399,6 +400,8 @@ def run(
         settings = msgspec.structs.replace(settings, size=size)  # so that a resumed run does not read them again
     if export is not None:
         check_free(Path(export))
+    elif folder is not None and not (resume and (folder / "run.json").exists()):
+        check_free(folder / WEIGHTS)
     there = check_device(device or (f"cuda:{local_rank}" if torch.cuda.is_available() else "cpu"))
     rows = make_rows(settings, report=report if is_first else lambda _: None)
     # A checkpoint of the run replaces the initial weights.
@@ -450,7 +453,10 @@ def run(
     if progress and is_first:
         print("\n".join(printable(line) for line in str(rows).splitlines()), flush=True)
         print(f"  {total:,} updates of {per_update:,} rows: {total * per_update / rows.per_epoch:.3g} epochs", flush=True)
-    result = trainer.fit(batches, valid=valid, epochs=-(-total // every), resume=resume)
+    with contextlib.ExitStack() as stack:
+        if folder is not None and is_first and not resume:
+            stack.enter_context(_disk.removing_unless(folder / "run.json", folder / NAME))
+        result = trainer.fit(batches, valid=valid, epochs=-(-total // every), resume=resume)
     weights = Path(export) if export is not None else folder / WEIGHTS if folder is not None else None
     if weights is not None and is_first:
         if folder is not None:
