@@ -202,8 +202,7 @@ def _parse(texts: RowTexts, types: Types | None, *, others: Literal["infer", "ig
             pa.BufferReader(lines),
             read_options=pa_json.ReadOptions(use_threads=False, block_size=len(lines) + 1),
             parse_options=pa_json.ParseOptions(
-                explicit_schema=None if explicit is None else pa.schema(explicit),
-                unexpected_field_behavior=others,
+                explicit_schema=None if explicit is None else pa.schema(explicit), unexpected_field_behavior=others
             ),
         )
         if texts.column is not None:

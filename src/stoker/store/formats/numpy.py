@@ -29,13 +29,7 @@ from stoker.store.formats.base import Chunk, FileSource, RowLocation, Task, deco
 MAX_HEADER_BYTES = 64 << 10
 _NUMBERS = frozenset("b1 i1 u1 i2 u2 i4 u4 i8 u8 f2 f4 f8".split())
 _TIME_UNITS = frozenset({"s", "ms", "us", "ns"})
-_REFUSED = {
-    "O": "Python objects, which could run code",
-    "U": "strings",
-    "S": "strings",
-    "V": "records",
-    "c": "complex numbers",
-}
+_REFUSED = {"O": "Python objects, which could run code", "U": "strings", "S": "strings", "V": "records", "c": "complex numbers"}
 
 
 @dataclass(frozen=True, slots=True)
