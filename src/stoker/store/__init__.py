@@ -15,13 +15,11 @@ from stoker._lazy import lazy
 _NAMES = {
     "stoker.store.formats.base": "Chunk DataSource InferredTypeError ReadLimits RowLocation",
     "stoker.store.formats.csv": "Dialect",
-    "stoker.store.formats.discover": "find_sources",
-    "stoker.store.formats.tables": "TableSource",
-    "stoker.store.formats.time_moe": "is_time_moe",
+    "stoker.store.formats.discover": "TableSource find_sources",
+    "stoker.store.formats.time_moe": "is_time_moe map_time_moe",
     "stoker.store.inspect": "StoreSummary VerifyResult",
-    "stoker.store.interop": "decimals_as_floats from_numpy from_texts to_numpy",
+    "stoker.store.interop": "decimals_as_floats from_numpy from_texts store_from_arrays to_numpy",
     "stoker.store.manifest": "BLOCK_BYTES ColumnEntry Manifest NonFinite Shard SourceEntry Text",
-    "stoker.store.memory": "map_time_moe store_from_arrays",
     "stoker.store.pack.options": "DEFAULT_MEMORY Missing PackOptions parse_names parse_threads",
     "stoker.store.pack.packer": "Progress quiet",
     "stoker.store.pack.plan": "PackPlan is_list make_plan plain_type settle_plan unify_types",
@@ -39,14 +37,16 @@ if TYPE_CHECKING:
     from stoker.store.formats.base import ReadLimits as ReadLimits
     from stoker.store.formats.base import RowLocation as RowLocation
     from stoker.store.formats.csv import Dialect as Dialect
+    from stoker.store.formats.discover import TableSource as TableSource
     from stoker.store.formats.discover import find_sources as find_sources
-    from stoker.store.formats.tables import TableSource as TableSource
     from stoker.store.formats.time_moe import is_time_moe as is_time_moe
+    from stoker.store.formats.time_moe import map_time_moe as map_time_moe
     from stoker.store.inspect import StoreSummary as StoreSummary
     from stoker.store.inspect import VerifyResult as VerifyResult
     from stoker.store.interop import decimals_as_floats as decimals_as_floats
     from stoker.store.interop import from_numpy as from_numpy
     from stoker.store.interop import from_texts as from_texts
+    from stoker.store.interop import store_from_arrays as store_from_arrays
     from stoker.store.interop import to_numpy as to_numpy
     from stoker.store.manifest import BLOCK_BYTES as BLOCK_BYTES
     from stoker.store.manifest import ColumnEntry as ColumnEntry
@@ -55,8 +55,6 @@ if TYPE_CHECKING:
     from stoker.store.manifest import Shard as Shard
     from stoker.store.manifest import SourceEntry as SourceEntry
     from stoker.store.manifest import Text as Text
-    from stoker.store.memory import map_time_moe as map_time_moe
-    from stoker.store.memory import store_from_arrays as store_from_arrays
     from stoker.store.pack.options import DEFAULT_MEMORY as DEFAULT_MEMORY
     from stoker.store.pack.options import Missing as Missing
     from stoker.store.pack.options import PackOptions as PackOptions

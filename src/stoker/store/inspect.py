@@ -161,8 +161,7 @@ def _histogram(counts: dict[int, int], num_bins: int = 12) -> list[LengthBin]:
 
 # Verify
 
-Report = Callable[[int, int], None]
-"""Gets the bytes checked so far, and their total."""
+Report = Callable[[int, int], None]  # gets the bytes checked so far, and their total
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -119,7 +119,7 @@ class Store:
             >>> Store.from_arrays(x=[0.5, 1.5, 2.5], lengths=[2, 1])[0]["x"].tolist()
             [0.5, 1.5]
         """
-        from stoker.store.memory import store_from_arrays
+        from stoker.store.interop import store_from_arrays
 
         return store_from_arrays(columns, lengths=lengths)
 

@@ -26,8 +26,7 @@ from stoker.store.manifest import BLOCK_BYTES, ColumnEntry, Manifest, NonFinite,
 from stoker.store.shards import Column, ColumnFile, NonFiniteCount, map_shard
 from stoker.store.store import MANIFEST_NAME, WORK_NAME, Store, check_staged, open_store, read_manifest
 
-WORK_FILE = re.compile(r"(journal|mark)(\.tmp)?|(run\d+|final)\.\w+|categories\d+o?")
-"""Names of the files in a work folder."""
+WORK_FILE = re.compile(r"(journal|mark)(\.tmp)?|(run\d+|final)\.\w+|categories\d+o?")  # names of the files in a work folder
 MARK_NAME = "mark"
 """The file that says that Stoker made a work folder, and the shards beside it. It is written first and removed last."""
 _LATE = ("journal", MARK_NAME)  # removed last: with a journal the same pack may finish what it began

@@ -12,8 +12,7 @@ import msgspec
 import pyarrow as pa
 
 from stoker.errors import SourceEmptyError, SourceInvalidError
-from stoker.store.formats.base import Chunk, DataSource, FileSource, RowLocation, Task, decoding, inside, row_chunk
-from stoker.store.formats.tables import batch_chunks
+from stoker.store.formats.base import Chunk, DataSource, FileSource, RowLocation, Task, batch_chunks, decoding, inside, row_chunk
 
 _FILE_MAGIC = b"ARROW1"
 _STREAM_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"

@@ -42,16 +42,12 @@ class Dialect:
     delimiter: str | None = None
     quote: str = '"'
     escape: str | None = None
-    header: bool | None = None
-    """Whether the first line holds the names. None: it does unless all its fields are numbers."""
-    skip: int = 0
-    """Lines to skip before the header."""
-    null: tuple[str, ...] = ()
-    """Strings that mean a missing value, besides the empty field, NA, NaN, null and the like."""
+    header: bool | None = None  # Whether the first line holds the names. None: it does unless all its fields are numbers.
+    skip: int = 0  # lines to skip before the header
+    null: tuple[str, ...] = ()  # strings that mean a missing value, besides the empty field, NA, NaN, null and the like
     decimal: str = "."
     encoding: str = "utf-8"
-    time_format: str | None = None
-    """strptime format of times, where they are not ISO 8601."""
+    time_format: str | None = None  # strptime format of times, where they are not ISO 8601
 
     def __post_init__(self) -> None:
         if self.delimiter == "\\t":  # '\t' as a shell passes it

@@ -46,8 +46,7 @@ class RowTexts:
     lines: bytes
     count: int
     rows_before: int
-    column: str | None = None
-    """Where rows are not objects but plain values: the name of their one column."""
+    column: str | None = None  # where rows are not objects but plain values: the name of their one column
 
 
 class JsonRows:
@@ -301,10 +300,8 @@ _NOTHING = Elements(b"", 0)
 class _Layout:
     """The arrays to read side by side, and where they begin."""
 
-    starts: dict[str | None, int]
-    """The byte before the opening bracket of each column; the key is None for an array of objects."""
-    whole: bool
-    """Whether the one array is the whole document."""
+    starts: dict[str | None, int]  # the byte before the opening bracket of each column; the key is None for an array of objects
+    whole: bool  # whether the one array is the whole document
 
 
 class JsonSource(FileSource):

@@ -101,8 +101,7 @@ class JsonText:
         self._piece_bytes = piece_bytes
         self._held = b""
         self._at_end = False
-        self.position = 0
-        """Bytes of the document before the cursor."""
+        self.position = 0  # bytes of the document before the cursor
         self._scan = _Scan()
         try:
             self._go_to(start)

@@ -238,8 +238,7 @@ class NpySource(FileSource):
 MAX_MEMBERS = 4096
 MAX_FORTRAN_BYTES = 256 << 20
 _END_RECORD = struct.Struct("<4s4H2LH")
-_MANY = 0xFFFF
-"""Stands for a count that does not fit."""
+_MANY = 0xFFFF  # stands for a count that does not fit
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 

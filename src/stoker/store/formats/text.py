@@ -325,8 +325,7 @@ def parse_each(rows: Iterable[_Row], parse: Callable[[_Row], _Parsed]) -> list[_
 class LineSource(FileSource):
     """One file with one row per line, after an optional header. A position is a byte of the decoded text."""
 
-    comments: tuple[bytes, ...] = ()
-    """Prefixes of lines that are comments."""
+    comments: tuple[bytes, ...] = ()  # prefixes of lines that are comments
 
     def __init__(self, path: Path, name: str) -> None:
         super().__init__(path, name)

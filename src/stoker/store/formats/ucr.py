@@ -106,8 +106,7 @@ class _Header:
 
     flags: dict[str, bool]
     counts: dict[str, int]
-    classes: frozenset[str] | None
-    """None where cases have no class; empty where the classes are not listed."""
+    classes: frozenset[str] | None  # none where cases have no class; empty where the classes are not listed
     data_start: int
 
     @property
@@ -325,10 +324,8 @@ def _pairs(row: bytes) -> tuple[list[str], list[Floats]]:
 
 AttributeKind = Literal["number", "nominal", "text", "moment", "relation"]
 
-MAX_ATTRIBUTES = 1 << 18
-"""Of the whole file. The longest series of the UEA archive has 236,784 steps, each an attribute."""
-MAX_VALUES = 1 << 16
-"""Values that all nominal attributes list together."""
+MAX_ATTRIBUTES = 1 << 18  # Of the whole file. The longest series of the UEA archive has 236,784 steps, each an attribute.
+MAX_VALUES = 1 << 16  # values that all nominal attributes list together
 _NAME = r"""('(?:[^'\\]++|\\.)*+'|"(?:[^"\\]++|\\.)*+"|[^\s{]++)"""
 _ATTRIBUTE = re.compile(rf"@attribute\s+{_NAME}\s*(.+)", re.IGNORECASE)
 _ISO_FORMATS = frozenset({"", "yyyy-MM-dd'T'HH:mm:ss", "yyyy-MM-dd HH:mm:ss", "yyyy-MM-dd"})

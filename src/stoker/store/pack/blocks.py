@@ -25,21 +25,17 @@ from stoker.store.pack.values import Categories, Locate, missing_mask, one_array
 
 _KEY_BYTES, _TEXT_KEY_BYTES = 48, 128
 
-PerSeries = Any
-"""One value per segment: a NumPy array of numbers, or an Arrow array of strings."""
+PerSeries = Any  # one value per segment: a NumPy array of numbers, or an Arrow array of strings
 
 
 @dataclass(frozen=True, slots=True)
 class RowBlock:
     """Segments end to end. The steps of segment i are the `counts[i]` rows from `counts[:i].sum()` on."""
 
-    keys: pa.Array
-    """One per segment: int64, uint64 or large_string."""
+    keys: pa.Array  # one per segment: int64, uint64 or large_string
     counts: Array
-    step: Sequence[Array]
-    """One array per column, all steps end to end."""
-    series: Sequence[PerSeries]
-    """One array per column, one value per segment."""
+    step: Sequence[Array]  # one array per column, all steps end to end
+    series: Sequence[PerSeries]  # one array per column, one value per segment
 
     @property
     def num_bytes(self) -> int:

@@ -30,12 +30,10 @@ class ColumnPlan:
     """One column: the Arrow type it is read as, and the dtype it is stored as."""
 
     name: str
-    arrow: pa.DataType
-    """Type of one value, as requested from text sources and as found in others."""
+    arrow: pa.DataType  # type of one value, as requested from text sources and as found in others
     level: Level
     kind: Kind
-    dtype: np.dtype[Any]
-    """Of the stored numbers; of codes for categories; unused for strings."""
+    dtype: np.dtype[Any]  # of the stored numbers; of codes for categories; unused for strings
     unit: str | None = None
     is_shared: bool = False
     """Whether it is the one column that all series of `wide=True` share: its type is then not that of a single input column."""
@@ -298,8 +296,7 @@ class PackPlan:
     step: tuple[ColumnPlan, ...]
     series: tuple[ColumnPlan, ...]
     notes: tuple[str, ...]
-    left_out: tuple[str, ...] = ()
-    """Names of files and folders among the sources that no reader knows."""
+    left_out: tuple[str, ...] = ()  # names of files and folders among the sources that no reader knows
 
     @property
     def schema(self) -> pa.Schema:

@@ -35,14 +35,11 @@ class RunLayout:
     step: Sequence[np.dtype[Any]]
     series: Sequence[np.dtype[Any] | None]
     time_index: int | None = None
-    strict_time: bool = True
-    """Whether equal times within a series are an error too."""
-    unique_keys: bool = False
-    """Whether a repeated key is an error: rows that are whole series cannot be joined."""
+    strict_time: bool = True  # whether equal times within a series are an error too
+    unique_keys: bool = False  # whether a repeated key is an error: rows that are whole series cannot be joined
     fill: frozenset[int] = field(default_factory=frozenset)
     """Step columns whose missing values are filled with the value before them."""
-    bfloat16: frozenset[int] = field(default_factory=frozenset)
-    """Step columns whose numbers are upper halves of float32."""
+    bfloat16: frozenset[int] = field(default_factory=frozenset)  # step columns whose numbers are upper halves of float32
 
 
 class RunMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -50,8 +47,7 @@ class RunMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     number: int
     files: list[list[Mark]]
-    pending: int
-    """Steps of the last series so far."""
+    pending: int  # steps of the last series so far
     shortest: int
     longest: int
     tallies: list[list[int | None]]

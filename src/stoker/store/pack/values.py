@@ -21,8 +21,7 @@ from stoker.store.interop import decimals_as_floats, from_numpy, to_numpy
 from stoker.store.pack.plan import ColumnPlan
 from stoker.store.shards import MISSING_CODE, MISSING_TIME
 
-Locate = Callable[[int], str]
-"""From the index of a value to "row 12 of prices.csv"."""
+Locate = Callable[[int], str]  # from the index of a value to "row 12 of prices.csv"
 
 
 class MissingIntegersError(Exception):
