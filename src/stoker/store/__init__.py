@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from stoker._lazy import lazy
 
 _NAMES = {
-    "stoker.store.formats.base": "Chunk DataSource InferredTypeError ReadLimits RowLocation",
+    "stoker.store.formats.base": "Chunk DataSource InferredTypeError ReadLimits RowLocation is_list",
     "stoker.store.formats.csv": "Dialect",
     "stoker.store.formats.discover": "TableSource find_sources",
     "stoker.store.formats.time_moe": "is_time_moe map_time_moe",
@@ -22,7 +22,7 @@ _NAMES = {
     "stoker.store.manifest": "BLOCK_BYTES ColumnEntry Manifest NonFinite Shard SourceEntry Text",
     "stoker.store.pack.options": "DEFAULT_MEMORY Missing PackOptions parse_names parse_threads",
     "stoker.store.pack.packer": "Progress quiet",
-    "stoker.store.pack.plan": "PackPlan is_list make_plan plain_type settle_plan unify_types",
+    "stoker.store.pack.plan": "PackPlan make_plan plain_type settle_plan unify_types",
     "stoker.store.pack.threads": "read_ahead",
     "stoker.store.pack.values": "one_array",
     "stoker.store.shards": "MISSING_CODE MISSING_TIME Column ColumnFile Level NonFiniteCount TextFile Texts map_shard",
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from stoker.store.formats.base import InferredTypeError as InferredTypeError
     from stoker.store.formats.base import ReadLimits as ReadLimits
     from stoker.store.formats.base import RowLocation as RowLocation
+    from stoker.store.formats.base import is_list as is_list
     from stoker.store.formats.csv import Dialect as Dialect
     from stoker.store.formats.discover import TableSource as TableSource
     from stoker.store.formats.discover import find_sources as find_sources
@@ -63,7 +64,6 @@ if TYPE_CHECKING:
     from stoker.store.pack.packer import Progress as Progress
     from stoker.store.pack.packer import quiet as quiet
     from stoker.store.pack.plan import PackPlan as PackPlan
-    from stoker.store.pack.plan import is_list as is_list
     from stoker.store.pack.plan import make_plan as make_plan
     from stoker.store.pack.plan import plain_type as plain_type
     from stoker.store.pack.plan import settle_plan as settle_plan

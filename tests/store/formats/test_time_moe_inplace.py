@@ -98,7 +98,7 @@ def test_a_folder_without_sequences_is_refused(tmp_path: Path) -> None:
         map_time_moe(write_folder(tmp_path / "set", []))
 
 
-@pytest.mark.parametrize(("name", "value"), [("MAX_STRETCHES", 1), ("MEMORY_SHARE", 0.0)])
+@pytest.mark.parametrize(("name", "value"), [("MAX_RANGES", 1), ("MEMORY_SHARE", 0.0)])
 def test_what_cannot_be_mapped_is_to_be_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: float) -> None:
     folder = write_folder(tmp_path / "set", walks([10, 10, 10]), num_files=2)
     monkeypatch.setattr(time_moe, name, value)

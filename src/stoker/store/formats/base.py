@@ -139,6 +139,11 @@ def batch_chunks(
                 yield partial(row_chunk, table, begin)
 
 
+def is_list(kind: pa.DataType) -> bool:
+    """Whether a value of this type is a list, and so a whole series."""
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
 class InferredTypeError(Exception):
     """A block of text holds values that do not fit the type inferred from earlier ones."""
 

@@ -37,8 +37,8 @@ from stoker.store.formats.base import (
     read_fully,
     row_chunk,
 )
-from stoker.store.formats.json import JsonRows, RowTexts
-from stoker.store.formats.json_text import JsonText
+from stoker.store.formats.json import JsonRows
+from stoker.store.formats.json_text import JsonText, RowTexts
 from stoker.store.formats.text import open_text
 from stoker.store.shards import Column
 from stoker.store.store import Store
@@ -338,10 +338,10 @@ class TimeMoeSource(DataSource):
 # Time-MoE folders in place: stores over maps of their files, so that terabytes need no copy.
 #
 # The series of a store are end to end in one array, and a folder may have several files. So a folder becomes several stores: one for
-# each stretch of series that are end to end in a file, in the order of `meta.json`. Series that span files, or that have to be
+# each range of series that are end to end in a file, in the order of `meta.json`. Series that span files, or that have to be
 # scaled back, cannot be mapped and are read into memory.
 
-MAX_STRETCHES = 4096  # more of them would be slower than a packed store, and need as many maps
+MAX_RANGES = 4096  # more of them would be slower than a packed store, and need as many maps
 MEMORY_SHARE = 0.5  # of the free memory, for series that cannot be mapped
 
 
@@ -354,7 +354,7 @@ def map_time_moe(folder: str | os.PathLike[str]) -> list[Store]:
         folder: a folder with `meta.json` and `.bin` files, as `is_time_moe` recognises it.
 
     Returns:
-        One store for each stretch of sequences that are end to end in one file.
+        One store for each range of sequences that are end to end in one file.
 
     Raises:
         SourceInvalidError: the folder is not a Time-MoE data set, or damaged.
@@ -369,13 +369,13 @@ def map_time_moe(folder: str | os.PathLike[str]) -> list[Store]:
         source.schema()  # raises: there is nothing
     joined = {name: np.concatenate([getattr(group, name) for group in groups]) for name in SequenceEntries.ARRAYS}
     all_sequences = SequenceEntries(**joined, others=pa.concat_tables([group.others for group in groups]))
-    stretches = _stretches(source, all_sequences)
-    if len(stretches) > MAX_STRETCHES:
+    ranges = _ranges(source, all_sequences)
+    if len(ranges) > MAX_RANGES:
         raise SourceTooLargeError(
-            f"{source.label} has its sequences in {len(stretches):,} separate stretches, at most {MAX_STRETCHES:,} are mapped. "
+            f"{source.label} has its sequences in {len(ranges):,} separate ranges, at most {MAX_RANGES:,} are mapped. "
             f"Pack it: stoker pack {path} {path.name}.stoker"
         )
-    copied = sum(int(all_sequences.lengths[first:last].sum()) for first, last, part in stretches if part is None)
+    copied = sum(int(all_sequences.lengths[first:last].sum()) for first, last, part in ranges if part is None)
     num_bytes, free = copied * source.meta.dtype.itemsize, int(psutil.virtual_memory().available * MEMORY_SHARE)
     if num_bytes > free:
         raise SourceTooLargeError(
@@ -383,10 +383,10 @@ def map_time_moe(folder: str | os.PathLike[str]) -> list[Store]:
             f"and at most {readable_bytes(free)} are read into memory. Pack it: stoker pack {source.path} {source.path.name}.stoker"
         )
     maps: dict[Path, Array] = {}
-    return [_store(source, all_sequences.slice(first, last), part, maps, first) for first, last, part in stretches]
+    return [_store(source, all_sequences.slice(first, last), part, maps, first) for first, last, part in ranges]
 
 
-def _stretches(source: TimeMoeSource, sequences: SequenceEntries) -> list[tuple[int, int, BinFile | None]]:
+def _ranges(source: TimeMoeSource, sequences: SequenceEntries) -> list[tuple[int, int, BinFile | None]]:
     """Ranges of sequences that are end to end in one file, with that file; None for those that have to be copied."""
     parts = source.meta.parts
     offsets, lengths = sequences.offsets, sequences.lengths

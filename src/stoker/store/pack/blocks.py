@@ -18,9 +18,9 @@ import pyarrow.compute as pc
 
 from stoker._types import Array
 from stoker.errors import BadValueError, SourceInvalidError, TimeOrderError
-from stoker.store.formats.base import Chunk, DataSource
+from stoker.store.formats.base import Chunk, DataSource, is_list
 from stoker.store.interop import from_numpy, to_numpy
-from stoker.store.pack.plan import ColumnPlan, PackPlan, is_list, make_field, plain_type
+from stoker.store.pack.plan import ColumnPlan, PackPlan, make_field, plain_type
 from stoker.store.pack.values import Categories, Locate, missing_mask, one_array, to_numbers
 
 _KEY_BYTES, _TEXT_KEY_BYTES = 48, 128

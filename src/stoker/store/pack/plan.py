@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from stoker.errors import BadValueError, OptionError, SchemaError, SourceInvalidError, SourceTooLargeError
-from stoker.store.formats.base import DataSource, RowLocation
+from stoker.store.formats.base import DataSource, RowLocation, is_list
 from stoker.store.manifest import MAX_BYTES, MAX_COLUMNS
 from stoker.store.pack.options import PackOptions
 from stoker.store.shards import Kind, Level
@@ -60,11 +60,6 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
     if is_list(kind):
         return pa.large_list(plain_type(kind.value_type))
     return kind
-
-
-def is_list(kind: pa.DataType) -> bool:
-    """Whether a value of this type is a list, and so a whole series."""
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
 def is_number(kind: pa.DataType) -> bool:
