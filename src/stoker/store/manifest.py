@@ -116,16 +116,21 @@ def dump(manifest: Manifest) -> bytes:
     return text.replace(_ZEROS.encode(), xxhash.xxh3_128_hexdigest(text).encode(), 1)
 
 
-def shards(manifest: Manifest) -> Iterator[Shard]:
-    """All shards that a manifest names."""
+def named_shards(manifest: Manifest) -> Iterator[tuple[str, Shard]]:
+    """All shards of a manifest, with what they hold."""
     if manifest.offsets is not None:
-        yield manifest.offsets
+        yield "the offsets", manifest.offsets
     for column in manifest.columns:
         if column.values is not None:
-            yield column.values
+            yield f"column {column.name!r}", column.values
         if column.texts is not None:
-            yield column.texts.utf8
-            yield column.texts.offsets
+            yield f"texts of column {column.name!r}", column.texts.utf8
+            yield f"text offsets of column {column.name!r}", column.texts.offsets
+
+
+def shards(manifest: Manifest) -> Iterator[Shard]:
+    """All shards that a manifest names."""
+    return (shard for _, shard in named_shards(manifest))
 
 
 def load(data: bytes, where: str) -> Manifest:

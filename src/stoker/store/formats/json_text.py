@@ -409,7 +409,7 @@ def check(column: str, value: Any, kind: pa.DataType) -> None:
             check(column, one, kind.value_type)
         return
     number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
-    expected = bool if pa.types.is_boolean(kind) else int | float if number else dict if pa.types.is_struct(kind) else str
+    expected: Any = bool if pa.types.is_boolean(kind) else int | float if number else dict if pa.types.is_struct(kind) else str
     if not isinstance(value, expected) or (number and isinstance(value, bool)):
         raise JsonTypeError(column, value, str(kind))
     if pa.types.is_integer(kind):

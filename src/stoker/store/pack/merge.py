@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -217,7 +218,7 @@ def explain_disorder(plan: PackPlan, found: UnsortedTimesError) -> TimeOrderErro
             for row in _rows_of(plan, chunk.table, found, rows_before + chunk.begin.row):
                 place = f"row {chunk.begin.row + row + 1:,} of {source.label}"
                 values = column[row].values if plan.rows_are_series else column.slice(row, 1)
-                times = to_numbers(values, field, lambda _, place=place: place).tolist()
+                times = to_numbers(values, field, partial(_here, place)).tolist()
                 for shown, time in zip(values.to_pylist(), times, strict=True):
                     if last is not None and not last[1] < time:
                         return _disorder(plan, found, field.name, last, (place, time, str(shown)))
@@ -242,6 +243,10 @@ def _rows_of(plan: PackPlan, table: pa.Table, found: UnsortedTimesError, rows_be
         row = int(found.key) - rows_before
         return [row] if 0 <= row < table.num_rows else []
     return list(range(table.num_rows))
+
+
+def _here(place: str, _: int) -> str:
+    return place
 
 
 def _disorder(
