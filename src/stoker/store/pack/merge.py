@@ -80,7 +80,7 @@ class RunCursor:
             keys=run.read_keys(first, first + len(counts)),
             counts=counts,
             step=[file.read(self._rows, self._rows + num_rows) for file in run.step],
-            series=run.read_series(first, first + len(counts)),
+            series=[file.read(first, first + len(counts)) for file in run.series],
         )
         already = self._in_series if len(counts) == 1 else 0
         self._series = first + len(counts) - (1 if over else 0)

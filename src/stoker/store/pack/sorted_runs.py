@@ -59,9 +59,7 @@ class UnsortedTimesError(Exception):
 
     def __init__(self, key: Key, before: Any, behind: Any) -> None:
         super().__init__(key, before, behind)
-        self.key = key
-        self.before = before
-        self.behind = behind
+        self.key, self.before, self.behind = key, before, behind
 
 
 class RepeatedKeyError(Exception):
@@ -124,7 +122,11 @@ class SortedRun:
         block = block if self.layout.unique_keys else join_segments(block)
         if not len(block.keys):
             return
-        self._refuse_repeats(block)
+        if self.layout.unique_keys:
+            if self.num_series and block.keys[0].as_py() == self.last_key:
+                raise RepeatedKeyError(block.keys[0].as_py())
+            if not block.rises():
+                raise RepeatedKeyError(next(a for a, b in itertools.pairwise(block.keys.to_pylist()) if a >= b))
         continues = self.num_series > 0 and block.keys[0].as_py() == self.last_key
         step = self._checked(block, continues=continues and self._pending > 0)
         counts = block.counts.copy()
@@ -143,18 +145,7 @@ class SortedRun:
         keys, series = block.keys[fresh:], [values[fresh:] for values in block.series]
         if len(step) and len(step[0]):
             self._last_row = [values[-1] for values in step]
-        write = partial(self._write, keys, done, step, series, first_step)
-        self._writer.submit(write, block.num_bytes)
-
-    def _refuse_repeats(self, block: RowBlock) -> None:
-        if not self.layout.unique_keys:
-            return
-        keys = block.keys
-        if self.num_series and keys[0].as_py() == self.last_key:
-            raise RepeatedKeyError(keys[0].as_py())
-        if not block.rises():
-            texts = keys.to_pylist()
-            raise RepeatedKeyError(next(a for a, b in itertools.pairwise(texts) if a >= b))
+        self._writer.submit(partial(self._write, keys, done, step, series, first_step), block.num_bytes)
 
     def _count(self, counts: Array) -> None:
         if len(counts):
@@ -179,21 +170,18 @@ class SortedRun:
         """Check that times increase within each series; `starts` are the rows where a new series begins."""
         if not len(times):
             return
-        index = self.layout.time_index or 0
-        before = self._last_row[index] if continues and self._last_row else times[0]
-        pairs = np.empty_like(times)
-        pairs[0], pairs[1:] = before, times[:-1]
+        continues = continues and bool(self._last_row)
+        before = np.empty_like(times)
+        before[0], before[1:] = self._last_row[self.layout.time_index or 0] if continues else times[0], times[:-1]
         within = np.ones(len(times), dtype=bool)
         within[starts] = False
-        if not (continues and self._last_row):
-            within[0] = False
-        equal = within & (pairs == times)
-        self.equal_times += int(equal.sum())
-        bad = within & ~(pairs < times) if self.layout.strict_time else within & ~(pairs <= times)
+        within[0] &= continues
+        self.equal_times += int((within & (before == times)).sum())
+        bad = within & ~(before < times if self.layout.strict_time else before <= times)
         if bad.any():
             row = int(bad.argmax())
             segment = int(np.searchsorted(np.cumsum(block.counts), row, side="right"))
-            raise UnsortedTimesError(block.keys[segment].as_py(), pairs[row].item(), times[row].item())
+            raise UnsortedTimesError(block.keys[segment].as_py(), before[row].item(), times[row].item())
 
     def _write(self, keys: pa.Array, counts: Array, step: Sequence[Array], series: Sequence[PerSeries], first_step: int) -> None:
         """On the writer's thread: hash and append everything."""
@@ -239,11 +227,10 @@ class SortedRun:
         counts = ColumnFile.reopen(path("n"), np.dtype("<i8"), None, next(marks)[0])
         step = [ColumnFile.reopen(path(f"c{i}"), dtype, None, next(marks)[0]) for i, dtype in enumerate(layout.step)]
         series = [_reopen(path(f"s{i}"), dtype, next(marks)) for i, dtype in enumerate(layout.series)]
-        files = [keys, counts, *step, *series]
-        if any(file is None for file in files):
-            for file in files:
-                if file is not None:
-                    file.close()
+        found = [file for file in (keys, counts, *step, *series) if file is not None]
+        if len(found) < len(mark.files):
+            for file in found:
+                file.close()
             return None
         run.keys, run.counts, run.step, run.series = keys, counts, step, series  # type: ignore[assignment]
         run._pending, run.shortest, run.longest = mark.pending, mark.shortest, mark.longest
@@ -252,18 +239,15 @@ class SortedRun:
         run.num_series = run.keys.rows
         run.num_steps = run.step[0].rows
         if run.num_series:
-            run.last_key = _read(run.keys, run.num_series - 1, run.num_series)[0].as_py()
+            run.last_key = run.read_keys(run.num_series - 1, run.num_series)[0].as_py()
         if run.num_steps:
             run._last_row = [file.read(run.num_steps - 1, run.num_steps)[0] for file in run.step]
         return run
 
     def read_keys(self, start: int, stop: int) -> pa.Array:
         """Keys of series `start` to `stop`."""
-        return _read(self.keys, start, stop)
-
-    def read_series(self, start: int, stop: int) -> list[PerSeries]:
-        """Per-series values of series `start` to `stop`."""
-        return [file.read(start, stop) for file in self.series]
+        values = self.keys.read(start, stop)
+        return from_numpy(values) if isinstance(values, np.ndarray) else values
 
     def close(self) -> None:
         """Close the descriptors; the files stay."""
@@ -290,11 +274,6 @@ def _append(file: ColumnFile | TextFile, values: PerSeries) -> None:
     else:
         plain = values if isinstance(values, np.ndarray) else to_numpy(values)
         file.append(np.ascontiguousarray(plain, dtype=file.dtype))
-
-
-def _read(file: ColumnFile | TextFile, start: int, stop: int) -> pa.Array:
-    values = file.read(start, stop)
-    return from_numpy(values) if isinstance(values, np.ndarray) else values
 
 
 class Sorter:
