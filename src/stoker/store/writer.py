@@ -27,8 +27,7 @@ from stoker.store.shards import Column, ColumnFile, NonFiniteCount, map_shard
 from stoker.store.store import MANIFEST_NAME, WORK_NAME, Store, check_staged, open_store, read_manifest
 
 WORK_FILE = re.compile(r"(journal|mark)(\.tmp)?|(run\d+|final)\.\w+|categories\d+o?")  # names of the files in a work folder
-MARK_NAME = "mark"
-"""The file that says that Stoker made a work folder, and the shards beside it. It is written first and removed last."""
+MARK_NAME = "mark"  # says that Stoker made a work folder, and the shards beside it: written first and removed last
 _LATE = ("journal", MARK_NAME)  # removed last: with a journal the same pack may finish what it began
 
 
@@ -174,32 +173,25 @@ def _foreign(folder: Path) -> Iterator[str]:
         ours = {WORK_NAME, MANIFEST_NAME + ".tmp", MANIFEST_NAME}
     # A process that was killed at its start leaves a lock file, and a work folder with at most an unfinished mark.
     names = {entry.name for entry in folder.iterdir()}
-    names -= {".lock"} if _is_lock(folder / ".lock") else set()
-    if MARK_NAME in in_work or _names_stoker(folder / MANIFEST_NAME):
+    lock = _head(folder / ".lock")
+    if lock is not None and (not lock or (len(lock) < 20 and lock.isdigit())):  # it holds a process id
+        names.discard(".lock")
+    # A damaged manifest may still begin like one of Stoker.
+    if MARK_NAME in in_work or b'"format": "stoker"' in (_head(folder / MANIFEST_NAME) or b""):
         yield from (name for name in names - ours if not _disk.SHARD_NAME.fullmatch(name))
     else:
         yield from names - ({WORK_NAME} if in_work <= {f"{MARK_NAME}.tmp"} else set())
 
 
-def _names_stoker(manifest: Path) -> bool:
-    """Whether a damaged manifest still begins like one of Stoker."""
-    try:
-        with os.fdopen(_disk.open_plain(manifest, ManifestError), "rb") as file:
-            return b'"format": "stoker"' in file.read(64)
-    except (OSError, ManifestError):
-        return False
-
-
-def _is_lock(path: Path) -> bool:
-    """Whether a file could be a lock of Stoker: it is empty, holds a process id, or was just removed."""
+def _head(path: Path) -> bytes | None:
+    """The first bytes of a plain file, none if it does not exist; None if it cannot be read."""
     try:
         with os.fdopen(_disk.open_plain(path, StoreDamagedError), "rb") as file:
-            found = file.read(32)
+            return file.read(64)
     except FileNotFoundError:
-        return True
+        return b""
     except (OSError, StoreDamagedError):
-        return False
-    return not found or (len(found) < 20 and found.isdigit())
+        return None
 
 
 def _commit(folder: Path, manifest: Manifest) -> None:

@@ -29,9 +29,7 @@ class ArrowSource(FileSource):
         with self.path.open("rb") as file:
             magic = file.read(len(_FILE_MAGIC))
         if magic.startswith(b"FEA1"):
-            raise SourceInvalidError(
-                f"{self.path} is Feather version 1, which is no longer read. Write it again as Feather version 2."
-            )
+            raise self.invalid("is Feather version 1, which is no longer read. Write it again as Feather version 2.")
         if magic != _FILE_MAGIC:
             refuse_cut_stream(self.path)
         # Mapped, so that a file of one huge batch does not have to fit into memory.
@@ -106,9 +104,7 @@ class HuggingFaceSource(DataSource):
             splits = _load(inside(self.path, DICT, named_by=""), _Splits).splits
             shown = ", ".join(repr(split) for split in splits[:20])
             example = str(self.path / splits[0]) if splits else f"{self.path}/train"
-            raise SourceInvalidError(
-                f"{self.path} holds the splits {shown}, each a data set of its own. Give one of them, like {example}."
-            )
+            raise self.invalid(f"holds the splits {shown}, each a data set of its own. Give one of them, like {example}.")
         state = _load(inside(self.path, STATE, named_by=""), _State)
         if state.indices_files or state.indices:
             raise SourceInvalidError(

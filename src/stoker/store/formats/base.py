@@ -107,6 +107,10 @@ class DataSource(ABC):
         """The name of this source in messages."""
         return str(self.path) if self.path is not None else self.name
 
+    def invalid(self, problem: str) -> SourceInvalidError:
+        """The error for a source that is not what it should be; `problem` follows its name."""
+        return SourceInvalidError(f"{self.label} {problem}")
+
 
 class FileSource(DataSource):
     """A source that is one file."""

@@ -165,7 +165,7 @@ class CsvSource(TextSource):
             settled = settle(self._given, shown)
             fields = fields_of(shown[0], settled)
         except csv.Error as error:
-            raise SourceInvalidError(f"{self.path} has a first line without names or values: {error}.") from None
+            raise self.invalid(f"has a first line without names or values: {error}.") from None
         self._refuse_columns(len(fields), min(self.limits.columns, MAX_FIELDS))
         if not settled.header:
             return _Layout(settled, [f"c{i}" for i in range(len(fields))], start)
@@ -292,7 +292,7 @@ class CsvSource(TextSource):
                 f"{row}{self.path} has {found[3]} fields, but {found[2]} are expected: {shown!r}. "
                 "Fix the line, or pass delimiter= or quote=."
             )
-        raise SourceInvalidError(f"{self.path} cannot be read as a text table: {message.splitlines()[0]}")
+        raise self.invalid(f"cannot be read as a text table: {message.splitlines()[0]}")
 
     def _refuse_changed_numbers(self, block: LineBlock, name: str, values: pa.ChunkedArray, rows_before: Future[int]) -> None:
         """Arrow reads integers beyond int64 as float64, which drops digits, and 1e999 as infinity: refuse both."""

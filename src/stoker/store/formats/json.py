@@ -300,7 +300,7 @@ class JsonSource(FileSource):
         if not first:
             raise SourceEmptyError(f"{self.path} holds nothing but white space. Remove it, or leave it out of the pattern.")
         shown = first.decode("utf-8", "replace")
-        raise SourceInvalidError(f"{self.path} begins with {shown!r}; expected an array or an object. Is it JSON?")
+        raise self.invalid(f"begins with {shown!r}; expected an array or an object. Is it JSON?")
 
     def _find_columns(self, text: JsonText) -> dict[str | None, int]:
         text.expect(b"{")
@@ -309,10 +309,10 @@ class JsonSource(FileSource):
             name = text.key()
             found = text.peek()
             if name in starts:
-                raise SourceInvalidError(f"{self.path} has the key {name!r} twice. Rename one of them.")
+                raise self.invalid(f"has the key {name!r} twice. Rename one of them.")
             if found != b"[":
-                raise SourceInvalidError(
-                    f"{self.path} has no list under the key {name!r}. Expected an array of objects, or an object of equally "
+                raise self.invalid(
+                    f"has no list under the key {name!r}. Expected an array of objects, or an object of equally "
                     "long lists (in pandas: orient='records' or 'list'); if each line is an object of its own, name it .jsonl."
                 )
             starts[name] = text.position
@@ -323,9 +323,7 @@ class JsonSource(FileSource):
                 )
             text.enter()
             if text.peek() == b"{":
-                raise SourceInvalidError(
-                    f"{self.path} has a list of objects under the key {name!r}. Make that list a file of its own."
-                )
+                raise self.invalid(f"has a list of objects under the key {name!r}. Make that list a file of its own.")
             text.skip()
             if text.peek() != b"}":
                 text.expect(b",")
@@ -419,14 +417,13 @@ class JsonSource(FileSource):
                 lengths[name] = text.skip()
         first, length = next(iter(lengths.items()))
         other = next(name for name, found in lengths.items() if found != length)
-        raise SourceInvalidError(
-            f"{self.path} has {lengths[other]:,} values under the key {other!r}, but {length:,} under {first!r}. "
-            "Expected equally long lists."
+        raise self.invalid(
+            f"has {lengths[other]:,} values under the key {other!r}, but {length:,} under {first!r}. Expected equally long lists."
         )
 
     def _skip(self, text: JsonText, num_rows: int) -> None:
         if (found := text.skip(num_rows)) < num_rows:
-            raise SourceInvalidError(f"{self.path} has {found:,} rows, but {num_rows:,} were read before. It was changed.")
+            raise self.invalid(f"has {found:,} rows, but {num_rows:,} were read before. It was changed.")
 
     def find_misfit(self, column: str, kind: pa.DataType) -> tuple[int, str] | None:
         """The first row (from 1) and text of `column` that is not of this type. Reads the file again: errors may be slow."""

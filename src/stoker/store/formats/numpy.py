@@ -60,64 +60,49 @@ class Header:
 
 def read_header(file: BinaryIO, num_bytes: int, label: str) -> Header:
     """Parse the header at the start of `file`, which has `num_bytes` in total."""
+
+    def invalid(problem: str) -> SourceInvalidError:
+        return SourceInvalidError(f"{label} {problem}")
+
     magic = file.read(npy_format.MAGIC_LEN)
     if magic[:6] != npy_format.MAGIC_PREFIX or len(magic) < npy_format.MAGIC_LEN:
-        raise SourceInvalidError(f"{label} is not a .npy file: it begins with {magic[:6]!r}, expected {npy_format.MAGIC_PREFIX!r}.")
+        raise invalid(f"is not a .npy file: it begins with {magic[:6]!r}, expected {npy_format.MAGIC_PREFIX!r}.")
     version = (magic[6], magic[7])
     if version not in ((1, 0), (2, 0)):
-        raise SourceInvalidError(
-            f"{label} has .npy version {version[0]}.{version[1]}; 1.0 and 2.0 are read. Save it again with plain numbers."
-        )
+        raise invalid(f"has .npy version {version[0]}.{version[1]}; 1.0 and 2.0 are read. Save it again with plain numbers.")
     length_bytes = 2 if version == (1, 0) else 4
     prefix = file.read(length_bytes)
     length = int.from_bytes(prefix, "little")
     if length > MAX_HEADER_BYTES:
-        raise SourceInvalidError(
-            f"{label} declares a header of {length:,} bytes; at most {MAX_HEADER_BYTES:,} are read. Is it damaged?"
-        )
+        raise invalid(f"declares a header of {length:,} bytes; at most {MAX_HEADER_BYTES:,} are read. Is it damaged?")
     text = file.read(length)
     if len(prefix) + len(text) < length_bytes + length:
-        raise SourceInvalidError(
-            f"{label} ends inside its header, after {len(magic) + len(prefix) + len(text):,} bytes. Fetch or make it again."
-        )
+        raise invalid(f"ends inside its header, after {len(magic) + len(prefix) + len(text):,} bytes. Fetch or make it again.")
     parse: Any = npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0
     try:
         shape, fortran_order, dtype = parse(io.BytesIO(prefix + text), max_header_size=MAX_HEADER_BYTES)
     except Exception as error:  # NumPy's parser raises many kinds, SyntaxError and RecursionError among them
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise SourceInvalidError(f"{label} has a damaged .npy header: {reason}") from error
+        raise invalid(f"has a damaged .npy header: {reason}") from error
     header = Header(dtype, tuple(shape), bool(fortran_order), len(magic) + length_bytes + length)
-    _check(header, num_bytes, label)
-    return header
-
-
-def _check(header: Header, num_bytes: int, label: str) -> None:
-    dtype, shape = header.dtype, header.shape
     if dtype.kind in "mM":
         unit = np.datetime_data(dtype)
         if unit[0] not in ("s", "ms", "us", "ns") or unit[1] != 1:
-            raise SourceInvalidError(
-                f"{label} holds {dtype}; times are read in s, ms, us or ns. Save it again with .astype('datetime64[ns]')."
-            )
+            raise invalid(f"holds {dtype}; times are read in s, ms, us or ns. Save it again with .astype('datetime64[ns]').")
     elif dtype.str[1:] not in _NUMBERS or dtype.names is not None or dtype.subdtype is not None:
         what = _REFUSED.get(dtype.kind, "values that are not plain numbers")
-        raise SourceInvalidError(
-            f"{label} holds {what} (dtype {str(dtype)[:60]}); expected numbers. Save it again as float32, int64 or the like."
-        )
+        raise invalid(f"holds {what} (dtype {str(dtype)[:60]}); expected numbers. Save it again as float32, int64 or the like.")
     if any(isinstance(length, bool) or length < 0 for length in shape):
-        raise SourceInvalidError(f"{label} has a damaged .npy header: shape {shape}.")
+        raise invalid(f"has a damaged .npy header: shape {shape}.")
     expected = header.offset + header.values_bytes
     if num_bytes != expected:
         state = "cut off" if num_bytes < expected else "longer than declared"
-        raise SourceInvalidError(
-            f"{label} is {state}: {num_bytes:,} bytes found, {expected:,} expected for {dtype} {shape}. Fetch or make it again."
-        )
+        raise invalid(f"is {state}: {num_bytes:,} bytes found, {expected:,} expected for {dtype} {shape}. Fetch or make it again.")
     if len(shape) not in (1, 2):
-        raise SourceInvalidError(
-            f"{label} has {len(shape)} axes {shape}; expected 1 (steps) or 2 (series, steps). Save it again with another shape."
-        )
+        raise invalid(f"has {len(shape)} axes {shape}; expected 1 (steps) or 2 (series, steps). Save it again with another shape.")
     if shape[0] and not header.values_bytes:
         raise SourceEmptyError(f"{label} has the shape {shape}, so it holds no value.")
+    return header
 
 
 def to_arrow(values: Array, label: str) -> pa.Array:
@@ -237,9 +222,7 @@ class NpzSource(FileSource):
         except StokerError:
             raise
         except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
-            raise SourceInvalidError(
-                f"{self.path} is damaged or not a .npz archive: {str(error)[:200]}. Fetch or make it again."
-            ) from error
+            raise self.invalid(f"is damaged or not a .npz archive: {str(error)[:200]}. Fetch or make it again.") from error
 
     @cached_property
     def _headers(self) -> dict[str, Header]:
@@ -265,7 +248,7 @@ class NpzSource(FileSource):
             raise SourceEmptyError(f"{self.path} holds no array. Remove it, or leave it out of the pattern.")
         if len({header.shape[0] for header in headers.values()}) > 1:
             shapes = ", ".join(f"{name} {header.shape}" for name, header in list(headers.items())[:8])
-            raise SourceInvalidError(f"{self.path} holds arrays of different first axes: {shapes}. Save them as one file each.")
+            raise self.invalid(f"holds arrays of different first axes: {shapes}. Save them as one file each.")
         return headers
 
     def _check_directory(self, found: int) -> None:
@@ -274,12 +257,10 @@ class NpzSource(FileSource):
             file.seek(max(0, self.num_bytes - _END_RECORD.size))
             record = file.read()
         if len(record) < _END_RECORD.size or not record.startswith(b"PK\x05\x06"):
-            raise SourceInvalidError(f"{self.path} does not end as np.savez ends an archive. Fetch or make it again.")
+            raise self.invalid("does not end as np.savez ends an archive. Fetch or make it again.")
         expected = _END_RECORD.unpack(record)[4]
         if expected not in (found, _MANY):
-            raise SourceInvalidError(
-                f"{self.path} is damaged: {found:,} arrays found, {expected:,} expected. Fetch or make it again."
-            )
+            raise self.invalid(f"is damaged: {found:,} arrays found, {expected:,} expected. Fetch or make it again.")
 
     def _of(self, member: str) -> str:
         return f"{member!r} in {self.path}"

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stoker._text import readable_bytes
-from stoker.errors import SourceInvalidError, SourceTooLargeError
+from stoker.errors import SourceTooLargeError
 from stoker.store.formats.base import FileSource, RowLocation, Task, decoding, row_chunk
 
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
@@ -96,7 +96,7 @@ class ParquetSource(FileSource):
             if part.num_rows:
                 yield pa.Table.from_batches([part]).select(names), begin
         if row != end:
-            raise SourceInvalidError(f"{self.path} is damaged: row group {group + 1} ends at row {row:,}, but {end:,} is expected.")
+            raise self.invalid(f"is damaged: row group {group + 1} ends at row {row:,}, but {end:,} is expected.")
 
     def _row_bytes(self, file: pq.ParquetFile, group: int, names: list[str]) -> int:
         """Bytes of a decoded row. The size in the footer is that before RLE decoding: it is right for strings only."""

@@ -403,6 +403,4 @@ class LineSource(TextSource):
                     )
         if number == 0:
             raise SourceEmptyError(f"{self.path} holds no text. Remove it, or leave it out of the pattern.")
-        raise SourceInvalidError(
-            f"{self.path} has no line '@data' in its {number:,} lines. Is it cut off, or not what its name says?"
-        )
+        raise self.invalid(f"has no line '@data' in its {number:,} lines. Is it cut off, or not what its name says?")

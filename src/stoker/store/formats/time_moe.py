@@ -46,9 +46,8 @@ from stoker.store.store import Store
 META = "meta.json"
 _KEYS = ("num_sequences", "dtype", "files", "scales")
 _NAMES = "float16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64".split()
-_DTYPES = {
-    spelling: np.dtype(name).newbyteorder("<") for name in _NAMES for spelling in (name, np.dtype(name).newbyteorder("<").str)
-}
+_DTYPES = {name: np.dtype(name).newbyteorder("<") for name in _NAMES}
+_DTYPES |= {dtype.str: dtype for dtype in _DTYPES.values()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,11 +217,9 @@ class TimeMoeSource(DataSource):
         described = self._rows.types(RowTexts(elements.lines, elements.count, 0))
         for name in ("offset", "length"):
             if name not in described.names or described.field(name).type != pa.int64():
-                raise SourceInvalidError(f"{self.label} has sequences without an integer {name!r}. Is it a Time-MoE data set?")
+                raise self.invalid(f"has sequences without an integer {name!r}. Is it a Time-MoE data set?")
         if COLUMN in described.names:
-            raise SourceInvalidError(
-                f"{self.label} has sequences with a key {COLUMN!r}, which is the name of the values. Rename it."
-            )
+            raise self.invalid(f"has sequences with a key {COLUMN!r}, which is the name of the values. Rename it.")
         return described
 
     def _open_scales(self) -> JsonText:
@@ -241,9 +238,7 @@ class TimeMoeSource(DataSource):
         """The sequences of `meta.json` from `row` on, in groups, each with the number of its first."""
         with self._open_scales() as text:
             if (found := text.skip(row)) < row:
-                raise SourceInvalidError(
-                    f"{self.label} describes {found:,} sequences, but {row:,} were read before. It was changed."
-                )
+                raise self.invalid(f"describes {found:,} sequences, but {row:,} were read before. It was changed.")
             while (elements := text.take(max_bytes=_SCALES_BYTES)) is not None:
                 yield row, self._sequences(RowTexts(elements.lines, elements.count, row), wanted)
                 row += elements.count
@@ -251,14 +246,12 @@ class TimeMoeSource(DataSource):
             while text.peek() == b",":
                 text.expect(b",")
                 if (key := text.key()) == "scales":
-                    raise SourceInvalidError(f"{self.label} has the key {key!r} twice. Make the folder again.")
+                    raise self.invalid(f"has the key {key!r} twice. Make the folder again.")
                 text.value()
             text.expect(b"}")
             text.finish()
         if row != self.meta.num_sequences:
-            raise SourceInvalidError(
-                f"{self.label} describes {row:,} sequences, {self.meta.num_sequences:,} expected by num_sequences."
-            )
+            raise self.invalid(f"describes {row:,} sequences, {self.meta.num_sequences:,} expected by num_sequences.")
 
     def _sequences(self, texts: RowTexts, wanted: pa.Schema) -> SequenceEntries:
         others = pa.schema([field for field in wanted if field.name != COLUMN])
@@ -399,9 +392,8 @@ def _ranges(source: TimeMoeSource, sequences: SequenceEntries) -> list[tuple[int
     follows = (offsets[1:] == offsets[:-1] + lengths[:-1]) | (file[1:] < 0)
     cuts = np.flatnonzero((file[1:] != file[:-1]) | ~follows) + 1
     bounds = [0, *cuts.tolist(), len(offsets)]
-    return [
-        (first, last, parts[int(file[first])] if file[first] >= 0 else None) for first, last in pairwise(bounds) if last > first
-    ]
+    ranges = [(first, last) for first, last in pairwise(bounds) if last > first]
+    return [(first, last, parts[int(file[first])] if file[first] >= 0 else None) for first, last in ranges]
 
 
 def _store(source: TimeMoeSource, sequences: SequenceEntries, part: BinFile | None, maps: dict[Path, Array], first: int) -> Store:

@@ -43,9 +43,7 @@ class UcrSource(LineSource):
             raise SourceEmptyError(f"{self.path} holds nothing but blank lines. Remove it, or leave it out of the pattern.")
         row = self._first_line[1]
         if not is_ucr_row(row):
-            raise SourceInvalidError(
-                f"{self.path} does not begin with a label and numbers between tabs, but with {row[:40]!r}. Is it a table?"
-            )
+            raise self.invalid(f"does not begin with a label and numbers between tabs, but with {row[:40]!r}. Is it a table?")
         return row.count(b"\t") + 1
 
     def _table(self, rows: list[bytes]) -> pa.Table:
@@ -160,13 +158,11 @@ class TsSource(LineSource):
         dimensions = header.counts.get("dimensions", 1)
         most = min(MAX_DIMENSIONS, self.limits.columns)
         if not 1 <= dimensions <= most:
-            raise SourceInvalidError(f"{self.path} declares {dimensions:,} dimensions; 1 to {most:,} can be read.")
+            raise self.invalid(f"declares {dimensions:,} dimensions; 1 to {most:,} can be read.")
         if header.flags.get("univariate") and dimensions > 1:
-            raise SourceInvalidError(
-                f"{self.path} declares @univariate true and @dimensions {dimensions}. Which is right? Fix the header."
-            )
+            raise self.invalid(f"declares @univariate true and @dimensions {dimensions}. Which is right? Fix the header.")
         if header.flags.get("targetlabel") and header.classes is not None:
-            raise SourceInvalidError(f"{self.path} declares both @classLabel and @targetLabel. Which is right? Fix the header.")
+            raise self.invalid("declares both @classLabel and @targetLabel. Which is right? Fix the header.")
 
     @property
     def _data_start(self) -> int:
@@ -374,12 +370,10 @@ class ArffSource(LineSource):
         attributes, end = self._parse_header()
         names = [attribute.name for attribute in attributes]
         if not names:
-            raise SourceInvalidError(
-                f"{self.path} declares no '@attribute' before '@data'. Is it cut off, or not what its name says?"
-            )
+            raise self.invalid("declares no '@attribute' before '@data'. Is it cut off, or not what its name says?")
         if len(set(names)) < len(names):
             double = next(name for name in names if names.count(name) > 1)
-            raise SourceInvalidError(f"{self.path} declares the attribute {double!r} twice. Rename one of them.")
+            raise self.invalid(f"declares the attribute {double!r} twice. Rename one of them.")
         self._refuse_other_forms(attributes)
         return attributes, end
 
@@ -437,21 +431,17 @@ class ArffSource(LineSource):
         kinds = [attribute.kind for attribute in attributes]
         if self.as_table:
             if "relation" in kinds:
-                raise SourceInvalidError(
-                    f"{self.path} has a relational attribute: it holds one series per line, and is not a table of steps."
-                )
+                raise self.invalid("has a relational attribute: it holds one series per line, and is not a table of steps.")
             return
         univariate = len(kinds) > 1 and set(kinds[:-1]) == {"number"} and kinds[-1] == "nominal"
         multivariate = kinds[0] == "relation" and kinds[1:] in ([], ["nominal"], ["number"])
         if not univariate and not multivariate:
-            raise SourceInvalidError(
-                f"{self.path} is not a set of series: expected numeric attributes and then a nominal class, or one relational "
+            raise self.invalid(
+                "is not a set of series: expected numeric attributes and then a nominal class, or one relational "
                 "attribute and a class. Pass series= or time= to read it as a table."
             )
         if multivariate and any(inner.kind != "number" for inner in attributes[0].inner or ()):
-            raise SourceInvalidError(
-                f"{self.path} has a relational attribute with parts that are not numeric, which cannot be read."
-            )
+            raise self.invalid("has a relational attribute with parts that are not numeric, which cannot be read.")
 
     @property
     def _data_start(self) -> int:
