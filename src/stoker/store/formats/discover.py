@@ -257,7 +257,8 @@ def table_source(given: Any) -> DataSource:
         raise
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise SourceInvalidError(f"the {name} cannot be read as a table: {reason}. {_advice(reason)}") from error
+        advice = next(advice for text, advice in _ADVICE.items() if text in reason)
+        raise SourceInvalidError(f"the {name} cannot be read as a table: {reason}. {advice}") from error
 
 
 def _table(given: Any) -> pa.Table:
@@ -268,7 +269,10 @@ def _table(given: Any) -> pa.Table:
     if isinstance(given, list | tuple):
         return pa.table({"value": _lists("value", list(given))})
     if _library(given) == "pandas":
-        given = _without_index(given)
+        # Its index becomes columns, as it is data: an event id, times. Integers without a name are only row numbers.
+        frame = given.to_frame(given.name if given.name is not None else "value") if type(given).__name__ == "Series" else given
+        is_data = any(name is not None for name in frame.index.names) or frame.index.dtype.kind not in "iu"
+        given = frame.reset_index(drop=not is_data).rename(columns=str)
     if type(given).__name__ == "LazyFrame":
         given = given.collect()
     # All that speaks the Arrow PyCapsule interface. Stores and polars have `to_arrow`: it also turns the string views of polars,
@@ -281,23 +285,13 @@ def _library(given: object) -> str:
     return type(given).__module__.partition(".")[0]
 
 
-def _advice(reason: str) -> str:
-    """What to do about an error of Arrow, whose texts say what it is about."""
-    if "expected length" in reason:
-        return "Give all columns the same number of rows."
-    if "too large" in reason:
-        return "Give numbers that fit into 64 bits, or floats."
-    if "tried to convert" in reason or "xpected" in reason:
-        return "Give each column one type."
-    return "Give numbers, strings, booleans, dates, or lists of these."
-
-
-def _without_index(given: Any) -> Any:
-    """A frame of pandas whose index has become columns, as it is data: an event id, times."""
-    frame = given.to_frame(given.name if given.name is not None else "value") if type(given).__name__ == "Series" else given
-    # Integers without a name are only row numbers.
-    is_data = any(name is not None for name in frame.index.names) or frame.index.dtype.kind not in "iu"
-    return frame.reset_index(drop=not is_data).rename(columns=str)
+_ADVICE = {  # what to do about an error of Arrow, by what its text says
+    "expected length": "Give all columns the same number of rows.",
+    "too large": "Give numbers that fit into 64 bits, or floats.",
+    "tried to convert": "Give each column one type.",
+    "xpected": "Give each column one type.",
+    "": "Give numbers, strings, booleans, dates, or lists of these.",
+}
 
 
 def _column(name: str, values: Any) -> pa.Array | pa.ChunkedArray:

@@ -15,7 +15,7 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal, NoReturn, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -100,8 +100,10 @@ class JsonRows:
         table = _parse(texts, types, others="error" if complete else "ignore")
         if table is None:
             return self._row_by_row(texts, build)
-        if known is not None and not complete and texts.column is None and _has_others(texts, known):
-            self._row_by_row(texts, build)
+        if known is not None and not complete and texts.column is None:
+            found = set(keys_of(texts.lines, top_level=True)) - {name.encode() for name in known}
+            if any(json.loads(b'"%b"' % key) not in known for key in found):  # a key may be written in several ways
+                self._row_by_row(texts, build)
         columns = {name: table.column(name).combine_chunks() for name in types}
         if any(_may_be_rounded(array, texts.lines) for array in columns.values()):
             return self._row_by_row(texts, build)
@@ -171,12 +173,6 @@ def _in_parts(texts: RowTexts, max_rows: int) -> Iterator[RowTexts]:
         yield RowTexts(b"\n".join(part), len(part), texts.rows_before + start, texts.column)
 
 
-def _has_others(texts: RowTexts, known: Collection[str]) -> bool:
-    """Whether rows have unknown keys."""
-    found = set(keys_of(texts.lines, top_level=True)) - {name.encode() for name in known}
-    return any(json.loads(b'"%b"' % key) not in known for key in found)  # a key may be written in several ways
-
-
 def _parse(texts: RowTexts, types: Types | None, *, others: Literal["infer", "ignore", "error"]) -> pa.Table | None:
     """The rows as parsed by Arrow, or None where it cannot be trusted or finds an error.
 
@@ -185,16 +181,18 @@ def _parse(texts: RowTexts, types: Types | None, *, others: Literal["infer", "ig
     lines = texts.lines
     if texts.column is None and lines.count(b"\n{") + lines.startswith(b"{") != texts.count:
         return None
-    # An upper bound of the nesting depth (brackets in strings count), and UTF-8.
+    # An upper bound of the nesting depth: brackets in strings count.
     brackets = np.frombuffer(lines.translate(None, _NOT_BRACKETS), dtype=np.uint8)
     steps = np.where((brackets == ord("[")) | (brackets == ord("{")), 1, -1)
-    if np.cumsum(steps).max(initial=0) > MAX_DEPTH or not _is_utf8(lines):
+    if np.cumsum(steps).max(initial=0) > MAX_DEPTH:
         return None
     explicit = None if types is None else [(name, json_text.storage_type(kind)) for name, kind in types.items()]
     if texts.column is not None:
         lines = b"{%b:[%b]}" % (json.dumps(texts.column).encode(), lines.replace(b"\n", b","))
         explicit = None if explicit is None else [(name, pa.list_(kind)) for name, kind in explicit]
     try:
+        if not lines.isascii():
+            lines.decode()  # raises where it is not UTF-8
         table = pa_json.read_json(
             pa.BufferReader(lines),
             read_options=pa_json.ReadOptions(use_threads=False, block_size=len(lines) + 1),
@@ -211,16 +209,6 @@ def _parse(texts: RowTexts, types: Types | None, *, others: Literal["infer", "ig
     except (pa.ArrowException, IndexError, KeyError, UnicodeDecodeError):
         return None
     return table if table.num_rows == texts.count else None
-
-
-def _is_utf8(data: bytes) -> bool:
-    if data.isascii():
-        return True
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _may_be_rounded(array: pa.Array, lines: bytes) -> bool:
@@ -395,7 +383,7 @@ class JsonSource(FileSource):
             part = text.take(max_bytes=share) or RowTexts(b"", 0) if count is None else _take_exactly(text, count)
             count = part.count if count is None else count
             if part.count != count:
-                self._refuse_lengths()
+                raise self._unequal_lengths()
             parts[name] = part
         return parts if count else None
 
@@ -410,16 +398,15 @@ class JsonSource(FileSource):
             columns[name] = self._rows.parse(one, asked, [name]).column(0)
         return row_chunk(pa.table(columns), texts[0].rows_before)
 
-    def _refuse_lengths(self) -> NoReturn:
+    def _unequal_lengths(self) -> SourceInvalidError:
         lengths = {}
         for name in self._layout[0]:
             with self._open(name) as text:
                 lengths[name] = text.skip()
         first, length = next(iter(lengths.items()))
         other = next(name for name, found in lengths.items() if found != length)
-        raise self.invalid(
-            f"has {lengths[other]:,} values under the key {other!r}, but {length:,} under {first!r}. Expected equally long lists."
-        )
+        what = f"has {lengths[other]:,} values under the key {other!r}, but {length:,} under {first!r}"
+        return self.invalid(f"{what}. Expected equally long lists.")
 
     def _skip(self, text: JsonText, num_rows: int) -> None:
         if (found := text.skip(num_rows)) < num_rows:

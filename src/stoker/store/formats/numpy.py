@@ -177,28 +177,22 @@ class NpySource(FileSource):
         return row_chunk(table, begin)
 
     def _read_rows(self, begin: int, end: int, wanted: list[int] | None) -> Array:
-        header = self._header
+        header, size = self._header, self._header.dtype.itemsize
+
+        def read(first: int, shape: tuple[int, ...]) -> Array:
+            data = bytearray(math.prod(shape) * size)
+            read_fully(file.fileno(), memoryview(data), header.offset + first * size, self.path)
+            return np.frombuffer(data, dtype=header.dtype).reshape(shape)
+
         with self.path.open("rb") as file:
             if len(header.shape) == 2 and header.fortran_order:
-                return self._read_by_column(file.fileno(), begin, end, range(header.shape[1]) if wanted is None else wanted)
-            data = self._pread(file.fileno(), header.offset + begin * header.row_bytes, (end - begin) * header.row_bytes)
-        values = np.frombuffer(data, dtype=header.dtype).reshape(end - begin, *header.shape[1:])
+                columns = range(header.shape[1]) if wanted is None else wanted
+                values = np.empty((end - begin, len(columns)), dtype=header.dtype)
+                for i, column in enumerate(columns):
+                    values[:, i] = read(column * header.shape[0] + begin, (end - begin,))
+                return values
+            values = read(begin * math.prod(header.shape[1:]), (end - begin, *header.shape[1:]))
         return values if wanted is None else values[:, wanted]
-
-    def _read_by_column(self, fd: int, begin: int, end: int, columns: range | list[int]) -> Array:
-        """Rows of an array in Fortran order."""
-        header = self._header
-        size = header.dtype.itemsize
-        values = np.empty((end - begin, len(columns)), dtype=header.dtype)
-        for i, column in enumerate(columns):
-            data = self._pread(fd, header.offset + (column * header.shape[0] + begin) * size, (end - begin) * size)
-            values[:, i] = np.frombuffer(data, dtype=header.dtype)
-        return values
-
-    def _pread(self, fd: int, offset: int, num_bytes: int) -> bytearray:
-        data = bytearray(num_bytes)
-        read_fully(fd, memoryview(data), offset, self.path)
-        return data
 
 
 # `.npz`: each array is a column. 1-D arrays are steps; beside 2-D arrays, which have one series per row, they have one value per series.

@@ -114,7 +114,9 @@ class ParquetSource(FileSource):
         # For the counts of a damaged column Arrow ends the process; for a row of it, it raises: so read a row first.
         next(file.iter_batches(1, row_groups=[group], columns=sorted(names)), None)
         metadata, schema = self._metadata.row_group(group), self._metadata.schema
-        columns = [metadata.column(i) for i in range(metadata.num_columns) if _is_part(schema.column(i).path, names)]
+        # A column of the file is one of the named columns, or nested in one; names may contain dots.
+        paths = [f"{schema.column(i).path}." for i in range(metadata.num_columns)]
+        columns = [metadata.column(i) for i, path in enumerate(paths) if any(path.startswith(f"{name}.") for name in names)]
         return int(sum(column.num_values * _WIDTHS.get(column.physical_type, _TEXT_WIDTH) for column in columns))
 
 
@@ -124,9 +126,3 @@ def _width(kind: pa.DataType) -> int:
         return max(int(kind.bit_width) // 8, 1)
     except ValueError:
         return _TEXT_WIDTH
-
-
-def _is_part(path: str, names: set[str]) -> bool:
-    """Whether a column of the file is, or is nested in, one of the named columns; names may contain dots."""
-    parts = path.split(".")
-    return any(".".join(parts[:i]) in names for i in range(1, len(parts) + 1))

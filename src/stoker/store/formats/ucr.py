@@ -10,12 +10,13 @@ regression target "target". Missing values ("?") are null.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -108,8 +109,7 @@ class _Header:
     data_start: int = 0
 
 
-@dataclass(slots=True)
-class _Case:
+class _Case(NamedTuple):
     """One line, parsed."""
 
     dimensions: list[Floats]
@@ -514,12 +514,10 @@ def _column_numbers(fields: list[bytes]) -> Floats:
             raise ValueError("a number is missing; write '?' for a missing value")
         return float(found[0])
 
-    try:
+    with contextlib.suppress(NumberTextError):
         values = parse_numbers(b",".join(fields))
         if values.size == len(fields):
             return values
-    except NumberTextError:
-        pass
     return np.array(parse_each(fields, parse))
 
 

@@ -238,21 +238,25 @@ class Shaper:
 
     def _without_missing(self, table: pa.Table, rows: range, source: DataSource) -> tuple[pa.Table, range | Array]:
         """Apply the policies "drop" and "error" to the rows of the source."""
-        policy = self.plan.options.missing
-        if policy not in ("drop", "error"):
+        if self.plan.options.missing not in ("drop", "error"):
             return table, rows
-        gone = np.zeros(table.num_rows, dtype=bool)
-        for name in table.column_names:
-            if name == self.plan.options.series:
-                continue
-            mask = missing_mask(one_array(table.column(name)))
-            if policy == "error" and mask.any():
-                raise _missing_error(name, f"row {rows[int(mask.argmax())] + 1:,} of {source.label}")
+        columns = {name: one_array(table.column(name)) for name in table.column_names if name != self.plan.options.series}
+        kept = self._rows_to_keep(columns, table.num_rows, lambda i: f"row {rows[i] + 1:,} of {source.label}")
+        return (table, rows) if kept.all() else (table.filter(from_numpy(kept)), np.flatnonzero(kept) + rows.start)
+
+    def _rows_to_keep(self, columns: dict[str, pa.Array], num_rows: int, locate: Locate) -> Array:
+        """Which rows have no missing value; with missing="error", one is an error. Missing values are counted."""
+        kept = np.ones(num_rows, dtype=bool)
+        for name, values in columns.items():
+            mask = missing_mask(values)
+            if self.plan.options.missing == "error" and mask.any():
+                where = locate(int(mask.argmax()))
+                raise BadValueError(
+                    f"column {name!r} is missing in {where}. Fix the file, or pass missing='keep', 'ffill' or 'drop'."
+                )
             self.missing[name] = self.missing.get(name, 0) + int(mask.sum())
-            gone |= mask
-        if not gone.any():
-            return table, rows
-        return table.filter(from_numpy(~gone)), np.flatnonzero(~gone) + rows.start
+            kept &= ~mask
+        return kept
 
     def _values(self, values: pa.Array, field: ColumnPlan, locate: Locate) -> PerSeries:
         """The numbers (or, per series, strings) of one column; missing values are counted."""
@@ -330,7 +334,11 @@ class Shaper:
             return f"row {first_row + i + 1:,} of {source.label}"
 
         if self.plan.options.missing in ("drop", "error"):
-            flats, counts = self._flat_without_missing(flats, counts, locate_row)
+            rows = np.repeat(np.arange(len(counts)), counts)
+            kept = self._rows_to_keep(flats, len(rows), lambda i: locate_row(int(rows[i])))
+            if not kept.all():
+                flats = {name: flat.filter(from_numpy(kept)) for name, flat in flats.items()}
+                counts = np.bincount(rows[kept], minlength=len(counts)).astype(np.int64)
         ends = np.cumsum(counts)
 
         def locate(i: int) -> str:
@@ -367,26 +375,6 @@ class Shaper:
             flats[name] = flat
         return flats, counts if counts is not None else np.empty(0, dtype=np.int64)
 
-    def _flat_without_missing(
-        self, flats: dict[str, pa.Array], counts: Array, locate_row: Locate
-    ) -> tuple[dict[str, pa.Array], Array]:
-        gone = np.zeros(int(counts.sum()), dtype=bool)
-        rows = np.repeat(np.arange(len(counts)), counts)
-        for name, flat in flats.items():
-            mask = missing_mask(flat)
-            if self.plan.options.missing == "error" and mask.any():
-                raise _missing_error(name, locate_row(int(rows[int(mask.argmax())])))
-            self.missing[name] += int(mask.sum())
-            gone |= mask
-        if not gone.any():
-            return flats, counts
-        keep = from_numpy(~gone)
-        return {n: flat.filter(keep) for n, flat in flats.items()}, np.bincount(rows[~gone], minlength=len(counts)).astype(np.int64)
-
 
 def _locate_kept(kept: Array, locate: Locate, i: int) -> str:
     return locate(int(kept[i]))
-
-
-def _missing_error(name: str, where: str) -> BadValueError:
-    return BadValueError(f"column {name!r} is missing in {where}. Fix the file, or pass missing='keep', 'ffill' or 'drop'.")

@@ -419,14 +419,10 @@ class _Sealer:
             name += "_"
         field = ColumnPlan(name=name, arrow=pa.string(), level="series", kind="text", dtype=np.dtype("|u1"))
         column = TextFile.create(self._fresh("names"))
-        names = self._series_names()
+        names: Iterator[str] = (source.name for source in plan.sources)
+        if plan.grouping == "wide":
+            pairs = zip(plan.sources, plan.schemas, strict=True)
+            names = (f"{one.name}:{name}" for one, schema in pairs for name in schema.names if name != plan.options.time)
         while part := list(itertools.islice(names, _NAMES)):
             column.append(from_texts(part))
         return self.series_entry(field, column, None)
-
-    def _series_names(self) -> Iterator[str]:
-        for source, schema in zip(self._plan.sources, self._plan.schemas, strict=True):
-            if self._plan.grouping == "file":
-                yield source.name
-            else:
-                yield from (f"{source.name}:{column}" for column in schema.names if column != self._plan.options.time)

@@ -142,32 +142,25 @@ class Packer:
                         manifest = self._seal(state, run, hashes)
                     return commit(manifest)
                 except (InferredTypeError, MissingIntegersError) as error:
-                    self._widen_plan(error)
+                    if self._is_settled and isinstance(error, MissingIntegersError):
+                        raise BadValueError(str(error)) from None
+                    if self._is_settled:
+                        what = f"{error}: its values differ between two reads"
+                        raise SourceChangedError(f"{what}. Do not change sources during a pack.") from None
+                    self._settle_types()
                     journal = None  # its rows have other types
                 except UnsortedTimesError as error:
                     raise explain_disorder(self._plan, error) from None
                 except RepeatedKeyError as error:
-                    name = self._plan.key.name if self._plan.key else "row"
-                    raise BadValueError(
-                        f"{name} {error.key!r} occurs twice, but each row is a whole series. Make the key unique."
-                    ) from None
+                    what = f"{self._plan.key.name if self._plan.key else 'row'} {error.key!r} occurs twice"
+                    raise BadValueError(f"{what}, but each row is a whole series. Make the key unique.") from None
 
     def _load_journal(self) -> Journal | None:
         """The journal of this very pack, if it was killed in this folder before. Sources in memory have none."""
         return load_journal(self._work, self._fingerprint) if self._fingerprint is not None else None
 
-    def _widen_plan(self, error: Exception) -> None:
-        """Choose types that hold all values; raises where they were chosen so already."""
-        if not self._is_settled:
-            self._settle_types()
-        elif isinstance(error, MissingIntegersError):
-            raise BadValueError(str(error)) from None
-        else:
-            raise SourceChangedError(
-                f"{error}: its values differ between two reads. Do not change sources during a pack."
-            ) from None
-
     def _settle_types(self) -> None:
+        """Choose types that hold all values, by reading all rows."""
         self._plan = settle_plan(self._plan, lambda rows: self._progress("settling types", 0.0, rows))
         self._is_settled = True
 
@@ -240,9 +233,8 @@ class Packer:
             writer.submit(partial(files[name].append, from_texts(texts)))
 
         options, layout = self._plan.options, _run_layout(self._plan)
-        categories = {
-            name: Categories(name, file.read(0, file.rows).to_pylist() if file.rows else []) for name, file in files.items()
-        }
+        known = {name: file.read(0, file.rows).to_pylist() if file.rows else [] for name, file in files.items()}
+        categories = {name: Categories(name, texts) for name, texts in known.items()}
         return PackState(
             writer=writer,
             shaper=Shaper(self._plan, categories, append_texts),
@@ -273,7 +265,9 @@ class Packer:
         def write() -> None:
             categories = {name: file.mark() for name, file in state.category_files.items()}
             runs = [mark() for mark in marks]
-            save_journal(self._work, journal(categories=categories, runs=runs, merge=merge() if merge is not None else None))
+            body = msgspec.json.encode(journal(categories=categories, runs=runs, merge=merge() if merge is not None else None))
+            data = xxhash.xxh3_128_hexdigest(body).encode() + b"\n" + body
+            _disk.write_file(self._work / _JOURNAL_NAME, data, durable=False)
 
         state.writer.submit(write)
 
@@ -348,7 +342,8 @@ class Packer:
                 out.close()
             state.merge, state.merged, state.is_copied = None, first + 1, is_last
             self._save_journal(state)
-            state.writer.submit(partial(_remove_runs, group))
+            for merged in group:
+                state.writer.submit(merged.remove)
         state.writer.drain()
         return runs[0] if runs else None
 
@@ -439,13 +434,6 @@ def _run_layout(plan: PackPlan, *, merged: bool = False, fill: bool | None = Non
     )
 
 
-def _remove_runs(runs: list[SortedRun]) -> None:
-    for run in runs:
-        run.close()
-        for path in run.paths():
-            _disk.remove_file(path)
-
-
 def _notes(run: SortedRun, sources: list[SourceEntry], left_out: tuple[str, ...]) -> list[str]:
     notes = []
     if run.equal_times:
@@ -462,12 +450,6 @@ def _notes(run: SortedRun, sources: list[SourceEntry], left_out: tuple[str, ...]
 
 
 # The journal on disk, and the sources it belongs to.
-
-
-def save_journal(folder: Path, journal: Journal) -> None:
-    """Replace the journal."""
-    body = msgspec.json.encode(journal)
-    _disk.write_file(folder / _JOURNAL_NAME, xxhash.xxh3_128_hexdigest(body).encode() + b"\n" + body, durable=False)
 
 
 def load_journal(folder: Path, fingerprint: str) -> Journal | None:

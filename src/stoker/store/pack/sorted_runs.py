@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from stoker._disk import remove_file
 from stoker._types import Array
 from stoker.store.interop import from_numpy, to_numpy
 from stoker.store.pack.blocks import PerSeries, RowBlock, concatenate, join_segments, sort_block
@@ -128,7 +129,7 @@ class SortedRun:
             if not block.rises():
                 raise RepeatedKeyError(next(a for a, b in itertools.pairwise(block.keys.to_pylist()) if a >= b))
         continues = self.num_series > 0 and block.keys[0].as_py() == self.last_key
-        step = self._checked(block, continues=continues and self._pending > 0)
+        step = self._checked_steps(block, continues=continues and self._pending > 0)
         counts = block.counts.copy()
         first_step = self.num_steps
         if continues:
@@ -153,13 +154,12 @@ class SortedRun:
             self.shortest = low if self.shortest < 0 else min(self.shortest, low)
             self.longest = max(self.longest, high)
 
-    def _checked(self, block: RowBlock, *, continues: bool) -> list[Array]:
+    def _checked_steps(self, block: RowBlock, *, continues: bool) -> list[Array]:
         """The step columns with times checked and gaps filled."""
         step = [np.ascontiguousarray(values) for values in block.step]
-        starts = np.cumsum(block.counts) - block.counts
-        starts = starts[block.counts > 0]
-        if continues and len(starts):
-            starts = starts[1:] if block.counts[0] > 0 else starts
+        starts = (np.cumsum(block.counts) - block.counts)[block.counts > 0]
+        if continues and block.counts[0] > 0:
+            starts = starts[1:]
         if self.layout.time_index is not None:
             self._check_times(step[self.layout.time_index], starts, block, continues)
         for i in self.layout.fill:
@@ -254,10 +254,11 @@ class SortedRun:
         for file in self.files:
             file.close()
 
-    def paths(self) -> list[Path]:
-        """The files on disk, to be removed when the run is no longer needed."""
-        prefix = f"run{self.number}."
-        return sorted(path for path in self._folder.iterdir() if path.name.startswith(prefix))
+    def remove(self) -> None:
+        """Remove the files."""
+        self.close()
+        for path in sorted(self._folder.glob(f"run{self.number}.*")):
+            remove_file(path)
 
 
 def _create(path: Path, dtype: np.dtype[Any] | None) -> ColumnFile | TextFile:
