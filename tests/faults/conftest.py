@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.harness import Zygote
 
-READERS = [f"stoker.store.formats.{name}" for name in ("tables", "parquet", "arrow", "csv")]
+READERS = [f"stoker.store.formats.{name}" for name in ("discover", "parquet", "arrow", "csv")]
 
 
 @pytest.fixture(scope="session")

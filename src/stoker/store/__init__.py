@@ -13,18 +13,16 @@ from typing import TYPE_CHECKING
 from stoker._lazy import lazy
 
 _NAMES = {
-    "stoker.store.formats.base": "Chunk DataSource InferredTypeError ReadLimits RowLocation",
+    "stoker.store.formats.base": "Chunk DataSource InferredTypeError ReadLimits RowLocation is_list",
     "stoker.store.formats.csv": "Dialect",
-    "stoker.store.formats.discover": "find_sources",
-    "stoker.store.formats.tables": "TableSource",
-    "stoker.store.formats.time_moe": "is_time_moe",
+    "stoker.store.formats.discover": "TableSource find_sources",
+    "stoker.store.formats.time_moe": "is_time_moe map_time_moe",
     "stoker.store.inspect": "StoreSummary VerifyResult",
-    "stoker.store.interop": "decimals_as_floats from_numpy from_texts to_numpy",
+    "stoker.store.interop": "decimals_as_floats from_numpy from_texts store_from_arrays to_numpy",
     "stoker.store.manifest": "BLOCK_BYTES ColumnEntry Manifest NonFinite Shard SourceEntry Text",
-    "stoker.store.memory": "map_time_moe store_from_arrays",
     "stoker.store.pack.options": "DEFAULT_MEMORY Missing PackOptions parse_names parse_threads",
     "stoker.store.pack.packer": "Progress quiet",
-    "stoker.store.pack.plan": "PackPlan is_list make_plan plain_type settle_plan unify_types",
+    "stoker.store.pack.plan": "PackPlan make_plan plain_type settle_plan unify_types",
     "stoker.store.pack.threads": "read_ahead",
     "stoker.store.pack.values": "one_array",
     "stoker.store.shards": "MISSING_CODE MISSING_TIME Column ColumnFile Level NonFiniteCount TextFile Texts map_shard",
@@ -33,64 +31,32 @@ _NAMES = {
 }
 
 if TYPE_CHECKING:
-    from stoker.store.formats.base import Chunk as Chunk
-    from stoker.store.formats.base import DataSource as DataSource
-    from stoker.store.formats.base import InferredTypeError as InferredTypeError
-    from stoker.store.formats.base import ReadLimits as ReadLimits
-    from stoker.store.formats.base import RowLocation as RowLocation
+    # isort: off
+    from stoker.store.formats.base import Chunk as Chunk, DataSource as DataSource, InferredTypeError as InferredTypeError
+    from stoker.store.formats.base import ReadLimits as ReadLimits, RowLocation as RowLocation, is_list as is_list
     from stoker.store.formats.csv import Dialect as Dialect
-    from stoker.store.formats.discover import find_sources as find_sources
-    from stoker.store.formats.tables import TableSource as TableSource
-    from stoker.store.formats.time_moe import is_time_moe as is_time_moe
-    from stoker.store.inspect import StoreSummary as StoreSummary
-    from stoker.store.inspect import VerifyResult as VerifyResult
-    from stoker.store.interop import decimals_as_floats as decimals_as_floats
-    from stoker.store.interop import from_numpy as from_numpy
-    from stoker.store.interop import from_texts as from_texts
-    from stoker.store.interop import to_numpy as to_numpy
-    from stoker.store.manifest import BLOCK_BYTES as BLOCK_BYTES
-    from stoker.store.manifest import ColumnEntry as ColumnEntry
-    from stoker.store.manifest import Manifest as Manifest
-    from stoker.store.manifest import NonFinite as NonFinite
-    from stoker.store.manifest import Shard as Shard
-    from stoker.store.manifest import SourceEntry as SourceEntry
-    from stoker.store.manifest import Text as Text
-    from stoker.store.memory import map_time_moe as map_time_moe
-    from stoker.store.memory import store_from_arrays as store_from_arrays
-    from stoker.store.pack.options import DEFAULT_MEMORY as DEFAULT_MEMORY
-    from stoker.store.pack.options import Missing as Missing
-    from stoker.store.pack.options import PackOptions as PackOptions
-    from stoker.store.pack.options import parse_names as parse_names
-    from stoker.store.pack.options import parse_threads as parse_threads
-    from stoker.store.pack.packer import Progress as Progress
-    from stoker.store.pack.packer import quiet as quiet
-    from stoker.store.pack.plan import PackPlan as PackPlan
-    from stoker.store.pack.plan import is_list as is_list
-    from stoker.store.pack.plan import make_plan as make_plan
-    from stoker.store.pack.plan import plain_type as plain_type
-    from stoker.store.pack.plan import settle_plan as settle_plan
-    from stoker.store.pack.plan import unify_types as unify_types
+    from stoker.store.formats.discover import TableSource as TableSource, find_sources as find_sources
+    from stoker.store.formats.time_moe import is_time_moe as is_time_moe, map_time_moe as map_time_moe
+    from stoker.store.inspect import StoreSummary as StoreSummary, VerifyResult as VerifyResult
+    from stoker.store.interop import decimals_as_floats as decimals_as_floats, from_numpy as from_numpy, from_texts as from_texts
+    from stoker.store.interop import store_from_arrays as store_from_arrays, to_numpy as to_numpy
+    from stoker.store.manifest import BLOCK_BYTES as BLOCK_BYTES, ColumnEntry as ColumnEntry, Manifest as Manifest
+    from stoker.store.manifest import NonFinite as NonFinite, Shard as Shard, SourceEntry as SourceEntry, Text as Text
+    from stoker.store.pack.options import DEFAULT_MEMORY as DEFAULT_MEMORY, Missing as Missing, PackOptions as PackOptions
+    from stoker.store.pack.options import parse_names as parse_names, parse_threads as parse_threads
+    from stoker.store.pack.packer import Progress as Progress, quiet as quiet
+    from stoker.store.pack.plan import PackPlan as PackPlan, make_plan as make_plan, plain_type as plain_type
+    from stoker.store.pack.plan import settle_plan as settle_plan, unify_types as unify_types
     from stoker.store.pack.threads import read_ahead as read_ahead
     from stoker.store.pack.values import one_array as one_array
-    from stoker.store.shards import MISSING_CODE as MISSING_CODE
-    from stoker.store.shards import MISSING_TIME as MISSING_TIME
-    from stoker.store.shards import Column as Column
-    from stoker.store.shards import ColumnFile as ColumnFile
-    from stoker.store.shards import Level as Level
-    from stoker.store.shards import NonFiniteCount as NonFiniteCount
-    from stoker.store.shards import TextFile as TextFile
-    from stoker.store.shards import Texts as Texts
-    from stoker.store.shards import map_shard as map_shard
-    from stoker.store.store import MANIFEST_NAME as MANIFEST_NAME
-    from stoker.store.store import WORK_NAME as WORK_NAME
-    from stoker.store.store import Series as Series
-    from stoker.store.store import Store as Store
+    from stoker.store.shards import MISSING_CODE as MISSING_CODE, MISSING_TIME as MISSING_TIME, Column as Column
+    from stoker.store.shards import ColumnFile as ColumnFile, Level as Level, NonFiniteCount as NonFiniteCount
+    from stoker.store.shards import TextFile as TextFile, Texts as Texts, map_shard as map_shard
+    from stoker.store.store import MANIFEST_NAME as MANIFEST_NAME, WORK_NAME as WORK_NAME, Series as Series, Store as Store
     from stoker.store.store import open_store as open_store
-    from stoker.store.writer import add_column as add_column
-    from stoker.store.writer import check_target as check_target
-    from stoker.store.writer import make_work as make_work
-    from stoker.store.writer import new_store as new_store
-    from stoker.store.writer import replace_store as replace_store
+    from stoker.store.writer import add_column as add_column, check_target as check_target, make_work as make_work
+    from stoker.store.writer import new_store as new_store, replace_store as replace_store
+    # isort: on
 else:
     # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too.
     __getattr__, __dir__, __all__ = lazy(

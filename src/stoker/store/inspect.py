@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from stoker.errors import StoreDamagedError
@@ -50,36 +51,23 @@ class StoreSummary:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        return {
-            "path": self.path,
-            "digest": self.digest,
-            "num_series": self.num_series,
-            "num_steps": self.num_steps,
-            "num_bytes": self.num_bytes,
-            "key": self.key,
-            "time": self.time,
-            "lengths": {
-                "shortest": self.shortest,
-                "median": self.median,
-                "longest": self.longest,
-                "histogram": [{"low": b.low, "high": b.high, "num_series": b.num_series} for b in self.histogram],
-            },
-            "columns": [
-                {
-                    "name": c.name,
-                    "type": c.label,
-                    "level": c.level,
-                    "missing": c.missing,
-                    "nan": c.nonfinite.nan,
-                    "inf": c.nonfinite.inf,
-                    "first_nonfinite": c.nonfinite.first,
-                    "categories": len(c.texts) if c.kind == "category" and c.texts is not None else None,
-                }
-                for c in self.columns
-            ],
-            "notes": self.notes,
-            "sources": [{"name": s.name, "num_bytes": s.num_bytes, "num_rows": s.num_rows, "xxh3": s.xxh3} for s in self.sources],
-        }
+        found = {name: getattr(self, name) for name in "path digest num_series num_steps num_bytes key time".split()}
+        found["lengths"] = {name: getattr(self, name) for name in ("shortest", "median", "longest")}
+        found["lengths"]["histogram"] = [asdict(one) for one in self.histogram]
+        found["columns"] = [
+            {
+                "name": c.name,
+                "type": c.label,
+                "level": c.level,
+                "missing": c.missing,
+                "nan": c.nonfinite.nan,
+                "inf": c.nonfinite.inf,
+                "first_nonfinite": c.nonfinite.first,
+                "categories": len(c.texts) if c.kind == "category" and c.texts is not None else None,
+            }
+            for c in self.columns
+        ]
+        return found | {"notes": self.notes, "sources": msgspec.to_builtins(self.sources)}
 
 
 def inspect(store: Store | str | os.PathLike[str]) -> StoreSummary:
@@ -161,8 +149,7 @@ def _histogram(counts: dict[int, int], num_bins: int = 12) -> list[LengthBin]:
 
 # Verify
 
-Report = Callable[[int, int], None]
-"""Gets the bytes checked so far, and their total."""
+Report = Callable[[int, int], None]  # gets the bytes checked so far, and their total
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,23 +206,12 @@ def _verify(store: Store, folder: Path, report: Report | None) -> VerifyResult:
         if report is not None:
             report(done, total)
 
-    damages = [damage for what, shard in _named_shards(manifest) for damage in _damages(store, folder, what, shard, count)]
+    damages = [damage for what, shard in manifests.named_shards(manifest) for damage in _damages(store, folder, what, shard, count)]
     damages += list(_structure(store, manifest))
     if damages:
         shown = "; ".join(damages[:10]) + (f"; and {len(damages) - 10:,} more" if len(damages) > 10 else "")
         raise StoreDamagedError(f"{folder} is damaged: {shown}. Restore these files from a copy, or pack the store again.")
     return VerifyResult(num_shards=len(list(manifests.shards(manifest))), num_bytes=total, digest=manifest.digest)
-
-
-def _named_shards(manifest: Manifest) -> Iterator[tuple[str, Shard]]:
-    if manifest.offsets is not None:
-        yield "the offsets", manifest.offsets
-    for column in manifest.columns:
-        if column.values is not None:
-            yield f"column {column.name!r}", column.values
-        if column.texts is not None:
-            yield f"texts of column {column.name!r}", column.texts.utf8
-            yield f"text offsets of column {column.name!r}", column.texts.offsets
 
 
 def _damages(store: Store, folder: Path, what: str, shard: Shard, count: Callable[[int], None]) -> Iterator[str]:

@@ -6,6 +6,7 @@ order, and each error names the JSON path that breaks a rule.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import unicodedata
 from collections.abc import Iterator
@@ -116,16 +117,21 @@ def dump(manifest: Manifest) -> bytes:
     return text.replace(_ZEROS.encode(), xxhash.xxh3_128_hexdigest(text).encode(), 1)
 
 
-def shards(manifest: Manifest) -> Iterator[Shard]:
-    """All shards that a manifest names."""
+def named_shards(manifest: Manifest) -> Iterator[tuple[str, Shard]]:
+    """All shards of a manifest, with what they hold."""
     if manifest.offsets is not None:
-        yield manifest.offsets
+        yield "the offsets", manifest.offsets
     for column in manifest.columns:
         if column.values is not None:
-            yield column.values
+            yield f"column {column.name!r}", column.values
         if column.texts is not None:
-            yield column.texts.utf8
-            yield column.texts.offsets
+            yield f"texts of column {column.name!r}", column.texts.utf8
+            yield f"text offsets of column {column.name!r}", column.texts.offsets
+
+
+def shards(manifest: Manifest) -> Iterator[Shard]:
+    """All shards that a manifest names."""
+    return (shard for _, shard in named_shards(manifest))
 
 
 def load(data: bytes, where: str) -> Manifest:
@@ -135,10 +141,11 @@ def load(data: bytes, where: str) -> Manifest:
     try:
         manifest = msgspec.json.decode(data, type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        _refuse_other_version(data, where)
+        # A store of another version may break the rules of this one: then name the version, not the broken rule.
+        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            _refuse_other_version(msgspec.json.decode(data, type=_AnyVersion).version, where)
         raise ManifestError(f"{where} is not a stoker manifest: {error}.") from None
-    if manifest.version != VERSION:
-        _refuse_version(manifest.version, where)
+    _refuse_other_version(manifest.version, where)
     _check(manifest, where)
     if dump(manifest) != data:
         raise ManifestError(f"{where} does not match its digest: it was changed after it was written. Pack the store again.")
@@ -149,28 +156,17 @@ class _AnyVersion(msgspec.Struct):
     version: int
 
 
-def _refuse_other_version(data: bytes, where: str) -> None:
-    """A store of another version may break the rules of this one: then name the version, not the broken rule."""
-    try:
-        version = msgspec.json.decode(data, type=_AnyVersion).version
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return
-    if version != VERSION:
-        _refuse_version(version, where)
-
-
-def _refuse_version(version: int, where: str) -> NoReturn:
+def _refuse_other_version(version: int, where: str) -> None:
+    what = f"{where} has format version {version}"
     if version > VERSION:
-        raise ManifestError(
-            f"{where} has format version {version}, but this stoker reads version {VERSION}: install a newer stoker."
-        )
-    raise ManifestError(f"{where} has format version {version}, which does not exist: this stoker reads version {VERSION}.")
+        raise ManifestError(f"{what}, but this stoker reads version {VERSION}: install a newer stoker.")
+    if version < VERSION:
+        raise ManifestError(f"{what}, which does not exist: this stoker reads version {VERSION}.")
 
 
 def _check(manifest: Manifest, where: str) -> None:
     """The rules that types alone cannot express."""
-    rule = _Rules(where)
-    m = manifest
+    rule, m = _Rules(where), manifest
     rule.hexadecimal("$.digest", m.digest, 32)
     rule.count("$.num_series", m.num_series)
     rule.count("$.num_steps", m.num_steps)
@@ -180,8 +176,7 @@ def _check(manifest: Manifest, where: str) -> None:
         rule.count("$.length", m.length)
         rule.equal("$.num_steps", m.num_steps, m.length * m.num_series)
     if m.offsets is not None:
-        rule.shard("$.offsets", m.offsets, dtype="<i8", rows=m.num_series + 1)
-        rule.flat("$.offsets", m.offsets)
+        rule.flat_shard("$.offsets", m.offsets, dtype="<i8", rows=m.num_series + 1)
     if len(m.columns) > MAX_COLUMNS:
         rule.broken("$.columns", f"at most {MAX_COLUMNS} columns", str(len(m.columns)))
     names: set[str] = set()
@@ -207,13 +202,7 @@ def _check(manifest: Manifest, where: str) -> None:
             rule.hexadecimal(f"$.sources[{i}].xxh3", source.xxh3, 32)
 
 
-_DTYPES_OF_KIND = {
-    "number": DTYPES,
-    "bfloat16": frozenset({"<u2"}),
-    "timestamp": frozenset({"<i8"}),
-    "duration": frozenset({"<i8"}),
-    "category": frozenset({"<i4"}),
-}
+_DTYPES_OF_KIND = {"number": DTYPES, "bfloat16": {"<u2"}, "timestamp": {"<i8"}, "duration": {"<i8"}, "category": {"<i4"}}
 
 
 def _check_column(rule: _Rules, path: str, column: ColumnEntry, rows: int, num_series: int) -> None:
@@ -229,7 +218,11 @@ def _check_column(rule: _Rules, path: str, column: ColumnEntry, rows: int, num_s
     if (column.texts is not None) != (column.kind in ("category", "text")):
         rule.broken(f"{path}.texts", "texts for kinds category and text, null for others", column.kind)
     if column.texts is not None:
-        rule.texts(f"{path}.texts", column.texts, rows=num_series if column.kind == "text" else None)
+        rule.flat_shard(f"{path}.texts.utf8", column.texts.utf8, dtype="|u1", rows=None)
+        offsets = num_series + 1 if column.kind == "text" else None
+        rule.flat_shard(f"{path}.texts.offsets", column.texts.offsets, dtype="<i8", rows=offsets)
+        if column.texts.offsets.shape[0] < 1:
+            rule.broken(f"{path}.texts.offsets.shape", "at least 1", "0")
     if (column.unit is not None) != (column.kind in ("timestamp", "duration")):
         rule.broken(f"{path}.unit", "a unit for kinds timestamp and duration, null for others", repr(column.unit))
     if column.unit is not None:
@@ -299,14 +292,7 @@ class _Rules:
         for block in shard.blocks:
             self.hexadecimal(f"{path}.blocks", block, 16)
 
-    def flat(self, path: str, shard: Shard) -> None:
+    def flat_shard(self, path: str, shard: Shard, *, dtype: str, rows: int | None) -> None:
+        self.shard(path, shard, dtype=dtype, rows=rows)
         if len(shard.shape) != 1:
             self.broken(f"{path}.shape", "one number", f"{len(shard.shape)}")
-
-    def texts(self, path: str, texts: Text, *, rows: int | None) -> None:
-        self.shard(f"{path}.utf8", texts.utf8, dtype="|u1", rows=None)
-        self.shard(f"{path}.offsets", texts.offsets, dtype="<i8", rows=None if rows is None else rows + 1)
-        self.flat(f"{path}.utf8", texts.utf8)
-        self.flat(f"{path}.offsets", texts.offsets)
-        if texts.offsets.shape[0] < 1:
-            self.broken(f"{path}.offsets.shape", "at least 1", "0")

@@ -48,8 +48,12 @@ class NonFiniteCount:
 
     def add(self, values: Array, *, first_step: int) -> None:
         """Count `values`, which begin at step `first_step` of the column."""
-        if values.dtype.kind != "f" or _surely_finite(values):
+        if values.dtype.kind != "f":
             return
+        # A sum is finite only if all its terms are: one pass, no temporary. (A sum that overflows proves nothing.)
+        with np.errstate(over="ignore", invalid="ignore"):
+            if np.isfinite(values.sum(dtype=np.float32 if values.dtype.itemsize == 2 else None)):
+                return
         bad = ~np.isfinite(values)
         if not bad.any():
             return
@@ -60,11 +64,13 @@ class NonFiniteCount:
             rows = bad if bad.ndim == 1 else bad.any(axis=1)
             self.first_step = first_step + int(rows.argmax())
 
-
-def _surely_finite(values: Array) -> bool:
-    """A sum is finite only if all its terms are: one pass, no temporary. (A sum that overflows proves nothing.)"""
-    with np.errstate(over="ignore", invalid="ignore"):
-        return bool(np.isfinite(values.sum(dtype=np.float32 if values.dtype.itemsize == 2 else None)))
+    def at(self, offsets: Array | None) -> NonFinite:
+        """The counts for the manifest. `offsets` are those of the series; None for a column with one value per series."""
+        step = self.first_step
+        if step is None:
+            return NonFinite(nan=0, inf=0, first=None)
+        series = step if offsets is None else int(np.searchsorted(offsets, step, side="right")) - 1
+        return NonFinite(nan=self.nan, inf=self.inf, first=[series, 0 if offsets is None else step - int(offsets[series])])
 
 
 # Columns and their strings.
@@ -125,18 +131,13 @@ class Column:
     """One entry of `Store.schema`."""
 
     name: str
-    dtype: np.dtype[Any] | None
-    """None for strings."""
+    dtype: np.dtype[Any] | None  # None for strings
     level: Level
     kind: Kind
-    unit: str | None = None
-    """Of timestamps and durations: "ns", "us, UTC"."""
-    width: int | None = None
-    """Numbers per step, where that is more than one."""
-    texts: Texts | None = None
-    """The categories that codes refer to, or the strings themselves."""
-    missing: int = 0
-    """Values that were missing in the source (null or empty)."""
+    unit: str | None = None  # of timestamps and durations: "ns", "us, UTC"
+    width: int | None = None  # numbers per step, where that is more than one
+    texts: Texts | None = None  # the categories that codes refer to, or the strings themselves
+    missing: int = 0  # values that were missing in the source (null or empty)
     nonfinite: NonFinite = NonFinite(nan=0, inf=0, first=None)
 
     @property
@@ -146,8 +147,7 @@ class Column:
             return f"{self.kind}[{self.unit}]"
         if self.kind in ("category", "text", "bfloat16"):
             return self.kind
-        width = f"[{self.width}]" if self.width is not None else ""
-        return f"{self.dtype}{width}"
+        return f"{self.dtype}" + (f"[{self.width}]" if self.width is not None else "")
 
 
 # Reading. The header of a shard is a function of its dtype and shape, so opening compares 128 bytes instead of parsing them.
@@ -244,8 +244,7 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     rows: int
     blocks: list[str]
-    tail: str
-    """Hash of the last, unfinished block."""
+    tail: str  # hash of the last, unfinished block
 
 
 class ColumnFile:
@@ -291,12 +290,8 @@ class ColumnFile:
                 return None
         except OSError:
             return None
-        file = (
-            AppendFile(where, os.open(where, os.O_RDONLY), num_bytes)
-            if sealed
-            else AppendFile.reopen(where, HEADER_BYTES + num_bytes)
-        )
-        column = cls(file, dtype, width)
+        fresh = None if sealed else AppendFile.reopen(where, HEADER_BYTES + num_bytes)
+        column = cls(fresh or AppendFile(where, os.open(where, os.O_RDONLY), num_bytes), dtype, width)
         column._sealed = shard if sealed else None
         with where.open("rb", buffering=0) as raw:
             raw.seek(HEADER_BYTES)

@@ -119,7 +119,7 @@ class Store:
             >>> Store.from_arrays(x=[0.5, 1.5, 2.5], lengths=[2, 1])[0]["x"].tolist()
             [0.5, 1.5]
         """
-        from stoker.store.memory import store_from_arrays
+        from stoker.store.interop import store_from_arrays
 
         return store_from_arrays(columns, lengths=lengths)
 
@@ -384,9 +384,8 @@ def _column(folder: Path, entry: ColumnEntry) -> Column:
     texts = None
     if entry.texts is not None:
         what = f"the text offsets of column {entry.name!r}"
-        texts = Texts(
-            map_shard(folder, entry.texts.utf8, f"texts of column {entry.name!r}"), map_shard(folder, entry.texts.offsets, what)
-        )
+        utf8 = map_shard(folder, entry.texts.utf8, f"texts of column {entry.name!r}")
+        texts = Texts(utf8, map_shard(folder, entry.texts.offsets, what))
         _check_ends(folder, what, (texts.offsets.item(0), texts.offsets.item(-1)), len(texts.utf8))
     return Column(
         name=entry.name,

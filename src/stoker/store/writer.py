@@ -22,14 +22,12 @@ from stoker import _disk
 from stoker._types import Array
 from stoker.errors import DiskError, ManifestError, OptionError, StoreDamagedError, StoreExistsError, StoreNotFoundError
 from stoker.store import manifest as manifests
-from stoker.store.manifest import BLOCK_BYTES, ColumnEntry, Manifest, NonFinite, Shard, SourceEntry, Text
+from stoker.store.manifest import BLOCK_BYTES, ColumnEntry, Manifest, Shard, SourceEntry, Text
 from stoker.store.shards import Column, ColumnFile, NonFiniteCount, map_shard
 from stoker.store.store import MANIFEST_NAME, WORK_NAME, Store, check_staged, open_store, read_manifest
 
-WORK_FILE = re.compile(r"(journal|mark)(\.tmp)?|(run\d+|final)\.\w+|categories\d+o?")
-"""Names of the files in a work folder."""
-MARK_NAME = "mark"
-"""The file that says that Stoker made a work folder, and the shards beside it. It is written first and removed last."""
+WORK_FILE = re.compile(r"(journal|mark)(\.tmp)?|(run\d+|final)\.\w+|categories\d+o?")  # names of the files in a work folder
+MARK_NAME = "mark"  # says that Stoker made a work folder, and the shards beside it: written first and removed last
 _LATE = ("journal", MARK_NAME)  # removed last: with a journal the same pack may finish what it began
 
 
@@ -175,32 +173,25 @@ def _foreign(folder: Path) -> Iterator[str]:
         ours = {WORK_NAME, MANIFEST_NAME + ".tmp", MANIFEST_NAME}
     # A process that was killed at its start leaves a lock file, and a work folder with at most an unfinished mark.
     names = {entry.name for entry in folder.iterdir()}
-    names -= {".lock"} if _is_lock(folder / ".lock") else set()
-    if MARK_NAME in in_work or _names_stoker(folder / MANIFEST_NAME):
+    lock = _head(folder / ".lock")
+    if lock is not None and (not lock or (len(lock) < 20 and lock.isdigit())):  # it holds a process id
+        names.discard(".lock")
+    # A damaged manifest may still begin like one of Stoker.
+    if MARK_NAME in in_work or b'"format": "stoker"' in (_head(folder / MANIFEST_NAME) or b""):
         yield from (name for name in names - ours if not _disk.SHARD_NAME.fullmatch(name))
     else:
         yield from names - ({WORK_NAME} if in_work <= {f"{MARK_NAME}.tmp"} else set())
 
 
-def _names_stoker(manifest: Path) -> bool:
-    """Whether a damaged manifest still begins like one of Stoker."""
-    try:
-        with os.fdopen(_disk.open_plain(manifest, ManifestError), "rb") as file:
-            return b'"format": "stoker"' in file.read(64)
-    except (OSError, ManifestError):
-        return False
-
-
-def _is_lock(path: Path) -> bool:
-    """Whether a file could be a lock of Stoker: it is empty, holds a process id, or was just removed."""
+def _head(path: Path) -> bytes | None:
+    """The first bytes of a plain file, none if it does not exist; None if it cannot be read."""
     try:
         with os.fdopen(_disk.open_plain(path, StoreDamagedError), "rb") as file:
-            found = file.read(32)
+            return file.read(64)
     except FileNotFoundError:
-        return True
+        return b""
     except (OSError, StoreDamagedError):
-        return False
-    return not found or (len(found) < 20 and found.isdigit())
+        return None
 
 
 def _commit(folder: Path, manifest: Manifest) -> None:
@@ -234,28 +225,24 @@ def _clean_up(folder: Path) -> None:
 
 def save_store(store: Store, folder: Path, *, note: str, replace: bool = False) -> None:
     """Write all columns to `folder`, all or nothing. `note` says where the values are from."""
-    with new_store(folder, [store.path], replace=replace) as commit:
-        commit(_write(store, folder, note))
-
-
-def _write(store: Store, folder: Path, note: str) -> Manifest:
-    make_work(folder)
-    uniform = store.uniform_length is not None
     source = store.manifest
-    return Manifest(
-        format="stoker",
-        version=manifests.VERSION,
-        digest="",
-        num_series=len(store),
-        num_steps=store.num_steps,
-        length=store.uniform_length,
-        offsets=None if uniform else _shard(folder, np.ascontiguousarray(store.offsets)),
-        key=store.key,
-        time=store.time,
-        columns=[_entry(folder, store, column) for column in store.schema.values()],
-        notes=source.notes if source else [],
-        sources=source.sources if source else [SourceEntry(name=note, num_bytes=0, num_rows=store.num_steps, xxh3=None)],
-    )
+    with new_store(folder, [store.path], replace=replace) as commit:
+        make_work(folder)
+        manifest = Manifest(
+            format="stoker",
+            version=manifests.VERSION,
+            digest="",
+            num_series=len(store),
+            num_steps=store.num_steps,
+            length=store.uniform_length,
+            offsets=None if store.uniform_length is not None else _shard(folder, np.ascontiguousarray(store.offsets)),
+            key=store.key,
+            time=store.time,
+            columns=[_entry(folder, store, column) for column in store.schema.values()],
+            notes=source.notes if source else [],
+            sources=source.sources if source else [SourceEntry(name=note, num_bytes=0, num_rows=store.num_steps, xxh3=None)],
+        )
+        commit(manifest)
 
 
 def _entry(folder: Path, store: Store, column: Column) -> ColumnEntry:
@@ -275,20 +262,25 @@ def _entry(folder: Path, store: Store, column: Column) -> ColumnEntry:
     )
 
 
-def _shard(folder: Path, values: Array) -> Shard:
+def _shard(folder: Path, values: Array, name: str = "final.column") -> Shard:
+    """Write an array, in parts of some megabytes, so that no more of a mapped column is in memory at once."""
     width = values.shape[1] if values.ndim == 2 else None
-    file = ColumnFile.create(folder / WORK_NAME / "final.column", values.dtype, width)
+    rows = max(1, BLOCK_BYTES // (values.dtype.itemsize * (width or 1)))
+    parts = (np.ascontiguousarray(values[start : start + rows]) for start in range(0, len(values), rows))
+    return _write_shard(folder, name, values.dtype, width, parts)
+
+
+def _write_shard(folder: Path, name: str, dtype: np.dtype[Any], width: int | None, parts: Iterator[Array]) -> Shard:
+    column = ColumnFile.create(folder / WORK_NAME / name, dtype, width)
     try:
-        # In parts of some megabytes, so that no more of a mapped column is in memory at once.
-        rows = max(1, BLOCK_BYTES // max(1, values.dtype.itemsize * (width if width is not None else 1)))
-        for start in range(0, len(values), rows):
-            file.append(np.ascontiguousarray(values[start : start + rows]))
-        return file.seal(folder)
+        for part in parts:
+            column.append(part)
+        return column.seal(folder)
     finally:
-        file.close()
+        column.close()
 
 
-# ---- a store with one more column ----
+# A store with one more column.
 
 
 def add_column(
@@ -322,59 +314,29 @@ def add_column(
     if name in store.schema:
         raise OptionError(f"{store.name} has a column {name!r} already. Choose another name.")
 
-    def write() -> Manifest:
+    tally = NonFiniteCount()
+
+    def counted() -> Iterator[Array]:
+        done = 0
+        for part in parts:
+            tally.add(part, first_step=done)
+            done += len(part)
+            yield part
+
+    with new_store(path, [source], replace=replace) as commit:
         make_work(path)
-        _copy_shards(source, manifest, path)
-        tally = NonFiniteCount()
-        shard = _write_shard(path, "final.added", np.dtype(dtype), width, _counted(parts, tally))
+        for i, shard in enumerate({shard.file: shard for shard in manifests.shards(manifest)}.values()):
+            if _shard(path, map_shard(source, shard, "a column of the store"), f"final.{i}") != shard:
+                raise StoreDamagedError(f"{source / shard.file} has changed since it was written. Run `stoker verify {source}`.")
         column = ColumnEntry(
             name=name,
             level="step",
             kind="number",
             unit=None,
-            values=shard,
+            values=_write_shard(path, "final.added", np.dtype(dtype), width, counted()),
             texts=None,
             missing=0,
-            nonfinite=NonFinite(nan=tally.nan, inf=tally.inf, first=_position(tally.first_step, store.offsets)),
+            nonfinite=tally.at(store.offsets),
         )
-        return msgspec.structs.replace(manifest, columns=[*manifest.columns, column], notes=[*manifest.notes, note])
-
-    replace_store(path, [source], write, replace=replace)
+        commit(msgspec.structs.replace(manifest, columns=[*manifest.columns, column], notes=[*manifest.notes, note]))
     return open_store(path)
-
-
-def _counted(parts: Iterator[Array], tally: NonFiniteCount) -> Iterator[Array]:
-    """The parts, with their NaN and Inf counted on the way."""
-    done = 0
-    for part in parts:
-        tally.add(part, first_step=done)
-        done += len(part)
-        yield part
-
-
-def _copy_shards(source: Path, manifest: Manifest, folder: Path) -> None:
-    for i, shard in enumerate({shard.file: shard for shard in manifests.shards(manifest)}.values()):
-        values = map_shard(source, shard, "a column of the store")
-        width = shard.shape[1] if len(shard.shape) == 2 else None
-        rows_each = max(1, BLOCK_BYTES // (values.itemsize * (width or 1)))
-        parts = (values[start : start + rows_each] for start in range(0, len(values), rows_each))
-        if _write_shard(folder, f"final.{i}", values.dtype, width, parts) != shard:
-            raise StoreDamagedError(f"{source / shard.file} has changed since it was written. Run `stoker verify {source}`.")
-
-
-def _write_shard(folder: Path, name: str, dtype: np.dtype[Any], width: int | None, parts: Iterator[Array]) -> Shard:
-    column = ColumnFile.create(folder / WORK_NAME / name, dtype, width)
-    try:
-        for part in parts:
-            column.append(part)
-        return column.seal(folder)
-    finally:
-        column.close()
-
-
-def _position(step: int | None, offsets: Array) -> list[int] | None:
-    """The series of a step, and the step within it."""
-    if step is None:
-        return None
-    series = int(np.searchsorted(offsets, step, side="right")) - 1
-    return [series, step - int(offsets[series])]

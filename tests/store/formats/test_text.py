@@ -18,7 +18,8 @@ from hypothesis import given
 
 from stoker.errors import OptionError, SourceEmptyError, SourceInvalidError, SourceTooLargeError
 from stoker.store.formats import text as texts
-from stoker.store.formats.text import Readable, is_compressed, line_blocks, open_text
+from stoker.store.formats.json import JsonLinesSource
+from stoker.store.formats.text import Readable, line_blocks, open_text
 
 LINES = b"".join(b"%d,%d\n" % (i, i * i) for i in range(300))
 COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
@@ -43,9 +44,9 @@ def decoded(folder: Path, content: bytes, encoding: str = "utf-8", step: int = 1
 def test_compression_is_told_by_the_content(tmp_path: Path, kind: str) -> None:
     packed = COMPRESSORS[kind](LINES)
     assert decoded(tmp_path, packed) == LINES
-    assert is_compressed(tmp_path / "file")
+    assert JsonLinesSource(tmp_path / "file", "file").num_positions is None
     assert decoded(tmp_path, LINES) == LINES
-    assert not is_compressed(tmp_path / "file")
+    assert JsonLinesSource(tmp_path / "file", "file").num_positions == len(LINES)
 
 
 @pytest.mark.parametrize("kind", COMPRESSORS)

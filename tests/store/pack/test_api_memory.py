@@ -18,8 +18,8 @@ from stoker.errors import OptionError
 from stoker.store.formats.arrow import ArrowSource
 from stoker.store.formats.base import DataSource, RowLocation
 from stoker.store.formats.csv import CsvSource, Dialect
+from stoker.store.formats.discover import TableSource
 from stoker.store.formats.parquet import ParquetSource
-from stoker.store.formats.tables import TableSource
 from stoker.store.pack.api import pack
 from stoker.store.pack.merge import RunCursor
 from stoker.store.pack.sorted_runs import Sorter

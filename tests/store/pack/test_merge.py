@@ -107,7 +107,7 @@ def test_series_values_come_with_their_series(tmp_path: Path) -> None:
         merge_runs(runs, out, time_index=None, unique_keys=True, memory_bytes=1, marks=None, progress=ignore)
         out.finish()
         assert [key for key, _ in read(out)] == ["a", "b", "c", "d"]
-        assert out.read_series(0, 4)[1].to_pylist() == ["<a>", "<b>", "<c>", "<d>"]
+        assert out.series[1].read(0, 4).to_pylist() == ["<a>", "<b>", "<c>", "<d>"]
 
 
 @pytest.mark.parametrize("length", [0, 1, 40])

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from stoker.errors import BadValueError, OptionError, SchemaError, SourceInvalidError
-from stoker.store.formats.tables import table_source
+from stoker.store.formats.discover import table_source
 from stoker.store.pack.api import pack
 from stoker.store.pack.options import PackOptions
 from stoker.store.pack.plan import PackPlan, make_plan

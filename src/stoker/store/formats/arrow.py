@@ -12,8 +12,7 @@ import msgspec
 import pyarrow as pa
 
 from stoker.errors import SourceEmptyError, SourceInvalidError
-from stoker.store.formats.base import Chunk, DataSource, FileSource, RowLocation, Task, decoding, inside, row_chunk
-from stoker.store.formats.tables import batch_chunks
+from stoker.store.formats.base import Chunk, DataSource, FileSource, RowLocation, Task, batch_chunks, decoding, inside, row_chunk
 
 _FILE_MAGIC = b"ARROW1"
 _STREAM_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
@@ -30,9 +29,7 @@ class ArrowSource(FileSource):
         with self.path.open("rb") as file:
             magic = file.read(len(_FILE_MAGIC))
         if magic.startswith(b"FEA1"):
-            raise SourceInvalidError(
-                f"{self.path} is Feather version 1, which is no longer read. Write it again as Feather version 2."
-            )
+            raise self.invalid("is Feather version 1, which is no longer read. Write it again as Feather version 2.")
         if magic != _FILE_MAGIC:
             refuse_cut_stream(self.path)
         # Mapped, so that a file of one huge batch does not have to fit into memory.
@@ -80,12 +77,10 @@ class _File(msgspec.Struct):
     filename: str
 
 
-class _State(
-    msgspec.Struct, rename={"data_files": "_data_files", "indices_files": "_indices_files", "indices": "_indices_data_files"}
-):
-    data_files: list[_File]
-    indices_files: list[Any] | None = None
-    indices: list[Any] | None = None
+class _State(msgspec.Struct):
+    data_files: list[_File] = msgspec.field(name="_data_files")
+    indices_files: list[Any] | None = msgspec.field(name="_indices_files", default=None)
+    indices: list[Any] | None = msgspec.field(name="_indices_data_files", default=None)
 
 
 class _Splits(msgspec.Struct):
@@ -106,7 +101,10 @@ class HuggingFaceSource(DataSource):
     def _streams(self) -> list[Path]:
         """The Arrow files in order."""
         if (self.path / DICT).exists():
-            self._refuse_splits()
+            splits = _load(inside(self.path, DICT, named_by=""), _Splits).splits
+            shown = ", ".join(repr(split) for split in splits[:20])
+            example = str(self.path / splits[0]) if splits else f"{self.path}/train"
+            raise self.invalid(f"holds the splits {shown}, each a data set of its own. Give one of them, like {example}.")
         state = _load(inside(self.path, STATE, named_by=""), _State)
         if state.indices_files or state.indices:
             raise SourceInvalidError(
@@ -116,16 +114,11 @@ class HuggingFaceSource(DataSource):
             raise SourceEmptyError(f"{self.path / STATE} names no data file. Remove the folder, or leave it out of the pattern.")
         return [inside(self.path, file.filename, named_by=STATE) for file in state.data_files]
 
-    def _refuse_splits(self) -> None:
-        splits = _load(inside(self.path, DICT, named_by=""), _Splits).splits
-        shown = ", ".join(repr(split) for split in splits[:20])
-        example = str(self.path / splits[0]) if splits else f"{self.path}/train"
-        raise SourceInvalidError(
-            f"{self.path} holds the splits {shown}, each a data set of its own. Give one of them, like {example}."
-        )
-
     def schema(self) -> pa.Schema:
-        return pa.schema([(field.name, _series_type(field.type)) for field in self._stored])
+        kinds = self._stored.types
+        lists = [pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind) for kind in kinds]
+        kinds = [pa.large_list(kind.value_type) if is_list else kind for kind, is_list in zip(kinds, lists, strict=True)]
+        return pa.schema(list(zip(self._stored.names, kinds, strict=True)))
 
     @cached_property
     def _stored(self) -> pa.Schema:
@@ -152,7 +145,10 @@ class HuggingFaceSource(DataSource):
             message = next(_messages(path), None)
             if message is None or message.type != "schema":
                 raise SourceInvalidError(f"{path} does not begin with a schema. Is it an Arrow stream?")
-            return pa.schema([(field.name, _plain(field.type)) for field in pa.ipc.read_schema(message)])
+            # Of extension types, which only `datasets` knows, the storage type.
+            schema = pa.ipc.read_schema(message)
+            kinds = [kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind for kind in schema.types]
+            return pa.schema(list(zip(schema.names, kinds, strict=True)))
 
     def read(self, schema: pa.Schema | None, *, start: RowLocation, chunk_bytes: int) -> Iterator[Task]:
         wanted = self.schema() if schema is None else pa.schema([self.schema().field(name) for name in schema.names])
@@ -223,17 +219,6 @@ def _field(data: memoryview, table: int, number: int) -> int | None:
         return None
     offset = struct.unpack_from("<H", data, vtable + place)[0]
     return table + int(offset) if offset else None
-
-
-def _plain(kind: pa.DataType) -> pa.DataType:
-    """The storage type of extension types, which only `datasets` knows."""
-    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
-
-
-def _series_type(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
-        return pa.large_list(kind.value_type)
-    return kind
 
 
 def _chunk(path: Path, batch: pa.RecordBatch, wanted: pa.Schema, row: int) -> Chunk:

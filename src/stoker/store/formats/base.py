@@ -8,8 +8,9 @@ from __future__ import annotations
 import contextlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,8 +23,7 @@ class RowLocation:
     """A point between two rows of a source: the number of rows before it, and the position to resume reading from."""
 
     row: int = 0
-    position: int = 0
-    """A number that only its source understands: bytes, row groups, rows."""
+    position: int = 0  # a number that only its source understands: bytes, row groups, rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,27 +62,21 @@ class ReadLimits:
     They depend on the memory of the pack alone (`PackOptions.limits`) and were measured (docs/packing.md).
     """
 
-    line_bytes: int = 128 << 20
-    """Bytes of one line, header or value: it is held several times over while it is decoded."""
-    columns: int = 65_536
-    """Columns of a text table, or different keys of JSON."""
+    line_bytes: int = 128 << 20  # bytes of one line, header or value: it is held several times over while it is decoded
+    columns: int = 65_536  # columns of a text table, or different keys of JSON
 
 
-MAX_LIMITS = ReadLimits()
-"""The limits where memory does not matter."""
+MAX_LIMITS = ReadLimits()  # the limits where memory does not matter
 
 
 class DataSource(ABC):
     """One file or table. `name` is written to the manifest, so it is short and the same on every machine."""
 
     name: str
-    path: Path | None
-    """The file to hash, stat and show in messages; None in memory."""
+    path: Path | None  # the file to hash, stat and show in messages; None in memory
     num_bytes: int
-    num_positions: int | None = None
-    """The last position, for progress; None where it is unknown."""
-    typed: bool = True
-    """False for text formats: their types are only inferred, so int64 may become float64."""
+    num_positions: int | None = None  # the last position, for progress; None where it is unknown
+    typed: bool = True  # false for text formats: their types are only inferred, so int64 may become float64
     limits: ReadLimits = MAX_LIMITS
 
     @abstractmethod
@@ -113,6 +107,10 @@ class DataSource(ABC):
         """The name of this source in messages."""
         return str(self.path) if self.path is not None else self.name
 
+    def invalid(self, problem: str) -> SourceInvalidError:
+        """The error for a source that is not what it should be; `problem` follows its name."""
+        return SourceInvalidError(f"{self.label} {problem}")
+
 
 class FileSource(DataSource):
     """A source that is one file."""
@@ -125,6 +123,29 @@ class FileSource(DataSource):
         self.num_bytes = path.stat().st_size
         if self.num_bytes == 0:
             raise SourceEmptyError(f"{path} is empty (0 bytes). Remove it, or leave it out of the pattern.")
+
+
+def batch_chunks(
+    batches: Iterable[pa.RecordBatch], schema: pa.Schema | None, *, start: RowLocation, chunk_bytes: int
+) -> Iterator[Task]:
+    """Slices of record batches of about `chunk_bytes`, starting at row `start.position`."""
+    row = 0
+    for batch in batches:
+        rows_each = max(1, batch.num_rows * chunk_bytes // max(batch.nbytes, 1))
+        while batch.num_rows:
+            part, batch = batch.slice(0, rows_each), batch.slice(rows_each)
+            begin = max(row, min(start.position, row + part.num_rows))
+            part = part.slice(begin - row)
+            row = begin + part.num_rows
+            if part.num_rows:
+                table = pa.Table.from_batches([part])
+                table = table if schema is None else table.select(schema.names)
+                yield partial(row_chunk, table, begin)
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Whether a value of this type is a list, and so a whole series."""
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
 class InferredTypeError(Exception):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import math
 import re
+from bisect import bisect_left
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -24,8 +25,8 @@ import pyarrow.csv as pa_csv
 
 from stoker._text import readable_bytes
 from stoker.errors import BadValueError, OptionError, SourceEmptyError, SourceInvalidError, SourceTooLargeError
-from stoker.store.formats.base import Chunk, FileSource, InferredTypeError, RowLocation, SizedTask, Task
-from stoker.store.formats.text import LineBlock, is_compressed, line_blocks, open_text
+from stoker.store.formats.base import Chunk, InferredTypeError, RowLocation, SizedTask, Task
+from stoker.store.formats.text import LineBlock, TextSource, open_text
 
 DELIMITERS = (",", ";", "\t", "|")
 
@@ -42,16 +43,12 @@ class Dialect:
     delimiter: str | None = None
     quote: str = '"'
     escape: str | None = None
-    header: bool | None = None
-    """Whether the first line holds the names. None: it does unless all its fields are numbers."""
-    skip: int = 0
-    """Lines to skip before the header."""
-    null: tuple[str, ...] = ()
-    """Strings that mean a missing value, besides the empty field, NA, NaN, null and the like."""
+    header: bool | None = None  # Whether the first line holds the names. None: it does unless all its fields are numbers.
+    skip: int = 0  # lines to skip before the header
+    null: tuple[str, ...] = ()  # strings that mean a missing value, besides the empty field, NA, NaN, null and the like
     decimal: str = "."
     encoding: str = "utf-8"
-    time_format: str | None = None
-    """strptime format of times, where they are not ISO 8601."""
+    time_format: str | None = None  # strptime format of times, where they are not ISO 8601
 
     def __post_init__(self) -> None:
         if self.delimiter == "\\t":  # '\t' as a shell passes it
@@ -81,13 +78,6 @@ def fields_of(line: str, dialect: Dialect) -> list[str]:
     return next(reader, [])
 
 
-def _count_fields(line: str, dialect: Dialect) -> int:
-    try:
-        return len(fields_of(line, dialect))
-    except csv.Error:  # a part of a value that spans lines, or a value that is too long
-        return 0
-
-
 def is_number(text: str, decimal: str = ".") -> bool:
     """Whether a field is a number (a missing one counts as a number)."""
     text = text.strip().replace(decimal, ".")
@@ -113,11 +103,17 @@ def settle(dialect: Dialect, lines: list[str]) -> Dialect:
 def _find_delimiter(dialect: Dialect, lines: list[str]) -> str:
     """The candidate that splits the most lines into the same number of fields as the first; more fields win ties."""
 
+    def count(line: str, delimiter: str) -> int:
+        try:
+            return len(fields_of(line, replace(dialect, delimiter=delimiter)))
+        except csv.Error:  # a part of a value that spans lines, or a value that is too long
+            return 0
+
     def score(delimiter: str) -> tuple[int, int]:
         if delimiter == dialect.decimal:
             return (0, 0)
-        counts = [_count_fields(line, replace(dialect, delimiter=delimiter)) for line in lines]
-        agreeing = sum(count == counts[0] for count in counts)
+        counts = [count(line, delimiter) for line in lines]
+        agreeing = counts.count(counts[0])
         return (agreeing if counts[0] > 1 else 0, counts[0])
 
     return max(DELIMITERS, key=score) if lines else ","
@@ -137,14 +133,13 @@ class _Layout:
     data_start: int
 
 
-class CsvSource(FileSource):
-    """A delimited text table, plain or compressed. Its rows are steps; a position is a byte of its decoded text."""
+class CsvSource(TextSource):
+    """A delimited text table, plain or compressed. Its rows are steps."""
 
     typed = False
 
     def __init__(self, path: Path, name: str, dialect: Dialect) -> None:
         super().__init__(path, name)
-        self.num_positions = None if is_compressed(path) else self.num_bytes
         self._given = dialect
 
     @cached_property
@@ -161,13 +156,16 @@ class CsvSource(FileSource):
             raise SourceEmptyError(f"{self.path} holds no lines. Remove it, or leave it out of the pattern.")
         lines = self._with_whole_header(lines)
         start = sum(len(line) for line in skipped)
-        shown = [self._decoded(line).rstrip("\r\n") for line in lines[:50] if line.strip()]
+        try:
+            shown = [line.decode().rstrip("\r\n") for line in lines[:50] if line.strip()]
+        except UnicodeDecodeError:
+            self._refuse_encoding()
         self._refuse_columns(max(shown[0].count(mark) for mark in (self._given.delimiter or DELIMITERS)) + 1, MAX_FIELDS)
         try:
             settled = settle(self._given, shown)
             fields = fields_of(shown[0], settled)
         except csv.Error as error:
-            raise SourceInvalidError(f"{self.path} has a first line without names or values: {error}.") from None
+            raise self.invalid(f"has a first line without names or values: {error}.") from None
         self._refuse_columns(len(fields), min(self.limits.columns, MAX_FIELDS))
         if not settled.header:
             return _Layout(settled, [f"c{i}" for i in range(len(fields))], start)
@@ -188,12 +186,6 @@ class CsvSource(FileSource):
             if num_quotes % 2 == 0:
                 return [b"".join(lines[: i + 1]), *lines[i + 1 :]]
         return lines
-
-    def _decoded(self, line: bytes) -> str:
-        try:
-            return line.decode()
-        except UnicodeDecodeError:
-            self._refuse_encoding()
 
     def _refuse_encoding(self, where: str = "") -> NoReturn:
         raise SourceInvalidError(
@@ -217,7 +209,7 @@ class CsvSource(FileSource):
         return head, True
 
     def schema(self) -> pa.Schema:
-        block = next(self._blocks(self._layout.data_start, SAMPLE_BYTES), None)
+        block = next(self._lines(self._layout.data_start, SAMPLE_BYTES), None)
         if block is None:
             return pa.schema([(name, pa.null()) for name in self._layout.names])
         return self._parse(block, None, _known(0)).schema
@@ -226,22 +218,14 @@ class CsvSource(FileSource):
         # The number of rows before a block is known once the block before it is parsed: each passes it on.
         rows_before = _known(start.row)
         first = start.position or self._layout.data_start
-        for block in self._blocks(first, max(chunk_bytes // _INFLATION, 1 << 16)):
+        for block in self._lines(first, max(chunk_bytes // _INFLATION, 1 << 16)):
             rows_behind: Future[int] = Future()
             yield SizedTask(partial(self._chunk, block, schema, rows_before, rows_behind), len(block.data))
             rows_before = rows_behind
 
-    def _blocks(self, start: int, block_bytes: int) -> Iterator[LineBlock]:
-        text, quote, escape = open_text(self.path, self._given.encoding), self._given.quote, self._given.escape or ""
-        return line_blocks(
-            text,
-            start=start,
-            block_bytes=block_bytes,
-            path=self.path,
-            quote=quote.encode(),
-            escape=escape.encode(),
-            max_line_bytes=self.limits.line_bytes,
-        )
+    def _lines(self, start: int, block_bytes: int) -> Iterator[LineBlock]:
+        given = self._given
+        return self._blocks(start, block_bytes, encoding=given.encoding, quote=given.quote, escape=given.escape or "")
 
     def _chunk(self, block: LineBlock, schema: pa.Schema | None, rows_before: Future[int], rows_behind: Future[int]) -> Chunk:
         try:
@@ -264,15 +248,13 @@ class CsvSource(FileSource):
             if column.type == pa.float64() and schema is not None:  # without one, types are still being inferred
                 self._refuse_changed_numbers(block, name, column, rows_before)
             elif column.type == pa.string():
-                table = table.set_column(i, name, self._with_gaps(column))
+                # Among strings, the empty one and those the user named are missing; NA and null are words like others.
+                missing = pc.is_in(column, value_set=pa.array(["", *self._given.null]))
+                if pc.any(missing).as_py():
+                    table = table.set_column(i, name, pc.if_else(missing, None, column))
             elif column.type == pa.binary():  # Arrow's type for text that is not UTF-8
                 self._refuse_encoding(f"column {name!r} of ")
         return table
-
-    def _with_gaps(self, texts: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Among strings, the empty one and those the user named are missing; NA and null are words like others."""
-        missing = pc.is_in(texts, value_set=pa.array(["", *self._given.null]))
-        return pc.if_else(missing, None, texts) if pc.any(missing).as_py() else texts
 
     def _arrow(self, data: bytes, types: dict[str, pa.DataType] | None) -> pa.Table:
         dialect = self._layout.dialect
@@ -285,13 +267,16 @@ class CsvSource(FileSource):
                 escape_char=dialect.escape or False,
                 newlines_in_values=bool(dialect.quote) and dialect.quote.encode() in data,
             ),
-            convert_options=pa_csv.ConvertOptions(
-                column_types=types,
-                include_columns=None if types is None else list(types),
-                null_values=[*_NULL_TEXTS, *dialect.null],
-                timestamp_parsers=[dialect.time_format or pa_csv.ISO8601],
-                decimal_point=dialect.decimal,
-            ),
+            convert_options=self._conversion(types),
+        )
+
+    def _conversion(self, types: dict[str, pa.DataType] | None) -> pa_csv.ConvertOptions:
+        return pa_csv.ConvertOptions(
+            column_types=types,
+            include_columns=None if types is None else list(types),
+            null_values=[*_NULL_TEXTS, *self._given.null],
+            timestamp_parsers=[self._given.time_format or pa_csv.ISO8601],
+            decimal_point=self._given.decimal,
         )
 
     def _explain(self, message: str, rows_before: Future[int]) -> NoReturn:
@@ -307,12 +292,11 @@ class CsvSource(FileSource):
                 f"{row}{self.path} has {found[3]} fields, but {found[2]} are expected: {shown!r}. "
                 "Fix the line, or pass delimiter= or quote=."
             )
-        raise SourceInvalidError(f"{self.path} cannot be read as a text table: {message.splitlines()[0]}")
+        raise self.invalid(f"cannot be read as a text table: {message.splitlines()[0]}")
 
     def _refuse_changed_numbers(self, block: LineBlock, name: str, values: pa.ChunkedArray, rows_before: Future[int]) -> None:
         """Arrow reads integers beyond int64 as float64, which drops digits, and 1e999 as infinity: refuse both."""
-        least_and_most = pc.min_max(values)
-        bounds = [bound.as_py() for bound in least_and_most.values()]
+        bounds = [bound.as_py() for bound in pc.min_max(values).values()]
         if all(bound is None or abs(bound) < EXACT_INTEGERS for bound in bounds):
             return
         texts = self._arrow(block.data, {name: pa.string()}).column(name)
@@ -335,28 +319,18 @@ class CsvSource(FileSource):
         for task in self.read(pa.schema([(column, pa.string())]), start=RowLocation(), chunk_bytes=8 << 20):
             chunk = task()
             texts = [text or "" for text in chunk.table.column(column).to_pylist()]
-            low, high = 0, len(texts)
-            if self._all_fit(texts, kind):
-                continue
-            while high - low > 1:  # the first misfit is after `low`, at or before `high`
-                middle = (low + high) // 2
-                low, high = (middle, high) if self._all_fit(texts[:middle], kind) else (low, middle)
-            return chunk.begin.row + low + 1, texts[low]
+            if not self._all_fit(texts, kind):
+                counts = range(1, len(texts) + 1)
+                index = bisect_left(counts, True, key=lambda count: not self._all_fit(texts[:count], kind))
+                return chunk.begin.row + index + 1, texts[index]
         return None
 
     def _all_fit(self, texts: list[str], kind: pa.DataType) -> bool:
         lines = "".join('"' + text.replace('"', '""') + '"\n' for text in texts)
-        convert = pa_csv.ConvertOptions(
-            column_types={"value": kind},
-            null_values=[*_NULL_TEXTS, *self._given.null],
-            timestamp_parsers=[self._given.time_format or pa_csv.ISO8601],
-            decimal_point=self._given.decimal,
-        )
+        read = pa_csv.ReadOptions(column_names=["value"], use_threads=False)
         parse = pa_csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False)
         try:
-            pa_csv.read_csv(
-                pa.BufferReader(lines.encode()), pa_csv.ReadOptions(column_names=["value"], use_threads=False), parse, convert
-            )
+            pa_csv.read_csv(pa.BufferReader(lines.encode()), read, parse, self._conversion({"value": kind}))
         except pa.ArrowInvalid:
             return False
         return True

@@ -1,37 +1,40 @@
-"""`find_sources`: the readers of what the user passes (files, patterns, folders, tables), always in sorted order."""
+"""`find_sources`: the readers of what the user passes: files, patterns, folders, always in sorted order, and tables in memory.
+
+Tables are dicts, lists and arrays, stores, pandas, polars, and all else that exports Arrow streams.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import glob
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
+
+import numpy as np
+import pyarrow as pa
 
 from stoker._disk import check_path
-from stoker.errors import OptionError, SourceEmptyError, SourceInvalidError, SourceNotFoundError
-from stoker.store.formats.base import MAX_LIMITS, DataSource, ReadLimits
-from stoker.store.formats.csv import Dialect
-from stoker.store.formats.time_moe import META, is_time_moe
+from stoker.errors import OptionError, SourceEmptyError, SourceInvalidError, SourceNotFoundError, StokerError
+from stoker.store.formats.base import MAX_LIMITS, DataSource, ReadLimits, RowLocation, Task, batch_chunks
+from stoker.store.formats.csv import CsvSource, Dialect
+from stoker.store.formats.time_moe import META, TimeMoeSource, is_time_moe
+from stoker.store.store import Store, open_store
 
 _COMPRESSED = {".gz", ".zst", ".bz2", ".xz"}
-_READERS = {
-    ".parquet": "parquet:ParquetSource",
-    ".pq": "parquet:ParquetSource",
-    ".arrow": "arrow:ArrowSource",
-    ".feather": "arrow:ArrowSource",
-    ".ipc": "arrow:ArrowSource",
-    ".jsonl": "json:JsonLinesSource",
-    ".ndjson": "json:JsonLinesSource",
-    ".json": "json:JsonSource",
-    ".npy": "numpy:NpySource",
-    ".npz": "numpy:NpzSource",
-    ".ts": "ucr:TsSource",
-    ".arff": "ucr:ArffSource",
+_FORMATS = {
+    "parquet:ParquetSource": ".parquet .pq",
+    "arrow:ArrowSource": ".arrow .feather .ipc",
+    "json:JsonLinesSource": ".jsonl .ndjson",
+    "json:JsonSource": ".json",
+    "numpy:NpySource": ".npy",
+    "numpy:NpzSource": ".npz",
+    "ucr:TsSource": ".ts",
+    "ucr:ArffSource": ".arff",
 }
-"""Module and class by suffix, imported when used."""
+_READERS = {suffix: reader for reader, suffixes in _FORMATS.items() for suffix in suffixes.split()}  # imported when used
 SUFFIXES = [".csv", ".tsv", ".txt", *_READERS]
 _PLAIN_ONLY = {".parquet", ".pq", ".arrow", ".feather", ".ipc", ".npy", ".npz"}
 
@@ -64,8 +67,6 @@ def find_sources(
         >>> [source.name for source in find_sources({"x": [1, 2]}, dialect=Dialect())]
         ['<dict>']
     """
-    from stoker.store.formats.tables import is_table, table_source
-
     if is_table(given):
         return [table_source(given)]
     inputs = [given] if isinstance(given, str | os.PathLike) else list(given) if isinstance(given, Iterable) else None
@@ -100,9 +101,8 @@ def _resolve(given: str, left_out: list[Path]) -> list[Path]:
         return [path]
     if not glob.has_magic(given):
         raise SourceNotFoundError(f"{given} does not exist. Give a file, a folder, or a pattern like 'data/*.csv' (in quotes).")
-    matches = sorted(Path(match) for match in glob.glob(given, recursive=True))
     found: list[Path] = []
-    for match in matches:
+    for match in sorted(Path(match) for match in glob.glob(given, recursive=True)):
         if match.is_dir():
             with contextlib.suppress(SourceEmptyError):  # a folder among others may be empty
                 found.extend(_walk(match, left_out))
@@ -135,9 +135,7 @@ def _walk(folder: Path, left_out: list[Path]) -> list[Path]:
                     f"{path} is a link to a folder, which is not followed. Pass its target as a source, or remove it."
                 )
         for name in sorted(names):
-            known = _suffix(Path(name)) in SUFFIXES
-            found.extend([Path(root, name)] if known else [])
-            others.extend([] if known else [Path(root, name)])
+            (found if _suffix(Path(name)) in SUFFIXES else others).append(Path(root, name))
     if not found:
         seen = f"it holds {len(others):,} other files, like {others[0].name!r}" if others else "it is empty"
         raise SourceEmptyError(f"folder {folder} holds nothing to read: looked for {' '.join(SUFFIXES)}, but {seen}.")
@@ -147,9 +145,7 @@ def _walk(folder: Path, left_out: list[Path]) -> list[Path]:
 
 def _beside(folder: Path) -> list[Path]:
     """Files in a Time-MoE folder that are not read with it."""
-    if not is_time_moe(folder):
-        return []
-    return sorted(path for path in folder.iterdir() if path.name != META and path.suffix != ".bin")
+    return sorted(path for path in folder.iterdir() if path.name != META and path.suffix != ".bin") if is_time_moe(folder) else []
 
 
 def _refuse_unlistable(error: OSError) -> NoReturn:
@@ -173,9 +169,8 @@ def _is_store(folder: Path) -> bool:
 
 
 def _is_hugging_face(folder: Path) -> bool:
-    return (folder / "dataset_dict.json").is_file() or (
-        (folder / "state.json").is_file() and (folder / "dataset_info.json").is_file()
-    )
+    one_split = all((folder / name).is_file() for name in ("state.json", "dataset_info.json"))
+    return one_split or (folder / "dataset_dict.json").is_file()
 
 
 def _suffix(path: Path) -> str:
@@ -189,14 +184,23 @@ def _source(path: Path, name: str, dialect: Dialect, table: bool, wide: bool, li
     """The reader for a path."""
     if path.is_dir():
         return _dataset(path, name)
-    _refuse_unreadable(path)
+    if not path.exists():
+        raise SourceInvalidError(f"{path} is a link to {path.readlink()}, which does not exist. Remove it, or leave it out.")
+    if not path.is_file():
+        raise SourceInvalidError(f"{path} is not a plain file. Leave it out.")
+    if not os.access(path, os.R_OK):
+        raise SourceInvalidError(f"{path} cannot be read: permission denied. Change its mode, or leave it out.")
     if path.stat().st_size == 0:
         raise SourceEmptyError(f"{path} is empty (0 bytes). Remove it, or leave it out of the pattern.")
     suffix = _suffix(path)
     if suffix in _PLAIN_ONLY and path.suffix.lower() in _COMPRESSED:
         raise SourceInvalidError(f"{path} is a compressed {suffix} file, which cannot be read in parts. Decompress it first.")
     if suffix in (".csv", ".tsv", ".txt"):
-        return _delimited(path, name, suffix, dialect, table, limits)
+        from stoker.store.formats.ucr import UcrSource, is_ucr
+
+        # A `.tsv` without header that begins with a label is a UCR set, unless rows are steps.
+        is_set = suffix == ".tsv" and not table and dialect == Dialect() and is_ucr(path, limits)
+        return UcrSource(path, name) if is_set else CsvSource(path, name, dialect)
     if suffix in _READERS:
         module, _, reader = _READERS[suffix].partition(":")
         options = {"wide": wide} if suffix == ".npy" else {"as_table": table or wide} if suffix == ".arff" else {}
@@ -208,35 +212,125 @@ def _source(path: Path, name: str, dialect: Dialect, table: bool, wide: bool, li
     )
 
 
-def _refuse_unreadable(path: Path) -> None:
-    if not path.exists():
-        raise SourceInvalidError(f"{path} is a link to {path.readlink()}, which does not exist. Remove it, or leave it out.")
-    if not path.is_file():
-        raise SourceInvalidError(f"{path} is not a plain file. Leave it out.")
-    if not os.access(path, os.R_OK):
-        raise SourceInvalidError(f"{path} cannot be read: permission denied. Change its mode, or leave it out.")
-
-
-def _delimited(path: Path, name: str, suffix: str, dialect: Dialect, table: bool, limits: ReadLimits) -> DataSource:
-    """A text table; but a `.tsv` without header that begins with a label is a UCR set, unless rows are steps."""
-    from stoker.store.formats.csv import CsvSource
-    from stoker.store.formats.ucr import UcrSource, is_ucr
-
-    if suffix == ".tsv" and not table and dialect == Dialect() and is_ucr(path, limits):
-        return UcrSource(path, name)
-    return CsvSource(path, name, dialect)
-
-
 def _dataset(path: Path, name: str) -> DataSource:
     if _is_hugging_face(path):
         from stoker.store.formats.arrow import HuggingFaceSource
 
         return HuggingFaceSource(path, name)
-    if is_time_moe(path):
-        from stoker.store.formats.time_moe import TimeMoeSource
+    return TimeMoeSource(path, name) if is_time_moe(path) else TableSource(open_store(path).to_arrow(), name, path)
 
-        return TimeMoeSource(path, name)
-    from stoker.store.formats.tables import TableSource
-    from stoker.store.store import open_store
 
-    return TableSource(open_store(path).to_arrow(), name, path)
+# Tables in memory.
+
+
+class TableSource(DataSource):
+    """An Arrow table in memory, or one that a store's files are mapped as. A position is a number of rows."""
+
+    def __init__(self, table: pa.Table, name: str, path: Path | None = None) -> None:
+        self.name = name
+        self.path = path
+        self.num_bytes = table.nbytes
+        self._table = table
+
+    def schema(self) -> pa.Schema:
+        return self._table.schema
+
+    def read(self, schema: pa.Schema | None, *, start: RowLocation, chunk_bytes: int) -> Iterator[Task]:
+        return batch_chunks(self._table.to_batches(), schema, start=start, chunk_bytes=chunk_bytes)
+
+
+def is_table(given: object) -> bool:
+    """Whether `given` is data rather than a path or a list of paths."""
+    if isinstance(given, Mapping | np.ndarray | Store) or hasattr(given, "__arrow_c_stream__"):
+        return True
+    if isinstance(given, list | tuple):
+        return bool(given) and np.ndim(given[0]) >= 1
+    return _library(given) in ("pandas", "polars")  # also what is not a table yet: a LazyFrame, frames of older versions
+
+
+def table_source(given: Any) -> DataSource:
+    """Data in memory as a source; numbers are not copied."""
+    name = type(given).__name__
+    try:
+        return TableSource(_table(given), f"<{name}>")
+    except StokerError:
+        raise
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        advice = next(advice for text, advice in _ADVICE.items() if text in reason)
+        raise SourceInvalidError(f"the {name} cannot be read as a table: {reason}. {advice}") from error
+
+
+def _table(given: Any) -> pa.Table:
+    if isinstance(given, Mapping):
+        return pa.table({str(name): _column(str(name), values) for name, values in given.items()})
+    if isinstance(given, np.ndarray):
+        return pa.table({"value": _column("value", given)})
+    if isinstance(given, list | tuple):
+        return pa.table({"value": _lists("value", list(given))})
+    if _library(given) == "pandas":
+        # Its index becomes columns, as it is data: an event id, times. Integers without a name are only row numbers.
+        frame = given.to_frame(given.name if given.name is not None else "value") if type(given).__name__ == "Series" else given
+        is_data = any(name is not None for name in frame.index.names) or frame.index.dtype.kind not in "iu"
+        given = frame.reset_index(drop=not is_data).rename(columns=str)
+    if type(given).__name__ == "LazyFrame":
+        given = given.collect()
+    # All that speaks the Arrow PyCapsule interface. Stores and polars have `to_arrow`: it also turns the string views of polars,
+    # which the compute functions of Arrow do not know, into strings.
+    found = given.to_arrow() if hasattr(given, "to_arrow") else pa.table(given)
+    return found if isinstance(found, pa.Table) else pa.table({given.name or "value": found})
+
+
+def _library(given: object) -> str:
+    return type(given).__module__.partition(".")[0]
+
+
+_ADVICE = {  # what to do about an error of Arrow, by what its text says
+    "expected length": "Give all columns the same number of rows.",
+    "too large": "Give numbers that fit into 64 bits, or floats.",
+    "tried to convert": "Give each column one type.",
+    "xpected": "Give each column one type.",
+    "": "Give numbers, strings, booleans, dates, or lists of these.",
+}
+
+
+def _column(name: str, values: Any) -> pa.Array | pa.ChunkedArray:
+    if isinstance(values, pa.Array | pa.ChunkedArray):
+        return values
+    if isinstance(values, list | tuple) and values and np.ndim(values[0]) >= 1:
+        return _lists(name, list(values))
+    if isinstance(values, list | tuple):
+        return pa.array(values)  # stricter than NumPy, which rounds integers beside floats and cuts strings at a NUL
+    if _library(values) in ("pandas", "polars") and not isinstance(getattr(values, "dtype", np.dtype(object)), np.dtype):
+        # NumPy would round integers beside missing values, and make objects of categories and times with a zone.
+        return values.to_arrow() if hasattr(values, "to_arrow") else pa.array(getattr(values, "array", values), from_pandas=True)
+    array = np.asarray(values)
+    if array.dtype.kind == "O" and not all(isinstance(value, str) or value is None for value in array.ravel()):
+        raise OptionError(f"column {name!r} is an object array; give it numbers or strings of one type.")
+    if array.ndim == 2:
+        return pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(array).reshape(-1)), array.shape[1])
+    if array.ndim != 1:
+        raise OptionError(f"column {name!r} has {array.ndim} axes; expected 1 (steps) or 2 (series, steps).")
+    return pa.array(_native(array))
+
+
+def _lists(name: str, rows: list[Any]) -> pa.Array:
+    if all(isinstance(row, list | tuple) for row in rows):
+        return pa.array(rows)
+    arrays = [np.asarray(row) for row in rows]
+    if any(array.ndim != 1 or array.dtype.kind not in "biuf" for array in arrays):
+        raise OptionError(f"column {name!r} must be a list of one-dimensional arrays of numbers.")
+    common = np.result_type(*arrays)
+    for array in arrays if common.kind == "f" else ():
+        exact = 2 ** (np.finfo(common).nmant + 1)
+        if array.dtype.kind in "iu" and (large := (array > exact) | (array < -exact)).any():
+            raise OptionError(
+                f"column {name!r} holds {array[large][0]} and would be {common}, which rounds it. Give all rows one type."
+            )
+    offsets = np.zeros(len(arrays) + 1, dtype=np.int64)
+    np.cumsum([len(array) for array in arrays], out=offsets[1:])
+    return pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(_native(np.concatenate(arrays))))
+
+
+def _native(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return array.astype(array.dtype.newbyteorder("="), copy=False)

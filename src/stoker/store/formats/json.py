@@ -10,12 +10,12 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Collection, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -25,8 +25,8 @@ import pyarrow.json as pa_json
 from stoker.errors import BadValueError, SourceEmptyError, SourceInvalidError, SourceTooLargeError
 from stoker.store.formats import json_text
 from stoker.store.formats.base import Chunk, DataSource, FileSource, InferredTypeError, RowLocation, SizedTask, Task, row_chunk
-from stoker.store.formats.json_text import PIECE_BYTES, Elements, JsonText, keys_of
-from stoker.store.formats.text import LineBlock, is_compressed, line_blocks, open_text
+from stoker.store.formats.json_text import PIECE_BYTES, JsonText, RowTexts, Types, keys_of
+from stoker.store.formats.text import LineBlock, TextSource, open_text
 
 MAX_DEPTH = 64
 EXACT_INTEGERS = 2**53
@@ -36,18 +36,7 @@ _MAX_DIGITS = 300  # more would overflow float64
 _DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]|$)")
 _MOMENTS = [pa.timestamp(unit, zone) for zone in (None, "UTC") for unit in ("s", "ms", "us", "ns")]
 
-Types = Mapping[str, pa.DataType]
-
-
-@dataclass(frozen=True, slots=True)
-class RowTexts:
-    """Rows as text, one per line, and the number of rows before them."""
-
-    lines: bytes
-    count: int
-    rows_before: int
-    column: str | None = None
-    """Where rows are not objects but plain values: the name of their one column."""
+_Result = TypeVar("_Result")
 
 
 class JsonRows:
@@ -63,8 +52,11 @@ class JsonRows:
         # A parser makes a column as long as all rows for every key, so rows with many different keys are parsed in parts.
         for part in _in_parts(texts, max(1, self._source.limits.line_bytes // 2 // max(num_keys, 1))):
             table = _parse(part, None, others="infer")
-            found = {} if table is None else {field.name: _parsed_type(field.type) for field in table.schema}
-            types = json_text.merge_types(types, self._row_by_row(part, json_text.InferTypes()) if table is None else found)
+            if table is None:
+                found = self._row_by_row(part, json_text.infer_types)
+            else:
+                found = {field.name: _parsed_type(field.type) for field in table.schema}
+            types = json_text.merge_types(types, found)
         moments = {name: kind for name, kind in types.items() if pa.types.is_string(_leaf(kind))}
         if moments:
             with contextlib.suppress(BadValueError):  # a column of mixed lists stays as it is
@@ -87,10 +79,6 @@ class JsonRows:
                 )
         return len(found)
 
-    def chunk(self, texts: RowTexts, schema: pa.Schema | None, known: Collection[str]) -> Chunk:
-        """The rows as a chunk of a source whose positions are rows."""
-        return row_chunk(self.parse(texts, schema, known), texts.rows_before)
-
     def parse(self, texts: RowTexts, schema: pa.Schema | None, known: Collection[str]) -> pa.Table:
         """The columns of `schema`, or the known ones with inferred types. A key that is neither in it nor known is an error."""
         if schema is None:
@@ -108,44 +96,52 @@ class JsonRows:
 
     def _columns(self, texts: RowTexts, types: Types, known: Collection[str] | None) -> dict[str, pa.Array]:
         complete = known is not None and set(known) <= set(types)
+        build = partial(json_text.build_columns, types=types, known=known)
         table = _parse(texts, types, others="error" if complete else "ignore")
         if table is None:
-            return self._row_by_row(texts, json_text.BuildColumns(types, known))
-        if known is not None and not complete and texts.column is None and _has_others(texts, known):
-            self._row_by_row(texts, json_text.BuildColumns(types, known))
+            return self._row_by_row(texts, build)
+        if known is not None and not complete and texts.column is None:
+            found = set(keys_of(texts.lines, top_level=True)) - {name.encode() for name in known}
+            if any(json.loads(b'"%b"' % key) not in known for key in found):  # a key may be written in several ways
+                self._row_by_row(texts, build)
         columns = {name: table.column(name).combine_chunks() for name in types}
         if any(_may_be_rounded(array, texts.lines) for array in columns.values()):
-            return self._row_by_row(texts, json_text.BuildColumns(types, known))
+            return self._row_by_row(texts, build)
         return columns
 
-    def _row_by_row(self, texts: RowTexts, reader: json_text.InferTypes | json_text.BuildColumns) -> dict[str, Any]:
+    def _row_by_row(self, texts: RowTexts, read: Callable[[Iterator[dict[str, Any]]], _Result]) -> _Result:
         """The slow, exact parser, which also finds the row with an error."""
-        for i, line in enumerate(texts.lines.split(b"\n")):
-            row = texts.rows_before + i + 1
-            try:
-                reader.add(json_text.load(line, texts.column))
-            except json_text.JsonTypeError as misfit:
-                self._refuse(misfit, row)
-            except (ValueError, RecursionError) as error:
-                reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-                raise SourceInvalidError(
-                    f"row {row:,} of {self._source.label} is not valid: {reason}. It begins with {_shown(line)}."
-                ) from error
-        return reader.finish()
+        row, line = texts.rows_before, b""
 
-    def _refuse(self, misfit: json_text.JsonTypeError, row: int) -> NoReturn:
-        if misfit.wider:
-            raise InferredTypeError(self._source, misfit.column)
-        raise BadValueError(
-            f"column {misfit.column!r} of {self._source.label} holds {misfit.found} in row {row:,}, but is {misfit.expected}. "
-            f"Fix the file, pass dtype={{{misfit.column!r}: 'text'}}, or leave the column out with columns=[...]."
-        )
+        def rows() -> Iterator[dict[str, Any]]:
+            nonlocal row, line
+            for line in texts.lines.split(b"\n"):
+                row += 1
+                yield json_text.load(line, texts.column)
+
+        try:
+            return read(rows())
+        except json_text.JsonTypeError as misfit:
+            if misfit.wider:
+                raise InferredTypeError(self._source, misfit.column) from None
+            raise BadValueError(
+                f"column {misfit.column!r} of {self._source.label} holds {misfit.found} in row {row:,}, but is {misfit.expected}. "
+                f"Fix the file, pass dtype={{{misfit.column!r}: 'text'}}, or leave the column out with columns=[...]."
+            ) from None
+        except pa.ArrowException:
+            raise
+        except (ValueError, RecursionError) as error:
+            reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+            text = line[:64].decode("utf-8", "replace")
+            shown = text if len(line) <= 64 else text[:60] + "…"
+            raise SourceInvalidError(
+                f"row {row:,} of {self._source.label} is not valid: {reason}. It begins with {shown!r}."
+            ) from error
 
     def find_misfit(self, texts: RowTexts, column: str, kind: pa.DataType) -> tuple[int, str] | None:
         """The first row (from 1) whose value in `column` is not of this type, and the value as text."""
         for i, line in enumerate(texts.lines.split(b"\n")):
-            row = json_text.load(line, texts.column)
-            value = row.get(column) if isinstance(row, dict) else None
+            value = json_text.load(line, texts.column).get(column)
             try:
                 json_text.check(column, value, kind)
                 json_text.arrow_array([value], kind).cast(kind)
@@ -154,11 +150,11 @@ class JsonRows:
         return None
 
 
-def _parsed_type(kind: pa.DataType) -> pa.DataType:
-    """A type that Arrow's parser inferred, with strings left as strings."""
+def _parsed_type(kind: pa.DataType, moment: pa.DataType | None = None) -> pa.DataType:
+    """A type that Arrow's parser inferred, with strings left as strings; or, with `moment`, strings as that type."""
     if pa.types.is_list(kind):
-        return pa.list_(_parsed_type(kind.value_type))
-    return pa.string() if pa.types.is_temporal(kind) else kind
+        return pa.list_(_parsed_type(kind.value_type, moment))
+    return pa.string() if pa.types.is_temporal(kind) else moment or kind
 
 
 def rows_of(chunk_bytes: int, num_columns: int) -> int:
@@ -177,12 +173,6 @@ def _in_parts(texts: RowTexts, max_rows: int) -> Iterator[RowTexts]:
         yield RowTexts(b"\n".join(part), len(part), texts.rows_before + start, texts.column)
 
 
-def _has_others(texts: RowTexts, known: Collection[str]) -> bool:
-    """Whether rows have unknown keys."""
-    found = set(keys_of(texts.lines, top_level=True)) - {name.encode() for name in known}
-    return any(json.loads(b'"%b"' % key) not in known for key in found)  # a key may be written in several ways
-
-
 def _parse(texts: RowTexts, types: Types | None, *, others: Literal["infer", "ignore", "error"]) -> pa.Table | None:
     """The rows as parsed by Arrow, or None where it cannot be trusted or finds an error.
 
@@ -191,19 +181,23 @@ def _parse(texts: RowTexts, types: Types | None, *, others: Literal["infer", "ig
     lines = texts.lines
     if texts.column is None and lines.count(b"\n{") + lines.startswith(b"{") != texts.count:
         return None
-    if _depth(lines) > MAX_DEPTH or not _is_utf8(lines):
+    # An upper bound of the nesting depth: brackets in strings count.
+    brackets = np.frombuffer(lines.translate(None, _NOT_BRACKETS), dtype=np.uint8)
+    steps = np.where((brackets == ord("[")) | (brackets == ord("{")), 1, -1)
+    if np.cumsum(steps).max(initial=0) > MAX_DEPTH:
         return None
     explicit = None if types is None else [(name, json_text.storage_type(kind)) for name, kind in types.items()]
     if texts.column is not None:
         lines = b"{%b:[%b]}" % (json.dumps(texts.column).encode(), lines.replace(b"\n", b","))
         explicit = None if explicit is None else [(name, pa.list_(kind)) for name, kind in explicit]
     try:
+        if not lines.isascii():
+            lines.decode()  # raises where it is not UTF-8
         table = pa_json.read_json(
             pa.BufferReader(lines),
             read_options=pa_json.ReadOptions(use_threads=False, block_size=len(lines) + 1),
             parse_options=pa_json.ParseOptions(
-                explicit_schema=None if explicit is None else pa.schema(explicit),
-                unexpected_field_behavior=others,
+                explicit_schema=None if explicit is None else pa.schema(explicit), unexpected_field_behavior=others
             ),
         )
         if texts.column is not None:
@@ -215,25 +209,6 @@ def _parse(texts: RowTexts, types: Types | None, *, others: Literal["infer", "ig
     except (pa.ArrowException, IndexError, KeyError, UnicodeDecodeError):
         return None
     return table if table.num_rows == texts.count else None
-
-
-def _depth(lines: bytes) -> int:
-    """An upper bound of the nesting depth (brackets in strings count)."""
-    brackets = np.frombuffer(lines.translate(None, _NOT_BRACKETS), dtype=np.uint8)
-    if not brackets.size:
-        return 0
-    opens = (brackets == ord("[")) | (brackets == ord("{"))
-    return int(np.cumsum(np.where(opens, 1, -1)).max())
-
-
-def _is_utf8(data: bytes) -> bool:
-    if data.isascii():
-        return True
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _may_be_rounded(array: pa.Array, lines: bytes) -> bool:
@@ -268,17 +243,8 @@ def _moment_type(array: pa.Array) -> pa.DataType:
                 given.cast(moment)
             except pa.ArrowInvalid:
                 continue
-            return _with_leaf(array.type, moment)
+            return _parsed_type(array.type, moment)
     return array.type
-
-
-def _with_leaf(kind: pa.DataType, leaf: pa.DataType) -> pa.DataType:
-    return pa.list_(_with_leaf(kind.value_type, leaf)) if pa.types.is_list(kind) else leaf
-
-
-def _shown(line: bytes) -> str:
-    text = line[:64].decode("utf-8", "replace")
-    return repr(text if len(line) <= 64 else text[:60] + "…")
 
 
 # JSON documents (`.json`): an array of objects, of lists or of numbers, or an object of lists of the same length.
@@ -295,17 +261,6 @@ NUMBER_COLUMN = "value"
 MAX_COLUMNS = 4096
 _INFLATION = 2
 _FIRST_ROWS = 100_000  # from which types are inferred: a megabyte has many elements of two bytes
-_NOTHING = Elements(b"", 0)
-
-
-@dataclass(frozen=True, slots=True)
-class _Layout:
-    """The arrays to read side by side, and where they begin."""
-
-    starts: dict[str | None, int]
-    """The byte before the opening bracket of each column; the key is None for an array of objects."""
-    whole: bool
-    """Whether the one array is the whole document."""
 
 
 class JsonSource(FileSource):
@@ -318,24 +273,22 @@ class JsonSource(FileSource):
         self._rows = JsonRows(self)
 
     @cached_property
-    def _layout(self) -> _Layout:
+    def _layout(self) -> tuple[dict[str | None, int], bool]:
+        """The byte before the opening bracket of each column (None for an array of objects); whether one is the whole document."""
         with JsonText(open_text(self.path), self.label, limits=self.limits) as text:
             first = text.peek()
             if first == b"[":
-                return _Layout({self._kind_of_array(text): 0}, whole=True)
+                text.enter()
+                inner = text.peek()
+                if inner == b"]":
+                    raise SourceEmptyError(f"{self.path} holds an empty array. Remove it, or leave it out of the pattern.")
+                return {None if inner == b"{" else LIST_COLUMN if inner == b"[" else NUMBER_COLUMN: 0}, True
             if first == b"{":
-                return _Layout(self._find_columns(text), whole=False)
+                return self._find_columns(text), False
         if not first:
             raise SourceEmptyError(f"{self.path} holds nothing but white space. Remove it, or leave it out of the pattern.")
         shown = first.decode("utf-8", "replace")
-        raise SourceInvalidError(f"{self.path} begins with {shown!r}; expected an array or an object. Is it JSON?")
-
-    def _kind_of_array(self, text: JsonText) -> str | None:
-        text.enter()
-        first = text.peek()
-        if first == b"]":
-            raise SourceEmptyError(f"{self.path} holds an empty array. Remove it, or leave it out of the pattern.")
-        return None if first == b"{" else LIST_COLUMN if first == b"[" else NUMBER_COLUMN
+        raise self.invalid(f"begins with {shown!r}; expected an array or an object. Is it JSON?")
 
     def _find_columns(self, text: JsonText) -> dict[str | None, int]:
         text.expect(b"{")
@@ -344,10 +297,10 @@ class JsonSource(FileSource):
             name = text.key()
             found = text.peek()
             if name in starts:
-                raise SourceInvalidError(f"{self.path} has the key {name!r} twice. Rename one of them.")
+                raise self.invalid(f"has the key {name!r} twice. Rename one of them.")
             if found != b"[":
-                raise SourceInvalidError(
-                    f"{self.path} has no list under the key {name!r}. Expected an array of objects, or an object of equally "
+                raise self.invalid(
+                    f"has no list under the key {name!r}. Expected an array of objects, or an object of equally "
                     "long lists (in pandas: orient='records' or 'list'); if each line is an object of its own, name it .jsonl."
                 )
             starts[name] = text.position
@@ -358,9 +311,7 @@ class JsonSource(FileSource):
                 )
             text.enter()
             if text.peek() == b"{":
-                raise SourceInvalidError(
-                    f"{self.path} has a list of objects under the key {name!r}. Make that list a file of its own."
-                )
+                raise self.invalid(f"has a list of objects under the key {name!r}. Make that list a file of its own.")
             text.skip()
             if text.peek() != b"}":
                 text.expect(b",")
@@ -378,36 +329,35 @@ class JsonSource(FileSource):
     @cached_property
     def _first(self) -> pa.Schema:
         fields: list[pa.Field] = []
-        for column in self._layout.starts:
+        for column in self._layout[0]:
             with self._open(column) as text:
                 elements = text.take(max_bytes=FIRST_BYTES, max_count=_FIRST_ROWS)
             if elements is None:
                 fields.append(pa.field(column, pa.null()))
             else:
-                fields.extend(self._rows.types(_texts(elements, 0, column)))
+                fields.extend(self._rows.types(replace(elements, column=column)))
         if not fields:
             raise SourceEmptyError(f"{self.path} holds only empty objects, so there is no column to read.")
         return pa.schema(fields)
 
     def _open(self, column: str | None, piece_bytes: int = PIECE_BYTES) -> JsonText:
-        start = self._layout.starts[column]
+        start = self._layout[0][column]
         return JsonText(open_text(self.path), self.label, start=start, entered=True, limits=self.limits, piece_bytes=piece_bytes)
 
     def read(self, schema: pa.Schema | None, *, start: RowLocation, chunk_bytes: int) -> Iterator[Task]:
         text_bytes = max(chunk_bytes // _INFLATION, 1)
-        if self._layout.whole:
-            most = rows_of(chunk_bytes, len(self._first))
-            return self._read_array(next(iter(self._layout.starts)), schema, start.row, text_bytes, most)
-        return self._read_columns(schema, start.row, text_bytes)
-
-    def _read_array(self, column: str | None, schema: pa.Schema | None, row: int, text_bytes: int, max_rows: int) -> Iterator[Task]:
-        known = self._first.names
+        starts, is_whole = self._layout
+        if not is_whole:
+            yield from self._read_columns(schema, start.row, text_bytes)
+            return
+        row, known, (column,) = start.row, self._first.names, starts
+        most = rows_of(chunk_bytes, len(known))
         with self._open(column) as text:
             self._skip(text, row)
-            while (elements := text.take(max_bytes=text_bytes, max_count=max_rows)) is not None:
-                texts = _texts(elements, row, column)
+            while (elements := text.take(max_bytes=text_bytes, max_count=most)) is not None:
+                texts = replace(elements, rows_before=row, column=column)
                 row += elements.count
-                yield SizedTask(partial(self._rows.chunk, texts, schema, known), len(texts.lines))
+                yield SizedTask(partial(self._chunk, [texts], schema, known), len(texts.lines))
             text.finish()
 
     def _read_columns(self, schema: pa.Schema | None, row: int, text_bytes: int) -> Iterator[Task]:
@@ -415,78 +365,74 @@ class JsonSource(FileSource):
         names = self._first.names if schema is None else schema.names
         with ExitStack() as stack:
             # All cursors are open at a time, so each holds its share.
-            piece = max(1 << 10, PIECE_BYTES // len(self._layout.starts))
-            cursors = {str(name): stack.enter_context(self._open(name, piece)) for name in self._layout.starts}
+            piece = max(1 << 10, PIECE_BYTES // len(self._layout[0]))
+            cursors = {str(name): stack.enter_context(self._open(name, piece)) for name in self._layout[0]}
             for text in cursors.values():
                 self._skip(text, row)
             share = max(text_bytes // len(cursors), 1)
             while (parts := self._side_by_side(cursors, share)) is not None:
-                wanted = [_texts(part, row, name) for name, part in parts.items() if name in names]
-                yield partial(self._column_chunk, wanted, schema, row)
+                wanted = [replace(parts[name], rows_before=row, column=name) for name in names]
+                yield partial(self._chunk, wanted, schema, None)
                 row += next(iter(parts.values())).count
 
-    def _side_by_side(self, cursors: dict[str, JsonText], share: int) -> dict[str, Elements] | None:
+    def _side_by_side(self, cursors: dict[str, JsonText], share: int) -> dict[str, RowTexts] | None:
         """The same number of elements of each column; None at the end of all."""
-        parts: dict[str, Elements] = {}
+        parts: dict[str, RowTexts] = {}
         count: int | None = None
         for name, text in cursors.items():
-            part = text.take(max_bytes=share) or _NOTHING if count is None else _take_exactly(text, count)
+            part = text.take(max_bytes=share) or RowTexts(b"", 0) if count is None else _take_exactly(text, count)
             count = part.count if count is None else count
             if part.count != count:
-                self._refuse_lengths()
+                raise self._unequal_lengths()
             parts[name] = part
         return parts if count else None
 
-    def _column_chunk(self, texts: list[RowTexts], schema: pa.Schema | None, row: int) -> Chunk:
+    def _chunk(self, texts: list[RowTexts], schema: pa.Schema | None, known: list[str] | None) -> Chunk:
+        """Rows as a chunk; without `known`, texts are those of one column each."""
+        if known is not None:
+            return row_chunk(self._rows.parse(texts[0], schema, known), texts[0].rows_before)
         columns: dict[str, pa.ChunkedArray] = {}
         for one in texts:
             name = str(one.column)
             asked = None if schema is None else pa.schema([schema.field(name)])
             columns[name] = self._rows.parse(one, asked, [name]).column(0)
-        names = self._first.names if schema is None else schema.names
-        return row_chunk(pa.table({name: columns[name] for name in names}), row)
+        return row_chunk(pa.table(columns), texts[0].rows_before)
 
-    def _refuse_lengths(self) -> NoReturn:
+    def _unequal_lengths(self) -> SourceInvalidError:
         lengths = {}
-        for name in self._layout.starts:
+        for name in self._layout[0]:
             with self._open(name) as text:
                 lengths[name] = text.skip()
         first, length = next(iter(lengths.items()))
         other = next(name for name, found in lengths.items() if found != length)
-        raise SourceInvalidError(
-            f"{self.path} has {lengths[other]:,} values under the key {other!r}, but {length:,} under {first!r}. "
-            "Expected equally long lists."
-        )
+        what = f"has {lengths[other]:,} values under the key {other!r}, but {length:,} under {first!r}"
+        return self.invalid(f"{what}. Expected equally long lists.")
 
     def _skip(self, text: JsonText, num_rows: int) -> None:
         if (found := text.skip(num_rows)) < num_rows:
-            raise SourceInvalidError(f"{self.path} has {found:,} rows, but {num_rows:,} were read before. It was changed.")
+            raise self.invalid(f"has {found:,} rows, but {num_rows:,} were read before. It was changed.")
 
     def find_misfit(self, column: str, kind: pa.DataType) -> tuple[int, str] | None:
         """The first row (from 1) and text of `column` that is not of this type. Reads the file again: errors may be slow."""
-        source = column if column in self._layout.starts else None
+        source = column if column in self._layout[0] else None
         row = 0
         with self._open(source) as text:
             while (elements := text.take(max_bytes=FIRST_BYTES)) is not None:
-                found = self._rows.find_misfit(_texts(elements, row, source), column, kind)
+                found = self._rows.find_misfit(replace(elements, rows_before=row, column=source), column, kind)
                 if found is not None:
                     return found
                 row += elements.count
         return None
 
 
-def _texts(elements: Elements, row: int, column: str | None) -> RowTexts:
-    return RowTexts(elements.lines, elements.count, row, column)
-
-
-def _take_exactly(text: JsonText, count: int) -> Elements:
+def _take_exactly(text: JsonText, count: int) -> RowTexts:
     """`count` elements, or all that are left; with a count of 0, one that should not be there."""
-    parts: list[Elements] = []
+    parts: list[RowTexts] = []
     missing = max(count, 1)
     while missing and (part := text.take(max_bytes=PIECE_BYTES, max_count=missing)) is not None:
         parts.append(part)
         missing -= part.count
-    return Elements(b"\n".join(part.lines for part in parts), sum(part.count for part in parts))
+    return RowTexts(b"\n".join(part.lines for part in parts), sum(part.count for part in parts))
 
 
 # JSON Lines (`.jsonl`, `.ndjson`): one object or list per line; compressed or not.
@@ -498,14 +444,13 @@ FIRST_BYTES = 1 << 20
 LIST_COLUMN = "sequence"
 
 
-class JsonLinesSource(FileSource):
-    """One file of JSON Lines. A position is a byte of the decoded text."""
+class JsonLinesSource(TextSource):
+    """One file of JSON Lines."""
 
     typed = False
 
     def __init__(self, path: Path, name: str) -> None:
         super().__init__(path, name)
-        self.num_positions = None if is_compressed(path) else self.num_bytes
         self._rows = JsonRows(self)
 
     def schema(self) -> pa.Schema:
@@ -558,12 +503,6 @@ class JsonLinesSource(FileSource):
                         yield texts, RowLocation(row, part.begin), RowLocation(row + len(lines), part.end)
                         row += len(lines)
 
-    def _blocks(self, start: int, block_bytes: int) -> Generator[LineBlock, None, None]:
-        with closing(open_text(self.path)) as text:
-            yield from line_blocks(
-                text, start=start, block_bytes=block_bytes, path=self.path, max_line_bytes=self.limits.line_bytes
-            )
-
     def _chunk(self, texts: RowTexts, schema: pa.Schema | None, known: list[str], begin: RowLocation, end: RowLocation) -> Chunk:
         return Chunk(self._rows.parse(texts, schema, known), begin, end)
 
@@ -579,16 +518,10 @@ def _parts(block: LineBlock, max_lines: int | None) -> Iterator[LineBlock]:
     if max_lines is None or block.data.count(b"\n") < max_lines:
         yield block
         return
-    begin = count = 0
-    for end in _line_ends(block.data):
+    begin = end = count = 0
+    while end < len(block.data):
+        end = (block.data.find(b"\n", end) + 1) or len(block.data)
         count += 1
         if count == max_lines or end == len(block.data):
             yield LineBlock(block.data[begin:end], block.begin + begin, block.begin + end)
             begin, count = end, 0
-
-
-def _line_ends(data: bytes) -> Iterator[int]:
-    end = 0
-    while end < len(data):
-        end = (data.find(b"\n", end) + 1) or len(data)
-        yield end

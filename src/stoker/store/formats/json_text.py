@@ -1,4 +1,4 @@
-"""JSON text: `JsonText` is a cursor over a document of any size, `InferTypes` and `BuildColumns` parse rows one by one, exactly.
+"""JSON text: `JsonText` is a cursor over a document of any size, `infer_types` and `build_columns` read rows one by one.
 
 The memory of a cursor is bounded by what is requested plus one element. Elements of an array are split by their brackets alone;
 whether their text is JSON is checked by the parser.
@@ -10,7 +10,7 @@ import codecs
 import json
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn, Self
 
@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from stoker._text import readable_bytes
 from stoker.errors import SourceInvalidError, SourceTooLargeError
-from stoker.store.formats.base import MAX_LIMITS, ReadLimits
+from stoker.store.formats.base import MAX_LIMITS, ReadLimits, is_list
 from stoker.store.formats.text import MAX_LINE_BYTES, Readable
 
 PIECE_BYTES = 256 << 10
@@ -28,6 +28,8 @@ MAX_VALUE_BYTES = 16 << 20
 _SPACE = b" \t\r\n"
 _NUMBER_TAIL = 4
 _ESCAPE = re.compile(rb"\\.", re.DOTALL)
+
+Types = Mapping[str, pa.DataType]
 
 
 def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -70,11 +72,13 @@ _MARKS[ord(",")] = True
 
 
 @dataclass(frozen=True, slots=True)
-class Elements:
-    """Neighbouring elements of an array: their texts, one per line, and their number."""
+class RowTexts:
+    """Rows, or elements of an array, as text: one per line, and their number."""
 
     lines: bytes
     count: int
+    rows_before: int = 0
+    column: str | None = None  # where rows are not objects but plain values: the name of their one column
 
 
 class JsonText:
@@ -101,25 +105,21 @@ class JsonText:
         self._piece_bytes = piece_bytes
         self._held = b""
         self._at_end = False
-        self.position = 0
-        """Bytes of the document before the cursor."""
+        self.position = 0  # bytes of the document before the cursor
         self._scan = _Scan()
         try:
-            self._go_to(start)
+            while self.position < start:
+                self._held = file.read(min(start - self.position, 1 << 20))
+                if not self._held:
+                    raise SourceInvalidError(
+                        f"{label} ends at byte {self.position:,}, but byte {start:,} was read before. It was changed."
+                    )
+                self._drop(len(self._held))
             if entered:
                 self.enter()
         except BaseException:
             file.close()
             raise
-
-    def _go_to(self, start: int) -> None:
-        while self.position < start:
-            self._held = self._file.read(min(start - self.position, 1 << 20))
-            if not self._held:
-                raise SourceInvalidError(
-                    f"{self._label} ends at byte {self.position:,}, but byte {start:,} was read before. It was changed."
-                )
-            self._drop(len(self._held))
 
     def __enter__(self) -> Self:
         return self
@@ -155,10 +155,8 @@ class JsonText:
     def finish(self) -> None:
         """Make sure that nothing but white space follows."""
         if self.peek():
-            self._fail(
-                f"expected the end of the file, found {_shown(self._held[:20])}; "
-                "if each line is an object of its own, name it .jsonl"
-            )
+            found = _shown(self._held[:20])
+            self._fail(f"expected the end of the file, found {found}; if each line is an object of its own, name it .jsonl")
 
     def _fail(self, reason: str) -> NoReturn:
         raise SourceInvalidError(f"{self._label} is not valid JSON at byte {self.position + 1:,}: {reason}.")
@@ -167,7 +165,10 @@ class JsonText:
         """Step over one value of bounded size and return it."""
         self.peek()
         while True:
-            text = self._decoded()
+            try:  # a character that is cut at the end of what is held is left out
+                text = codecs.getincrementaldecoder("utf-8")().decode(self._held, final=self._at_end)
+            except UnicodeDecodeError as error:
+                self._fail(f"not UTF-8 ({error.reason})")
             try:
                 value, end = _DECODER.raw_decode(text)
             except (ValueError, RecursionError) as error:
@@ -184,13 +185,6 @@ class JsonText:
                     "Check the file, or pass a larger memory=."
                 )
             self._pull()
-
-    def _decoded(self) -> str:
-        """What is held, as a string; a character that is cut at its end is left out."""
-        try:
-            return codecs.getincrementaldecoder("utf-8")().decode(self._held, final=self._at_end)
-        except UnicodeDecodeError as error:
-            self._fail(f"not UTF-8 ({error.reason})")
 
     def key(self) -> str:
         """Step over a key of an object and its colon."""
@@ -209,7 +203,7 @@ class JsonText:
         self.expect(b"[")
         self._scan = _Scan()
 
-    def take(self, *, max_bytes: int, max_count: int | None = None) -> Elements | None:
+    def take(self, *, max_bytes: int, max_count: int | None = None) -> RowTexts | None:
         """The next elements of the array entered, at least one; None after the last, when the cursor is behind the array."""
         scan = self._scan
         while scan.end < 0 and not (scan.commas.size and (scan.seen >= max_bytes or scan.commas.size >= (max_count or np.inf))):
@@ -226,7 +220,12 @@ class JsonText:
         last = scan.end >= 0 and count == scan.commas.size and count != max_count and (scan.end <= max_bytes or not count)
         if last:
             cuts = np.append(cuts, scan.end)
-        elements = _texts(self._held, cuts)
+        flat = self._held[: int(cuts[-1])]
+        if b"\n" in flat:  # line breaks inside an element are only layout
+            flat = flat.replace(b"\n", b" ")
+        bounds = cuts.tolist()
+        starts = [0, *(cut + 1 for cut in bounds[:-1])]
+        elements = RowTexts(b"\n".join([flat[a:b].strip() for a, b in zip(starts, bounds, strict=True)]), len(bounds))
         step = scan.end if last else int(cuts[-1]) + 1
         self._drop(step)
         scan.move(step, finished=last)
@@ -247,9 +246,8 @@ class JsonText:
             )
         fault = scan.look(self._held[scan.seen : scan.seen + PIECE_BYTES])
         if fault >= 0:
-            raise SourceInvalidError(
-                f"{self._label} is not valid JSON at byte {self.position + fault + 1:,}: a line break inside a string."
-            )
+            self._drop(fault)
+            self._fail("a line break inside a string")
 
     def skip(self, max_count: int | None = None) -> int:
         """Step over some or all elements of the array entered; returns their number."""
@@ -313,16 +311,6 @@ class _Scan:
         self.finished = finished
 
 
-def _texts(held: bytes, cuts: npt.NDArray[np.int64]) -> Elements:
-    """The texts between cuts, one per line: line breaks inside an element are only layout."""
-    flat = held[: int(cuts[-1])]
-    if b"\n" in flat:
-        flat = flat.replace(b"\n", b" ")
-    bounds = cuts.tolist()
-    starts = [0, *(cut + 1 for cut in bounds[:-1])]
-    return Elements(b"\n".join([flat[a:b].strip() for a, b in zip(starts, bounds, strict=True)]), len(bounds))
-
-
 def _shown(text: bytes) -> str:
     return repr(text.decode("utf-8", "replace"))
 
@@ -331,14 +319,7 @@ def _shown(text: bytes) -> str:
 
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _FLOAT32_MAX = 3.4028235677973366e38  # from here on, numbers round to infinity
-_WORDS: dict[type, str] = {
-    bool: "a boolean",
-    int: "an integer",
-    float: "a number",
-    str: "a string",
-    list: "a list",
-    dict: "an object",
-}
+_WORDS = {bool: "a boolean", int: "an integer", float: "a number", str: "a string", list: "a list"}
 
 
 class JsonTypeError(Exception):
@@ -367,63 +348,43 @@ class Number(float):
         return number
 
 
-def load(line: bytes, column: str | None) -> Any:
+def load(line: bytes, column: str | None) -> dict[str, Any]:
     """One row as an object; a bare value becomes an object with the key `column`."""
     value = json.loads(line.decode(), object_pairs_hook=unique, parse_float=Number)
     if _SURROGATE.search(line):
         json.dumps(value, ensure_ascii=False).encode()  # a lone surrogate is not Unicode
-    return value if column is None else {column: value}
-
-
-def _object(row: Any) -> dict[str, Any]:
+    row = value if column is None else {column: value}
     if not isinstance(row, dict):
         raise ValueError(f"expected an object, found {_WORDS.get(type(row), 'null')}")
     return row
 
 
-class InferTypes:
+def infer_types(rows: Iterable[dict[str, Any]]) -> dict[str, pa.DataType]:
     """The types that hold all rows; where there is none, the type of the first."""
-
-    def __init__(self) -> None:
-        self._types: dict[str, pa.DataType] = {}
-
-    def add(self, row: Any) -> None:
-        """Add one row."""
-        self._types = merge_types(self._types, {name: _type_of(value) for name, value in _object(row).items()})
-
-    def finish(self) -> dict[str, pa.DataType]:
-        """The types by column."""
-        return dict(self._types)
+    types: dict[str, pa.DataType] = {}
+    for row in rows:
+        merge_types(types, {name: _type_of(value) for name, value in row.items()})
+    return types
 
 
-class BuildColumns:
-    """Arrays of given types; keys that are not known are refused."""
-
-    def __init__(self, types: Mapping[str, pa.DataType], known: Collection[str] | None) -> None:
-        self._types = types
-        self._known = known
-        self._values: dict[str, list[Any]] = {name: [] for name in types}
-
-    def add(self, row: Any) -> None:
-        """Add one row; raises `JsonTypeError` or `ValueError` if it does not fit."""
-        row = _object(row)
-        if self._known is not None and (extra := [name for name in row if name not in self._known]):
+def build_columns(rows: Iterable[dict[str, Any]], types: Types, known: Collection[str] | None) -> dict[str, pa.Array]:
+    """Arrays of given types; a key that is not known is a `ValueError`, a value that does not fit a `JsonTypeError`."""
+    columns: dict[str, list[Any]] = {name: [] for name in types}
+    for row in rows:
+        if known is not None and (extra := [name for name in row if name not in known]):
             raise ValueError(f"it has the key {extra[0]!r}, which the first rows of the file do not have")
-        for name, kind in self._types.items():
+        for name, kind in types.items():
             value = row.get(name)
             if isinstance(value, int | float) and (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
                 value = value.text if isinstance(value, Number) else json.dumps(value)
             check(name, value, kind)
-            self._values[name].append(value)
-
-    def finish(self) -> dict[str, pa.Array]:
-        """The arrays by column."""
-        return {name: arrow_array(values, self._types[name]) for name, values in self._values.items()}
+            columns[name].append(value)
+    return {name: arrow_array(values, types[name]) for name, values in columns.items()}
 
 
 def storage_type(kind: pa.DataType) -> pa.DataType:
     """The type to parse before values are cast to `kind`: times as strings, so that time zones are not dropped."""
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+    if is_list(kind):
         return pa.list_(storage_type(kind.value_type))
     if pa.types.is_temporal(kind) or pa.types.is_large_string(kind) or pa.types.is_dictionary(kind):
         return pa.string()
@@ -441,43 +402,27 @@ def check(column: str, value: Any, kind: pa.DataType) -> None:
         return
     if pa.types.is_null(kind):
         raise JsonTypeError(column, value, "null", wider=True)
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+    if is_list(kind):
         if not isinstance(value, list):
             raise JsonTypeError(column, value, "a list")
         for one in value:
             check(column, one, kind.value_type)
-    elif pa.types.is_boolean(kind):
-        _require(isinstance(value, bool), column, value, kind)
-    elif pa.types.is_integer(kind):
-        _check_integer(column, value, kind)
-    elif pa.types.is_floating(kind):
-        _require(isinstance(value, int | float) and not isinstance(value, bool), column, value, kind)
+        return
+    number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+    expected: Any = bool if pa.types.is_boolean(kind) else int | float if number else dict if pa.types.is_struct(kind) else str
+    if not isinstance(value, expected) or (number and isinstance(value, bool)):
+        raise JsonTypeError(column, value, str(kind))
+    if pa.types.is_integer(kind):
+        if isinstance(value, float):
+            raise JsonTypeError(column, value, str(kind), wider=kind == pa.int64())
+        bounds = np.iinfo(kind.to_pandas_dtype())
+        if not int(bounds.min) <= value <= int(bounds.max):
+            raise JsonTypeError(column, value, str(kind), wider=kind == pa.int64() and _exact(value))
+    elif number:
         if isinstance(value, int) and not _exact(value):
             raise JsonTypeError(column, value, f"{kind}, which cannot hold all its digits")
         if pa.types.is_float32(kind) and math.isfinite(value) and abs(value) >= _FLOAT32_MAX:
             raise JsonTypeError(column, value, f"{kind}, for which it is too large")
-    elif pa.types.is_struct(kind):
-        _require(isinstance(value, dict), column, value, kind)
-    else:
-        _require(isinstance(value, str), column, value, kind)
-
-
-def _require(fits: bool, column: str, value: Any, kind: pa.DataType) -> None:
-    if not fits:
-        raise JsonTypeError(column, value, str(kind))
-
-
-def _check_integer(column: str, value: Any, kind: pa.DataType) -> None:
-    _require(isinstance(value, int | float) and not isinstance(value, bool), column, value, kind)
-    if isinstance(value, float):
-        raise JsonTypeError(column, value, str(kind), wider=kind == pa.int64())
-    low, high = (
-        (-(1 << kind.bit_width - 1), (1 << kind.bit_width - 1) - 1)
-        if pa.types.is_signed_integer(kind)
-        else (0, (1 << kind.bit_width) - 1)
-    )
-    if not low <= value <= high:
-        raise JsonTypeError(column, value, str(kind), wider=kind == pa.int64() and _exact(value))
 
 
 def _exact(value: int) -> bool:

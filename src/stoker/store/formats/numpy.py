@@ -25,17 +25,11 @@ from numpy.lib import format as npy_format
 from stoker._types import Array
 from stoker.errors import BadValueError, SourceEmptyError, SourceInvalidError, SourceTooLargeError, StokerError
 from stoker.store.formats.base import Chunk, FileSource, RowLocation, Task, decoding, read_fully, row_chunk
+from stoker.store.interop import from_numpy
 
 MAX_HEADER_BYTES = 64 << 10
 _NUMBERS = frozenset("b1 i1 u1 i2 u2 i4 u4 i8 u8 f2 f4 f8".split())
-_TIME_UNITS = frozenset({"s", "ms", "us", "ns"})
-_REFUSED = {
-    "O": "Python objects, which could run code",
-    "U": "strings",
-    "S": "strings",
-    "V": "records",
-    "c": "complex numbers",
-}
+_REFUSED = {"O": "Python objects, which could run code", "U": "strings", "S": "strings", "V": "records", "c": "complex numbers"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,105 +47,75 @@ class Header:
         return math.prod(self.shape) * self.dtype.itemsize
 
     @property
-    def rows(self) -> int:
-        """Length of the first axis."""
-        return self.shape[0]
-
-    @property
     def row_bytes(self) -> int:
         """Bytes of one row."""
         return math.prod(self.shape[1:]) * self.dtype.itemsize
 
     @property
     def arrow_type(self) -> pa.DataType:
-        """Type of one value."""
-        kind = self.dtype.kind
-        if kind in "mM":
-            unit = np.datetime_data(self.dtype)[0]
-            return pa.timestamp(unit) if kind == "M" else pa.duration(unit)
-        return pa.from_numpy_dtype(self.dtype.newbyteorder("="))
+        """Type of one row: a value, or a list of values."""
+        value = pa.from_numpy_dtype(self.dtype.newbyteorder("="))
+        return value if len(self.shape) == 1 else pa.large_list(value)
 
 
 def read_header(file: BinaryIO, num_bytes: int, label: str) -> Header:
     """Parse the header at the start of `file`, which has `num_bytes` in total."""
+
+    def invalid(problem: str) -> SourceInvalidError:
+        return SourceInvalidError(f"{label} {problem}")
+
     magic = file.read(npy_format.MAGIC_LEN)
     if magic[:6] != npy_format.MAGIC_PREFIX or len(magic) < npy_format.MAGIC_LEN:
-        raise SourceInvalidError(f"{label} is not a .npy file: it begins with {magic[:6]!r}, expected {npy_format.MAGIC_PREFIX!r}.")
+        raise invalid(f"is not a .npy file: it begins with {magic[:6]!r}, expected {npy_format.MAGIC_PREFIX!r}.")
     version = (magic[6], magic[7])
     if version not in ((1, 0), (2, 0)):
-        raise SourceInvalidError(
-            f"{label} has .npy version {version[0]}.{version[1]}; 1.0 and 2.0 are read. Save it again with plain numbers."
-        )
+        raise invalid(f"has .npy version {version[0]}.{version[1]}; 1.0 and 2.0 are read. Save it again with plain numbers.")
     length_bytes = 2 if version == (1, 0) else 4
     prefix = file.read(length_bytes)
     length = int.from_bytes(prefix, "little")
     if length > MAX_HEADER_BYTES:
-        raise SourceInvalidError(
-            f"{label} declares a header of {length:,} bytes; at most {MAX_HEADER_BYTES:,} are read. Is it damaged?"
-        )
+        raise invalid(f"declares a header of {length:,} bytes; at most {MAX_HEADER_BYTES:,} are read. Is it damaged?")
     text = file.read(length)
     if len(prefix) + len(text) < length_bytes + length:
-        raise SourceInvalidError(
-            f"{label} ends inside its header, after {len(magic) + len(prefix) + len(text):,} bytes. Fetch or make it again."
-        )
+        raise invalid(f"ends inside its header, after {len(magic) + len(prefix) + len(text):,} bytes. Fetch or make it again.")
     parse: Any = npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0
     try:
         shape, fortran_order, dtype = parse(io.BytesIO(prefix + text), max_header_size=MAX_HEADER_BYTES)
     except Exception as error:  # NumPy's parser raises many kinds, SyntaxError and RecursionError among them
-        raise SourceInvalidError(
-            f"{label} has a damaged .npy header: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
-        ) from error
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise invalid(f"has a damaged .npy header: {reason}") from error
     header = Header(dtype, tuple(shape), bool(fortran_order), len(magic) + length_bytes + length)
-    _check(header, num_bytes, label)
-    return header
-
-
-def _check(header: Header, num_bytes: int, label: str) -> None:
-    dtype, shape = header.dtype, header.shape
     if dtype.kind in "mM":
         unit = np.datetime_data(dtype)
-        if unit[0] not in _TIME_UNITS or unit[1] != 1:
-            raise SourceInvalidError(
-                f"{label} holds {dtype}; times are read in s, ms, us or ns. Save it again with .astype('datetime64[ns]')."
-            )
+        if unit[0] not in ("s", "ms", "us", "ns") or unit[1] != 1:
+            raise invalid(f"holds {dtype}; times are read in s, ms, us or ns. Save it again with .astype('datetime64[ns]').")
     elif dtype.str[1:] not in _NUMBERS or dtype.names is not None or dtype.subdtype is not None:
         what = _REFUSED.get(dtype.kind, "values that are not plain numbers")
-        raise SourceInvalidError(
-            f"{label} holds {what} (dtype {str(dtype)[:60]}); expected numbers. Save it again as float32, int64 or the like."
-        )
+        raise invalid(f"holds {what} (dtype {str(dtype)[:60]}); expected numbers. Save it again as float32, int64 or the like.")
     if any(isinstance(length, bool) or length < 0 for length in shape):
-        raise SourceInvalidError(f"{label} has a damaged .npy header: shape {shape}.")
+        raise invalid(f"has a damaged .npy header: shape {shape}.")
     expected = header.offset + header.values_bytes
     if num_bytes != expected:
         state = "cut off" if num_bytes < expected else "longer than declared"
-        raise SourceInvalidError(
-            f"{label} is {state}: {num_bytes:,} bytes found, {expected:,} expected for {dtype} {shape}. Fetch or make it again."
-        )
+        raise invalid(f"is {state}: {num_bytes:,} bytes found, {expected:,} expected for {dtype} {shape}. Fetch or make it again.")
     if len(shape) not in (1, 2):
-        raise SourceInvalidError(
-            f"{label} has {len(shape)} axes {shape}; expected 1 (steps) or 2 (series, steps). Save it again with another shape."
-        )
+        raise invalid(f"has {len(shape)} axes {shape}; expected 1 (steps) or 2 (series, steps). Save it again with another shape.")
     if shape[0] and not header.values_bytes:
         raise SourceEmptyError(f"{label} has the shape {shape}, so it holds no value.")
+    return header
 
 
 def to_arrow(values: Array, label: str) -> pa.Array:
-    """A 1-D array of either byte order as an Arrow array with the same bits; NaT becomes null."""
+    """An array of either byte order as an Arrow array with the same bits; NaT becomes null. Of a 2-D array, each row is a list."""
+    if values.ndim == 2:
+        offsets = np.arange(len(values) + 1, dtype=np.int64) * values.shape[1]
+        return pa.LargeListArray.from_arrays(from_numpy(offsets), to_arrow(values.reshape(-1), label))
     native = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("="))
     if native.dtype.kind == "b":
         if native.size and int(native.view(np.uint8).max()) > 1:
             raise BadValueError(f"{label} holds booleans that are neither 0 nor 1. Is it damaged?")
         return pa.array(native)
-    if native.dtype.kind in "mM":
-        return pa.array(native)
-    return pa.Array.from_buffers(pa.from_numpy_dtype(native.dtype), native.size, [None, pa.py_buffer(native)])
-
-
-def to_lists(values: Array, label: str) -> pa.Array:
-    """A 2-D array as one list per row."""
-    rows, width = values.shape
-    offsets = np.arange(rows + 1, dtype=np.int64) * width
-    return pa.LargeListArray.from_arrays(pa.array(offsets), to_arrow(values.reshape(-1), label))
+    return pa.array(native) if native.dtype.kind in "mM" else from_numpy(native)
 
 
 # `.npy`: a 1-D array is one series of steps, in the column "value". A 2-D array has one series per row, as lists in the column "value";
@@ -176,7 +140,7 @@ class NpySource(FileSource):
     @property
     def num_rows(self) -> int:
         """Rows according to the header."""
-        return self._header.rows
+        return self._header.shape[0]
 
     num_positions = num_rows
 
@@ -185,57 +149,50 @@ class NpySource(FileSource):
         return self.wide and len(self._header.shape) == 2
 
     def schema(self) -> pa.Schema:
-        value = self._header.arrow_type
-        if self._is_table:
-            width = self._header.shape[1]
-            if width > MAX_COLUMNS:
-                raise SourceTooLargeError(
-                    f"{self.path} has {width:,} columns; at most {MAX_COLUMNS:,} can be read. Is it [steps, columns]?"
-                )
-            return pa.schema([(f"c{i}", value) for i in range(width)])
-        return pa.schema([(COLUMN, value if len(self._header.shape) == 1 else pa.large_list(value))])
+        kind = self._header.arrow_type
+        if not self._is_table:
+            return pa.schema([(COLUMN, kind)])
+        width = self._header.shape[1]
+        if width > MAX_COLUMNS:
+            raise SourceTooLargeError(
+                f"{self.path} has {width:,} columns; at most {MAX_COLUMNS:,} can be read. Is it [steps, columns]?"
+            )
+        return pa.schema([(f"c{i}", kind.value_type) for i in range(width)])
 
     def read(self, schema: pa.Schema | None, *, start: RowLocation, chunk_bytes: int) -> Iterator[Task]:
         header = self._header
         wanted = [int(name[1:]) for name in schema.names] if schema is not None and self._is_table else None
         step = max(1, chunk_bytes // max(header.row_bytes, 1))
-        for row in range(start.position, header.rows, step):
-            yield partial(self._chunk, row, min(row + step, header.rows), wanted)
+        for row in range(start.position, self.num_rows, step):
+            yield partial(self._chunk, row, min(row + step, self.num_rows), wanted)
 
     def _chunk(self, begin: int, end: int, wanted: list[int] | None) -> Chunk:
         with decoding(self.path, "a .npy array"):
             values = self._read_rows(begin, end, wanted)
             if not self._is_table:
-                array = to_lists(values, self.label) if values.ndim == 2 else to_arrow(values, self.label)
-                table = pa.table({COLUMN: array})
+                table = pa.table({COLUMN: to_arrow(values, self.label)})
             else:
                 numbers = range(self._header.shape[1]) if wanted is None else wanted
                 table = pa.table({f"c{c}": to_arrow(values[:, i], self.label) for i, c in enumerate(numbers)})
         return row_chunk(table, begin)
 
     def _read_rows(self, begin: int, end: int, wanted: list[int] | None) -> Array:
-        header = self._header
+        header, size = self._header, self._header.dtype.itemsize
+
+        def read(first: int, shape: tuple[int, ...]) -> Array:
+            data = bytearray(math.prod(shape) * size)
+            read_fully(file.fileno(), memoryview(data), header.offset + first * size, self.path)
+            return np.frombuffer(data, dtype=header.dtype).reshape(shape)
+
         with self.path.open("rb") as file:
             if len(header.shape) == 2 and header.fortran_order:
-                return self._read_by_column(file.fileno(), begin, end, range(header.shape[1]) if wanted is None else wanted)
-            data = self._pread(file.fileno(), header.offset + begin * header.row_bytes, (end - begin) * header.row_bytes)
-        values = np.frombuffer(data, dtype=header.dtype).reshape(end - begin, *header.shape[1:])
+                columns = range(header.shape[1]) if wanted is None else wanted
+                values = np.empty((end - begin, len(columns)), dtype=header.dtype)
+                for i, column in enumerate(columns):
+                    values[:, i] = read(column * header.shape[0] + begin, (end - begin,))
+                return values
+            values = read(begin * math.prod(header.shape[1:]), (end - begin, *header.shape[1:]))
         return values if wanted is None else values[:, wanted]
-
-    def _read_by_column(self, fd: int, begin: int, end: int, columns: range | list[int]) -> Array:
-        """Rows of an array in Fortran order."""
-        header = self._header
-        size = header.dtype.itemsize
-        values = np.empty((end - begin, len(columns)), dtype=header.dtype)
-        for i, column in enumerate(columns):
-            data = self._pread(fd, header.offset + (column * header.rows + begin) * size, (end - begin) * size)
-            values[:, i] = np.frombuffer(data, dtype=header.dtype)
-        return values
-
-    def _pread(self, fd: int, offset: int, num_bytes: int) -> bytearray:
-        data = bytearray(num_bytes)
-        read_fully(fd, memoryview(data), offset, self.path)
-        return data
 
 
 # `.npz`: each array is a column. 1-D arrays are steps; beside 2-D arrays, which have one series per row, they have one value per series.
@@ -244,18 +201,12 @@ class NpySource(FileSource):
 MAX_MEMBERS = 4096
 MAX_FORTRAN_BYTES = 256 << 20
 _END_RECORD = struct.Struct("<4s4H2LH")
-_MANY = 0xFFFF
-"""Stands for a count that does not fit."""
+_MANY = 0xFFFF  # stands for a count that does not fit
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
 class NpzSource(FileSource):
     """One `.npz` archive. A position is a number of rows."""
-
-    @contextmanager
-    def _archive(self) -> Iterator[zipfile.ZipFile]:
-        with self._unzipping(), zipfile.ZipFile(self.path) as archive:
-            yield archive
 
     @contextmanager
     def _unzipping(self) -> Iterator[None]:
@@ -265,14 +216,12 @@ class NpzSource(FileSource):
         except StokerError:
             raise
         except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
-            raise SourceInvalidError(
-                f"{self.path} is damaged or not a .npz archive: {str(error)[:200]}. Fetch or make it again."
-            ) from error
+            raise self.invalid(f"is damaged or not a .npz archive: {str(error)[:200]}. Fetch or make it again.") from error
 
     @cached_property
     def _headers(self) -> dict[str, Header]:
         headers: dict[str, Header] = {}
-        with self._archive() as archive:
+        with self._unzipping(), zipfile.ZipFile(self.path) as archive:
             members = archive.infolist()
             self._check_directory(len(members))
             most = min(MAX_MEMBERS, self.limits.columns)
@@ -291,10 +240,9 @@ class NpzSource(FileSource):
                     headers[column] = read_header(cast(BinaryIO, file), member.file_size, self._of(member.filename))
         if not headers:
             raise SourceEmptyError(f"{self.path} holds no array. Remove it, or leave it out of the pattern.")
-        rows = {header.rows for header in headers.values()}
-        if len(rows) > 1:
+        if len({header.shape[0] for header in headers.values()}) > 1:
             shapes = ", ".join(f"{name} {header.shape}" for name, header in list(headers.items())[:8])
-            raise SourceInvalidError(f"{self.path} holds arrays of different first axes: {shapes}. Save them as one file each.")
+            raise self.invalid(f"holds arrays of different first axes: {shapes}. Save them as one file each.")
         return headers
 
     def _check_directory(self, found: int) -> None:
@@ -303,12 +251,10 @@ class NpzSource(FileSource):
             file.seek(max(0, self.num_bytes - _END_RECORD.size))
             record = file.read()
         if len(record) < _END_RECORD.size or not record.startswith(b"PK\x05\x06"):
-            raise SourceInvalidError(f"{self.path} does not end as np.savez ends an archive. Fetch or make it again.")
+            raise self.invalid("does not end as np.savez ends an archive. Fetch or make it again.")
         expected = _END_RECORD.unpack(record)[4]
         if expected not in (found, _MANY):
-            raise SourceInvalidError(
-                f"{self.path} is damaged: {found:,} arrays found, {expected:,} expected. Fetch or make it again."
-            )
+            raise self.invalid(f"is damaged: {found:,} arrays found, {expected:,} expected. Fetch or make it again.")
 
     def _of(self, member: str) -> str:
         return f"{member!r} in {self.path}"
@@ -316,21 +262,21 @@ class NpzSource(FileSource):
     @property
     def num_rows(self) -> int:
         """Rows according to the headers."""
-        return next(iter(self._headers.values())).rows
+        return next(iter(self._headers.values())).shape[0]
 
     num_positions = num_rows
 
     def schema(self) -> pa.Schema:
-        return pa.schema([(name, _type(header)) for name, header in self._headers.items()])
+        return pa.schema([(name, header.arrow_type) for name, header in self._headers.items()])
 
     def read(self, schema: pa.Schema | None, *, start: RowLocation, chunk_bytes: int) -> Iterator[Task]:
         headers = self._headers
         names = list(headers) if schema is None else schema.names
         step = max(1, chunk_bytes // max(1, sum(headers[name].row_bytes for name in names)))
         with ExitStack() as stack:
-            archive = stack.enter_context(self._archive())
             streams = {}
             with self._unzipping():
+                archive = stack.enter_context(zipfile.ZipFile(self.path))
                 for name in names:
                     streams[name] = self._rows(stack.enter_context(archive.open(f"{name}.npy")), name, start.position, step)
             for row in range(start.position, self.num_rows, step):
@@ -339,37 +285,29 @@ class NpzSource(FileSource):
                 yield partial(self._chunk, arrays, row)
 
     def _chunk(self, arrays: dict[str, Array], row: int) -> Chunk:
-        columns = {}
-        for name, values in arrays.items():
-            columns[name] = (to_lists if values.ndim == 2 else to_arrow)(values, self._of(f"{name}.npy"))
-        return row_chunk(pa.table(columns), row)
+        return row_chunk(pa.table({name: to_arrow(values, self._of(f"{name}.npy")) for name, values in arrays.items()}), row)
 
     def _rows(self, file: Any, name: str, start: int, step: int) -> Iterator[Array]:
         """Parts of `step` rows. With the last one the checksum of the member is compared."""
         header = self._headers[name]
         self._take(file, name, header.offset)
         if len(header.shape) == 2 and header.fortran_order and min(header.shape) > 1:
-            yield from self._fortran_rows(file, name, start, step)
-        else:
-            left = start * header.row_bytes
-            while left:
-                left -= len(self._take(file, name, min(left, 1 << 20)))
-            for row in range(start, header.rows, step):
-                count = min(step, header.rows - row)
-                data = self._take(file, name, count * header.row_bytes)
-                yield np.frombuffer(data, dtype=header.dtype).reshape(count, *header.shape[1:])
-
-    def _fortran_rows(self, file: Any, name: str, start: int, step: int) -> Iterator[Array]:
-        """An array in Fortran order has no complete row before its last column is read: it is held in memory."""
-        header = self._headers[name]
-        if header.values_bytes > MAX_FORTRAN_BYTES:
-            raise SourceTooLargeError(
-                f"{self._of(f'{name}.npy')} is in Fortran order and has {header.values_bytes:,} bytes; "
-                f"at most {MAX_FORTRAN_BYTES:,} can be transposed. Save it with np.ascontiguousarray, or as a .npy file."
-            )
-        whole = np.frombuffer(self._take(file, name, header.values_bytes), dtype=header.dtype).reshape(header.shape, order="F")
-        for row in range(start, header.rows, step):
-            yield whole[row : row + step]
+            # It has no complete row before its last column is read: it is held in memory.
+            if header.values_bytes > MAX_FORTRAN_BYTES:
+                raise SourceTooLargeError(
+                    f"{self._of(f'{name}.npy')} is in Fortran order and has {header.values_bytes:,} bytes; "
+                    f"at most {MAX_FORTRAN_BYTES:,} can be transposed. Save it with np.ascontiguousarray, or as a .npy file."
+                )
+            whole = np.frombuffer(self._take(file, name, header.values_bytes), dtype=header.dtype).reshape(header.shape, order="F")
+            yield from (whole[row : row + step] for row in range(start, header.shape[0], step))
+            return
+        left = start * header.row_bytes
+        while left:
+            left -= len(self._take(file, name, min(left, 1 << 20)))
+        for row in range(start, header.shape[0], step):
+            count = min(step, header.shape[0] - row)
+            data = self._take(file, name, count * header.row_bytes)
+            yield np.frombuffer(data, dtype=header.dtype).reshape(count, *header.shape[1:])
 
     def _take(self, file: Any, name: str, num_bytes: int) -> bytes:
         data = bytes(file.read(num_bytes))
@@ -378,7 +316,3 @@ class NpzSource(FileSource):
                 f"{self._of(f'{name}.npy')} is cut off: {len(data):,} bytes found, {num_bytes:,} expected. Fetch or make it again."
             )
         return data
-
-
-def _type(header: Header) -> pa.DataType:
-    return header.arrow_type if len(header.shape) == 1 else pa.large_list(header.arrow_type)

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stoker._text import readable_bytes
-from stoker.errors import SourceInvalidError, SourceTooLargeError
-from stoker.store.formats.base import Chunk, FileSource, RowLocation, Task, decoding, row_chunk
+from stoker.errors import SourceTooLargeError
+from stoker.store.formats.base import FileSource, RowLocation, Task, decoding, row_chunk
 
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
 _TEXT_WIDTH = 16
@@ -23,12 +23,7 @@ class ParquetSource(FileSource):
 
     @cached_property
     def _metadata(self) -> pq.FileMetaData:
-        self._refuse_footer()
-        with decoding(self.path, "Parquet"):
-            return pq.read_metadata(self.path)
-
-    def _refuse_footer(self) -> None:
-        """Refuse a large footer: decoded, it takes many times its size."""
+        # A large footer is refused: decoded, it takes many times its size.
         with self.path.open("rb") as file:
             file.seek(max(0, self.num_bytes - 8))
             found = int.from_bytes(file.read(4), "little")
@@ -38,6 +33,8 @@ class ParquetSource(FileSource):
                 f"{self.path} has a footer of {readable_bytes(found)}; at most {readable_bytes(most)} can be read. "
                 "Pass a larger memory=, or write the file with fewer columns or larger row groups."
             )
+        with decoding(self.path, "Parquet"):
+            return pq.read_metadata(self.path)
 
     @property
     def num_rows(self) -> int:
@@ -75,14 +72,14 @@ class ParquetSource(FileSource):
         for group in range(self._metadata.num_row_groups):
             rows = self._metadata.row_group(group).num_rows
             if row + rows > start.position:
-                for chunk in self._chunks(file, group, names, row, start.position, chunk_bytes):
-                    yield partial(_identity, chunk)
+                for table, begin in self._tables(file, group, names, row, start.position, chunk_bytes):
+                    yield partial(row_chunk, table, begin)
             row += rows
 
-    def _chunks(
+    def _tables(
         self, file: pq.ParquetFile, group: int, names: list[str], row: int, start: int, chunk_bytes: int
-    ) -> Iterator[Chunk]:
-        """The chunks of one row group that begins at `row`, without the rows before `start`."""
+    ) -> Iterator[tuple[pa.Table, int]]:
+        """Parts of one row group that begins at `row`, without the rows before `start`, and the row each begins at."""
         end = row + self._metadata.row_group(group).num_rows
         with decoding(self.path, "Parquet"):
             batch_rows = max(1, min(chunk_bytes // self._row_bytes(file, group, names), 1 << 20))
@@ -97,9 +94,9 @@ class ParquetSource(FileSource):
             part = batch.slice(begin - row)
             row += batch.num_rows
             if part.num_rows:
-                yield row_chunk(pa.Table.from_batches([part]).select(names), begin)
+                yield pa.Table.from_batches([part]).select(names), begin
         if row != end:
-            raise SourceInvalidError(f"{self.path} is damaged: row group {group + 1} ends at row {row:,}, but {end:,} is expected.")
+            raise self.invalid(f"is damaged: row group {group + 1} ends at row {row:,}, but {end:,} is expected.")
 
     def _row_bytes(self, file: pq.ParquetFile, group: int, names: list[str]) -> int:
         """Bytes of a decoded row. The size in the footer is that before RLE decoding: it is right for strings only."""
@@ -117,7 +114,9 @@ class ParquetSource(FileSource):
         # For the counts of a damaged column Arrow ends the process; for a row of it, it raises: so read a row first.
         next(file.iter_batches(1, row_groups=[group], columns=sorted(names)), None)
         metadata, schema = self._metadata.row_group(group), self._metadata.schema
-        columns = [metadata.column(i) for i in range(metadata.num_columns) if _is_part(schema.column(i).path, names)]
+        # A column of the file is one of the named columns, or nested in one; names may contain dots.
+        paths = [f"{schema.column(i).path}." for i in range(metadata.num_columns)]
+        columns = [metadata.column(i) for i, path in enumerate(paths) if any(path.startswith(f"{name}.") for name in names)]
         return int(sum(column.num_values * _WIDTHS.get(column.physical_type, _TEXT_WIDTH) for column in columns))
 
 
@@ -127,13 +126,3 @@ def _width(kind: pa.DataType) -> int:
         return max(int(kind.bit_width) // 8, 1)
     except ValueError:
         return _TEXT_WIDTH
-
-
-def _is_part(path: str, names: set[str]) -> bool:
-    """Whether a column of the file is, or is nested in, one of the named columns; names may contain dots."""
-    parts = path.split(".")
-    return any(".".join(parts[:i]) in names for i in range(1, len(parts) + 1))
-
-
-def _identity(chunk: Chunk) -> Chunk:
-    return chunk

@@ -11,6 +11,7 @@ the first bytes, not from the name.
 from __future__ import annotations
 
 import codecs
+import contextlib
 import io
 import os
 import re
@@ -44,15 +45,10 @@ _MARKS = {  # UTF-32 first: its mark begins with that of UTF-16
 
 
 class Readable(Protocol):
-    """An open file."""
+    """An open file. `read` returns at most `num_bytes`, and nothing only at the end."""
 
-    def read(self, num_bytes: int, /) -> bytes:
-        """At most `num_bytes`; nothing only at the end."""
-        ...
-
-    def close(self) -> None:
-        """Close the descriptor."""
-        ...
+    def read(self, num_bytes: int, /) -> bytes: ...
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,24 +69,12 @@ def open_text(path: Path, encoding: str = "utf-8") -> Readable:
         raise SourceInvalidError(f"{path} cannot be read: {os.strerror(error.errno or 0)}.") from error
     if not start:
         raise SourceEmptyError(f"{path} is empty (0 bytes). Remove it, or leave it out of the pattern.")
-    return _Decoder(_decompress(path, start), path, encoding)
-
-
-def is_compressed(path: Path) -> bool:
-    """Whether the first bytes are those of a compressed file."""
-    with path.open("rb") as file:
-        return file.read(8).startswith(tuple(_MAGIC))
-
-
-def _decompress(path: Path, start: bytes) -> Readable:
     kind = next((kind for magic, kind in _MAGIC.items() if start.startswith(magic)), None)
-    if kind is None:
-        return path.open("rb")
     if kind == "zstd":
-        stream: Readable = pa.CompressedInputStream(pa.OSFile(str(path)), "zstd")  # raises an error if the last frame is cut
+        raw: Readable = pa.CompressedInputStream(pa.OSFile(str(path)), "zstd")  # raises an error if the last frame is cut
     else:
-        stream = import_module(kind).open(path, "rb")
-    return stream
+        raw = path.open("rb") if kind is None else import_module(kind).open(path, "rb")
+    return _Decoder(raw, path, encoding)
 
 
 class _Decoder:
@@ -181,9 +165,9 @@ def line_blocks(
         cut = _last_line_end(unescaped, quote) if data else len(rest)
         if cut == 0:
             if len(rest) > most:
+                quoted = " (or a quote that is never closed)" if quote in rest and quote else ""
                 raise SourceTooLargeError(
-                    f"{path} has a line of more than {readable_bytes(most)} at byte {position:,}"
-                    f"{' (or a quote that is never closed)' if quote in rest and quote else ''}. "
+                    f"{path} has a line of more than {readable_bytes(most)} at byte {position:,}{quoted}. "
                     "Check the file and quote=, or pass a larger memory=."
                 )
             continue
@@ -192,6 +176,29 @@ def line_blocks(
         rest = rest[cut:]
         if not data:
             return
+
+
+class TextSource(FileSource):
+    """A file of lines, plain or compressed. A position is a byte of the decoded text."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        super().__init__(path, name)
+        with path.open("rb") as file:
+            self.num_positions = None if file.read(8).startswith(tuple(_MAGIC)) else self.num_bytes
+
+    def _blocks(
+        self, start: int, block_bytes: int, *, encoding: str = "utf-8", quote: str = "", escape: str = ""
+    ) -> Generator[LineBlock, None, None]:
+        with closing(open_text(self.path, encoding)) as text:
+            yield from line_blocks(
+                text,
+                start=start,
+                block_bytes=block_bytes,
+                path=self.path,
+                quote=quote.encode(),
+                escape=escape.encode(),
+                max_line_bytes=self.limits.line_bytes,
+            )
 
 
 def _last_line_end(data: bytes, quote: bytes) -> int:
@@ -240,8 +247,13 @@ def parse_numbers(text: bytes, separator: bytes = b",") -> Floats:
 
 
 def _parse_piece(text: bytes, separator: bytes) -> Floats:
-    values = _as_json(text, separator)
-    if values is None:
+    values: Floats | None = None
+    # Most numbers are valid JSON: four times faster than one by one. But JSON reads -0 as the integer 0, and with another separator,
+    # commas within fields would make more numbers than there are fields.
+    if not _MINUS_ZERO.search(text):
+        with contextlib.suppress(msgspec.DecodeError):
+            values = np.array(_DECODER.decode(b"[%b]" % text.replace(separator, b",")), dtype=np.float64)
+    if values is None or values.size != text.count(separator) + 1:
         values = np.array([_number(field) for field in text.split(separator)], dtype=np.float64)
     large = np.flatnonzero(np.abs(values) >= EXACT_INTEGERS)
     fields = text.split(separator) if large.size else []
@@ -252,18 +264,6 @@ def _parse_piece(text: bytes, separator: bytes) -> Floats:
         if _INTEGER.fullmatch(field) and int(field) != int(values[i]):
             raise NumberTextError(f"{_shown(field)} is an integer that float64 cannot hold exactly")
     return values
-
-
-def _as_json(text: bytes, separator: bytes) -> Floats | None:
-    """The numbers, if they are valid JSON, as most are: four times faster than one by one."""
-    if _MINUS_ZERO.search(text):
-        return None  # JSON reads it as the integer 0
-    try:
-        values = np.array(_DECODER.decode(b"[%b]" % text.replace(separator, b",")), dtype=np.float64)
-    except msgspec.DecodeError:
-        return None
-    # With another separator, commas within fields would make more numbers than there are fields.
-    return values if values.size == text.count(separator) + 1 else None
 
 
 def _number(field: bytes) -> float:
@@ -298,8 +298,8 @@ MAX_HEADER_BYTES = 64 << 20  # its parts have limits of their own
 _HEADER_BLOCK = 64 << 10
 _Row = TypeVar("_Row")
 _Parsed = TypeVar("_Parsed")
+# Lines and their parts are Python objects while they are parsed: short rows take many times the memory of their text.
 _INFLATION = 16
-"""Lines and their parts are Python objects while they are parsed: short rows take many times the memory of their text."""
 
 
 class RowError(Exception):
@@ -322,15 +322,10 @@ def parse_each(rows: Iterable[_Row], parse: Callable[[_Row], _Parsed]) -> list[_
     return parsed
 
 
-class LineSource(FileSource):
-    """One file with one row per line, after an optional header. A position is a byte of the decoded text."""
+class LineSource(TextSource):
+    """One file with one row per line, after an optional header."""
 
-    comments: tuple[bytes, ...] = ()
-    """Prefixes of lines that are comments."""
-
-    def __init__(self, path: Path, name: str) -> None:
-        super().__init__(path, name)
-        self.num_positions = None if is_compressed(path) else self.num_bytes
+    comments: tuple[bytes, ...] = ()  # prefixes of lines that are comments
 
     @property
     @abstractmethod
@@ -381,12 +376,6 @@ class LineSource(FileSource):
         # Tabs at the ends stay: they may separate fields.
         return [(i, line.strip(b" \r")) for i, line in lines if (text := line.strip()) and not text.startswith(self.comments)]
 
-    def _blocks(self, start: int, block_bytes: int) -> Generator[LineBlock, None, None]:
-        with closing(open_text(self.path)) as text:
-            yield from line_blocks(
-                text, start=start, block_bytes=block_bytes, path=self.path, max_line_bytes=self.limits.line_bytes
-            )
-
     def _line_number(self, position: int) -> int:
         """The number of the line that begins at `position`, counted again: errors may be slow."""
         count = 1
@@ -414,6 +403,4 @@ class LineSource(FileSource):
                     )
         if number == 0:
             raise SourceEmptyError(f"{self.path} holds no text. Remove it, or leave it out of the pattern.")
-        raise SourceInvalidError(
-            f"{self.path} has no line '@data' in its {number:,} lines. Is it cut off, or not what its name says?"
-        )
+        raise self.invalid(f"has no line '@data' in its {number:,} lines. Is it cut off, or not what its name says?")

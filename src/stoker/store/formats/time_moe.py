@@ -2,12 +2,14 @@
 
     read_meta        `meta.json` without its sequences, checked against the files; it may be gigabytes, so it is read as a stream
     TimeMoeSource    one row per sequence: a list in the column "sequence", and what else `meta.json` says of it ("id", "file")
+    map_time_moe     a folder in place: stores over maps of its files
 
 Where a mean and a standard deviation are given, values are scaled back as Time-MoE does it.
 """
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -15,13 +17,14 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 
+from stoker._text import readable_bytes
 from stoker._types import Array
-from stoker.errors import BadValueError, SourceEmptyError, SourceInvalidError
+from stoker.errors import BadValueError, SourceEmptyError, SourceInvalidError, SourceTooLargeError
 from stoker.store.formats.base import (
     MAX_LIMITS,
     Chunk,
@@ -34,16 +37,17 @@ from stoker.store.formats.base import (
     read_fully,
     row_chunk,
 )
-from stoker.store.formats.json import JsonRows, RowTexts
-from stoker.store.formats.json_text import JsonText
+from stoker.store.formats.json import JsonRows
+from stoker.store.formats.json_text import JsonText, RowTexts
 from stoker.store.formats.text import open_text
+from stoker.store.shards import Column
+from stoker.store.store import Store
 
 META = "meta.json"
 _KEYS = ("num_sequences", "dtype", "files", "scales")
 _NAMES = "float16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64".split()
-_DTYPES = {
-    spelling: np.dtype(name).newbyteorder("<") for name in _NAMES for spelling in (name, np.dtype(name).newbyteorder("<").str)
-}
+_DTYPES = {name: np.dtype(name).newbyteorder("<") for name in _NAMES}
+_DTYPES |= {dtype.str: dtype for dtype in _DTYPES.values()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +66,7 @@ class TimeMoeMeta:
     dtype: np.dtype[Any]
     parts: list[BinFile]
     num_sequences: int
-    scales_at: int
-    """The byte where the array of sequences begins."""
+    scales_at: int  # the byte where the array of sequences begins
 
     @property
     def num_elements(self) -> int:
@@ -89,7 +92,14 @@ def read_meta(folder: Path, limits: ReadLimits = MAX_LIMITS) -> TimeMoeMeta:
     missing = [name for name in _KEYS if name not in found]
     if missing:
         raise SourceInvalidError(f"{path} has no key {missing[0]!r}; expected {', '.join(_KEYS)}. Is it a Time-MoE data set?")
-    return _checked(folder, found)
+    number, dtype, files = found["num_sequences"], found["dtype"], found["files"]
+    if not _is_count(number):
+        raise SourceInvalidError(f"{path} has num_sequences {str(number)[:40]!r}; expected an integer.")
+    if not isinstance(dtype, str) or dtype not in _DTYPES:
+        raise SourceInvalidError(f"{path} has the dtype {str(dtype)[:40]!r}; expected one of {' '.join(_NAMES)}.")
+    if not isinstance(files, dict):
+        raise SourceInvalidError(f"{path} has no object of names and lengths under 'files'. Is it a Time-MoE data set?")
+    return TimeMoeMeta(_DTYPES[dtype], _parts(folder, files, _DTYPES[dtype].itemsize), number, found["scales"])
 
 
 def _members(text: JsonText, path: Path) -> dict[str, Any]:
@@ -114,23 +124,18 @@ def _members(text: JsonText, path: Path) -> dict[str, Any]:
     return found
 
 
-def _checked(folder: Path, found: dict[str, Any]) -> TimeMoeMeta:
-    path = folder / META
-    number, dtype, files = found["num_sequences"], found["dtype"], found["files"]
-    if not _is_count(number):
-        raise SourceInvalidError(f"{path} has num_sequences {str(number)[:40]!r}; expected an integer.")
-    if not isinstance(dtype, str) or dtype not in _DTYPES:
-        raise SourceInvalidError(f"{path} has the dtype {str(dtype)[:40]!r}; expected one of {' '.join(_NAMES)}.")
-    if not isinstance(files, dict):
-        raise SourceInvalidError(f"{path} has no object of names and lengths under 'files'. Is it a Time-MoE data set?")
-    return TimeMoeMeta(_DTYPES[dtype], _parts(folder, files, _DTYPES[dtype].itemsize), number, found["scales"])
-
-
 def _parts(folder: Path, files: dict[str, Any], item_bytes: int) -> list[BinFile]:
-    """The files in the order of their numbers, each exactly as long as `meta.json` says."""
+    """The files, each exactly as long as `meta.json` says, by the number behind their first hyphen: data-2 before data-10."""
+    numbered: dict[int, str] = {}
+    for name in files:
+        digits = [*name.split("-"), ""][1]
+        if not (digits.isascii() and digits.isdecimal() and len(digits) < 19) or int(digits) in numbered:
+            what = f"{folder / META} names the file {name[:80]!r}"
+            raise SourceInvalidError(f"{what}; expected names like 'data-1-of-2.bin', each with a number of its own.")
+        numbered[int(digits)] = name
     parts: list[BinFile] = []
     begin = 0
-    for name in _in_order(folder, files):
+    for _, name in sorted(numbered.items()):
         path = inside(folder, name, named_by=META)
         length = files[name]
         if not _is_count(length):
@@ -142,20 +147,6 @@ def _parts(folder: Path, files: dict[str, Any], item_bytes: int) -> list[BinFile
         parts.append(BinFile(path, begin, begin + length))
         begin += length
     return parts
-
-
-def _in_order(folder: Path, files: dict[str, Any]) -> list[str]:
-    """By the number behind the first hyphen: data-2 comes before data-10."""
-    numbered: dict[int, str] = {}
-    for name in files:
-        digits = [*name.split("-"), ""][1]
-        if not (digits.isascii() and digits.isdecimal() and len(digits) < 19) or int(digits) in numbered:
-            raise SourceInvalidError(
-                f"{folder / META} names the file {name[:80]!r}; expected names like 'data-1-of-2.bin', "
-                "each with a number of its own."
-            )
-        numbered[int(digits)] = name
-    return [name for _, name in sorted(numbered.items())]
 
 
 def _is_count(number: Any) -> bool:
@@ -171,18 +162,18 @@ _SCALES_BYTES = 1 << 20
 class SequenceEntries:
     """Neighbouring sequences: where their values are, how they are scaled, and their other keys."""
 
+    ARRAYS: ClassVar = ("offsets", "lengths", "scaled", "means", "stds")
+
     offsets: Array
     lengths: Array
-    scaled: Array
-    """Whether both a mean and a standard deviation are given: then values are x * std + mean."""
+    scaled: Array  # whether both a mean and a standard deviation are given: then values are x * std + mean
     means: Array
     stds: Array
     others: pa.Table
 
     def slice(self, begin: int, end: int) -> SequenceEntries:
-        part = slice(begin, end)
-        others = self.others.slice(begin, end - begin)
-        return SequenceEntries(self.offsets[part], self.lengths[part], self.scaled[part], self.means[part], self.stds[part], others)
+        arrays = {name: getattr(self, name)[begin:end] for name in self.ARRAYS}
+        return SequenceEntries(**arrays, others=self.others.slice(begin, end - begin))
 
 
 class TimeMoeSource(DataSource):
@@ -226,11 +217,9 @@ class TimeMoeSource(DataSource):
         described = self._rows.types(RowTexts(elements.lines, elements.count, 0))
         for name in ("offset", "length"):
             if name not in described.names or described.field(name).type != pa.int64():
-                raise SourceInvalidError(f"{self.label} has sequences without an integer {name!r}. Is it a Time-MoE data set?")
+                raise self.invalid(f"has sequences without an integer {name!r}. Is it a Time-MoE data set?")
         if COLUMN in described.names:
-            raise SourceInvalidError(
-                f"{self.label} has sequences with a key {COLUMN!r}, which is the name of the values. Rename it."
-            )
+            raise self.invalid(f"has sequences with a key {COLUMN!r}, which is the name of the values. Rename it.")
         return described
 
     def _open_scales(self) -> JsonText:
@@ -239,34 +228,30 @@ class TimeMoeSource(DataSource):
     def read(self, schema: pa.Schema | None, *, start: RowLocation, chunk_bytes: int) -> Iterator[Task]:
         wanted = self.schema() if schema is None else schema
         for row, sequences in self.sequences(wanted, row=start.row):
-            for begin, end in _groups(sequences.lengths * self.meta.dtype.itemsize, chunk_bytes):
+            # Neighbours of about `chunk_bytes` together, at least one.
+            num_bytes = sequences.lengths * self.meta.dtype.itemsize
+            group = (np.cumsum(num_bytes) - num_bytes) // max(chunk_bytes, 1)
+            for begin, end in pairwise([0, *(np.flatnonzero(np.diff(group)) + 1).tolist(), len(num_bytes)]):
                 yield partial(self._chunk, sequences.slice(begin, end), wanted, row + begin)
 
     def sequences(self, wanted: pa.Schema, *, row: int = 0) -> Iterator[tuple[int, SequenceEntries]]:
         """The sequences of `meta.json` from `row` on, in groups, each with the number of its first."""
         with self._open_scales() as text:
             if (found := text.skip(row)) < row:
-                raise SourceInvalidError(
-                    f"{self.label} describes {found:,} sequences, but {row:,} were read before. It was changed."
-                )
+                raise self.invalid(f"describes {found:,} sequences, but {row:,} were read before. It was changed.")
             while (elements := text.take(max_bytes=_SCALES_BYTES)) is not None:
                 yield row, self._sequences(RowTexts(elements.lines, elements.count, row), wanted)
                 row += elements.count
-            self._finish(text)
+            # What follows the sequences must not describe them a second time.
+            while text.peek() == b",":
+                text.expect(b",")
+                if (key := text.key()) == "scales":
+                    raise self.invalid(f"has the key {key!r} twice. Make the folder again.")
+                text.value()
+            text.expect(b"}")
+            text.finish()
         if row != self.meta.num_sequences:
-            raise SourceInvalidError(
-                f"{self.label} describes {row:,} sequences, {self.meta.num_sequences:,} expected by num_sequences."
-            )
-
-    def _finish(self, text: JsonText) -> None:
-        """Refuse a second description after the sequences."""
-        while text.peek() == b",":
-            text.expect(b",")
-            if (key := text.key()) == "scales":
-                raise SourceInvalidError(f"{self.label} has the key {key!r} twice. Make the folder again.")
-            text.value()
-        text.expect(b"}")
-        text.finish()
+            raise self.invalid(f"describes {row:,} sequences, {self.meta.num_sequences:,} expected by num_sequences.")
 
     def _sequences(self, texts: RowTexts, wanted: pa.Schema) -> SequenceEntries:
         others = pa.schema([field for field in wanted if field.name != COLUMN])
@@ -283,34 +268,24 @@ class TimeMoeSource(DataSource):
         columns = {name: table.column(name).combine_chunks() for name in _POSITION.names}
         given = {name: np.asarray(array.is_valid().to_numpy(zero_copy_only=False)) for name, array in columns.items()}
         numbers = {name: np.asarray(array.fill_null(0).to_numpy()) for name, array in columns.items()}
-        found = SequenceEntries(
-            offsets=numbers["offset"],
-            lengths=numbers["length"],
-            scaled=given["mean"] & given["std"],
-            means=numbers["mean"],
-            stds=numbers["std"],
-            others=table.select(others.names),
-        )
-        self._check(found, given["offset"] & given["length"], texts.rows_before)
-        return found
-
-    def _check(self, sequences: SequenceEntries, placed: Array, rows_before: int) -> None:
+        offsets, lengths, scaled = numbers["offset"], numbers["length"], given["mean"] & given["std"]
         total = self.meta.num_elements
-        offsets, lengths = sequences.offsets, sequences.lengths
         # Lengths are bounded before they are added, so that the sum cannot wrap around.
-        fits = placed & (offsets >= 0) & (lengths >= 0) & (lengths <= total) & (offsets <= total - np.minimum(lengths, total))
+        fits = given["offset"] & given["length"] & (offsets >= 0) & (lengths >= 0) & (lengths <= total)
+        fits &= offsets <= total - np.minimum(lengths, total)
         if not fits.all():
             i = int(np.argmin(fits))
             raise SourceInvalidError(
-                f"sequence {rows_before + i + 1:,} of {self.label} is at offset {offsets[i]:,} with length {lengths[i]:,}, "
+                f"sequence {texts.rows_before + i + 1:,} of {self.label} is at offset {offsets[i]:,} with length {lengths[i]:,}, "
                 f"but the files hold {total:,} elements. Fetch or make the folder again."
             )
-        if self.meta.dtype.kind != "f" and sequences.scaled.any():
-            i = int(np.argmax(sequences.scaled))
+        if self.meta.dtype.kind != "f" and scaled.any():
+            row = texts.rows_before + int(np.argmax(scaled)) + 1
             raise SourceInvalidError(
-                f"sequence {rows_before + i + 1:,} of {self.label} has a mean and a std, but values of {self.meta.dtype}; "
+                f"sequence {row:,} of {self.label} has a mean and a std, but values of {self.meta.dtype}; "
                 "scaled integers cannot be read. Store them as float32."
             )
+        return SequenceEntries(offsets, lengths, scaled, numbers["mean"], numbers["std"], table.select(others.names))
 
     def _chunk(self, sequences: SequenceEntries, wanted: pa.Schema, row: int) -> Chunk:
         columns = {name: sequences.others.column(name) for name in sequences.others.column_names}
@@ -327,7 +302,9 @@ class TimeMoeSource(DataSource):
         values = np.empty(int(bounds[-1]), dtype=self.meta.dtype)
         with ExitStack() as opened:
             files: dict[Path, int] = {}
-            for first, last in _runs(sequences.offsets, sequences.lengths):
+            # Neighbours whose values lie end to end are read at once.
+            gaps = np.flatnonzero(sequences.offsets[1:] != sequences.offsets[:-1] + sequences.lengths[:-1]) + 1
+            for first, last in pairwise([0, *gaps.tolist(), len(sequences.offsets)]):
                 for part, begin, into in self._places(int(sequences.offsets[first]), values[bounds[first] : bounds[last]]):
                     if part.path not in files:
                         files[part.path] = opened.enter_context(part.path.open("rb")).fileno()
@@ -351,15 +328,95 @@ class TimeMoeSource(DataSource):
                 yield part, first - part.begin, values[first - begin : last - begin]
 
 
-def _groups(num_bytes: Array, chunk_bytes: int) -> Iterator[tuple[int, int]]:
-    """Ranges of neighbours of about `chunk_bytes` together, at least one."""
-    group = (np.cumsum(num_bytes) - num_bytes) // max(chunk_bytes, 1)
-    cuts = [0, *(np.flatnonzero(np.diff(group)) + 1).tolist(), len(num_bytes)]
-    yield from pairwise(cuts)
+# Time-MoE folders in place: stores over maps of their files, so that terabytes need no copy.
+#
+# The series of a store are end to end in one array, and a folder may have several files. So a folder becomes several stores: one for
+# each range of series that are end to end in a file, in the order of `meta.json`. Series that span files, or that have to be
+# scaled back, cannot be mapped and are read into memory.
+
+MAX_RANGES = 4096  # more of them would be slower than a packed store, and need as many maps
+MEMORY_SHARE = 0.5  # of the free memory, for series that cannot be mapped
 
 
-def _runs(offsets: Array, lengths: Array) -> Iterator[tuple[int, int]]:
-    """Neighbours whose values lie end to end, so that they are read at once."""
-    gaps = np.flatnonzero(offsets[1:] != offsets[:-1] + lengths[:-1]) + 1
-    cuts = [0, *gaps.tolist(), len(offsets)]
-    yield from pairwise(cuts)
+def map_time_moe(folder: str | os.PathLike[str]) -> list[Store]:
+    """Map the series of a Time-MoE folder, in the order of its `meta.json`, as stores with the column "sequence".
+
+    Sizes of files and offsets of sequences are checked; values are not read.
+
+    Args:
+        folder: a folder with `meta.json` and `.bin` files, as `is_time_moe` recognises it.
+
+    Returns:
+        One store for each range of sequences that are end to end in one file.
+
+    Raises:
+        SourceInvalidError: the folder is not a Time-MoE data set, or damaged.
+        SourceTooLargeError: the sequences are too scattered to map, or too large to read into memory.
+    """
+    import psutil
+
+    path = Path(folder)
+    source = TimeMoeSource(path, path.name)
+    groups = [sequences for _, sequences in source.sequences(pa.schema([]))]
+    if not groups:
+        source.schema()  # raises: there is nothing
+    joined = {name: np.concatenate([getattr(group, name) for group in groups]) for name in SequenceEntries.ARRAYS}
+    all_sequences = SequenceEntries(**joined, others=pa.concat_tables([group.others for group in groups]))
+    ranges = _ranges(source, all_sequences)
+    if len(ranges) > MAX_RANGES:
+        raise SourceTooLargeError(
+            f"{source.label} has its sequences in {len(ranges):,} separate ranges, at most {MAX_RANGES:,} are mapped. "
+            f"Pack it: stoker pack {path} {path.name}.stoker"
+        )
+    copied = sum(int(all_sequences.lengths[first:last].sum()) for first, last, part in ranges if part is None)
+    num_bytes, free = copied * source.meta.dtype.itemsize, int(psutil.virtual_memory().available * MEMORY_SHARE)
+    if num_bytes > free:
+        raise SourceTooLargeError(
+            f"{source.label} has {readable_bytes(num_bytes)} of sequences that are scaled or span files, so they cannot be mapped, "
+            f"and at most {readable_bytes(free)} are read into memory. Pack it: stoker pack {source.path} {source.path.name}.stoker"
+        )
+    maps: dict[Path, Array] = {}
+    return [_store(source, all_sequences.slice(first, last), part, maps, first) for first, last, part in ranges]
+
+
+def _ranges(source: TimeMoeSource, sequences: SequenceEntries) -> list[tuple[int, int, BinFile | None]]:
+    """Ranges of sequences that are end to end in one file, with that file; None for those that have to be copied."""
+    parts = source.meta.parts
+    offsets, lengths = sequences.offsets, sequences.lengths
+    begins = np.array([part.begin for part in parts], dtype=np.int64)
+    ends = np.array([part.end for part in parts], dtype=np.int64)
+    at = np.maximum(np.searchsorted(begins, offsets, side="right") - 1, 0)
+    in_one_file = offsets + lengths <= (ends[at] if len(parts) else 0)
+    # An empty sequence has no position: it joins its neighbour.
+    file = np.where(in_one_file & ~sequences.scaled, at, -1)
+    follows = (offsets[1:] == offsets[:-1] + lengths[:-1]) | (file[1:] < 0)
+    cuts = np.flatnonzero((file[1:] != file[:-1]) | ~follows) + 1
+    bounds = [0, *cuts.tolist(), len(offsets)]
+    ranges = [(first, last) for first, last in pairwise(bounds) if last > first]
+    return [(first, last, parts[int(file[first])] if file[first] >= 0 else None) for first, last in ranges]
+
+
+def _store(source: TimeMoeSource, sequences: SequenceEntries, part: BinFile | None, maps: dict[Path, Array], first: int) -> Store:
+    if part is None:
+        offsets, values = source.values(sequences)
+    else:
+        if part.path not in maps:
+            maps[part.path] = np.memmap(part.path, source.meta.dtype, mode="r") if part.end > part.begin else np.empty(0)
+        begin = int(sequences.offsets[0])
+        offsets = np.zeros(len(sequences.lengths) + 1, dtype=np.int64)
+        np.cumsum(sequences.lengths, out=offsets[1:])
+        # A plain view: a subclass of arrays would make every slice slower.
+        values = np.asarray(maps[part.path])[begin - part.begin : begin - part.begin + int(offsets[-1])]
+    values = values.astype(source.meta.dtype, copy=False).view()
+    values.flags.writeable = offsets.flags.writeable = False
+    lengths = sequences.lengths
+    uniform = int(lengths[0]) if (lengths == lengths[0]).all() else None
+    where = f"{source.path}" if part is None else f"{part.path}"
+    return Store(
+        {COLUMN: Column(name=COLUMN, dtype=values.dtype, level="step", kind="number")},
+        {COLUMN: values},
+        num_series=len(lengths),
+        length=uniform,
+        offsets=None if uniform is not None else offsets,
+        name=f"{where} (sequences {first:,} to {first + len(lengths) - 1:,})",
+    )

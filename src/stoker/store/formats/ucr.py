@@ -10,12 +10,13 @@ regression target "target". Missing values ("?") are null.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -43,9 +44,7 @@ class UcrSource(LineSource):
             raise SourceEmptyError(f"{self.path} holds nothing but blank lines. Remove it, or leave it out of the pattern.")
         row = self._first_line[1]
         if not is_ucr_row(row):
-            raise SourceInvalidError(
-                f"{self.path} does not begin with a label and numbers between tabs, but with {row[:40]!r}. Is it a table?"
-            )
+            raise self.invalid(f"does not begin with a label and numbers between tabs, but with {row[:40]!r}. Is it a table?")
         return row.count(b"\t") + 1
 
     def _table(self, rows: list[bytes]) -> pa.Table:
@@ -94,33 +93,23 @@ MAX_CLASSES = 65_536
 _FLAGS = ("timestamps", "missing", "univariate", "equallength", "targetlabel")
 _COUNTS = ("dimensions", "serieslength")
 _NOTES = ("problemname", "dimension", "classlabel")
+# A pair of time and value takes hundreds of bytes as objects of Python, so a line may have fewer of them than of numbers.
 _PAIR_SHARE = 32
-"""A pair of time and value takes hundreds of bytes as objects of Python, so a line may have fewer of them than of numbers."""
 _PAIR = re.compile(rb"\(([^(),]*),([^(),]*)\)")
 _MOMENT = pa.timestamp("us")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Header:
     """What the tags say."""
 
-    flags: dict[str, bool]
-    counts: dict[str, int]
-    classes: frozenset[str] | None
-    """None where cases have no class; empty where the classes are not listed."""
-    data_start: int
-
-    @property
-    def has_target(self) -> bool:
-        return self.flags.get("targetlabel", False)
-
-    @property
-    def has_label(self) -> bool:
-        return self.classes is not None or self.has_target
+    flags: dict[str, bool] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    classes: frozenset[str] | None = None  # None where cases have no class; empty where the classes are not listed
+    data_start: int = 0
 
 
-@dataclass(slots=True)
-class _Case:
+class _Case(NamedTuple):
     """One line, parsed."""
 
     dimensions: list[Floats]
@@ -135,9 +124,7 @@ class TsSource(LineSource):
 
     @cached_property
     def _header(self) -> _Header:
-        flags: dict[str, bool] = {}
-        counts: dict[str, int] = {}
-        classes: frozenset[str] | None = None
+        header = _Header()
         with closing(self._header_lines()) as lines:
             for number, line, end in lines:
                 tag, *words = line.split(None, MAX_CLASSES + 2)
@@ -145,17 +132,19 @@ class TsSource(LineSource):
                 if not tag.startswith("@"):
                     self.refuse_line(number, f"expected a tag like '@problemName' before '@data', found {line[:40]!r}")
                 if name == "data":
-                    return self._checked(_Header(flags, counts, classes, end))
+                    header.data_start = end
+                    self._check_header(header)
+                    return header
                 if name in _FLAGS:
-                    flags[name] = self._flag(number, tag, words)
+                    header.flags[name] = self._flag(number, tag, words)
                 elif name in _COUNTS:
                     if len(words) != 1 or not words[0].isdecimal():
                         self.refuse_line(number, f"{tag} needs an integer, found {' '.join(words)[:40]!r}")
-                    counts[name] = int(words[0])
+                    header.counts[name] = int(words[0])
                 elif name == "classlabel":
                     if len(words) > MAX_CLASSES + 1:
                         self.refuse_line(number, f"{tag} lists more than {MAX_CLASSES:,} classes")
-                    classes = frozenset(words[1:]) if self._flag(number, tag, words[:1]) else None
+                    header.classes = frozenset(words[1:]) if self._flag(number, tag, words[:1]) else None
                 elif name not in _NOTES:
                     self.refuse_line(number, f"the tag {tag[:40]!r} is not known")
         raise AssertionError("the lines of a header end with an error or with @data")
@@ -165,18 +154,15 @@ class TsSource(LineSource):
             self.refuse_line(number, f"{tag} needs true or false, found {' '.join(words)[:40]!r}")
         return words[0].lower() == "true"
 
-    def _checked(self, header: _Header) -> _Header:
+    def _check_header(self, header: _Header) -> None:
         dimensions = header.counts.get("dimensions", 1)
         most = min(MAX_DIMENSIONS, self.limits.columns)
         if not 1 <= dimensions <= most:
-            raise SourceInvalidError(f"{self.path} declares {dimensions:,} dimensions; 1 to {most:,} can be read.")
-        if header.flags.get("univariate", False) and dimensions > 1:
-            raise SourceInvalidError(
-                f"{self.path} declares @univariate true and @dimensions {dimensions}. Which is right? Fix the header."
-            )
-        if header.has_target and header.classes is not None:
-            raise SourceInvalidError(f"{self.path} declares both @classLabel and @targetLabel. Which is right? Fix the header.")
-        return header
+            raise self.invalid(f"declares {dimensions:,} dimensions; 1 to {most:,} can be read.")
+        if header.flags.get("univariate") and dimensions > 1:
+            raise self.invalid(f"declares @univariate true and @dimensions {dimensions}. Which is right? Fix the header.")
+        if header.flags.get("targetlabel") and header.classes is not None:
+            raise self.invalid("declares both @classLabel and @targetLabel. Which is right? Fix the header.")
 
     @property
     def _data_start(self) -> int:
@@ -197,43 +183,40 @@ class TsSource(LineSource):
     def _num_dimensions(self) -> int:
         if "dimensions" in self._header.counts:
             return self._header.counts["dimensions"]
-        return 1 if self._header.flags.get("univariate", False) or self._model is None else len(self._model.dimensions)
+        return 1 if self._header.flags.get("univariate") or self._model is None else len(self._model.dimensions)
 
     @cached_property
     def _length(self) -> int | None:
         """The length of every series, where it is declared to be one."""
-        if not self._header.flags.get("equallength", False):
+        if not self._header.flags.get("equallength"):
             return None
         declared = self._header.counts.get("serieslength", 0)
         return declared or (len(self._model.dimensions[0]) if self._model is not None else None)
 
-    @property
-    def _columns(self) -> list[str]:
-        single = self._num_dimensions == 1 and self._header.flags.get("univariate", True)
-        return ["value"] if single else [f"dim_{i}" for i in range(self._num_dimensions)]
-
     def _table(self, rows: list[bytes]) -> pa.Table:
         cases = parse_each(rows, lambda row: self._checked_case(self._case(row)))
         arrays: dict[str, pa.Array] = {}
-        if self._header.flags.get("timestamps", False):
+        if self._header.flags.get("timestamps"):
             arrays["time"] = self._times(cases)
-        for d, name in enumerate(self._columns):
-            arrays[name] = number_lists([case.dimensions[d] for case in cases], nan_is_missing=True)
-        if self._header.has_target:
+        single = self._num_dimensions == 1 and self._header.flags.get("univariate", True)
+        for d in range(self._num_dimensions):
+            values = [case.dimensions[d] for case in cases]
+            arrays["value" if single else f"dim_{d}"] = number_lists(values, nan_is_missing=True)
+        if self._header.flags.get("targetlabel"):
             targets = np.array([_target(case.label) for case in cases], dtype=np.float64)
             arrays["target"] = pa.array(targets, mask=np.isnan(targets))
-        elif self._header.has_label:
+        elif self._header.classes is not None:
             arrays["label"] = pa.array([case.label for case in cases], pa.string()).dictionary_encode()
         return pa.table(arrays)
 
     def _case(self, row: bytes) -> _Case:
         label = b""
-        if self._header.has_label:
+        if self._header.classes is not None or self._header.flags.get("targetlabel"):
             row, colon, label = row.rpartition(b":")
             if not colon:
                 raise ValueError("expected a label behind ':', found none")
         text = label.strip().decode("utf-8", "strict")
-        if self._header.flags.get("timestamps", False):
+        if self._header.flags.get("timestamps"):
             most = self.limits.line_bytes // _PAIR_SHARE
             if (found := row.count(b"(")) > most:
                 raise ValueError(f"{found:,} pairs of time and value found; at most {most:,} can be read. Pass a larger memory=")
@@ -250,12 +233,11 @@ class TsSource(LineSource):
         lengths = [len(values) for values in case.dimensions]
         for d, length in enumerate(lengths):
             if self._length is not None and length != self._length:
-                raise ValueError(
-                    f"dimension {d} has {length:,} values, {self._length:,} expected by @seriesLength or the first case"
-                )
+                expected = f"{self._length:,} expected by @seriesLength or the first case"
+                raise ValueError(f"dimension {d} has {length:,} values, {expected}")
             if length != lengths[0]:
                 raise ValueError(f"dimension {d} has {length:,} values, but dimension 0 has {lengths[0]:,}")
-        if self._header.has_target:
+        if self._header.flags.get("targetlabel"):
             _target(case.label)
         elif self._header.classes and case.label not in self._header.classes:
             shown = " ".join(sorted(self._header.classes)[:20])
@@ -264,8 +246,12 @@ class TsSource(LineSource):
 
     def _times(self, cases: list[_Case]) -> pa.Array:
         """Times as numbers if the first is one, else as timestamps."""
-        model = self._model
-        numeric = model is None or not model.times or _is_number(model.times[0])
+        first = self._model.times[0] if self._model is not None and self._model.times else "0"
+        try:
+            float(first)
+            numeric = True
+        except ValueError:
+            numeric = False
 
         def parse(case: _Case) -> Any:
             try:
@@ -289,14 +275,6 @@ def _target(label: str) -> float:
     return float(values[0])
 
 
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
 def _pairs(row: bytes) -> tuple[list[str], list[Floats]]:
     """The times and the dimensions of "(t,v),(t,v):(t,v),(t,v)"; all dimensions have the same times."""
     dimensions: list[list[tuple[bytes, bytes]]] = [[]]
@@ -306,9 +284,8 @@ def _pairs(row: bytes) -> tuple[list[str], list[Floats]]:
         if between == b":" and dimensions[-1]:
             dimensions.append([])
         elif between != (b"," if dimensions[-1] else b""):
-            raise ValueError(
-                f"expected pairs like '(time,value),(time,value)', found {between[:20].decode('utf-8', 'replace')!r} between two"
-            )
+            shown = between[:20].decode("utf-8", "replace")
+            raise ValueError(f"expected pairs like '(time,value),(time,value)', found {shown!r} between two")
         dimensions[-1].append((pair[1].strip(), pair[2]))
         position = pair.end()
     if row[position:].strip():
@@ -316,30 +293,22 @@ def _pairs(row: bytes) -> tuple[list[str], list[Floats]]:
     times = [time for time, _ in dimensions[0]]
     if any([time for time, _ in dimension] != times for dimension in dimensions):
         raise ValueError("dimensions with time stamps of their own cannot be read")
-    return [time.decode("utf-8", "replace") for time in times], [
-        parse_numbers(b",".join(value for _, value in one)) for one in dimensions
-    ]
+    values = [parse_numbers(b",".join(value for _, value in one)) for one in dimensions]
+    return [time.decode("utf-8", "replace") for time in times], values
 
 
 # The `.arff` format: the attributes of its header, and how a line of data is split into fields.
 
 AttributeKind = Literal["number", "nominal", "text", "moment", "relation"]
 
-MAX_ATTRIBUTES = 1 << 18
-"""Of the whole file. The longest series of the UEA archive has 236,784 steps, each an attribute."""
-MAX_VALUES = 1 << 16
-"""Values that all nominal attributes list together."""
+MAX_ATTRIBUTES = 1 << 18  # Of the whole file. The longest series of the UEA archive has 236,784 steps, each an attribute.
+MAX_VALUES = 1 << 16  # values that all nominal attributes list together
 _NAME = r"""('(?:[^'\\]++|\\.)*+'|"(?:[^"\\]++|\\.)*+"|[^\s{]++)"""
 _ATTRIBUTE = re.compile(rf"@attribute\s+{_NAME}\s*(.+)", re.IGNORECASE)
 _ISO_FORMATS = frozenset({"", "yyyy-MM-dd'T'HH:mm:ss", "yyyy-MM-dd HH:mm:ss", "yyyy-MM-dd"})
 _FIELD = re.compile(rb"""\s*+('(?:[^'\\]++|\\.)*+'|"(?:[^"\\]++|\\.)*+"|[^,'"]*+)\s*+(,|$)""", re.DOTALL)  # possessive: linear
-_ATTRIBUTE_KINDS: dict[str, AttributeKind] = {
-    "numeric": "number",
-    "real": "number",
-    "integer": "number",
-    "string": "text",
-    "relational": "relation",
-}
+_ATTRIBUTE_KINDS: dict[str, AttributeKind] = dict.fromkeys(("numeric", "real", "integer"), "number")
+_ATTRIBUTE_KINDS |= {"string": "text", "relational": "relation"}
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 
 
@@ -397,20 +366,18 @@ class ArffSource(LineSource):
 
     @cached_property
     def _header(self) -> tuple[list[Attribute], int]:
+        """The attributes, and the position behind the line '@data'."""
         attributes, end = self._parse_header()
         names = [attribute.name for attribute in attributes]
         if not names:
-            raise SourceInvalidError(
-                f"{self.path} declares no '@attribute' before '@data'. Is it cut off, or not what its name says?"
-            )
+            raise self.invalid("declares no '@attribute' before '@data'. Is it cut off, or not what its name says?")
         if len(set(names)) < len(names):
             double = next(name for name in names if names.count(name) > 1)
-            raise SourceInvalidError(f"{self.path} declares the attribute {double!r} twice. Rename one of them.")
+            raise self.invalid(f"declares the attribute {double!r} twice. Rename one of them.")
         self._refuse_other_forms(attributes)
         return attributes, end
 
     def _parse_header(self) -> tuple[list[Attribute], int]:
-        """The attributes, and the position behind the line '@data'."""
         attributes: list[Attribute] = []
         relation: Attribute | None = None
         num_attributes = num_values = 0
@@ -464,25 +431,17 @@ class ArffSource(LineSource):
         kinds = [attribute.kind for attribute in attributes]
         if self.as_table:
             if "relation" in kinds:
-                raise SourceInvalidError(
-                    f"{self.path} has a relational attribute: it holds one series per line, and is not a table of steps."
-                )
+                raise self.invalid("has a relational attribute: it holds one series per line, and is not a table of steps.")
             return
         univariate = len(kinds) > 1 and set(kinds[:-1]) == {"number"} and kinds[-1] == "nominal"
         multivariate = kinds[0] == "relation" and kinds[1:] in ([], ["nominal"], ["number"])
         if not univariate and not multivariate:
-            raise SourceInvalidError(
-                f"{self.path} is not a set of series: expected numeric attributes and then a nominal class, or one relational "
+            raise self.invalid(
+                "is not a set of series: expected numeric attributes and then a nominal class, or one relational "
                 "attribute and a class. Pass series= or time= to read it as a table."
             )
         if multivariate and any(inner.kind != "number" for inner in attributes[0].inner or ()):
-            raise SourceInvalidError(
-                f"{self.path} has a relational attribute with parts that are not numeric, which cannot be read."
-            )
-
-    @property
-    def _attributes(self) -> list[Attribute]:
-        return self._header[0]
+            raise self.invalid("has a relational attribute with parts that are not numeric, which cannot be read.")
 
     @property
     def _data_start(self) -> int:
@@ -490,12 +449,13 @@ class ArffSource(LineSource):
 
     def _fields(self, row: bytes) -> list[bytes]:
         """As many fields as there are attributes; of a set of series without relation, all numbers as one."""
-        expected = len(self._attributes)
+        attributes = self._header[0]
+        expected = len(attributes)
         if row.startswith(b"{"):
             raise ValueError("sparse data ('{index value, …}') cannot be read; save it in dense form")
         plain = b"'" not in row and b'"' not in row
         found = row.count(b",") + 1
-        if plain and found == expected and not self.as_table and self._attributes[0].kind == "number":
+        if plain and found == expected and not self.as_table and attributes[0].kind == "number":
             numbers, _, label = row.rpartition(b",")  # a field each would take far more memory than the line
             return [numbers, label.strip()]
         fields = split_fields(row, expected)
@@ -507,26 +467,25 @@ class ArffSource(LineSource):
         return fields
 
     def _table(self, rows: list[bytes]) -> pa.Table:
-        fields = parse_each(rows, self._fields)
+        attributes, fields = self._header[0], parse_each(rows, self._fields)
         if self.as_table:
-            columns = list(zip(*fields, strict=True)) if fields else [()] * len(self._attributes)
-            return pa.table({a.name: _column(a, list(column)) for a, column in zip(self._attributes, columns, strict=True)})
-        if self._attributes[0].kind == "relation":
+            columns = list(zip(*fields, strict=True)) if fields else [()] * len(attributes)
+            return pa.table({a.name: _column(a, list(column)) for a, column in zip(attributes, columns, strict=True)})
+        if attributes[0].kind == "relation":
             series = parse_each([row[0] for row in fields], self._dimensions)
-            arrays = {
-                f"dim_{d}": number_lists([one[d] for one in series], nan_is_missing=True) for d in range(self._num_dimensions)
-            }
+            dimensions = range(self._num_dimensions)
+            arrays = {f"dim_{d}": number_lists([one[d] for one in series], nan_is_missing=True) for d in dimensions}
         else:
             numbers = parse_each(fields, lambda row: parse_numbers(b",".join(row[:-1])))
             arrays = {"value": number_lists(numbers, nan_is_missing=True)}
-        for attribute in self._attributes[-1:] if "value" in arrays else self._attributes[1:]:
+        for attribute in attributes[-1:] if "value" in arrays else attributes[1:]:
             arrays["label" if attribute.kind == "nominal" else "target"] = _column(attribute, [row[-1] for row in fields])
         return pa.table(arrays)
 
     @cached_property
     def _num_dimensions(self) -> int:
         """Not declared anywhere, so it is taken from the first case."""
-        fields = split_fields(self._first_line[1], len(self._attributes)) if self._first_line is not None else None
+        fields = split_fields(self._first_line[1], len(self._header[0])) if self._first_line is not None else None
         found = fields[0].count(_DIMENSION_BREAK) + 1 if fields else 1
         most = min(MAX_DIMENSIONS, self.limits.columns)
         if found > most:
@@ -535,7 +494,7 @@ class ArffSource(LineSource):
 
     def _dimensions(self, field: bytes) -> list[Floats]:
         """The dimensions of a relational attribute."""
-        expected, length = self._num_dimensions, len(self._attributes[0].inner or ())
+        expected, length = self._num_dimensions, len(self._header[0][0].inner or ())
         if (found := field.count(_DIMENSION_BREAK) + 1) != expected:
             raise ValueError(f"{found:,} dimensions found, {expected:,} expected as in the first case")
         quoted = len(field) >= 2 and field[:1] in (b"'", b'"') and field[-1:] == field[:1]
@@ -555,12 +514,10 @@ def _column_numbers(fields: list[bytes]) -> Floats:
             raise ValueError("a number is missing; write '?' for a missing value")
         return float(found[0])
 
-    try:
+    with contextlib.suppress(NumberTextError):
         values = parse_numbers(b",".join(fields))
         if values.size == len(fields):
             return values
-    except NumberTextError:
-        pass
     return np.array(parse_each(fields, parse))
 
 

@@ -1,7 +1,7 @@
 """Packing: raw rows become a store. `pack` is the entry point; `packer.Packer` shows its steps.
 
-Modules in the order of the data: api, options -> plan -> values, blocks -> runs -> merge -> seal. `packer` runs them, `journal`
-lets a killed pack resume, `threads` reads ahead and writes behind.
+Modules in the order of the data: api, options -> plan -> values, blocks -> sorted_runs -> merge. `packer` runs them and lets a killed
+pack resume, `threads` reads ahead and writes behind.
 """
 
 from typing import TYPE_CHECKING

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
@@ -14,8 +13,6 @@ from stoker.store.formats.csv import Dialect
 from stoker.store.pack.options import DEFAULT_MEMORY, Missing, PackOptions, parse_bytes, parse_dtypes, parse_names, parse_threads
 from stoker.store.pack.packer import Packer, Progress, quiet
 from stoker.store.store import Store, open_store
-
-__all__ = ["pack"]
 
 
 def pack(
@@ -117,34 +114,18 @@ def pack(
         memory_bytes=parse_bytes(memory),
         threads=parse_threads(threads),
     )
-    with _enough_memory(options):
-        packer = Packer(source, folder, options, progress)
-        with _frugal_arrow(options):
-            packer.run(replace=replace)
-    return open_store(folder)
-
-
-@contextlib.contextmanager
-def _enough_memory(options: PackOptions) -> Iterator[None]:
-    """Turn a `MemoryError` without a file into one sentence."""
+    pool = pa.default_memory_pool()
     try:
-        yield
+        packer = Packer(source, folder, options, progress)
+        if options.memory_bytes < parse_bytes(DEFAULT_MEMORY):
+            # Arrow returns freed memory at once: its own pools keep tens of megabytes.
+            pa.set_memory_pool(pa.system_memory_pool())
+        packer.run(replace=replace)
     except MemoryError as error:
         raise SourceTooLargeError(
             f"the pack may use {options.memory_bytes >> 20:,} MB (memory=), but the system did not provide that much. "
             "Pass a smaller memory=, threads=1, or leave large columns out with columns=[...]."
         ) from error
-
-
-@contextlib.contextmanager
-def _frugal_arrow(options: PackOptions) -> Iterator[None]:
-    """Where memory is scarce, let Arrow return freed memory at once: its own pools keep tens of megabytes."""
-    if options.memory_bytes >= parse_bytes(DEFAULT_MEMORY):
-        yield
-        return
-    pool = pa.default_memory_pool()
-    pa.set_memory_pool(pa.system_memory_pool())
-    try:
-        yield
     finally:
         pa.set_memory_pool(pool)
+    return open_store(folder)

@@ -1,7 +1,7 @@
 """Blocks: rows in memory, grouped into segments of one series each.
 
 RowBlock       segments end to end; `sort_block`, `concatenate`, `join_segments`
-key_stretches  rows with the same key
+key_ranges     neighbouring rows with the same key
 Shaper         chunks of a source become blocks, as the plan says
 """
 
@@ -18,28 +18,24 @@ import pyarrow.compute as pc
 
 from stoker._types import Array
 from stoker.errors import BadValueError, SourceInvalidError, TimeOrderError
-from stoker.store.formats.base import Chunk, DataSource
+from stoker.store.formats.base import Chunk, DataSource, is_list
 from stoker.store.interop import from_numpy, to_numpy
-from stoker.store.pack.plan import ColumnPlan, PackPlan, is_list, make_field, plain_type
+from stoker.store.pack.plan import ColumnPlan, PackPlan, make_field, plain_type
 from stoker.store.pack.values import Categories, Locate, missing_mask, one_array, to_numbers
 
 _KEY_BYTES, _TEXT_KEY_BYTES = 48, 128
 
-PerSeries = Any
-"""One value per segment: a NumPy array of numbers, or an Arrow array of strings."""
+PerSeries = Any  # one value per segment: a NumPy array of numbers, or an Arrow array of strings
 
 
 @dataclass(frozen=True, slots=True)
 class RowBlock:
     """Segments end to end. The steps of segment i are the `counts[i]` rows from `counts[:i].sum()` on."""
 
-    keys: pa.Array
-    """One per segment: int64, uint64 or large_string."""
+    keys: pa.Array  # one per segment: int64, uint64 or large_string
     counts: Array
-    step: Sequence[Array]
-    """One array per column, all steps end to end."""
-    series: Sequence[PerSeries]
-    """One array per column, one value per segment."""
+    step: Sequence[Array]  # one array per column, all steps end to end
+    series: Sequence[PerSeries]  # one array per column, one value per segment
 
     @property
     def num_bytes(self) -> int:
@@ -77,17 +73,23 @@ def concatenate(blocks: Sequence[RowBlock]) -> RowBlock:
         keys=pa.concat_arrays([block.keys for block in blocks]),
         counts=np.concatenate([block.counts for block in blocks]),
         step=[np.concatenate(columns) for columns in zip(*(block.step for block in blocks), strict=True)],
-        series=[_join(columns) for columns in zip(*(block.series for block in blocks), strict=True)],
+        series=[
+            np.concatenate(parts) if isinstance(parts[0], np.ndarray) else pa.concat_arrays(parts)
+            for parts in zip(*(block.series for block in blocks), strict=True)
+        ],
     )
-
-
-def _join(parts: Sequence[PerSeries]) -> PerSeries:
-    return np.concatenate(parts) if isinstance(parts[0], np.ndarray) else pa.concat_arrays(parts)
 
 
 def sort_block(block: RowBlock, time_index: int | None) -> RowBlock:
     """Sort segments by key; equal keys keep their order or, with a time, rows are sorted by it. Segments of one key are not joined."""
-    codes = _codes(block.keys)
+    codes = block.keys
+    if pa.types.is_large_string(codes.type):
+        encoded = codes.dictionary_encode()
+        rank = np.empty(len(encoded.dictionary), dtype=np.int64)
+        rank[to_numpy(pc.array_sort_indices(encoded.dictionary))] = np.arange(len(rank))
+        codes = np.asarray(rank[to_numpy(encoded.indices)])
+    else:
+        codes = to_numpy(codes)
     order = stable_order(codes)
     counts = block.counts[order]
     if time_index is None:
@@ -103,16 +105,6 @@ def sort_block(block: RowBlock, time_index: int | None) -> RowBlock:
         step=[values[rows] for values in block.step],
         series=[take(values, order) for values in block.series],
     )
-
-
-def _codes(keys: pa.Array) -> Array:
-    """Integers in the order of the keys."""
-    if not pa.types.is_large_string(keys.type):
-        return to_numpy(keys)
-    encoded = keys.dictionary_encode()
-    rank = np.empty(len(encoded.dictionary), dtype=np.int64)
-    rank[to_numpy(pc.array_sort_indices(encoded.dictionary))] = np.arange(len(rank))
-    return np.asarray(rank[to_numpy(encoded.indices)])
 
 
 def stable_order(values: Array) -> Array:
@@ -150,27 +142,21 @@ def join_segments(block: RowBlock) -> RowBlock:
 # Keys: the values of the column that names the series.
 
 
-def key_values(column: pa.Array, field: ColumnPlan, locate: Locate) -> pa.Array:
-    """One key per row, as int64, uint64 or large_string; a missing one is an error."""
-    _refuse_missing(column, field, locate)
+def key_ranges(column: pa.Array, field: ColumnPlan, locate: Locate) -> tuple[pa.Array, Array]:
+    """Neighbouring rows with the same key: the key (int64, uint64 or large_string) and the number of rows of each range."""
     if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    return _plain(column, field, locate)
-
-
-def key_stretches(column: pa.Array, field: ColumnPlan, locate: Locate) -> tuple[pa.Array, Array]:
-    """Stretches of rows with one key: the key and the number of rows of each."""
-    _refuse_missing(column, field, locate)
-    if pa.types.is_dictionary(column.type):
-        # Codes are compared instead of strings. Two codes of one string make two stretches, which the run joins again.
+        # Codes are compared instead of strings. Two codes of one string make two ranges, which the run joins again.
+        refuse_missing_keys(column, field, locate)
         starts = _starts(to_numpy(column.indices))
-        keys = _plain(column.dictionary.take(column.indices.take(from_numpy(starts))), field, lambda i: locate(int(starts[i])))
+        texts = column.dictionary.take(column.indices.take(from_numpy(starts)))
+        keys = key_values(texts, field, lambda i: locate(int(starts[i])))
     elif field.kind == "text":
+        refuse_missing_keys(column, field, locate)
         runs = pc.run_end_encode(column, run_end_type=pa.int64())
         starts = np.concatenate([[0], to_numpy(runs.run_ends)[:-1]]) if len(column) else np.empty(0, dtype=np.int64)
-        keys = _plain(runs.values, field, lambda i: locate(int(starts[i])))
+        keys = key_values(runs.values, field, lambda i: locate(int(starts[i])))
     else:
-        numbers = _plain(column, field, locate)
+        numbers = key_values(column, field, locate)
         starts = _starts(to_numpy(numbers))
         keys = numbers.take(from_numpy(starts))
     return keys, np.diff(starts, append=len(column))
@@ -181,24 +167,24 @@ def _starts(values: Array) -> Array:
     return np.flatnonzero(np.concatenate([[True], values[1:] != values[:-1]])) if len(values) else np.empty(0, dtype=np.int64)
 
 
-def _plain(keys: pa.Array, field: ColumnPlan, locate: Locate) -> pa.Array:
+def key_values(keys: pa.Array, field: ColumnPlan, locate: Locate) -> pa.Array:
+    """One key per row, as int64, uint64 or large_string; a missing one is an error."""
+    refuse_missing_keys(keys, field, locate)
+    if pa.types.is_dictionary(keys.type):
+        keys = keys.dictionary_decode()
     if field.kind == "text":
-        empty = pc.equal(pc.binary_length(keys), 0)
-        if pc.any(empty).as_py():
-            raise _missing(field, locate(int(to_numpy(empty).argmax())))
+        refuse_missing_keys(keys, field, locate, pc.equal(pc.binary_length(keys), 0))
         return keys.cast(pa.large_string())
     if field.kind == "timestamp":
         return from_numpy(to_numbers(keys, field, locate))
     return keys.cast(pa.uint64() if field.dtype == np.uint64 else pa.int64())
 
 
-def _refuse_missing(column: pa.Array, field: ColumnPlan, locate: Locate) -> None:
-    if column.null_count:
-        raise _missing(field, locate(int(to_numpy(pc.is_null(column)).argmax())))
-
-
-def _missing(field: ColumnPlan, where: str) -> BadValueError:
-    return BadValueError(f"the key {field.name!r} is missing in {where}. Every row needs a key.")
+def refuse_missing_keys(column: pa.Array, field: ColumnPlan, locate: Locate, missing: pa.Array | None = None) -> None:
+    """Raise an error for the first null, or the first key that is `missing`."""
+    if column.null_count or (missing is not None and pc.any(missing).as_py()):
+        where = locate(int(to_numpy(pc.is_null(column) if missing is None else missing).argmax()))
+        raise BadValueError(f"the key {field.name!r} is missing in {where}. Every row needs a key.")
 
 
 # Shaping: rows get their keys, missing values are handled, and list columns are flattened.
@@ -224,10 +210,9 @@ class Shaper:
         rows = range(chunk.begin.row, chunk.begin.row + table.num_rows)
         if self.plan.rows_are_series:
             return self._lists(table, source, chunk.begin.row, series_before)
+        kept: range | Array = rows
         if self.plan.grouping != "wide" or self.plan.options.missing == "error":
             table, kept = self._without_missing(table, rows, source)
-        else:
-            kept = rows
 
         def locate(i: int) -> str:
             return f"row {kept[i] + 1:,} of {source.label}"
@@ -237,7 +222,7 @@ class Shaper:
         if self.plan.key is None:
             keys, counts = self._keys_of(number), np.array([table.num_rows], dtype=np.int64)
         else:
-            keys, counts = key_stretches(one_array(table.column(self.plan.key.name)), self.plan.key, locate)
+            keys, counts = key_ranges(one_array(table.column(self.plan.key.name)), self.plan.key, locate)
         step = [self._values(one_array(table.column(f.name)), f, locate) for f in self.plan.step]
         return RowBlock(keys, counts, step, [])
 
@@ -253,24 +238,33 @@ class Shaper:
 
     def _without_missing(self, table: pa.Table, rows: range, source: DataSource) -> tuple[pa.Table, range | Array]:
         """Apply the policies "drop" and "error" to the rows of the source."""
-        policy = self.plan.options.missing
-        if policy not in ("drop", "error"):
+        if self.plan.options.missing not in ("drop", "error"):
             return table, rows
-        gone = np.zeros(table.num_rows, dtype=bool)
-        for name in table.column_names:
-            if name == self.plan.options.series:
-                continue
-            mask = missing_mask(one_array(table.column(name)))
-            if policy == "error" and mask.any():
-                raise _missing_error(name, f"row {rows[int(mask.argmax())] + 1:,} of {source.label}")
-            self.missing[name] = self.missing.get(name, 0) + int(mask.sum())
-            gone |= mask
-        if not gone.any():
-            return table, rows
-        return table.filter(from_numpy(~gone)), np.flatnonzero(~gone) + rows.start
+        columns = {name: one_array(table.column(name)) for name in table.column_names if name != self.plan.options.series}
+        kept = self._rows_to_keep(columns, table.num_rows, lambda i: f"row {rows[i] + 1:,} of {source.label}")
+        return (table, rows) if kept.all() else (table.filter(from_numpy(kept)), np.flatnonzero(kept) + rows.start)
 
-    def _values(self, values: pa.Array, field: ColumnPlan, locate: Locate) -> Array:
-        """The numbers of one column; missing values are counted."""
+    def _rows_to_keep(self, columns: dict[str, pa.Array], num_rows: int, locate: Locate) -> Array:
+        """Which rows have no missing value; with missing="error", one is an error. Missing values are counted."""
+        kept = np.ones(num_rows, dtype=bool)
+        for name, values in columns.items():
+            mask = missing_mask(values)
+            if self.plan.options.missing == "error" and mask.any():
+                where = locate(int(mask.argmax()))
+                raise BadValueError(
+                    f"column {name!r} is missing in {where}. Fix the file, or pass missing='keep', 'ffill' or 'drop'."
+                )
+            self.missing[name] = self.missing.get(name, 0) + int(mask.sum())
+            kept &= ~mask
+        return kept
+
+    def _values(self, values: pa.Array, field: ColumnPlan, locate: Locate) -> PerSeries:
+        """The numbers (or, per series, strings) of one column; missing values are counted."""
+        if field.kind == "text":
+            if pa.types.is_dictionary(values.type):
+                values = values.dictionary_decode()
+            self.missing[field.name] += values.null_count
+            return values.cast(pa.large_string())
         gaps = values.null_count
         if gaps or (pa.types.is_floating(values.type) and field.name == self.plan.options.time):
             self._refuse_missing_time(values, field, locate)
@@ -340,7 +334,11 @@ class Shaper:
             return f"row {first_row + i + 1:,} of {source.label}"
 
         if self.plan.options.missing in ("drop", "error"):
-            flats, counts = self._flat_without_missing(flats, counts, locate_row)
+            rows = np.repeat(np.arange(len(counts)), counts)
+            kept = self._rows_to_keep(flats, len(rows), lambda i: locate_row(int(rows[i])))
+            if not kept.all():
+                flats = {name: flat.filter(from_numpy(kept)) for name, flat in flats.items()}
+                counts = np.bincount(rows[kept], minlength=len(counts)).astype(np.int64)
         ends = np.cumsum(counts)
 
         def locate(i: int) -> str:
@@ -349,7 +347,7 @@ class Shaper:
             return f"step {step + 1:,} of row {first_row + row + 1:,} of {source.label}"
 
         step = [self._values(flats[f.name], f, locate) for f in self.plan.step]
-        series = [self._series_values(one_array(table.column(f.name)), f, locate_row) for f in self.plan.series]
+        series = [self._values(one_array(table.column(f.name)), f, locate_row) for f in self.plan.series]
         if self.plan.key is not None:
             keys = key_values(one_array(table.column(self.plan.key.name)), self.plan.key, locate_row)
         else:
@@ -366,8 +364,7 @@ class Shaper:
                 row = int((lengths != counts).argmax())
                 raise SourceInvalidError(
                     f"row {first_row + row + 1:,} of {source.label} has {lengths[row]:,} values in {name!r} "
-                    f"but {counts[row]:,} in {names[0]!r}; "
-                    "the lists of one series must have the same length."
+                    f"but {counts[row]:,} in {names[0]!r}; the lists of one series must have the same length."
                 )
             counts = lengths
             flat = column.flatten()
@@ -378,34 +375,6 @@ class Shaper:
             flats[name] = flat
         return flats, counts if counts is not None else np.empty(0, dtype=np.int64)
 
-    def _flat_without_missing(
-        self, flats: dict[str, pa.Array], counts: Array, locate_row: Locate
-    ) -> tuple[dict[str, pa.Array], Array]:
-        gone = np.zeros(int(counts.sum()), dtype=bool)
-        rows = np.repeat(np.arange(len(counts)), counts)
-        for name, flat in flats.items():
-            mask = missing_mask(flat)
-            if self.plan.options.missing == "error" and mask.any():
-                raise _missing_error(name, locate_row(int(rows[int(mask.argmax())])))
-            self.missing[name] += int(mask.sum())
-            gone |= mask
-        if not gone.any():
-            return flats, counts
-        keep = from_numpy(~gone)
-        return {n: flat.filter(keep) for n, flat in flats.items()}, np.bincount(rows[~gone], minlength=len(counts)).astype(np.int64)
-
-    def _series_values(self, values: pa.Array, field: ColumnPlan, locate: Locate) -> PerSeries:
-        if field.kind == "text":
-            if pa.types.is_dictionary(values.type):
-                values = values.dictionary_decode()
-            self.missing[field.name] += values.null_count
-            return values.cast(pa.large_string())
-        return self._values(values, field, locate)
-
 
 def _locate_kept(kept: Array, locate: Locate, i: int) -> str:
     return locate(int(kept[i]))
-
-
-def _missing_error(name: str, where: str) -> BadValueError:
-    return BadValueError(f"column {name!r} is missing in {where}. Fix the file, or pass missing='keep', 'ffill' or 'drop'.")

@@ -1,4 +1,4 @@
-"""Merging: several sorted runs become one, with a bounded part of each in memory.
+"""Merging: several sorted runs become one, with a bounded part of each in memory; and `seal_run`: that run becomes a store.
 
 Where keys are equal, rows of the earlier run come first; with a time, rows are ordered by time and the earlier run wins ties. So the
 result does not depend on where one run ended and the next began.
@@ -7,8 +7,10 @@ result does not depend on where one run ended and the next began.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -16,16 +18,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from stoker._disk import remove_file
+from stoker._types import Array
 from stoker.errors import TimeOrderError
 from stoker.store.formats.base import RowLocation
-from stoker.store.interop import from_numpy, to_numpy
-from stoker.store.pack.blocks import RowBlock, concatenate, join_segments, sort_block
+from stoker.store.interop import from_numpy, from_texts, to_numpy
+from stoker.store.manifest import VERSION, ColumnEntry, Manifest, NonFinite, Shard, SourceEntry, Text
+from stoker.store.pack.blocks import RowBlock, concatenate, join_segments, sort_block, take
 from stoker.store.pack.plan import ColumnPlan, PackPlan
-from stoker.store.pack.sorted_runs import Key, RepeatedKeyError, SortedRun, UnsortedTimesError
-from stoker.store.pack.values import one_array, to_numbers
+from stoker.store.pack.sorted_runs import RepeatedKeyError, SortedRun, UnsortedTimesError
+from stoker.store.pack.values import from_bfloat16, one_array, to_numbers
+from stoker.store.shards import ColumnFile, NonFiniteCount, TextFile
 
-Bound = tuple[Any, ...]
-"""(key,) or (key, time)."""
+Bound = tuple[Any, ...]  # (key,) or (key, time)
 
 FAN_IN = 256
 
@@ -47,15 +52,10 @@ class RunCursor:
         # Each row may be a segment of its own, with a key and counts that the sort needs.
         row_bytes = sum(file.dtype.itemsize for file in run.step) + (32 if run.layout.key is not None else 128)
         self._block_rows = max(block_bytes // row_bytes, 16)
-        taken = mark or CursorMark(series=0, in_series=0, rows=0)
-        self._taken = taken
+        self.taken = mark or CursorMark(series=0, in_series=0, rows=0)
         # The next series to read, how many of its rows are read, and rows read in all.
-        self._series, self._in_series, self._rows = taken.series, taken.in_series, taken.rows
+        self._series, self._in_series, self._rows = self.taken.series, self.taken.in_series, self.taken.rows
         self._block: RowBlock | None = None
-
-    def mark(self) -> CursorMark:
-        """What has been taken so far."""
-        return self._taken
 
     def load(self) -> bool:
         """Have rows in memory if any are left; False at the end. Half a block is refilled, so that all cursors advance together."""
@@ -80,7 +80,7 @@ class RunCursor:
             keys=run.read_keys(first, first + len(counts)),
             counts=counts,
             step=[file.read(self._rows, self._rows + num_rows) for file in run.step],
-            series=run.read_series(first, first + len(counts)),
+            series=[file.read(first, first + len(counts)) for file in run.series],
         )
         already = self._in_series if len(counts) == 1 else 0
         self._series = first + len(counts) - (1 if over else 0)
@@ -93,15 +93,8 @@ class RunCursor:
         """Whether rows remain on disk behind those in memory."""
         return self._series < self._run.num_series
 
-    def first(self) -> Bound:
-        """Key (and time) of the first row in memory."""
-        return self._at(0)
-
-    def last(self) -> Bound:
-        """Key (and time) of the last row in memory."""
-        return self._at(-1)
-
-    def _at(self, index: int) -> Bound:
+    def bound(self, index: int) -> Bound:
+        """Key (and time) of the first (0) or the last (-1) row in memory."""
         block = self._loaded()
         key = block.keys[index].as_py()
         if self._time_index is None:
@@ -143,17 +136,13 @@ class RunCursor:
             left[0] -= extra
         taken = RowBlock(block.keys[:segments], counts, [v[:rows] for v in block.step], [v[:segments] for v in block.series])
         rest = RowBlock(block.keys[whole:], left, [v[rows:] for v in block.step], [v[whole:] for v in block.series])
-        self._block = rest if len(rest.keys) else None
-        self._taken = self._behind(whole, extra, rows)
+        before = self.taken
+        series, in_series = before.series + whole, extra + (before.in_series if whole == 0 else 0)
+        self._block = rest
+        if not len(rest.keys):
+            self._block, series, in_series = None, self._series, self._in_series
+        self.taken = CursorMark(series=series, in_series=in_series, rows=before.rows + rows)
         return taken
-
-    def _behind(self, whole: int, extra: int, rows: int) -> CursorMark:
-        """Where the cursor is once `whole` series and `extra` rows are taken."""
-        taken = self._taken
-        if self._block is None:
-            return CursorMark(series=self._series, in_series=self._in_series, rows=taken.rows + rows)
-        in_series = extra + (taken.in_series if whole == 0 else 0)
-        return CursorMark(series=taken.series + whole, in_series=in_series, rows=taken.rows + rows)
 
 
 def merge_runs(
@@ -178,7 +167,7 @@ def merge_runs(
         live = [cursor for cursor in cursors if cursor.load()]
         if not live:
             return
-        bound = min((cursor.last() for cursor in live if cursor.has_more), default=None)
+        bound = min((cursor.bound(-1) for cursor in live if cursor.has_more), default=None)
         parts = [part for cursor in live if (part := cursor.take(bound, equal=False)) is not None]
         if parts:
             block = sort_block(concatenate(parts), time_index)
@@ -186,21 +175,21 @@ def merge_runs(
                 keys = block.keys.to_pylist()
                 raise RepeatedKeyError(next(a for a, b in itertools.pairwise(keys) if a == b))
             out.add(block)
-            progress([cursor.mark() for cursor in cursors], block.num_bytes)
+            progress([cursor.taken for cursor in cursors], block.num_bytes)
         else:
-            holders = [cursor for cursor in live if cursor.first() == bound]
+            holders = [cursor for cursor in live if cursor.bound(0) == bound]
             if unique_keys and len(holders) > 1:
-                raise RepeatedKeyError(holders[0].first()[0])
+                raise RepeatedKeyError(holders[0].bound(0)[0])
             for block in _equal_blocks(holders, bound, memory_bytes // 4):
                 out.add(block)
-                progress([cursor.mark() for cursor in cursors], block.num_bytes)
+                progress([cursor.taken for cursor in cursors], block.num_bytes)
 
 
 def _equal_blocks(holders: Sequence[RunCursor], bound: Bound | None, block_bytes: int) -> Iterator[RowBlock]:
     """The rows of one key (and time) that fill whole blocks, run by run."""
     parts: list[RowBlock] = []
     for cursor in holders:
-        while cursor.load() and cursor.first() == bound:
+        while cursor.load() and cursor.bound(0) == bound:
             part = cursor.take(bound, equal=True)
             if part is None:
                 raise RuntimeError("a merge made no progress")
@@ -229,9 +218,10 @@ def explain_disorder(plan: PackPlan, found: UnsortedTimesError) -> TimeOrderErro
             for row in _rows_of(plan, chunk.table, found, rows_before + chunk.begin.row):
                 place = f"row {chunk.begin.row + row + 1:,} of {source.label}"
                 values = column[row].values if plan.rows_are_series else column.slice(row, 1)
-                for shown, time in zip(values.to_pylist(), to_numbers(values, field, partial(_here, place)).tolist(), strict=True):
+                times = to_numbers(values, field, partial(_here, place)).tolist()
+                for shown, time in zip(values.to_pylist(), times, strict=True):
                     if last is not None and not last[1] < time:
-                        return _error(plan, found, field.name, last, (place, time, str(shown)))
+                        return _disorder(plan, found, field.name, last, (place, time, str(shown)))
                     last = (place, time, str(shown))
         rows_before += rows_here
     return TimeOrderError(
@@ -255,10 +245,20 @@ def _rows_of(plan: PackPlan, table: pa.Table, found: UnsortedTimesError, rows_be
     return list(range(table.num_rows))
 
 
-def _error(
+def _here(place: str, _: int) -> str:
+    return place
+
+
+def _disorder(
     plan: PackPlan, found: UnsortedTimesError, name: str, before: tuple[str, Any, str], behind: tuple[str, Any, str]
 ) -> TimeOrderError:
-    series = f" of {plan.key.name} {_shown_key(plan.key, found.key)}" if plan.key is not None else ""
+    series = ""
+    if plan.key is not None:
+        shown = repr(found.key)
+        if plan.key.kind == "timestamp":
+            unit = (plan.key.unit or "s").partition(",")[0]
+            shown = str(np.array([found.key], dtype=np.int64).view(f"datetime64[{unit}]")[0])
+        series = f" of {plan.key.name} {shown}"
     relation = "equals" if before[1] == behind[1] else "is before"
     return TimeOrderError(
         f"the time {name!r}{series} does not increase: {behind[2]} in {behind[0]} {relation} {before[2]} in {before[0]}. "
@@ -266,11 +266,163 @@ def _error(
     )
 
 
-def _shown_key(field: ColumnPlan, key: Key) -> str:
-    if field.kind != "timestamp":
-        return repr(key)
-    return str(np.array([key], dtype=np.int64).view(f"datetime64[{(field.unit or 's').partition(',')[0]}]")[0])
+# Sealing: the one run that is left becomes the shards of a store, and the manifest that names them.
+
+_PART = 1 << 20  # series handled at a time
+_NAMES = 1 << 16  # names made at a time: they may be long
 
 
-def _here(place: str, _: int) -> str:
-    return place
+def seal_run(
+    run: SortedRun,
+    plan: PackPlan,
+    *,
+    work: Path,
+    folder: Path,
+    categories: Mapping[str, TextFile],
+    missing: Mapping[str, int],
+    sources: Sequence[SourceEntry],
+    notes: Sequence[str],
+) -> Manifest:
+    """Move all files of the run to their final names, and return the manifest. The store exists only once that is written."""
+    sealer = _Sealer(run, plan, work, folder, missing)
+    texts = {name: file.seal(folder) for name, file in categories.items()}
+    key = sealer.key_entry()
+    entries = [key] if key is not None else []
+    order = [*plan.schema.names, *(field.name for field in plan.step)]
+    for field, file, tally in zip(plan.step, run.step, run.tallies, strict=True):
+        entries.append(sealer.entry(field, file.seal(folder), texts.get(field.name), sealer.nonfinite(tally)))
+    for field, column in zip(plan.series, run.series, strict=True):
+        entries.append(sealer.series_entry(field, column, texts.get(field.name)))
+    entries.sort(key=lambda entry: -1 if entry.level == "series" and entry is key else order.index(entry.name))
+    return Manifest(
+        format="stoker",
+        version=VERSION,
+        digest="",
+        num_series=sealer.num_series,
+        num_steps=run.num_steps,
+        length=sealer.length,
+        offsets=sealer.offsets,
+        key=key.name if key is not None else None,
+        time=plan.options.time if plan.time_index is not None else None,
+        columns=entries,
+        notes=list(notes),
+        sources=list(sources),
+    )
+
+
+class _Sealer:
+    """What the columns share: the offsets of the series, cut into segments."""
+
+    def __init__(self, run: SortedRun, plan: PackPlan, work: Path, folder: Path, missing: Mapping[str, int]) -> None:
+        self._run, self._plan, self._work, self._folder, self._missing = run, plan, work, folder, missing
+        self._segment = segment = plan.options.segment
+        self._num_repeated = 0
+        self.num_series = sum(int(self._pieces(counts).sum()) for _, counts in self._counts())
+        self.length: int | None = None
+        self.offsets: Shard | None = None
+        if run.num_series == 0:
+            self.length = 0
+        elif run.shortest == run.longest and (segment is None or run.longest <= segment):
+            self.length = run.longest
+        elif run.shortest == run.longest and segment is not None and run.longest % segment == 0:
+            self.length = segment
+        else:
+            self._offsets_file = self._write_offsets()
+            self.offsets = self._offsets_file.seal(folder)
+
+    def _counts(self) -> Iterator[tuple[int, Array]]:
+        for start in range(0, self._run.num_series, _PART):
+            yield start, self._run.counts.read(start, min(start + _PART, self._run.num_series))
+
+    def _pieces(self, counts: Array) -> Array:
+        """The number of segments of each series; a series without steps has one."""
+        return np.ones_like(counts) if self._segment is None else np.maximum(-(-counts // self._segment), 1)
+
+    def _write_offsets(self) -> ColumnFile:
+        column = ColumnFile.create(self._fresh("offsets"), np.dtype("<i8"))
+        column.append(np.zeros(1, dtype="<i8"))
+        end = 0
+        for _, counts in self._counts():
+            lengths = counts
+            if self._segment is not None:
+                pieces = self._pieces(counts)
+                lengths = np.full(int(pieces.sum()), self._segment, dtype=np.int64)
+                lengths[np.cumsum(pieces) - 1] = counts - (pieces - 1) * self._segment
+            ends = end + np.cumsum(lengths)
+            column.append(ends)
+            end = int(ends[-1])
+        return column
+
+    def _fresh(self, name: str) -> Path:
+        """A path in the work folder, without the files of an earlier attempt."""
+        path = self._work / f"final.{name}"
+        remove_file(path)
+        remove_file(path.with_name(path.name + "o"))
+        return path
+
+    def nonfinite(self, tally: NonFiniteCount) -> NonFinite:
+        """Counts of a step column, with the series and step of the first."""
+        step = tally.first_step
+        if step is None:
+            return NonFinite(nan=0, inf=0, first=None)
+        if self.length is not None:
+            return NonFinite(nan=tally.nan, inf=tally.inf, first=list(divmod(step, self.length)))
+
+        def offset(series: int) -> int:
+            return int(self._offsets_file.read(series, series + 1)[0])
+
+        series = bisect_right(range(self.num_series), step, key=offset) - 1
+        return NonFinite(nan=tally.nan, inf=tally.inf, first=[series, step - offset(series)])
+
+    def entry(self, field: ColumnPlan, values: Shard | None, texts: Text | None, nonfinite: NonFinite) -> ColumnEntry:
+        """The manifest entry of a column."""
+        return ColumnEntry(
+            name=field.name,
+            level=field.level,
+            kind=field.kind,
+            unit=field.unit,
+            values=values,
+            texts=texts,
+            missing=self._missing.get(field.name, 0),
+            nonfinite=nonfinite,
+        )
+
+    def series_entry(self, field: ColumnPlan, column: ColumnFile | TextFile, texts: Text | None) -> ColumnEntry:
+        """A column with one value per series; the segments of a series repeat it."""
+        column = column if self._segment is None else self._repeated(column)
+        if isinstance(column, TextFile):
+            return self.entry(field, None, column.seal(self._folder), NonFinite(nan=0, inf=0, first=None))
+        tally = NonFiniteCount()
+        for start in range(0, column.rows, _PART):
+            values = column.read(start, min(start + _PART, column.rows))
+            tally.add(from_bfloat16(values) if field.kind == "bfloat16" else values, first_step=start)
+        return self.entry(field, column.seal(self._folder), texts, tally.at(None))
+
+    def _repeated(self, column: ColumnFile | TextFile) -> ColumnFile | TextFile:
+        self._num_repeated += 1
+        path = self._fresh(f"repeated{self._num_repeated}")
+        repeated = TextFile.create(path) if isinstance(column, TextFile) else ColumnFile.create(path, column.dtype)
+        for start, counts in self._counts():
+            indices = np.repeat(np.arange(len(counts)), self._pieces(counts))
+            repeated.append(take(column.read(start, start + len(counts)), indices))
+        return repeated
+
+    def key_entry(self) -> ColumnEntry | None:
+        """The column that names the series: the key, or the file (and column) each came from."""
+        plan = self._plan
+        if plan.key is not None:
+            return self.series_entry(plan.key, self._run.keys, None)
+        if plan.grouping == "row" or any(source.path is None for source in plan.sources):
+            return None
+        name = "series"
+        while name in {field.name for field in plan.step}:
+            name += "_"
+        field = ColumnPlan(name=name, arrow=pa.string(), level="series", kind="text", dtype=np.dtype("|u1"))
+        column = TextFile.create(self._fresh("names"))
+        names: Iterator[str] = (source.name for source in plan.sources)
+        if plan.grouping == "wide":
+            pairs = zip(plan.sources, plan.schemas, strict=True)
+            names = (f"{one.name}:{name}" for one, schema in pairs for name in schema.names if name != plan.options.time)
+        while part := list(itertools.islice(names, _NAMES)):
+            column.append(from_texts(part))
+        return self.series_entry(field, column, None)

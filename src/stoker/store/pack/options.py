@@ -23,10 +23,8 @@ MAX_THREADS = 1024
 # What Python, NumPy and Arrow use before the first row is read; the rest of the memory is for rows.
 _BASE_BYTES = 144 << 20
 _MIN_CHUNK_BYTES = 256 << 10
-LINE_SHARE = 24
-"""A line may use this part of the memory for rows: as bytes, text, decoded and shaped, it exists about ten times."""
-COLUMN_BYTES = 32 << 10
-"""What a column of strings uses in decoders, builders and files, measured with 4,000 of them."""
+LINE_SHARE = 24  # a line may use this part of the memory for rows: as bytes, text, decoded and shaped, it exists about ten times
+COLUMN_BYTES = 32 << 10  # what a column of strings uses in decoders, builders and files, measured with 4,000 of them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +36,7 @@ class PackOptions:
     sort: bool = False
     wide: bool = False
     columns: tuple[str, ...] | None = None
-    dtype: str | None = None
-    """For all numeric columns that are not named in `dtypes`."""
+    dtype: str | None = None  # for all numeric columns that are not named in `dtypes`
     dtypes: Mapping[str, str] = field(default_factory=dict)
     segment: int | None = None
     missing: Missing = "keep"

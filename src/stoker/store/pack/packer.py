@@ -6,12 +6,15 @@
     seal      the files of that run get their final names
     commit    the manifest is replaced: from here on the store is the new one
 
-Between two blocks the whole state of a pack is a `PackState`. A journal of it is written every `JOURNAL_BYTES`.
+Between two blocks the whole state of a pack is a `PackState`. A journal of it is written every `JOURNAL_BYTES`, without waiting for
+the disk. That is safe because a resumed pack trusts nothing in it: the journal carries its own hash, and the files it names are hashed
+again before they are used. A `fingerprint` of sources and options ties a journal to its pack.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -24,28 +27,28 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pyarrow as pa
+import xxhash
 
+import stoker
 from stoker import _disk
 from stoker.errors import BadValueError, DiskFullError, SourceChangedError, SourceEmptyError
-from stoker.store.formats.base import InferredTypeError, RowLocation
+from stoker.store.formats.base import DataSource, InferredTypeError, RowLocation
 from stoker.store.formats.discover import find_sources
 from stoker.store.interop import from_texts
-from stoker.store.manifest import Manifest, SourceEntry
+from stoker.store.manifest import VERSION, Manifest, SourceEntry
 from stoker.store.pack.blocks import Shaper
-from stoker.store.pack.journal import Journal, MergeMark, fingerprint, hash_source, load_journal, save_journal, stat_source
-from stoker.store.pack.merge import FAN_IN, CursorMark, explain_disorder, merge_runs
+from stoker.store.pack.merge import FAN_IN, CursorMark, explain_disorder, merge_runs, seal_run
 from stoker.store.pack.options import PackOptions
-from stoker.store.pack.plan import ColumnPlan, PackPlan, make_plan, settle_plan
-from stoker.store.pack.seal import seal_run
-from stoker.store.pack.sorted_runs import RepeatedKeyError, RunLayout, SortedRun, Sorter, UnsortedTimesError
+from stoker.store.pack.plan import PackPlan, make_plan, settle_plan
+from stoker.store.pack.sorted_runs import RepeatedKeyError, RunLayout, RunMark, SortedRun, Sorter, UnsortedTimesError
 from stoker.store.pack.threads import BackgroundWriter, read_ahead
 from stoker.store.pack.values import Categories, MissingIntegersError
-from stoker.store.shards import TextFile
+from stoker.store.shards import Mark, TextFile
 from stoker.store.store import WORK_NAME, Store
 from stoker.store.writer import make_work, new_store, remove_debris
 
-JOURNAL_BYTES = 256 << 20
-"""At most about this much is done again after a kill."""
+JOURNAL_BYTES = 256 << 20  # at most about this much is done again after a kill
+_JOURNAL_NAME = "journal"
 _SHOWN_NAMES, _SHOWN_LETTERS = 8, 80  # of files that were left out
 
 Progress = Callable[[str, float, int], None]
@@ -56,6 +59,33 @@ def quiet(phase: str, share: float, rows: int) -> None:
     """The default progress: report nothing."""
 
 
+class MergeMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An unfinished merge: which runs (`count` from index `first` on), into which run, and how far."""
+
+    first: int
+    count: int
+    out: RunMark
+    cursors: list[CursorMark]
+
+
+class Journal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The state of a pack between two blocks; see `PackState`. The format of the journal file: fields must not change."""
+
+    fingerprint: str
+    settled: bool  # whether the types were found by reading all rows
+    source: int
+    row: int
+    position: int
+    source_rows: list[int]
+    read: bool  # whether all sources are read
+    missing: dict[str, int]
+    wide_time: tuple[int, int | float] | None
+    categories: dict[str, list[Mark]]
+    runs: list[RunMark]
+    merged: int
+    merge: MergeMark | None
+
+
 @dataclass(kw_only=True)
 class PackState:
     """What a pack holds between two blocks, and what its journal records."""
@@ -64,18 +94,13 @@ class PackState:
     shaper: Shaper
     sorter: Sorter
     category_files: dict[str, TextFile]
-    source: int = 0
-    """Index of the source that is being read, and the location in it."""
+    source: int = 0  # index of the source that is being read, and the location in it
     location: RowLocation = field(default_factory=RowLocation)
-    source_rows: list[int] = field(default_factory=list)
-    """Rows of the sources that were read to their end."""
+    source_rows: list[int] = field(default_factory=list)  # of the sources that were read to their end
     all_read: bool = False
-    merged: int = 0
-    """How many of the runs are results of the current round of merges."""
-    merge: MergeMark | None = None
-    """The merge that the journal was written in, until it resumes."""
-    is_copied: bool = False
-    """Whether the last merge has filled missing values in sorted rows."""
+    merged: int = 0  # how many of the runs are results of the current round of merges
+    merge: MergeMark | None = None  # the merge that the journal was written in, until it resumes
+    is_copied: bool = False  # whether the last merge has filled missing values in sorted rows
     since_journal: int = 0
     since_release: int = 0
 
@@ -105,7 +130,10 @@ class Packer:
         Without `replace`, a store in the folder is an error, unless this very pack was killed there and resumes.
         """
         with new_store(self._folder, self._paths, replace=replace or self._load_journal() is not None) as commit:
-            journal = self._resume_plan()
+            _refuse_too_large(self._plan, self._folder)
+            journal = self._load_journal()
+            if journal is not None and journal.settled:
+                self._settle_types()
             while True:
                 try:
                     with self._open_state(journal) as (state, readers, hashes):
@@ -114,42 +142,25 @@ class Packer:
                         manifest = self._seal(state, run, hashes)
                     return commit(manifest)
                 except (InferredTypeError, MissingIntegersError) as error:
-                    self._widen_plan(error)
+                    if self._is_settled and isinstance(error, MissingIntegersError):
+                        raise BadValueError(str(error)) from None
+                    if self._is_settled:
+                        what = f"{error}: its values differ between two reads"
+                        raise SourceChangedError(f"{what}. Do not change sources during a pack.") from None
+                    self._settle_types()
                     journal = None  # its rows have other types
                 except UnsortedTimesError as error:
                     raise explain_disorder(self._plan, error) from None
                 except RepeatedKeyError as error:
-                    name = self._plan.key.name if self._plan.key else "row"
-                    raise BadValueError(
-                        f"{name} {error.key!r} occurs twice, but each row is a whole series. Make the key unique."
-                    ) from None
-
-    # Plan
+                    what = f"{self._plan.key.name if self._plan.key else 'row'} {error.key!r} occurs twice"
+                    raise BadValueError(f"{what}, but each row is a whole series. Make the key unique.") from None
 
     def _load_journal(self) -> Journal | None:
         """The journal of this very pack, if it was killed in this folder before. Sources in memory have none."""
         return load_journal(self._work, self._fingerprint) if self._fingerprint is not None else None
 
-    def _resume_plan(self) -> Journal | None:
-        """Refuse what cannot fit on the disk; load the journal, and take over the types it was written with."""
-        _refuse_too_large(self._plan, self._folder)
-        journal = self._load_journal()
-        if journal is not None and journal.settled:
-            self._settle_types()
-        return journal
-
-    def _widen_plan(self, error: Exception) -> None:
-        """Choose types that hold all values; raises where they were chosen so already."""
-        if not self._is_settled:
-            self._settle_types()
-        elif isinstance(error, MissingIntegersError):
-            raise BadValueError(str(error)) from None
-        else:
-            raise SourceChangedError(
-                f"{error}: its values differ between two reads. Do not change sources during a pack."
-            ) from None
-
     def _settle_types(self) -> None:
+        """Choose types that hold all values, by reading all rows."""
         self._plan = settle_plan(self._plan, lambda rows: self._progress("settling types", 0.0, rows))
         self._is_settled = True
 
@@ -162,30 +173,43 @@ class Packer:
         readers = ThreadPoolExecutor(options.num_readers + 1, thread_name_prefix="stoker-reader")
         hasher = ThreadPoolExecutor(1, thread_name_prefix="stoker-hasher")
         stopping = threading.Event()
+        # Threads wait less for the interpreter: each works in C most of the time, and needs it for microseconds. 5 % of a pack of
+        # Parquet on two cores (docs/journal.md).
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(min(interval, 0.0005))
         try:
-            with _brisk_threads(), BackgroundWriter(options.working_bytes // 24) as writer:
+            with BackgroundWriter(options.working_bytes // 24) as writer:
                 state = self._restored_state(journal, writer) if journal is not None else None
                 if state is None:
                     remove_debris(self._folder)
                     make_work(self._folder)
-                    names = [column.name for column in self._category_columns()]
-                    files = {name: TextFile.create(self._work / f"categories{i}") for i, name in enumerate(names)}
+                    files = {name: TextFile.create(path) for name, path in self._category_paths().items()}
                     state = self._make_state(writer, files, runs=[])
                 yield state, readers, [hasher.submit(hash_source, source, stopping) for source in self._plan.sources]
         finally:
+            sys.setswitchinterval(interval)
             stopping.set()  # after Ctrl-C nothing waits for the hash of a huge file
             hasher.shutdown(wait=True, cancel_futures=True)
             readers.shutdown(wait=True, cancel_futures=True)
 
+    def _category_paths(self) -> dict[str, Path]:
+        names = [column.name for column in (*self._plan.step, *self._plan.series) if column.kind == "category"]
+        return {name: self._work / f"categories{i}" for i, name in enumerate(names)}
+
     def _restored_state(self, journal: Journal, writer: BackgroundWriter) -> PackState | None:
         """The state that a journal describes; None if the files on disk are not as it says."""
         files: dict[str, TextFile] = {}
-        for i, column in enumerate(self._category_columns()):
-            file = TextFile.reopen(self._work / f"categories{i}", journal.categories[column.name])
+        for name, path in self._category_paths().items():
+            file = TextFile.reopen(path, journal.categories[name])
             if file is None:
                 return None
-            files[column.name] = file
-        _remove_strays(self._work, journal)
+            files[name] = file
+        # Runs that were begun after the journal was written are removed: their names are needed again.
+        marks = [*journal.runs, *([journal.merge.out] if journal.merge is not None else [])]
+        kept = {f"run{mark.number}" for mark in marks}
+        for path in sorted(self._work.iterdir()):
+            if path.name.startswith("run") and path.name.partition(".")[0] not in kept:
+                _disk.remove_file(path)
         layout = _run_layout(self._plan, merged=journal.read)
         runs: list[SortedRun] = []
         for mark in journal.runs:
@@ -208,20 +232,15 @@ class Packer:
         def append_texts(name: str, texts: list[str]) -> None:
             writer.submit(partial(files[name].append, from_texts(texts)))
 
-        options = self._plan.options
-        texts = {name: file.read(0, file.rows).to_pylist() if file.rows else [] for name, file in files.items()}
-        categories = {name: Categories(name, known) for name, known in texts.items()}
+        options, layout = self._plan.options, _run_layout(self._plan)
+        known = {name: file.read(0, file.rows).to_pylist() if file.rows else [] for name, file in files.items()}
+        categories = {name: Categories(name, texts) for name, texts in known.items()}
         return PackState(
             writer=writer,
             shaper=Shaper(self._plan, categories, append_texts),
-            sorter=Sorter(
-                self._work, _run_layout(self._plan), writer, sort_time=options.sort, run_bytes=options.run_bytes, runs=runs
-            ),
+            sorter=Sorter(self._work, layout, writer, sort_time=options.sort, run_bytes=options.run_bytes, runs=runs),
             category_files=files,
         )
-
-    def _category_columns(self) -> list[ColumnPlan]:
-        return [column for column in (*self._plan.step, *self._plan.series) if column.kind == "category"]
 
     def _save_journal(self, state: PackState, merge: Callable[[], MergeMark] | None = None) -> None:
         """Queue a journal behind all writes so far; it is made on the writer's thread, when they are done."""
@@ -229,7 +248,8 @@ class Packer:
         if not self._fingerprint:
             return
         marks = [run.mark() for run in state.sorter.runs]
-        journal = Journal(
+        journal = partial(
+            Journal,
             fingerprint=self._fingerprint,
             settled=self._is_settled,
             source=state.source,
@@ -239,17 +259,15 @@ class Packer:
             read=state.all_read,
             missing=dict(state.shaper.missing),
             wide_time=state.shaper.wide_time,
-            categories={},
-            runs=[],
             merged=state.merged,
-            merge=None,
         )
 
         def write() -> None:
             categories = {name: file.mark() for name, file in state.category_files.items()}
             runs = [mark() for mark in marks]
-            merged = merge() if merge is not None else None
-            save_journal(self._work, msgspec.structs.replace(journal, categories=categories, runs=runs, merge=merged))
+            body = msgspec.json.encode(journal(categories=categories, runs=runs, merge=merge() if merge is not None else None))
+            data = xxhash.xxh3_128_hexdigest(body).encode() + b"\n" + body
+            _disk.write_file(self._work / _JOURNAL_NAME, data, durable=False)
 
         state.writer.submit(write)
 
@@ -298,11 +316,13 @@ class Packer:
     # Merge
 
     def _merge(self, state: PackState) -> SortedRun | None:
-        """Merge runs until one is left."""
+        """Merge runs until one is left. Runs that are merged are neighbours, so that earlier rows stay in front."""
         runs, options = state.sorter.runs, self._plan.options
         fills_sorted_rows = options.sort and options.missing == "ffill"  # so even a single run is copied
         while len(runs) > 1 or (runs and fills_sorted_rows and not state.is_copied):
-            first = _first_to_merge(state)
+            first = 0 if len(runs) <= FAN_IN or state.merged >= len(runs) - 1 else state.merged
+            if state.merge is not None:
+                first = state.merge.first
             group = runs[first : first + FAN_IN]
             is_last = len(group) == len(runs)
             out = self._merge_target(state, is_last)
@@ -322,7 +342,8 @@ class Packer:
                 out.close()
             state.merge, state.merged, state.is_copied = None, first + 1, is_last
             self._save_journal(state)
-            state.writer.submit(partial(_remove_runs, group))
+            for merged in group:
+                state.writer.submit(merged.remove)
         state.writer.drain()
         return runs[0] if runs else None
 
@@ -384,20 +405,6 @@ def _unicode_names(paths: list[Path]) -> tuple[str, ...]:
     return tuple(path.name.encode("utf-8", "backslashreplace").decode() for path in paths)
 
 
-@contextlib.contextmanager
-def _brisk_threads() -> Iterator[None]:
-    """Let threads wait less for the interpreter: each works in C most of the time, and needs it for microseconds.
-
-    5 % of a pack of Parquet on two cores (docs/journal.md).
-    """
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(min(interval, 0.0005))
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(interval)
-
-
 def _refuse_too_large(plan: PackPlan, folder: Path) -> None:
     """Where sources know their number of rows, refuse a store that cannot fit on the disk before anything is read."""
     rows = [getattr(source, "num_rows", None) for source in plan.sources]
@@ -408,10 +415,8 @@ def _refuse_too_large(plan: PackPlan, folder: Path) -> None:
     needed = sum((count or 0) * width * many for count, many in zip(rows, columns, strict=True))
     free = _disk.free_bytes(folder)
     if needed > free:
-        raise DiskFullError(
-            28,
-            f"{folder} needs {needed:,} bytes, but the disk has {free:,} free. Free some space, or pack fewer with columns=[...].",
-        )
+        what = f"{folder} needs {needed:,} bytes, but the disk has {free:,} free"
+        raise DiskFullError(28, f"{what}. Free some space, or pack fewer with columns=[...].")
 
 
 def _run_layout(plan: PackPlan, *, merged: bool = False, fill: bool | None = None) -> RunLayout:
@@ -429,30 +434,6 @@ def _run_layout(plan: PackPlan, *, merged: bool = False, fill: bool | None = Non
     )
 
 
-def _first_to_merge(state: PackState) -> int:
-    """Which run the next group begins with. Groups are neighbours, so that earlier rows stay in front."""
-    if state.merge is not None:
-        return state.merge.first
-    num_runs = len(state.sorter.runs)
-    return 0 if num_runs <= FAN_IN or state.merged >= num_runs - 1 else state.merged
-
-
-def _remove_strays(work: Path, journal: Journal) -> None:
-    """Remove runs that were begun after the journal was written: their names are needed again."""
-    marks = [*journal.runs, *([journal.merge.out] if journal.merge is not None else [])]
-    kept = {f"run{mark.number}" for mark in marks}
-    for path in sorted(work.iterdir()):
-        if path.name.startswith("run") and path.name.partition(".")[0] not in kept:
-            _disk.remove_file(path)
-
-
-def _remove_runs(runs: list[SortedRun]) -> None:
-    for run in runs:
-        run.close()
-        for path in run.paths():
-            _disk.remove_file(path)
-
-
 def _notes(run: SortedRun, sources: list[SourceEntry], left_out: tuple[str, ...]) -> list[str]:
     notes = []
     if run.equal_times:
@@ -461,9 +442,69 @@ def _notes(run: SortedRun, sources: list[SourceEntry], left_out: tuple[str, ...]
     if empty:
         notes.append(f"{empty:,} of {len(sources):,} sources hold no rows")
     if left_out:
-        shown = ", ".join(name[:_SHOWN_LETTERS] for name in left_out[:_SHOWN_NAMES]) + (
-            " …" if len(left_out) > _SHOWN_NAMES else ""
-        )
+        shown = ", ".join(name[:_SHOWN_LETTERS] for name in left_out[:_SHOWN_NAMES])
+        shown += " …" if len(left_out) > _SHOWN_NAMES else ""
         what = "file or folder" if len(left_out) == 1 else "files or folders"
         notes.append(f"left out {len(left_out):,} other {what} ({shown})")
     return notes
+
+
+# The journal on disk, and the sources it belongs to.
+
+
+def load_journal(folder: Path, fingerprint: str) -> Journal | None:
+    """The journal of an earlier process, if it is undamaged and belongs to the same pack."""
+    try:
+        digest, _, body = (folder / _JOURNAL_NAME).read_bytes().partition(b"\n")
+        if digest.decode("ascii", "replace") != xxhash.xxh3_128_hexdigest(body):
+            return None
+        journal = msgspec.json.decode(body, type=Journal)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return journal if journal.fingerprint == fingerprint else None
+
+
+def stat_source(source: DataSource) -> tuple[int, int] | None:
+    """Size and modification time of a source, to detect changes; None in memory."""
+    if source.path is None:
+        return None
+    with _still_there(source):
+        stats = [path.stat() for path in _files_of(source.path)]
+    return sum(stat.st_size for stat in stats), max((stat.st_mtime_ns for stat in stats), default=0)
+
+
+@contextlib.contextmanager
+def _still_there(source: DataSource) -> Iterator[None]:
+    """Report errors as changes: the source could be read when the plan was made."""
+    try:
+        yield
+    except OSError as error:
+        reason = os.strerror(error.errno or 0)
+        raise SourceChangedError(f"{source.label} cannot be read any more: {reason}. Pack again when it is back.") from error
+
+
+def _files_of(path: Path) -> list[Path]:
+    # The lock of a store holds a process id, which is not data.
+    return sorted(one for one in path.rglob("*") if one.is_file() and one.name != ".lock") if path.is_dir() else [path]
+
+
+def hash_source(source: DataSource, stopping: threading.Event) -> str | None:
+    """Hash all bytes of a source, for the manifest; ends early, with a meaningless hash, once the pack is `stopping`."""
+    if source.path is None:
+        return None
+    hasher = xxhash.xxh3_128()
+    buffer = bytearray(1 << 20)
+    with _still_there(source):
+        for path in _files_of(source.path):
+            with path.open("rb", buffering=0) as file:
+                while (count := file.readinto(buffer)) and not stopping.is_set():
+                    hasher.update(memoryview(buffer)[:count])
+    return hasher.hexdigest()
+
+
+def fingerprint(plan: PackPlan, stats: list[tuple[int, int] | None]) -> str:
+    """What must be equal for a journal to belong to this pack: all that determines the result, and nothing else."""
+    options = {name: value for name, value in vars(plan.options).items() if name not in ("memory_bytes", "threads", "dialect")}
+    sources = [(source.name, ascii(source.path), stat) for source, stat in zip(plan.sources, stats, strict=True)]
+    parts = [VERSION, stoker.__version__, options, vars(plan.options.dialect), sources]
+    return xxhash.xxh3_128_hexdigest(msgspec.json.encode(parts, enc_hook=str))

@@ -2,7 +2,6 @@
 
 make_plan      from the schemas of all sources, before any row is packed: files that disagree are found before anything is written
 settle_plan    again, after reading all rows once, where inferred types turned out too narrow
-widen          for `wide=True`, where each column of each file is a series
 make_field     how values of an Arrow type are stored
 """
 
@@ -12,14 +11,14 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
 from stoker.errors import BadValueError, OptionError, SchemaError, SourceInvalidError, SourceTooLargeError
-from stoker.store.formats.base import DataSource, RowLocation
+from stoker.store.formats.base import DataSource, RowLocation, is_list
 from stoker.store.manifest import MAX_BYTES, MAX_COLUMNS
 from stoker.store.pack.options import PackOptions
 from stoker.store.shards import Kind, Level
@@ -30,12 +29,10 @@ class ColumnPlan:
     """One column: the Arrow type it is read as, and the dtype it is stored as."""
 
     name: str
-    arrow: pa.DataType
-    """Type of one value, as requested from text sources and as found in others."""
+    arrow: pa.DataType  # type of one value, as requested from text sources and as found in others
     level: Level
     kind: Kind
-    dtype: np.dtype[Any]
-    """Of the stored numbers; of codes for categories; unused for strings."""
+    dtype: np.dtype[Any]  # of the stored numbers; of codes for categories; unused for strings
     unit: str | None = None
     is_shared: bool = False
     """Whether it is the one column that all series of `wide=True` share: its type is then not that of a single input column."""
@@ -62,11 +59,6 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
     if is_list(kind):
         return pa.large_list(plain_type(kind.value_type))
     return kind
-
-
-def is_list(kind: pa.DataType) -> bool:
-    """Whether a value of this type is a list, and so a whole series."""
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
 def is_number(kind: pa.DataType) -> bool:
@@ -106,21 +98,13 @@ def make_field(name: str, kind: pa.DataType, *, level: Level, asked: str | None,
         return column(kind="timestamp", dtype=np.dtype("<i8"), unit="s" if pa.types.is_date32(value) else "ms")
     if pa.types.is_time(value) or pa.types.is_duration(value):
         return column(kind="duration", dtype=np.dtype("<i8"), unit=value.unit)
-    natural = _number_type(name, value, where)
+    if not is_number(value) and not pa.types.is_boolean(value):
+        what = f"column {name!r} of {where} is {value}"
+        raise SourceInvalidError(f"{what}, which a store cannot hold. Leave it out with columns=[...].")
     if asked == "bfloat16":
         return column(kind="bfloat16", dtype=np.dtype("<u2"))
-    return column(kind="number", dtype=np.dtype(asked).newbyteorder("<") if asked else natural)
-
-
-def _number_type(name: str, value: pa.DataType, where: str) -> np.dtype[Any]:
-    if pa.types.is_decimal(value) or pa.types.is_null(value):
-        return np.dtype("<f8")
-    if pa.types.is_boolean(value):
-        return np.dtype("|b1")
-    if pa.types.is_integer(value) or pa.types.is_floating(value):
-        kind: np.dtype[Any] = np.dtype(value.to_pandas_dtype())
-        return kind.newbyteorder("<")
-    raise SourceInvalidError(f"column {name!r} of {where} is {value}, which a store cannot hold. Leave it out with columns=[...].")
+    is_float = pa.types.is_decimal(value) or pa.types.is_null(value)
+    return column(kind="number", dtype=np.dtype(asked or ("<f8" if is_float else value.to_pandas_dtype())).newbyteorder("<"))
 
 
 def unify_types(one: pa.DataType, other: pa.DataType, *, inferred: bool) -> pa.DataType | None:
@@ -156,22 +140,23 @@ def unify_types(one: pa.DataType, other: pa.DataType, *, inferred: bool) -> pa.D
 _SHOWN = 3
 
 
-@dataclass(frozen=True, kw_only=True)
-class WidePlan:
-    """The sources that have series, the columns of each, and the column that all series share."""
-
-    sources: Sequence[DataSource]
-    schemas: Sequence[pa.Schema]
-    value: ColumnPlan
-    notes: tuple[str, ...]
-
-
 def select_columns(sources: Sequence[DataSource], schemas: Sequence[pa.Schema], options: PackOptions) -> list[pa.Schema]:
     """The columns to read of each source: the named ones that it has, or all, and the time.
 
     A column without a value takes the type that it has in other files, so that a file without rows fits.
     """
-    _refuse_unknown(sources, schemas, options)
+    there = {name for schema in schemas for name in schema.names}
+    asked = [*(("columns=", name) for name in options.columns or ()), *(("dtype=", name) for name in options.dtypes)]
+    for role, name in asked:
+        if name not in there:
+            many = f"none of the {len(sources):,} files has it: " if len(sources) > 1 else ""
+            raise OptionError(f"{role} names {name!r}, but {many}{_columns_of(sources[0], schemas[0])}.")
+    for source, schema in zip(sources, schemas, strict=True):
+        if options.time is not None and options.time not in schema.names:
+            raise OptionError(
+                f"time= names {options.time!r}, but {_columns_of(source, schema)}. "
+                "Pack files with and without this time separately, or leave time= out."
+            )
     known: dict[str, pa.DataType] = {}
     for schema in schemas:
         for name, kind in zip(schema.names, schema.types, strict=True):
@@ -191,23 +176,10 @@ def select_columns(sources: Sequence[DataSource], schemas: Sequence[pa.Schema], 
     return selected
 
 
-def _refuse_unknown(sources: Sequence[DataSource], schemas: Sequence[pa.Schema], options: PackOptions) -> None:
-    there = {name for schema in schemas for name in schema.names}
-    asked = [*(("columns=", name) for name in options.columns or ()), *(("dtype=", name) for name in options.dtypes)]
-    for role, name in asked:
-        if name not in there:
-            many = f"none of the {len(sources):,} files has it: " if len(sources) > 1 else ""
-            raise OptionError(f"{role} names {name!r}, but {many}{_columns_of(sources[0], schemas[0])}.")
-    for source, schema in zip(sources, schemas, strict=True):
-        if options.time is not None and options.time not in schema.names:
-            raise OptionError(
-                f"time= names {options.time!r}, but {_columns_of(source, schema)}. "
-                "Pack files with and without this time separately, or leave time= out."
-            )
-
-
-def widen(sources: Sequence[DataSource], schemas: Sequence[pa.Schema], options: PackOptions) -> WidePlan:
-    """Leave out what is not numeric, with notes, and find the type of the column that all series share."""
+def _wide_plan(
+    sources: Sequence[DataSource], options: PackOptions, schemas: Sequence[pa.Schema], notes: tuple[str, ...] = ()
+) -> PackPlan:
+    """Each numeric column of each source is a series of one column "value". What is not numeric is left out, with notes."""
     kept = {
         schema: pa.schema([field for field in schema if field.name == options.time or is_number(field.type)])
         for schema in dict.fromkeys(schemas)
@@ -227,21 +199,28 @@ def widen(sources: Sequence[DataSource], schemas: Sequence[pa.Schema], options: 
         for one in schema
         if one.name != options.time
     ]
-    return WidePlan(
-        sources=[sources[i] for i in giving],
-        schemas=[kept[schemas[i]] for i in giving],
-        value=_shared(fields),
-        notes=(*_left_out(sources, schemas, kept), *_without_series(sources, set(giving), options)),
-    )
-
-
-def _shared(fields: Sequence[ColumnPlan]) -> ColumnPlan:
-    """The column `value`, in the type that holds all columns; a number that it would round is refused later."""
+    # The type that holds all columns; a number that it would round is refused later.
     halves = all(field.kind == "bfloat16" for field in fields)
     dtypes = [np.dtype("<f4") if field.kind == "bfloat16" and not halves else field.dtype for field in fields]
-    common = np.result_type(*dict.fromkeys(dtypes))
+    dtype = np.result_type(*dict.fromkeys(dtypes)).newbyteorder("<")
     kind: Kind = "bfloat16" if halves else "number"
-    return replace(fields[0], name="value", kind=kind, dtype=common.newbyteorder("<"), arrow=pa.float64(), is_shared=True)
+    notes = (*notes, *_left_out(sources, schemas, kept))
+    if len(giving) < len(sources):
+        of_those = " of those that --columns names" if options.columns is not None else ""
+        without = [source.name for i, source in enumerate(sources) if i not in set(giving)]
+        notes = (*notes, f"no numeric column{of_those} in {_some(without)}: left out by --wide")
+    sources = [sources[i] for i in giving]
+    _refuse_large_manifest(sources, pa.schema([]))
+    return PackPlan(
+        sources=sources,
+        options=options,
+        grouping="wide",
+        schemas=[kept[schemas[i]] for i in giving],
+        key=None,
+        step=(replace(fields[0], name="value", kind=kind, dtype=dtype, arrow=pa.float64(), is_shared=True),),
+        series=(),
+        notes=notes,
+    )
 
 
 def _left_out(sources: Sequence[DataSource], schemas: Sequence[pa.Schema], kept: dict[pa.Schema, pa.Schema]) -> list[str]:
@@ -261,12 +240,6 @@ def _left_out(sources: Sequence[DataSource], schemas: Sequence[pa.Schema], kept:
         though = f", though it is numeric in {numeric[name]}" if name in numeric else ""
         notes.append(f"column {name!r}{where} is not numeric and was left out by --wide{though}")
     return notes
-
-
-def _without_series(sources: Sequence[DataSource], giving: set[int], options: PackOptions) -> list[str]:
-    names = [source.name for i, source in enumerate(sources) if i not in giving]
-    of_those = " of those that --columns names" if options.columns is not None else ""
-    return [f"no numeric column{of_those} in {_some(names)}: left out by --wide"] if names else []
 
 
 def _columns_of(source: DataSource, schema: pa.Schema) -> str:
@@ -298,8 +271,7 @@ class PackPlan:
     step: tuple[ColumnPlan, ...]
     series: tuple[ColumnPlan, ...]
     notes: tuple[str, ...]
-    left_out: tuple[str, ...] = ()
-    """Names of files and folders among the sources that no reader knows."""
+    left_out: tuple[str, ...] = ()  # names of files and folders among the sources that no reader knows
 
     @property
     def schema(self) -> pa.Schema:
@@ -323,11 +295,15 @@ def make_plan(sources: Sequence[DataSource], options: PackOptions) -> PackPlan:
 
     Raises:
         SchemaError: sources differ; the message lists all differences.
-        OptionError: the options name a column that is missing.
+        OptionError: a column that the options name is missing.
     """
     schemas = [source.schema() for source in sources]
     for source, schema in zip(sources, schemas, strict=True):
-        _refuse_doubles(source, schema)
+        seen: set[str] = set()
+        for name in schema.names:
+            if (normal := unicodedata.normalize("NFC", name)) in seen:
+                raise SourceInvalidError(f"{source.label} has two columns named {name!r}. Rename one of them.")
+            seen.add(normal)
     if options.wide:
         return _wide_plan(sources, options, select_columns(sources, schemas, options))
     return _plan(sources, options, _unified(sources, schemas, options))
@@ -373,21 +349,15 @@ class _Settled:
             text = not source.typed and pa.types.is_string(kind)  # of which some blocks may look like numbers
             settled = kind if text else unify_types(kind, found, inferred=not source.typed)
             if settled is None:
-                _refuse_misfit(source, name, kind)
+                raise _misfit_error(source, name, kind)
             self._types[name] = settled
-            if _has_gaps(column):
+            if column.null_count or any(is_list(chunk.type) and chunk.flatten().null_count for chunk in column.chunks):
                 self._gaps.add(name)
 
     def schema(self) -> pa.Schema:
         """The types so far; columns with missing values can hold them."""
         gaps = self._gaps - {self._options.series}
         return pa.schema([(name, _nullable(kind) if name in gaps else kind) for name, kind in self._types.items()])
-
-
-def _has_gaps(column: pa.ChunkedArray) -> bool:
-    if column.null_count:
-        return True
-    return any(is_list(chunk.type) and chunk.flatten().null_count > 0 for chunk in column.chunks)
 
 
 def _nullable(kind: pa.DataType) -> pa.DataType:
@@ -398,12 +368,12 @@ def _nullable(kind: pa.DataType) -> pa.DataType:
     return pa.float64() if pa.types.is_integer(value) or pa.types.is_boolean(value) else kind
 
 
-def _refuse_misfit(source: DataSource, name: str, kind: pa.DataType) -> NoReturn:
+def _misfit_error(source: DataSource, name: str, kind: pa.DataType) -> BadValueError:
     find = getattr(source, "find_misfit", None)
     found = find(name, kind) if find is not None else None
     place = f" (first in row {found[0]:,}: {found[1][:60]!r})" if found else ""
     text = found[1][:20] if found else ""
-    raise BadValueError(
+    return BadValueError(
         f"column {name!r} of {source.label} holds values that are not {kind} like those before them{place}. "
         f"Fix the file, pass null={text!r} if it means missing, or dtype={{{name!r}: 'text'}}."
     )
@@ -412,7 +382,12 @@ def _refuse_misfit(source: DataSource, name: str, kind: pa.DataType) -> NoReturn
 def _unified(sources: Sequence[DataSource], schemas: Sequence[pa.Schema], options: PackOptions) -> pa.Schema:
     """One schema for all sources, or an error that lists every way in which they differ."""
     first, differences = schemas[0], []
-    names = _selected(first, sources[0], options)
+    named = [("series=", options.series), ("time=", options.time), *(("columns=", name) for name in options.columns or ())]
+    for role, name in (*named, *(("dtype=", name) for name in options.dtypes)):
+        if name is not None and name not in first.names:
+            raise OptionError(f"{role} names {name!r}, but {_columns_of(sources[0], first)}.")
+    roles = [name for name in (options.series, options.time) if name is not None]
+    names = list(dict.fromkeys([*(first.names if options.columns is None else options.columns), *roles]))
     types = {name: asked_type(first.field(name).type, options.dtypes.get(name)) for name in names}
     by_name = options.columns is not None
     for source, schema in zip(sources[1:], schemas[1:], strict=True):
@@ -425,15 +400,12 @@ def _unified(sources: Sequence[DataSource], schemas: Sequence[pa.Schema], option
         for name in names:
             if name in missing:
                 continue
-            inferred = not source.typed and not sources[0].typed
-            found = asked_type(schema.field(name).type, options.dtypes.get(name))
-            kind = unify_types(types[name], found, inferred=inferred)
+            given = schema.field(name).type
+            found = asked_type(given, options.dtypes.get(name))
+            kind = unify_types(types[name], found, inferred=not source.typed and not sources[0].typed)
             if kind is None:
-                differences.append(
-                    f"column {name!r} of {source.label} is {_word(schema.field(name).type)}, not {_word(types[name])}"
-                )
-            else:
-                types[name] = kind
+                differences.append(f"column {name!r} of {source.label} is {_word(given)}, not {_word(types[name])}")
+            types[name] = kind or types[name]
     if differences:
         shown = "; ".join(differences[:8]) + (f"; and {len(differences) - 8:,} more" if len(differences) > 8 else "")
         raise SchemaError(
@@ -448,25 +420,6 @@ def _word(kind: pa.DataType) -> str:
     return "string" if pa.types.is_string(plain) else str(plain)
 
 
-def _refuse_doubles(source: DataSource, schema: pa.Schema) -> None:
-    seen: dict[str, str] = {}
-    for name in schema.names:
-        normal = unicodedata.normalize("NFC", name)
-        if normal in seen:
-            raise SourceInvalidError(f"{source.label} has two columns named {name!r}. Rename one of them.")
-        seen[normal] = name
-
-
-def _selected(schema: pa.Schema, source: DataSource, options: PackOptions) -> list[str]:
-    named = [("series=", options.series), ("time=", options.time), *(("columns=", name) for name in options.columns or ())]
-    for role, name in (*named, *(("dtype=", name) for name in options.dtypes)):
-        if name is not None and name not in schema.names:
-            raise OptionError(f"{role} names {name!r}, but {_columns_of(source, schema)}.")
-    wanted = schema.names if options.columns is None else list(options.columns)
-    roles = [name for name in (options.series, options.time) if name is not None and name not in wanted]
-    return [*dict.fromkeys(wanted), *dict.fromkeys(roles)]
-
-
 def _plan(sources: Sequence[DataSource], options: PackOptions, schema: pa.Schema) -> PackPlan:
     if options.dtypes:
         schema = pa.schema([(n, asked_type(t, options.dtypes.get(n))) for n, t in zip(schema.names, schema.types, strict=True)])
@@ -479,7 +432,10 @@ def _plan(sources: Sequence[DataSource], options: PackOptions, schema: pa.Schema
         elif lists and not is_list(kind):
             series.append(make_field(name, kind, level="series", asked=options.dtypes.get(name), where=where))
         else:
-            step.append(make_field(name, kind, level="step", asked=_asked(name, kind, options), where=where))
+            value = plain_type(kind)
+            is_default = name != options.time and is_number(value.value_type if is_list(value) else value)
+            asked = options.dtypes.get(name, options.dtype if is_default else None)
+            step.append(make_field(name, kind, level="step", asked=asked, where=where))
     # The names of the series are a column too: the key, or the names of the files.
     total = len(step) + len(series) + (key is not None or not (lists or any(source.path is None for source in sources)))
     if total > MAX_COLUMNS:
@@ -525,14 +481,6 @@ def _refuse_large_manifest(sources: Sequence[DataSource], schema: pa.Schema) -> 
         )
 
 
-def _asked(name: str, kind: pa.DataType, options: PackOptions) -> str | None:
-    """The type that the user named for a column, or the default where it is numeric and not the time."""
-    if name in options.dtypes or name == options.time:
-        return options.dtypes.get(name)
-    value = plain_type(kind)
-    return options.dtype if is_number(value.value_type if is_list(value) else value) else None
-
-
 def _key_field(name: str, kind: pa.DataType, where: str) -> ColumnPlan:
     value = plain_type(kind)
     if pa.types.is_string(value):
@@ -542,22 +490,4 @@ def _key_field(name: str, kind: pa.DataType, where: str) -> ColumnPlan:
         return replace(field, dtype=np.dtype("<u8") if pa.types.is_uint64(value) else np.dtype("<i8"))
     raise BadValueError(
         f"series={name!r} is {_word(kind)} in {where}; expected a string, an integer or a date (and no missing values)."
-    )
-
-
-def _wide_plan(
-    sources: Sequence[DataSource], options: PackOptions, schemas: Sequence[pa.Schema], notes: tuple[str, ...] = ()
-) -> PackPlan:
-    """Each numeric column of each source is a series of one column named value."""
-    wide = widen(sources, schemas, options)
-    _refuse_large_manifest(wide.sources, pa.schema([]))
-    return PackPlan(
-        sources=wide.sources,
-        options=options,
-        grouping="wide",
-        schemas=wide.schemas,
-        key=None,
-        step=(wide.value,),
-        series=(),
-        notes=(*notes, *wide.notes),
     )

@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from stoker._disk import remove_file
 from stoker._types import Array
 from stoker.store.interop import from_numpy, to_numpy
 from stoker.store.pack.blocks import PerSeries, RowBlock, concatenate, join_segments, sort_block
@@ -35,14 +36,11 @@ class RunLayout:
     step: Sequence[np.dtype[Any]]
     series: Sequence[np.dtype[Any] | None]
     time_index: int | None = None
-    strict_time: bool = True
-    """Whether equal times within a series are an error too."""
-    unique_keys: bool = False
-    """Whether a repeated key is an error: rows that are whole series cannot be joined."""
+    strict_time: bool = True  # whether equal times within a series are an error too
+    unique_keys: bool = False  # whether a repeated key is an error: rows that are whole series cannot be joined
     fill: frozenset[int] = field(default_factory=frozenset)
     """Step columns whose missing values are filled with the value before them."""
-    bfloat16: frozenset[int] = field(default_factory=frozenset)
-    """Step columns whose numbers are upper halves of float32."""
+    bfloat16: frozenset[int] = field(default_factory=frozenset)  # step columns whose numbers are upper halves of float32
 
 
 class RunMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -50,8 +48,7 @@ class RunMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     number: int
     files: list[list[Mark]]
-    pending: int
-    """Steps of the last series so far."""
+    pending: int  # steps of the last series so far
     shortest: int
     longest: int
     tallies: list[list[int | None]]
@@ -63,9 +60,7 @@ class UnsortedTimesError(Exception):
 
     def __init__(self, key: Key, before: Any, behind: Any) -> None:
         super().__init__(key, before, behind)
-        self.key = key
-        self.before = before
-        self.behind = behind
+        self.key, self.before, self.behind = key, before, behind
 
 
 class RepeatedKeyError(Exception):
@@ -128,9 +123,13 @@ class SortedRun:
         block = block if self.layout.unique_keys else join_segments(block)
         if not len(block.keys):
             return
-        self._refuse_repeats(block)
+        if self.layout.unique_keys:
+            if self.num_series and block.keys[0].as_py() == self.last_key:
+                raise RepeatedKeyError(block.keys[0].as_py())
+            if not block.rises():
+                raise RepeatedKeyError(next(a for a, b in itertools.pairwise(block.keys.to_pylist()) if a >= b))
         continues = self.num_series > 0 and block.keys[0].as_py() == self.last_key
-        step = self._checked(block, continues=continues and self._pending > 0)
+        step = self._checked_steps(block, continues=continues and self._pending > 0)
         counts = block.counts.copy()
         first_step = self.num_steps
         if continues:
@@ -147,18 +146,7 @@ class SortedRun:
         keys, series = block.keys[fresh:], [values[fresh:] for values in block.series]
         if len(step) and len(step[0]):
             self._last_row = [values[-1] for values in step]
-        write = partial(self._write, keys, done, step, series, first_step)
-        self._writer.submit(write, block.num_bytes)
-
-    def _refuse_repeats(self, block: RowBlock) -> None:
-        if not self.layout.unique_keys:
-            return
-        keys = block.keys
-        if self.num_series and keys[0].as_py() == self.last_key:
-            raise RepeatedKeyError(keys[0].as_py())
-        if not block.rises():
-            texts = keys.to_pylist()
-            raise RepeatedKeyError(next(a for a, b in itertools.pairwise(texts) if a >= b))
+        self._writer.submit(partial(self._write, keys, done, step, series, first_step), block.num_bytes)
 
     def _count(self, counts: Array) -> None:
         if len(counts):
@@ -166,13 +154,12 @@ class SortedRun:
             self.shortest = low if self.shortest < 0 else min(self.shortest, low)
             self.longest = max(self.longest, high)
 
-    def _checked(self, block: RowBlock, *, continues: bool) -> list[Array]:
+    def _checked_steps(self, block: RowBlock, *, continues: bool) -> list[Array]:
         """The step columns with times checked and gaps filled."""
         step = [np.ascontiguousarray(values) for values in block.step]
-        starts = np.cumsum(block.counts) - block.counts
-        starts = starts[block.counts > 0]
-        if continues and len(starts):
-            starts = starts[1:] if block.counts[0] > 0 else starts
+        starts = (np.cumsum(block.counts) - block.counts)[block.counts > 0]
+        if continues and block.counts[0] > 0:
+            starts = starts[1:]
         if self.layout.time_index is not None:
             self._check_times(step[self.layout.time_index], starts, block, continues)
         for i in self.layout.fill:
@@ -183,21 +170,18 @@ class SortedRun:
         """Check that times increase within each series; `starts` are the rows where a new series begins."""
         if not len(times):
             return
-        index = self.layout.time_index or 0
-        before = self._last_row[index] if continues and self._last_row else times[0]
-        pairs = np.empty_like(times)
-        pairs[0], pairs[1:] = before, times[:-1]
+        continues = continues and bool(self._last_row)
+        before = np.empty_like(times)
+        before[0], before[1:] = self._last_row[self.layout.time_index or 0] if continues else times[0], times[:-1]
         within = np.ones(len(times), dtype=bool)
         within[starts] = False
-        if not (continues and self._last_row):
-            within[0] = False
-        equal = within & (pairs == times)
-        self.equal_times += int(equal.sum())
-        bad = within & ~(pairs < times) if self.layout.strict_time else within & ~(pairs <= times)
+        within[0] &= continues
+        self.equal_times += int((within & (before == times)).sum())
+        bad = within & ~(before < times if self.layout.strict_time else before <= times)
         if bad.any():
             row = int(bad.argmax())
             segment = int(np.searchsorted(np.cumsum(block.counts), row, side="right"))
-            raise UnsortedTimesError(block.keys[segment].as_py(), pairs[row].item(), times[row].item())
+            raise UnsortedTimesError(block.keys[segment].as_py(), before[row].item(), times[row].item())
 
     def _write(self, keys: pa.Array, counts: Array, step: Sequence[Array], series: Sequence[PerSeries], first_step: int) -> None:
         """On the writer's thread: hash and append everything."""
@@ -243,11 +227,10 @@ class SortedRun:
         counts = ColumnFile.reopen(path("n"), np.dtype("<i8"), None, next(marks)[0])
         step = [ColumnFile.reopen(path(f"c{i}"), dtype, None, next(marks)[0]) for i, dtype in enumerate(layout.step)]
         series = [_reopen(path(f"s{i}"), dtype, next(marks)) for i, dtype in enumerate(layout.series)]
-        files = [keys, counts, *step, *series]
-        if any(file is None for file in files):
-            for file in files:
-                if file is not None:
-                    file.close()
+        found = [file for file in (keys, counts, *step, *series) if file is not None]
+        if len(found) < len(mark.files):
+            for file in found:
+                file.close()
             return None
         run.keys, run.counts, run.step, run.series = keys, counts, step, series  # type: ignore[assignment]
         run._pending, run.shortest, run.longest = mark.pending, mark.shortest, mark.longest
@@ -256,28 +239,26 @@ class SortedRun:
         run.num_series = run.keys.rows
         run.num_steps = run.step[0].rows
         if run.num_series:
-            run.last_key = _read(run.keys, run.num_series - 1, run.num_series)[0].as_py()
+            run.last_key = run.read_keys(run.num_series - 1, run.num_series)[0].as_py()
         if run.num_steps:
             run._last_row = [file.read(run.num_steps - 1, run.num_steps)[0] for file in run.step]
         return run
 
     def read_keys(self, start: int, stop: int) -> pa.Array:
         """Keys of series `start` to `stop`."""
-        return _read(self.keys, start, stop)
-
-    def read_series(self, start: int, stop: int) -> list[PerSeries]:
-        """Per-series values of series `start` to `stop`."""
-        return [file.read(start, stop) for file in self.series]
+        values = self.keys.read(start, stop)
+        return from_numpy(values) if isinstance(values, np.ndarray) else values
 
     def close(self) -> None:
         """Close the descriptors; the files stay."""
         for file in self.files:
             file.close()
 
-    def paths(self) -> list[Path]:
-        """The files on disk, to be removed when the run is no longer needed."""
-        prefix = f"run{self.number}."
-        return sorted(path for path in self._folder.iterdir() if path.name.startswith(prefix))
+    def remove(self) -> None:
+        """Remove the files."""
+        self.close()
+        for path in sorted(self._folder.glob(f"run{self.number}.*")):
+            remove_file(path)
 
 
 def _create(path: Path, dtype: np.dtype[Any] | None) -> ColumnFile | TextFile:
@@ -294,11 +275,6 @@ def _append(file: ColumnFile | TextFile, values: PerSeries) -> None:
     else:
         plain = values if isinstance(values, np.ndarray) else to_numpy(values)
         file.append(np.ascontiguousarray(plain, dtype=file.dtype))
-
-
-def _read(file: ColumnFile | TextFile, start: int, stop: int) -> pa.Array:
-    values = file.read(start, stop)
-    return from_numpy(values) if isinstance(values, np.ndarray) else values
 
 
 class Sorter:

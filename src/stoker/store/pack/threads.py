@@ -39,12 +39,6 @@ def read_ahead(
     change = threading.Condition()
     ended = False
 
-    def wait_for_room(number: int, num_bytes: int) -> None:
-        """Later tasks wait for earlier ones, which the consumer always reaches."""
-        with change:
-            change.wait_for(lambda: ended or not any(held.values()) or sum(held.values()) + num_bytes <= (max_bytes or 0))
-            held[number] = num_bytes
-
     def work() -> tuple[int, Callable[[], T]]:
         """The number of a task, and a function that returns its result, or raises its error or StopIteration."""
         nonlocal taken
@@ -55,7 +49,11 @@ def read_ahead(
             except BaseException as error:  # StopIteration too: it ends the loop below in its turn
                 return number, _raising(error)
             if max_bytes is not None:
-                wait_for_room(number, getattr(task, "num_bytes", 0))
+                # Later tasks wait for earlier ones, which the consumer always reaches.
+                num_bytes = getattr(task, "num_bytes", 0)
+                with change:
+                    change.wait_for(lambda: ended or not any(held.values()) or sum(held.values()) + num_bytes <= max_bytes)
+                    held[number] = num_bytes
         try:
             result = task()
         except BaseException as error:

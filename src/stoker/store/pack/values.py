@@ -21,8 +21,7 @@ from stoker.store.interop import decimals_as_floats, from_numpy, to_numpy
 from stoker.store.pack.plan import ColumnPlan
 from stoker.store.shards import MISSING_CODE, MISSING_TIME
 
-Locate = Callable[[int], str]
-"""From the index of a value to "row 12 of prices.csv"."""
+Locate = Callable[[int], str]  # from the index of a value to "row 12 of prices.csv"
 
 
 class MissingIntegersError(Exception):
@@ -72,7 +71,14 @@ def to_numbers(values: pa.Array, field: ColumnPlan, locate: Locate) -> Array:
             whole = to_numpy(values.fill_null(0))
             _refuse(_differs(whole, whole.astype(np.float64)), whole, "float64", field, locate, gaps=True)
         values = values.cast(pa.float64(), safe=False).fill_null(float("nan"))
-    return _cast(to_numpy(values), field, locate)
+    numbers = to_numpy(values)
+    if field.kind != "bfloat16":
+        return _cast(numbers, field.dtype, field, locate)
+    halves = to_bfloat16(_cast(numbers, np.dtype("<f4"), field, locate))
+    result = from_bfloat16(halves)
+    bad = np.isfinite(numbers) & ~np.isfinite(result) if numbers.dtype.kind == "f" else result != numbers
+    _refuse(bad, numbers, "bfloat16", field, locate)
+    return halves
 
 
 def _times(values: pa.Array, field: ColumnPlan, locate: Locate) -> Array:
@@ -97,18 +103,8 @@ def _times(values: pa.Array, field: ColumnPlan, locate: Locate) -> Array:
     return to_numpy(numbers)
 
 
-def _cast(values: Array, field: ColumnPlan, locate: Locate) -> Array:
-    """Cast to the dtype of the field; a number that it cannot hold is an error (floats may round, but not overflow)."""
-    if field.kind != "bfloat16":
-        return _cast_number(values, field.dtype, field, locate)
-    halves = to_bfloat16(_cast_number(values, np.dtype("<f4"), field, locate))
-    result = from_bfloat16(halves)
-    bad = np.isfinite(values) & ~np.isfinite(result) if values.dtype.kind == "f" else result != values
-    _refuse(bad, values, "bfloat16", field, locate)
-    return halves
-
-
-def _cast_number(values: Array, target: np.dtype[Any], field: ColumnPlan, locate: Locate) -> Array:
+def _cast(values: Array, target: np.dtype[Any], field: ColumnPlan, locate: Locate) -> Array:
+    """Cast to a dtype; a number that it cannot hold is an error (floats may round, but not overflow)."""
     if values.dtype == target:
         return values
     with np.errstate(all="ignore"):
@@ -139,21 +135,18 @@ def _differs(values: Array, result: Array) -> Array:
 
 
 def _refuse(bad: Array, values: Array, target: str, field: ColumnPlan, locate: Locate, *, gaps: bool = False) -> None:
-    if bad.any():
-        i = int(bad.argmax())
-        what = f"column {field.name!r} holds {values[i]} in {locate(i)}, which {target} cannot hold exactly"
-        raise BadValueError(f"{what}. {_advice(target, field, gaps=gaps)}")
-
-
-def _advice(target: str, field: ColumnPlan, *, gaps: bool) -> str:
-    """What to do where a type cannot hold a number. No type is wider than float64; what it cannot hold is an integer."""
+    if not bad.any():
+        return
+    # No type is wider than float64; what it cannot hold is an integer.
+    advice = "Choose an integer type with dtype=, or leave this column out with columns=[...]."
     if target != "float64":
-        return "Choose a wider type with dtype=."
-    if gaps:
-        return "Integers with missing values become float64: pass missing='drop', or leave this column out with columns=[...]."
-    if field.is_shared:
-        return "All series of wide=True share one type: pack large integers and floats separately (with columns=[...])."
-    return "Choose an integer type with dtype=, or leave this column out with columns=[...]."
+        advice = "Choose a wider type with dtype=."
+    elif gaps:
+        advice = "Integers with missing values become float64: pass missing='drop', or leave this column out with columns=[...]."
+    elif field.is_shared:
+        advice = "All series of wide=True share one type: pack large integers and floats separately (with columns=[...])."
+    i = int(bad.argmax())
+    raise BadValueError(f"column {field.name!r} holds {values[i]} in {locate(i)}, which {target} cannot hold exactly. {advice}")
 
 
 def from_bfloat16(halves: Array) -> Array:
@@ -229,8 +222,5 @@ def fill_forward(values: Array, starts: Array, before: Any | None) -> Array:
     source[starts] = starts
     source = np.maximum.accumulate(source)
     filled: Array = values[source]
-    if before is not None:
-        filled[source < 0] = before
-    elif (source < 0).any():
-        filled[source < 0] = values[source < 0]
+    filled[source < 0] = values[source < 0] if before is None else before
     return filled

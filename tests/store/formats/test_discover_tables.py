@@ -15,7 +15,7 @@ import pytest
 from tests.store.formats.reading import assert_projects, assert_resumes
 
 from stoker.errors import BadValueError, OptionError, SourceInvalidError
-from stoker.store.formats.tables import is_table, table_source
+from stoker.store.formats.discover import is_table, table_source
 from stoker.store.pack.api import pack
 from stoker.store.store import Store
 
