@@ -35,17 +35,7 @@ from stoker.experiment.config import (
     SequentialOrder,
     WindowView,
 )
-from stoker.experiment.parse import (
-    CONFIG_NAME,
-    check,
-    find,
-    known_paths,
-    override,
-    read_document,
-    read_saved,
-    to_tree,
-    to_yaml,
-)
+from stoker.experiment.parse import CONFIG_NAME, check, find, known_paths, override, read_document, read_saved, to_tree, to_yaml
 from stoker.train.settings import Settings
 
 if TYPE_CHECKING:

@@ -26,16 +26,7 @@ from typing import Any, NamedTuple, NoReturn, TypeVar, get_type_hints
 
 import msgspec
 from msgspec import NODEFAULT, Struct
-from msgspec.inspect import (
-    Field,
-    ListType,
-    LiteralType,
-    NoneType,
-    StructType,
-    Type,
-    UnionType,
-    type_info,
-)
+from msgspec.inspect import Field, ListType, LiteralType, NoneType, StructType, Type, UnionType, type_info
 
 from stoker._fields import LARGE, docstrings, expected
 from stoker.errors import ConfigError
