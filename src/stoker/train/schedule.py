@@ -24,7 +24,29 @@ Updates = Annotated[int, Meta(ge=0, le=2**48)] | Annotated[float, Meta(ge=0, le=
 Factor = Annotated[float, Meta(ge=0)]
 
 
-class Constant(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="constant"):
+class Choice(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name"):
+    """One kind of a section of a config, which its key `name` tells apart from the others."""
+
+
+class _Checked(Choice, frozen=True, kw_only=True):
+    """A schedule. Its limits hold in Python too, where msgspec checks nothing."""
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if name not in ("warmup", "every"):
+                if not is_number or not 0.0 <= value < math.inf:
+                    raise OptionError(f"{name} is {value!r}; expected a factor of the learning rate, at least 0.")
+            elif not is_number or not 0 <= value <= (1.0 if isinstance(value, float) else math.inf):
+                raise OptionError(
+                    f"{name} is {value!r}; expected an integer of updates, or a share of all updates from 0.0 to 1.0."
+                )
+            elif name == "every" and not value:
+                raise OptionError(f"{name} is {value!r}; expected a number of updates above 0, or a share of all updates.")
+
+
+class Constant(_Checked, frozen=True, kw_only=True, tag="constant"):
     """The learning rate stays, after a warm-up if one is given.
 
     Example:
@@ -35,15 +57,12 @@ class Constant(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
     warmup: Updates = 0
     """Updates of the warm-up; a fraction is a share of all."""
 
-    def __post_init__(self) -> None:
-        _check(self)
-
     def __call__(self, step: int, total: int | None) -> float:
         """The factor of one update."""
         return _ramp(step, _updates(self, "warmup", total))
 
 
-class Linear(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="linear"):
+class Linear(_Checked, frozen=True, kw_only=True, tag="linear"):
     """Up during the warm-up, then down in a straight line that would reach `end` right after the last update.
 
     Example:
@@ -56,16 +75,13 @@ class Linear(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_
     end: Factor = 0.0
     """Factor after the last update."""
 
-    def __post_init__(self) -> None:
-        _check(self)
-
     def __call__(self, step: int, total: int | None) -> float:
         """The factor of one update."""
         warmup = _updates(self, "warmup", total)
         return _ramp(step, warmup) if step < warmup else 1.0 + (self.end - 1.0) * _share(self, step, warmup, total)
 
 
-class Cosine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="cosine"):
+class Cosine(_Checked, frozen=True, kw_only=True, tag="cosine"):
     """Up during the warm-up, then down half a cosine that would reach `end` right after the last update.
 
     Example:
@@ -78,16 +94,13 @@ class Cosine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_
     end: Factor = 0.0
     """Factor after the last update."""
 
-    def __post_init__(self) -> None:
-        _check(self)
-
     def __call__(self, step: int, total: int | None) -> float:
         """The factor of one update."""
         warmup = _updates(self, "warmup", total)
         return _ramp(step, warmup) if step < warmup else _half_cosine(1.0, self.end, _share(self, step, warmup, total))
 
 
-class OneCycle(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="one_cycle"):
+class OneCycle(_Checked, frozen=True, kw_only=True, tag="one_cycle"):
     """Up from a low start and down to a lower end, both along half a cosine.
 
     Example:
@@ -102,9 +115,6 @@ class OneCycle(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
     end: Factor = 1e-4
     """Factor at the last update."""
 
-    def __post_init__(self) -> None:
-        _check(self)
-
     def __call__(self, step: int, total: int | None) -> float:
         """The factor of one update."""
         total = _known(self, total)
@@ -115,7 +125,7 @@ class OneCycle(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
         return _half_cosine(1.0, self.end, min(1.0, (step - top) / max(total - 1.0 - top, 1e-9)))
 
 
-class StepDecay(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="steps"):
+class StepDecay(_Checked, frozen=True, kw_only=True, tag="steps"):
     """Multiplied by `factor` after each `every` updates.
 
     Example:
@@ -128,11 +138,6 @@ class StepDecay(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, t
     factor: Factor = 0.1
     """What the learning rate is multiplied by."""
 
-    def __post_init__(self) -> None:
-        _check(self)
-        if not self.every:
-            raise OptionError(f"every is {self.every!r}; expected a number of updates above 0, or a share of all updates.")
-
     def __call__(self, step: int, total: int | None) -> float:
         """The factor of one update."""
         try:
@@ -141,7 +146,7 @@ class StepDecay(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, t
             raise OptionError(f"StepDecay: factor {self.factor:g} overflows by update {step:,}; expected less.") from None
 
 
-class Inverse(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="inverse"):
+class Inverse(_Checked, frozen=True, kw_only=True, tag="inverse"):
     """Up during the warm-up, then down with the square root of the number of updates. Needs no end.
 
     Example:
@@ -151,9 +156,6 @@ class Inverse(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag
 
     warmup: Updates = 0
     """Updates of the warm-up; a fraction is a share of all."""
-
-    def __post_init__(self) -> None:
-        _check(self)
 
     def __call__(self, step: int, total: int | None) -> float:
         """The factor of one update."""
@@ -198,20 +200,6 @@ def as_schedule(given: Any) -> Schedule:
         return float(factor)
 
     return checked
-
-
-def _check(schedule: Struct) -> None:
-    """Refuse values beyond their limits, in a schedule that is made in Python."""
-    for name in schedule.__struct_fields__:
-        value = getattr(schedule, name)
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if name in ("warmup", "every"):
-            if not is_number or not 0 <= value <= (1.0 if isinstance(value, float) else math.inf):
-                raise OptionError(
-                    f"{name} is {value!r}; expected an integer of updates, or a share of all updates from 0.0 to 1.0."
-                )
-        elif not is_number or not 0.0 <= value < math.inf:
-            raise OptionError(f"{name} is {value!r}; expected a factor of the learning rate, at least 0.")
 
 
 def _known(schedule: object, total: int | None) -> int:
