@@ -128,10 +128,6 @@ class JsonLines:
         numbers = {name: _encoded(value) for name, value in values.items()}
         self._log.append(msgspec.json.encode({"step": step, "time": now_utc(), **numbers}) + b"\n")
 
-    def sync(self) -> None:
-        """Return only when all lines would survive a power loss."""
-        self._log.sync()
-
     def close(self) -> None:
         """Close the file."""
         self._log.close()
