@@ -26,11 +26,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from stoker.errors import OptionError, TrainError
 from stoker.train.checkpoint import Checkpoints
-from stoker.train.loss import LossFunction
 from stoker.train.numerics import repeated_layers
 from stoker.train.state_dict import flatten, unflatten
 
 Kind = Literal["auto", "ddp", "fsdp"]
+Loss = Callable[[nn.Module, Any], Any]
 PIECE_BYTES = 1 << 28
 """What is sent at once."""
 _CPU = torch.device("cpu")
@@ -228,7 +228,7 @@ def _unpacked(data: torch.Tensor) -> Any:
 class Replicas:
     """What a step asks of the ranks where each has all weights."""
 
-    def __init__(self, ranks: Ranks, model: nn.Module, loss: LossFunction, *, grad_accum_steps: int) -> None:
+    def __init__(self, ranks: Ranks, model: nn.Module, loss: Loss, *, grad_accum_steps: int) -> None:
         self._ranks = ranks
         self._objective = _Objective(model, loss)
         self._grad_accum_steps = grad_accum_steps
@@ -307,7 +307,7 @@ class Replicas:
 class _Objective(nn.Module):
     """The loss as a module: what DDP wraps."""
 
-    def __init__(self, model: nn.Module, loss: LossFunction) -> None:
+    def __init__(self, model: nn.Module, loss: Loss) -> None:
         super().__init__()
         self.model = model
         self._loss = loss
@@ -338,7 +338,7 @@ def with_a_sample(batch: Any) -> Any:
 class Shards:
     """What a step asks of the ranks where each has a part of the weights."""
 
-    def __init__(self, ranks: Ranks, loss: LossFunction) -> None:
+    def __init__(self, ranks: Ranks, loss: Loss) -> None:
         self._ranks = ranks
         self._loss = loss
 

@@ -6,8 +6,9 @@ It measures setups from one and the same state: `Snapshot` keeps all that a step
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import cycle, islice
 from typing import Any
 
@@ -93,18 +94,14 @@ class Snapshot:
     def digest(self) -> str:
         """A hash of the present bits of all that a step changes, random numbers apart."""
         hasher = xxhash.xxh3_128()
-        for value in self._present():
+        weights = [weight for group in self._optimizer.param_groups for weight in group["params"]]
+        states = [value for weight in weights for value in self._optimizer.state.get(weight, {}).values()]
+        for value in [*(tensor for tensor, _ in self._tensors), *states]:
             if isinstance(value, torch.Tensor):
                 hasher.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
             else:
                 hasher.update(repr(value).encode())
         return hasher.hexdigest()
-
-    def _present(self) -> Iterator[object]:
-        yield from (tensor for tensor, _ in self._tensors)
-        for group in self._optimizer.param_groups:
-            for parameter in group["params"]:
-                yield from self._optimizer.state.get(parameter, {}).values()
 
 
 def _is_plain(name: str, value: object) -> bool:
@@ -152,26 +149,19 @@ class Engine:
         """The work of a run in this setup."""
         self._tried.clear()
         self.scale = Scale(self._parts.device) if setup.precision == "fp16" else None
-        step, work, self.readout = self._make(setup, self.scale, joint=self._join(setup))
+        joint: Replicas | Shards | None = None  # what steps do together with other ranks
+        ranks, accumulated = self._parts.ranks, self._settings.grad_accum_steps
+        if ranks.shards:
+            joint = Shards(ranks, self._parts.loss)
+        elif ranks.together:
+            joint = Replicas(ranks, self._model(setup), self._parts.loss, grad_accum_steps=accumulated)
+        step, work, self.readout = self._make(setup, self.scale, joint=joint)
         if setup.graph and self._stream.source.can_capture:
             with contextlib.suppress(ValueError):  # where the feed says that it cannot be captured, batches are copied
                 return Gathering(
-                    step,
-                    self.readout,
-                    self._stream.source,
-                    grad_accum_steps=self._settings.grad_accum_steps,
-                    preserve=self._preserve(step),
+                    step, self.readout, self._stream.source, grad_accum_steps=accumulated, preserve=partial(self._preserve, step)
                 )
         return work
-
-    def _join(self, setup: Setup) -> Replicas | Shards | None:
-        """What steps do together with other ranks."""
-        parts, settings = self._parts, self._settings
-        if not parts.ranks.together:
-            return None
-        if parts.ranks.shards:
-            return Shards(parts.ranks, parts.loss)
-        return Replicas(parts.ranks, self._model(setup), parts.loss, grad_accum_steps=settings.grad_accum_steps)
 
     def _make(self, setup: Setup, scale: Scale | None, *, joint: Replicas | Shards | None = None) -> tuple[Step, Work, Readout]:
         parts, settings = self._parts, self._settings
@@ -196,7 +186,11 @@ class Engine:
         refusal = self._refuses_graph(step)
         if refusal is not None:
             raise TrainError(f"the step cannot be a graph: {refusal}.")
-        return step, Graphs(step, readout, grad_accum_steps=settings.grad_accum_steps, preserve=self._preserve(step)), readout
+        return (
+            step,
+            Graphs(step, readout, grad_accum_steps=settings.grad_accum_steps, preserve=partial(self._preserve, step)),
+            readout,
+        )
 
     def _activate(self, setup: Setup) -> None:
         """Set what is set on the optimizer and for the whole process."""
@@ -228,17 +222,15 @@ class Engine:
             return "the model has running statistics, and several micro-batches make an update"
         return None
 
-    def _preserve(self, step: Step) -> Callable[[], Callable[[], None]]:
-        def preserve() -> Callable[[], None]:
-            snapshot, restore_step = Snapshot(self._parts.model, self._parts.optimizer), step.preserve()
+    def _preserve(self, step: Step) -> Callable[[], None]:
+        """Remember all that a step changes; returns what puts it back."""
+        snapshot, restore_step = Snapshot(self._parts.model, self._parts.optimizer), step.preserve()
 
-            def restore() -> None:
-                snapshot.restore(for_graph=True)
-                restore_step()
+        def restore() -> None:
+            snapshot.restore(for_graph=True)
+            restore_step()
 
-            return restore
-
-        return preserve
+        return restore
 
     def baseline(self) -> Setup:
         """The setup that the user's options ask for, without anything that is measured."""
@@ -257,15 +249,19 @@ class Engine:
         """The setup of a new run: the baseline, or what is faster and allowed to replace it."""
         parts, settings, setup = self._parts, self._settings, self.baseline()
         taken, hinted = self._candidates(setup)
+        noted: tuple[str, str] | None = None
         if parts.ranks.shards and settings.speed == "measured":
-            return setup, self._noted("choice", "not measured: the weights are on several ranks")
-        if not taken and not self._is_worth_hinting(hinted):
-            if "graph" in hinted:
-                name = type(parts.optimizer).__name__
-                return setup, self._noted("graph", f"{name} is not fused, so the host has to check each update (fused=True)")
-            return setup, ()
-        if taken and self._total_updates is not None and self._total_updates < WORTH_MEASURING:
-            return setup, self._noted("choice", f"not measured: {self._total_updates:,} updates are over before it has paid off")
+            noted = "choice", "not measured: the weights are on several ranks"
+        elif not taken and not self._is_worth_hinting(hinted):
+            if "graph" not in hinted:
+                return setup, ()
+            noted = "graph", f"{type(parts.optimizer).__name__} is not fused, so the host has to check each update (fused=True)"
+        elif taken and self._total_updates is not None and self._total_updates < WORTH_MEASURING:
+            noted = "choice", f"not measured: {self._total_updates:,} updates are over before it has paid off"
+        if noted is not None:
+            trial = Trial(name=noted[0], chosen=False, reason=noted[1])
+            parts.say(str(trial))
+            return setup, (trial,)
         batches = self._stream.peek(MEASURED_BATCHES * settings.grad_accum_steps)
         others = [*parts.loss_modules, *(parts.ema.tensors() if parts.ema is not None else ())]
         snapshot = Snapshot(parts.model, parts.optimizer, *others)
@@ -287,11 +283,6 @@ class Engine:
             snapshot.restore(for_graph=parts.device.type == "cuda" and setup.graph)
             parts.optimizer.zero_grad(set_to_none=True)
         return setup, tuple(chooser.trials)
-
-    def _noted(self, name: str, reason: str) -> tuple[Trial, ...]:
-        trial = Trial(name=name, chosen=False, reason=reason)
-        self._parts.say(str(trial))
-        return (trial,)
 
     def _candidates(self, setup: Setup) -> tuple[list[str], list[str]]:
         """What may replace parts of the baseline, by name; and what may only be hinted at, as it changes bits unasked."""
@@ -327,9 +318,8 @@ class Engine:
         seconds = chooser.run(setup, 1).seconds
         num_steps = self._steps_per_round(seconds, names, share=LARGEST_SHARE, exact=exact)
         if num_steps < 1:
-            self._parts.say(
-                str(chooser.note("choice", f"not measured: {self._total_updates:,} updates are over before it has paid off"))
-            )
+            reason = f"not measured: {self._total_updates:,} updates are over before it has paid off"
+            self._parts.say(str(chooser.note("choice", reason)))
             return setup
         self._say_how_long(seconds, num_steps, [name for name in names if name != "compile"], exact=exact)
         for name in names:

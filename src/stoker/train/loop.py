@@ -37,7 +37,7 @@ from stoker.train.checkpoint import Checkpoints
 from stoker.train.engine import Engine
 from stoker.train.graph import Work
 from stoker.train.loss import LossFunction, num_samples, outcome_of
-from stoker.train.metrics import Metric
+from stoker.train.metrics import AllGather, Metric
 from stoker.train.readout import Log, Window
 from stoker.train.resume import Progress, Taken
 from stoker.train.schedule import EarlyStopping
@@ -53,16 +53,6 @@ class Signals:
         self.asked: int | None = None
         """The number of the first signal that came, or None."""
         self._before: dict[signal.Signals, Any] = {}
-
-    @property
-    def exit_code(self) -> int:
-        """What a command that was asked to end returns to its shell: 130 for Ctrl-C, 143 for SIGTERM, 129 for SIGHUP."""
-        return 0 if self.asked is None else 128 + self.asked
-
-    @property
-    def name(self) -> str:
-        """The first signal as people call it, or an empty text."""
-        return "" if self.asked is None else signal.Signals(self.asked).name
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
@@ -83,9 +73,6 @@ class Signals:
             self.asked = number
         elif number == signal.SIGINT:
             raise KeyboardInterrupt
-
-
-# The result of a fit: how it ended, and what was measured on the way.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,11 +125,6 @@ class Result:
         )
 
 
-# Evaluation: the mean loss and the metrics of all batches, added up on the device and read once at the end.
-
-Join = Callable[[torch.Tensor], list[torch.Tensor]]
-
-
 @torch.no_grad()
 def evaluate(
     model: nn.Module,
@@ -152,9 +134,9 @@ def evaluate(
     metrics: Mapping[str, Metric],
     context: Any,
     place: Callable[[Any], Any],
-    gather: Join | None = None,
+    gather: AllGather | None = None,
 ) -> dict[str, float]:
-    """The means over all samples. The model is in evaluation mode meanwhile; a feed begins the same epoch each time."""
+    """The means over all samples, added up on the device and read once at the end; a feed begins the same epoch each time."""
     as_batch_source(batches).set_epoch(0)  # so that sums come in one order, whatever was evaluated before
     for metric in metrics.values():
         metric.reset()
@@ -173,8 +155,13 @@ def evaluate(
                 # A batch without any sample has no mean; its weight is zero, and 0 * nan would not be.
                 part = torch.where(weight > 0, value.double() * weight, 0)
                 sums[name] = part if name not in sums else sums[name] + part
-            if metrics:
-                _update(metrics, outcome.whole, batch)
+            if metrics and not {"prediction", "target"} <= outcome.whole.keys():
+                raise TrainError(
+                    f"metrics ({', '.join(metrics)}) need what the model predicts: let the loss function return a dict with 'loss', "
+                    f"'prediction' and 'target'."
+                )
+            for metric in metrics.values():
+                metric.update(**{"valid": entry_of(batch, "valid"), **outcome.whole})
     finally:
         model.train(was_training)
     if weight_sum is None:
@@ -187,17 +174,6 @@ def evaluate(
     values: list[float] = totals.tolist()
     means = {name: value / values[0] for name, value in zip(sums, values[1:], strict=True)}
     return means | {name: metric.compute() for name, metric in metrics.items()}
-
-
-def _update(metrics: Mapping[str, Metric], whole: Mapping[str, torch.Tensor], batch: Any) -> None:
-    if "prediction" not in whole or "target" not in whole:
-        raise TrainError(
-            f"metrics ({', '.join(metrics)}) need what the model predicts: let the loss function return a dict with 'loss', "
-            f"'prediction' and 'target'."
-        )
-    valid = whole.get("valid", entry_of(batch, "valid"))
-    for metric in metrics.values():
-        metric.update(prediction=whole["prediction"], target=whole["target"], valid=valid)
 
 
 # A fit: one training run in progress. It goes through epochs, and between updates checks what else is due.
@@ -214,15 +190,6 @@ MOST_OVERFLOWS = 100
 """Updates in a row that fp16 may skip while it looks for a scale that does not overflow."""
 MOST_RATE = 3e38
 _END = object()
-
-
-@dataclass(frozen=True)
-class _Pass:
-    """Where a pass over the batches began."""
-
-    state: Any
-    batches: int
-    step: int
 
 
 class Fit:
@@ -257,6 +224,7 @@ class Fit:
         self._validate = validate
         self._stopping = stopping
         self._stateful = {"scale": engine.scale, "stopping": stopping}
+        self._uses_scale = setup.precision == "fp16"  # then updates may be held back because a gradient overflowed
         self._checkpoints = checkpoints
         self._identity = identity or {}
         self._log = log
@@ -274,7 +242,8 @@ class Fit:
         self._next_step = 0
         self._next_look_ns = 0
         self._saved_step = -1
-        self._pass = _Pass(None, 0, 0)
+        self._pass_state: Any = None
+        self._pass_batches = self._pass_step = 0  # where the pass over the batches began
 
     def run(self) -> Stopped:
         """Train to the end, or until something stops it."""
@@ -292,18 +261,20 @@ class Fit:
     def _run_epoch(self) -> Stopped | None:
         progress, work, train, grad_accum_steps = self.progress, self._work, self._train, self._settings.grad_accum_steps
         train.set_epoch(progress.epoch)
-        self._pass = _Pass(train.state(), progress.batches, progress.step)
+        self._pass_state, self._pass_batches, self._pass_step = train.state(), progress.batches, progress.step
         entries = train.passes(work.source)
         place = train.place if train.needs_placing else None
-        pending = 0
+        schedule, pending = self._parts.schedule, 0
         while True:
             before = now_ns()
             entry = next(entries, _END)
             self.wait_ns += now_ns() - before
             if entry is _END:
                 break
-            if not pending:
-                self._set_rate()
+            if not pending and schedule is not None:
+                factor = schedule(progress.step, self._total_updates)
+                check_rates([rate * factor for rate in self._parts.rates], f"at update {progress.step:,}")
+                self._rate.set(factor)
             work.micro(entry if place is None else place(entry))
             progress.batches += 1
             pending += 1
@@ -314,13 +285,6 @@ class Fit:
                     return stopped
         # What is left over of the epoch is an update of its own: nothing of it leaks into the next epoch.
         return self._after(work.update()) if pending else None
-
-    def _set_rate(self) -> None:
-        schedule = self._parts.schedule
-        if schedule is not None:
-            factor = schedule(self.progress.step, self._total_updates)
-            check_rates([rate * factor for rate in self._parts.rates], f"at update {self.progress.step:,}")
-            self._rate.set(factor)
 
     def _after(self, is_good: bool) -> Stopped | None:
         """What has to be done after an update; mostly nothing."""
@@ -345,7 +309,7 @@ class Fit:
             self._take()
         for window in windows if self._reads_late else self._readout.ready():
             self._report(window)
-        if saves and not self._train.is_done(self._pass.state, self.progress.batches):  # else at the end of the epoch
+        if saves and not self._train.is_done(self._pass_state, self.progress.batches):  # else at the end of the epoch
             self.save()
         if self._note_saved is not None and self._checkpoints is not None and self._checkpoints.last is not None:
             self._note_saved(self._saved_step)  # once: that there are checkpoints is all that must be known
@@ -410,28 +374,27 @@ class Fit:
         self._stop_at(step, window)
 
     def _describe(self, step: int, window: Window) -> str:
-        row = window.rows[step - window.first]
+        loss = window.rows[step - window.first][0]
         has_buffers = next(self._parts.model.buffers(), None) is not None
         inner = "a gradient or a buffer of the model (such as a running variance)" if has_buffers else "a gradient"
-        what = f"the loss is {row[0]:g}" if not math.isfinite(row[0]) else f"{inner} is not finite"
-        first = (step - self._pass.step) * self._settings.grad_accum_steps
-        own = self._train.blame(self._pass.state, first, self._settings.grad_accum_steps)
-        blamed = own
+        what = f"the loss is {loss:g}" if not math.isfinite(loss) else f"{inner} is not finite"
+        first = (step - self._pass_step) * self._settings.grad_accum_steps
+        blamed = self._train.blame(self._pass_state, first, self._settings.grad_accum_steps)
         if self._ranks.together:
-            blamed = "; ".join(f"rank {rank}: {text}" for rank, text in enumerate(self._ranks.collect(own)))
+            blamed = "; ".join(f"rank {rank}: {text}" for rank, text in enumerate(self._ranks.collect(blamed)))
         return f"{what} at update {step:,} of epoch {self.progress.epoch:,} ({blamed})."
 
     def _stop_at(self, step: int, window: Window) -> None:
         """Go back to before the update that must not take place, save, and say where it came from."""
         text = self._describe(step, window)
-        taken = (step - self._pass.step) * self._settings.grad_accum_steps
-        self.progress.step, self.progress.batches = step, self._pass.batches + taken
+        taken = (step - self._pass_step) * self._settings.grad_accum_steps
+        self.progress.step, self.progress.batches = step, self._pass_batches + taken
         self._readout.begin(step)
         self._readout.drop()
         self._taken.clear()
         where = ""
         if self._checkpoints is not None:
-            self.save(stream_state=self._train.state_after(self._pass.state, taken), wait=True)
+            self.save(stream_state=self._train.state_after(self._pass_state, taken), wait=True)
             self._ranks.meet()  # so that no rank leaves, and is missed, before all is saved
             where = f" and are saved in {self._checkpoints.folder}"
         raise NonFiniteError(
@@ -449,7 +412,12 @@ class Fit:
             values |= {f"val_{name}": value for name, value in self._validate().items()}
         self._window_ns, self._window_wait_ns = now_ns(), self.wait_ns
         values = self._ranks.share(values)  # nothing that decides may differ by a bit
-        improved, stop = self._watch(values)
+        improved = stop = False
+        if self._stopping is not None:
+            if self._stopping.metric not in values:
+                raise OptionError(f"early stopping watches {self._stopping.metric!r}, but an epoch has {', '.join(values)}.")
+            verdict = self._stopping.update(values[self._stopping.metric], progress.epoch)
+            improved, stop = verdict.improved, verdict.stop
         self._log.write(
             progress.step,
             {"epoch": progress.epoch} | {f"epoch_{name}" if name == "loss" else name: value for name, value in values.items()},
@@ -465,46 +433,22 @@ class Fit:
             self.save(best=improved)
         return "early" if stop else self._asked_to_leave()
 
-    def _watch(self, values: Mapping[str, float]) -> tuple[bool, bool]:
-        """Whether the metric of early stopping has improved in this epoch, and whether the run stops."""
-        stopping = self._stopping
-        if stopping is None:
-            return False, False
-        if stopping.metric not in values:
-            raise OptionError(f"early stopping watches {stopping.metric!r}, but an epoch has {', '.join(values)}.")
-        verdict = stopping.update(values[stopping.metric], self.progress.epoch)
-        return verdict.improved, verdict.stop
-
     def _asked_to_leave(self) -> Stopped | None:
+        """Why the run ends before its end, if it does. Then it is saved: nothing that has been done is lost."""
+        step, now = self.progress.step, now_ns()
         asked = self._signals.asked
         is_over = self._settings.max_seconds is not None and self.seconds >= self._settings.max_seconds
-        if self._ranks.together:
-            asked, is_over = self._agree(asked, is_over)
-        if asked is not None:
-            return self._leave("signal")
-        return self._leave("budget") if is_over else None
-
-    def _agree(self, asked: int | None, is_over: bool) -> tuple[int | None, bool]:
-        """What any rank was asked, and whether its time is over; they look again together, when the first one's clock would."""
-        step, now = self.progress.step, now_ns()
-        pace = (step - self._agreed[0]) * LOOK_NS // max(1, now - self._agreed[1])
-        number, over, ahead = self._ranks.most([asked or 0, int(is_over), pace if self._ranks.is_first else 0])
-        self._agreed = (step, now)
-        self._look_step = step + max(1, ahead)
-        if number:
-            self._signals.asked = number
-        return number or None, bool(over)
-
-    def _leave(self, why: Stopped) -> Stopped:
-        """End before the end: nothing that has been done is lost."""
-        if self._checkpoints is not None and self._saved_step != self.progress.step:
+        if self._ranks.together:  # what any rank was asked; they look again together, when the first one's clock would
+            pace = (step - self._agreed[0]) * LOOK_NS // max(1, now - self._agreed[1])
+            number, over, ahead = self._ranks.most([asked or 0, int(is_over), pace if self._ranks.is_first else 0])
+            self._agreed, self._look_step = (step, now), step + max(1, ahead)
+            asked, is_over = number or None, bool(over)
+            self._signals.asked = asked
+        if asked is None and not is_over:
+            return None
+        if self._checkpoints is not None and self._saved_step != step:
             self.save(wait=True)
-        return why
-
-    @property
-    def _uses_scale(self) -> bool:
-        """Whether updates may be held back because a gradient overflowed."""
-        return self._setup.precision == "fp16"
+        return "signal" if asked is not None else "budget"
 
     @property
     def wait_share(self) -> float:
@@ -524,7 +468,7 @@ class Fit:
         if self._checkpoints is None:
             return
         self.progress.seconds = self.seconds
-        self.progress.is_epoch_done = self._train.is_done(self._pass.state, self.progress.batches)
+        self.progress.is_epoch_done = self._train.is_done(self._pass_state, self.progress.batches)
         parts = resume.take(self._parts, self._stateful)
         parts["fit"] = {
             "progress": asdict(self.progress),
@@ -564,8 +508,3 @@ def check_rates(rates: Sequence[float], when: str) -> None:
     """Refuse learning rates that weights cannot be multiplied with."""
     if not all(0 <= rate <= MOST_RATE for rate in rates):
         raise OptionError(f"the learning rate {when} is {max(rates, key=abs):g}; expected a number from 0 that float32 can hold.")
-
-
-def deliver(number: int) -> None:
-    """Let a signal do what it would have done, now that everything is saved and its handler is the user's again."""
-    signal.raise_signal(number)
