@@ -17,8 +17,7 @@ import stoker
 from stoker._progress import TrainingProgress
 from stoker.train import graph as graph_module
 from stoker.train.autotune import Setup
-from stoker.train.batch_stream import Stream
-from stoker.train.engine import Engine
+from stoker.train.engine import Engine, Stream
 from stoker.train.graph import Gathering, Graphs
 from stoker.train.loop import Fit, Signals
 from stoker.train.numerics import LearningRate

@@ -47,7 +47,7 @@ _LAZY = {
     "load_trained": "stoker.train.export:load_trained",
     "save_figure": "stoker.train.plots:save_figure",
     "save_plot": "stoker.train.plots:save_plot",
-    "supervised": "stoker.train.loss:supervised",
+    "supervised": "stoker.train.step:supervised",
 }
 
 if TYPE_CHECKING:
@@ -61,7 +61,6 @@ if TYPE_CHECKING:
     from stoker.train.loggers import Wandb as Wandb
     from stoker.train.loggers import Writer as Writer
     from stoker.train.loop import Result as Result
-    from stoker.train.loss import supervised as supervised
     from stoker.train.metrics import AUC as AUC
     from stoker.train.metrics import MAE as MAE
     from stoker.train.metrics import MSE as MSE
@@ -82,6 +81,7 @@ if TYPE_CHECKING:
     from stoker.train.schedule import OneCycle as OneCycle
     from stoker.train.schedule import StepDecay as StepDecay
     from stoker.train.step import Ema as Ema
+    from stoker.train.step import supervised as supervised
     from stoker.train.trainer import Trainer as Trainer
 else:
     # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too.

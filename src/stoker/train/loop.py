@@ -32,16 +32,15 @@ from stoker.errors import NonFiniteError, OptionError, TrainError
 from stoker.feed.protocol import as_batch_source
 from stoker.train import resume, state_dict
 from stoker.train.autotune import Setup, Trial
-from stoker.train.batch_stream import Stream
 from stoker.train.checkpoint import Checkpoints
-from stoker.train.engine import Engine
+from stoker.train.engine import Engine, Stream
 from stoker.train.graph import Work
-from stoker.train.loss import LossFunction, num_samples, outcome_of
 from stoker.train.metrics import AllGather, Metric
 from stoker.train.readout import Log, Window
 from stoker.train.resume import Progress, Taken
 from stoker.train.schedule import EarlyStopping
 from stoker.train.settings import Components
+from stoker.train.step import LossFunction, num_samples, outcome_of
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

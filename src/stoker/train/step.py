@@ -1,7 +1,12 @@
-"""One training step, and the EMA of the weights.
+"""One training step: the loss of a batch, the update of the weights, and their EMA.
 
-    Step    micro-batches forward and backward, then one update that nothing non-finite can reach
-    Ema     the moving average of the weights: updated by one fused operation, swapped in to evaluate
+    supervised, as_loss     loss functions, in the one form `loss(model, batch)`
+    Step                    micro-batches forward and backward, then one update that nothing non-finite can reach
+    Ema                     the moving average of the weights: updated by one fused operation, swapped in to evaluate
+
+A loss function returns a scalar tensor, or a dict of them with the key "loss"; other scalars of the dict are logged. The entries
+"prediction" and "target" may be whole tensors: metrics read them in evaluation, or the rows that "valid" marks. A batch is any
+container of tensors that `stoker._batch` walks; its entry "valid" marks the rows that are samples.
 
 Guarantee of the EMA: `update` waits for nothing and changes no address, so it can be part of a CUDA graph. Whatever happens while
 the average is applied, the weights and buffers afterwards are those before it, bit for bit.
@@ -10,18 +15,150 @@ the average is applied, the weights and buffers afterwards are those before it, 
 from __future__ import annotations
 
 import contextlib
+import copy
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from stoker import _batch
+from stoker._batch import entry_of
 from stoker.errors import CheckpointInvalidError, OptionError, TrainError
 from stoker.train.distributed import is_shard, local
-from stoker.train.loss import LossFunction, num_rows, num_samples, outcome_of
 from stoker.train.numerics import Precision, Scale, autocast, bare_step
 from stoker.train.readout import Readout
+
+LossFunction = Callable[[nn.Module, Any], Any]
+
+WHOLE = ("prediction", "target", "valid")
+"""Entries of a loss's dict that are not scalars."""
+
+
+class Outcome(NamedTuple):
+    """What a loss function returned for a batch."""
+
+    loss: torch.Tensor
+    scalars: dict[str, torch.Tensor]
+    """Other values to log."""
+    whole: dict[str, torch.Tensor]
+    """What metrics read."""
+
+
+def supervised(criterion: Callable[..., torch.Tensor], *, x: str = "x", y: str = "y") -> LossFunction:
+    """The loss `criterion(model(x), y)`, for batches that are pairs or have entries of these names.
+
+    Where `valid` marks rows that are not samples, the mean is taken over the others; the criterion must then support
+    `reduction="none"`, as those of torch do.
+
+    Args:
+        criterion: Such as `nn.MSELoss()`.
+        x: The entry that the model gets.
+        y: The entry that the prediction is compared with.
+
+    Returns:
+        A function `loss(model, batch)` for `Trainer`.
+
+    Example:
+        >>> loss = supervised(nn.MSELoss())
+        >>> float(loss(nn.Identity(), (torch.zeros(2), torch.ones(2)))["loss"])
+        1.0
+    """
+    each = _without_mean(criterion)
+
+    def loss(model: nn.Module, batch: Any) -> dict[str, torch.Tensor]:
+        given, expected = _pair(batch, x, y)
+        prediction = model(given)
+        valid = entry_of(batch, "valid")
+        if valid is None:
+            value = criterion(prediction, expected)
+        else:
+            rows = each(prediction, expected).reshape(len(valid), -1).mean(1)
+            value = torch.where(valid, rows, 0).sum() / valid.sum().clamp(min=1)
+        return {"loss": value, "prediction": prediction.detach(), "target": expected}
+
+    return loss
+
+
+def _without_mean(criterion: Callable[..., torch.Tensor]) -> Callable[[Any, Any], torch.Tensor]:
+    """The criterion for each row or element, for a mean over some of them."""
+    if isinstance(criterion, nn.Module) and getattr(criterion, "reduction", None) == "mean" and _weighs_alike(criterion):
+        each = copy.copy(criterion)
+        vars(each)["reduction"] = "none"
+        return each
+    if getattr(criterion, "__module__", None) == "torch.nn.functional":
+        return functools.partial(criterion, reduction="none")
+
+    def refuse(prediction: Any, expected: Any) -> torch.Tensor:
+        raise TrainError(
+            f"the criterion {criterion!r} cannot leave out rows that are not samples. Give a loss(model, batch) of your own "
+            f"that uses batch['valid'], or a feed with last_batch='drop' or 'short'."
+        )
+
+    return refuse
+
+
+def _weighs_alike(criterion: nn.Module) -> bool:
+    return getattr(criterion, "weight", None) is None and getattr(criterion, "ignore_index", -100) == -100
+
+
+def _pair(batch: Any, x: str, y: str) -> tuple[Any, Any]:
+    """The input and the target of a batch: by name, or the two entries of a pair."""
+    given, expected = entry_of(batch, x), entry_of(batch, y)
+    if given is not None and expected is not None:
+        return given, expected
+    if isinstance(batch, tuple | list) and len(batch) == 2:
+        return batch[0], batch[1]
+    names = [key for key, _ in _batch.entries_of(batch) or () if isinstance(key, str)]
+    found = f"is a {type(batch).__name__}; expected a pair (x, y) or a dict"
+    if names:
+        found = f"has {', '.join(names)}; expected {x!r} and {y!r}"
+    raise TrainError(f"a batch {found}. Give a loss(model, batch) of your own.")
+
+
+def as_loss(loss: Any) -> LossFunction:
+    """The loss function: `nn.MSELoss()` stands for `supervised(nn.MSELoss())`."""
+    if isinstance(loss, type) or not callable(loss):
+        raise OptionError(f"loss is {loss!r}; expected a function loss(model, batch), or a criterion such as nn.MSELoss().")
+    is_criterion = isinstance(loss, nn.Module) or getattr(loss, "__module__", None) == "torch.nn.functional"
+    return supervised(loss) if is_criterion else loss
+
+
+def outcome_of(result: Any) -> Outcome:
+    """Check and sort what a loss function returned."""
+    if isinstance(result, torch.Tensor):
+        return Outcome(_checked(result), {}, {})
+    if not isinstance(result, Mapping) or "loss" not in result:
+        what = f"a dict with {', '.join(map(repr, result))}" if isinstance(result, Mapping) else f"a {type(result).__name__}"
+        raise TrainError(f"the loss function returned {what}; expected a scalar tensor, or a dict with the key 'loss'.")
+    whole = {name: result[name] for name in WHOLE if name in result}
+    scalars = {name: value.detach() for name, value in result.items() if name != "loss" and name not in whole}
+    return Outcome(_checked(result["loss"]), scalars, whole)
+
+
+def _checked(loss: Any) -> torch.Tensor:
+    if not isinstance(loss, torch.Tensor) or loss.dim():
+        found = f"of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else f"a {type(loss).__name__}"
+        raise TrainError(f"the loss is {found}; expected a scalar tensor. Take its mean over the samples.")
+    return loss
+
+
+def num_samples(batch: Any) -> torch.Tensor | int:
+    """How many samples a batch has: an integer, or (where `valid` marks the rows) a tensor, which needs no synchronization."""
+    valid = entry_of(batch, "valid")
+    return valid.sum() if isinstance(valid, torch.Tensor) else num_rows(batch)
+
+
+def num_rows(batch: Any) -> int:
+    """How many rows the first tensor of a batch has."""
+    rows = _batch.num_rows(batch)
+    if rows is None:
+        raise TrainError(
+            f"a batch is a {type(batch).__name__} without any tensor; expected a tensor, or a tuple, dict or dataclass of tensors."
+        )
+    return rows
 
 
 class Ema:
@@ -117,8 +254,8 @@ class Ema:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a checkpoint of the same model; the decay stays that of now."""
         averages: Mapping[str, Tensor] = state.get("average", {})
-        if averages.keys() != self._average.keys():
-            odd = sorted(averages.keys() ^ self._average.keys())
+        odd = sorted(averages.keys() ^ self._average.keys())
+        if odd:
             raise CheckpointInvalidError(
                 f"the saved average has other weights than the model: {', '.join(odd[:5])}. Resume the same model."
             )
@@ -203,7 +340,7 @@ class Step:
         self._joint = joint
         self._step_optimizer = bare_step(optimizer)
         self._parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        self._statistics = _Statistics(model, device)
+        self.statistics = _Statistics(model, device)
         self._is_sharded = any(map(is_shard, self._parameters))
         self._weighted = weighted
         self._keeps_gradients = False
@@ -232,24 +369,20 @@ class Step:
 
     def micro(self, batch: Any) -> None:
         """Add the gradient of a micro-batch."""
-        self._statistics.keep()
+        self.statistics.keep()
         with self._autocast:
             loss, self._scalars, _ = outcome_of(self._loss(self._model, batch))
         self._last_loss = loss.detach()
         if self._weighted:
-            weight = num_samples(batch) / self._full_rows(batch)
+            if not self._rows:  # weights are counted in whole batches: sums of samples would overflow the range of fp16
+                rows = num_rows(batch) if self._joint is None else self._joint.most(num_rows(batch))
+                self._rows = 1 << (max(1, rows) - 1).bit_length()  # a power of two: which one it is changes no bit
+            weight = num_samples(batch) / self._rows
             loss = loss * weight
             self._loss_sum += loss.detach()
             self._weight_sum += weight
             self._last_weight = weight
         (loss if self._scale is None else loss * self._scale.value).backward()  # type: ignore[no-untyped-call]
-
-    def _full_rows(self, batch: Any) -> int:
-        """Weights are counted in whole batches: sums of samples would overflow the range of fp16."""
-        if not self._rows:
-            rows = num_rows(batch) if self._joint is None else self._joint.most(num_rows(batch))
-            self._rows = 1 << (max(1, rows) - 1).bit_length()  # a power of two: which one it is changes no bit
-        return self._rows
 
     def update(self) -> bool:
         """Update the weights; False where the host knows that it must not."""
@@ -260,16 +393,16 @@ class Step:
             gradients = [local(gradient) for gradient in gradients]
         if not gradients:
             raise TrainError("no weight has a gradient: the loss does not depend on any of the optimizer's parameters.")
-        loss = self._check(gradients, self._statistics.checked())
+        loss = self._check(gradients, self.statistics.checked())
         norm = self._zero if self._max_grad_norm is None else self._clip_to(gradients, self._max_grad_norm)
         self.is_good = self.gated or not self.flag.item()
         if self.is_good:
             self._step_optimizer()
             if self._ema is not None:
                 self._ema.update(self.flag if self.gated else None)
-        self._statistics.settle(self.flag if self.gated else None, is_good=self.is_good)
+        self.statistics.settle(self.flag if self.gated else None, is_good=self.is_good)
         if self._joint is not None:
-            self._statistics.join(self._joint)
+            self.statistics.join(self._joint)
         self._readout.record({"loss": loss, "norm": norm, "skipped": self.flag, **self._scalars})
         self._clear(gradients)
         return self.is_good
@@ -332,7 +465,7 @@ class Step:
     def keep_gradients(self) -> None:
         """Let gradients stay where they are from now on, as graphs know them by their address."""
         self._keeps_gradients = True
-        self._statistics.ignore_rest()
+        self.statistics.ignore_rest()
         self.discard()
 
     def preserve(self) -> Callable[[], None]:
@@ -358,11 +491,6 @@ class Step:
 
         return restore
 
-    @property
-    def has_statistics(self) -> bool:
-        """Whether the model has layers that gather statistics as they go."""
-        return self._statistics.exist
-
     def discard(self) -> None:
         """Forget micro-batches that no update has taken in."""
         self._loss_sum.zero_()
@@ -385,8 +513,8 @@ class _Statistics:
         self._rest = [buffer for buffer in model.buffers() if id(buffer) not in known]
         self._copies = [None if buffer.nbytes > LARGE_BYTES else buffer.detach().clone() for buffer in self._rest]
         self._versions = [buffer._version for buffer in self._rest]
-        self._changing = list(self._normal)
-        self._kept = [buffer.clone() for buffer in self._changing]
+        self.changing = list(self._normal)
+        self._kept = [buffer.clone() for buffer in self.changing]
         floats = [one for one in (*self._normal, *self._rest) if one.dtype in CHECKED_TYPES and one.device == device]
         finite = torch.stack([one.isfinite().all() for one in floats]).tolist() if floats else []
         # One that begins with an infinity, such as a running minimum, may keep it.
@@ -394,25 +522,19 @@ class _Statistics:
         self._checked = [one for one in self._normal if id(one) in self._checkable]
         self._is_kept = False
 
-    @property
-    def exist(self) -> bool:
-        """Whether there are any."""
-        return bool(self._changing)
-
     @torch.no_grad()
     def keep(self) -> None:
         """Remember them as they are before the first micro-batch of an update."""
         if self._is_kept:
             return
         self._is_kept = True
-        if self._changing:
-            torch._foreach_copy_(self._kept, self._changing)
-        for i, buffer in enumerate(self._rest):
+        if self.changing:
+            torch._foreach_copy_(self._kept, self.changing)
+        for i, (buffer, copied) in enumerate(zip(self._rest, self._copies, strict=True)):
             if buffer._version != self._versions[i]:  # by something else than a step: a state that was loaded
                 self._versions[i] = buffer._version
-                copy = self._copies[i]
-                if copy is not None:
-                    copy.copy_(buffer)
+                if copied is not None:
+                    copied.copy_(buffer)
 
     def ignore_rest(self) -> None:
         """Leave alone what is not a statistic: a graph of each micro-batch cannot tell the first one, before which copies are made."""
@@ -423,7 +545,7 @@ class _Statistics:
         for i in reversed([i for i, buffer in enumerate(self._rest) if buffer._version != self._versions[i]]):
             buffer, copy = self._rest.pop(i), self._copies.pop(i)
             del self._versions[i]
-            self._changing.append(buffer)
+            self.changing.append(buffer)
             self._kept.append(buffer.detach().clone() if copy is None else copy)
             if id(buffer) in self._checkable:
                 self._checked.append(buffer)
@@ -433,13 +555,13 @@ class _Statistics:
     def settle(self, flag: torch.Tensor | None, *, is_good: bool) -> None:
         """After an update: put them back where it did not take place."""
         self._is_kept = False
-        if not self._changing:
+        if not self.changing:
             return
         if flag is not None:
-            for buffer, kept in zip(self._changing, self._kept, strict=True):
+            for buffer, kept in zip(self.changing, self._kept, strict=True):
                 buffer.copy_(torch.where(flag > 0, kept, buffer))
         elif not is_good:
-            torch._foreach_copy_(self._changing, self._kept)
+            torch._foreach_copy_(self.changing, self._kept)
 
     @torch.no_grad()
     def join(self, joint: Joint) -> None:
@@ -454,8 +576,7 @@ class _Statistics:
 
 def takes_flag(optimizer: torch.optim.Optimizer) -> bool:
     """Whether the optimizer's kernel takes a flag, on the device, to leave the weights alone; of sharded ones it cannot."""
-    if any(is_shard(parameter) for group in optimizer.param_groups for parameter in group["params"]):
-        return False
-    return all(group.get("fused") for group in optimizer.param_groups) and bool(
-        getattr(optimizer, "_step_supports_amp_scaling", False)
-    )
+    groups = optimizer.param_groups
+    is_sharded = any(is_shard(parameter) for group in groups for parameter in group["params"])
+    is_fused = all(group.get("fused") for group in groups)
+    return not is_sharded and is_fused and bool(getattr(optimizer, "_step_supports_amp_scaling", False))

@@ -27,20 +27,18 @@ from stoker.feed.protocol import as_batch_source
 from stoker.train import resume as resuming
 from stoker.train import state_dict
 from stoker.train.autotune import Setup, Trial
-from stoker.train.batch_stream import Stream
 from stoker.train.checkpoint import Checkpoint, Checkpoints
 from stoker.train.distributed import Elsewhere, Ranks, is_shard, shard
-from stoker.train.engine import Engine
+from stoker.train.engine import Engine, Stream
 from stoker.train.loggers import Writer
 from stoker.train.loop import Fit, Result, Signals, check_rates, evaluate
-from stoker.train.loss import as_loss
 from stoker.train.metrics import Metric, TorchMetric, as_metric
 from stoker.train.numerics import autocast, check_optimizer, check_precision, kept_matmul_flags, recomputed, refuses_fused
 from stoker.train.readout import Log
 from stoker.train.run import NAME, Run, check_new, read_record, recorded_setup, remove_run, step_reached
 from stoker.train.schedule import EarlyStopping, as_schedule
 from stoker.train.settings import Components, Settings
-from stoker.train.step import Ema
+from stoker.train.step import Ema, as_loss
 
 Auto = Literal["auto"]
 
