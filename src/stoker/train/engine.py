@@ -28,7 +28,7 @@ from stoker.errors import CheckpointInvalidError, StokerError, TrainError
 from stoker.feed.protocol import as_batch_source, copy_first_batches
 from stoker.train import autotune, state_dict
 from stoker.train.autotune import Chooser, Gain, Setup, Timed, Trial, steps_of_choice, steps_per_round
-from stoker.train.distributed import Replicas, Shards
+from stoker.train.distributed import Joint, Replicas, Shards
 from stoker.train.graph import Eager, Gathering, Graphs, Work
 from stoker.train.numerics import FUSED, LearningRate, Scale, is_fused, may_be_fused, set_fused, set_matmul_flags
 from stoker.train.readout import Readout
@@ -237,7 +237,7 @@ class Engine:
         """The work of a run in this setup."""
         self._tried.clear()
         self.scale = Scale(self._parts.device) if setup.precision == "fp16" else None
-        joint: Replicas | Shards | None = None  # what steps do together with other ranks
+        joint: Joint | None = None  # what steps do together with other ranks
         ranks, accumulated = self._parts.ranks, self._settings.grad_accum_steps
         if ranks.shards:
             joint = Shards(ranks, self._parts.loss)
@@ -251,7 +251,7 @@ class Engine:
                 )
         return work
 
-    def _make(self, setup: Setup, scale: Scale | None, *, joint: Replicas | Shards | None = None) -> tuple[Step, Work, Readout]:
+    def _make(self, setup: Setup, scale: Scale | None, *, joint: Joint | None = None) -> tuple[Step, Work, Readout]:
         parts, settings = self._parts, self._settings
         self._activate(setup)
         readout = Readout(parts.device, capacity=max(settings.log_every, 64))

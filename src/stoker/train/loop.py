@@ -415,8 +415,7 @@ class Fit:
         if self._stopping is not None:
             if self._stopping.metric not in values:
                 raise OptionError(f"early stopping watches {self._stopping.metric!r}, but an epoch has {', '.join(values)}.")
-            verdict = self._stopping.update(values[self._stopping.metric], progress.epoch)
-            improved, stop = verdict.improved, verdict.stop
+            improved, stop = self._stopping.update(values[self._stopping.metric], progress.epoch)
         self._log.write(
             progress.step,
             {"epoch": progress.epoch} | {f"epoch_{name}" if name == "loss" else name: value for name, value in values.items()},

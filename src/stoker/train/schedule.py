@@ -12,8 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from msgspec import Meta, Struct
 
@@ -46,7 +45,27 @@ class _Checked(Choice, frozen=True, kw_only=True):
                 raise OptionError(f"{name} is {value!r}; expected a number of updates above 0, or a share of all updates.")
 
 
-class Constant(_Checked, frozen=True, kw_only=True, tag="constant"):
+class _Warmed(_Checked, frozen=True, kw_only=True):
+    """A schedule that begins with a warm-up."""
+
+    warmup: Updates = 0
+    """Updates of the warm-up; a fraction is a share of all."""
+
+    def __call__(self, step: int, total: int | None) -> float:
+        """The factor of one update."""
+        warmup = _updates(self, "warmup", total)
+        return (step + 1) / (warmup + 1) if step < warmup else self._after(step, warmup, total)
+
+    def _after(self, step: int, warmup: int, total: int | None) -> float:
+        raise NotImplementedError
+
+    def _share(self, step: int, warmup: int, total: int | None) -> float:
+        """How much of the way after the warm-up is done; it stays at 1 past the end."""
+        rest = _known(self, total) - warmup
+        return min(1.0, (step - warmup) / rest) if rest > 0 else 1.0
+
+
+class Constant(_Warmed, frozen=True, kw_only=True, tag="constant"):
     """The learning rate stays, after a warm-up if one is given.
 
     Example:
@@ -54,15 +73,11 @@ class Constant(_Checked, frozen=True, kw_only=True, tag="constant"):
         [0.5, 1.0, 1.0]
     """
 
-    warmup: Updates = 0
-    """Updates of the warm-up; a fraction is a share of all."""
-
-    def __call__(self, step: int, total: int | None) -> float:
-        """The factor of one update."""
-        return _ramp(step, _updates(self, "warmup", total))
+    def _after(self, step: int, warmup: int, total: int | None) -> float:
+        return 1.0
 
 
-class Linear(_Checked, frozen=True, kw_only=True, tag="linear"):
+class Linear(_Warmed, frozen=True, kw_only=True, tag="linear"):
     """Up during the warm-up, then down in a straight line that would reach `end` right after the last update.
 
     Example:
@@ -70,18 +85,14 @@ class Linear(_Checked, frozen=True, kw_only=True, tag="linear"):
         [1.0, 0.75, 0.5]
     """
 
-    warmup: Updates = 0
-    """Updates of the warm-up; a fraction is a share of all."""
     end: Factor = 0.0
     """Factor after the last update."""
 
-    def __call__(self, step: int, total: int | None) -> float:
-        """The factor of one update."""
-        warmup = _updates(self, "warmup", total)
-        return _ramp(step, warmup) if step < warmup else 1.0 + (self.end - 1.0) * _share(self, step, warmup, total)
+    def _after(self, step: int, warmup: int, total: int | None) -> float:
+        return 1.0 + (self.end - 1.0) * self._share(step, warmup, total)
 
 
-class Cosine(_Checked, frozen=True, kw_only=True, tag="cosine"):
+class Cosine(_Warmed, frozen=True, kw_only=True, tag="cosine"):
     """Up during the warm-up, then down half a cosine that would reach `end` right after the last update.
 
     Example:
@@ -89,15 +100,11 @@ class Cosine(_Checked, frozen=True, kw_only=True, tag="cosine"):
         [1.0, 0.5, 0.0]
     """
 
-    warmup: Updates = 0
-    """Updates of the warm-up; a fraction is a share of all."""
     end: Factor = 0.0
     """Factor after the last update."""
 
-    def __call__(self, step: int, total: int | None) -> float:
-        """The factor of one update."""
-        warmup = _updates(self, "warmup", total)
-        return _ramp(step, warmup) if step < warmup else _half_cosine(1.0, self.end, _share(self, step, warmup, total))
+    def _after(self, step: int, warmup: int, total: int | None) -> float:
+        return _half_cosine(1.0, self.end, self._share(step, warmup, total))
 
 
 class OneCycle(_Checked, frozen=True, kw_only=True, tag="one_cycle"):
@@ -146,7 +153,7 @@ class StepDecay(_Checked, frozen=True, kw_only=True, tag="steps"):
             raise OptionError(f"StepDecay: factor {self.factor:g} overflows by update {step:,}; expected less.") from None
 
 
-class Inverse(_Checked, frozen=True, kw_only=True, tag="inverse"):
+class Inverse(_Warmed, frozen=True, kw_only=True, tag="inverse"):
     """Up during the warm-up, then down with the square root of the number of updates. Needs no end.
 
     Example:
@@ -154,13 +161,8 @@ class Inverse(_Checked, frozen=True, kw_only=True, tag="inverse"):
         [1.0, 0.5, 0.1]
     """
 
-    warmup: Updates = 0
-    """Updates of the warm-up; a fraction is a share of all."""
-
-    def __call__(self, step: int, total: int | None) -> float:
-        """The factor of one update."""
-        warmup = _updates(self, "warmup", total)
-        return _ramp(step, warmup) if step < warmup else math.sqrt((warmup + 1) / (step + 1))
+    def _after(self, step: int, warmup: int, total: int | None) -> float:
+        return math.sqrt((warmup + 1) / (step + 1))
 
 
 AnySchedule = Constant | Linear | Cosine | OneCycle | StepDecay | Inverse
@@ -211,19 +213,9 @@ def _known(schedule: object, total: int | None) -> int:
     return total
 
 
-def _updates(schedule: AnySchedule, name: str, total: int | None) -> int:
+def _updates(schedule: object, name: str, total: int | None) -> int:
     value: int | float = getattr(schedule, name)
     return value if isinstance(value, int) else round(value * _known(schedule, total))
-
-
-def _ramp(step: int, warmup: int) -> float:
-    return min(1.0, (step + 1) / (warmup + 1))
-
-
-def _share(schedule: object, step: int, warmup: int, total: int | None) -> float:
-    """How much of the way after the warm-up is done; it stays at 1 past the end."""
-    rest = _known(schedule, total) - warmup
-    return min(1.0, (step - warmup) / rest) if rest > 0 else 1.0
 
 
 def _half_cosine(first: float, last: float, share: float) -> float:
@@ -240,8 +232,7 @@ HIGHER_IS_BETTER = frozenset(
 LOWER_IS_BETTER = frozenset("loss error err mae mse rmse mape smape crps nll perplexity ppl quantile pinball wer cer".split())
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """What one more value of the metric means."""
 
     improved: bool
@@ -299,15 +290,13 @@ class EarlyStopping:
 
     def update(self, value: float, epoch: int) -> Verdict:
         """Take in the value of one evaluation."""
-        improved = math.isfinite(value) and (self.best is None or self._gain(value, self.best) > self.min_delta)
+        sign = -1 if self.mode == "min" else 1
+        improved = math.isfinite(value) and (self.best is None or sign * (value - self.best) > self.min_delta)
         if improved:
             self.best, self.best_epoch, self.waited = float(value), epoch, 0
         else:
             self.waited += 1
         return Verdict(improved=improved, stop=self.waited >= self.patience)
-
-    def _gain(self, value: float, best: float) -> float:
-        return best - value if self.mode == "min" else value - best
 
     def state_dict(self) -> dict[str, str | float | int | None]:
         """What a checkpoint keeps, as JSON values."""

@@ -17,8 +17,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +27,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from stoker import _batch
 from stoker._batch import entry_of
 from stoker.errors import CheckpointInvalidError, OptionError, TrainError
-from stoker.train.distributed import is_shard, local
+from stoker.train.distributed import Joint, is_shard, local
 from stoker.train.numerics import Precision, Scale, autocast, bare_step
 from stoker.train.readout import Readout
 
@@ -291,25 +291,6 @@ LARGE_BYTES = 256 << 20
 CHECKED_TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
-class Joint(Protocol):
-    """The ranks of a run, as its steps see them. All of them call the same in the same order."""
-
-    def join(self, parameters: Sequence[torch.Tensor]) -> None:
-        """Let gradients be means over the ranks, where the backward pass has not seen to it."""
-
-    def mean(self, tensor: torch.Tensor) -> None:
-        """Replace a tensor by its mean over the ranks."""
-
-    def raise_flag(self, flag: torch.Tensor) -> None:
-        """Raise a flag where it is raised on any rank."""
-
-    def norm(self, norm: torch.Tensor) -> torch.Tensor:
-        """The norm of the whole gradient, from that of what this rank has of it."""
-
-    def most(self, number: int) -> int:
-        """The largest number of all ranks."""
-
-
 class Step:
     """One update, eagerly: `micro` for each micro-batch, then `update`."""
 
@@ -375,7 +356,7 @@ class Step:
         self._last_loss = loss.detach()
         if self._weighted:
             if not self._rows:  # weights are counted in whole batches: sums of samples would overflow the range of fp16
-                rows = num_rows(batch) if self._joint is None else self._joint.most(num_rows(batch))
+                rows = num_rows(batch) if self._joint is None else self._joint.ranks.most([num_rows(batch)])[0]
                 self._rows = 1 << (max(1, rows) - 1).bit_length()  # a power of two: which one it is changes no bit
             weight = num_samples(batch) / self._rows
             loss = loss * weight
@@ -436,7 +417,7 @@ class Step:
         # A rank without any sample has no such number; its weight is zero, and 0 * nan would not be.
         own = [torch.where(weight > 0, value * weight, 0.0) for value in self._scalars.values()]
         totals = torch.stack([self._loss_sum, self._weight_sum, weight, *own])
-        joint.mean(totals)
+        joint.ranks.mean(totals)
         loss_sum, weight_sum, weight, *others = totals.unbind()
         self._scalars = {name: value / weight for name, value in zip(self._scalars, others, strict=True)}
         return loss_sum, weight_sum
@@ -569,7 +550,7 @@ class _Statistics:
         floats = [buffer for buffer in self._normal if buffer.is_floating_point()]
         if floats:
             flat = torch.cat([buffer.reshape(-1) for buffer in floats])
-            joint.mean(flat)
+            joint.ranks.mean(flat)
             for buffer, part in zip(floats, flat.split_with_sizes([one.numel() for one in floats]), strict=True):
                 buffer.copy_(part.view_as(buffer))
 
