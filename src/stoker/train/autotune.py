@@ -73,15 +73,15 @@ class Setup:
         return ", ".join([self.precision, *(word for word, is_on in words.items() if is_on)])
 
 
-def parse_setup(value: Any, *, where: str, error: type[Exception] = TrainError) -> Setup:
-    """The setup that a run or a checkpoint has recorded; `where` names it in the error."""
+def parse_setup(value: Any, *, where: str) -> Setup:
+    """The setup that a run has recorded; `where` names it in the error."""
     names = [one.name for one in fields(Setup)]
     try:
         if not isinstance(value, Mapping) or set(value) != set(names):
             raise msgspec.ValidationError(f"expected the keys {', '.join(names)}")
         return msgspec.convert(dict(value), Setup)
     except msgspec.ValidationError as invalid:
-        raise error(f"the setup in {where} is {repr(value)[:100]}, which is invalid ({invalid}).") from invalid
+        raise TrainError(f"the setup in {where} is {repr(value)[:100]}, which is invalid ({invalid}).") from invalid
 
 
 class Timed(NamedTuple):

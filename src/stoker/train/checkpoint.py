@@ -23,7 +23,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import msgspec
 import torch
@@ -172,8 +172,7 @@ class Index(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     parts: list[Part]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Captured:
+class Captured(NamedTuple):
     """A state as it was at one moment, on its way to the disk."""
 
     facts: Any
@@ -196,7 +195,7 @@ def capture(parts: Mapping[str, Any], facts: Mapping[str, Any], *, memory: dict[
         if tensors:
             images[name] = memory.setdefault(name, Image())
             images[name].capture(tensors)
-    return Captured(facts=encoded_facts, skeletons=skeletons, images=images)
+    return Captured(encoded_facts, skeletons, images)
 
 
 def write(folder: Path, parts: Mapping[str, Any], facts: Mapping[str, Any]) -> None:

@@ -27,7 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 from stoker.errors import OptionError, TrainError
 from stoker.train.checkpoint import Checkpoints
 from stoker.train.numerics import repeated_layers
-from stoker.train.state_dict import flatten, unflatten
+from stoker.train.state_dict import flatten, shown, unflatten
 
 Kind = Literal["auto", "ddp", "fsdp"]
 Loss = Callable[[nn.Module, Any], Any]
@@ -162,8 +162,9 @@ class Ranks:
         found = self.collect(value)
         for rank, other in enumerate(found):
             if other != found[0]:
-                shown = [repr(one) if len(repr(one)) < 60 else f"{repr(one)[:60]}…" for one in (found[0], other)]
-                raise OptionError(f"{what}: {shown[0]} on rank 0, but {shown[1]} on rank {rank}; expected the same on all ranks.")
+                raise OptionError(
+                    f"{what}: {shown(found[0])} on rank 0, but {shown(other)} on rank {rank}; expected the same on all ranks."
+                )
 
 
 class Elsewhere(Checkpoints):

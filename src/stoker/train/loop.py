@@ -17,7 +17,7 @@ import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass, field
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Literal, Self
@@ -191,66 +191,53 @@ MOST_RATE = 3e38
 _END = object()
 
 
+@dataclass(eq=False)
 class Fit:
     """One call of `Trainer.fit`."""
 
-    def __init__(
-        self,
-        parts: Components,
-        engine: Engine,
-        work: Work,
-        train: Stream,
-        *,
-        setup: Setup,
-        epochs: int,
-        log: Log,
-        signals: Signals,
-        validate: Callable[[], dict[str, float]] | None = None,
-        stopping: EarlyStopping | None = None,
-        checkpoints: Checkpoints | None = None,
-        identity: Mapping[str, Any] | None = None,
-        note_saved: Callable[[int], None] | None = None,
-    ) -> None:
+    parts: Components
+    engine: Engine
+    work: Work
+    train: Stream
+    _: KW_ONLY
+    setup: Setup
+    epochs: int
+    log: Log
+    signals: Signals
+    validate: Callable[[], dict[str, float]] | None = None
+    stopping: EarlyStopping | None = None
+    checkpoints: Checkpoints | None = None
+    identity: Mapping[str, Any] = field(default_factory=dict)
+    note_saved: Callable[[int], None] | None = None
+    """Called once, when the first checkpoint is on the disk."""
+
+    def __post_init__(self) -> None:
+        parts = self.parts
         self.progress = Progress()
-        self._parts = parts
-        self._settings = parts.settings
-        self._work = work
-        self._readout = engine.readout
-        self._train = train
-        self._setup = setup
-        self._epochs = epochs
-        self._rate = engine.rate
-        self._validate = validate
-        self._stopping = stopping
-        self._stateful = {"scale": engine.scale, "stopping": stopping}
-        self._uses_scale = setup.precision == "fp16"  # then updates may be held back because a gradient overflowed
-        self._checkpoints = checkpoints
-        self._identity = identity or {}
-        self._log = log
-        self._signals = signals
-        self._note_saved = note_saved
-        self._ranks = parts.ranks
+        self._settings, self._ranks = parts.settings, parts.ranks
+        self._readout, self._rate = self.engine.readout, self.engine.rate
+        self._stateful = {"scale": self.engine.scale, "stopping": self.stopping}
+        self._uses_scale = self.setup.precision == "fp16"  # then updates may be held back because a gradient overflowed
         self._reads_late = parts.ranks.together and parts.device.type == "cuda"
         self._agreed = (0, now_ns())
         self._look_step = 0  # with ranks: the step at which they look, as their clocks differ
-        self._total_updates = train.num_updates(parts.settings.grad_accum_steps, epochs)
+        self._total_updates = self.train.num_updates(parts.settings.grad_accum_steps, self.epochs)
         self._taken: deque[Taken] = deque()
         self._overflows = 0
         self._began_ns = self._last_ns = self._window_ns = now_ns()
         self.wait_ns = self._window_wait_ns = 0
-        self._next_step = 0
-        self._next_look_ns = 0
+        self._next_step = self._next_look_ns = 0
         self._saved_step = -1
         self._pass_state: Any = None
         self._pass_batches = self._pass_step = 0  # where the pass over the batches began
 
     def run(self) -> Stopped:
         """Train to the end, or until something stops it."""
-        self._parts.model.train()
+        self.parts.model.train()
         self._plan()
         self._agreed = (self.progress.step, now_ns())
         self._look_step = self.progress.step + 1 if self._ranks.together else 0
-        while self.progress.epoch < self._epochs:
+        while self.progress.epoch < self.epochs:
             stopped = None if self.progress.is_epoch_done else self._run_epoch()
             stopped = stopped or self._end_epoch()
             if stopped is not None:
@@ -258,12 +245,12 @@ class Fit:
         return "finished"
 
     def _run_epoch(self) -> Stopped | None:
-        progress, work, train, grad_accum_steps = self.progress, self._work, self._train, self._settings.grad_accum_steps
+        progress, work, train, grad_accum_steps = self.progress, self.work, self.train, self._settings.grad_accum_steps
         train.set_epoch(progress.epoch)
         self._pass_state, self._pass_batches, self._pass_step = train.state(), progress.batches, progress.step
         entries = train.passes(work.source)
         place = train.place if train.needs_placing else None
-        schedule, pending = self._parts.schedule, 0
+        schedule, pending = self.parts.schedule, 0
         while True:
             before = now_ns()
             entry = next(entries, _END)
@@ -272,7 +259,7 @@ class Fit:
                 break
             if not pending and schedule is not None:
                 factor = schedule(progress.step, self._total_updates)
-                check_rates([rate * factor for rate in self._parts.rates], f"at update {progress.step:,}")
+                check_rates([rate * factor for rate in self.parts.rates], f"at update {progress.step:,}")
                 self._rate.set(factor)
             work.micro(entry if place is None else place(entry))
             progress.batches += 1
@@ -293,7 +280,7 @@ class Fit:
         if self.progress.step < self._next_step and (
             self.progress.step < self._look_step
             if self._look_step
-            else now_ns() < self._next_look_ns and self._signals.asked is None
+            else now_ns() < self._next_look_ns and self.signals.asked is None
         ):
             return None
         return self._look()
@@ -301,19 +288,19 @@ class Fit:
     def _look(self) -> Stopped | None:
         step, save_every = self.progress.step, self._settings.save_every
         now = now_ns()
-        saves = self._checkpoints is not None and save_every is not None and step % save_every == 0
+        saves = self.checkpoints is not None and save_every is not None and step % save_every == 0
         # A GPU's numbers arrive at their own time, but all ranks must judge the same ones: those of the looks before.
         windows = self._readout.ready(wait=True) if self._reads_late else []
         if step >= self._next_step:
             self._take()
         for window in windows if self._reads_late else self._readout.ready():
             self._report(window)
-        if saves and not self._train.is_done(self._pass_state, self.progress.batches):  # else at the end of the epoch
+        if saves and not self.train.is_done(self._pass_state, self.progress.batches):  # else at the end of the epoch
             self.save()
-        if self._note_saved is not None and self._checkpoints is not None and self._checkpoints.last is not None:
-            self._note_saved(self._saved_step)  # once: that there are checkpoints is all that must be known
-            self._note_saved = None
-        self._log.draw(step, self._readout.latest(), wait=self._share(now), epoch=self.progress.epoch)
+        if self.note_saved is not None and self.checkpoints is not None and self.checkpoints.last is not None:
+            self.note_saved(self._saved_step)  # once: that there are checkpoints is all that must be known
+            self.note_saved = None
+        self.log.draw(step, self._readout.latest(), wait=self._share(now), epoch=self.progress.epoch)
         self._plan()
         return self._asked_to_leave()
 
@@ -352,7 +339,7 @@ class Fit:
         if self._settings.max_grad_norm is None:
             del means["norm"]  # it was not computed
         means["skipped"] = float(len(took_place) - sum(took_place))
-        self._log.write(taken.step, {"epoch": taken.epoch, **means, "lr": taken.lr, "rate": taken.rate, "wait": taken.wait})
+        self.log.write(taken.step, {"epoch": taken.epoch, **means, "lr": taken.lr, "rate": taken.rate, "wait": taken.wait})
 
     def _judge(self, window: Window) -> None:
         """Stop at an update that was held back, or count it, as the guard says."""
@@ -374,11 +361,11 @@ class Fit:
 
     def _describe(self, step: int, window: Window) -> str:
         loss = window.rows[step - window.first][0]
-        has_buffers = next(self._parts.model.buffers(), None) is not None
+        has_buffers = next(self.parts.model.buffers(), None) is not None
         inner = "a gradient or a buffer of the model (such as a running variance)" if has_buffers else "a gradient"
         what = f"the loss is {loss:g}" if not math.isfinite(loss) else f"{inner} is not finite"
         first = (step - self._pass_step) * self._settings.grad_accum_steps
-        blamed = self._train.blame(self._pass_state, first, self._settings.grad_accum_steps)
+        blamed = self.train.blame(self._pass_state, first, self._settings.grad_accum_steps)
         if self._ranks.together:
             blamed = "; ".join(f"rank {rank}: {text}" for rank, text in enumerate(self._ranks.collect(blamed)))
         return f"{what} at update {step:,} of epoch {self.progress.epoch:,} ({blamed})."
@@ -392,10 +379,10 @@ class Fit:
         self._readout.drop()
         self._taken.clear()
         where = ""
-        if self._checkpoints is not None:
-            self.save(stream_state=self._train.state_after(self._pass_state, taken), wait=True)
+        if self.checkpoints is not None:
+            self.save(stream_state=self.train.state_after(self._pass_state, taken), wait=True)
             self._ranks.meet()  # so that no rank leaves, and is missed, before all is saved
-            where = f" and are saved in {self._checkpoints.folder}"
+            where = f" and are saved in {self.checkpoints.folder}"
         raise NonFiniteError(
             f"{text} The weights are those before it{where}. Fix the data, lower the learning rate, or pass guard='skip'."
         )
@@ -407,25 +394,25 @@ class Fit:
             self._report(window)
         progress.is_epoch_done = True
         values = {"loss": progress.epoch_loss / progress.epoch_updates} if progress.epoch_updates else {}
-        if self._validate is not None:
-            values |= {f"val_{name}": value for name, value in self._validate().items()}
+        if self.validate is not None:
+            values |= {f"val_{name}": value for name, value in self.validate().items()}
         self._window_ns, self._window_wait_ns = now_ns(), self.wait_ns
         values = self._ranks.share(values)  # nothing that decides may differ by a bit
         improved = stop = False
-        if self._stopping is not None:
-            if self._stopping.metric not in values:
-                raise OptionError(f"early stopping watches {self._stopping.metric!r}, but an epoch has {', '.join(values)}.")
-            improved, stop = self._stopping.update(values[self._stopping.metric], progress.epoch)
-        self._log.write(
+        if self.stopping is not None:
+            if self.stopping.metric not in values:
+                raise OptionError(f"early stopping watches {self.stopping.metric!r}, but an epoch has {', '.join(values)}.")
+            improved, stop = self.stopping.update(values[self.stopping.metric], progress.epoch)
+        self.log.write(
             progress.step,
             {"epoch": progress.epoch} | {f"epoch_{name}" if name == "loss" else name: value for name, value in values.items()},
         )
         progress.last = values
-        if improved and self._stopping is not None:
-            progress.best, progress.best_step = values[self._stopping.metric], progress.step
+        if improved and self.stopping is not None:
+            progress.best, progress.best_step = values[self.stopping.metric], progress.step
         progress.epoch, progress.batches, progress.is_epoch_done = progress.epoch + 1, 0, False
         progress.epoch_loss, progress.epoch_updates = 0.0, 0
-        is_over = stop or progress.epoch == self._epochs
+        is_over = stop or progress.epoch == self.epochs
         is_due = save_every is None or progress.step % save_every == 0
         if improved or is_over or is_due:
             self.save(best=improved)
@@ -434,17 +421,17 @@ class Fit:
     def _asked_to_leave(self) -> Stopped | None:
         """Why the run ends before its end, if it does. Then it is saved: nothing that has been done is lost."""
         step, now = self.progress.step, now_ns()
-        asked = self._signals.asked
+        asked = self.signals.asked
         is_over = self._settings.max_seconds is not None and self.seconds >= self._settings.max_seconds
         if self._ranks.together:  # what any rank was asked; they look again together, when the first one's clock would
             pace = (step - self._agreed[0]) * LOOK_NS // max(1, now - self._agreed[1])
             number, over, ahead = self._ranks.most([asked or 0, int(is_over), pace if self._ranks.is_first else 0])
             self._agreed, self._look_step = (step, now), step + max(1, ahead)
             asked, is_over = number or None, bool(over)
-            self._signals.asked = asked
+            self.signals.asked = asked
         if asked is None and not is_over:
             return None
-        if self._checkpoints is not None and self._saved_step != step:
+        if self.checkpoints is not None and self._saved_step != step:
             self.save(wait=True)
         return "signal" if asked is not None else "budget"
 
@@ -463,29 +450,29 @@ class Fit:
 
     def save(self, *, best: bool = False, wait: bool = False, stream_state: Any = None) -> None:
         """Save everything, in the background unless `wait` is set."""
-        if self._checkpoints is None:
+        if self.checkpoints is None:
             return
         self.progress.seconds = self.seconds
-        self.progress.is_epoch_done = self._train.is_done(self._pass_state, self.progress.batches)
-        parts = resume.take(self._parts, self._stateful)
+        self.progress.is_epoch_done = self.train.is_done(self._pass_state, self.progress.batches)
+        parts = resume.take(self.parts, self._stateful)
         parts["fit"] = {
             "progress": asdict(self.progress),
             "readout": self._readout.state_dict(),
             "taken": [asdict(taken) for taken in self._taken],
             "overflows": self._overflows,
         }
-        own = {"stream": stream_state if stream_state is not None else self._train.state(), "random": state_dict.capture()}
+        own = {"stream": stream_state if stream_state is not None else self.train.state(), "random": state_dict.capture()}
         first, *others = self._ranks.collect(own)
         parts["fit"] |= {**first, "others": others}
-        facts = {**resume.comparable(self._parts), **self._identity, "setup": asdict(self._setup)}
+        facts = {**resume.comparable(self.parts), **self.identity, "setup": asdict(self.setup)}
         facts |= {"epoch": self.progress.epoch, "metrics": dict(self.progress.last)}
-        self._checkpoints.save(self.progress.step, parts, facts, best=best, wait=wait)
+        self.checkpoints.save(self.progress.step, parts, facts, best=best, wait=wait)
         self._saved_step = self.progress.step
 
     def load(self, parts: dict[str, Any]) -> None:
         """Resume where a checkpoint was saved."""
         state = parts["fit"]
-        resume.put(self._parts, self._stateful, parts)
+        resume.put(self.parts, self._stateful, parts)
         self.progress = Progress(**state["progress"])
         windows = state["readout"]["under_way"][: len(state["taken"])]  # the host knows nothing of others
         self._readout.load_state_dict({**state["readout"], "under_way": windows})
@@ -494,7 +481,7 @@ class Fit:
         states = [state, *state["others"]]
         is_known = self._ranks.rank < len(states)
         own = states[self._ranks.rank] if is_known else state
-        self._train.resume(own["stream"], taken=self.progress.batches)
+        self.train.resume(own["stream"], taken=self.progress.batches)
         self._saved_step = self.progress.step
         if is_known:
             state_dict.restore(own["random"])

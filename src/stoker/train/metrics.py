@@ -157,14 +157,14 @@ def _ordered_pairs(positives: Tensor, negatives: Tensor) -> Tensor:
     return (positives * (2 * (negatives.cumsum(0) - negatives) + negatives)).sum()
 
 
-# Scores kept on the device in buffers that grow, and the exact area under the ROC curve from them.
+# _Scores kept on the device in buffers that grow, and the exact area under the ROC curve from them.
 
 NEGATIVE, POSITIVE, IGNORED = 0, 1, 2
 LEAST_ROOM = 1024
 
 
-class Scores:
-    """Scores and kinds of all samples: one float32 (float64 if such came) and one byte each.
+class _Scores:
+    """_Scores and kinds of all samples: one float32 (float64 if such came) and one byte each.
 
     Rows that do not count are kept too, marked as ignored: to drop them, the host would have to know their number.
     """
@@ -174,7 +174,6 @@ class Scores:
         self._buffers: tuple[Tensor, Tensor] | None = None
 
     def add(self, scores: Tensor, kinds: Tensor) -> None:
-        """Take in a batch, both flat."""
         end = self.count + scores.numel()
         kept, marks = self._on(scores.device)
         dtype = torch.promote_types(kept.dtype, scores.dtype)
@@ -200,7 +199,6 @@ class Scores:
         self.count = 0
 
     def to(self, device: torch.device) -> None:
-        """Keep the buffers on a device."""
         kept, marks = self._on(device)
         self._buffers = kept.to(device), marks.to(device)
 
@@ -459,13 +457,13 @@ class QuantileLoss(Average):
         return torch.stack(losses, -1) if self._several else losses[0]
 
 
-# Scores counted in bins, for the area under the ROC curve of more samples than one wants to keep.
+# _Scores counted in bins, for the area under the ROC curve of more samples than one wants to keep.
 #
 # A bin is a range of float32 numbers that share their first bits, sign and exponent included. So bins need no range to be
 # guessed, keep the order of scores whatever their size, and are `2 ** (bits - 9)` to each power of two.
 
 
-class Histogram:
+class _Histogram:
     """Counts of positives and negatives in each bin, and of scores that are nan."""
 
     def __init__(self, bits: int) -> None:
@@ -480,11 +478,9 @@ class Histogram:
         return self._counts
 
     def to(self, device: torch.device) -> None:
-        """Keep the counts on a device."""
         self._counts = self.on(device).to(device)
 
     def add(self, scores: Tensor, kinds: Tensor) -> None:
-        """Take in a batch, both flat."""
         counts, num_bins = self.on(scores.device), 2**self.bits
         pattern = (scores.float() + 0.0).view(torch.int32)  # -0.0 becomes 0.0, its equal
         ordered = pattern ^ ((pattern >> 31) & 0x7FFFFFFF)  # integers in the order of the floats
@@ -493,12 +489,11 @@ class Histogram:
         counts.index_add_(0, place, (kinds != IGNORED).long())
 
     def clear(self) -> None:
-        """Forget all samples."""
         if self._counts is not None:
             self._counts.zero_()
 
     def counts(self) -> list[int]:
-        """As `Scores.counts` with pairs in one bin as ties, and the number of those pairs."""
+        """As `_Scores.counts` with pairs in one bin as ties, and the number of those pairs."""
         if self._counts is None:
             return [0] * 5
         negatives, positives = self._counts[:-2].view(2, -1)
@@ -541,7 +536,7 @@ class AUC:
             raise OptionError(
                 f"bins is {bins!r}; expected a power of two from 2**{LEAST_BITS} to 2**{MOST_BITS}, or None to be exact."
             )
-        self._kept: Scores | Histogram = Scores() if bins is None else Histogram(bins.bit_length() - 1)
+        self._kept: _Scores | _Histogram = _Scores() if bins is None else _Histogram(bins.bit_length() - 1)
 
     def update(self, *, prediction: Tensor, target: Tensor, valid: Tensor | None = None) -> None:
         """Take in one batch of scores."""
@@ -579,14 +574,14 @@ class AUC:
         return self
 
     def sums(self) -> list[Tensor]:
-        """The counts of the bins. Scores of an exact area are no sums: they go through `gather`."""
-        if isinstance(self._kept, Scores):
+        """The counts of the bins. _Scores of an exact area are no sums: they go through `gather`."""
+        if isinstance(self._kept, _Scores):
             raise TrainError(f"metric {self.name!r} is exact, so ranks cannot add it up. Call gather(…), or give it bins=2**20.")
         return [self._kept.on(torch.device("cpu"))]
 
     def gather(self, all_gather: AllGather) -> None:
         """Take in what all ranks have: their scores, or their counts."""
-        if isinstance(self._kept, Scores):
+        if isinstance(self._kept, _Scores):
             self._kept.gather(all_gather)
         else:
             _add_ranks(self.sums(), all_gather)

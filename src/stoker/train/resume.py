@@ -30,6 +30,7 @@ from stoker.train.distributed import local, parts_of, whole
 from stoker.train.numerics import GROWTH_STEPS, is_fused, may_be_fused
 from stoker.train.schedule import AnySchedule, EarlyStopping
 from stoker.train.settings import Components
+from stoker.train.state_dict import shown
 
 T = TypeVar("T")
 
@@ -198,7 +199,13 @@ def check(parts: Components, found: Checkpoint) -> None:
         if "ema" in saved:
             _check_average(parts, saved["ema"], config.get("ema"))
         if "scale" in saved:
-            _check_scale(saved["scale"])
+            scale = _mapping(saved["scale"], "scale", keys=("value", "growth"))
+            value = float(_tensor(scale["value"], "scale.value", shape=torch.Size(()), dtype=torch.float32))
+            growth = int(_tensor(scale["growth"], "scale.growth", shape=torch.Size(()), dtype=torch.int32))
+            if not 0 < value < math.inf:
+                _refuse("scale.value", f"is {value:g}", "a number above 0")
+            if not 0 <= growth <= GROWTH_STEPS:
+                _refuse("scale.growth", f"is {growth:,}", f"a number from 0 to {GROWTH_STEPS:,}")
         if "stopping" in saved:
             _mapping(saved["stopping"], "stopping")
         _check_fit(saved["fit"], found.step, grad_accum_steps=config.get("accumulate"))
@@ -248,7 +255,7 @@ def _check_entry(value: Any, place: str, name: str, like: Any, shape: tuple[int,
         if value.dim() == len(shape) and value.dim() and like is not None:
             _tensor(value, place, shape=torch.Size(shape))
     elif like is not None and type(value) is not type(like):
-        _refuse(place, f"is {_shown(value)}", f"a {type(like).__name__}")
+        _refuse(place, f"is {shown(value)}", f"a {type(like).__name__}")
     if isinstance(value, Tensor) and value.is_floating_point():
         if bool(value.isnan().any()):
             _refuse(place, "holds NaN", "numbers")
@@ -283,9 +290,9 @@ def _templates(optimizer: torch.optim.Optimizer) -> dict[int, dict[str, Any]] | 
 def _check_average(parts: Components, saved: Any, decay: Any) -> None:
     found = _mapping(saved, "ema", keys=("decay", "average"))
     if isinstance(found["decay"], bool) or not isinstance(found["decay"], int | float) or not 0 <= found["decay"] < 1:
-        _refuse("ema.decay", f"is {_shown(found['decay'])}", "a number from 0 and below 1")
+        _refuse("ema.decay", f"is {shown(found['decay'])}", "a number from 0 and below 1")
     if decay is not None and found["decay"] != decay:
-        _refuse("ema.decay", f"is {_shown(found['decay'])}", f"{_shown(decay)}, as in facts.config.ema")
+        _refuse("ema.decay", f"is {shown(found['decay'])}", f"{shown(decay)}, as in facts.config.ema")
     own = parts.ema.state_dict()["average"] if parts.ema is not None else dict(parts.model.named_parameters())
     average = average_of(saved, own)
     if parts.ema is not None and average.keys() != own.keys():
@@ -301,21 +308,11 @@ def average_of(saved: Any, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor
     average = _mapping(_mapping(saved, "ema").get("average"), "ema.average")
     for name, value in average.items():
         if name not in weights:
-            _refuse("ema.average", f"has {_shown(name)}", "weights of the model")
+            _refuse("ema.average", f"has {shown(name)}", "weights of the model")
         _tensor(value, f"ema.average.{name}", shape=weights[name].shape)
         if not value.is_floating_point() or not bool(value.isfinite().all()):
             _refuse(f"ema.average.{name}", f"of type {value.dtype} holds NaN, Inf or no floats", "finite floats")
     return average
-
-
-def _check_scale(saved: Any) -> None:
-    found = _mapping(saved, "scale", keys=("value", "growth"))
-    value = float(_tensor(found["value"], "scale.value", shape=torch.Size(()), dtype=torch.float32))
-    growth = int(_tensor(found["growth"], "scale.growth", shape=torch.Size(()), dtype=torch.int32))
-    if not 0 < value < math.inf:
-        _refuse("scale.value", f"is {value:g}", "a number above 0")
-    if not 0 <= growth <= GROWTH_STEPS:
-        _refuse("scale.growth", f"is {growth:,}", f"a number from 0 to {GROWTH_STEPS:,}")
 
 
 def _check_fit(saved: Any, step: int, *, grad_accum_steps: Any) -> None:
@@ -332,7 +329,20 @@ def _check_fit(saved: Any, step: int, *, grad_accum_steps: Any) -> None:
         _refuse("fit.progress.seconds", f"is {progress.seconds!r}", "a number from 0")
     if progress.best_step is not None:
         _whole(progress.best_step, "fit.progress.best_step", most=step)
-    _check_readout(state["readout"], step)
+    readout = _mapping(state["readout"], "fit.readout", keys=("names", "under_way", "first", "rows"))
+    names = _converted(readout["names"], list[str], "fit.readout.names")
+    if names and (names[:3] != ["loss", "norm", "skipped"] or len(set(names)) < len(names)):
+        _refuse("fit.readout.names", f"is {shown(names)}", "loss, norm, skipped and names that differ")
+    if not isinstance(readout["under_way"], list):
+        _refuse("fit.readout", f"is {shown(readout['under_way'])}", "a list")
+    windows = [_mapping(one, "fit.readout.under_way", keys=("first", "rows")) for one in readout["under_way"]]
+    for window in [*windows, readout]:
+        rows = _tensor(window["rows"], "fit.readout.rows", dtype=torch.float32)
+        if rows.dim() != 2 or rows.shape[1] != len(names):
+            _refuse("fit.readout.rows", f"has the shape {tuple(rows.shape)}", f"rows of {len(names)} numbers")
+        _whole(window["first"], "fit.readout.first", most=step - len(rows))
+    if readout["first"] + len(readout["rows"]) != step:
+        _refuse("fit.readout.first", f"is {readout['first']:,}", f"{step - len(readout['rows']):,}")
     taken = _converted(state["taken"], list[Taken], "fit.taken")
     for one in taken:
         _whole(one.step, "fit.taken.step", most=step)
@@ -342,23 +352,6 @@ def _check_fit(saved: Any, step: int, *, grad_accum_steps: Any) -> None:
     state_dict.check(state["random"])
     for other in _converted(state["others"], list[Any], "fit.others"):
         state_dict.check(_mapping(other, "fit.others", keys=("stream", "random"))["random"])
-
-
-def _check_readout(saved: Any, step: int) -> None:
-    state = _mapping(saved, "fit.readout", keys=("names", "under_way", "first", "rows"))
-    names = _converted(state["names"], list[str], "fit.readout.names")
-    if names and (names[:3] != ["loss", "norm", "skipped"] or len(set(names)) < len(names)):
-        _refuse("fit.readout.names", f"is {_shown(names)}", "loss, norm, skipped and names that differ")
-    if not isinstance(state["under_way"], list):
-        _refuse("fit.readout", f"is {_shown(state['under_way'])}", "a list")
-    windows = [_mapping(one, "fit.readout.under_way", keys=("first", "rows")) for one in state["under_way"]]
-    for window in [*windows, state]:
-        rows = _tensor(window["rows"], "fit.readout.rows", dtype=torch.float32)
-        if rows.dim() != 2 or rows.shape[1] != len(names):
-            _refuse("fit.readout.rows", f"has the shape {tuple(rows.shape)}", f"rows of {len(names)} numbers")
-        _whole(window["first"], "fit.readout.first", most=step - len(rows))
-    if state["first"] + len(state["rows"]) != step:
-        _refuse("fit.readout.first", f"is {state['first']:,}", f"{step - len(state['rows']):,}")
 
 
 # ---- words ----
@@ -379,28 +372,23 @@ def naming(found: Checkpoint) -> Iterator[None]:
         ) from None
 
 
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:60]}…"
-
-
 def _mapping(value: Any, place: str, *, keys: tuple[str, ...] | None = None) -> Mapping[Any, Any]:
     if not isinstance(value, Mapping):
-        _refuse(place, f"is {_shown(value)}", "named values")
+        _refuse(place, f"is {shown(value)}", "named values")
     if keys is not None and value.keys() != set(keys):
-        _refuse(place, f"has {_shown(list(map(str, value)))}", ", ".join(keys))
+        _refuse(place, f"has {shown(list(map(str, value)))}", ", ".join(keys))
     return value
 
 
 def _whole(value: Any, place: str, *, most: int = MOST_STEPS) -> int:
     if type(value) is not int or not 0 <= value <= most:
-        _refuse(place, f"is {_shown(value)}", f"an integer from 0 to {most:,}")
+        _refuse(place, f"is {shown(value)}", f"an integer from 0 to {most:,}")
     return value
 
 
 def _tensor(value: Any, place: str, *, shape: torch.Size | None = None, dtype: torch.dtype | None = None) -> Tensor:
     if not isinstance(value, Tensor):
-        _refuse(place, f"is {_shown(value)}", "a tensor")
+        _refuse(place, f"is {shown(value)}", "a tensor")
     if shape is not None and value.shape != shape:
         _refuse(place, f"has the shape {tuple(value.shape)}", f"{tuple(shape)}")
     if dtype is not None and value.dtype != dtype:
@@ -413,7 +401,7 @@ def _converted(value: Any, kind: type[T], place: str) -> T:
     if is_dataclass(kind) and isinstance(value, Mapping):
         odd = [key for key in value if key not in {field.name for field in fields(kind)}]
         if odd:
-            _refuse(place, f"has {_shown(odd[0])}", ", ".join(field.name for field in fields(kind)))
+            _refuse(place, f"has {shown(odd[0])}", ", ".join(field.name for field in fields(kind)))
     try:
         return msgspec.convert(value, kind)
     except (msgspec.ValidationError, OverflowError) as error:

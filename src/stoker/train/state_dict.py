@@ -15,9 +15,8 @@ import warnings
 from base64 import b64decode, b64encode
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import accumulate, groupby
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 import numpy as np
@@ -51,8 +50,7 @@ _ALIGNMENT = 8
 Signature = tuple[tuple[str, torch.dtype, torch.Size, torch.device], ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Place:
+class Place(NamedTuple):
     """One tensor's range among the values of its file."""
 
     name: str
@@ -61,31 +59,21 @@ class Place:
     end: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Run:
+class Run(NamedTuple):
     """Places of one width that are filled from one device, end to end."""
 
     device: torch.device
     carrier: torch.dtype
-    places: tuple[Place, ...]
-
-    @property
-    def begin(self) -> int:
-        """Where the first place begins."""
-        return self.places[0].begin
-
-    @property
-    def end(self) -> int:
-        """Where the last place ends."""
-        return self.places[-1].end
+    places: list[Place]
+    begin: int
+    end: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Layout:
+class Layout(NamedTuple):
     """All of one file: its header, and the runs behind it."""
 
     header: bytes
-    runs: tuple[Run, ...]
+    runs: list[Run]
     num_bytes: int
     """Of the values, without the header."""
 
@@ -99,19 +87,17 @@ def lay_out(entries: Signature) -> Layout:
     """Place tensors of types that the format has."""
     ordered = sorted(entries, key=lambda entry: (-entry[1].itemsize, str(entry[3]), entry[0]))
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    runs = []
-    end = 0
-    for (width, _), members in groupby(ordered, key=lambda entry: (entry[1].itemsize, str(entry[3]))):
-        places: list[Place] = []
-        here = list(members)
-        for name, dtype, shape, _ in here:
+    runs, end = [], 0
+    for (width, device), members in groupby(ordered, key=lambda entry: (entry[1].itemsize, entry[3])):
+        places = []
+        for name, dtype, shape, _ in members:
             begin, end = end, end + shape.numel() * width
-            places.append(Place(name=name, shape=shape, begin=begin, end=end))
+            places.append(Place(name, shape, begin, end))
             header[name] = {"dtype": NAMES[dtype], "shape": list(shape), "data_offsets": [begin, end]}
-        runs.append(Run(device=here[0][3], carrier=CARRIERS[width], places=tuple(places)))
+        runs.append(Run(device, CARRIERS[width], places, places[0].begin, end))
     text = msgspec.json.encode(header)
     text = text.ljust(-(-len(text) // _ALIGNMENT) * _ALIGNMENT)
-    return Layout(header=len(text).to_bytes(8, "little") + text, runs=tuple(runs), num_bytes=end)
+    return Layout(len(text).to_bytes(8, "little") + text, runs, end)
 
 
 # Random numbers: the state of every global generator, captured as plain values and put back.
@@ -259,7 +245,7 @@ def differences(saved: Mapping[str, Any], now: Mapping[str, Any], *, allow: Coll
             near = difflib.get_close_matches(name, sorted(names), n=1)
             raise OptionError(f"allow={name!r}: there is no such field" + (f". Did you mean {near[0]!r}?" if near else "."))
     return [
-        f"{field}: {_shown(old)} saved, {_shown(new)} now"
+        f"{field}: {shown(old)} saved, {shown(new)} now"
         for field, (old, new) in fields.items()
         if not _same(old, new) and not any(name in allowed for name in groups[field])
     ]
@@ -269,9 +255,9 @@ def check_facts(saved: Mapping[str, Any], now: Mapping[str, Any], *, where: str,
     """Refuse to resume where anything differs that is not allowed; `where` names the checkpoint."""
     found = differences(saved, now, allow=allow)
     if found:
-        shown = "; ".join(found[:_LISTED]) + (f"; and {len(found) - _LISTED:,} more" if len(found) > _LISTED else "")
+        lines = "; ".join(found[:_LISTED]) + (f"; and {len(found) - _LISTED:,} more" if len(found) > _LISTED else "")
         raise CheckpointInvalidError(
-            f"{where} is of another run: {printable(shown)}. Make them equal, or allow each by name "
+            f"{where} is of another run: {printable(lines)}. Make them equal, or allow each by name "
             f"({printable(found[0].partition(':')[0])})."
         )
 
@@ -296,10 +282,9 @@ def _same(one: Any, other: Any) -> bool:
     return bool(one == other) or (one != one and other != other)
 
 
-def _shown(value: Any) -> str:
-    if value is _ABSENT:
-        return "absent"
-    text = repr(value)
+def shown(value: Any) -> str:
+    """A value as an error shows it."""
+    text = "absent" if value is _ABSENT else repr(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 

@@ -18,6 +18,7 @@ import contextlib
 import copy
 import functools
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -291,50 +292,39 @@ LARGE_BYTES = 256 << 20
 CHECKED_TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
+@dataclass(eq=False)
 class Step:
     """One update, eagerly: `micro` for each micro-batch, then `update`."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        loss: LossFunction,
-        optimizer: torch.optim.Optimizer,
-        readout: Readout,
-        *,
-        device: torch.device,
-        precision: Precision,
-        weighted: bool,
-        max_grad_norm: float | None = None,
-        ema: Ema | None = None,
-        scale: Scale | None = None,
-        skips: bool = False,
-        joint: Joint | None = None,
-    ) -> None:
-        self._model = model
-        self._loss = loss
-        self._optimizer = optimizer
-        self._readout = readout
-        self._autocast = autocast(precision, device)
-        self._max_grad_norm = max_grad_norm
-        self._ema = ema
-        self._scale = scale
-        self._joint = joint
+    model: nn.Module
+    loss: LossFunction
+    optimizer: torch.optim.Optimizer
+    readout: Readout
+    _: KW_ONLY
+    device: torch.device
+    precision: Precision
+    weighted: bool
+    max_grad_norm: float | None = None
+    ema: Ema | None = None
+    scale: Scale | None = None
+    skips: bool = False
+    joint: Joint | None = None
+
+    def __post_init__(self) -> None:
+        optimizer, device = self.optimizer, self.device
+        self._autocast = autocast(self.precision, device)
         self._step_optimizer = bare_step(optimizer)
         self._parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        self.statistics = _Statistics(model, device)
+        self.statistics = _Statistics(self.model, device)
         self._is_sharded = any(map(is_shard, self._parameters))
-        self._weighted = weighted
         self._keeps_gradients = False
         # A flag that is never cleared holds back all later updates too, so that the weights stay the last good ones until
         # the host learns of it. With a loss scale, or where bad steps are skipped, each step is judged alone.
-        self._clears_flag = skips or scale is not None
+        self._clears_flag = self.skips or self.scale is not None
         self.gated = device.type == "cuda" and takes_flag(optimizer)
         """Whether the optimizer's kernel looks at the flag, and the host need not."""
-        self.flag = torch.zeros((), device=device)
+        self.flag, self._zero, self._loss_sum, self._weight_sum = (torch.zeros((), device=device) for _ in range(4))
         self._one = torch.ones((), device=device)
-        self._zero = torch.zeros((), device=device)
-        self._loss_sum = torch.zeros((), device=device)
-        self._weight_sum = torch.zeros((), device=device)
         self._rows = 0
         self._last_loss = self._zero
         self._last_weight: torch.Tensor | float = 0.0
@@ -345,46 +335,46 @@ class Step:
 
     def bind(self) -> None:
         """Let the optimizer look at the flag of this step, or at none."""
-        self._optimizer.grad_scale = None  # type: ignore[attr-defined]
-        self._optimizer.found_inf = self.flag if self.gated else None  # type: ignore[attr-defined]
+        self.optimizer.grad_scale = None  # type: ignore[attr-defined]
+        self.optimizer.found_inf = self.flag if self.gated else None  # type: ignore[attr-defined]
 
     def micro(self, batch: Any) -> None:
         """Add the gradient of a micro-batch."""
         self.statistics.keep()
         with self._autocast:
-            loss, self._scalars, _ = outcome_of(self._loss(self._model, batch))
+            loss, self._scalars, _ = outcome_of(self.loss(self.model, batch))
         self._last_loss = loss.detach()
-        if self._weighted:
+        if self.weighted:
             if not self._rows:  # weights are counted in whole batches: sums of samples would overflow the range of fp16
-                rows = num_rows(batch) if self._joint is None else self._joint.ranks.most([num_rows(batch)])[0]
+                rows = num_rows(batch) if self.joint is None else self.joint.ranks.most([num_rows(batch)])[0]
                 self._rows = 1 << (max(1, rows) - 1).bit_length()  # a power of two: which one it is changes no bit
             weight = num_samples(batch) / self._rows
             loss = loss * weight
             self._loss_sum += loss.detach()
             self._weight_sum += weight
             self._last_weight = weight
-        (loss if self._scale is None else loss * self._scale.value).backward()  # type: ignore[no-untyped-call]
+        (loss if self.scale is None else loss * self.scale.value).backward()  # type: ignore[no-untyped-call]
 
     def update(self) -> bool:
         """Update the weights; False where the host knows that it must not."""
-        if self._joint is not None:
-            self._joint.join(self._parameters)
+        if self.joint is not None:
+            self.joint.join(self._parameters)
         gradients = [gradient for parameter in self._parameters if (gradient := parameter.grad) is not None]
         if self._is_sharded:
             gradients = [local(gradient) for gradient in gradients]
         if not gradients:
             raise TrainError("no weight has a gradient: the loss does not depend on any of the optimizer's parameters.")
         loss = self._check(gradients, self.statistics.checked())
-        norm = self._zero if self._max_grad_norm is None else self._clip_to(gradients, self._max_grad_norm)
+        norm = self._zero if self.max_grad_norm is None else self._clip_to(gradients, self.max_grad_norm)
         self.is_good = self.gated or not self.flag.item()
         if self.is_good:
             self._step_optimizer()
-            if self._ema is not None:
-                self._ema.update(self.flag if self.gated else None)
+            if self.ema is not None:
+                self.ema.update(self.flag if self.gated else None)
         self.statistics.settle(self.flag if self.gated else None, is_good=self.is_good)
-        if self._joint is not None:
-            self.statistics.join(self._joint)
-        self._readout.record({"loss": loss, "norm": norm, "skipped": self.flag, **self._scalars})
+        if self.joint is not None:
+            self.statistics.join(self.joint)
+        self.readout.record({"loss": loss, "norm": norm, "skipped": self.flag, **self._scalars})
         self._clear(gradients)
         return self.is_good
 
@@ -392,22 +382,22 @@ class Step:
         """Undo scale and weights, and raise the flag where the loss, a gradient or a buffer is not finite; returns the loss."""
         if self._clears_flag:
             self.flag.zero_()
-        if self._weighted:
+        if self.weighted:
             loss_sum, weight_sum = self._loss_sum, self._weight_sum
-            if self._joint is not None:  # gradients are means over the ranks too
-                loss_sum, weight_sum = self._join_numbers(self._joint)
+            if self.joint is not None:  # gradients are means over the ranks too
+                loss_sum, weight_sum = self._join_numbers(self.joint)
             self._last_loss = loss_sum / weight_sum
-            inverse = (weight_sum if self._scale is None else weight_sum * self._scale.value).reciprocal()
+            inverse = (weight_sum if self.scale is None else weight_sum * self.scale.value).reciprocal()
         else:
-            inverse = self._one if self._scale is None else self._scale.value.reciprocal()
+            inverse = self._one if self.scale is None else self.scale.value.reciprocal()
         loss = self._last_loss.float()
         if inverse is self._one:  # nothing changes by it, so all can be checked in the same call
             torch._amp_foreach_non_finite_check_and_unscale_([*gradients, loss, *buffers], self.flag, inverse)
         else:
             torch._amp_foreach_non_finite_check_and_unscale_(gradients, self.flag, inverse)
             torch._amp_foreach_non_finite_check_and_unscale_([loss, *buffers], self.flag, self._one)
-        if self._joint is not None:
-            self._joint.raise_flag(self.flag)
+        if self.joint is not None:
+            self.joint.raise_flag(self.flag)
         return loss
 
     def _join_numbers(self, joint: Joint) -> tuple[torch.Tensor, torch.Tensor]:
@@ -425,16 +415,16 @@ class Step:
     def _clip_to(self, gradients: list[torch.Tensor], most: float) -> torch.Tensor:
         """As `clip_grad_norm_` does it; a norm that overflows raises the flag."""
         norm = nn.utils.get_total_norm(gradients, foreach=True)
-        if self._joint is not None:
-            norm = self._joint.norm(norm)
+        if self.joint is not None:
+            norm = self.joint.norm(norm)
         torch._amp_foreach_non_finite_check_and_unscale_([norm], self.flag, self._one)
         torch._foreach_mul_(gradients, torch.clamp(most / (norm + 1e-6), max=1.0))
         return norm
 
     def _clear(self, gradients: list[torch.Tensor]) -> None:
-        if self._scale is not None:
-            self._scale.update(self.flag)
-        if self._weighted:
+        if self.scale is not None:
+            self.scale.update(self.flag)
+        if self.weighted:
             self._loss_sum.zero_()
             self._weight_sum.zero_()
         if self._keeps_gradients:
@@ -454,9 +444,9 @@ class Step:
 
         That may be in the middle of an update: gradients that stay where they are keep what micro-batches have added.
         """
-        scale = [] if self._scale is None else list(self._scale.state_dict().values())
-        average = [] if self._ema is None else self._ema.tensors()
-        changed = [*scale, *average, self.flag, self._loss_sum, self._weight_sum, *self._readout.tensors()]
+        scale = [] if self.scale is None else list(self.scale.state_dict().values())
+        average = [] if self.ema is None else self.ema.tensors()
+        changed = [*scale, *average, self.flag, self._loss_sum, self._weight_sum, *self.readout.tensors()]
         kept = [(tensor, tensor.clone()) for tensor in changed]
         gradients = {parameter: parameter.grad.clone() for parameter in self._parameters if parameter.grad is not None}
 
@@ -464,7 +454,7 @@ class Step:
             for tensor, before in kept:
                 tensor.copy_(before)
             if not self._keeps_gradients:
-                self._optimizer.zero_grad(set_to_none=True)
+                self.optimizer.zero_grad(set_to_none=True)
                 return
             for parameter in self._parameters:
                 if parameter.grad is not None:
@@ -477,7 +467,7 @@ class Step:
         self._loss_sum.zero_()
         self._weight_sum.zero_()
         self.flag.zero_()
-        self._optimizer.zero_grad(set_to_none=not self._keeps_gradients)
+        self.optimizer.zero_grad(set_to_none=not self._keeps_gradients)
 
 
 class _Statistics:
