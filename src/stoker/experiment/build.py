@@ -82,7 +82,7 @@ def choose_device(config: Config, local_rank: int) -> str:
     """As configured, or a GPU where there is one; each process of a machine has its own."""
     import torch
 
-    device = config.train.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = config.train.device if config.train.device is not None else "cuda" if torch.cuda.is_available() else "cpu"
     return f"cuda:{local_rank}" if device == "cuda" else device
 
 

@@ -38,7 +38,7 @@ WHOLE = ("prediction", "target", "valid")
 """Entries of a loss's dict that are not scalars."""
 
 
-class Outcome(NamedTuple):
+class LossOutput(NamedTuple):
     """What a loss function returned for a batch."""
 
     loss: torch.Tensor
@@ -127,16 +127,16 @@ def as_loss(loss: Any) -> LossFunction:
     return supervised(loss) if is_criterion else loss
 
 
-def outcome_of(result: Any) -> Outcome:
+def outcome_of(result: Any) -> LossOutput:
     """Check and sort what a loss function returned."""
     if isinstance(result, torch.Tensor):
-        return Outcome(_checked(result), {}, {})
+        return LossOutput(_checked(result), {}, {})
     if not isinstance(result, Mapping) or "loss" not in result:
         what = f"a dict with {', '.join(map(repr, result))}" if isinstance(result, Mapping) else f"a {type(result).__name__}"
         raise TrainError(f"the loss function returned {what}; expected a scalar tensor, or a dict with the key 'loss'.")
     whole = {name: result[name] for name in WHOLE if name in result}
     scalars = {name: value.detach() for name, value in result.items() if name != "loss" and name not in whole}
-    return Outcome(_checked(result["loss"]), scalars, whole)
+    return LossOutput(_checked(result["loss"]), scalars, whole)
 
 
 def _checked(loss: Any) -> torch.Tensor:
