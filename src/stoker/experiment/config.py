@@ -244,13 +244,17 @@ AnyLoss = Mse | Mae | Huber | Bce | CrossEntropy | Quantile | Own
 Rate = Annotated[float, Meta(ge=0)]
 
 
-class AdamW(Choice, frozen=True, kw_only=True, tag="adamw"):
-    """Adam with weight decay apart from the gradient."""
-
+class _Optimizer(Choice, frozen=True, kw_only=True):
     lr: Rate = 1e-3
     """Learning rate."""
-    weight_decay: Rate = 0.01
+    weight_decay: Rate = 0.0
     """How fast weights shrink."""
+
+
+class AdamW(_Optimizer, frozen=True, kw_only=True, tag="adamw"):
+    """Adam with weight decay apart from the gradient."""
+
+    weight_decay: Rate = 0.01
     betas: tuple[Share, Share] = (0.9, 0.999)
     """Memory of the mean and of the square of gradients."""
     eps: Positive = 1e-8
@@ -261,29 +265,21 @@ class Adam(AdamW, frozen=True, kw_only=True, tag="adam"):
     """Adam; weight decay is part of the gradient."""
 
     weight_decay: Rate = 0.0
-    """How fast weights shrink."""
 
 
-class Sgd(Choice, frozen=True, kw_only=True, tag="sgd"):
+class Sgd(_Optimizer, frozen=True, kw_only=True, tag="sgd"):
     """Plain descent, with momentum if wanted."""
 
     lr: Rate = 1e-2
-    """Learning rate."""
-    weight_decay: Rate = 0.0
-    """How fast weights shrink."""
     momentum: Share = 0.9
     """Share of the last change that stays."""
     nesterov: bool = False
     """Look ahead by the momentum."""
 
 
-class RmsProp(Choice, frozen=True, kw_only=True, tag="rmsprop"):
+class RmsProp(_Optimizer, frozen=True, kw_only=True, tag="rmsprop"):
     """Gradients divided by their recent size."""
 
-    lr: Rate = 1e-3
-    """Learning rate."""
-    weight_decay: Rate = 0.0
-    """How fast weights shrink."""
     momentum: Share = 0.0
     """Share of the last change that stays."""
     alpha: Share = 0.99
@@ -294,7 +290,6 @@ class Inverse(schedules.Inverse, frozen=True, kw_only=True, tag="inverse"):
     """Up during the warm-up, then down with the square root of the number of updates."""
 
     warmup: Updates = 4000
-    """Updates of the warm-up; a fraction is a share of all."""
 
 
 AnySchedule = Constant | schedules.Linear | schedules.Cosine | schedules.OneCycle | schedules.StepDecay | Inverse
