@@ -103,7 +103,7 @@ class Task:
 
     @property
     def entries(self) -> tuple[str, ...]:
-        """The entries of a batch that a model looks at."""
+        """The entries of a batch that a model reads."""
         return (*self.inputs, "mask") if self.needs_mask else tuple(self.inputs)
 
     def mask(self, batch: Batch) -> torch.Tensor | None:

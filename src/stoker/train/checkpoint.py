@@ -607,7 +607,7 @@ class Checkpoints:
 
 
 def saved_step(folder: Path) -> int | None:
-    """The step of the checkpoint that LATEST names; None where there is none. Whether it is whole is not looked at."""
+    """The step of the checkpoint that LATEST names; None where there is none. Whether it is whole is not checked."""
     with Checkpoints(folder) as checkpoints:
         name = checkpoints._read_name(LATEST)
     return _number(name)[0] if name is not None and _NAME.fullmatch(name) else None

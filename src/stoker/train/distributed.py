@@ -1,6 +1,6 @@
 """Distributed training: the ranks of one run, as `torchrun` starts them.
 
-    Ranks       this process among the others, and what they tell each other beside gradients
+    Ranks       this process among the others, and what they exchange beside gradients
     Replicas    DDP: each rank has all weights, gradients are averaged
     Shards      FSDP2: each rank keeps a shard of weights, gradients and optimizer
 

@@ -35,7 +35,7 @@ class Work(Protocol):
         """Do a micro-batch."""
 
     def update(self) -> bool:
-        """End the update that the micro-batches since the last one belong to; False where it was held back."""
+        """End the update that the micro-batches since the last one belong to; False where it was skipped."""
 
 
 class Eager:

@@ -184,7 +184,7 @@ def evaluate(
 Stopped = Literal["finished", "early", "budget", "signal"]
 
 LOOK_NS = 100_000_000
-"""How often the host looks at signals, the budget and the bar."""
+"""How often the host checks signals, the budget and the bar."""
 MOST_OVERFLOWS = 100
 """Updates in a row that fp16 may skip while it looks for a scale that does not overflow."""
 MOST_RATE = 3e38
@@ -342,7 +342,7 @@ class Fit:
         self.log.write(taken.step, {"epoch": taken.epoch, **means, "lr": taken.lr, "rate": taken.rate, "wait": taken.wait})
 
     def _judge(self, window: Window) -> None:
-        """Stop at an update that was held back, or count it, as the guard says."""
+        """Stop at an update that did not take place, or count it, as the guard says."""
         held_back = [index for index, flag in enumerate(window.column("skipped")) if flag]
         if not held_back:
             self._overflows = 0

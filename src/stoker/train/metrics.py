@@ -157,14 +157,14 @@ def _ordered_pairs(positives: Tensor, negatives: Tensor) -> Tensor:
     return (positives * (2 * (negatives.cumsum(0) - negatives) + negatives)).sum()
 
 
-# _Scores kept on the device in buffers that grow, and the exact area under the ROC curve from them.
+# Scores kept on the device in buffers that grow, and the exact area under the ROC curve from them.
 
 NEGATIVE, POSITIVE, IGNORED = 0, 1, 2
 LEAST_ROOM = 1024
 
 
 class _Scores:
-    """_Scores and kinds of all samples: one float32 (float64 if such came) and one byte each.
+    """Scores and kinds of all samples: one float32 (float64 if such came) and one byte each.
 
     Rows that do not count are kept too, marked as ignored: to drop them, the host would have to know their number.
     """
@@ -231,7 +231,7 @@ class _Scores:
 class Average(ABC):
     """An average over all valid values of all batches, each with the same weight however batches were cut.
 
-    Whoever needs a metric that is not here derives from this and says in `values` what is averaged.
+    A metric that is not here derives from this, and returns from `values` what is averaged.
     """
 
     name = "average"
@@ -457,7 +457,7 @@ class QuantileLoss(Average):
         return torch.stack(losses, -1) if self._several else losses[0]
 
 
-# _Scores counted in bins, for the area under the ROC curve of more samples than one wants to keep.
+# Scores counted in bins, for the area under the ROC curve of more samples than one wants to keep.
 #
 # A bin is a range of float32 numbers that share their first bits, sign and exponent included. So bins need no range to be
 # guessed, keep the order of scores whatever their size, and are `2 ** (bits - 9)` to each power of two.
@@ -574,7 +574,7 @@ class AUC:
         return self
 
     def sums(self) -> list[Tensor]:
-        """The counts of the bins. _Scores of an exact area are no sums: they go through `gather`."""
+        """The counts of the bins. Scores of an exact area are not sums: they go through `gather`."""
         if isinstance(self._kept, _Scores):
             raise TrainError(f"metric {self.name!r} is exact, so ranks cannot add it up. Call gather(…), or give it bins=2**20.")
         return [self._kept.on(torch.device("cpu"))]

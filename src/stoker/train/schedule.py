@@ -24,7 +24,7 @@ Factor = Annotated[float, Meta(ge=0)]
 
 
 class Choice(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name"):
-    """One kind of a section of a config, which its key `name` tells apart from the others."""
+    """One kind of a section of a config, which its key `name` names."""
 
 
 class _Checked(Choice, frozen=True, kw_only=True):
@@ -303,7 +303,7 @@ class EarlyStopping:
         return {"metric": self.metric, "mode": self.mode, "best": self.best, "best_epoch": self.best_epoch, "waited": self.waited}
 
     def load_state_dict(self, state: Mapping[str, str | float | int | None]) -> None:
-        """Go on from a checkpoint: it must be about the same metric."""
+        """Continue from a checkpoint: it must be about the same metric."""
         best, best_epoch, waited = state.get("best"), state.get("best_epoch"), state.get("waited")
         if (state.get("metric"), state.get("mode")) != (self.metric, self.mode):
             found, expected = f"{state.get('metric')!r} ({state.get('mode')})", f"{self.metric!r} ({self.mode})"

@@ -120,7 +120,7 @@ def capture() -> dict[str, Any]:
 
 
 def check(state: Any) -> None:
-    """Refuse a state that has not the form of those of this process: generators do not look at what they are given."""
+    """Refuse a state that has not the form of those of this process: generators do not check what they are given."""
     form = {**capture(), "cuda": []}
     form["python"]["gauss"] = None
     _check_form(state, form, "random")

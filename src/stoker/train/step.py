@@ -2,7 +2,7 @@
 
     supervised, as_loss     loss functions, in the one form `loss(model, batch)`
     Step                    micro-batches forward and backward, then one update that nothing non-finite can reach
-    Ema                     the moving average of the weights: updated by one fused operation, swapped in to evaluate
+    Ema                     the EMA of the weights: updated by one fused operation, swapped in to evaluate
 
 A loss function returns a scalar tensor, or a dict of them with the key "loss"; other scalars of the dict are logged. The entries
 "prediction" and "target" may be whole tensors: metrics read them in evaluation, or the rows that "valid" marks. A batch is any
@@ -253,7 +253,7 @@ class Ema:
         return {"decay": self.decay, "average": dict(self._average)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint of the same model; the decay stays that of now."""
+        """Continue from a checkpoint of the same model; the decay stays that of now."""
         averages: Mapping[str, Tensor] = state.get("average", {})
         odd = sorted(averages.keys() ^ self._average.keys())
         if odd:
@@ -322,7 +322,7 @@ class Step:
         # the host learns of it. With a loss scale, or where bad steps are skipped, each step is judged alone.
         self._clears_flag = self.skips or self.scale is not None
         self.gated = device.type == "cuda" and takes_flag(optimizer)
-        """Whether the optimizer's kernel looks at the flag, and the host need not."""
+        """Whether the optimizer's kernel reads the flag, and the host need not."""
         self.flag, self._zero, self._loss_sum, self._weight_sum = (torch.zeros((), device=device) for _ in range(4))
         self._one = torch.ones((), device=device)
         self._rows = 0
@@ -334,7 +334,7 @@ class Step:
         self.bind()
 
     def bind(self) -> None:
-        """Let the optimizer look at the flag of this step, or at none."""
+        """Let the optimizer read the flag of this step, or none."""
         self.optimizer.grad_scale = None  # type: ignore[attr-defined]
         self.optimizer.found_inf = self.flag if self.gated else None  # type: ignore[attr-defined]
 
@@ -508,7 +508,7 @@ class _Statistics:
                     copied.copy_(buffer)
 
     def ignore_rest(self) -> None:
-        """Leave alone what is not a statistic: a graph of each micro-batch cannot tell the first one, before which copies are made."""
+        """Leave alone what is not a statistic: a graph of each micro-batch does not know the first one, before which copies are made."""
         self._rest, self._copies, self._versions = [], [], []
 
     def checked(self) -> list[torch.Tensor]:
