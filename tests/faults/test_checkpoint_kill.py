@@ -71,7 +71,7 @@ def name_then_write(self: Checkpoints, step: int, captured: Any, best: bool) -> 
     """The order that does not keep the law."""
     path = self._new_path(step)
     _disk.write_file(self.folder / "LATEST", f"{path.name}\n".encode())
-    folders.checkpoint.write_captured(path, captured)
+    folders.write_captured(path, captured)
 
 
 def save_named_first_and_die(folder: str, kill_at: int) -> None:
@@ -94,7 +94,7 @@ def save_in_place_and_die(folder: str, kill_at: int) -> None:
 
 def clean_then_name(self: Checkpoints, step: int, captured: Any, best: bool) -> None:
     path = self._new_path(step)
-    folders.checkpoint.write_captured(path, captured)
+    folders.write_captured(path, captured)
     self._line = [path.name]
     self._remove_old()
     _disk.write_file(self.folder / "LATEST", f"{path.name}\n".encode())

@@ -28,8 +28,7 @@ from stoker.errors import CheckpointInvalidError, OptionError, TrainError
 from stoker.train import Setup
 from stoker.train import engine as engine_module
 from stoker.train.autotune import Timed
-from stoker.train.batch_stream import Stream
-from stoker.train.engine import Engine, Snapshot
+from stoker.train.engine import Engine, Snapshot, Stream
 from stoker.train.run import read_record, recorded_setup
 from stoker.train.trainer import Trainer
 

@@ -192,14 +192,14 @@ CHANGES: dict[str, tuple[Case, str]] = {
     "seed of the order": (replace(BASE, order=stoker.Shuffle(4)), "data.order.seed: 3 saved, 4 now"),
     "kind of order": (replace(BASE, order=None), "data.order"),
     "stride": (replace(BASE, view=stoker.Windows(8, stride=2, horizon=1)), "data.view.stride: 1 saved, 2 now"),
-    "last": (replace(BASE, feed=(("last_batch", "drop"),)), "data.last: 'mask' saved, 'drop' now"),
+    "last": (replace(BASE, feed=(("last_batch", "drop"),)), "data.last_batch: 'pad' saved, 'drop' now"),
     "normalize": (replace(BASE, feed=(("normalize", "zero"),)), "data.normalize: None saved, 'zero' now"),
     "dtype": (replace(BASE, feed=(("dtype", "float64"),)), "data.columns.x: 'float32' saved, 'float64' now"),
-    "encode": (replace(BASE, feed=(("transform", halved),)), "data.encode"),
+    "encode": (replace(BASE, feed=(("transform", halved),)), "data.transform"),
     "valid gone": (replace(BASE, has_valid=False), "valid: "),
     "valid view": (replace(BASE, valid_view=stoker.Windows(8, stride=5, horizon=1)), "valid.view.stride: 4 saved, 5 now"),
-    "accumulate": (replace(BASE, trainer=(("grad_accum_steps", 2),)), "config.accumulate: 1 saved, 2 now"),
-    "clip": (replace(BASE, trainer=(("max_grad_norm", 1.0),)), "config.clip: None saved, 1.0 now"),
+    "accumulate": (replace(BASE, trainer=(("grad_accum_steps", 2),)), "config.grad_accum_steps: 1 saved, 2 now"),
+    "clip": (replace(BASE, trainer=(("max_grad_norm", 1.0),)), "config.max_grad_norm: None saved, 1.0 now"),
     "ema": (replace(BASE, trainer=(("ema", 0.9),)), "config.ema: None saved, 0.9 now"),
     "guard": (replace(BASE, trainer=(("guard", "skip"),)), "config.guard: 'stop' saved, 'skip' now"),
     "schedule": (replace(BASE, trainer=(("schedule", quicker),)), "config.schedule: None saved, 'a function' now"),
@@ -236,6 +236,20 @@ def test_what_is_allowed_by_name_resumes_or_says_why_not(begun: Path, tmp_path: 
         return
     trainer = CHANGES[name][0].fit(tmp_path / "run", resume=True, allow=groups)
     assert name != "precision" or trainer.setup.precision == "bf16", "what is asked for and allowed is done"
+
+
+@pytest.mark.parametrize("name", ["config.max_grad_norm", "config.clip"])
+def test_an_option_is_allowed_by_its_name_or_by_the_one_that_checkpoints_have(begun: Path, tmp_path: Path, name: str) -> None:
+    shutil.copytree(begun, tmp_path / "run")
+    CHANGES["clip"][0].fit(tmp_path / "run", resume=True, allow=[name])
+
+
+def test_names_of_others_are_left_alone() -> None:
+    facts = {"data": {"last": "mask", "last_batch": 3, "part": 1}, "valid": None, "setup": {"clip": 1}}
+    expected = {"data": {"last": "mask", "last_batch": 3, "subset": 1}, "valid": None, "setup": {"clip": 1}}
+    assert fingerprint.with_public_names(facts) == expected
+    assert fingerprint.public_name("data.part.digest") == "data.subset.digest"
+    assert [fingerprint.public_name(name) for name in ("data", "setup.clip")] == ["data", "setup.clip"]
 
 
 def test_what_does_not_change_the_run_is_not_compared(begun: Path) -> None:

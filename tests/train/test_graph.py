@@ -17,8 +17,7 @@ import stoker
 from stoker._progress import TrainingProgress
 from stoker.train import graph as graph_module
 from stoker.train.autotune import Setup
-from stoker.train.batch_stream import Stream
-from stoker.train.engine import Engine
+from stoker.train.engine import Engine, Stream
 from stoker.train.graph import Gathering, Graphs
 from stoker.train.loop import Fit, Signals
 from stoker.train.numerics import LearningRate
@@ -83,14 +82,14 @@ def test_replays_are_eager_steps(stand_in: list[int], accumulate: int, ema: floa
     torch.manual_seed(1)
     trainer = trainer_of(replayed, grad_accum_steps=accumulate, max_grad_norm=1.0, ema=ema, schedule=None)
     work = fit_in_graphs(trainer, batches, epochs=3)
-    assert work.num_shapes == 2
+    assert len(work.graphs) == 2
     for a, b in zip(eager.parameters(), replayed.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-7)
 
 
 def test_a_shape_that_comes_once_is_not_captured(stand_in: list[int]) -> None:
     work = fit_in_graphs(trainer_of(network()), [*pairs(4), *pairs(1, rows=5, seed=3)])
-    assert (work.num_shapes, len(stand_in)) == (1, 1)
+    assert (len(work.graphs), len(stand_in)) == (1, 1)
 
 
 def test_shapes_beyond_a_limit_run_eagerly(stand_in: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +98,7 @@ def test_shapes_beyond_a_limit_run_eagerly(stand_in: list[int], monkeypatch: pyt
     eager, replayed = network(), network()
     trainer_of(eager).fit(batches, epochs=2)
     work = fit_in_graphs(trainer_of(replayed), batches, epochs=2)
-    assert work.num_shapes == 3
+    assert len(work.graphs) == 3
     for a, b in zip(eager.parameters(), replayed.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-7)
 

@@ -15,6 +15,11 @@ from stoker.train.loop import SIGNALS, Signals
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 
 
+def exit_code(signals: Signals) -> int:
+    """What a command that was asked to end returns to its shell."""
+    return 0 if signals.asked is None else 128 + signals.asked
+
+
 def send(*numbers: int) -> list[Any]:
     """Signal oneself within the loop; what was asked after each."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -26,7 +31,7 @@ def send(*numbers: int) -> list[Any]:
                 seen.append(signals.asked)
             except KeyboardInterrupt:
                 seen.append("interrupted")
-    return [*seen, signals.exit_code, signals.name]
+    return [*seen, exit_code(signals), signal.Signals(signals.asked or 0).name]
 
 
 def send_in_child(numbers: list[int]) -> list[Any]:
@@ -55,7 +60,7 @@ def leave_by(number: int) -> None:
     with Signals() as signals:
         while signals.asked is None:
             os.kill(os.getpid(), number)
-    raise SystemExit(signals.exit_code)
+    raise SystemExit(exit_code(signals))
 
 
 @pytest.mark.parametrize("number", SIGNALS)
@@ -96,7 +101,7 @@ def ignore_and_send() -> list[Any]:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     with Signals() as signals:
         os.kill(os.getpid(), signal.SIGHUP)
-    return [signals.asked, signals.exit_code, signal.getsignal(signal.SIGHUP) is signal.SIG_IGN]
+    return [signals.asked, exit_code(signals), signal.getsignal(signal.SIGHUP) is signal.SIG_IGN]
 
 
 def test_what_nohup_ignores_stays_ignored(zygote: Zygote) -> None:

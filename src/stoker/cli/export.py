@@ -68,7 +68,7 @@ def command(run: str, path: str, latest: bool, onnx: bool, overwrite: bool, as_j
     found = find_trained(folder, latest=latest)
     config = check(read_saved(folder), Config)
     fed = open_data(config, "cpu")
-    model = make_trained(config, fed).model
+    model, _ = make_trained(config, fed)
     averaged = load_weights(model, found)
     exported = export_model(model, _golden(fed, own=config.model.__struct_config__.tag == "own"), Path(path), onnx=is_onnx)
     if as_json:

@@ -9,11 +9,7 @@ from typing import TYPE_CHECKING
 
 from stoker._lazy import lazy
 
-_LAZY = {
-    "Config": "stoker.experiment.config:Config",
-    "load": "stoker.experiment.build:load",
-    "run": "stoker.experiment.build:run",
-}
+_LAZY = {"Config": "stoker.experiment.config:Config", "load": "stoker.experiment.build:load", "run": "stoker.experiment.build:run"}
 
 if TYPE_CHECKING:
     from stoker.experiment.build import load as load

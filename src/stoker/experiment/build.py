@@ -13,30 +13,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from stoker.errors import ConfigError, OptionError, StokerError
-from stoker.experiment.config import (
-    BlockOrder,
-    Config,
-    CrossEntropy,
-    Data,
-    Grouped,
-    Huber,
-    LengthOrder,
-    Mae,
-    Mse,
-    Own,
-    Quantile,
-    SegmentView,
-    SequenceView,
-    SequentialOrder,
-    WindowView,
-)
+from stoker.experiment import config as named
+from stoker.experiment.config import Config
 from stoker.experiment.parse import (
     CONFIG_NAME,
+    Document,
     check,
     find,
     known_paths,
@@ -54,12 +40,10 @@ if TYPE_CHECKING:
     from stoker.experiment.models import Task, When
     from stoker.feed.feed import Feed
     from stoker.sampling.orders import Order
-    from stoker.sampling.subset import Subset
     from stoker.sampling.views import AnyView
     from stoker.split.split import Split
     from stoker.store.store import Store
     from stoker.train.loop import Result
-    from stoker.train.trainer import Trainer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,17 +57,8 @@ class Fed:
     split: Split | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Trained:
-    """What is trained."""
-
-    model: nn.Module
-    loss: Callable[..., Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Process:
-    """This process among those of a run."""
+class Process(NamedTuple):
+    """This process among those of a run. Rank 0 prints and writes."""
 
     rank: int
     world_size: int
@@ -91,185 +66,147 @@ class Process:
 
     @property
     def is_first(self) -> bool:
-        """Whether it is the one that prints and writes."""
+        """Whether it is rank 0."""
         return self.rank == 0
 
 
 def find_ranks() -> Process:
     """Which process this is. Nothing else of the command line asks."""
-    import os
-
     from stoker.feed.prefetch import Ranks
 
     found = Ranks.find(None, None)
-    return Process(rank=found.rank, world_size=found.world_size, local_rank=int(os.environ.get("LOCAL_RANK") or 0))
+    return Process(found.rank, found.world_size, int(os.environ.get("LOCAL_RANK") or 0))
 
 
 def choose_device(config: Config, local_rank: int) -> str:
     """As configured, or a GPU where there is one; each process of a machine has its own."""
     import torch
 
-    if config.train.device is not None and config.train.device != "cuda":
-        return config.train.device
-    if config.train.device is None and not torch.cuda.is_available():
-        return "cpu"
-    return f"cuda:{local_rank}"
+    device = config.train.device if config.train.device is not None else "cuda" if torch.cuda.is_available() else "cpu"
+    return f"cuda:{local_rank}" if device == "cuda" else device
 
 
 def open_data(config: Config, device: str) -> Fed:
     """Open the store, say what is predicted from what, and make the feeds."""
-    from stoker.sampling.orders import Sequential
+    from stoker.feed.feed import Feed
+    from stoker.sampling.orders import BlockShuffle, ByLength, Sequential, Shuffle
+    from stoker.sampling.views import Segments, Sequences, Windows
+    from stoker.split.split import chronological, grouped
     from stoker.store.store import open_store
 
-    data = config.data
+    data, cut, seed = config.data, config.split, config.train.seed
     store = open_store(data.store)
-    view = _view(data.view)
-    split = _split(config, store, view)
+    view: AnyView
+    if isinstance(data.view, named.SequenceView):
+        longest = data.view.max_length
+        view = Sequences(longest, buckets=tuple(data.view.buckets or (longest,)), keep=data.view.end)
+    else:
+        view = (Windows if isinstance(data.view, named.WindowView) else Segments)(**msgspec.structs.asdict(data.view))
+    order: Order = Shuffle(seed)
+    if isinstance(data.order, named.SequentialOrder):
+        order = Sequential()
+    elif isinstance(data.order, named.BlockOrder):
+        order = BlockShuffle(seed, data.order.block, data.order.window)
+    elif isinstance(data.order, named.LengthOrder):
+        order = ByLength(seed, pool=data.order.pool)
+    split: Split | None = None
+    if cut is not None:
+        fractions = [1 - cut.valid - cut.test, cut.valid, *([cut.test] if cut.test else [])]
+        if isinstance(cut, named.Grouped):
+            split = grouped(store, view, by=cut.by, fractions=fractions, seed=seed)
+        else:
+            distances: Any = {"horizon": cut.horizon, "warm_up": cut.warm_up, "embargo": cut.embargo}
+            split = chronological(store, view, fractions=fractions, time=cut.time, **distances)
     task = _task(config, store)
-    train = _feed(data, store, view, task, device, _order(data, config.train.seed), split.train if split else None)
-    valid = _feed(data, store, view, task, device, Sequential(), split.valid) if split else None
-    task = replace(task, padded=train.samples.padded)
-    return Fed(store=store, task=task, train=train, valid=valid, split=split)
-
-
-def make_trained(config: Config, fed: Fed) -> Trained:
-    """The model, with the weights that its seed decides, and the loss."""
-    import torch
-
-    from stoker.experiment.models import make_loss, make_model
-
-    scalers = _scalers(config, fed)
-    torch.manual_seed(config.train.seed)
-    return Trained(model=make_model(config.model, fed.task, **scalers), loss=make_loss(config.loss, fed.task))
-
-
-def _scalers(config: Config, fed: Fed) -> dict[str, nn.Module]:
-    """What centres and scales, fitted on the training samples: the features, and targets that are amounts."""
-    from stoker.split.scaler import Scaler
-
-    data = config.data
-    if data.scale and data.normalize:
-        raise ConfigError("data.scale is true and data.normalize is set: values would be scaled twice. Give one of them.")
-    if data.scale is False or data.normalize:
-        return {}
-    part = fed.split.train if fed.split else None
-    found: dict[str, nn.Module] = {"scaler": Scaler.fit(fed.store, part, columns=list(fed.task.inputs))}
-    if isinstance(config.loss, Mse | Mae | Huber | Quantile):
-        found["target_scaler"] = Scaler.fit(fed.store, part, columns=list(fed.task.targets))
-    return found
-
-
-def _view(view: WindowView | SegmentView | SequenceView) -> AnyView:
-    from stoker.sampling.views import Segments, Sequences, Windows
-
-    if isinstance(view, WindowView):
-        return Windows(view.length, stride=view.stride, horizon=view.horizon, shift=view.shift, tail=view.tail)
-    if isinstance(view, SegmentView):
-        return Segments(view.length, horizon=view.horizon, shift=view.shift, tail=view.tail)
-    return Sequences(view.max_length, buckets=tuple(view.buckets or (view.max_length,)), keep=view.end)
-
-
-def _order(data: Data, seed: int) -> Order:
-    from stoker.sampling.orders import BlockShuffle, ByLength, Sequential, Shuffle
-
-    if isinstance(data.order, SequentialOrder):
-        return Sequential()
-    if isinstance(data.order, BlockOrder):
-        return BlockShuffle(seed, data.order.block, data.order.window)
-    return ByLength(seed, pool=data.order.pool) if isinstance(data.order, LengthOrder) else Shuffle(seed)
-
-
-def _task(config: Config, store: Store) -> Task:
-    from stoker.experiment.models import Task, outputs_each
-
-    data, view = config.data, config.data.view
-    horizon = 0 if isinstance(view, SequenceView) else view.horizon
-    shift = 0 if isinstance(view, SequenceView) else view.shift
-    numbers = [name for name, column in store.schema.items() if column.kind in ("number", "bfloat16") and column.level == "step"]
-    inputs = numbers if data.columns is None else data.columns
-    targets = data.target if data.target is not None else inputs if horizon or shift else []
-    for name in [*inputs, *targets]:
-        if name not in store.schema:
-            raise ConfigError(f"data.columns or data.target names {name!r}, but {store.name} has {', '.join(store.schema)}.")
-    when = _when(data, store, targets, horizon, shift)
-    if when in ("last", "series"):
-        seen = [name for name in targets if name in inputs and data.columns is not None]
-        if seen:
-            raise ConfigError(f"data.columns holds {seen[0]!r}, which is the target: the model would see the answer. Leave it out.")
-        inputs = [name for name in inputs if name not in targets]
-    if not any(store.schema[name].level == "step" for name in inputs):
-        raise ConfigError(f"no column of {store.name} has numbers of steps for the model to see. Name some in data.columns.")
-    if not isinstance(config.model, Own):
-        for name in inputs:
-            if store.schema[name].kind not in ("number", "bfloat16"):
-                raise ConfigError(
-                    f"data.columns names {name!r}, which holds {store.schema[name].label}; builtin models see numbers. "
-                    f"Leave it out, or use a model of your own (model: file.py:function)."
-                )
-    texts = store.schema[targets[0]].texts if len(targets) == 1 else None
-    if isinstance(config.loss, CrossEntropy):
-        _check_classes(store, targets[0], config.loss.classes or (len(texts) if texts is not None else None))
-    return Task(
-        inputs={name: store.schema[name].width or 1 for name in inputs},
-        targets={name: store.schema[name].width or 1 for name in targets},
-        length=view.max_length if isinstance(view, SequenceView) else view.length,
-        when=when,
-        horizon=horizon,
-        outputs_each=outputs_each(config.loss, len(texts) if texts is not None else None),
-    )
-
-
-def _check_classes(store: Store, name: str, classes: int | None) -> None:
-    """Refuse classes that a model has no output for: a GPU would only say that an index is wrong, and stop."""
-    import numpy as np
-
-    values = store.column(name)
-    largest = np.fmax.reduce(values, axis=None) if values.size else -1
-    if classes is not None and largest >= classes:
-        raise ConfigError(f"data.target {name!r} holds {largest:g}, but loss.classes is {classes}; expected classes below it.")
-
-
-def _when(data: Data, store: Store, targets: list[str], horizon: int, shift: int) -> When:
-    levels = {store.schema[name].level for name in targets}
-    if horizon or shift:
-        if levels != {"step"}:
-            raise ConfigError(f"data.target is {targets}; a horizon or shift predicts columns of steps.")
-        return "horizon" if horizon else "shift"
-    if len(levels) != 1:
-        what = "is missing" if not targets else f"is {targets}, which mixes values of steps and of series"
-        raise ConfigError(f"data.target {what}; expected the columns that are predicted, or a horizon or shift in data.view.")
-    return "last" if levels == {"step"} else "series"
-
-
-def _split(config: Config, store: Store, view: AnyView) -> Split | None:
-    from stoker.split.split import chronological, grouped
-
-    split = config.split
-    if split is None:
-        return None
-    fractions = [1 - split.valid - split.test, split.valid, *([split.test] if split.test else [])]
-    if isinstance(split, Grouped):
-        return grouped(store, view, by=split.by, fractions=fractions, seed=config.train.seed)
-    return chronological(
-        store, view, fractions=fractions, horizon=split.horizon, warm_up=split.warm_up, embargo=split.embargo, time=split.time
-    )
-
-
-def _feed(data: Data, store: Store, view: AnyView, task: Task, device: str, order: Order, part: Subset | None) -> Feed:
-    from stoker.feed.feed import Feed
-
-    return Feed(
+    feed = partial(
+        Feed,
         store,
         view,
         batch_size=data.batch_size,
-        subset=part,
-        order=order,
         device=device,
         columns=list(dict.fromkeys([*task.inputs, *task.targets])),
         dtype=data.dtype,
         normalize=data.normalize,
         residency=data.residency,
         threads=data.threads,
+    )
+    train = feed(order=order, subset=split.train if split else None)
+    valid = feed(order=Sequential(), subset=split.valid) if split else None
+    return Fed(store=store, task=replace(task, padded=train.samples.padded), train=train, valid=valid, split=split)
+
+
+def make_trained(config: Config, fed: Fed) -> tuple[nn.Module, Callable[..., Any]]:
+    """The model, with the weights that its seed decides, and the loss."""
+    import torch
+
+    from stoker.experiment.models import make_loss, make_model
+    from stoker.split.scaler import Scaler
+
+    data = config.data
+    if data.scale and data.normalize:
+        raise ConfigError("data.scale is true and data.normalize is set: values would be scaled twice. Give one of them.")
+    scalers: dict[str, nn.Module] = {}
+    if data.scale is not False and not data.normalize:  # fitted on the training samples: features, and targets that are amounts
+        part = fed.split.train if fed.split else None
+        scalers["scaler"] = Scaler.fit(fed.store, part, columns=list(fed.task.inputs))
+        if isinstance(config.loss, named.Mse | named.Mae | named.Huber | named.Quantile):
+            scalers["target_scaler"] = Scaler.fit(fed.store, part, columns=list(fed.task.targets))
+    torch.manual_seed(config.train.seed)
+    return make_model(config.model, fed.task, **scalers), make_loss(config.loss, fed.task)
+
+
+def _task(config: Config, store: Store) -> Task:
+    import numpy as np
+
+    from stoker.experiment.models import Task, outputs_each
+
+    data, view, schema = config.data, config.data.view, store.schema
+    length, horizon, shift = (
+        (view.max_length, 0, 0) if isinstance(view, named.SequenceView) else (view.length, view.horizon, view.shift)
+    )
+    numbers = [name for name, column in schema.items() if column.kind in ("number", "bfloat16") and column.level == "step"]
+    inputs = numbers if data.columns is None else data.columns
+    targets = data.target if data.target is not None else inputs if horizon or shift else []
+    for name in [*inputs, *targets]:
+        if name not in schema:
+            raise ConfigError(f"data.columns or data.target names {name!r}, but {store.name} has {', '.join(schema)}.")
+    levels = {schema[name].level for name in targets}
+    if (horizon or shift) and levels != {"step"}:
+        raise ConfigError(f"data.target is {targets}; a horizon or shift predicts columns of steps.")
+    if len(levels) != 1:
+        what = "is missing" if not targets else f"is {targets}, which mixes values of steps and of series"
+        raise ConfigError(f"data.target {what}; expected the columns that are predicted, or a horizon or shift in data.view.")
+    when: When = "horizon" if horizon else "shift" if shift else "last" if levels == {"step"} else "series"
+    if when in ("last", "series"):
+        seen = [name for name in targets if name in inputs and data.columns is not None]
+        if seen:
+            raise ConfigError(f"data.columns holds {seen[0]!r}, which is the target: the model would see the answer. Leave it out.")
+        inputs = [name for name in inputs if name not in targets]
+    if not any(schema[name].level == "step" for name in inputs):
+        raise ConfigError(f"no column of {store.name} has numbers of steps for the model to see. Name some in data.columns.")
+    for name in inputs if not isinstance(config.model, named.Own) else ():
+        if schema[name].kind not in ("number", "bfloat16"):
+            raise ConfigError(
+                f"data.columns names {name!r}, which holds {schema[name].label}; builtin models see numbers. "
+                f"Leave it out, or use a model of your own (model: file.py:function)."
+            )
+    texts = schema[targets[0]].texts if len(targets) == 1 else None
+    num_categories = None if texts is None else len(texts)
+    classes = (config.loss.classes or num_categories) if isinstance(config.loss, named.CrossEntropy) else None
+    if classes is not None:  # a model has no output for more: a GPU would only say that an index is wrong, and stop
+        values = store.column(targets[0])
+        largest = np.fmax.reduce(values, axis=None) if values.size else -1
+        if largest >= classes:
+            raise ConfigError(
+                f"data.target {targets[0]!r} holds {largest:g}, but loss.classes is {classes}; expected classes below it."
+            )
+    return Task(
+        inputs={name: schema[name].width or 1 for name in inputs},
+        targets={name: schema[name].width or 1 for name in targets},
+        length=length,
+        when=when,
+        horizon=horizon,
+        outputs_each=outputs_each(config.loss, num_categories),
     )
 
 
@@ -292,26 +229,14 @@ COMPARED = {
     "train.graph": ("setup.graph",),
     "train.compile": ("setup.compile",),
     "train.fused": ("setup.fused",),
-    "train.grad_accum_steps": ("config.accumulate", "schedule"),
-    "train.max_grad_norm": ("config.clip",),
+    "train.grad_accum_steps": ("config.grad_accum_steps", "schedule"),
+    "train.max_grad_norm": ("config.max_grad_norm",),
     "train.ema": ("config.ema",),
     "train.guard": ("config.guard",),
     "train.early_stopping": ("run",),
 }
 """Fields of a config, and those of a trainer's fingerprint that follow from them. What is allowed here is compared by the config;
 the trainer compares what a config does not say: values of a store, code of functions."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Plan:
-    """What is to be run."""
-
-    config: Config
-    folder: Path
-    resume: bool = False
-    allow: tuple[str, ...] = ()
-    """What may differ from the run that is resumed, by the names of the trainer's fingerprint."""
-    overwrite: bool = False
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
@@ -393,54 +318,46 @@ def run(
         raise OptionError("allow= is for resume=True: a new run has nothing to differ from.")
     if overwrite and resume:
         raise OptionError("overwrite=True is for a new run, not for resume=True.")
+    train = partial(_train, overwrite=overwrite, progress=progress, report=report, speed_option=speed_option)
     if resume and not isinstance(config, Config):
-        return _train(_resumed(Path(config), overrides, allow), progress=progress, report=report, speed_option=speed_option)
-    # A struct made in Python is checked too: its fields may hold anything.
-    if isinstance(config, Config):
-        document = _document(config)
-        config = check(override(document, overrides, Config), Config)
-    else:
+        return train(*_resumed(Path(config), overrides, allow), resume=True)
+    if not isinstance(config, Config):
         config = load(config, overrides)
+    else:  # checked too: the fields of a struct made in Python may hold anything
+        config = check(override(Document("the config", to_tree(config)), overrides, Config), Config)
     where = folder if folder is not None else config.train.folder
     if where is None:
         raise OptionError("the config has no folder for the run. Pass folder=, or set train.folder.")
     if resume and (Path(where) / CONFIG_NAME).is_file():
-        plan = _resumed(Path(where), (), allow, config=config)
-    else:
-        plan = _new(config, Path(where), overwrite=overwrite)
-    return _train(plan, progress=progress, report=report, speed_option=speed_option)
+        return train(*_resumed(Path(where), (), allow, config=config), resume=True)
+    _check_folder(config := _in_folder(config, Path(where)), Path(where), overwrite=overwrite)
+    return train(config, Path(where))
 
 
-def _document(config: Config) -> Any:
-    from stoker.experiment.parse import Document
+def _check_folder(config: Config, folder: Path, *, overwrite: bool) -> None:
+    """Refuse the folder of another run, for a new one."""
+    from stoker.train.run import check_new
 
-    return Document("the config", to_tree(config))
-
-
-def _new(config: Config, folder: Path, *, overwrite: bool) -> _Plan:
-    """A run of its own; its folder must not have another."""
-    has_run = (folder / "run.json").exists()
-    if has_run and not overwrite:
-        raise OptionError(
-            f"{folder} has a run already. Resume it (resume=True), replace it (overwrite=True), or choose another folder "
-            f"(train.folder)."
-        )
-    config = _in_folder(config, folder)
-    kept = folder / CONFIG_NAME
-    if not has_run and folder.exists():
-        from stoker.train.run import check_new
-
+    if (folder / "run.json").exists():
+        if not overwrite:
+            raise OptionError(
+                f"{folder} has a run already. Resume it (resume=True), replace it (overwrite=True), or choose another folder "
+                f"(train.folder)."
+            )
+    elif folder.exists():
         check_new(folder)
+        kept = folder / CONFIG_NAME
         if kept.exists() and kept.read_bytes() != to_yaml(config):
             raise OptionError(
                 f"{kept} is there, but no run.json says that it is of a run of stoker. Choose another folder, or resume what was "
                 f"stopped before its first step (resume=True)."
             )
-    return _Plan(config=config, folder=folder, overwrite=overwrite)
 
 
-def _resumed(folder: Path, overrides: Sequence[str], allow: Sequence[str], *, config: Config | None = None) -> _Plan:
-    """The run of a folder, with the config that it keeps; a value that differs must be allowed by name."""
+def _resumed(
+    folder: Path, overrides: Sequence[str], allow: Sequence[str], *, config: Config | None = None
+) -> tuple[Config, Path, list[str]]:
+    """The config of a run that is resumed, its folder, and what may differ, by the names of the trainer's fingerprint."""
     from stoker.train import state_dict
     from stoker.train.fingerprint import GROUPS
 
@@ -457,74 +374,73 @@ def _resumed(folder: Path, overrides: Sequence[str], allow: Sequence[str], *, co
     for ours, names in COMPARED.items():
         if any(name == ours or ours.startswith(f"{name}.") or name.startswith(f"{ours}.") for name in allowed):
             theirs.extend(names)
-    return _Plan(config=now, folder=folder, resume=True, allow=tuple(theirs))
+    return now, folder, theirs
 
 
 def _in_folder(config: Config, folder: Path) -> Config:
-    train = msgspec.structs.replace(config.train, folder=str(folder))
-    return msgspec.structs.replace(config, train=train)
+    return msgspec.structs.replace(config, train=msgspec.structs.replace(config.train, folder=str(folder)))
 
 
-def _train(plan: _Plan, *, progress: bool, report: Callable[[str], None] | None, speed_option: str) -> Result:
+def _train(
+    config: Config,
+    folder: Path,
+    allow: Sequence[str] = (),
+    *,
+    resume: bool = False,
+    overwrite: bool,
+    progress: bool,
+    report: Callable[[str], None] | None,
+    speed_option: str,
+) -> Result:
     from stoker import _disk
     from stoker._kernels import ANNOUNCE
-    from stoker.experiment.models import blaming
-
-    ranks, config = find_ranks(), plan.config
-    if progress:
-        os.environ.setdefault(ANNOUNCE, "1")  # that kernels are compiled is said in a log file too, not on a terminal alone
-    with within_memory():
-        data = open_data(config, choose_device(config, ranks.local_rank))
-        trainer = _make_trainer(
-            plan, make_trained(config, data), device=data.train.device, progress=progress and ranks.is_first, logs=ranks.is_first
-        )
-    trainer.speed_option = speed_option
-    if ranks.is_first and report is not None:
-        for line in str(data.train).splitlines():
-            report(line)
-    kept = plan.folder / CONFIG_NAME
-
-    def keep() -> None:
-        _disk.make_folder(plan.folder)
-        _disk.write_file(kept, to_yaml(config))
-
-    if ranks.is_first:
-        trainer.on_open = keep  # not before: a resume that is refused, or a new run that fails, leaves the config of the run there
-    record = plan.folder / "run.json"
-    is_new = ranks.is_first and not kept.exists() and not record.exists()
-    if is_new:
-        keep()  # so that `--resume` begins again with what is stopped before its first step
-    cleaning = _disk.removing_unless(record, kept) if is_new else contextlib.nullcontext()
-    with cleaning, blaming(*(one.function for one in (config.model, config.loss) if isinstance(one, Own))), within_memory():
-        return trainer.fit(data.train, valid=data.valid, epochs=config.train.epochs, resume=plan.resume, allow=plan.allow)
-
-
-def _make_trainer(plan: _Plan, trained: Trained, *, device: Any, progress: bool, logs: bool) -> Trainer:
-    from stoker.experiment.models import make_optimizer
+    from stoker.experiment.models import blaming, make_optimizer
     from stoker.train.loggers import make_writer
     from stoker.train.metrics import AUC, MAE, MSE, Accuracy
     from stoker.train.schedule import EarlyStopping
     from stoker.train.trainer import Trainer
 
-    config, train = plan.config, plan.config.train
+    ranks, train, stopping = find_ranks(), config.train, config.train.early_stopping
+    if progress:
+        os.environ.setdefault(ANNOUNCE, "1")  # that kernels are compiled is said in a log file too, not on a terminal alone
     makers: dict[str, Any] = {"mae": MAE, "mse": MSE, "accuracy": Accuracy, "auc": AUC}
-    options = {name: getattr(train, name) for name in Settings.__struct_fields__}
-    return Trainer(
-        trained.model.to(device),
-        trained.loss,
-        partial(make_optimizer, config.optimizer),
-        setup=train.setup,
-        schedule=config.schedule,
-        early_stopping=EarlyStopping(**msgspec.structs.asdict(train.early_stopping)) if train.early_stopping is not None else None,
-        metrics={name: makers[name]() for name in train.metrics},
-        folder=plan.folder,
-        overwrite=plan.overwrite,
-        loggers=[make_writer(name, folder=plan.folder) for name in train.loggers] if logs else (),
-        device=device,
-        config=to_tree(config),
-        progress=progress,
-        **options,
-    )
+    with within_memory():
+        data = open_data(config, choose_device(config, ranks.local_rank))
+        model, loss = make_trained(config, data)
+        trainer = Trainer(
+            model.to(data.train.device),
+            loss,
+            partial(make_optimizer, config.optimizer),
+            setup=train.setup,
+            schedule=config.schedule,
+            early_stopping=EarlyStopping(**msgspec.structs.asdict(stopping)) if stopping is not None else None,
+            metrics={name: makers[name]() for name in train.metrics},
+            folder=folder,
+            overwrite=overwrite,
+            loggers=[make_writer(name, folder=folder) for name in train.loggers] if ranks.is_first else (),
+            device=data.train.device,
+            config=to_tree(config),
+            progress=progress and ranks.is_first,
+            **{name: getattr(train, name) for name in Settings.__struct_fields__},
+        )
+    trainer.speed_option = speed_option
+    if ranks.is_first and report is not None:
+        for line in str(data.train).splitlines():
+            report(line)
+    kept, record = folder / CONFIG_NAME, folder / "run.json"
+
+    def keep() -> None:
+        _disk.make_folder(folder)
+        _disk.write_file(kept, to_yaml(config))
+
+    if ranks.is_first:
+        trainer.on_open = keep  # not before: a resume that is refused, or a new run that fails, leaves the config of the run there
+    is_new = ranks.is_first and not kept.exists() and not record.exists()
+    if is_new:
+        keep()  # so that `--resume` begins again with what is stopped before its first step
+    cleaning = _disk.removing_unless(record, kept) if is_new else contextlib.nullcontext()
+    with cleaning, blaming(*(one.function for one in (config.model, config.loss) if isinstance(one, named.Own))), within_memory():
+        return trainer.fit(data.train, valid=data.valid, epochs=train.epochs, resume=resume, allow=allow)
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct, field
 
 from stoker.train import schedule as schedules
-from stoker.train.schedule import Constant, Updates
+from stoker.train.schedule import Choice, Constant, Updates
 from stoker.train.settings import Count, Positive, Settings
 
 MANY = 2**48
@@ -21,7 +21,7 @@ Size = Annotated[int, Meta(ge=1, lt=2**31)]
 Share = Annotated[float, Meta(ge=0, lt=1)]
 
 
-class WindowView(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="windows"):
+class WindowView(Choice, frozen=True, kw_only=True, tag="windows"):
     """Windows of equal length."""
 
     length: Count
@@ -36,7 +36,7 @@ class WindowView(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     """A last window that is not full is padded and masked, or dropped."""
 
 
-class SegmentView(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="segments"):
+class SegmentView(Choice, frozen=True, kw_only=True, tag="segments"):
     """Series cut into consecutive pieces."""
 
     length: Count
@@ -49,7 +49,7 @@ class SegmentView(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     """A last segment that is not full is padded and masked, or dropped."""
 
 
-class SequenceView(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="sequences"):
+class SequenceView(Choice, frozen=True, kw_only=True, tag="sequences"):
     """Each series is one sample, padded to `max_length`."""
 
     max_length: Size
@@ -60,15 +60,15 @@ class SequenceView(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Which end of a longer series stays."""
 
 
-class SequentialOrder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="sequential"):
+class SequentialOrder(Choice, frozen=True, kw_only=True, tag="sequential"):
     """Samples as they are stored."""
 
 
-class ShuffleOrder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="shuffle"):
+class ShuffleOrder(Choice, frozen=True, kw_only=True, tag="shuffle"):
     """Every sample once per epoch, in random order."""
 
 
-class BlockOrder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="block"):
+class BlockOrder(Choice, frozen=True, kw_only=True, tag="block"):
     """The same for data larger than memory: neighbours are read together, but come apart."""
 
     block: Count | None = None
@@ -77,7 +77,7 @@ class BlockOrder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     """Samples that are mixed together; chosen by default."""
 
 
-class LengthOrder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="by_length"):
+class LengthOrder(Choice, frozen=True, kw_only=True, tag="by_length"):
     """Like a shuffle, but samples of similar length share a batch."""
 
     pool: Count = 100
@@ -111,10 +111,7 @@ class Data(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Threads that prefetch batches; chosen by default."""
 
 
-# The section `split`: which samples are held back, and how far apart the parts are kept.
-
-
-class Chronological(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="chronological"):
+class Chronological(Choice, frozen=True, kw_only=True, tag="chronological"):
     """Earlier steps train, later ones validate, the last ones are kept for a test."""
 
     valid: Share = 0.15
@@ -131,7 +128,7 @@ class Chronological(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Column of times by which to cut; by default that of the store."""
 
 
-class Grouped(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="grouped"):
+class Grouped(Choice, frozen=True, kw_only=True, tag="grouped"):
     """Whole series train or validate."""
 
     valid: Share = 0.15
@@ -150,7 +147,7 @@ AnySplit = Chronological | Grouped
 Layers = Annotated[int, Meta(ge=1, le=1000)]
 
 
-class Transformer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="transformer"):
+class Transformer(Choice, frozen=True, kw_only=True, tag="transformer"):
     """Attention over the steps, with learned positions."""
 
     width: Size = 128
@@ -167,7 +164,7 @@ class Transformer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     """Whether a step sees only those before it; by default where every step predicts, and there it must."""
 
 
-class Gru(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="gru"):
+class Gru(Choice, frozen=True, kw_only=True, tag="gru"):
     """A recurrent network."""
 
     width: Size = 128
@@ -178,7 +175,7 @@ class Gru(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_fie
     """Dropout between layers in training."""
 
 
-class Mlp(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="mlp"):
+class Mlp(Choice, frozen=True, kw_only=True, tag="mlp"):
     """All steps at once through fully connected layers."""
 
     width: Size = 256
@@ -189,42 +186,42 @@ class Mlp(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_fie
     """Dropout in training."""
 
 
-class Linear(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="linear"):
+class Linear(Choice, frozen=True, kw_only=True, tag="linear"):
     """One matrix from all steps to the prediction: the baseline to beat."""
 
 
-class Own(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="own"):
+class Own(Choice, frozen=True, kw_only=True, tag="own"):
     """A function of the user's own, which is run: name only code that you trust."""
 
     function: str
     """Where it is, as `file.py:function`, from the folder in which the command runs."""
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = field(default_factory=dict)
     """Keyword arguments that it gets; and `task`, if it has a parameter of that name."""
 
 
-class Mse(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="mse"):
+class Mse(Choice, frozen=True, kw_only=True, tag="mse"):
     """Mean of squared errors."""
 
 
-class Mae(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="mae"):
+class Mae(Choice, frozen=True, kw_only=True, tag="mae"):
     """Mean of absolute errors."""
 
 
-class Huber(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="huber"):
+class Huber(Choice, frozen=True, kw_only=True, tag="huber"):
     """Squared for small errors, absolute for large ones."""
 
     delta: Annotated[float, Meta(gt=0)] = 1.0
     """Where the one becomes the other."""
 
 
-class Bce(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="bce"):
+class Bce(Choice, frozen=True, kw_only=True, tag="bce"):
     """Binary cross-entropy; predictions are logits, targets between 0 and 1."""
 
     positive_weight: Annotated[float, Meta(gt=0)] = 1.0
     """How much more a positive sample counts."""
 
 
-class CrossEntropy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="cross_entropy"):
+class CrossEntropy(Choice, frozen=True, kw_only=True, tag="cross_entropy"):
     """For one target of classes from 0; negative ones are missing and do not count."""
 
     classes: Annotated[int, Meta(ge=2, lt=2**31)] | None = None
@@ -233,7 +230,7 @@ class CrossEntropy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Share of the target that is spread over all classes."""
 
 
-class Quantile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="quantile"):
+class Quantile(Choice, frozen=True, kw_only=True, tag="quantile"):
     """Pinball loss; each target is predicted once per quantile."""
 
     quantiles: Annotated[tuple[Annotated[float, Meta(gt=0, lt=1)], ...], Meta(min_length=1)] = (0.1, 0.5, 0.9)
@@ -244,68 +241,55 @@ AnyModel = Transformer | Gru | Mlp | Linear | Own
 AnyLoss = Mse | Mae | Huber | Bce | CrossEntropy | Quantile | Own
 
 
-# The sections `optimizer` and `schedule`.
-
 Rate = Annotated[float, Meta(ge=0)]
 
 
-class AdamW(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="adamw"):
-    """Adam with weight decay apart from the gradient."""
-
-    lr: Rate = 1e-3
-    """Learning rate."""
-    weight_decay: Rate = 0.01
-    """How fast weights shrink."""
-    betas: tuple[Share, Share] = (0.9, 0.999)
-    """Memory of the mean and of the square of gradients."""
-    eps: Positive = 1e-8
-    """Keeps the division by small squares in bounds."""
-
-
-class Adam(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="adam"):
-    """Adam; weight decay is part of the gradient."""
-
+class _Optimizer(Choice, frozen=True, kw_only=True):
     lr: Rate = 1e-3
     """Learning rate."""
     weight_decay: Rate = 0.0
     """How fast weights shrink."""
+
+
+class AdamW(_Optimizer, frozen=True, kw_only=True, tag="adamw"):
+    """Adam with weight decay apart from the gradient."""
+
+    weight_decay: Rate = 0.01
     betas: tuple[Share, Share] = (0.9, 0.999)
     """Memory of the mean and of the square of gradients."""
     eps: Positive = 1e-8
     """Keeps the division by small squares in bounds."""
 
 
-class Sgd(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="sgd"):
+class Adam(AdamW, frozen=True, kw_only=True, tag="adam"):
+    """Adam; weight decay is part of the gradient."""
+
+    weight_decay: Rate = 0.0
+
+
+class Sgd(_Optimizer, frozen=True, kw_only=True, tag="sgd"):
     """Plain descent, with momentum if wanted."""
 
     lr: Rate = 1e-2
-    """Learning rate."""
-    weight_decay: Rate = 0.0
-    """How fast weights shrink."""
     momentum: Share = 0.9
     """Share of the last change that stays."""
     nesterov: bool = False
     """Look ahead by the momentum."""
 
 
-class RmsProp(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="rmsprop"):
+class RmsProp(_Optimizer, frozen=True, kw_only=True, tag="rmsprop"):
     """Gradients divided by their recent size."""
 
-    lr: Rate = 1e-3
-    """Learning rate."""
-    weight_decay: Rate = 0.0
-    """How fast weights shrink."""
     momentum: Share = 0.0
     """Share of the last change that stays."""
     alpha: Share = 0.99
     """Memory of the square of gradients."""
 
 
-class Inverse(schedules.Inverse, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="inverse"):
+class Inverse(schedules.Inverse, frozen=True, kw_only=True, tag="inverse"):
     """Up during the warm-up, then down with the square root of the number of updates."""
 
     warmup: Updates = 4000
-    """Updates of the warm-up; a fraction is a share of all."""
 
 
 AnySchedule = Constant | schedules.Linear | schedules.Cosine | schedules.OneCycle | schedules.StepDecay | Inverse

@@ -28,8 +28,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-import msgspec
 import torch
+from msgspec.structs import asdict
 from torch import nn
 from torch.nn import functional
 
@@ -103,7 +103,7 @@ class Task:
 
     @property
     def entries(self) -> tuple[str, ...]:
-        """The entries of a batch that a model looks at."""
+        """The entries of a batch that a model reads."""
         return (*self.inputs, "mask") if self.needs_mask else tuple(self.inputs)
 
     def mask(self, batch: Batch) -> torch.Tensor | None:
@@ -139,9 +139,6 @@ def at_last(values: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
     last = (mask.sum(1, keepdim=True) - 1).clamp(min=0)
     last = last.reshape(-1, *(1,) * (values.dim() - 1))
     return values.gather(1, last.expand(-1, 1, *values.shape[2:]))
-
-
-# The head: from the state of steps to the prediction, for one step that predicts or for all.
 
 
 class Head(nn.Module):
@@ -192,11 +189,8 @@ class Mlp(nn.Module):
         return prediction.reshape(-1, self._task.steps, self._task.outputs)
 
 
-# A recurrent network over the steps of a sample. Axes: b rows, t steps, f features, d width.
-
-
 class Gru(nn.Module):
-    """Gated recurrent units; the state at the last step predicts, or that at each."""
+    """Gated recurrent units over the steps; the state at the last step predicts, or that at each."""
 
     def __init__(self, task: Task, *, width: int = 128, layers: int = 2, dropout: float = 0.0) -> None:
         super().__init__()
@@ -452,23 +446,9 @@ def load_function(name: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
-def call_function(name: str, options: Mapping[str, Any], **offered: Any) -> Any:
-    """Call it with its options, and with what is offered as far as it has such parameters."""
-    function = load_function(name)
-    return _told(name, partial(function, **_arguments(name, function, options, offered)))
-
-
-def bind_function(name: str, options: Mapping[str, Any], **offered: Any) -> Callable[..., Any]:
-    """The function of (model, batch) with its options, and with what is offered as far as it has such parameters."""
-    function = load_function(name)
-    taken = [option for option in [*inspect.signature(function).parameters][:2] if option in options]
-    if taken:
-        raise OptionError(f"{name} gets {taken[0]!r} from the training, so it cannot be an option.")
-    return partial(function, **_arguments(name, function, options, offered))
-
-
-def _arguments(name: str, function: Callable[..., Any], options: Mapping[str, Any], offered: Mapping[str, Any]) -> dict[str, Any]:
-    parameters = inspect.signature(function).parameters
+def _arguments(own: named.Own, function: Callable[..., Any], offered: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a function, and what is offered as far as it has such parameters."""
+    name, options, parameters = own.function, own.options, inspect.signature(function).parameters
     if "" in options or not all(isinstance(option, str) for option in options):
         raise OptionError(f"{name} has the options {dict(options)!r}; expected names of its parameters.")
     takes_all = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
@@ -491,8 +471,7 @@ def blaming(*names: str) -> Iterator[None]:
             lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).name == path.name]
             if lines or isinstance(error, SyntaxError):
                 number = error.lineno if isinstance(error, SyntaxError) else lines[-1]
-                text = (str(error).strip().splitlines() or ["(no message)"])[0]
-                raise OptionError(f"{path}:{number} raised {type(error).__name__}: {text}") from error
+                raise OptionError(f"{path}:{number} raised {type(error).__name__}: {_first_line(error)}") from error
         raise
 
 
@@ -504,8 +483,11 @@ def _told(name: str, call: Callable[[], Any]) -> Any:
     except StokerError:
         raise
     except Exception as error:
-        text = (str(error).strip().splitlines() or ["(no message)"])[0]
-        raise OptionError(f"{name} raised {type(error).__name__}: {text}") from error
+        raise OptionError(f"{name} raised {type(error).__name__}: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or ["(no message)"])[0]
 
 
 # From the names of a configuration to the model, the loss, the optimizer and the schedule.
@@ -524,11 +506,11 @@ LOSSES: dict[type, Callable[..., TaskLoss]] = {
     named.CrossEntropy: cross_entropy,
     named.Quantile: quantile,
 }
-OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "adamw": torch.optim.AdamW,
-    "adam": torch.optim.Adam,
-    "sgd": torch.optim.SGD,
-    "rmsprop": torch.optim.RMSprop,
+OPTIMIZERS: dict[type, Callable[..., torch.optim.Optimizer]] = {
+    named.AdamW: torch.optim.AdamW,
+    named.Adam: torch.optim.Adam,
+    named.Sgd: torch.optim.SGD,
+    named.RmsProp: torch.optim.RMSprop,
 }
 
 
@@ -536,27 +518,32 @@ def make_model(
     config: named.AnyModel, task: Task, *, scaler: nn.Module | None = None, target_scaler: nn.Module | None = None
 ) -> nn.Module:
     """The model of a configuration, from a batch to a prediction; its weights come from torch's generator."""
-    if isinstance(config, named.Own):
-        model = call_function(config.function, config.options, task=task, scaler=scaler, target_scaler=target_scaler)
-        if not isinstance(model, nn.Module):
-            raise OptionError(f"{config.function} returned a {type(model).__name__}; expected a model (torch.nn.Module).")
-        return model
-    network = MODELS[type(config)](task, **_options(config))
-    return Predictor(task, network, scaler=scaler, target_scaler=target_scaler)
+    if not isinstance(config, named.Own):
+        network = MODELS[type(config)](task, **asdict(config))
+        return Predictor(task, network, scaler=scaler, target_scaler=target_scaler)
+    function, offered = load_function(config.function), {"task": task, "scaler": scaler, "target_scaler": target_scaler}
+    model = _told(config.function, partial(function, **_arguments(config, function, offered)))
+    if not isinstance(model, nn.Module):
+        raise OptionError(f"{config.function} returned a {type(model).__name__}; expected a model (torch.nn.Module).")
+    return model
 
 
 def make_loss(config: named.AnyLoss, task: Task) -> Callable[..., Any]:
     """The loss of a configuration: `loss(model, batch)`."""
-    if isinstance(config, named.Own):
-        return bind_function(config.function, config.options, task=task)
-    options = _options(config)
-    options.pop("classes", None)  # the task has it
-    return LOSSES[type(config)](task, **options)
+    if not isinstance(config, named.Own):
+        options = asdict(config)
+        options.pop("classes", None)  # the task has it
+        return LOSSES[type(config)](task, **options)
+    function = load_function(config.function)
+    taken = [option for option in [*inspect.signature(function).parameters][:2] if option in config.options]
+    if taken:
+        raise OptionError(f"{config.function} gets {taken[0]!r} from the training, so it cannot be an option.")
+    return partial(function, **_arguments(config, function, {"task": task}))
 
 
 def make_optimizer(config: AnyOptimizer, parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
     """The optimizer of a configuration."""
-    return OPTIMIZERS[_name(config)](list(parameters), **_options(config))
+    return OPTIMIZERS[type(config)](list(parameters), **asdict(config))
 
 
 def outputs_each(config: named.AnyLoss, num_categories: int | None) -> int:
@@ -566,11 +553,3 @@ def outputs_each(config: named.AnyLoss, num_categories: int | None) -> int:
     if isinstance(config, named.CrossEntropy):
         return config.classes or num_categories or 1
     return 1
-
-
-def _options(config: msgspec.Struct) -> dict[str, Any]:
-    return {name: getattr(config, name) for name in config.__struct_fields__}
-
-
-def _name(config: msgspec.Struct) -> str:
-    return str(config.__struct_config__.tag)

@@ -14,6 +14,7 @@ The struct is a parameter: `Config` for `stoker train`, the settings of recipes 
 
 from __future__ import annotations
 
+import copy
 import difflib
 import inspect
 import json
@@ -26,16 +27,7 @@ from typing import Any, NamedTuple, NoReturn, TypeVar, get_type_hints
 
 import msgspec
 from msgspec import NODEFAULT, Struct
-from msgspec.inspect import (
-    Field,
-    ListType,
-    LiteralType,
-    NoneType,
-    StructType,
-    Type,
-    UnionType,
-    type_info,
-)
+from msgspec.inspect import Field, ListType, LiteralType, NoneType, StructType, Type, UnionType, type_info
 
 from stoker._fields import LARGE, docstrings, expected
 from stoker.errors import ConfigError
@@ -174,55 +166,49 @@ class _Builder:
 
     def document(self) -> Any:
         """The value of the only document; an empty text is an empty configuration."""
-        from yaml import events as kinds
-
         next(self._events)  # the start of the stream
-        event = next(self._events)
-        if isinstance(event, kinds.StreamEndEvent):
+        if _kind(next(self._events)) == "StreamEnd":
             return {}
         value = self._value(next(self._events), ())
         next(self._events)  # the end of the document
         event = next(self._events)
-        if not isinstance(event, kinds.StreamEndEvent):
+        if _kind(event) != "StreamEnd":
             self._refuse(event, "a second document begins here; a configuration is one. Remove the line `---`")
         return value
 
     def _value(self, event: Any, path: Path_) -> Any:
-        from yaml import events as kinds
-
         self._lines.setdefault(path, event.start_mark.line + 1)
-        if isinstance(event, kinds.AliasEvent):
+        kind = _kind(event)
+        if kind == "Alias":
             self._refuse(event, f"the alias *{event.anchor} is not read here. Write its value out")
         if event.tag is not None:
             self._refuse(event, f"the tag {event.tag!r} is not read here. Leave it out: types are known")
         if len(path) > MAX_DEPTH:
             self._refuse(event, f"values are nested deeper than {MAX_DEPTH} levels")
-        if isinstance(event, kinds.ScalarEvent):
+        if kind == "Scalar":
             return scalar(event.value) if event.implicit[0] else event.value
-        if isinstance(event, kinds.SequenceStartEvent):
+        if kind == "SequenceStart":
             items: list[Any] = []
-            while not isinstance(event := next(self._events), kinds.SequenceEndEvent):
+            while _kind(event := next(self._events)) != "SequenceEnd":
                 items.append(self._value(event, (*path, len(items))))
             return items
-        return self._mapping(path)
-
-    def _mapping(self, path: Path_) -> dict[str, Any]:
-        from yaml import events as kinds
-
         found: dict[str, Any] = {}
-        while not isinstance(event := next(self._events), kinds.MappingEndEvent):
-            if not isinstance(event, kinds.ScalarEvent) or event.tag is not None:
+        while _kind(event := next(self._events)) != "MappingEnd":
+            if _kind(event) != "Scalar" or event.tag is not None:
                 self._refuse(event, "a key is expected here, which is a plain word")
-            key = event.value
-            if key in found:
-                where = ".".join(map(str, (*path, key)))
-                self._refuse(event, f"{where} comes twice (first in line {self._lines[*path, key]}). Remove one of them")
-            self._lines[*path, key] = event.start_mark.line + 1
-            found[key] = self._value(next(self._events), (*path, key))
+            here = (*path, event.value)
+            if event.value in found:
+                self._refuse(event, f"{_dotted(here)} comes twice (first in line {self._lines[here]}). Remove one of them")
+            self._lines[here] = event.start_mark.line + 1
+            found[event.value] = self._value(next(self._events), here)
         return found
 
     def _refuse(self, event: Any, what: str) -> NoReturn:
         raise ConfigError(f"{self._name}:{event.start_mark.line + 1}: {what}.")
+
+
+def _kind(event: Any) -> str:
+    return type(event).__name__.removesuffix("Event")
 
 
 # Checking: plain values become a `Config`, or one line that says which value, where, and what was expected.
@@ -244,23 +230,22 @@ class Known(NamedTuple):
         return ".".join(self.path)
 
 
-def known_fields(config: type) -> Iterator[Known]:
+def known_fields(config: type, path: tuple[str, ...] = ()) -> Iterator[Known]:
     """All fields, of all choices; a field that several choices have comes once for each."""
-    yield from _known(_struct(config), ())
-
-
-def _known(info: StructType, path: tuple[str, ...]) -> Iterator[Known]:
-    for one in info.fields:
+    for one in _struct(config).fields:
         here = (*path, one.name)
-        yield Known(here, one, info.cls)
+        yield Known(here, one, config)
         for choice in structs_of(one.type):
-            yield from _known(choice, here)
+            yield from known_fields(choice.cls, here)
 
 
 def structs_of(info: Type) -> list[StructType]:
     """The records that a value may be."""
-    types = info.types if isinstance(info, UnionType) else (info,)
-    return [one for one in types if isinstance(one, StructType)]
+    return [one for one in _types(info) if isinstance(one, StructType)]
+
+
+def _types(info: Type) -> tuple[Type, ...]:
+    return info.types if isinstance(info, UnionType) else (info,)
 
 
 def check(document: Document, config: type[T]) -> T:
@@ -303,24 +288,21 @@ class _Check:
         return {**value, **checked}
 
     def _field(self, value: Any, field: Field, hint: Any, path: Path_) -> Any:
-        item = _record_of_list(field.type)
-        if item is not None and isinstance(value, list):
-            return [self.struct(one, item, (*path, i)) for i, one in enumerate(value)]
-        choices = structs_of(field.type)
+        types, choices = _types(field.type), structs_of(field.type)
+        for one in types:
+            if isinstance(one, ListType) and isinstance(one.item_type, StructType) and isinstance(value, list):
+                return [self.struct(part, one.item_type, (*path, i)) for i, part in enumerate(value)]
         if not choices:
             return self._plain(value, field.type, hint, path)
-        if value is None and isinstance(field.type, UnionType) and any(isinstance(one, NoneType) for one in field.type.types):
+        if value is None and any(isinstance(one, NoneType) for one in types):
             return None
         if len(choices) == 1 and choices[0].tag_field is None:
             return self.struct(value, choices[0], path)
-        return self._choice(value, choices, default_tag(field), path)
-
-    def _choice(self, value: Any, choices: list[StructType], default: str | None, path: Path_) -> dict[str, Any]:
         tags = {str(choice.tag): choice for choice in choices}
         value = spelt_out(value)
         if not isinstance(value, dict):
             self._expected(value, path, f"a name: {', '.join(tags)}")
-        name = value.get("name", default)
+        name = value.get("name", default_tag(field))
         if name is None:
             self._missing((*path, "name"), f"one of {', '.join(tags)}")
         if not isinstance(name, str) or name not in tags:
@@ -328,11 +310,11 @@ class _Check:
         return {"name": name, **self.struct(value, tags[name], path)}
 
     def _plain(self, value: Any, info: Type, hint: Any, path: Path_) -> Any:
-        for part in _numbers(value):
-            if not math.isfinite(part):
+        for part in _leaves(value):
+            if isinstance(part, float) and not math.isfinite(part):
                 self._expected(part, path, f"{expected(info)} that is finite")
-        if any("\0" in text for text in _texts(value)):
-            self._expected(value, path, f"{expected(info)} without NUL")
+            if isinstance(part, str) and "\0" in part:
+                self._expected(value, path, f"{expected(info)} without NUL")
         try:
             msgspec.convert(value, hint)
         except msgspec.ValidationError:
@@ -366,13 +348,6 @@ class _Check:
         raise ConfigError(f"{self._document.place(path)}: {_dotted(path)} is not known; {hint}{end}")
 
 
-def _record_of_list(info: Type) -> StructType | None:
-    """The record that each part of a list is."""
-    types = info.types if isinstance(info, UnionType) else (info,)
-    items = [one.item_type for one in types if isinstance(one, ListType)]
-    return items[0] if items and isinstance(items[0], StructType) else None
-
-
 def spelt_out(value: Any) -> Any:
     """A choice that is only a name, or a function of the user's own, with its keys."""
     if isinstance(value, str):
@@ -391,9 +366,8 @@ def default_tag(field: Field) -> str | None:
 
 
 def _words(info: Type) -> list[str]:
-    if isinstance(info, UnionType):
-        return [word for one in info.types for word in _words(one)]
-    return [value for value in info.values if isinstance(value, str)] if isinstance(info, LiteralType) else []
+    kinds = [one for one in _types(info) if isinstance(one, LiteralType)]
+    return [value for kind in kinds for value in kind.values if isinstance(value, str)]
 
 
 def _nearest(value: object, words: Mapping[str, Any] | list[str]) -> str:
@@ -401,20 +375,13 @@ def _nearest(value: object, words: Mapping[str, Any] | list[str]) -> str:
     return f" (did you mean {close[0]}?)" if close else ""
 
 
-def _numbers(value: Any) -> Iterator[float]:
-    if isinstance(value, float):
-        yield value
-    elif isinstance(value, list | dict):
-        for part in value.values() if isinstance(value, dict) else value:
-            yield from _numbers(part)
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, list | dict):
+def _leaves(value: Any) -> Iterator[Any]:
+    """All keys and values within a value."""
+    if isinstance(value, list | dict):
         for part in [*value, *value.values()] if isinstance(value, dict) else value:
-            yield from _texts(part)
+            yield from _leaves(part)
+    else:
+        yield value
 
 
 def _dotted(path: Path_) -> str:
@@ -429,15 +396,18 @@ OPTION = "overrides"
 def override(document: Document, assignments: Sequence[str], config: type) -> Document:
     """The document with some values set; later assignments win."""
     known = known_paths(config)
-    tree = _copied(document.tree)
-    options = dict(document.options)
+    tree, options = copy.deepcopy(document.tree), dict(document.options)
     for assignment in assignments:
         name, sign, text = assignment.partition("=")
         if not sign:
             raise ConfigError(f"{OPTION} is {assignment!r}; expected NAME=VALUE, such as batch_size=512.")
         path = find(name.strip(), known)
-        value = parse_yaml(text, f"{OPTION} {name.strip()}")
-        _put(tree, path, value)
+        section = tree
+        for key in path[:-1]:
+            inner = spelt_out(section.get(key))
+            section[key] = inner if isinstance(inner, dict) else {}
+            section = section[key]
+        section[path[-1]] = parse_yaml(text, f"{OPTION} {name.strip()}")
         options[path] = OPTION
     return replace(document, tree=tree, options=options)
 
@@ -471,14 +441,6 @@ def find(name: str, known: Sequence[tuple[str, ...]], *, option: str = OPTION) -
     raise ConfigError(f"{option} {name} is not known; {hint}")
 
 
-def _put(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
-    for key in path[:-1]:
-        inner = spelt_out(tree.get(key))
-        tree[key] = inner if isinstance(inner, dict) else {}
-        tree = tree[key]
-    tree[path[-1]] = value
-
-
 def rename_keys(document: Document, names: Mapping[str, str], *, section: str | None = None) -> Document:
     """The document with other names of keys, such as those that an earlier version wrote into a run's folder."""
     prefix: Path_ = () if section is None else (section,)
@@ -492,10 +454,6 @@ def rename_keys(document: Document, names: Mapping[str, str], *, section: str | 
         for path, line in document.lines.items()
     }
     return replace(document, tree=renamed if section is None else {**document.tree, section: renamed}, lines=lines)
-
-
-def _copied(tree: dict[str, Any]) -> dict[str, Any]:
-    return {key: _copied(value) if isinstance(value, dict) else value for key, value in tree.items()}
 
 
 # Writing: a configuration with all its values, as YAML that reads back as the same.
@@ -534,7 +492,7 @@ def explain(config: StructType, indent: str = "") -> Iterator[str]:
         choices = structs_of(one.type)
         yield f"{indent}{one.name}: {_default(one)}".ljust(34) + f"# {texts[one.name]}"
         if not choices:
-            yield " " * 34 + f"#   {expected(one.type)}{_needed(one)}"
+            yield " " * 34 + f"#   {expected(one.type)}{'; must be given' if one.required else ''}"
             continue
         for choice in choices:
             inner = indent + "    "
@@ -545,18 +503,13 @@ def explain(config: StructType, indent: str = "") -> Iterator[str]:
 
 def _default(one: Field) -> str:
     if structs_of(one.type):
-        is_off = isinstance(one.type, UnionType) and any(isinstance(one, NoneType) for one in one.type.types)
-        return "null" if is_off else default_tag(one) or ""
+        return "null" if any(isinstance(kind, NoneType) for kind in _types(one.type)) else default_tag(one) or ""
     value: Any = one.default_factory() if one.default_factory is not NODEFAULT else one.default
     if value is NODEFAULT or isinstance(value, Struct):
         return "…"
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return str(list(value)) if isinstance(value, tuple) else str(value)
-
-
-def _needed(one: Field) -> str:
-    return "; must be given" if one.required else ""
 
 
 _EARLIER_NAMES = {

@@ -2,7 +2,7 @@
 
     trainer     Trainer: what a run consists of             settings    its options, declared once
     loop        epochs, validation, logging, saving         engine      setups, measured and chosen; autotune: the test
-    step        one update, and the EMA                     graph       steps as CUDA graphs
+    step        the loss, one update, and the EMA           graph       steps as CUDA graphs
     numerics    precision and fused optimizers              distributed ranks: DDP and FSDP
     schedule    learning rates and early stopping           metrics     accuracy, AUC, MAE, ...; readout: numbers on the device
     checkpoint  checkpoints on disk; state_dict, resume, fingerprint: what they hold, and what must be the same
@@ -15,40 +15,18 @@ from typing import TYPE_CHECKING
 
 from stoker._lazy import lazy
 
-_LAZY = {
-    "AUC": "stoker.train.metrics:AUC",
-    "Accuracy": "stoker.train.metrics:Accuracy",
-    "Constant": "stoker.train.schedule:Constant",
-    "Cosine": "stoker.train.schedule:Cosine",
-    "Curve": "stoker.train.plots:Curve",
-    "EarlyStopping": "stoker.train.schedule:EarlyStopping",
-    "Ema": "stoker.train.step:Ema",
-    "Inverse": "stoker.train.schedule:Inverse",
-    "Linear": "stoker.train.schedule:Linear",
-    "MAE": "stoker.train.metrics:MAE",
-    "MSE": "stoker.train.metrics:MSE",
-    "Mean": "stoker.train.metrics:Mean",
-    "Metric": "stoker.train.metrics:Metric",
-    "Mlflow": "stoker.train.loggers:Mlflow",
-    "OneCycle": "stoker.train.schedule:OneCycle",
-    "Panel": "stoker.train.plots:Panel",
-    "QuantileLoss": "stoker.train.metrics:QuantileLoss",
-    "Result": "stoker.train.loop:Result",
-    "Setup": "stoker.train.autotune:Setup",
-    "StepDecay": "stoker.train.schedule:StepDecay",
-    "TensorBoard": "stoker.train.loggers:TensorBoard",
-    "Trainer": "stoker.train.trainer:Trainer",
-    "Trial": "stoker.train.autotune:Trial",
-    "Wandb": "stoker.train.loggers:Wandb",
-    "Writer": "stoker.train.loggers:Writer",
-    "check_plot": "stoker.train.plots:check_plot",
-    "Exported": "stoker.train.export:Exported",
-    "export_model": "stoker.train.export:export_model",
-    "load_trained": "stoker.train.export:load_trained",
-    "save_figure": "stoker.train.plots:save_figure",
-    "save_plot": "stoker.train.plots:save_plot",
-    "supervised": "stoker.train.loss:supervised",
+_MODULES = {
+    "autotune": "Setup Trial",
+    "export": "Exported export_model load_trained",
+    "loggers": "Mlflow TensorBoard Wandb Writer",
+    "loop": "Result",
+    "metrics": "AUC Accuracy MAE MSE Mean Metric QuantileLoss",
+    "plots": "Curve Panel check_plot save_figure save_plot",
+    "schedule": "Constant Cosine EarlyStopping Inverse Linear OneCycle StepDecay",
+    "step": "Ema supervised",
+    "trainer": "Trainer",
 }
+_LAZY = {name: f"{__name__}.{module}:{name}" for module, names in _MODULES.items() for name in names.split()}
 
 if TYPE_CHECKING:
     from stoker.train.autotune import Setup as Setup
@@ -61,7 +39,6 @@ if TYPE_CHECKING:
     from stoker.train.loggers import Wandb as Wandb
     from stoker.train.loggers import Writer as Writer
     from stoker.train.loop import Result as Result
-    from stoker.train.loss import supervised as supervised
     from stoker.train.metrics import AUC as AUC
     from stoker.train.metrics import MAE as MAE
     from stoker.train.metrics import MSE as MSE
@@ -82,6 +59,7 @@ if TYPE_CHECKING:
     from stoker.train.schedule import OneCycle as OneCycle
     from stoker.train.schedule import StepDecay as StepDecay
     from stoker.train.step import Ema as Ema
+    from stoker.train.step import supervised as supervised
     from stoker.train.trainer import Trainer as Trainer
 else:
     # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too.

@@ -73,15 +73,15 @@ class Setup:
         return ", ".join([self.precision, *(word for word, is_on in words.items() if is_on)])
 
 
-def parse_setup(value: Any, *, where: str, error: type[Exception] = TrainError) -> Setup:
-    """The setup that a run or a checkpoint has recorded; `where` names it in the error."""
+def parse_setup(value: Any, *, where: str) -> Setup:
+    """The setup that a run has recorded; `where` names it in the error."""
     names = [one.name for one in fields(Setup)]
     try:
         if not isinstance(value, Mapping) or set(value) != set(names):
             raise msgspec.ValidationError(f"expected the keys {', '.join(names)}")
         return msgspec.convert(dict(value), Setup)
     except msgspec.ValidationError as invalid:
-        raise error(f"the setup in {where} is {repr(value)[:100]}, which is invalid ({invalid}).") from invalid
+        raise TrainError(f"the setup in {where} is {repr(value)[:100]}, which is invalid ({invalid}).") from invalid
 
 
 class Timed(NamedTuple):
@@ -171,8 +171,7 @@ class Chooser:
         base = self.run(now, 1)
         if first.seconds > 4 * base.seconds and first.seconds > 1.0:
             return self.note(name, f"{readable_seconds(first.seconds)} per step against {readable_seconds(base.seconds)}")
-        refusal = self._differs(name, now, candidate, num_steps) if exact else None
-        if refusal is not None:
+        if exact and (refusal := self._differs(name, now, candidate, num_steps)) is not None:
             return self.note(name, refusal)
         return self._race(name, now, candidate, num_steps, exact=exact)
 
@@ -216,7 +215,8 @@ class Chooser:
         is_same = exact or apart <= max(
             TOLERANCE[name], 3 * difference(pairs[0][0].losses, self.run(now, num_steps, shaken=True).losses)
         )
-        losses = "weights bit-equal" if exact else losses_within(apart) if is_same else f"but losses differ by {apart:.2g}"
+        near = "losses within " + f"{apart:.0e}".replace("e-0", "e-").replace("e+00", "") if apart else "losses equal"
+        losses = "weights bit-equal" if exact else near if is_same else f"but losses differ by {apart:.2g}"
         trial = Trial(
             name=name,
             chosen=is_same and gain.low > LEAST_GAIN,
@@ -258,11 +258,6 @@ def gain_of(ratios: list[float]) -> Gain:
     """The median of the ratios of all rounds, and the interval of the sign test around it."""
     ordered = sorted(ratios)
     return Gain(low=ordered[SPARED], median=statistics.median(ordered), high=ordered[-1 - SPARED])
-
-
-def losses_within(apart: float) -> str:
-    """How far two runs' losses are apart, in words."""
-    return "losses equal" if apart == 0 else "losses within " + f"{apart:.0e}".replace("e-0", "e-").replace("e+00", "")
 
 
 def difference(losses: list[float], others: list[float]) -> float:

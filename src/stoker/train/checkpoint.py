@@ -23,7 +23,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, NoReturn, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import msgspec
 import torch
@@ -34,7 +34,6 @@ from torch import Tensor
 from stoker import _disk
 from stoker._disk import AppendFile
 from stoker.errors import CheckpointError, CheckpointInvalidError, DiskError, OptionError
-from stoker.train import checkpoint
 from stoker.train.state_dict import Layout, Run, Signature, flatten, lay_out, signature, unflatten
 
 CHUNK_BYTES = 16 << 20
@@ -90,19 +89,24 @@ class Image:
         if layout.num_bytes != len(self._memory) or pinned != self._memory.is_pinned():
             self._memory = torch.empty(0, dtype=torch.uint8)  # first give back the old
             self._memory = torch.empty(layout.num_bytes, dtype=torch.uint8, pin_memory=pinned)
-        self._views = [self._views_of(run) for run in layout.runs]
+        self._views = [
+            [self._memory[place.begin : place.end].view(run.carrier).view(place.shape) for place in run.places]
+            for run in layout.runs
+        ]
         self._has_room = {run.device: _has_room(run.device, layout) for run in layout.runs if run.device.type == "cuda"}
         self._signature = found
-
-    def _views_of(self, run: Run) -> list[Tensor]:
-        return [self._memory[place.begin : place.end].view(run.carrier).view(place.shape) for place in run.places]
 
     def _capture_cuda(self, run: Run, views: list[Tensor], sources: list[Tensor]) -> None:
         stream = self._streams.get(run.device)
         if stream is None:
             stream = self._streams[run.device] = torch.cuda.Stream(run.device)  # type: ignore[no-untyped-call]
         training = torch.cuda.current_stream(run.device)
-        gathered = self._gather(run, sources)
+        gathered = None
+        if self._has_room[run.device]:
+            try:  # all tensors of the run end to end in device memory, by one kernel
+                gathered = torch.cat([source.reshape(-1).view(run.carrier) for source in sources])
+            except torch.OutOfMemoryError:
+                self._has_room[run.device] = False
         stream.wait_stream(training)
         done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
         with torch.cuda.stream(stream):
@@ -116,16 +120,6 @@ class Image:
         if gathered is None:
             training.wait_event(done)
         self._events.append(done)
-
-    def _gather(self, run: Run, sources: list[Tensor]) -> Tensor | None:
-        """All tensors of a run end to end in device memory, by one kernel; None where there is no room for them."""
-        if not self._has_room[run.device]:
-            return None
-        try:
-            return torch.cat([source.reshape(-1).view(run.carrier) for source in sources])
-        except torch.OutOfMemoryError:
-            self._has_room[run.device] = False
-            return None
 
 
 def _has_room(device: torch.device, layout: Layout) -> bool:
@@ -178,19 +172,13 @@ class Index(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     parts: list[Part]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Captured:
+class Captured(NamedTuple):
     """A state as it was at one moment, on its way to the disk."""
 
     facts: Any
     skeletons: dict[str, Any]
     images: dict[str, Image]
     """Of the parts that have tensors."""
-
-    @property
-    def num_bytes(self) -> int:
-        """Size of all files but checkpoint.json."""
-        return sum(image.num_bytes for image in self.images.values())
 
 
 def capture(parts: Mapping[str, Any], facts: Mapping[str, Any], *, memory: dict[str, Image] | None = None) -> Captured:
@@ -207,7 +195,7 @@ def capture(parts: Mapping[str, Any], facts: Mapping[str, Any], *, memory: dict[
         if tensors:
             images[name] = memory.setdefault(name, Image())
             images[name].capture(tensors)
-    return Captured(facts=encoded_facts, skeletons=skeletons, images=images)
+    return Captured(encoded_facts, skeletons, images)
 
 
 def write(folder: Path, parts: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
@@ -242,11 +230,6 @@ def remove(folder: Path) -> None:
     _disk.remove_folder(folder)
 
 
-def is_committed(folder: Path) -> bool:
-    """Whether all of a checkpoint was written. That it is still whole only `read` can tell."""
-    return (folder / INDEX_NAME).is_file()
-
-
 def read(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Read parts and facts, and verify every byte; anything that is not exactly right raises `CheckpointInvalidError`."""
     index = _read_index(folder)
@@ -257,15 +240,19 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         raise CheckpointInvalidError(f"{folder} holds {strange[0]!r}, which is not part of the checkpoint. Remove it.")
     parts = {}
     for part in index.parts:
-        path = folder / (part.name + _SUFFIX)
-        tensors = {} if part.file is None else _read_tensors(path, part.file)
-        with _within(f"{folder}, part {part.name!r}"):
-            parts[part.name] = unflatten(tensors, part.skeleton)
-    with _within(f"{folder}, facts"):
-        facts = unflatten({}, index.facts)
+        tensors = {} if part.file is None else _read_tensors(folder / (part.name + _SUFFIX), part.file)
+        parts[part.name] = _unflatten(tensors, part.skeleton, f"{folder}, part {part.name!r}")
+    facts = _unflatten({}, index.facts, f"{folder}, facts")
     if not isinstance(facts, dict):
         raise CheckpointInvalidError(f"{folder}, facts: expected named values, found {type(facts).__name__}.")
     return parts, facts
+
+
+def _unflatten(tensors: Mapping[str, Tensor], skeleton: Any, where: str) -> Any:
+    try:
+        return unflatten(tensors, skeleton)
+    except CheckpointInvalidError as error:
+        raise CheckpointInvalidError(f"{where}: {error}") from None
 
 
 def _write_part(folder: Path, name: str, image: Image) -> File:
@@ -289,6 +276,10 @@ def _dump(index: Index) -> bytes:
     return text.replace(_ZEROS.encode(), xxhash.xxh3_128_hexdigest(text).encode(), 1)
 
 
+class _AnyVersion(msgspec.Struct):
+    version: int
+
+
 def _read_index(folder: Path) -> Index:
     path = folder / INDEX_NAME
     with _opened(path) as fd:
@@ -304,30 +295,20 @@ def _read_index(folder: Path) -> Index:
         same = _dump(index) == data
     except (msgspec.DecodeError, UnicodeError, RecursionError, OverflowError) as error:
         raise CheckpointInvalidError(f"{path} is not the index of a checkpoint: {error}.") from None
-    _check(index, path)
+    names: set[str] = set()
+    for i, part in enumerate(index.parts):
+        file, rules = part.file or File(num_bytes=0, xxh3=_ZEROS), "a new name of 1 to 32 small letters, digits and '_'"
+        for is_right, field, expected, found in (
+            (_PART_NAME.fullmatch(part.name) and part.name not in names, "name", rules, part.name),
+            (file.num_bytes >= 0, "file.num_bytes", "a size", file.num_bytes),
+            (_DIGEST.fullmatch(file.xxh3), "file.xxh3", "32 hex digits", file.xxh3),
+        ):
+            if not is_right:
+                raise CheckpointInvalidError(f"{path}: $.parts[{i}].{field}: expected {expected}, found {found!r}.")
+        names.add(part.name)
     if not same:
         raise CheckpointInvalidError(f"{path} does not match its digest: it was changed after it was written.")
     return index
-
-
-class _AnyVersion(msgspec.Struct):
-    version: int
-
-
-def _check(index: Index, path: Path) -> None:
-    names: set[str] = set()
-    for i, part in enumerate(index.parts):
-        if not _PART_NAME.fullmatch(part.name) or part.name in names:
-            _broken(path, f"$.parts[{i}].name", "a new name of 1 to 32 small letters, digits and '_'", repr(part.name))
-        names.add(part.name)
-        if part.file is not None and part.file.num_bytes < 0:
-            _broken(path, f"$.parts[{i}].file.num_bytes", "a size", str(part.file.num_bytes))
-        if part.file is not None and not _DIGEST.fullmatch(part.file.xxh3):
-            _broken(path, f"$.parts[{i}].file.xxh3", "32 hex digits", repr(part.file.xxh3))
-
-
-def _broken(path: Path, place: str, expected: str, found: str) -> NoReturn:
-    raise CheckpointInvalidError(f"{path}: {place}: expected {expected}, found {found}.")
 
 
 def _read_tensors(path: Path, file: File) -> dict[str, Tensor]:
@@ -380,15 +361,6 @@ def _reading(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise CheckpointInvalidError(f"{path} cannot be read: {os.strerror(error.errno or 0)}.") from error
-
-
-@contextlib.contextmanager
-def _within(where: str) -> Iterator[None]:
-    """Put the place before the message of an error."""
-    try:
-        yield
-    except CheckpointInvalidError as error:
-        raise CheckpointInvalidError(f"{where}: {error}") from None
 
 
 # Checkpoints: the folder of a run's checkpoints, written by one background thread and read back newest first.
@@ -453,32 +425,35 @@ class Checkpoints:
             raise OptionError(f"step={step!r}: expected an integer from 0.")
         self.wait()
         self.refuse_other_runs()
-        captured = checkpoint.capture(parts, {**facts, "step": step}, memory=self._memory)
+        captured = capture(parts, {**facts, "step": step}, memory=self._memory)
         if self._writer is None:
             # Its thread is waited for when the interpreter ends, so a save that was begun is not lost.
             self._writer = ThreadPoolExecutor(1, thread_name_prefix="stoker-checkpoint")
-        self._writing = (self._writer.submit(self._write, step, captured, best), step, captured.num_bytes)
+        num_bytes = sum(image.num_bytes for image in captured.images.values())
+        self._writing = (self._writer.submit(self._write, step, captured, best), step, num_bytes)
         if wait:
             self.wait()
 
     def wait(self) -> None:
-        """Wait until nothing is being written, and tell how it went: a warning, or after three failures an error."""
+        """Wait until nothing is being written, and report how it went: a warning, or after three failures an error."""
         if self._writing is None:
             return
         future, step, num_bytes = self._writing
-        try:
-            complaint = future.result()
-        except DiskError as error:
-            self._writing = None
-            self._fail(error, step, num_bytes)
-        except Exception:
-            self._writing = None
-            raise
-        else:
-            self._writing = None
-            self._failures = 0
-            if complaint is not None:
-                warnings.warn(complaint, stacklevel=2)
+        error = future.exception()  # a Ctrl-C while this waits leaves the save to the next call
+        self._writing = None
+        if isinstance(error, DiskError):
+            self._failures += 1
+            last = f"the last good one is {self.last}" if self.last is not None else "there is none before it"
+            reason = error.args[1] if len(error.args) > 1 else error
+            text = f"the checkpoint of step {step:,} ({num_bytes:,} bytes) was not written, {last}: {reason}"
+            if self._failures >= MAX_FAILURES:
+                raise CheckpointError(f"{text} These were {self._failures} failures in a row.") from error
+            warnings.warn(f"{text} Training continues.", stacklevel=3)
+            return
+        complaint = future.result()
+        self._failures = 0
+        if complaint is not None:
+            warnings.warn(complaint, stacklevel=2)
 
     def close(self) -> None:
         """Wait for what is being written and end the thread."""
@@ -505,13 +480,17 @@ class Checkpoints:
         self.wait()
         named, candidates = self._candidates()
         for _ in range(_RETRIES):
-            found, failed = self._first_whole(candidates[:1] if strict else candidates)
-            now, newer = self._candidates()
-            if found is not None and not failed:
+            found, failed = None, []
+            for name in candidates[:1] if strict else candidates:
+                try:
+                    found = self._read(name)
+                    break
+                except CheckpointInvalidError as error:
+                    failed.append(error)
+            now = self._candidates()
+            if (found is not None and not failed) or now == (named, candidates):
                 break
-            if (now, newer) == (named, candidates):
-                break
-            named, candidates = now, newer  # a writer has gone on meanwhile, and may have removed what was being read
+            named, candidates = now  # a writer has gone on meanwhile, and may have removed what was being read
         self._known = {named}
         if failed and (found is None or strict):
             raise CheckpointInvalidError(f"{failed[0]} " + ("It is the newest one." if strict else "No other checkpoint is whole."))
@@ -549,20 +528,13 @@ class Checkpoints:
     def _candidates(self) -> tuple[str | None, list[str]]:
         """What LATEST says, and all checkpoints in the order in which to try them: that one, older ones, newer ones."""
         named = self._read_name(LATEST)
-        names = sorted((name for name in self._names() if self._is_committed(name)), key=_number, reverse=True)
+        # Only a checkpoint that was written to its end has an index. That it is still whole only `read` can tell.
+        whole = (name for name in self._names() if (self.folder / name / INDEX_NAME).is_file())
+        names = sorted(whole, key=_number, reverse=True)
         if named is None or not _NAME.fullmatch(named):
             return named, names if named is None else [named, *names]
         newer = [name for name in names if _number(name) > _number(named)]
         return named, [named, *(name for name in names if _number(name) < _number(named)), *newer]
-
-    def _first_whole(self, names: list[str]) -> tuple[Checkpoint | None, list[CheckpointInvalidError]]:
-        failed: list[CheckpointInvalidError] = []
-        for name in names:
-            try:
-                return self._read(name), failed
-            except CheckpointInvalidError as error:
-                failed.append(error)
-        return None, failed
 
     def _read(self, name: str) -> Checkpoint:
         if not _NAME.fullmatch(name):
@@ -570,7 +542,7 @@ class Checkpoints:
         path = self.folder / name
         if path.is_symlink() or not path.is_dir():
             raise CheckpointInvalidError(f"{path} is missing.")
-        parts, facts = checkpoint.read(path)
+        parts, facts = read(path)
         step = _number(name)[0]
         if facts.get("step") != step:
             raise CheckpointInvalidError(f"{path} is of step {facts.get('step')!r}: its folder was renamed.")
@@ -597,16 +569,13 @@ class Checkpoints:
                 return []
             return [entry.name for entry in self.folder.iterdir() if _NAME.fullmatch(entry.name)]
 
-    def _is_committed(self, name: str) -> bool:
-        return checkpoint.is_committed(self.folder / name)
-
     # ---- writing ----
 
     def _write(self, step: int, captured: Captured, best: bool) -> str | None:
         """Write, name and clean up, in this order; runs in the background. What is returned is a complaint."""
         _disk.make_folder(self.folder)
         path = self._new_path(step)
-        checkpoint.write_captured(path, captured)
+        write_captured(path, captured)
         # From here on nothing removes the new folder: even a pointer whose sync failed may name it after a crash.
         self._known.add(path.name)
         if best:  # before LATEST: a run that resumes from LATEST relies on the best one it knows of
@@ -632,21 +601,13 @@ class Checkpoints:
         kept = {*self._line, self._read_name(BEST)}
         for name in sorted(self._names(), key=_number):
             if name not in kept:
-                checkpoint.remove(self.folder / name)
+                remove(self.folder / name)
         for pointer in (LATEST, BEST):
             _disk.remove_file(self.folder / f"{pointer}.tmp")
 
-    def _fail(self, error: DiskError, step: int, num_bytes: int) -> None:
-        self._failures += 1
-        last = f"the last good one is {self.last}" if self.last is not None else "there is none before it"
-        text = f"the checkpoint of step {step:,} ({num_bytes:,} bytes) was not written, {last}: {_text(error)}"
-        if self._failures >= MAX_FAILURES:
-            raise CheckpointError(f"{text} These were {self._failures} failures in a row.") from error
-        warnings.warn(f"{text} Training continues.", stacklevel=4)
-
 
 def saved_step(folder: Path) -> int | None:
-    """The step of the checkpoint that LATEST names; None where there is none. Whether it is whole is not looked at."""
+    """The step of the checkpoint that LATEST names; None where there is none. Whether it is whole is not checked."""
     with Checkpoints(folder) as checkpoints:
         name = checkpoints._read_name(LATEST)
     return _number(name)[0] if name is not None and _NAME.fullmatch(name) else None
@@ -655,10 +616,6 @@ def saved_step(folder: Path) -> int | None:
 def is_own_name(name: str) -> bool:
     """Whether something in a folder of checkpoints has a name that this module gives."""
     return bool(_NAME.fullmatch(name)) or name in (LATEST, BEST, f"{LATEST}.tmp", f"{BEST}.tmp")
-
-
-def _text(error: DiskError) -> str:
-    return str(error.args[1]) if len(error.args) > 1 else str(error)
 
 
 def _number(name: str) -> tuple[int, int]:

@@ -1,6 +1,6 @@
 """Distributed training: the ranks of one run, as `torchrun` starts them.
 
-    Ranks       this process among the others, and what they tell each other beside gradients
+    Ranks       this process among the others, and what they exchange beside gradients
     Replicas    DDP: each rank has all weights, gradients are averaged
     Shards      FSDP2: each rank keeps a shard of weights, gradients and optimizer
 
@@ -15,7 +15,7 @@ import atexit
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NoReturn, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -26,11 +26,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from stoker.errors import OptionError, TrainError
 from stoker.train.checkpoint import Checkpoints
-from stoker.train.loss import LossFunction
 from stoker.train.numerics import repeated_layers
-from stoker.train.state_dict import flatten, unflatten
+from stoker.train.state_dict import flatten, shown, unflatten
 
 Kind = Literal["auto", "ddp", "fsdp"]
+Loss = Callable[[nn.Module, Any], Any]
 PIECE_BYTES = 1 << 28
 """What is sent at once."""
 _CPU = torch.device("cpu")
@@ -62,7 +62,13 @@ class Ranks:
             return cls(rank=0, world_size=1, kind=kind, device=_CPU)
         place = torch.device(device) if device is not None else next((one.device for one in model.parameters()), _CPU)
         if place.type == "cuda":
-            place = place if device is not None and place.index is not None else _own_gpu()
+            if device is None or place.index is None:
+                number, present = _number("LOCAL_RANK", _number("RANK", 0)), torch.cuda.device_count()
+                if number >= present:
+                    raise OptionError(
+                        f"this is process {number} of its machine, which has {present} GPUs. Start at most one per GPU."
+                    )
+                place = torch.device("cuda", number)
             torch.cuda.set_device(place)
         if not dist.is_initialized():
             dist.init_process_group("cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo")
@@ -140,7 +146,9 @@ class Ranks:
             return function()
         if not self.is_first:
             shared = self.share(None)
-            return shared["value"] if "value" in shared else _fail(shared["error"])
+            if "error" in shared:
+                raise TrainError(f"rank 0 has stopped: {shared['error']}")
+            return shared["value"]
         try:
             value = function()
         except BaseException as error:
@@ -154,8 +162,9 @@ class Ranks:
         found = self.collect(value)
         for rank, other in enumerate(found):
             if other != found[0]:
-                shown = [repr(one) if len(repr(one)) < 60 else f"{repr(one)[:60]}…" for one in (found[0], other)]
-                raise OptionError(f"{what}: {shown[0]} on rank 0, but {shown[1]} on rank {rank}; expected the same on all ranks.")
+                raise OptionError(
+                    f"{what}: {shown(found[0])} on rank 0, but {shown(other)} on rank {rank}; expected the same on all ranks."
+                )
 
 
 class Elsewhere(Checkpoints):
@@ -165,10 +174,6 @@ class Elsewhere(Checkpoints):
         self, step: int, parts: Mapping[str, Any], facts: Mapping[str, Any], *, best: bool = False, wait: bool = False
     ) -> None:
         """Nothing is done here."""
-
-
-def _fail(text: str) -> NoReturn:
-    raise TrainError(f"rank 0 has stopped: {text}")
 
 
 def _leave() -> None:
@@ -183,24 +188,14 @@ def _number(name: str, default: int) -> int:
     return int(text) if text else default
 
 
-def _own_gpu() -> torch.device:
-    number, present = _number("LOCAL_RANK", _number("RANK", 0)), torch.cuda.device_count()
-    if number >= present:
-        raise OptionError(f"this is process {number} of its machine, which has {present} GPUs. Start at most one per GPU.")
-    return torch.device("cuda", number)
-
-
 def _packed(tree: Any) -> torch.Tensor:
     """A state as bytes: the length of its description, the description, and the tensors end to end."""
     tensors, skeleton = flatten(tree)
     kinds = {name: [str(tensor.dtype).removeprefix("torch."), list(tensor.shape)] for name, tensor in tensors.items()}
     text = np.frombuffer(json.dumps([kinds, skeleton]).encode(), np.uint8)
     head = [np.frombuffer(len(text).to_bytes(8, "little"), np.uint8), text]
-    return torch.cat([*(torch.from_numpy(part.copy()) for part in head), *map(_bytes_of, tensors.values())])
-
-
-def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    values = [tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for tensor in tensors.values()]
+    return torch.cat([*(torch.from_numpy(part.copy()) for part in head), *values])
 
 
 def _unpacked(data: torch.Tensor) -> Any:
@@ -228,8 +223,8 @@ def _unpacked(data: torch.Tensor) -> Any:
 class Replicas:
     """What a step asks of the ranks where each has all weights."""
 
-    def __init__(self, ranks: Ranks, model: nn.Module, loss: LossFunction, *, grad_accum_steps: int) -> None:
-        self._ranks = ranks
+    def __init__(self, ranks: Ranks, model: nn.Module, loss: Loss, *, grad_accum_steps: int) -> None:
+        self.ranks = ranks
         self._objective = _Objective(model, loss)
         self._grad_accum_steps = grad_accum_steps
         self._reducing: DistributedDataParallel | None = None
@@ -259,7 +254,7 @@ class Replicas:
         if is_done:
             return
         used = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.int32)
-        used = torch.tensor(self._ranks.most(used.tolist()))
+        used = torch.tensor(self.ranks.most(used.tolist()))
         gradients = []
         for parameter, is_used in zip(parameters, used.tolist(), strict=True):
             if is_used:
@@ -268,7 +263,7 @@ class Replicas:
         if not gradients:
             return
         flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
-        self._ranks.mean(flat)
+        self.ranks.mean(flat)
         for gradient, part in zip(gradients, flat.split_with_sizes([one.numel() for one in gradients]), strict=True):
             gradient.copy_(part.view_as(gradient))
         if self._reducing is None:
@@ -288,10 +283,6 @@ class Replicas:
         reducing.broadcast_buffers = any(id(buffer) not in statistics for buffer in self._objective.buffers())
         return reducing
 
-    def mean(self, tensor: torch.Tensor) -> None:
-        """Replace a tensor by its mean over all ranks."""
-        self._ranks.mean(tensor)
-
     def raise_flag(self, flag: torch.Tensor) -> None:
         """Each rank has the whole gradient, so it sees what the others see."""
 
@@ -299,15 +290,11 @@ class Replicas:
         """That of the gradient is that of the whole."""
         return norm
 
-    def most(self, number: int) -> int:
-        """The largest number of all ranks."""
-        return self._ranks.most([number])[0]
-
 
 class _Objective(nn.Module):
     """The loss as a module: what DDP wraps."""
 
-    def __init__(self, model: nn.Module, loss: LossFunction) -> None:
+    def __init__(self, model: nn.Module, loss: Loss) -> None:
         super().__init__()
         self.model = model
         self._loss = loss
@@ -338,8 +325,8 @@ def with_a_sample(batch: Any) -> Any:
 class Shards:
     """What a step asks of the ranks where each has a part of the weights."""
 
-    def __init__(self, ranks: Ranks, loss: LossFunction) -> None:
-        self._ranks = ranks
+    def __init__(self, ranks: Ranks, loss: Loss) -> None:
+        self.ranks = ranks
         self._loss = loss
 
     def loss(self, model: nn.Module, batch: Any) -> Any:
@@ -348,10 +335,6 @@ class Shards:
 
     def join(self, parameters: Sequence[torch.Tensor]) -> None:
         """All backward passes have done it."""
-
-    def mean(self, tensor: torch.Tensor) -> None:
-        """Replace a tensor by its mean over all ranks."""
-        self._ranks.mean(tensor)
 
     def raise_flag(self, flag: torch.Tensor) -> None:
         """Raise it where it is raised on any rank."""
@@ -363,9 +346,9 @@ class Shards:
         dist.all_reduce(square)
         return square.sqrt()
 
-    def most(self, number: int) -> int:
-        """The largest number of all ranks."""
-        return self._ranks.most([number])[0]
+
+Joint = Replicas | Shards
+"""The ranks of a run, as its steps see them. All of them call the same in the same order."""
 
 
 def shard(model: nn.Module, optimizer: Any, ranks: Ranks) -> None:
@@ -415,12 +398,11 @@ def whole(tree: Any, *, kept: bool) -> Any:
 @torch.no_grad()
 def parts_of(tree: Mapping[Any, Any], like: Mapping[Any, Any]) -> dict[Any, Any]:
     """Of whole tensors the part that is this rank's, where `like` has a part of the same shape under the same name."""
-    return {name: _part_of(tensor, like.get(name)) for name, tensor in tree.items()}
-
-
-def _part_of(tensor: Any, like: Any) -> Any:
-    if not is_shard(like) or not isinstance(tensor, torch.Tensor) or tensor.shape != like.shape:
-        return tensor
     from torch.distributed.tensor import distribute_tensor
 
-    return distribute_tensor(tensor.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
+    found = dict(tree)
+    for name, tensor in tree.items():
+        part: Any = like.get(name)
+        if is_shard(part) and isinstance(tensor, torch.Tensor) and tensor.shape == part.shape:
+            found[name] = distribute_tensor(tensor.to(part.device), part.device_mesh, part.placements, src_data_rank=None)
+    return found

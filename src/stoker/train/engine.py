@@ -1,47 +1,136 @@
 """The engine makes the work of a setup (eager steps or CUDA graphs, a precision, a fused optimizer or not) and chooses the setup.
 
-It measures setups from one and the same state: `Snapshot` keeps all that a step changes and puts it back bit for bit.
+    Stream      the training batches: placed on the device of the model, read ahead for measurements, and resumed
+    Snapshot    all that a step changes, put back bit for bit: setups are measured from one and the same state
+    Engine      makes, measures and chooses
+
+A stream whose source has a state is saved and resumed where it is. From any other iterable as many batches are taken as had been
+taken before, which is exact where the iterable gives the same ones again.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from itertools import cycle, islice
+from functools import partial
+from itertools import chain, cycle, islice
 from typing import Any
 
 import torch
 import xxhash
 from torch import nn
 
+from stoker._batch import map_tensors, to_device
 from stoker._clock import now_ns
 from stoker._text import readable_seconds
-from stoker.errors import TrainError
-from stoker.train import state_dict
-from stoker.train.autotune import (
-    HINT_SECONDS,
-    HINT_SHARE,
-    LARGEST_SHARE,
-    LEAST_GAIN,
-    WARM_UP,
-    WORTH_COMPILING_SECONDS,
-    WORTH_MEASURING,
-    Chooser,
-    Gain,
-    Setup,
-    Timed,
-    Trial,
-    steps_of_choice,
-    steps_per_round,
-)
-from stoker.train.batch_stream import Stream
-from stoker.train.distributed import Replicas, Shards
+from stoker.errors import CheckpointInvalidError, StokerError, TrainError
+from stoker.feed.protocol import as_batch_source, copy_first_batches
+from stoker.train import autotune, state_dict
+from stoker.train.autotune import Chooser, Gain, Setup, Timed, Trial, steps_of_choice, steps_per_round
+from stoker.train.distributed import Joint, Replicas, Shards
 from stoker.train.graph import Eager, Gathering, Graphs, Work
 from stoker.train.numerics import FUSED, LearningRate, Scale, is_fused, may_be_fused, set_fused, set_matmul_flags
 from stoker.train.readout import Readout
 from stoker.train.settings import Components
 from stoker.train.step import Step, takes_flag
+
+
+class Stream:
+    """The training batches. `source` answers questions about them (see `BatchSource`)."""
+
+    def __init__(self, batches: Iterable[Any], device: torch.device) -> None:
+        self.source = as_batch_source(batches)
+        self.batches = batches
+        self._device = device
+        self._begun: Iterator[Any] | None = None
+        """The first epoch, where `peek` has begun it."""
+        self._skip = 0
+
+    def num_updates(self, accumulate: int, epochs: int) -> int | None:
+        """Updates of `epochs` epochs; None where the length of an epoch is unknown."""
+        num_batches = self.source.num_batches
+        return None if num_batches is None else -(-num_batches // accumulate) * epochs
+
+    def peek(self, count: int) -> list[Any]:
+        """The first batches on the device, for measurements. The batches that follow are the same as without it.
+
+        A source with a state is read ahead and put back. Of any other, the first batch alone is taken, by the iterator of the
+        first epoch itself, which the training then continues: its random numbers and those of its dataset are drawn as if
+        nothing had been measured.
+        """
+        if self.source.keeps_state:
+            state, random = self.state(), state_dict.capture()
+            found = copy_first_batches(self.source, count)
+            self.source.load_state_dict(state)
+            state_dict.restore(random)
+        else:
+            self.set_epoch(0)
+            iterator = iter(self.batches)
+            first = list(islice(iterator, 1))
+            self._begun = chain(first, iterator)
+            found = [map_tensors(batch, torch.clone) for batch in first]
+        if not found:
+            raise TrainError("there is no batch to train on: the iterable is empty.")
+        return [self.place(batch) for batch in found]
+
+    def passes(self, source: Callable[[Iterable[Any]], Iterator[Any]]) -> Iterator[Any]:
+        """One pass over (the rest of) an epoch, as `source` makes it from the batches."""
+        entries = source(self.batches if self._begun is None else self._begun)
+        self._begun = None
+        if self._skip:
+            entries, self._skip = islice(entries, self._skip, None), 0
+        return entries
+
+    def place(self, batch: Any) -> Any:
+        """The batch on the device of the model."""
+        return to_device(batch, self._device)
+
+    @property
+    def needs_placing(self) -> bool:
+        """Whether batches may be on another device than the model; those of a feed on the same device are not."""
+        return self.source.device != self._device
+
+    def state(self) -> Any:
+        """The position of the source, if it has a state."""
+        return self.source.state_dict()
+
+    def resume(self, state: Any, *, taken: int) -> None:
+        """Continue where a state was saved; a source without one skips as many batches as had been taken."""
+        if state is None or not self.source.keeps_state:
+            self._skip = taken
+            return
+        try:
+            self.source.load_state_dict(state)
+        except StokerError:
+            raise
+        except Exception as error:  # other loaders may refuse a state with any error
+            reason = " ".join(str(error).split())[:200]
+            raise CheckpointInvalidError(f"the batches refuse their saved state ({type(error).__name__}: {reason}).") from error
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch of a sampler that shuffles by epoch. A source with a state counts epochs itself."""
+        if not self.source.keeps_state:
+            self.source.set_epoch(epoch)
+
+    def is_done(self, state: Any, taken: int) -> bool:
+        """Whether a pass that began at `state` has given out all batches of its epoch, `taken` of them."""
+        if not taken:
+            return False
+        now = self.state()
+        if isinstance(now, dict) and isinstance(state, dict) and "epoch" in now:
+            return bool(now["epoch"] != state["epoch"])
+        return self.source.num_batches == taken
+
+    def state_after(self, state: Any, taken: int) -> Any:
+        """The state of a pass that began at `state` and has given out `taken` batches; None where unknown."""
+        return self.source.state_after(state, taken) if state is not None else None
+
+    def blame(self, state: Any, first: int, count: int) -> str:
+        """Where some batches of a pass come from: the samples with non-finite values if there are any, else all of them."""
+        name = f"batch {first:,} of the pass" if count == 1 else f"batches {first:,} to {first + count - 1:,} of the pass"
+        origin = self.source.origin(state, first, count) if state is not None else None
+        return name if origin is None else f"{name}: {origin}"
 
 
 class Snapshot:
@@ -93,18 +182,14 @@ class Snapshot:
     def digest(self) -> str:
         """A hash of the present bits of all that a step changes, random numbers apart."""
         hasher = xxhash.xxh3_128()
-        for value in self._present():
+        weights = [weight for group in self._optimizer.param_groups for weight in group["params"]]
+        states = [value for weight in weights for value in self._optimizer.state.get(weight, {}).values()]
+        for value in [*(tensor for tensor, _ in self._tensors), *states]:
             if isinstance(value, torch.Tensor):
                 hasher.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
             else:
                 hasher.update(repr(value).encode())
         return hasher.hexdigest()
-
-    def _present(self) -> Iterator[object]:
-        yield from (tensor for tensor, _ in self._tensors)
-        for group in self._optimizer.param_groups:
-            for parameter in group["params"]:
-                yield from self._optimizer.state.get(parameter, {}).values()
 
 
 def _is_plain(name: str, value: object) -> bool:
@@ -152,28 +237,21 @@ class Engine:
         """The work of a run in this setup."""
         self._tried.clear()
         self.scale = Scale(self._parts.device) if setup.precision == "fp16" else None
-        step, work, self.readout = self._make(setup, self.scale, joint=self._join(setup))
+        joint: Joint | None = None  # what steps do together with other ranks
+        ranks, accumulated = self._parts.ranks, self._settings.grad_accum_steps
+        if ranks.shards:
+            joint = Shards(ranks, self._parts.loss)
+        elif ranks.together:
+            joint = Replicas(ranks, self._model(setup), self._parts.loss, grad_accum_steps=accumulated)
+        step, work, self.readout = self._make(setup, self.scale, joint=joint)
         if setup.graph and self._stream.source.can_capture:
             with contextlib.suppress(ValueError):  # where the feed says that it cannot be captured, batches are copied
                 return Gathering(
-                    step,
-                    self.readout,
-                    self._stream.source,
-                    grad_accum_steps=self._settings.grad_accum_steps,
-                    preserve=self._preserve(step),
+                    step, self.readout, self._stream.source, grad_accum_steps=accumulated, preserve=partial(self._preserve, step)
                 )
         return work
 
-    def _join(self, setup: Setup) -> Replicas | Shards | None:
-        """What steps do together with other ranks."""
-        parts, settings = self._parts, self._settings
-        if not parts.ranks.together:
-            return None
-        if parts.ranks.shards:
-            return Shards(parts.ranks, parts.loss)
-        return Replicas(parts.ranks, self._model(setup), parts.loss, grad_accum_steps=settings.grad_accum_steps)
-
-    def _make(self, setup: Setup, scale: Scale | None, *, joint: Replicas | Shards | None = None) -> tuple[Step, Work, Readout]:
+    def _make(self, setup: Setup, scale: Scale | None, *, joint: Joint | None = None) -> tuple[Step, Work, Readout]:
         parts, settings = self._parts, self._settings
         self._activate(setup)
         readout = Readout(parts.device, capacity=max(settings.log_every, 64))
@@ -196,7 +274,11 @@ class Engine:
         refusal = self._refuses_graph(step)
         if refusal is not None:
             raise TrainError(f"the step cannot be a graph: {refusal}.")
-        return step, Graphs(step, readout, grad_accum_steps=settings.grad_accum_steps, preserve=self._preserve(step)), readout
+        return (
+            step,
+            Graphs(step, readout, grad_accum_steps=settings.grad_accum_steps, preserve=partial(self._preserve, step)),
+            readout,
+        )
 
     def _activate(self, setup: Setup) -> None:
         """Set what is set on the optimizer and for the whole process."""
@@ -224,21 +306,19 @@ class Engine:
             return f"{type(optimizer).__name__} is not fused, so the host has to check each update. Pass fused=True"
         if any(group.get("dampening") for group in optimizer.param_groups):
             return "SGD with dampening has a first step unlike the others"
-        if step.has_statistics and self._settings.grad_accum_steps > 1:
+        if step.statistics.changing and self._settings.grad_accum_steps > 1:
             return "the model has running statistics, and several micro-batches make an update"
         return None
 
-    def _preserve(self, step: Step) -> Callable[[], Callable[[], None]]:
-        def preserve() -> Callable[[], None]:
-            snapshot, restore_step = Snapshot(self._parts.model, self._parts.optimizer), step.preserve()
+    def _preserve(self, step: Step) -> Callable[[], None]:
+        """Remember all that a step changes; returns what puts it back."""
+        snapshot, restore_step = Snapshot(self._parts.model, self._parts.optimizer), step.preserve()
 
-            def restore() -> None:
-                snapshot.restore(for_graph=True)
-                restore_step()
+        def restore() -> None:
+            snapshot.restore(for_graph=True)
+            restore_step()
 
-            return restore
-
-        return preserve
+        return restore
 
     def baseline(self) -> Setup:
         """The setup that the user's options ask for, without anything that is measured."""
@@ -257,15 +337,19 @@ class Engine:
         """The setup of a new run: the baseline, or what is faster and allowed to replace it."""
         parts, settings, setup = self._parts, self._settings, self.baseline()
         taken, hinted = self._candidates(setup)
+        noted: tuple[str, str] | None = None
         if parts.ranks.shards and settings.speed == "measured":
-            return setup, self._noted("choice", "not measured: the weights are on several ranks")
-        if not taken and not self._is_worth_hinting(hinted):
-            if "graph" in hinted:
-                name = type(parts.optimizer).__name__
-                return setup, self._noted("graph", f"{name} is not fused, so the host has to check each update (fused=True)")
-            return setup, ()
-        if taken and self._total_updates is not None and self._total_updates < WORTH_MEASURING:
-            return setup, self._noted("choice", f"not measured: {self._total_updates:,} updates are over before it has paid off")
+            noted = "choice", "not measured: the weights are on several ranks"
+        elif not taken and not self._is_worth_hinting(hinted):
+            if "graph" not in hinted:
+                return setup, ()
+            noted = "graph", f"{type(parts.optimizer).__name__} is not fused, so the host has to check each update (fused=True)"
+        elif taken and self._total_updates is not None and self._total_updates < autotune.WORTH_MEASURING:
+            noted = "choice", f"not measured: {self._total_updates:,} updates are over before it has paid off"
+        if noted is not None:
+            trial = Trial(name=noted[0], chosen=False, reason=noted[1])
+            parts.say(str(trial))
+            return setup, (trial,)
         batches = self._stream.peek(MEASURED_BATCHES * settings.grad_accum_steps)
         others = [*parts.loss_modules, *(parts.ema.tensors() if parts.ema is not None else ())]
         snapshot = Snapshot(parts.model, parts.optimizer, *others)
@@ -288,11 +372,6 @@ class Engine:
             parts.optimizer.zero_grad(set_to_none=True)
         return setup, tuple(chooser.trials)
 
-    def _noted(self, name: str, reason: str) -> tuple[Trial, ...]:
-        trial = Trial(name=name, chosen=False, reason=reason)
-        self._parts.say(str(trial))
-        return (trial,)
-
     def _candidates(self, setup: Setup) -> tuple[list[str], list[str]]:
         """What may replace parts of the baseline, by name; and what may only be hinted at, as it changes bits unasked."""
         parts, settings = self._parts, self._settings
@@ -312,7 +391,7 @@ class Engine:
         """Whether a hint would be printed, and a small share of the run is enough to measure it."""
         if not hinted or not self._parts.shows_progress or self._total_updates is None:
             return False
-        return self._steps_per_round(1.0, hinted, share=HINT_SHARE) > 0
+        return self._steps_per_round(1.0, hinted, share=autotune.HINT_SHARE) > 0
 
     def _steps_per_round(self, seconds: float, names: list[str], *, share: float, exact: bool = False) -> int:
         return steps_per_round(seconds, total_updates=self._total_updates, num_candidates=len(names), share=share, exact=exact)
@@ -325,11 +404,10 @@ class Engine:
         if not names:
             return setup
         seconds = chooser.run(setup, 1).seconds
-        num_steps = self._steps_per_round(seconds, names, share=LARGEST_SHARE, exact=exact)
+        num_steps = self._steps_per_round(seconds, names, share=autotune.LARGEST_SHARE, exact=exact)
         if num_steps < 1:
-            self._parts.say(
-                str(chooser.note("choice", f"not measured: {self._total_updates:,} updates are over before it has paid off"))
-            )
+            reason = f"not measured: {self._total_updates:,} updates are over before it has paid off"
+            self._parts.say(str(chooser.note("choice", reason)))
             return setup
         self._say_how_long(seconds, num_steps, [name for name in names if name != "compile"], exact=exact)
         for name in names:
@@ -348,9 +426,9 @@ class Engine:
         if not self._is_worth_hinting(names):
             return
         first, again = (chooser.run(setup, 1, bits=True) for _ in range(2))
-        num_steps = self._steps_per_round(again.seconds, names, share=HINT_SHARE)
+        num_steps = self._steps_per_round(again.seconds, names, share=autotune.HINT_SHARE)
         # Steps that differ each time may count in places that no snapshot knows: they are left alone.
-        if first.bits != again.bits or num_steps < 1 or again.seconds * (self._total_updates or 0) < HINT_SECONDS:
+        if first.bits != again.bits or num_steps < 1 or again.seconds * (self._total_updates or 0) < autotune.HINT_SECONDS:
             return
         self._say_how_long(again.seconds, num_steps, names)
         best: tuple[float, str] | None = None
@@ -362,7 +440,7 @@ class Engine:
                 gain = Gain(trial.gain_low, trial.gain, trial.gain_high)
                 losses = trial.reason.rpartition(", ")[2]
                 line = f"{_WORDS[name]} would be {gain}, {losses}: {self._speed_option}"
-                best = max(best or (LEAST_GAIN, ""), (gain.low, line))
+                best = max(best or (autotune.LEAST_GAIN, ""), (gain.low, line))
                 chooser.trials[-1] = replace(trial, chosen=False, reason=f"would be {gain}, {losses}")
         if best is not None:
             self._parts.say(best[1])
@@ -382,7 +460,7 @@ class Engine:
             return f"matmuls take {slower:.1f}x the time of fp32 on this CPU"
         if name == "compile":
             expected = seconds * self._total_updates if self._total_updates is not None else None
-            if expected is None or expected < WORTH_COMPILING_SECONDS:
+            if expected is None or expected < autotune.WORTH_COMPILING_SECONDS:
                 length = "of unknown length" if expected is None else f"over in {readable_seconds(expected)}"
                 return f"not tried: the run is {length}, and compiling takes minutes"
         return None
@@ -409,7 +487,7 @@ class Engine:
                 torch.manual_seed(_SHAKEN_SEED)
             _synchronize(parts.device)
             begin = now_ns()
-            self._run(work, batches, WARM_UP if is_warm_up else num_steps)
+            self._run(work, batches, autotune.WARM_UP if is_warm_up else num_steps)
             _synchronize(parts.device)
             seconds = (now_ns() - begin) / 1e9 / num_steps
         readout.take()

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -141,13 +140,18 @@ def export_model(model: nn.Module, batch: Mapping[str, torch.Tensor], path: Path
         >>> exported.rows, exported.difference
         (2, 0.0)
     """
+    from safetensors.torch import save
+
     model = model.eval().cpu()
     entries = {name: tensor.detach().cpu().contiguous() for name, tensor in batch.items()}
     rows = len(next(iter(entries.values())))
     if rows < 2:
         raise OptionError(f"the golden batch has {rows} rows; expected at least 2, so that the program holds for any number.")
     with torch.no_grad():
-        answers = [(part, _answer(model(part))) for part in (entries, {name: tensor[:1] for name, tensor in entries.items()})]
+        answers = [(part, model(part)) for part in (entries, {name: tensor[:1] for name, tensor in entries.items()})]
+    for _, answer in answers:
+        if not isinstance(answer, torch.Tensor):
+            raise OptionError(f"the model returned a {type(answer).__name__}; expected one tensor from model(batch).")
     data, run = (_onnx if onnx else _program)(model, entries)
     difference = 0.0
     for part, answer in answers:
@@ -160,27 +164,15 @@ def export_model(model: nn.Module, batch: Mapping[str, torch.Tensor], path: Path
         difference = max(difference, apart)
     golden = path.with_name(path.name + ".golden.safetensors")
     _disk.make_folder(path.parent)
-    _disk.write_file(golden, _golden({**entries, ANSWER: answers[0][1]}))
+    _disk.write_file(golden, save({**entries, ANSWER: answers[0][1].contiguous()}))
     _disk.write_file(path, data)
     return Exported(path=path, golden=golden, num_bytes=len(data), rows=rows, difference=difference)
 
 
-def _answer(found: Any) -> torch.Tensor:
-    if not isinstance(found, torch.Tensor):
-        raise OptionError(f"the model returned a {type(found).__name__}; expected one tensor from model(batch).")
-    return found
-
-
-def _golden(tensors: Entries) -> bytes:
-    from safetensors.torch import save
-
-    return save({name: tensor.contiguous() for name, tensor in tensors.items()})
-
-
 def _program(model: nn.Module, entries: Entries) -> tuple[bytes, Callable[[Entries], torch.Tensor]]:
     """The program as bytes, and a function that runs these bytes."""
-    with _quiet(), _told():
-        program = torch.export.export(model, (entries,), dynamic_shapes=_any_rows(entries))
+    with _exporting():
+        program = _export(model, entries)
         buffer = io.BytesIO()
         torch.export.save(program, buffer)
         buffer.seek(0)
@@ -194,8 +186,8 @@ def _onnx(model: nn.Module, entries: Entries) -> tuple[bytes, Callable[[Entries]
         import onnxscript  # noqa: F401
     except ImportError as error:
         raise OptionError(f"--onnx needs the package {error.name}. Install it: pip install 'stoker[onnx]'.") from None
-    with _quiet(), _told():
-        program = torch.export.export(model, (entries,), dynamic_shapes=_any_rows(entries))
+    with _exporting():
+        program = _export(model, entries)
         exported = torch.onnx.export(program, dynamo=True, input_names=list(entries), output_names=[ANSWER], verbose=False)
         if exported is None:
             raise TrainError("torch.onnx gave no program.")
@@ -210,13 +202,14 @@ def _onnx(model: nn.Module, entries: Entries) -> tuple[bytes, Callable[[Entries]
     return data, run
 
 
-def _any_rows(entries: Entries) -> tuple[dict[str, dict[int, Any]]]:
-    return ({name: {0: torch.export.Dim.DYNAMIC} for name in entries},)
+def _export(model: nn.Module, entries: Entries) -> torch.export.ExportedProgram:
+    any_rows = {name: {0: torch.export.Dim.DYNAMIC} for name in entries}
+    return torch.export.export(model, (entries,), dynamic_shapes=(any_rows,))
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the warnings of torch about its own layers and formats, which no reader of ours can do anything about."""
+def _exporting() -> Iterator[None]:
+    """Without the warnings of torch about its own layers and formats; a model that cannot be exported is one line."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -224,17 +217,10 @@ def _quiet() -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
-    finally:
-        logger.setLevel(level)
-
-
-@contextmanager
-def _told() -> Iterator[None]:
-    """A model that cannot be exported is one line."""
-    try:
-        yield
     except (OptionError, TrainError):
         raise
     except Exception as error:  # torch raises many kinds, all of which mean the same here
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise TrainError(f"the model cannot be exported: {lines[0]}") from error
+    finally:
+        logger.setLevel(level)

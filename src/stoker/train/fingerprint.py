@@ -66,7 +66,7 @@ def aligned(saved: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[dict[str,
         both = [_without(one, "code") for one in both]
     old, new = (_modules(one) for one in both)
     for name in old.keys() & new.keys():
-        if old[name].get("type") == new[name].get("type") and _is_library_name(str(old[name].get("type"))):
+        if old[name].get("type") == new[name].get("type") and str(old[name].get("type")).startswith(("torch.", "stoker.")):
             for key in old[name].keys() ^ new[name].keys():
                 old[name].pop(key, None)
                 new[name].pop(key, None)
@@ -80,6 +80,34 @@ def _without_modules(value: Any) -> Any:
     if isinstance(value, list):
         return [_without_modules(part) for part in value]
     return _OWN_NAME.sub(r"stoker.\1", value) if isinstance(value, str) else value
+
+
+_FEED_NAMES = {"last": "last_batch", "part": "subset", "encode": "transform", "numbers": "return_index"}
+PUBLIC_NAMES = {
+    "config": {"accumulate": "grad_accum_steps", "clip": "max_grad_norm"},
+    "data": _FEED_NAMES,
+    "valid": _FEED_NAMES,
+}
+"""What checkpoints call an option, and how it is written now: stored names stay, messages have those of now."""
+
+
+def public_name(name: str) -> str:
+    """A dotted field with the name that its option has now: `config.clip` is `config.max_grad_norm`."""
+    group, _, rest = name.partition(".")
+    field, dot, inner = rest.partition(".")
+    return f"{group}.{PUBLIC_NAMES[group].get(field, field)}{dot}{inner}" if rest and group in PUBLIC_NAMES else name
+
+
+def with_public_names(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """A fingerprint with the names and values that options have now."""
+    found = dict(facts)
+    for group, names in PUBLIC_NAMES.items():
+        if isinstance(found.get(group), dict):
+            taken = found[group].keys()  # batches of somebody else may have any names
+            found[group] = {name if names.get(name) in taken else names.get(name, name): found[group][name] for name in taken}
+            if found[group].get("last_batch") == "mask":
+                found[group]["last_batch"] = "pad"
+    return found
 
 
 def _without(tree: Any, key: str) -> Any:
@@ -119,16 +147,12 @@ def of_model(model: nn.Module) -> dict[str, Any]:
     """Every module by its name with its type and plain attributes, and the code of the classes that are the user's."""
     modules, code = {}, {}
     for name, module in model.named_modules():
-        kind = _own_type(module)
+        # The class as it was written: sharding puts one of torch's before it.
+        kind = next(kind for kind in type(module).__mro__ if not kind.__module__.startswith("torch.distributed"))
         modules[name or "(model)"] = {"type": _name_of(kind), **_attributes(module)}
         if not _is_library(kind):
             code[kind.__qualname__] = _class_code(kind)
     return {"modules": modules, "code": code}
-
-
-def _own_type(module: nn.Module) -> type:
-    """The class as it was written: sharding puts one of torch's before it."""
-    return next(kind for kind in type(module).__mro__ if not kind.__module__.startswith("torch.distributed"))
 
 
 def _attributes(module: nn.Module) -> dict[str, Any]:
@@ -187,8 +211,14 @@ def describe(value: Any, depth: int = 0, seen: tuple[int, ...] = ()) -> Any:
         return f"{value[:40]}… {_digest(value)}"
     if isinstance(value, _PLAIN):
         return value
-    if isinstance(value, torch.Tensor | np.ndarray):
-        return _describe_array(value)
+    if isinstance(value, np.ndarray):
+        if value.dtype.kind not in "biufc":
+            return f"{value.dtype} {list(value.shape)}"
+        value = torch.from_numpy(np.array(value, order="C"))
+    if isinstance(value, torch.Tensor):
+        tensor = value.detach().cpu().contiguous()
+        data = tensor.reshape(-1).view(torch.uint8).numpy()
+        return f"{tensor.dtype} {list(tensor.shape)} {xxhash.xxh3_64_hexdigest(data)}"
     if isinstance(value, torch.dtype):
         return str(value)
     if depth >= MAX_DEPTH or id(value) in seen:
@@ -216,23 +246,14 @@ def describe(value: Any, depth: int = 0, seen: tuple[int, ...] = ()) -> Any:
     return _describe_object(value, inner)
 
 
-def _describe_array(value: Any) -> str:
-    if isinstance(value, np.ndarray):
-        if value.dtype.kind not in "biufc":
-            return f"{value.dtype} {list(value.shape)}"
-        value = torch.from_numpy(np.array(value, order="C"))
-    tensor = value.detach().cpu().contiguous()
-    data = tensor.reshape(-1).view(torch.uint8).numpy()
-    return f"{tensor.dtype} {list(tensor.shape)} {xxhash.xxh3_64_hexdigest(data)}"
-
-
 def _describe_function(function: FunctionType, inner: Any) -> Any:
     """The name of a function; of the user's own also its code and the values that it works with."""
     if _is_library_file(function.__code__.co_filename):
         name, rest = f"{function.__module__}.{function.__qualname__}", _closure(function, inner)
         return {"name": name, **rest} if rest else name
     found = {"name": function.__qualname__, "code": _code_digest(function.__code__), **_closure(function, inner)}
-    for name in sorted(_global_names(function.__code__) - _assigned(function.__code__)):
+    used = {name for code in _codes(function.__code__) for name in code.co_names}
+    for name in sorted(used - _assigned(function.__code__)):
         value = function.__globals__.get(name, ...)
         is_own = isinstance(value, FunctionType) and value is not function and not _is_library_file(value.__code__.co_filename)
         if is_own or (isinstance(value, (*_PLAIN, tuple)) and _is_plain(value)):
@@ -308,10 +329,6 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
             yield from _codes(one)
 
 
-def _global_names(code: CodeType) -> set[str]:
-    return {name for one in _codes(code) for name in one.co_names}
-
-
 def _assigned(code: CodeType) -> set[str]:
     """Variables of the surroundings that a function assigns."""
     return {
@@ -328,10 +345,6 @@ def _digest(text: str) -> str:
 
 def _name_of(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}" if _is_library(kind) else kind.__qualname__
-
-
-def _is_library_name(name: str) -> bool:
-    return name.startswith(("torch.", "stoker."))
 
 
 def _is_library(kind: type) -> bool:

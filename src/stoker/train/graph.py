@@ -35,7 +35,7 @@ class Work(Protocol):
         """Do a micro-batch."""
 
     def update(self) -> bool:
-        """End the update that the micro-batches since the last one belong to; False where it was held back."""
+        """End the update that the micro-batches since the last one belong to; False where it was skipped."""
 
 
 class Eager:
@@ -69,26 +69,27 @@ class Graphs:
         self._whole = grad_accum_steps == 1
         self._preserve = preserve
         self._seen: dict[Signature, int] = {}
-        self._graphs: dict[Signature, tuple[Any, torch.cuda.CUDAGraph]] = {}
+        self.graphs: dict[Signature, tuple[Any, torch.cuda.CUDAGraph]] = {}
+        """Of each shape that was captured, with the tensors that it reads."""
         self._update_graph: torch.cuda.CUDAGraph | None = None
         self._pool: Any = None
         self._was_replayed = False
         if not self._whole:
             step.keep_gradients()
 
-    @property
-    def num_shapes(self) -> int:
-        """How many shapes have been captured."""
-        return len(self._graphs)
-
     def source(self, batches: Iterable[Any]) -> Iterator[Any]:
         """The batches themselves."""
         return iter(batches)
 
     def micro(self, entry: Any) -> None:
-        """Copy a batch to where its graph looks for it, and replay."""
+        """Copy a batch to where its graph looks for it, and replay; a shape that comes for the second time is captured."""
         signature = tuple((tensor.shape, tensor.dtype) for tensor in tensors_of(entry))
-        found = self._graphs.get(signature) or self._capture_again(signature, entry)
+        found = self.graphs.get(signature)
+        if found is None:
+            seen = self._seen[signature] = self._seen.get(signature, 0) + 1
+            if seen > 1 and len(self.graphs) < MOST_SHAPES:
+                static = map_tensors(entry, torch.clone)
+                found = self.graphs[signature] = static, self._record(lambda: self._do(static))
         self._was_replayed = found is not None
         if found is None:
             self._step.micro(entry)
@@ -97,23 +98,10 @@ class Graphs:
         torch._foreach_copy_(tensors_of(static), tensors_of(entry), non_blocking=True)
         graph.replay()
 
-    def _capture_again(self, signature: Signature, entry: Any) -> tuple[Any, torch.cuda.CUDAGraph] | None:
-        seen = self._seen[signature] = self._seen.get(signature, 0) + 1
-        if seen == 1 or len(self._graphs) >= MOST_SHAPES:
-            return None
-        self._graphs[signature] = self.capture(entry)
-        return self._graphs[signature]
-
-    def capture(self, batch: Any) -> tuple[Any, torch.cuda.CUDAGraph]:
-        """A graph for batches of this shape, and the tensors that it reads. Nothing is different afterwards."""
-        static = map_tensors(batch, torch.clone)
-
-        def body() -> None:
-            self._step.micro(static)
-            if self._whole:
-                self._step.update()
-
-        return static, self._record(body)
+    def _do(self, batch: Any) -> None:
+        self._step.micro(batch)
+        if self._whole:
+            self._step.update()
 
     def _record(self, body: Callable[[], object]) -> torch.cuda.CUDAGraph:
         restore = self._preserve()
@@ -139,12 +127,11 @@ class Graphs:
 
     def update(self) -> bool:
         """Update by graph, unless the graph of the micro-batch has done it."""
-        if not (self._whole and self._was_replayed):
-            if self._whole:
-                self._step.update()
-            else:
-                self._update_graph = self._update_graph or self._record(self._step.update)
-                self._update_graph.replay()
+        if not self._whole:
+            self._update_graph = self._update_graph or self._record(self._step.update)
+            self._update_graph.replay()
+        elif not self._was_replayed:
+            self._step.update()
         self._readout.count += 1
         return True
 
@@ -166,12 +153,7 @@ class Gathering(Graphs):
     def micro(self, entry: Any) -> None:
         """Replay, the gather included."""
         if self._graph is None:
-            self._graph = self._record(self._body)
+            self._graph = self._record(lambda: self._do(self._captured.enqueue()))
             self._captured.rewind()
             self._was_replayed = True
         self._graph.replay()
-
-    def _body(self) -> None:
-        self._step.micro(self._captured.enqueue())
-        if self._whole:
-            self._step.update()

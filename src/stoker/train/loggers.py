@@ -52,11 +52,7 @@ class Writers:
     def __init__(self, writers: Iterable[Writer]) -> None:
         self._writers = list(writers)
         for writer in self._writers:
-            if (
-                isinstance(writer, type)
-                or not callable(getattr(writer, "write", None))
-                or not callable(getattr(writer, "close", None))
-            ):
+            if isinstance(writer, type) or not all(callable(getattr(writer, name, None)) for name in ("write", "close")):
                 raise OptionError(
                     f"loggers holds {writer!r}; expected what has write(step, values) and close(), such as TensorBoard(…)."
                 )
@@ -118,7 +114,12 @@ class JsonLines:
 
     def __init__(self, path: str | Path, *, from_step: int | None = None) -> None:
         self.path = Path(path)
-        self._log = LogFile(self.path, keep=lambda line: from_step is None or _step_of(line, otherwise=from_step) <= from_step)
+
+        def keep(line: bytes) -> bool:
+            entry = _decoded(line)
+            return from_step is None or entry is None or entry["step"] <= from_step
+
+        self._log = LogFile(self.path, keep=keep)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Add one line."""
@@ -127,10 +128,6 @@ class JsonLines:
             raise OptionError(f"{self.path}: a value is named {min(wrong)!r}, which each line has already. Give it another name.")
         numbers = {name: _encoded(value) for name, value in values.items()}
         self._log.append(msgspec.json.encode({"step": step, "time": now_utc(), **numbers}) + b"\n")
-
-    def sync(self) -> None:
-        """Return only when all lines would survive a power loss."""
-        self._log.sync()
 
     def close(self) -> None:
         """Close the file."""
@@ -194,19 +191,11 @@ def _decoded(line: bytes) -> dict[str, Any] | None:
     return entry if isinstance(step, int) and not isinstance(step, bool) and -(2**63) <= step < 2**63 else None
 
 
-def _step_of(line: bytes, *, otherwise: int) -> int:
-    entry = _decoded(line)
-    return otherwise if entry is None else int(entry["step"])
-
-
 def _encoded(value: float) -> float | str:
     number = float(value)
     if math.isfinite(number):
         return number
     return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
-
-
-# TensorBoard: event files in a folder. Extra `tensorboard`.
 
 
 class TensorBoard:
@@ -238,9 +227,6 @@ class TensorBoard:
             self._events.close()
 
 
-# Weights & Biases. Extra `wandb`.
-
-
 class Wandb:
     """Logs to a run of Weights & Biases.
 
@@ -263,8 +249,6 @@ class Wandb:
         """Finish the run."""
         self._run.finish()
 
-
-# MLflow. Extra `mlflow`.
 
 _FORBIDDEN = re.compile(r"[^\w\-. :/]", re.ASCII)
 """What MLflow takes in no name of a metric."""
@@ -314,8 +298,6 @@ class Mlflow:
         if active is not None and active.info.run_id == self.run_id:
             self._module.end_run()
 
-
-# A writer by its name, as a configuration gives it.
 
 _MAKE: dict[str, Callable[[Path], Writer]] = {
     "tensorboard": lambda folder: TensorBoard(folder / "tensorboard"),

@@ -17,7 +17,7 @@ import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass, field
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Literal, Self
@@ -32,16 +32,15 @@ from stoker.errors import NonFiniteError, OptionError, TrainError
 from stoker.feed.protocol import as_batch_source
 from stoker.train import resume, state_dict
 from stoker.train.autotune import Setup, Trial
-from stoker.train.batch_stream import Stream
 from stoker.train.checkpoint import Checkpoints
-from stoker.train.engine import Engine
+from stoker.train.engine import Engine, Stream
 from stoker.train.graph import Work
-from stoker.train.loss import LossFunction, num_samples, outcome_of
-from stoker.train.metrics import Metric
+from stoker.train.metrics import AllGather, Metric
 from stoker.train.readout import Log, Window
 from stoker.train.resume import Progress, Taken
 from stoker.train.schedule import EarlyStopping
 from stoker.train.settings import Components
+from stoker.train.step import LossFunction, num_samples, outcome_of
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -53,16 +52,6 @@ class Signals:
         self.asked: int | None = None
         """The number of the first signal that came, or None."""
         self._before: dict[signal.Signals, Any] = {}
-
-    @property
-    def exit_code(self) -> int:
-        """What a command that was asked to end returns to its shell: 130 for Ctrl-C, 143 for SIGTERM, 129 for SIGHUP."""
-        return 0 if self.asked is None else 128 + self.asked
-
-    @property
-    def name(self) -> str:
-        """The first signal as people call it, or an empty text."""
-        return "" if self.asked is None else signal.Signals(self.asked).name
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
@@ -83,9 +72,6 @@ class Signals:
             self.asked = number
         elif number == signal.SIGINT:
             raise KeyboardInterrupt
-
-
-# The result of a fit: how it ended, and what was measured on the way.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,11 +124,6 @@ class Result:
         )
 
 
-# Evaluation: the mean loss and the metrics of all batches, added up on the device and read once at the end.
-
-Join = Callable[[torch.Tensor], list[torch.Tensor]]
-
-
 @torch.no_grad()
 def evaluate(
     model: nn.Module,
@@ -152,9 +133,9 @@ def evaluate(
     metrics: Mapping[str, Metric],
     context: Any,
     place: Callable[[Any], Any],
-    gather: Join | None = None,
+    gather: AllGather | None = None,
 ) -> dict[str, float]:
-    """The means over all samples. The model is in evaluation mode meanwhile; a feed begins the same epoch each time."""
+    """The means over all samples, added up on the device and read once at the end; a feed begins the same epoch each time."""
     as_batch_source(batches).set_epoch(0)  # so that sums come in one order, whatever was evaluated before
     for metric in metrics.values():
         metric.reset()
@@ -173,8 +154,13 @@ def evaluate(
                 # A batch without any sample has no mean; its weight is zero, and 0 * nan would not be.
                 part = torch.where(weight > 0, value.double() * weight, 0)
                 sums[name] = part if name not in sums else sums[name] + part
-            if metrics:
-                _update(metrics, outcome.whole, batch)
+            if metrics and not {"prediction", "target"} <= outcome.whole.keys():
+                raise TrainError(
+                    f"metrics ({', '.join(metrics)}) need what the model predicts: let the loss function return a dict with 'loss', "
+                    f"'prediction' and 'target'."
+                )
+            for metric in metrics.values():
+                metric.update(**{"valid": entry_of(batch, "valid"), **outcome.whole})
     finally:
         model.train(was_training)
     if weight_sum is None:
@@ -189,17 +175,6 @@ def evaluate(
     return means | {name: metric.compute() for name, metric in metrics.items()}
 
 
-def _update(metrics: Mapping[str, Metric], whole: Mapping[str, torch.Tensor], batch: Any) -> None:
-    if "prediction" not in whole or "target" not in whole:
-        raise TrainError(
-            f"metrics ({', '.join(metrics)}) need what the model predicts: let the loss function return a dict with 'loss', "
-            f"'prediction' and 'target'."
-        )
-    valid = whole.get("valid", entry_of(batch, "valid"))
-    for metric in metrics.values():
-        metric.update(prediction=whole["prediction"], target=whole["target"], valid=valid)
-
-
 # A fit: one training run in progress. It goes through epochs, and between updates checks what else is due.
 #
 # Between two updates the host compares two numbers and reads the clock; everything else (logging, saving, signals, the end of a
@@ -209,80 +184,60 @@ def _update(metrics: Mapping[str, Metric], whole: Mapping[str, torch.Tensor], ba
 Stopped = Literal["finished", "early", "budget", "signal"]
 
 LOOK_NS = 100_000_000
-"""How often the host looks at signals, the budget and the bar."""
+"""How often the host checks signals, the budget and the bar."""
 MOST_OVERFLOWS = 100
 """Updates in a row that fp16 may skip while it looks for a scale that does not overflow."""
 MOST_RATE = 3e38
 _END = object()
 
 
-@dataclass(frozen=True)
-class _Pass:
-    """Where a pass over the batches began."""
-
-    state: Any
-    batches: int
-    step: int
-
-
+@dataclass(eq=False)
 class Fit:
     """One call of `Trainer.fit`."""
 
-    def __init__(
-        self,
-        parts: Components,
-        engine: Engine,
-        work: Work,
-        train: Stream,
-        *,
-        setup: Setup,
-        epochs: int,
-        log: Log,
-        signals: Signals,
-        validate: Callable[[], dict[str, float]] | None = None,
-        stopping: EarlyStopping | None = None,
-        checkpoints: Checkpoints | None = None,
-        identity: Mapping[str, Any] | None = None,
-        note_saved: Callable[[int], None] | None = None,
-    ) -> None:
+    parts: Components
+    engine: Engine
+    work: Work
+    train: Stream
+    _: KW_ONLY
+    setup: Setup
+    epochs: int
+    log: Log
+    signals: Signals
+    validate: Callable[[], dict[str, float]] | None = None
+    stopping: EarlyStopping | None = None
+    checkpoints: Checkpoints | None = None
+    identity: Mapping[str, Any] = field(default_factory=dict)
+    note_saved: Callable[[int], None] | None = None
+    """Called once, when the first checkpoint is on the disk."""
+
+    def __post_init__(self) -> None:
+        parts = self.parts
         self.progress = Progress()
-        self._parts = parts
-        self._settings = parts.settings
-        self._work = work
-        self._readout = engine.readout
-        self._train = train
-        self._setup = setup
-        self._epochs = epochs
-        self._rate = engine.rate
-        self._validate = validate
-        self._stopping = stopping
-        self._stateful = {"scale": engine.scale, "stopping": stopping}
-        self._checkpoints = checkpoints
-        self._identity = identity or {}
-        self._log = log
-        self._signals = signals
-        self._note_saved = note_saved
-        self._ranks = parts.ranks
+        self._settings, self._ranks = parts.settings, parts.ranks
+        self._readout, self._rate = self.engine.readout, self.engine.rate
+        self._stateful = {"scale": self.engine.scale, "stopping": self.stopping}
+        self._uses_scale = self.setup.precision == "fp16"  # then updates may be held back because a gradient overflowed
         self._reads_late = parts.ranks.together and parts.device.type == "cuda"
         self._agreed = (0, now_ns())
         self._look_step = 0  # with ranks: the step at which they look, as their clocks differ
-        self._total_updates = train.num_updates(parts.settings.grad_accum_steps, epochs)
+        self._total_updates = self.train.num_updates(parts.settings.grad_accum_steps, self.epochs)
         self._taken: deque[Taken] = deque()
         self._overflows = 0
         self._began_ns = self._last_ns = self._window_ns = now_ns()
         self.wait_ns = self._window_wait_ns = 0
-        self._next_step = 0
-        self._next_look_ns = 0
+        self._next_step = self._next_look_ns = 0
         self._saved_step = -1
-        self._pass = _Pass(None, 0, 0)
+        self._pass_state: Any = None
+        self._pass_batches = self._pass_step = 0  # where the pass over the batches began
 
     def run(self) -> Stopped:
         """Train to the end, or until something stops it."""
-        self._parts.model.train()
+        self.parts.model.train()
         self._plan()
         self._agreed = (self.progress.step, now_ns())
         self._look_step = self.progress.step + 1 if self._ranks.together else 0
-        while self.progress.epoch < self._epochs:
+        while self.progress.epoch < self.epochs:
             stopped = None if self.progress.is_epoch_done else self._run_epoch()
             stopped = stopped or self._end_epoch()
             if stopped is not None:
@@ -290,20 +245,22 @@ class Fit:
         return "finished"
 
     def _run_epoch(self) -> Stopped | None:
-        progress, work, train, grad_accum_steps = self.progress, self._work, self._train, self._settings.grad_accum_steps
+        progress, work, train, grad_accum_steps = self.progress, self.work, self.train, self._settings.grad_accum_steps
         train.set_epoch(progress.epoch)
-        self._pass = _Pass(train.state(), progress.batches, progress.step)
+        self._pass_state, self._pass_batches, self._pass_step = train.state(), progress.batches, progress.step
         entries = train.passes(work.source)
         place = train.place if train.needs_placing else None
-        pending = 0
+        schedule, pending = self.parts.schedule, 0
         while True:
             before = now_ns()
             entry = next(entries, _END)
             self.wait_ns += now_ns() - before
             if entry is _END:
                 break
-            if not pending:
-                self._set_rate()
+            if not pending and schedule is not None:
+                factor = schedule(progress.step, self._total_updates)
+                check_rates([rate * factor for rate in self.parts.rates], f"at update {progress.step:,}")
+                self._rate.set(factor)
             work.micro(entry if place is None else place(entry))
             progress.batches += 1
             pending += 1
@@ -315,13 +272,6 @@ class Fit:
         # What is left over of the epoch is an update of its own: nothing of it leaks into the next epoch.
         return self._after(work.update()) if pending else None
 
-    def _set_rate(self) -> None:
-        schedule = self._parts.schedule
-        if schedule is not None:
-            factor = schedule(self.progress.step, self._total_updates)
-            check_rates([rate * factor for rate in self._parts.rates], f"at update {self.progress.step:,}")
-            self._rate.set(factor)
-
     def _after(self, is_good: bool) -> Stopped | None:
         """What has to be done after an update; mostly nothing."""
         self.progress.step += 1
@@ -330,7 +280,7 @@ class Fit:
         if self.progress.step < self._next_step and (
             self.progress.step < self._look_step
             if self._look_step
-            else now_ns() < self._next_look_ns and self._signals.asked is None
+            else now_ns() < self._next_look_ns and self.signals.asked is None
         ):
             return None
         return self._look()
@@ -338,19 +288,19 @@ class Fit:
     def _look(self) -> Stopped | None:
         step, save_every = self.progress.step, self._settings.save_every
         now = now_ns()
-        saves = self._checkpoints is not None and save_every is not None and step % save_every == 0
+        saves = self.checkpoints is not None and save_every is not None and step % save_every == 0
         # A GPU's numbers arrive at their own time, but all ranks must judge the same ones: those of the looks before.
         windows = self._readout.ready(wait=True) if self._reads_late else []
         if step >= self._next_step:
             self._take()
         for window in windows if self._reads_late else self._readout.ready():
             self._report(window)
-        if saves and not self._train.is_done(self._pass.state, self.progress.batches):  # else at the end of the epoch
+        if saves and not self.train.is_done(self._pass_state, self.progress.batches):  # else at the end of the epoch
             self.save()
-        if self._note_saved is not None and self._checkpoints is not None and self._checkpoints.last is not None:
-            self._note_saved(self._saved_step)  # once: that there are checkpoints is all that must be known
-            self._note_saved = None
-        self._log.draw(step, self._readout.latest(), wait=self._share(now), epoch=self.progress.epoch)
+        if self.note_saved is not None and self.checkpoints is not None and self.checkpoints.last is not None:
+            self.note_saved(self._saved_step)  # once: that there are checkpoints is all that must be known
+            self.note_saved = None
+        self.log.draw(step, self._readout.latest(), wait=self._share(now), epoch=self.progress.epoch)
         self._plan()
         return self._asked_to_leave()
 
@@ -389,10 +339,10 @@ class Fit:
         if self._settings.max_grad_norm is None:
             del means["norm"]  # it was not computed
         means["skipped"] = float(len(took_place) - sum(took_place))
-        self._log.write(taken.step, {"epoch": taken.epoch, **means, "lr": taken.lr, "rate": taken.rate, "wait": taken.wait})
+        self.log.write(taken.step, {"epoch": taken.epoch, **means, "lr": taken.lr, "rate": taken.rate, "wait": taken.wait})
 
     def _judge(self, window: Window) -> None:
-        """Stop at an update that was held back, or count it, as the guard says."""
+        """Stop at an update that did not take place, or count it, as the guard says."""
         held_back = [index for index, flag in enumerate(window.column("skipped")) if flag]
         if not held_back:
             self._overflows = 0
@@ -410,30 +360,29 @@ class Fit:
         self._stop_at(step, window)
 
     def _describe(self, step: int, window: Window) -> str:
-        row = window.rows[step - window.first]
-        has_buffers = next(self._parts.model.buffers(), None) is not None
+        loss = window.rows[step - window.first][0]
+        has_buffers = next(self.parts.model.buffers(), None) is not None
         inner = "a gradient or a buffer of the model (such as a running variance)" if has_buffers else "a gradient"
-        what = f"the loss is {row[0]:g}" if not math.isfinite(row[0]) else f"{inner} is not finite"
-        first = (step - self._pass.step) * self._settings.grad_accum_steps
-        own = self._train.blame(self._pass.state, first, self._settings.grad_accum_steps)
-        blamed = own
+        what = f"the loss is {loss:g}" if not math.isfinite(loss) else f"{inner} is not finite"
+        first = (step - self._pass_step) * self._settings.grad_accum_steps
+        blamed = self.train.blame(self._pass_state, first, self._settings.grad_accum_steps)
         if self._ranks.together:
-            blamed = "; ".join(f"rank {rank}: {text}" for rank, text in enumerate(self._ranks.collect(own)))
+            blamed = "; ".join(f"rank {rank}: {text}" for rank, text in enumerate(self._ranks.collect(blamed)))
         return f"{what} at update {step:,} of epoch {self.progress.epoch:,} ({blamed})."
 
     def _stop_at(self, step: int, window: Window) -> None:
         """Go back to before the update that must not take place, save, and say where it came from."""
         text = self._describe(step, window)
-        taken = (step - self._pass.step) * self._settings.grad_accum_steps
-        self.progress.step, self.progress.batches = step, self._pass.batches + taken
+        taken = (step - self._pass_step) * self._settings.grad_accum_steps
+        self.progress.step, self.progress.batches = step, self._pass_batches + taken
         self._readout.begin(step)
         self._readout.drop()
         self._taken.clear()
         where = ""
-        if self._checkpoints is not None:
-            self.save(stream_state=self._train.state_after(self._pass.state, taken), wait=True)
+        if self.checkpoints is not None:
+            self.save(stream_state=self.train.state_after(self._pass_state, taken), wait=True)
             self._ranks.meet()  # so that no rank leaves, and is missed, before all is saved
-            where = f" and are saved in {self._checkpoints.folder}"
+            where = f" and are saved in {self.checkpoints.folder}"
         raise NonFiniteError(
             f"{text} The weights are those before it{where}. Fix the data, lower the learning rate, or pass guard='skip'."
         )
@@ -445,66 +394,46 @@ class Fit:
             self._report(window)
         progress.is_epoch_done = True
         values = {"loss": progress.epoch_loss / progress.epoch_updates} if progress.epoch_updates else {}
-        if self._validate is not None:
-            values |= {f"val_{name}": value for name, value in self._validate().items()}
+        if self.validate is not None:
+            values |= {f"val_{name}": value for name, value in self.validate().items()}
         self._window_ns, self._window_wait_ns = now_ns(), self.wait_ns
         values = self._ranks.share(values)  # nothing that decides may differ by a bit
-        improved, stop = self._watch(values)
-        self._log.write(
+        improved = stop = False
+        if self.stopping is not None:
+            if self.stopping.metric not in values:
+                raise OptionError(f"early stopping watches {self.stopping.metric!r}, but an epoch has {', '.join(values)}.")
+            improved, stop = self.stopping.update(values[self.stopping.metric], progress.epoch)
+        self.log.write(
             progress.step,
             {"epoch": progress.epoch} | {f"epoch_{name}" if name == "loss" else name: value for name, value in values.items()},
         )
         progress.last = values
-        if improved and self._stopping is not None:
-            progress.best, progress.best_step = values[self._stopping.metric], progress.step
+        if improved and self.stopping is not None:
+            progress.best, progress.best_step = values[self.stopping.metric], progress.step
         progress.epoch, progress.batches, progress.is_epoch_done = progress.epoch + 1, 0, False
         progress.epoch_loss, progress.epoch_updates = 0.0, 0
-        is_over = stop or progress.epoch == self._epochs
+        is_over = stop or progress.epoch == self.epochs
         is_due = save_every is None or progress.step % save_every == 0
         if improved or is_over or is_due:
             self.save(best=improved)
         return "early" if stop else self._asked_to_leave()
 
-    def _watch(self, values: Mapping[str, float]) -> tuple[bool, bool]:
-        """Whether the metric of early stopping has improved in this epoch, and whether the run stops."""
-        stopping = self._stopping
-        if stopping is None:
-            return False, False
-        if stopping.metric not in values:
-            raise OptionError(f"early stopping watches {stopping.metric!r}, but an epoch has {', '.join(values)}.")
-        verdict = stopping.update(values[stopping.metric], self.progress.epoch)
-        return verdict.improved, verdict.stop
-
     def _asked_to_leave(self) -> Stopped | None:
-        asked = self._signals.asked
-        is_over = self._settings.max_seconds is not None and self.seconds >= self._settings.max_seconds
-        if self._ranks.together:
-            asked, is_over = self._agree(asked, is_over)
-        if asked is not None:
-            return self._leave("signal")
-        return self._leave("budget") if is_over else None
-
-    def _agree(self, asked: int | None, is_over: bool) -> tuple[int | None, bool]:
-        """What any rank was asked, and whether its time is over; they look again together, when the first one's clock would."""
+        """Why the run ends before its end, if it does. Then it is saved: nothing that has been done is lost."""
         step, now = self.progress.step, now_ns()
-        pace = (step - self._agreed[0]) * LOOK_NS // max(1, now - self._agreed[1])
-        number, over, ahead = self._ranks.most([asked or 0, int(is_over), pace if self._ranks.is_first else 0])
-        self._agreed = (step, now)
-        self._look_step = step + max(1, ahead)
-        if number:
-            self._signals.asked = number
-        return number or None, bool(over)
-
-    def _leave(self, why: Stopped) -> Stopped:
-        """End before the end: nothing that has been done is lost."""
-        if self._checkpoints is not None and self._saved_step != self.progress.step:
+        asked = self.signals.asked
+        is_over = self._settings.max_seconds is not None and self.seconds >= self._settings.max_seconds
+        if self._ranks.together:  # what any rank was asked; they look again together, when the first one's clock would
+            pace = (step - self._agreed[0]) * LOOK_NS // max(1, now - self._agreed[1])
+            number, over, ahead = self._ranks.most([asked or 0, int(is_over), pace if self._ranks.is_first else 0])
+            self._agreed, self._look_step = (step, now), step + max(1, ahead)
+            asked, is_over = number or None, bool(over)
+            self.signals.asked = asked
+        if asked is None and not is_over:
+            return None
+        if self.checkpoints is not None and self._saved_step != step:
             self.save(wait=True)
-        return why
-
-    @property
-    def _uses_scale(self) -> bool:
-        """Whether updates may be held back because a gradient overflowed."""
-        return self._setup.precision == "fp16"
+        return "signal" if asked is not None else "budget"
 
     @property
     def wait_share(self) -> float:
@@ -521,29 +450,29 @@ class Fit:
 
     def save(self, *, best: bool = False, wait: bool = False, stream_state: Any = None) -> None:
         """Save everything, in the background unless `wait` is set."""
-        if self._checkpoints is None:
+        if self.checkpoints is None:
             return
         self.progress.seconds = self.seconds
-        self.progress.is_epoch_done = self._train.is_done(self._pass.state, self.progress.batches)
-        parts = resume.take(self._parts, self._stateful)
+        self.progress.is_epoch_done = self.train.is_done(self._pass_state, self.progress.batches)
+        parts = resume.take(self.parts, self._stateful)
         parts["fit"] = {
             "progress": asdict(self.progress),
             "readout": self._readout.state_dict(),
             "taken": [asdict(taken) for taken in self._taken],
             "overflows": self._overflows,
         }
-        own = {"stream": stream_state if stream_state is not None else self._train.state(), "random": state_dict.capture()}
+        own = {"stream": stream_state if stream_state is not None else self.train.state(), "random": state_dict.capture()}
         first, *others = self._ranks.collect(own)
         parts["fit"] |= {**first, "others": others}
-        facts = {**resume.comparable(self._parts), **self._identity, "setup": asdict(self._setup)}
+        facts = {**resume.comparable(self.parts), **self.identity, "setup": asdict(self.setup)}
         facts |= {"epoch": self.progress.epoch, "metrics": dict(self.progress.last)}
-        self._checkpoints.save(self.progress.step, parts, facts, best=best, wait=wait)
+        self.checkpoints.save(self.progress.step, parts, facts, best=best, wait=wait)
         self._saved_step = self.progress.step
 
     def load(self, parts: dict[str, Any]) -> None:
         """Resume where a checkpoint was saved."""
         state = parts["fit"]
-        resume.put(self._parts, self._stateful, parts)
+        resume.put(self.parts, self._stateful, parts)
         self.progress = Progress(**state["progress"])
         windows = state["readout"]["under_way"][: len(state["taken"])]  # the host knows nothing of others
         self._readout.load_state_dict({**state["readout"], "under_way": windows})
@@ -552,7 +481,7 @@ class Fit:
         states = [state, *state["others"]]
         is_known = self._ranks.rank < len(states)
         own = states[self._ranks.rank] if is_known else state
-        self._train.resume(own["stream"], taken=self.progress.batches)
+        self.train.resume(own["stream"], taken=self.progress.batches)
         self._saved_step = self.progress.step
         if is_known:
             state_dict.restore(own["random"])
@@ -564,8 +493,3 @@ def check_rates(rates: Sequence[float], when: str) -> None:
     """Refuse learning rates that weights cannot be multiplied with."""
     if not all(0 <= rate <= MOST_RATE for rate in rates):
         raise OptionError(f"the learning rate {when} is {max(rates, key=abs):g}; expected a number from 0 that float32 can hold.")
-
-
-def deliver(number: int) -> None:
-    """Let a signal do what it would have done, now that everything is saved and its handler is the user's again."""
-    signal.raise_signal(number)

@@ -147,13 +147,23 @@ def mask_like(name: str, values: Tensor, valid: Tensor) -> Tensor:
     return valid.bool().reshape(*valid.shape, *(1,) * (values.ndim - valid.ndim))
 
 
+def _add_ranks(sums: list[Tensor], all_gather: AllGather) -> None:
+    for own in sums:
+        own.copy_(torch.stack(all_gather(own)).sum(0))
+
+
+def _ordered_pairs(positives: Tensor, negatives: Tensor) -> Tensor:
+    """Twice the pairs that are in order, of counts per score in rising order; ties count one. Integers, so nothing is rounded."""
+    return (positives * (2 * (negatives.cumsum(0) - negatives) + negatives)).sum()
+
+
 # Scores kept on the device in buffers that grow, and the exact area under the ROC curve from them.
 
 NEGATIVE, POSITIVE, IGNORED = 0, 1, 2
 LEAST_ROOM = 1024
 
 
-class Scores:
+class _Scores:
     """Scores and kinds of all samples: one float32 (float64 if such came) and one byte each.
 
     Rows that do not count are kept too, marked as ignored: to drop them, the host would have to know their number.
@@ -164,7 +174,6 @@ class Scores:
         self._buffers: tuple[Tensor, Tensor] | None = None
 
     def add(self, scores: Tensor, kinds: Tensor) -> None:
-        """Take in a batch, both flat."""
         end = self.count + scores.numel()
         kept, marks = self._on(scores.device)
         dtype = torch.promote_types(kept.dtype, scores.dtype)
@@ -190,7 +199,6 @@ class Scores:
         self.count = 0
 
     def to(self, device: torch.device) -> None:
-        """Keep the buffers on a device."""
         kept, marks = self._on(device)
         self._buffers = kept.to(device), marks.to(device)
 
@@ -205,37 +213,31 @@ class Scores:
         self._buffers = torch.cat(all_gather(scores)), torch.cat(all_gather(kinds))
         self.count = self._buffers[0].numel()
 
-    def counts(self) -> tuple[int, int, int, int]:
+    def counts(self) -> list[int]:
         """Twice the pairs that are in order (ties count one), positives, negatives, and scores that are nan: one wait."""
         if self._buffers is None or not self.count:
-            return 0, 0, 0, 0
+            return [0] * 4
         kept, kinds = (buffer[: self.count] for buffer in self._buffers)
-        scores = torch.where(kinds == IGNORED, 0, kept)  # what is ignored may be nan
-        ordered, places = scores.sort()
+        ordered, places = torch.where(kinds == IGNORED, 0, kept).sort()  # what is ignored may be nan
         kinds = kinds[places]
-        positive, negative = (kinds == POSITIVE).long(), (kinds == NEGATIVE).long()
-        group = torch.zeros_like(positive)
+        group = torch.zeros_like(places)
         group[1:] = (ordered[1:] != ordered[:-1]).cumsum(0)
-        # Sums of integers, so that neither the order of additions nor their number can round.
-        positives = torch.zeros_like(positive).index_add_(0, group, positive)
-        negatives = torch.zeros_like(negative).index_add_(0, group, negative)
-        doubled = (positives * (2 * (negatives.cumsum(0) - negatives) + negatives)).sum()
-        read = torch.stack([doubled, positives.sum(), negatives.sum(), ordered.isnan().sum()]).tolist()
-        return int(read[0]), int(read[1]), int(read[2]), int(read[3])
-
-
-# The form of most metrics: a sum of one value per sample, divided by the number of samples.
+        positives, negatives = (torch.zeros_like(group).index_add_(0, group, (kinds == one).long()) for one in (POSITIVE, NEGATIVE))
+        pairs = _ordered_pairs(positives, negatives)
+        read: list[int] = torch.stack([pairs, positives.sum(), negatives.sum(), ordered.isnan().sum()]).tolist()
+        return read
 
 
 class Average(ABC):
     """An average over all valid values of all batches, each with the same weight however batches were cut.
 
-    Whoever needs a metric that is not here derives from this and says in `values` what is averaged.
+    A metric that is not here derives from this, and returns from `values` what is averaged.
     """
 
     name = "average"
 
-    def __init__(self) -> None:
+    def __init__(self, *, name: str | None = None) -> None:
+        self.name = self.name if name is None else name
         self.reason: str | None = None
         self._sums: Tensor | None = None  # total and weight, side by side: one tensor to read, to add up and to clear
 
@@ -248,17 +250,16 @@ class Average(ABC):
         with torch.no_grad():
             self._add(self.values(prediction.detach(), target.detach()), valid)
 
-    def _add(self, values: Tensor, valid: Tensor | None, weight: Tensor | float | None = None) -> None:
+    def _add(self, values: Tensor, valid: Tensor | None, weight: Tensor | float = 1.0) -> None:
         sums = self._on(values.device)
-        if valid is None:
-            sums[0] += _weighted(values, weight).sum(dtype=sums.dtype)
-            sums[1] += values.numel() * (1.0 if weight is None else weight)
-            return
-        mask = mask_like(self.name, values, valid)
-        # Chosen, not multiplied: a row that is not valid may hold nan.
-        sums[0] += torch.where(mask, _weighted(values, weight), 0).sum(dtype=sums.dtype)
-        num_values = mask.sum(dtype=sums.dtype) * (values.numel() // max(1, mask.numel()))
-        sums[1] += num_values * (1.0 if weight is None else weight)
+        num_values: Tensor | int = values.numel()
+        values = values if isinstance(weight, float) and weight == 1.0 else values * weight
+        if valid is not None:
+            mask = mask_like(self.name, values, valid)
+            num_values = mask.sum(dtype=sums.dtype) * (values.numel() // max(1, mask.numel()))
+            values = torch.where(mask, values, 0)  # chosen, not multiplied: a row that is not valid may hold nan
+        sums[0] += values.sum(dtype=sums.dtype)
+        sums[1] += num_values * weight
 
     def compute(self) -> float:
         """The average; nan where nothing was valid."""
@@ -280,10 +281,7 @@ class Average(ABC):
     def to(self, device: torch.device | str) -> Self:
         """Keep the sums on a device."""
         device = torch.device(device)
-        if self._sums is None:
-            self._on(device)
-        elif self._sums.device != device:
-            self._sums = self._sums.to(device, sum_dtype(device))
+        self._sums = self._on(device).to(device, sum_dtype(device))
         return self
 
     def sums(self) -> list[Tensor]:
@@ -292,21 +290,13 @@ class Average(ABC):
 
     def gather(self, all_gather: AllGather) -> None:
         """Add up what all ranks have."""
-        for own in self.sums():
-            own.copy_(torch.stack(all_gather(own)).sum(0))
+        _add_ranks(self.sums(), all_gather)
 
     def _on(self, device: torch.device) -> Tensor:
         if self._sums is None:
             with torch.inference_mode(False):  # or what is made in inference mode could not be changed outside of it
                 self._sums = torch.zeros(2, dtype=sum_dtype(device), device=device)
         return self._sums
-
-
-def _weighted(values: Tensor, weight: Tensor | float | None) -> Tensor:
-    return values if weight is None else values * weight
-
-
-# The mean of any value, such as the loss of a batch.
 
 
 class Mean(Average):
@@ -326,9 +316,7 @@ class Mean(Average):
         3.0
     """
 
-    def __init__(self, *, name: str = "mean") -> None:
-        super().__init__()
-        self.name = name
+    name = "mean"
 
     def values(self, prediction: Tensor, target: Tensor) -> Tensor:
         """The prediction itself."""
@@ -352,10 +340,7 @@ class Mean(Average):
                 f"metric {self.name!r}: weight= is for one number; value has the shape {tuple(given.shape)}. Mark rows by valid=."
             )
         with torch.no_grad():
-            self._add(as_float(given.detach()), valid if given.ndim else None, weight)
-
-
-# The share of right classes.
+            self._add(as_float(given.detach()), valid if given.ndim else None, 1.0 if weight is None else weight)
 
 
 class Accuracy(Average):
@@ -376,10 +361,11 @@ class Accuracy(Average):
         0.75
     """
 
-    def __init__(self, *, threshold: float = 0.0, name: str = "accuracy") -> None:
-        super().__init__()
+    name = "accuracy"
+
+    def __init__(self, *, threshold: float = 0.0, name: str | None = None) -> None:
+        super().__init__(name=name)
         self.threshold = threshold
-        self.name = name
 
     def values(self, prediction: Tensor, target: Tensor) -> Tensor:
         """True where the class is right."""
@@ -391,9 +377,6 @@ class Accuracy(Average):
         prediction = same_shape(self.name, prediction, target)
         right = (prediction > self.threshold) == (target > 0.5)
         return right & ~prediction.isnan() & ~target.isnan()
-
-
-# How far predictions of numbers are from what came: MAE, MSE, QuantileLoss.
 
 
 class MAE(Average):
@@ -409,9 +392,7 @@ class MAE(Average):
         1.0
     """
 
-    def __init__(self, *, name: str = "mae") -> None:
-        super().__init__()
-        self.name = name
+    name = "mae"
 
     def values(self, prediction: Tensor, target: Tensor) -> Tensor:
         """The absolute errors."""
@@ -431,9 +412,7 @@ class MSE(Average):
         2.0
     """
 
-    def __init__(self, *, name: str = "mse") -> None:
-        super().__init__()
-        self.name = name
+    name = "mse"
 
     def values(self, prediction: Tensor, target: Tensor) -> Tensor:
         """The squared errors."""
@@ -467,20 +446,15 @@ class QuantileLoss(Average):
     def values(self, prediction: Tensor, target: Tensor) -> Tensor:
         """The losses, one for each value and quantile."""
         if not self._several:
-            return _pinball(as_float(same_shape(self.name, prediction, target)), as_float(target), self.q[0])
-        if prediction.shape != (*target.shape, len(self.q)):
-            expected = (*target.shape, len(self.q))
+            prediction = same_shape(self.name, prediction, target)[..., None]
+        elif prediction.shape != (expected := (*target.shape, len(self.q))):
             raise OptionError(
                 f"metric {self.name!r}: prediction has the shape {tuple(prediction.shape)}; expected {expected}, "
                 f"the shape of the target and one entry for each of {len(self.q)} quantiles."
             )
-        columns, target = as_float(prediction).unbind(-1), as_float(target)
-        return torch.stack([_pinball(column, target, q) for column, q in zip(columns, self.q, strict=True)], -1)
-
-
-def _pinball(prediction: Tensor, target: Tensor, q: float) -> Tensor:
-    error = target - prediction
-    return torch.maximum(q * error, (q - 1.0) * error)
+        errors = [as_float(target) - column for column in as_float(prediction).unbind(-1)]
+        losses = [torch.maximum(q * error, (q - 1.0) * error) for q, error in zip(self.q, errors, strict=True)]
+        return torch.stack(losses, -1) if self._several else losses[0]
 
 
 # Scores counted in bins, for the area under the ROC curve of more samples than one wants to keep.
@@ -489,7 +463,7 @@ def _pinball(prediction: Tensor, target: Tensor, q: float) -> Tensor:
 # guessed, keep the order of scores whatever their size, and are `2 ** (bits - 9)` to each power of two.
 
 
-class Histogram:
+class _Histogram:
     """Counts of positives and negatives in each bin, and of scores that are nan."""
 
     def __init__(self, bits: int) -> None:
@@ -504,36 +478,29 @@ class Histogram:
         return self._counts
 
     def to(self, device: torch.device) -> None:
-        """Keep the counts on a device."""
         self._counts = self.on(device).to(device)
 
     def add(self, scores: Tensor, kinds: Tensor) -> None:
-        """Take in a batch, both flat."""
         counts, num_bins = self.on(scores.device), 2**self.bits
-        place = torch.where(kinds == POSITIVE, num_bins, 0) + self._bin(scores)
-        place = torch.where(scores.isnan(), 2 * num_bins, place)
-        counts.index_add_(0, place, ((kinds == POSITIVE) | (kinds == NEGATIVE)).long())
-
-    def _bin(self, scores: Tensor) -> Tensor:
         pattern = (scores.float() + 0.0).view(torch.int32)  # -0.0 becomes 0.0, its equal
         ordered = pattern ^ ((pattern >> 31) & 0x7FFFFFFF)  # integers in the order of the floats
-        number: Tensor = (ordered >> (32 - self.bits)).long()
-        return number.add(2 ** (self.bits - 1))
+        number = (ordered >> (32 - self.bits)).long() + num_bins // 2
+        place = torch.where(scores.isnan(), 2 * num_bins, torch.where(kinds == POSITIVE, num_bins, 0) + number)
+        counts.index_add_(0, place, (kinds != IGNORED).long())
 
     def clear(self) -> None:
-        """Forget all samples."""
         if self._counts is not None:
             self._counts.zero_()
 
-    def counts(self) -> tuple[int, int, int, int, int]:
-        """As `Scores.counts` with pairs in one bin as ties, and the number of those pairs."""
+    def counts(self) -> list[int]:
+        """As `_Scores.counts` with pairs in one bin as ties, and the number of those pairs."""
         if self._counts is None:
-            return 0, 0, 0, 0, 0
+            return [0] * 5
         negatives, positives = self._counts[:-2].view(2, -1)
-        doubled = (positives * (2 * (negatives.cumsum(0) - negatives) + negatives)).sum()
         ties = (positives * negatives).sum()
-        read = torch.stack([doubled, positives.sum(), negatives.sum(), self._counts[-2], ties]).tolist()
-        return int(read[0]), int(read[1]), int(read[2]), int(read[3]), int(read[4])
+        pairs = _ordered_pairs(positives, negatives)
+        read: list[int] = torch.stack([pairs, positives.sum(), negatives.sum(), self._counts[-2], ties]).tolist()
+        return read
 
 
 # The area under the ROC curve: the chance that a positive sample has a higher score than a negative one.
@@ -569,7 +536,7 @@ class AUC:
             raise OptionError(
                 f"bins is {bins!r}; expected a power of two from 2**{LEAST_BITS} to 2**{MOST_BITS}, or None to be exact."
             )
-        self._kept: Scores | Histogram = Scores() if bins is None else Histogram(bins.bit_length() - 1)
+        self._kept: _Scores | _Histogram = _Scores() if bins is None else _Histogram(bins.bit_length() - 1)
 
     def update(self, *, prediction: Tensor, target: Tensor, valid: Tensor | None = None) -> None:
         """Take in one batch of scores."""
@@ -583,16 +550,14 @@ class AUC:
     def compute(self) -> float:
         """The area; nan where there is none."""
         doubled, positives, negatives, num_nan, *ties = self._kept.counts()
-        pairs = positives * negatives
-        self.error = 0.0
-        self.reason = None
+        pairs, samples = positives * negatives, positives + negatives
+        self.error, self.reason = 0.0, None
         if num_nan:
             self.reason = f"metric {self.name!r}: {num_nan:,} scores are nan, so they have no order"
-        elif positives + negatives == 0:
+        elif not samples:
             self.reason = f"metric {self.name!r} has seen no valid sample"
         elif not pairs:
-            kind = int(positives > 0)
-            self.reason = f"metric {self.name!r} needs both classes, and all {positives + negatives:,} samples are of class {kind}"
+            self.reason = f"metric {self.name!r} needs both classes, and all {samples:,} samples are of class {int(positives > 0)}"
         if self.reason is not None:
             return math.nan
         self.error = ties[0] / (2 * pairs) if ties else 0.0
@@ -609,15 +574,14 @@ class AUC:
         return self
 
     def sums(self) -> list[Tensor]:
-        """The counts of the bins. Scores of an exact area are no sums: they go through `gather`."""
-        if isinstance(self._kept, Scores):
+        """The counts of the bins. Scores of an exact area are not sums: they go through `gather`."""
+        if isinstance(self._kept, _Scores):
             raise TrainError(f"metric {self.name!r} is exact, so ranks cannot add it up. Call gather(…), or give it bins=2**20.")
         return [self._kept.on(torch.device("cpu"))]
 
     def gather(self, all_gather: AllGather) -> None:
         """Take in what all ranks have: their scores, or their counts."""
-        if isinstance(self._kept, Scores):
+        if isinstance(self._kept, _Scores):
             self._kept.gather(all_gather)
-            return
-        for own in self.sums():
-            own.copy_(torch.stack(all_gather(own)).sum(0))
+        else:
+            _add_ranks(self.sums(), all_gather)

@@ -74,7 +74,7 @@ class Scale:
         return {"value": self.value, "growth": self._growth}
 
     def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
-        """Go on with a saved scale."""
+        """Continue with a saved scale."""
         self.value.copy_(state["value"])
         self._growth.copy_(state["growth"])
 

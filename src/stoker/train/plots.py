@@ -185,43 +185,50 @@ def _matplotlib() -> Any:
 
 
 def _panels(runs: Sequence[Curves]) -> list[Panel]:
+    """Loss first, then metrics of validation, then what else there is; updates per second and waiting last."""
     names = {name: None for curves in runs for name in curves if name not in SKIPPED}
     tails = [name for name in (RATE, WAIT) if name in names]
-    heads = sorted((name for name in names if name not in tails and name != f"val_{LOSS}"), key=_rank)
+    heads = [name for name in names if name not in tails and name != f"val_{LOSS}"]
+    heads.sort(key=lambda name: (0 if name == LOSS else 1 if name.startswith("val_") else 2, name))
     if LOSS not in names and f"val_{LOSS}" in names:
         heads.insert(0, LOSS)
-    return [_panel(name, runs) for name in [*heads[: MOST_PANELS - len(tails)], *tails]]
-
-
-def _rank(name: str) -> tuple[int, str]:
-    """Loss first, then metrics of validation, then what else there is."""
-    return (0 if name == LOSS else 1 if name.startswith("val_") else 2, name)
-
-
-def _panel(name: str, runs: Sequence[Curves]) -> Panel:
-    curves = []
-    for number, found in enumerate(runs):
-        for kind in (name, f"val_{LOSS}") if name == LOSS else (name,):
-            if kind in found:
-                steps, values = found[kind]
-                curves.append(Curve(colour=number, steps=steps, values=values, dashed=kind.startswith("val_")))
-    return Panel(title=TITLES.get(name, name), curves=curves, from_zero=name in (RATE, WAIT), percent=name == WAIT)
+    panels = []
+    for name in [*heads[: MOST_PANELS - len(tails)], *tails]:
+        curves = [
+            Curve(colour=number, steps=found[kind][0], values=found[kind][1], dashed=kind.startswith("val_"))
+            for number, found in enumerate(runs)
+            for kind in ((name, f"val_{LOSS}") if name == LOSS else (name,))
+            if kind in found
+        ]
+        panels.append(Panel(title=TITLES.get(name, name), curves=curves, from_zero=name in (RATE, WAIT), percent=name == WAIT))
+    return panels
 
 
 def draw(panels: Sequence[Panel], *, title: str, legend: Sequence[str] = (), note: str = "") -> Figure:
     """A figure with a title, a legend that names the colours, and the panels, two in a row."""
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
     columns = min(2, max(1, len(panels)))
     rows = math.ceil(len(panels) / columns)
     width = 2 * BORDER + columns * WIDTH + (columns - 1) * GAP
-    places = _legend_places(legend, width)
+    places: list[tuple[float, float]] = []  # of the names of the legend, in lines that are not wider than the figure
+    x, y = BORDER, 0.0
+    for name in legend:
+        size = 34 + 6.4 * len(name)
+        if x + size > width - BORDER and x > BORDER:
+            x, y = BORDER, y + 18
+        places.append((x, y))
+        x += size + 12
     top = BORDER + 30 + (places[-1][1] + 18 if places else 0) + (18 if note else 0)
     height = top + rows * HEIGHT + max(0, rows - 1) * GAP + BORDER
     figure = Figure(figsize=(width / DPI, height / DPI), dpi=DPI)
     write_text(figure, BORDER, BORDER + 12, title, fontsize=12, fontweight="bold")
     for number, (name, (x, y)) in enumerate(zip(legend, places, strict=True)):
-        _draw_key(figure, x, BORDER + 32 + y, colour_of(number))
+        ends, at = [x / width, (x + 20) / width], 1 - (BORDER + 32 + y) / height
+        line = Line2D(ends, [at, at], color=colour_of(number), linewidth=2.2)
+        line.set_transform(figure.transFigure)
+        figure.add_artist(line)
         write_text(figure, x + 26, BORDER + 36 + y, name)
     if note:
         write_text(figure, BORDER, top - 8, note, fontsize=8, color="#666666")
@@ -233,32 +240,10 @@ def draw(panels: Sequence[Panel], *, title: str, legend: Sequence[str] = (), not
     return figure
 
 
-def _legend_places(names: Sequence[str], width: float) -> list[tuple[float, float]]:
-    """Where each name of a legend goes, in lines that are not wider than the figure."""
-    places: list[tuple[float, float]] = []
-    x, y = BORDER, 0.0
-    for name in names:
-        size = 34 + 6.4 * len(name)
-        if x + size > width - BORDER and x > BORDER:
-            x, y = BORDER, y + 18
-        places.append((x, y))
-        x += size + 12
-    return places
-
-
 def write_text(figure: Figure, x: float, y: float, text: str, **style: Any) -> None:
     """Text at a place in pixels from the upper left; names are shown as they are, never as formulas."""
     width, height = figure.get_size_inches() * DPI
     figure.text(x / width, 1 - y / height, _shown(text), parse_math=False, **style)
-
-
-def _draw_key(figure: Figure, x: float, y: float, colour: str) -> None:
-    from matplotlib.lines import Line2D
-
-    width, height = figure.get_size_inches() * DPI
-    line = Line2D([x / width, (x + 20) / width], [1 - y / height] * 2, color=colour, linewidth=2.2)
-    line.set_transform(figure.transFigure)
-    figure.add_artist(line)
 
 
 def colour_of(number: int) -> str:
@@ -283,10 +268,18 @@ def _draw_panel(axes: Any, panel: Panel) -> None:
     if is_log:
         axes.yaxis.set_minor_formatter(FuncFormatter(lambda value, _: ""))
     for curve in panel.curves:
-        _draw_curve(axes, curve)
-    steps = [step for curve in panel.curves for step in (curve.steps[:1], curve.steps[-1:]) if step]
-    last = max((step[0] for step in steps), default=1) or 1
-    first = min((step[0] for step in steps), default=0)
+        steps, values = (np.asarray(numbers, dtype=np.float64) for numbers in (curve.steps, curve.values))
+        values = np.where(np.isfinite(values), values, np.nan)
+        style: dict[str, Any] = {"color": colour_of(curve.colour), "dashes": (5, 3) if curve.dashed else (None, None)}
+        if len(values) <= MANY_POINTS:
+            axes.plot(steps, values, linewidth=1.4, marker="o" if len(values) <= FEW_POINTS else None, markersize=4, **style)
+            continue
+        if curve.smooth:
+            axes.plot(*_thin(steps, values), color=style["color"], linewidth=0.8, alpha=0.25)
+            values = _smooth(values, is_log=is_log)
+        axes.plot(*_thin(steps, values), linewidth=1.4 if curve.smooth else 1.1, **style)
+    ends = [step for curve in panel.curves for step in (*curve.steps[:1], *curve.steps[-1:])]
+    first, last = min(ends, default=0), max(ends, default=1) or 1
     # A run that begins near zero is shown from zero on.
     first = 0 if first < 0.2 * last else first
     axes.set_xlim(first, max(first + 1, last))
@@ -304,20 +297,6 @@ def _scale(axes: Any, panel: Panel) -> bool:
     room = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
     axes.set_ylim(low if panel.from_zero and low == 0 else low - room, high + room)
     return False
-
-
-def _draw_curve(axes: Any, curve: Curve) -> None:
-    steps = np.asarray(curve.steps, dtype=np.float64)
-    values = np.asarray(curve.values, dtype=np.float64)
-    values = np.where(np.isfinite(values), values, np.nan)
-    style: dict[str, Any] = {"color": colour_of(curve.colour), "dashes": (5, 3) if curve.dashed else (None, None)}
-    if len(values) > MANY_POINTS:
-        if curve.smooth:
-            axes.plot(*_thin(steps, values), color=style["color"], linewidth=0.8, alpha=0.25)
-            values = _smooth(values, is_log=axes.get_yscale() == "log")
-        axes.plot(*_thin(steps, values), linewidth=1.4 if curve.smooth else 1.1, **style)
-    else:
-        axes.plot(steps, values, linewidth=1.4, marker="o" if len(values) <= FEW_POINTS else None, markersize=4, **style)
 
 
 def _thin(steps: Array, values: Array) -> tuple[Array, Array]:

@@ -139,7 +139,7 @@ class Readout:
         return {"names": list(self._names), "under_way": under_way, "first": self.first, "rows": self._filled()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with what had not been read when the state was saved."""
+        """Continue with what had not been read when the state was saved."""
         self._under_way.clear()
         if state["names"]:
             self._names = tuple(state["names"])

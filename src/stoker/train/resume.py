@@ -28,8 +28,9 @@ from stoker.train.autotune import Setup
 from stoker.train.checkpoint import Checkpoint
 from stoker.train.distributed import local, parts_of, whole
 from stoker.train.numerics import GROWTH_STEPS, is_fused, may_be_fused
-from stoker.train.schedule import AnySchedule, EarlyStopping, Schedule
+from stoker.train.schedule import AnySchedule, EarlyStopping
 from stoker.train.settings import Components
+from stoker.train.state_dict import shown
 
 T = TypeVar("T")
 
@@ -78,9 +79,15 @@ def take(parts: Components, others: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def put(parts: Components, others: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
-    """Load what a checkpoint holds."""
+    """Load what a checkpoint holds; where weights are sharded, the shards of this rank."""
     if parts.ranks.shards:
-        saved = _of_this_rank(parts, saved)
+        weights = [weight for group in parts.optimizer.param_groups for weight in group["params"]]
+        states = saved["optimizer"].items()
+        mine = {number: parts_of(state, dict.fromkeys(state, weights[number])) for number, state in states}
+        saved = {**saved, "model": parts_of(saved["model"], parts.model.state_dict()), "optimizer": mine}
+        if parts.ema is not None:
+            average = parts_of(saved["ema"]["average"], parts.ema.state_dict()["average"])
+            saved = {**saved, "ema": {**saved["ema"], "average": average}}
     try:
         parts.model.load_state_dict(saved["model"])
         groups = parts.optimizer.state_dict()["param_groups"]  # those of now: what differs was compared before
@@ -97,24 +104,16 @@ def _stateful(parts: Components, others: Mapping[str, Any]) -> dict[str, Any]:
     return {name: one for name, one in {"ema": parts.ema, **others}.items() if one is not None}
 
 
-def _of_this_rank(parts: Components, saved: Mapping[str, Any]) -> dict[str, Any]:
-    """The shards of this rank, of a whole state."""
-    weights = [weight for group in parts.optimizer.param_groups for weight in group["params"]]
-    mine = {**saved, "model": parts_of(saved["model"], parts.model.state_dict())}
-    mine["optimizer"] = {
-        number: parts_of(state, dict.fromkeys(state, weights[number])) for number, state in saved["optimizer"].items()
-    }
-    if parts.ema is not None:
-        mine["ema"] = {**saved["ema"], "average": parts_of(saved["ema"]["average"], parts.ema.state_dict()["average"])}
-    return mine
-
-
 # ---- what must be the same ----
 
 
 def comparable(parts: Components) -> dict[str, Any]:
     """The options that must be the same for a run to resume, by the names that checkpoints have for them."""
-    groups = parts.optimizer.param_groups
+    groups, schedule = parts.optimizer.param_groups, None
+    if parts.schedule is not None:  # of a function only that it is one, as its address is another each time
+        is_value = isinstance(parts.schedule, AnySchedule) or is_dataclass(parts.schedule)
+        # StepDecay is written as earlier versions called it.
+        schedule = repr(parts.schedule).replace("StepDecay(", "Steps(", 1) if is_value else "a function"
     return {
         "config": {
             "optimizer": type(parts.optimizer).__name__,
@@ -124,7 +123,7 @@ def comparable(parts: Components) -> dict[str, Any]:
             "clip": parts.settings.max_grad_norm,
             "ema": parts.ema.decay if parts.ema is not None else None,
             "guard": parts.settings.guard,
-            "schedule": _name_of(parts.schedule),
+            "schedule": schedule,
         }
     }
 
@@ -133,6 +132,8 @@ def identify(
     parts: Components, train: Any, valid: Any, *, stopping: EarlyStopping | None, total_updates: int | None
 ) -> dict[str, Any]:
     """The fingerprint of a run that begins now: all that its weights follow from, beside the options in `comparable`."""
+    watched = ("metric", "mode", "patience", "min_delta")
+    early_stopping = None if stopping is None else {name: getattr(stopping, name) for name in watched}
     return {
         "python": fingerprint.python_version(),
         "optimizer": fingerprint.of_optimizer(parts.optimizer, parts.model),
@@ -141,22 +142,8 @@ def identify(
         "data": fingerprint.of_batches(train),
         "valid": fingerprint.of_batches(valid, for_training=False),
         "schedule": fingerprint.of_schedule(parts.schedule, total_updates),
-        "run": {
-            "seed": parts.settings.seed,
-            "early_stopping": None
-            if stopping is None
-            else {name: getattr(stopping, name) for name in ("metric", "mode", "patience", "min_delta")},
-        },
+        "run": {"seed": parts.settings.seed, "early_stopping": early_stopping},
     }
-
-
-def _name_of(schedule: Schedule | None) -> str | None:
-    """A schedule as one writes it; of a function only that it is one, as its address is another each time."""
-    if schedule is None:
-        return None
-    if not isinstance(schedule, AnySchedule) and not is_dataclass(schedule):
-        return "a function"
-    return repr(schedule).replace("StepDecay(", "Steps(", 1)  # as earlier versions called it
 
 
 def asked_setup(parts: Components) -> dict[str, Any]:
@@ -181,10 +168,10 @@ def compare(parts: Components, identity: Mapping[str, Any], found: Checkpoint, *
     allow = [name for name in ([allow] if isinstance(allow, str) else allow) if name.partition(".")[0] not in absent]
     setup = asdict(_converted(found.facts.get("setup"), Setup, "setup"))
     state_dict.check_facts(
-        {"config": found.facts.get("config"), **saved, "setup": setup},
-        {**comparable(parts), **now, "setup": {**setup, **asked_setup(parts)}},
+        fingerprint.with_public_names({"config": found.facts.get("config"), **saved, "setup": setup}),
+        fingerprint.with_public_names({**comparable(parts), **now, "setup": {**setup, **asked_setup(parts)}}),
         where=str(found.path),
-        allow=allow,
+        allow=[fingerprint.public_name(name) for name in allow],
     )
 
 
@@ -212,7 +199,13 @@ def check(parts: Components, found: Checkpoint) -> None:
         if "ema" in saved:
             _check_average(parts, saved["ema"], config.get("ema"))
         if "scale" in saved:
-            _check_scale(saved["scale"])
+            scale = _mapping(saved["scale"], "scale", keys=("value", "growth"))
+            value = float(_tensor(scale["value"], "scale.value", shape=torch.Size(()), dtype=torch.float32))
+            growth = int(_tensor(scale["growth"], "scale.growth", shape=torch.Size(()), dtype=torch.int32))
+            if not 0 < value < math.inf:
+                _refuse("scale.value", f"is {value:g}", "a number above 0")
+            if not 0 <= growth <= GROWTH_STEPS:
+                _refuse("scale.growth", f"is {growth:,}", f"a number from 0 to {GROWTH_STEPS:,}")
         if "stopping" in saved:
             _mapping(saved["stopping"], "stopping")
         _check_fit(saved["fit"], found.step, grad_accum_steps=config.get("accumulate"))
@@ -221,9 +214,11 @@ def check(parts: Components, found: Checkpoint) -> None:
 def check_weights(model: nn.Module, saved: Any) -> None:
     """Refuse a state of a model that is not one of this model."""
     own = model.state_dict()
-    loose = {
-        f"{at}.{name}".lstrip(".") for at, module in model.named_modules() if _loads_itself(module) for name in module._buffers
-    }
+    loose: set[str] = set()  # a module of the user's may have its own way to load, by which buffers change their shapes
+    for at, module in model.named_modules():
+        kind = type(module)
+        if kind._load_from_state_dict is not nn.Module._load_from_state_dict and not kind.__module__.startswith("torch.nn."):
+            loose |= {f"{at}.{name}".lstrip(".") for name in module._buffers}
     saved = _mapping(saved, "model")
     odd = sorted(map(str, saved.keys() ^ own.keys()))
     if odd:
@@ -235,12 +230,6 @@ def check_weights(model: nn.Module, saved: Any) -> None:
         found = _tensor(saved[name], f"model.{name}", shape=None if name in loose else now.shape, dtype=now.dtype)
         if found.is_floating_point() and bool(local(now).isfinite().all()) and not bool(found.isfinite().all()):
             _refuse(f"model.{name}", "holds NaN or Inf", "finite values")
-
-
-def _loads_itself(module: nn.Module) -> bool:
-    """Whether a module of the user's has its own way to load, by which buffers may change their shapes."""
-    kind = type(module)
-    return kind._load_from_state_dict is not nn.Module._load_from_state_dict and not kind.__module__.startswith("torch.nn.")
 
 
 def _check_optimizer(optimizer: torch.optim.Optimizer, saved: Any) -> None:
@@ -260,15 +249,13 @@ def _check_optimizer(optimizer: torch.optim.Optimizer, saved: Any) -> None:
 
 def _check_entry(value: Any, place: str, name: str, like: Any, shape: tuple[int, ...]) -> None:
     """One entry of the state of one weight, against what the optimizer makes itself."""
-    if isinstance(like, Tensor) and like.dim():
-        _tensor(value, place, shape=like.shape, dtype=like.dtype)
-    elif isinstance(like, Tensor):
-        _tensor(value, place, shape=like.shape)
+    if isinstance(like, Tensor):
+        _tensor(value, place, shape=like.shape, dtype=like.dtype if like.dim() else None)
     elif isinstance(value, Tensor):
         if value.dim() == len(shape) and value.dim() and like is not None:
             _tensor(value, place, shape=torch.Size(shape))
     elif like is not None and type(value) is not type(like):
-        _refuse(place, f"is {_shown(value)}", f"a {type(like).__name__}")
+        _refuse(place, f"is {shown(value)}", f"a {type(like).__name__}")
     if isinstance(value, Tensor) and value.is_floating_point():
         if bool(value.isnan().any()):
             _refuse(place, "holds NaN", "numbers")
@@ -303,9 +290,9 @@ def _templates(optimizer: torch.optim.Optimizer) -> dict[int, dict[str, Any]] | 
 def _check_average(parts: Components, saved: Any, decay: Any) -> None:
     found = _mapping(saved, "ema", keys=("decay", "average"))
     if isinstance(found["decay"], bool) or not isinstance(found["decay"], int | float) or not 0 <= found["decay"] < 1:
-        _refuse("ema.decay", f"is {_shown(found['decay'])}", "a number from 0 and below 1")
+        _refuse("ema.decay", f"is {shown(found['decay'])}", "a number from 0 and below 1")
     if decay is not None and found["decay"] != decay:
-        _refuse("ema.decay", f"is {_shown(found['decay'])}", f"{_shown(decay)}, as in facts.config.ema")
+        _refuse("ema.decay", f"is {shown(found['decay'])}", f"{shown(decay)}, as in facts.config.ema")
     own = parts.ema.state_dict()["average"] if parts.ema is not None else dict(parts.model.named_parameters())
     average = average_of(saved, own)
     if parts.ema is not None and average.keys() != own.keys():
@@ -321,21 +308,11 @@ def average_of(saved: Any, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor
     average = _mapping(_mapping(saved, "ema").get("average"), "ema.average")
     for name, value in average.items():
         if name not in weights:
-            _refuse("ema.average", f"has {_shown(name)}", "weights of the model")
+            _refuse("ema.average", f"has {shown(name)}", "weights of the model")
         _tensor(value, f"ema.average.{name}", shape=weights[name].shape)
         if not value.is_floating_point() or not bool(value.isfinite().all()):
             _refuse(f"ema.average.{name}", f"of type {value.dtype} holds NaN, Inf or no floats", "finite floats")
     return average
-
-
-def _check_scale(saved: Any) -> None:
-    found = _mapping(saved, "scale", keys=("value", "growth"))
-    value = float(_tensor(found["value"], "scale.value", shape=torch.Size(()), dtype=torch.float32))
-    growth = int(_tensor(found["growth"], "scale.growth", shape=torch.Size(()), dtype=torch.int32))
-    if not 0 < value < math.inf:
-        _refuse("scale.value", f"is {value:g}", "a number above 0")
-    if not 0 <= growth <= GROWTH_STEPS:
-        _refuse("scale.growth", f"is {growth:,}", f"a number from 0 to {GROWTH_STEPS:,}")
 
 
 def _check_fit(saved: Any, step: int, *, grad_accum_steps: Any) -> None:
@@ -352,7 +329,20 @@ def _check_fit(saved: Any, step: int, *, grad_accum_steps: Any) -> None:
         _refuse("fit.progress.seconds", f"is {progress.seconds!r}", "a number from 0")
     if progress.best_step is not None:
         _whole(progress.best_step, "fit.progress.best_step", most=step)
-    _check_readout(state["readout"], step)
+    readout = _mapping(state["readout"], "fit.readout", keys=("names", "under_way", "first", "rows"))
+    names = _converted(readout["names"], list[str], "fit.readout.names")
+    if names and (names[:3] != ["loss", "norm", "skipped"] or len(set(names)) < len(names)):
+        _refuse("fit.readout.names", f"is {shown(names)}", "loss, norm, skipped and names that differ")
+    if not isinstance(readout["under_way"], list):
+        _refuse("fit.readout", f"is {shown(readout['under_way'])}", "a list")
+    windows = [_mapping(one, "fit.readout.under_way", keys=("first", "rows")) for one in readout["under_way"]]
+    for window in [*windows, readout]:
+        rows = _tensor(window["rows"], "fit.readout.rows", dtype=torch.float32)
+        if rows.dim() != 2 or rows.shape[1] != len(names):
+            _refuse("fit.readout.rows", f"has the shape {tuple(rows.shape)}", f"rows of {len(names)} numbers")
+        _whole(window["first"], "fit.readout.first", most=step - len(rows))
+    if readout["first"] + len(readout["rows"]) != step:
+        _refuse("fit.readout.first", f"is {readout['first']:,}", f"{step - len(readout['rows']):,}")
     taken = _converted(state["taken"], list[Taken], "fit.taken")
     for one in taken:
         _whole(one.step, "fit.taken.step", most=step)
@@ -362,21 +352,6 @@ def _check_fit(saved: Any, step: int, *, grad_accum_steps: Any) -> None:
     state_dict.check(state["random"])
     for other in _converted(state["others"], list[Any], "fit.others"):
         state_dict.check(_mapping(other, "fit.others", keys=("stream", "random"))["random"])
-
-
-def _check_readout(saved: Any, step: int) -> None:
-    state = _mapping(saved, "fit.readout", keys=("names", "under_way", "first", "rows"))
-    names = _converted(state["names"], list[str], "fit.readout.names")
-    if names and (names[:3] != ["loss", "norm", "skipped"] or len(set(names)) < len(names)):
-        _refuse("fit.readout.names", f"is {_shown(names)}", "loss, norm, skipped and names that differ")
-    windows = [_mapping(one, "fit.readout.under_way", keys=("first", "rows")) for one in _list(state["under_way"], "fit.readout")]
-    for window in [*windows, state]:
-        rows = _tensor(window["rows"], "fit.readout.rows", dtype=torch.float32)
-        if rows.dim() != 2 or rows.shape[1] != len(names):
-            _refuse("fit.readout.rows", f"has the shape {tuple(rows.shape)}", f"rows of {len(names)} numbers")
-        _whole(window["first"], "fit.readout.first", most=step - len(rows))
-    if state["first"] + len(state["rows"]) != step:
-        _refuse("fit.readout.first", f"is {state['first']:,}", f"{step - len(state['rows']):,}")
 
 
 # ---- words ----
@@ -397,32 +372,23 @@ def naming(found: Checkpoint) -> Iterator[None]:
         ) from None
 
 
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:60]}…"
-
-
 def _mapping(value: Any, place: str, *, keys: tuple[str, ...] | None = None) -> Mapping[Any, Any]:
     if not isinstance(value, Mapping):
-        _refuse(place, f"is {_shown(value)}", "named values")
+        _refuse(place, f"is {shown(value)}", "named values")
     if keys is not None and value.keys() != set(keys):
-        _refuse(place, f"has {_shown(list(map(str, value)))}", ", ".join(keys))
+        _refuse(place, f"has {shown(list(map(str, value)))}", ", ".join(keys))
     return value
-
-
-def _list(value: Any, place: str) -> list[Any]:
-    return value if isinstance(value, list) else _refuse(place, f"is {_shown(value)}", "a list")
 
 
 def _whole(value: Any, place: str, *, most: int = MOST_STEPS) -> int:
     if type(value) is not int or not 0 <= value <= most:
-        _refuse(place, f"is {_shown(value)}", f"an integer from 0 to {most:,}")
+        _refuse(place, f"is {shown(value)}", f"an integer from 0 to {most:,}")
     return value
 
 
 def _tensor(value: Any, place: str, *, shape: torch.Size | None = None, dtype: torch.dtype | None = None) -> Tensor:
     if not isinstance(value, Tensor):
-        _refuse(place, f"is {_shown(value)}", "a tensor")
+        _refuse(place, f"is {shown(value)}", "a tensor")
     if shape is not None and value.shape != shape:
         _refuse(place, f"has the shape {tuple(value.shape)}", f"{tuple(shape)}")
     if dtype is not None and value.dtype != dtype:
@@ -435,7 +401,7 @@ def _converted(value: Any, kind: type[T], place: str) -> T:
     if is_dataclass(kind) and isinstance(value, Mapping):
         odd = [key for key in value if key not in {field.name for field in fields(kind)}]
         if odd:
-            _refuse(place, f"has {_shown(odd[0])}", ", ".join(field.name for field in fields(kind)))
+            _refuse(place, f"has {shown(odd[0])}", ", ".join(field.name for field in fields(kind)))
     try:
         return msgspec.convert(value, kind)
     except (msgspec.ValidationError, OverflowError) as error:

@@ -12,10 +12,11 @@ import math
 import os
 import platform
 import re
+import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -30,7 +31,7 @@ from stoker._text import printable, readable_seconds
 from stoker.errors import OptionError, StoreLockedError, TrainError
 from stoker.train.checkpoint import is_own_name
 from stoker.train.loggers import JsonLines, Lines, read_lines
-from stoker.train.schedule import Mode, guess_mode
+from stoker.train.schedule import guess_mode
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -66,15 +67,30 @@ def find_machine() -> Machine:
     """This computer."""
     import psutil
 
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        gpus = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+    else:  # to ask torch would open every GPU, which a run on the CPU has no use for
+        models = [_line_of(path, r"^Model:\s*(.+)$") for path in sorted((NVIDIA / "gpus").glob("*/information"))]
+        gpus = [model for model in models if model is not None]
     return Machine(
         host=platform.node(),
         system=platform.platform(),
-        cpu=_cpu_name(),
+        cpu=_line_of(Path("/proc/cpuinfo"), r"^model name\s*:\s*(.+)$") or platform.processor() or platform.machine(),
         cores=len(os.sched_getaffinity(0)),
         memory_bytes=int(psutil.virtual_memory().total),
-        gpus=list(_gpu_names()),
-        driver=_driver(),
+        gpus=gpus,
+        driver=_line_of(NVIDIA / "version", r"Kernel Module(?: for \S+)?\s+(\S+)"),
     )
+
+
+def _line_of(path: Path, pattern: str) -> str | None:
+    """What the first match of a pattern has in its brackets; None where there is none, or no such file."""
+    try:
+        found = re.search(pattern, path.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
+    except OSError:
+        return None
+    return found[1] if found else None
 
 
 def find_versions() -> dict[str, str]:
@@ -84,13 +100,8 @@ def find_versions() -> dict[str, str]:
 
     import stoker
 
-    versions = {
-        "stoker": stoker.__version__,
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "torch": str(torch.__version__),
-    }
-    return versions | ({"cuda": torch.version.cuda} if torch.version.cuda else {})
+    versions = {"stoker": stoker.__version__, "python": platform.python_version(), "numpy": np.__version__}
+    return versions | {"torch": str(torch.__version__)} | ({"cuda": torch.version.cuda} if torch.version.cuda else {})
 
 
 def find_commit(folder: Path) -> Commit | None:
@@ -106,41 +117,10 @@ def _git(folder: Path, *arguments: str) -> str | None:
     # Neither a lock in somebody's repository, nor a program that its settings name.
     command = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", *arguments]
     try:
-        done = subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, errors="replace", timeout=GIT_SECONDS, check=False
-        )
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace", timeout=GIT_SECONDS)
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
-
-
-def _cpu_name() -> str:
-    found = re.search(r"^model name\s*:\s*(.+)$", _text(Path("/proc/cpuinfo")), re.MULTILINE)
-    return found[1] if found else platform.processor() or platform.machine()
-
-
-def _gpu_names() -> Iterator[str]:
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        yield from (torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count()))
-        return
-    # To ask torch would open every GPU, which a run on the CPU has no use for.
-    for path in sorted((NVIDIA / "gpus").glob("*/information")):
-        found = re.search(r"^Model:\s*(.+)$", _text(path), re.MULTILINE)
-        if found:
-            yield found[1]
-
-
-def _driver() -> str | None:
-    found = re.search(r"Kernel Module(?: for \S+)?\s+(\S+)", _text(NVIDIA / "version"))
-    return found[1] if found else None
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
 
 
 # run.json: what a run is, so that it can be run again. Parsed strictly, replaced whole.
@@ -266,7 +246,7 @@ class Run:
 
     Without `from_step` the run is new, and a folder that holds one is refused. With it the run continues from a checkpoint of that
     step: numbers of later steps are cut off. `metrics` is the writer of metrics.jsonl; numbers of a step are written before
-    its checkpoint, and `sync` before that is durable.
+    its checkpoint.
     """
 
     def __init__(
@@ -284,16 +264,17 @@ class Run:
         if from_step is None and not is_new:
             check_new(self.folder)
         make_folder(self.folder)
-        self._lock = _locked(self.folder)
+        self._lock: Lock | None = _locked(self.folder)
         try:
             earlier = [] if is_new else read_record(self.folder).sessions
+            plain = msgspec.to_builtins({} if config is None else config, enc_hook=str, str_keys=True)  # what JSON lacks is text
             session = Session(
                 started=now_utc(),
                 from_step=from_step or 0,
                 process=os.getpid(),
                 command=list(sys.orig_argv if command is None else command),
                 folder=str(Path.cwd()),
-                config=_plain(config),
+                config=plain if isinstance(plain, dict) else {"config": plain},
                 trials=[dict(trial) for trial in trials],
                 stores=dict(stores or {}),
                 versions=find_versions(),
@@ -309,13 +290,12 @@ class Run:
 
     def note_saved(self, step: int) -> None:
         """Write down that a checkpoint is on the disk, so that a resume that finds none does not begin again."""
-        last = msgspec.structs.replace(self.record.last, saved_step=step)
+        self._change(saved_step=step)
+
+    def _change(self, **values: Any) -> None:
+        last = msgspec.structs.replace(self.record.last, **values)
         self.record = Record(sessions=[*self.record.sessions[:-1], last])
         write_record(self.folder, self.record)
-
-    def sync(self) -> None:
-        """Return only when all numbers so far would survive a power loss."""
-        self.metrics.sync()
 
     def end(self, how: str, *, step: int | None = None) -> None:
         """Say how it ended, and let others have the folder. Only the first call counts."""
@@ -323,9 +303,7 @@ class Run:
             return
         try:
             self.metrics.close()
-            last = msgspec.structs.replace(self.record.last, ended=now_utc(), how=how, last_step=step)
-            self.record = Record(sessions=[*self.record.sessions[:-1], last])
-            write_record(self.folder, self.record)
+            self._change(ended=now_utc(), how=how, last_step=step)
         finally:
             self._release()
 
@@ -370,8 +348,7 @@ def remove_run(folder: Path) -> None:
         remove_file(folder / METRICS)
         remove_file(folder / NAME)  # last: as long as it is there, all of this is of a run
     finally:
-        if lock is not None:
-            lock.__exit__(None, None, None)
+        lock.__exit__(None, None, None)
 
 
 def check_own(folder: Path) -> None:
@@ -382,23 +359,15 @@ def check_own(folder: Path) -> None:
         raise OptionError(f"{error} So it cannot be known to be of a run of stoker. Give another folder.") from error
 
 
-def _locked(folder: Path) -> Lock | None:
-    for tries_left in reversed(range(LOCK_TRIES)):
+def _locked(folder: Path) -> Lock:
+    for _ in range(LOCK_TRIES):
         try:
             return Lock(folder).__enter__()
         except StoreLockedError as error:
             # Listing runs takes the lock for a moment: only one that stays is a run in progress.
-            if not tries_left:
-                reason = str(error).partition(". ")[0].replace("is being written", "is being trained")
-                raise TrainError(f"{reason}. Wait for it to end, or give another folder.") from None
+            reason = str(error).partition(". ")[0].replace("is being written", "is being trained")
             time.sleep(LOCK_SECONDS)
-    return None
-
-
-def _plain(config: Any) -> dict[str, Any]:
-    """The configuration as JSON values; what JSON lacks becomes its text."""
-    plain = msgspec.to_builtins({} if config is None else config, enc_hook=str, str_keys=True)
-    return plain if isinstance(plain, dict) else {"config": plain}
+    raise TrainError(f"{reason}. Wait for it to end, or give another folder.")
 
 
 # Runs: their folders, each summed up in one line of a table. A damaged one is listed with the reason.
@@ -444,100 +413,68 @@ def collect(folder: str | Path, *, metric: str | None = None) -> list[RunSummary
     folder = Path(folder)
     if not folder.is_dir():
         raise OptionError(f"{folder} is not a folder. Give a run, or a folder of runs.")
-    found = [_summary(path, folder, metric) for path in _run_folders(folder)]
-    return sorted(found, key=lambda run: (run.started is None, run.started or "", run.name))
-
-
-def _run_folders(folder: Path) -> Iterator[Path]:
+    found = []
     for place, folders, files in os.walk(folder):
         if NAME in files or METRICS in files:
-            yield Path(place)
+            found.append(_summary(Path(place), folder, metric))
             folders.clear()  # a run holds no runs
         folders[:] = sorted(name for name in folders if not name.startswith("."))
+    return sorted(found, key=lambda run: (run.started is None, run.started or "", run.name))
 
 
 def _summary(path: Path, folder: Path, metric: str | None) -> RunSummary:
     name = path.name if path == folder else str(path.relative_to(folder))
     try:
         is_running = is_locked(path)  # looked at first: a run that ends meanwhile has its end in what is read next
-        lines = read_lines(path / METRICS)
-        record = read_record(path)
-        seconds = _seconds(record, lines, is_running=is_running)
-        return _summed_up(path, name, record, lines, metric, seconds=seconds, is_running=is_running)
+        lines, record = read_lines(path / METRICS), read_record(path)
+        how, step = record.last.how, record.last.last_step
+        ended: State = "finished" if how in ("finished", "early") else "stopped" if how is not None else "killed"
+        best_name, best, best_step = _best(lines, metric)
+        losses, rates, waits = (lines.curves.get(name, ([], []))[1] for name in (LOSS, RATE, WAIT))
+        rates, waits = ([value for value in values if math.isfinite(value)] for values in (rates, waits))
+        return RunSummary(
+            path=path,
+            name=name,
+            state="running" if is_running else ended,
+            how=how,
+            started=record.sessions[0].started,
+            seconds=_seconds(record, lines, is_running=is_running),
+            step=step if step is not None else lines.last_step,
+            metric=best_name,
+            best=best,
+            best_step=best_step,
+            loss=losses[-1] if losses else None,
+            rate=statistics.median_high(rates) if rates else None,
+            wait=statistics.fmean(waits) if waits else None,
+            reason=f"{lines.damaged:,} lines of {METRICS} cannot be read" if lines.damaged else None,
+        )
     except Exception as error:  # whatever a file holds: one run that cannot be read must not hide the others
         reason = str(error) if isinstance(error, TrainError | OSError) else f"{type(error).__name__}: {error}"
         return RunSummary(path=path, name=name, state="damaged", reason=_short(reason))
-
-
-def _summed_up(
-    path: Path, name: str, record: Record, lines: Lines, metric: str | None, *, seconds: float, is_running: bool
-) -> RunSummary:
-    best_name, best, best_step = _best(lines, metric)
-    how = record.last.how
-    state: State = (
-        "running" if is_running else "killed" if how is None else "finished" if how in ("finished", "early") else "stopped"
-    )
-    return RunSummary(
-        path=path,
-        name=name,
-        state=state,
-        how=how,
-        started=record.sessions[0].started,
-        seconds=seconds,
-        step=record.last.last_step if record.last.last_step is not None else lines.last_step,
-        metric=best_name,
-        best=best,
-        best_step=best_step,
-        loss=_values(lines, LOSS)[-1] if _values(lines, LOSS) else None,
-        rate=_median(_values(lines, RATE)),
-        wait=_mean(_values(lines, WAIT)),
-        reason=f"{lines.damaged:,} lines of {METRICS} cannot be read" if lines.damaged else None,
-    )
 
 
 def _seconds(record: Record, lines: Lines, *, is_running: bool) -> float:
     """A session that was killed worked until its last line, as far as is known."""
     total = 0.0
     for session in record.sessions:
-        is_last = session is record.last
-        ended = session.ended or (now_utc() if is_last and is_running else lines.last_time if is_last else None)
+        ended = session.ended
+        if ended is None and session is record.last:
+            ended = now_utc() if is_running else lines.last_time
         if ended is not None:
-            total += max(0.0, (_time(ended) - _time(session.started)).total_seconds())
+            total += max(0.0, (datetime.fromisoformat(ended) - datetime.fromisoformat(session.started)).total_seconds())
     return total
 
 
-def _time(text: str) -> datetime:
-    return datetime.fromisoformat(text)
-
-
 def _best(lines: Lines, metric: str | None) -> tuple[str | None, float | None, int | None]:
+    """The metric that is shown, its best value, and the step of that."""
     validated = sorted(name for name in lines.curves if name.startswith("val_"))
     for name in [metric] if metric is not None else ["val_loss", *validated, LOSS]:
         mode = guess_mode(name) or ("min" if metric is not None else None)
         if name in lines.curves and mode is not None:
-            return name, *_best_of(*lines.curves[name], mode)
+            finite = [(value, step) for step, value in zip(*lines.curves[name], strict=True) if math.isfinite(value)]
+            best = (min if mode == "min" else max)(finite, key=lambda pair: pair[0], default=(None, None))
+            return name, *best
     return metric, None, None
-
-
-def _best_of(steps: Sequence[int], values: Sequence[float], mode: Mode) -> tuple[float | None, int | None]:
-    finite = [(value, step) for step, value in zip(steps, values, strict=True) if math.isfinite(value)]
-    if not finite:
-        return None, None
-    return (min if mode == "min" else max)(finite, key=lambda pair: pair[0])
-
-
-def _values(lines: Lines, name: str) -> list[float]:
-    return lines.curves.get(name, ([], []))[1]
-
-
-def _median(values: Sequence[float]) -> float | None:
-    ordered = sorted(value for value in values if math.isfinite(value))
-    return ordered[len(ordered) // 2] if ordered else None
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    finite = [value for value in values if math.isfinite(value)]
-    return math.fsum(finite) / len(finite) if finite else None
 
 
 def table(runs: Sequence[RunSummary]) -> Table:

@@ -12,8 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from msgspec import Meta, Struct
 
@@ -24,7 +23,49 @@ Updates = Annotated[int, Meta(ge=0, le=2**48)] | Annotated[float, Meta(ge=0, le=
 Factor = Annotated[float, Meta(ge=0)]
 
 
-class Constant(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="constant"):
+class Choice(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name"):
+    """One kind of a section of a config, which its key `name` names."""
+
+
+class _Checked(Choice, frozen=True, kw_only=True):
+    """A schedule. Its limits hold in Python too, where msgspec checks nothing."""
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if name not in ("warmup", "every"):
+                if not is_number or not 0.0 <= value < math.inf:
+                    raise OptionError(f"{name} is {value!r}; expected a factor of the learning rate, at least 0.")
+            elif not is_number or not 0 <= value <= (1.0 if isinstance(value, float) else math.inf):
+                raise OptionError(
+                    f"{name} is {value!r}; expected an integer of updates, or a share of all updates from 0.0 to 1.0."
+                )
+            elif name == "every" and not value:
+                raise OptionError(f"{name} is {value!r}; expected a number of updates above 0, or a share of all updates.")
+
+
+class _Warmed(_Checked, frozen=True, kw_only=True):
+    """A schedule that begins with a warm-up."""
+
+    warmup: Updates = 0
+    """Updates of the warm-up; a fraction is a share of all."""
+
+    def __call__(self, step: int, total: int | None) -> float:
+        """The factor of one update."""
+        warmup = _updates(self, "warmup", total)
+        return (step + 1) / (warmup + 1) if step < warmup else self._after(step, warmup, total)
+
+    def _after(self, step: int, warmup: int, total: int | None) -> float:
+        raise NotImplementedError
+
+    def _share(self, step: int, warmup: int, total: int | None) -> float:
+        """How much of the way after the warm-up is done; it stays at 1 past the end."""
+        rest = _known(self, total) - warmup
+        return min(1.0, (step - warmup) / rest) if rest > 0 else 1.0
+
+
+class Constant(_Warmed, frozen=True, kw_only=True, tag="constant"):
     """The learning rate stays, after a warm-up if one is given.
 
     Example:
@@ -32,18 +73,11 @@ class Constant(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
         [0.5, 1.0, 1.0]
     """
 
-    warmup: Updates = 0
-    """Updates of the warm-up; a fraction is a share of all."""
-
-    def __post_init__(self) -> None:
-        _check(self)
-
-    def __call__(self, step: int, total: int | None) -> float:
-        """The factor of one update."""
-        return _ramp(step, _updates(self, "warmup", total))
+    def _after(self, step: int, warmup: int, total: int | None) -> float:
+        return 1.0
 
 
-class Linear(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="linear"):
+class Linear(_Warmed, frozen=True, kw_only=True, tag="linear"):
     """Up during the warm-up, then down in a straight line that would reach `end` right after the last update.
 
     Example:
@@ -51,21 +85,14 @@ class Linear(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_
         [1.0, 0.75, 0.5]
     """
 
-    warmup: Updates = 0
-    """Updates of the warm-up; a fraction is a share of all."""
     end: Factor = 0.0
     """Factor after the last update."""
 
-    def __post_init__(self) -> None:
-        _check(self)
-
-    def __call__(self, step: int, total: int | None) -> float:
-        """The factor of one update."""
-        warmup = _updates(self, "warmup", total)
-        return _ramp(step, warmup) if step < warmup else 1.0 + (self.end - 1.0) * _share(self, step, warmup, total)
+    def _after(self, step: int, warmup: int, total: int | None) -> float:
+        return 1.0 + (self.end - 1.0) * self._share(step, warmup, total)
 
 
-class Cosine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="cosine"):
+class Cosine(_Warmed, frozen=True, kw_only=True, tag="cosine"):
     """Up during the warm-up, then down half a cosine that would reach `end` right after the last update.
 
     Example:
@@ -73,21 +100,14 @@ class Cosine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_
         [1.0, 0.5, 0.0]
     """
 
-    warmup: Updates = 0
-    """Updates of the warm-up; a fraction is a share of all."""
     end: Factor = 0.0
     """Factor after the last update."""
 
-    def __post_init__(self) -> None:
-        _check(self)
-
-    def __call__(self, step: int, total: int | None) -> float:
-        """The factor of one update."""
-        warmup = _updates(self, "warmup", total)
-        return _ramp(step, warmup) if step < warmup else _half_cosine(1.0, self.end, _share(self, step, warmup, total))
+    def _after(self, step: int, warmup: int, total: int | None) -> float:
+        return _half_cosine(1.0, self.end, self._share(step, warmup, total))
 
 
-class OneCycle(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="one_cycle"):
+class OneCycle(_Checked, frozen=True, kw_only=True, tag="one_cycle"):
     """Up from a low start and down to a lower end, both along half a cosine.
 
     Example:
@@ -102,9 +122,6 @@ class OneCycle(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
     end: Factor = 1e-4
     """Factor at the last update."""
 
-    def __post_init__(self) -> None:
-        _check(self)
-
     def __call__(self, step: int, total: int | None) -> float:
         """The factor of one update."""
         total = _known(self, total)
@@ -115,7 +132,7 @@ class OneCycle(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
         return _half_cosine(1.0, self.end, min(1.0, (step - top) / max(total - 1.0 - top, 1e-9)))
 
 
-class StepDecay(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="steps"):
+class StepDecay(_Checked, frozen=True, kw_only=True, tag="steps"):
     """Multiplied by `factor` after each `every` updates.
 
     Example:
@@ -128,11 +145,6 @@ class StepDecay(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, t
     factor: Factor = 0.1
     """What the learning rate is multiplied by."""
 
-    def __post_init__(self) -> None:
-        _check(self)
-        if not self.every:
-            raise OptionError(f"every is {self.every!r}; expected a number of updates above 0, or a share of all updates.")
-
     def __call__(self, step: int, total: int | None) -> float:
         """The factor of one update."""
         try:
@@ -141,7 +153,7 @@ class StepDecay(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, t
             raise OptionError(f"StepDecay: factor {self.factor:g} overflows by update {step:,}; expected less.") from None
 
 
-class Inverse(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="inverse"):
+class Inverse(_Warmed, frozen=True, kw_only=True, tag="inverse"):
     """Up during the warm-up, then down with the square root of the number of updates. Needs no end.
 
     Example:
@@ -149,16 +161,8 @@ class Inverse(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag
         [1.0, 0.5, 0.1]
     """
 
-    warmup: Updates = 0
-    """Updates of the warm-up; a fraction is a share of all."""
-
-    def __post_init__(self) -> None:
-        _check(self)
-
-    def __call__(self, step: int, total: int | None) -> float:
-        """The factor of one update."""
-        warmup = _updates(self, "warmup", total)
-        return _ramp(step, warmup) if step < warmup else math.sqrt((warmup + 1) / (step + 1))
+    def _after(self, step: int, warmup: int, total: int | None) -> float:
+        return math.sqrt((warmup + 1) / (step + 1))
 
 
 AnySchedule = Constant | Linear | Cosine | OneCycle | StepDecay | Inverse
@@ -200,20 +204,6 @@ def as_schedule(given: Any) -> Schedule:
     return checked
 
 
-def _check(schedule: Struct) -> None:
-    """Refuse values beyond their limits, in a schedule that is made in Python."""
-    for name in schedule.__struct_fields__:
-        value = getattr(schedule, name)
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if name in ("warmup", "every"):
-            if not is_number or not 0 <= value <= (1.0 if isinstance(value, float) else math.inf):
-                raise OptionError(
-                    f"{name} is {value!r}; expected an integer of updates, or a share of all updates from 0.0 to 1.0."
-                )
-        elif not is_number or not 0.0 <= value < math.inf:
-            raise OptionError(f"{name} is {value!r}; expected a factor of the learning rate, at least 0.")
-
-
 def _known(schedule: object, total: int | None) -> int:
     if total is None:
         raise OptionError(
@@ -223,19 +213,9 @@ def _known(schedule: object, total: int | None) -> int:
     return total
 
 
-def _updates(schedule: AnySchedule, name: str, total: int | None) -> int:
+def _updates(schedule: object, name: str, total: int | None) -> int:
     value: int | float = getattr(schedule, name)
     return value if isinstance(value, int) else round(value * _known(schedule, total))
-
-
-def _ramp(step: int, warmup: int) -> float:
-    return min(1.0, (step + 1) / (warmup + 1))
-
-
-def _share(schedule: object, step: int, warmup: int, total: int | None) -> float:
-    """How much of the way after the warm-up is done; it stays at 1 past the end."""
-    rest = _known(schedule, total) - warmup
-    return min(1.0, (step - warmup) / rest) if rest > 0 else 1.0
 
 
 def _half_cosine(first: float, last: float, share: float) -> float:
@@ -252,8 +232,7 @@ HIGHER_IS_BETTER = frozenset(
 LOWER_IS_BETTER = frozenset("loss error err mae mse rmse mape smape crps nll perplexity ppl quantile pinball wer cer".split())
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """What one more value of the metric means."""
 
     improved: bool
@@ -311,22 +290,20 @@ class EarlyStopping:
 
     def update(self, value: float, epoch: int) -> Verdict:
         """Take in the value of one evaluation."""
-        improved = math.isfinite(value) and (self.best is None or self._gain(value, self.best) > self.min_delta)
+        sign = -1 if self.mode == "min" else 1
+        improved = math.isfinite(value) and (self.best is None or sign * (value - self.best) > self.min_delta)
         if improved:
             self.best, self.best_epoch, self.waited = float(value), epoch, 0
         else:
             self.waited += 1
         return Verdict(improved=improved, stop=self.waited >= self.patience)
 
-    def _gain(self, value: float, best: float) -> float:
-        return best - value if self.mode == "min" else value - best
-
     def state_dict(self) -> dict[str, str | float | int | None]:
         """What a checkpoint keeps, as JSON values."""
         return {"metric": self.metric, "mode": self.mode, "best": self.best, "best_epoch": self.best_epoch, "waited": self.waited}
 
     def load_state_dict(self, state: Mapping[str, str | float | int | None]) -> None:
-        """Go on from a checkpoint: it must be about the same metric."""
+        """Continue from a checkpoint: it must be about the same metric."""
         best, best_epoch, waited = state.get("best"), state.get("best_epoch"), state.get("waited")
         if (state.get("metric"), state.get("mode")) != (self.metric, self.mode):
             found, expected = f"{state.get('metric')!r} ({state.get('mode')})", f"{self.metric!r} ({self.mode})"

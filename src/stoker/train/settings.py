@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from stoker.train.distributed import Ranks
-    from stoker.train.loss import LossFunction
     from stoker.train.schedule import Schedule
-    from stoker.train.step import Ema
+    from stoker.train.step import Ema, LossFunction
 
 Count = Annotated[int, Meta(ge=1, le=2**48)]
 Positive = Annotated[float, Meta(gt=0)]

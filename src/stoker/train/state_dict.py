@@ -6,7 +6,6 @@ can map it. Within one width the tensors of one device stand together: they are 
 
 from __future__ import annotations
 
-import binascii
 import difflib
 import math
 import random
@@ -16,9 +15,8 @@ import warnings
 from base64 import b64decode, b64encode
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
-from itertools import groupby
-from typing import Any, NoReturn
+from itertools import accumulate, groupby
+from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 import numpy as np
@@ -52,8 +50,7 @@ _ALIGNMENT = 8
 Signature = tuple[tuple[str, torch.dtype, torch.Size, torch.device], ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Place:
+class Place(NamedTuple):
     """One tensor's range among the values of its file."""
 
     name: str
@@ -62,31 +59,21 @@ class Place:
     end: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Run:
+class Run(NamedTuple):
     """Places of one width that are filled from one device, end to end."""
 
     device: torch.device
     carrier: torch.dtype
-    places: tuple[Place, ...]
-
-    @property
-    def begin(self) -> int:
-        """Where the first place begins."""
-        return self.places[0].begin
-
-    @property
-    def end(self) -> int:
-        """Where the last place ends."""
-        return self.places[-1].end
+    places: list[Place]
+    begin: int
+    end: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Layout:
+class Layout(NamedTuple):
     """All of one file: its header, and the runs behind it."""
 
     header: bytes
-    runs: tuple[Run, ...]
+    runs: list[Run]
     num_bytes: int
     """Of the values, without the header."""
 
@@ -100,19 +87,17 @@ def lay_out(entries: Signature) -> Layout:
     """Place tensors of types that the format has."""
     ordered = sorted(entries, key=lambda entry: (-entry[1].itemsize, str(entry[3]), entry[0]))
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    runs = []
-    end = 0
-    for (width, _), members in groupby(ordered, key=lambda entry: (entry[1].itemsize, str(entry[3]))):
-        places: list[Place] = []
-        here = list(members)
-        for name, dtype, shape, _ in here:
+    runs, end = [], 0
+    for (width, device), members in groupby(ordered, key=lambda entry: (entry[1].itemsize, entry[3])):
+        places = []
+        for name, dtype, shape, _ in members:
             begin, end = end, end + shape.numel() * width
-            places.append(Place(name=name, shape=shape, begin=begin, end=end))
+            places.append(Place(name, shape, begin, end))
             header[name] = {"dtype": NAMES[dtype], "shape": list(shape), "data_offsets": [begin, end]}
-        runs.append(Run(device=here[0][3], carrier=CARRIERS[width], places=tuple(places)))
+        runs.append(Run(device, CARRIERS[width], places, places[0].begin, end))
     text = msgspec.json.encode(header)
     text = text.ljust(-(-len(text) // _ALIGNMENT) * _ALIGNMENT)
-    return Layout(header=len(text).to_bytes(8, "little") + text, runs=tuple(runs), num_bytes=end)
+    return Layout(len(text).to_bytes(8, "little") + text, runs, end)
 
 
 # Random numbers: the state of every global generator, captured as plain values and put back.
@@ -124,23 +109,20 @@ def lay_out(entries: Signature) -> Layout:
 def capture() -> dict[str, Any]:
     """The state of all generators, as values that `flatten` takes and JSON can hold."""
     version, numbers, gauss = random.getstate()
+    # A program that has not used CUDA shall not be made to start it.
+    cuda: list[Tensor] = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
     return {
         "python": {"version": version, "numbers": np.array(numbers, dtype="<u4").tobytes(), "gauss": gauss},
         "numpy": _packed(np.random.get_state(legacy=False)),
         "torch": torch.get_rng_state().numpy().tobytes(),
-        "cuda": [state.numpy().tobytes() for state in _cuda_states()],
+        "cuda": [state.numpy().tobytes() for state in cuda],
     }
 
 
 def check(state: Any) -> None:
-    """Refuse a state that has not the form of those of this process: generators do not look at what they are given."""
-    version, numbers, _ = random.getstate()
-    form: Any = {
-        "python": {"version": version, "numbers": b"." * (4 * len(numbers)), "gauss": None},
-        "numpy": _packed(np.random.get_state(legacy=False)),
-        "torch": torch.get_rng_state().numpy().tobytes(),
-        "cuda": [],
-    }
+    """Refuse a state that has not the form of those of this process: generators do not check what they are given."""
+    form = {**capture(), "cuda": []}
+    form["python"]["gauss"] = None
     _check_form(state, form, "random")
     gauss, place = state["python"]["gauss"], state["numpy"].get("state", {}).get("pos", 0)
     if gauss is not None and type(gauss) is not float:
@@ -156,9 +138,9 @@ def _check_form(state: Any, form: Any, place: str) -> None:
     """Types, keys, names of generators and lengths of bytes are those of `form`; None stands for anything."""
     if form is None:
         return
-    if type(state) is not type(form) or (isinstance(form, str | bytes) and len(state) != len(form)):
+    if type(state) is not type(form) or (isinstance(form, str) and state != form):
         _refuse(place, state)
-    if isinstance(form, str) and state != form:
+    if isinstance(form, bytes | tuple) and len(state) != len(form):
         _refuse(place, state)
     if isinstance(form, dict):
         if state.keys() != form.keys():
@@ -166,8 +148,6 @@ def _check_form(state: Any, form: Any, place: str) -> None:
         for name, part in form.items():
             _check_form(state[name], part, f"{place}.{name}")
     if isinstance(form, tuple):
-        if len(state) != len(form):
-            _refuse(place, state)
         for one, part in zip(state, form, strict=True):
             _check_form(one, part, place)
 
@@ -216,11 +196,6 @@ def _restore(state: dict[str, Any]) -> None:
         torch.cuda.set_rng_state(_as_tensor(one), i)
 
 
-def _cuda_states() -> list[torch.Tensor]:
-    # A program that has not used CUDA shall not be made to start it.
-    return torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
-
-
 def _as_tensor(data: bytes) -> torch.Tensor:
     return torch.frombuffer(bytearray(data), dtype=torch.uint8)
 
@@ -260,17 +235,19 @@ def differences(saved: Mapping[str, Any], now: Mapping[str, Any], *, allow: Coll
 
     Only the groups that `now` has are compared, so a checkpoint may hold more than what has to be equal.
     """
-    allowed = [allow] if isinstance(allow, str) else list(allow)
-    compared = {key: saved[key] for key in now if key in saved}
-    fields = dict(_compare(compared, now, ""))
+    fields = dict(_compare({key: saved[key] for key in now if key in saved}, now, ""))
+    # Each field with the groups it is in: a, a.b and a.b.c.
+    groups = {field: list(accumulate(field.split("."), "{}.{}".format)) for field in fields}
+    names = {name for group in groups.values() for name in group}
+    allowed = [allow] if isinstance(allow, str) else allow
     for name in allowed:
-        if not any(_covers(name, field) for field in fields):
-            near = difflib.get_close_matches(name, _names(fields), n=1)
+        if name not in names:
+            near = difflib.get_close_matches(name, sorted(names), n=1)
             raise OptionError(f"allow={name!r}: there is no such field" + (f". Did you mean {near[0]!r}?" if near else "."))
     return [
-        f"{field}: {_shown(old)} saved, {_shown(new)} now"
+        f"{field}: {shown(old)} saved, {shown(new)} now"
         for field, (old, new) in fields.items()
-        if not _same(old, new) and not any(_covers(name, field) for name in allowed)
+        if not _same(old, new) and not any(name in allowed for name in groups[field])
     ]
 
 
@@ -278,9 +255,9 @@ def check_facts(saved: Mapping[str, Any], now: Mapping[str, Any], *, where: str,
     """Refuse to resume where anything differs that is not allowed; `where` names the checkpoint."""
     found = differences(saved, now, allow=allow)
     if found:
-        shown = "; ".join(found[:_LISTED]) + (f"; and {len(found) - _LISTED:,} more" if len(found) > _LISTED else "")
+        lines = "; ".join(found[:_LISTED]) + (f"; and {len(found) - _LISTED:,} more" if len(found) > _LISTED else "")
         raise CheckpointInvalidError(
-            f"{where} is of another run: {printable(shown)}. Make them equal, or allow each by name "
+            f"{where} is of another run: {printable(lines)}. Make them equal, or allow each by name "
             f"({printable(found[0].partition(':')[0])})."
         )
 
@@ -295,16 +272,6 @@ def _compare(saved: Any, now: Any, path: str) -> Iterator[tuple[str, tuple[Any, 
         yield path, (saved, now)
 
 
-def _covers(name: str, field: str) -> bool:
-    return field == name or field.startswith(f"{name}.")
-
-
-def _names(fields: Collection[str]) -> list[str]:
-    """Fields and the groups they are in."""
-    parts = [field.split(".") for field in fields]
-    return sorted({".".join(part[:i]) for part in parts for i in range(1, len(part) + 1)})
-
-
 def _same(one: Any, other: Any) -> bool:
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
         return len(one) == len(other) and all(map(_same, one, other))
@@ -315,10 +282,9 @@ def _same(one: Any, other: Any) -> bool:
     return bool(one == other) or (one != one and other != other)
 
 
-def _shown(value: Any) -> str:
-    if value is _ABSENT:
-        return "absent"
-    text = repr(value)
+def shown(value: Any) -> str:
+    """A value as an error shows it."""
+    text = "absent" if value is _ABSENT else repr(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
@@ -338,14 +304,14 @@ _HEX_INT = re.compile(r"-?0x[0-9a-f]{1,4096}")
 _HEX_FLOAT = re.compile(r"[0-9a-f]{16}")
 
 
-def _dtypes_without_name() -> dict[str, torch.dtype]:
-    """Types of torch that the format lacks. Quantised ones are left out: their bits alone are not their values."""
-    found = (dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype) and dtype not in NAMES)
-    names = {str(dtype).removeprefix("torch."): dtype for dtype in found}
-    return {name: dtype for name, dtype in names.items() if not name.startswith(("qint", "quint"))}
-
-
-_OTHER_DTYPES = _dtypes_without_name()
+_OTHER_DTYPES = {
+    name: dtype
+    for dtype in vars(torch).values()
+    if isinstance(dtype, torch.dtype)
+    and dtype not in NAMES
+    and not (name := str(dtype).removeprefix("torch.")).startswith(("qint", "quint"))
+}
+"""Types of torch that the format lacks. Quantised ones are left out: their bits alone are not their values."""
 
 
 def flatten(tree: Any) -> tuple[dict[str, Tensor], Any]:
@@ -374,7 +340,7 @@ def unflatten(tensors: Mapping[str, Tensor], skeleton: Any) -> Any:
 class _Flattening:
     def __init__(self) -> None:
         self.tensors: dict[str, Tensor] = {}
-        self._seen: dict[int, list[tuple[Tensor, dict[str, str]]]] = {}  # by address
+        self._seen: dict[tuple[Any, ...], dict[str, str]] = {}
 
     def encode(self, value: Any, path: str, depth: int) -> Any:
         kind = type(value)
@@ -402,21 +368,15 @@ class _Flattening:
         return _refuse_state(path, f"is a {name}", "Make it a tensor, a dict, a list, a tuple, a number, text or None.")
 
     def _encode_dict(self, value: dict[Any, Any], path: str, depth: int) -> Any:
-        is_text, is_marked = True, False
         for key in value:
             if type(key) is str:
-                is_marked |= _checked_text(key, path).startswith("$")
-            elif type(key) is int:
-                is_text = False
-            else:
+                _checked_text(key, path)
+            elif type(key) is not int:
                 _refuse_state(path, f"has the key {key!r}", "Keys are strings or integers.")
-        if not is_text:
-            pairs = value.items()
-            return {
-                "$pairs": [[self.encode(key, path, depth), self.encode(item, _join(path, key), depth + 1)] for key, item in pairs]
-            }
         made = {key: self.encode(item, _join(path, key), depth + 1) for key, item in value.items()}
-        return {"$dict": made} if is_marked else made
+        if any(type(key) is int for key in value):
+            return {"$pairs": [[self.encode(key, path, depth), item] for key, item in made.items()]}
+        return {"$dict": made} if any(key.startswith("$") for key in made) else made
 
     def _encode_tensor(self, tensor: Tensor, path: str) -> dict[str, str]:
         if type(tensor) is not Tensor:
@@ -426,36 +386,21 @@ class _Flattening:
                 path, f"is a tensor on {tensor.device} with layout {tensor.layout} and type {tensor.dtype}", "Make it dense."
             )
         # Tied weights: the same elements in the same order are one tensor. Empty ones have no address to tell.
-        others = self._seen.setdefault(tensor.data_ptr(), [])
-        for other, reference in others:
-            if _is_same_view(tensor, other):
-                return reference
-        name = self._free_name(path)
-        reference = {"$tensor": name}
+        view = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.device, tensor.is_conj(), tensor.is_neg())
+        if tensor.numel() and view in self._seen:
+            return self._seen[view]
+        name, number = path, 2
+        while name in self.tensors or name == _RESERVED_NAME:
+            name, number = f"{path}~{number}", number + 1
+        reference = self._seen[view] = {"$tensor": name}
         if tensor.dtype not in NAMES:
             reference["dtype"] = str(tensor.dtype).removeprefix("torch.")
         self.tensors[name] = _storable(tensor)
-        others.append((tensor, reference))
         return reference
-
-    def _free_name(self, wished: str) -> str:
-        name, number = wished, 2
-        while name in self.tensors or name == _RESERVED_NAME:
-            name, number = f"{wished}~{number}", number + 1
-        return name
 
 
 def _join(path: str, key: str | int) -> str:
     return f"{path}.{key}" if path else str(key)
-
-
-def _is_same_view(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors at one address have the same elements in the same order."""
-    return (
-        (one.dtype, one.shape, one.stride(), one.device) == (other.dtype, other.shape, other.stride(), other.device)
-        and (one.is_conj(), one.is_neg()) == (other.is_conj(), other.is_neg())
-        and one.numel() > 0
-    )
 
 
 def _storable(tensor: Tensor) -> Tensor:
@@ -471,11 +416,10 @@ def _storable(tensor: Tensor) -> Tensor:
 
 
 def _checked_text(text: str, path: str) -> str:
-    if not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            _refuse_state(path, f"has the text {text!r}, which is not Unicode", "Half of a surrogate pair cannot be written.")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        _refuse_state(path, f"has the text {text!r}, which is not Unicode", "Half of a surrogate pair cannot be written.")
     return text
 
 
@@ -503,23 +447,26 @@ class _Joining:
         return {key: self.decode(item, _join(path, key), depth + 1) for key, item in value.items()}
 
     def _decode_mark(self, value: dict[str, Any], path: str, depth: int) -> Any:
-        match value:
-            case {"$tensor": str(name), "dtype": str(dtype)} if len(value) == 2:
+        match list(value.items()):
+            case [("$tensor", str(name)), ("dtype", str(dtype))] | [("dtype", str(dtype)), ("$tensor", str(name))]:
                 return self._tensor(name, dtype, path)
-            case {"$tensor": str(name)} if len(value) == 1:
+            case [("$tensor", str(name))]:
                 return self._tensor(name, None, path)
-            case {"$tuple": list(items)} if len(value) == 1:
+            case [("$tuple", list(items))]:
                 return tuple(self.decode(item, _join(path, i), depth + 1) for i, item in enumerate(items))
-            case {"$dict": dict(items)} if len(value) == 1:
+            case [("$dict", dict(items))]:
                 return {key: self.decode(item, _join(path, key), depth + 1) for key, item in items.items()}
-            case {"$pairs": list(pairs)} if len(value) == 1:
+            case [("$pairs", list(pairs))]:
                 return self._decode_pairs(pairs, path, depth)
-            case {"$float": str(digits)} if len(value) == 1 and _HEX_FLOAT.fullmatch(digits):
+            case [("$float", str(digits))] if _HEX_FLOAT.fullmatch(digits):
                 return struct.unpack(">d", bytes.fromhex(digits))[0]
-            case {"$int": str(digits)} if len(value) == 1 and _HEX_INT.fullmatch(digits):
+            case [("$int", str(digits))] if _HEX_INT.fullmatch(digits):
                 return int(digits, 16)
-            case {"$bytes": str(text)} if len(value) == 1:
-                return _bytes(text, path)
+            case [("$bytes", str(text))]:
+                try:
+                    return b64decode(text, validate=True)
+                except ValueError:
+                    return _invalid(path, "base64", repr(text[:40]))
         return _invalid(path, "one of the marks of a state", ", ".join(map(repr, value)))
 
     def _decode_pairs(self, pairs: list[Any], path: str, depth: int) -> dict[str | int, Any]:
@@ -553,13 +500,6 @@ def _as_other(tensor: Tensor, name: str, path: str) -> Tensor:
     if tensor.dtype != CARRIERS[dtype.itemsize]:
         _invalid(path, f"{CARRIERS[dtype.itemsize]} for {name}", str(tensor.dtype))
     return tensor.view(dtype)
-
-
-def _bytes(text: str, path: str) -> bytes:
-    try:
-        return b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        return _invalid(path, "base64", repr(text[:40]))
 
 
 def _invalid(path: str, expected: str, found: str) -> NoReturn:

@@ -1,7 +1,12 @@
-"""One training step, and the EMA of the weights.
+"""One training step: the loss of a batch, the update of the weights, and their EMA.
 
-    Step    micro-batches forward and backward, then one update that nothing non-finite can reach
-    Ema     the moving average of the weights: updated by one fused operation, swapped in to evaluate
+    supervised, as_loss     loss functions, in the one form `loss(model, batch)`
+    Step                    micro-batches forward and backward, then one update that nothing non-finite can reach
+    Ema                     the EMA of the weights: updated by one fused operation, swapped in to evaluate
+
+A loss function returns a scalar tensor, or a dict of them with the key "loss"; other scalars of the dict are logged. The entries
+"prediction" and "target" may be whole tensors: metrics read them in evaluation, or the rows that "valid" marks. A batch is any
+container of tensors that `stoker._batch` walks; its entry "valid" marks the rows that are samples.
 
 Guarantee of the EMA: `update` waits for nothing and changes no address, so it can be part of a CUDA graph. Whatever happens while
 the average is applied, the weights and buffers afterwards are those before it, bit for bit.
@@ -10,18 +15,151 @@ the average is applied, the weights and buffers afterwards are those before it, 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+import copy
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from stoker import _batch
+from stoker._batch import entry_of
 from stoker.errors import CheckpointInvalidError, OptionError, TrainError
-from stoker.train.distributed import is_shard, local
-from stoker.train.loss import LossFunction, num_rows, num_samples, outcome_of
+from stoker.train.distributed import Joint, is_shard, local
 from stoker.train.numerics import Precision, Scale, autocast, bare_step
 from stoker.train.readout import Readout
+
+LossFunction = Callable[[nn.Module, Any], Any]
+
+WHOLE = ("prediction", "target", "valid")
+"""Entries of a loss's dict that are not scalars."""
+
+
+class LossOutput(NamedTuple):
+    """What a loss function returned for a batch."""
+
+    loss: torch.Tensor
+    scalars: dict[str, torch.Tensor]
+    """Other values to log."""
+    whole: dict[str, torch.Tensor]
+    """What metrics read."""
+
+
+def supervised(criterion: Callable[..., torch.Tensor], *, x: str = "x", y: str = "y") -> LossFunction:
+    """The loss `criterion(model(x), y)`, for batches that are pairs or have entries of these names.
+
+    Where `valid` marks rows that are not samples, the mean is taken over the others; the criterion must then support
+    `reduction="none"`, as those of torch do.
+
+    Args:
+        criterion: Such as `nn.MSELoss()`.
+        x: The entry that the model gets.
+        y: The entry that the prediction is compared with.
+
+    Returns:
+        A function `loss(model, batch)` for `Trainer`.
+
+    Example:
+        >>> loss = supervised(nn.MSELoss())
+        >>> float(loss(nn.Identity(), (torch.zeros(2), torch.ones(2)))["loss"])
+        1.0
+    """
+    each = _without_mean(criterion)
+
+    def loss(model: nn.Module, batch: Any) -> dict[str, torch.Tensor]:
+        given, expected = _pair(batch, x, y)
+        prediction = model(given)
+        valid = entry_of(batch, "valid")
+        if valid is None:
+            value = criterion(prediction, expected)
+        else:
+            rows = each(prediction, expected).reshape(len(valid), -1).mean(1)
+            value = torch.where(valid, rows, 0).sum() / valid.sum().clamp(min=1)
+        return {"loss": value, "prediction": prediction.detach(), "target": expected}
+
+    return loss
+
+
+def _without_mean(criterion: Callable[..., torch.Tensor]) -> Callable[[Any, Any], torch.Tensor]:
+    """The criterion for each row or element, for a mean over some of them."""
+    if isinstance(criterion, nn.Module) and getattr(criterion, "reduction", None) == "mean" and _weighs_alike(criterion):
+        each = copy.copy(criterion)
+        vars(each)["reduction"] = "none"
+        return each
+    if getattr(criterion, "__module__", None) == "torch.nn.functional":
+        return functools.partial(criterion, reduction="none")
+
+    def refuse(prediction: Any, expected: Any) -> torch.Tensor:
+        raise TrainError(
+            f"the criterion {criterion!r} cannot leave out rows that are not samples. Give a loss(model, batch) of your own "
+            f"that uses batch['valid'], or a feed with last_batch='drop' or 'short'."
+        )
+
+    return refuse
+
+
+def _weighs_alike(criterion: nn.Module) -> bool:
+    return getattr(criterion, "weight", None) is None and getattr(criterion, "ignore_index", -100) == -100
+
+
+def _pair(batch: Any, x: str, y: str) -> tuple[Any, Any]:
+    """The input and the target of a batch: by name, or the two entries of a pair."""
+    given, expected = entry_of(batch, x), entry_of(batch, y)
+    if given is not None and expected is not None:
+        return given, expected
+    if isinstance(batch, tuple | list) and len(batch) == 2:
+        return batch[0], batch[1]
+    names = [key for key, _ in _batch.entries_of(batch) or () if isinstance(key, str)]
+    found = f"is a {type(batch).__name__}; expected a pair (x, y), or a dict with {x!r} and {y!r}"
+    if names:
+        found = f"has {', '.join(names)}; expected {x!r} and {y!r}"
+    raise TrainError(f"a batch {found}. Give a loss(model, batch) of your own.")
+
+
+def as_loss(loss: Any) -> LossFunction:
+    """The loss function: `nn.MSELoss()` stands for `supervised(nn.MSELoss())`."""
+    if isinstance(loss, type) or not callable(loss):
+        raise OptionError(f"loss is {loss!r}; expected a function loss(model, batch), or a criterion such as nn.MSELoss().")
+    is_criterion = isinstance(loss, nn.Module) or getattr(loss, "__module__", None) == "torch.nn.functional"
+    return supervised(loss) if is_criterion else loss
+
+
+def outcome_of(result: Any) -> LossOutput:
+    """Check and sort what a loss function returned."""
+    if isinstance(result, torch.Tensor):
+        return LossOutput(_checked(result), {}, {})
+    if not isinstance(result, Mapping) or "loss" not in result:
+        what = f"a dict with {', '.join(map(repr, result))}" if isinstance(result, Mapping) else f"a {type(result).__name__}"
+        raise TrainError(f"the loss function returned {what}; expected a scalar tensor, or a dict with the key 'loss'.")
+    whole = {name: result[name] for name in WHOLE if name in result}
+    scalars = {name: value.detach() for name, value in result.items() if name != "loss" and name not in whole}
+    return LossOutput(_checked(result["loss"]), scalars, whole)
+
+
+def _checked(loss: Any) -> torch.Tensor:
+    if not isinstance(loss, torch.Tensor) or loss.dim():
+        found = f"of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else f"a {type(loss).__name__}"
+        raise TrainError(f"the loss is {found}; expected a scalar tensor. Take its mean over the samples.")
+    return loss
+
+
+def num_samples(batch: Any) -> torch.Tensor | int:
+    """How many samples a batch has: an integer, or (where `valid` marks the rows) a tensor, which needs no synchronization."""
+    valid = entry_of(batch, "valid")
+    return valid.sum() if isinstance(valid, torch.Tensor) else num_rows(batch)
+
+
+def num_rows(batch: Any) -> int:
+    """How many rows the first tensor of a batch has."""
+    rows = _batch.num_rows(batch)
+    if rows is None:
+        raise TrainError(
+            f"a batch is a {type(batch).__name__} without any tensor; expected a tensor, or a tuple, dict or dataclass of tensors."
+        )
+    return rows
 
 
 class Ema:
@@ -115,10 +253,10 @@ class Ema:
         return {"decay": self.decay, "average": dict(self._average)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint of the same model; the decay stays that of now."""
+        """Continue from a checkpoint of the same model; the decay stays that of now."""
         averages: Mapping[str, Tensor] = state.get("average", {})
-        if averages.keys() != self._average.keys():
-            odd = sorted(averages.keys() ^ self._average.keys())
+        odd = sorted(averages.keys() ^ self._average.keys())
+        if odd:
             raise CheckpointInvalidError(
                 f"the saved average has other weights than the model: {', '.join(odd[:5])}. Resume the same model."
             )
@@ -154,69 +292,39 @@ LARGE_BYTES = 256 << 20
 CHECKED_TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
-class Joint(Protocol):
-    """The ranks of a run, as its steps see them. All of them call the same in the same order."""
-
-    def join(self, parameters: Sequence[torch.Tensor]) -> None:
-        """Let gradients be means over the ranks, where the backward pass has not seen to it."""
-
-    def mean(self, tensor: torch.Tensor) -> None:
-        """Replace a tensor by its mean over the ranks."""
-
-    def raise_flag(self, flag: torch.Tensor) -> None:
-        """Raise a flag where it is raised on any rank."""
-
-    def norm(self, norm: torch.Tensor) -> torch.Tensor:
-        """The norm of the whole gradient, from that of what this rank has of it."""
-
-    def most(self, number: int) -> int:
-        """The largest number of all ranks."""
-
-
+@dataclass(eq=False)
 class Step:
     """One update, eagerly: `micro` for each micro-batch, then `update`."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        loss: LossFunction,
-        optimizer: torch.optim.Optimizer,
-        readout: Readout,
-        *,
-        device: torch.device,
-        precision: Precision,
-        weighted: bool,
-        max_grad_norm: float | None = None,
-        ema: Ema | None = None,
-        scale: Scale | None = None,
-        skips: bool = False,
-        joint: Joint | None = None,
-    ) -> None:
-        self._model = model
-        self._loss = loss
-        self._optimizer = optimizer
-        self._readout = readout
-        self._autocast = autocast(precision, device)
-        self._max_grad_norm = max_grad_norm
-        self._ema = ema
-        self._scale = scale
-        self._joint = joint
+    model: nn.Module
+    loss: LossFunction
+    optimizer: torch.optim.Optimizer
+    readout: Readout
+    _: KW_ONLY
+    device: torch.device
+    precision: Precision
+    weighted: bool
+    max_grad_norm: float | None = None
+    ema: Ema | None = None
+    scale: Scale | None = None
+    skips: bool = False
+    joint: Joint | None = None
+
+    def __post_init__(self) -> None:
+        optimizer, device = self.optimizer, self.device
+        self._autocast = autocast(self.precision, device)
         self._step_optimizer = bare_step(optimizer)
         self._parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        self._statistics = _Statistics(model, device)
+        self.statistics = _Statistics(self.model, device)
         self._is_sharded = any(map(is_shard, self._parameters))
-        self._weighted = weighted
         self._keeps_gradients = False
         # A flag that is never cleared holds back all later updates too, so that the weights stay the last good ones until
         # the host learns of it. With a loss scale, or where bad steps are skipped, each step is judged alone.
-        self._clears_flag = skips or scale is not None
+        self._clears_flag = self.skips or self.scale is not None
         self.gated = device.type == "cuda" and takes_flag(optimizer)
-        """Whether the optimizer's kernel looks at the flag, and the host need not."""
-        self.flag = torch.zeros((), device=device)
+        """Whether the optimizer's kernel reads the flag, and the host need not."""
+        self.flag, self._zero, self._loss_sum, self._weight_sum = (torch.zeros((), device=device) for _ in range(4))
         self._one = torch.ones((), device=device)
-        self._zero = torch.zeros((), device=device)
-        self._loss_sum = torch.zeros((), device=device)
-        self._weight_sum = torch.zeros((), device=device)
         self._rows = 0
         self._last_loss = self._zero
         self._last_weight: torch.Tensor | float = 0.0
@@ -226,51 +334,47 @@ class Step:
         self.bind()
 
     def bind(self) -> None:
-        """Let the optimizer look at the flag of this step, or at none."""
-        self._optimizer.grad_scale = None  # type: ignore[attr-defined]
-        self._optimizer.found_inf = self.flag if self.gated else None  # type: ignore[attr-defined]
+        """Let the optimizer read the flag of this step, or none."""
+        self.optimizer.grad_scale = None  # type: ignore[attr-defined]
+        self.optimizer.found_inf = self.flag if self.gated else None  # type: ignore[attr-defined]
 
     def micro(self, batch: Any) -> None:
         """Add the gradient of a micro-batch."""
-        self._statistics.keep()
+        self.statistics.keep()
         with self._autocast:
-            loss, self._scalars, _ = outcome_of(self._loss(self._model, batch))
+            loss, self._scalars, _ = outcome_of(self.loss(self.model, batch))
         self._last_loss = loss.detach()
-        if self._weighted:
-            weight = num_samples(batch) / self._full_rows(batch)
+        if self.weighted:
+            if not self._rows:  # weights are counted in whole batches: sums of samples would overflow the range of fp16
+                rows = num_rows(batch) if self.joint is None else self.joint.ranks.most([num_rows(batch)])[0]
+                self._rows = 1 << (max(1, rows) - 1).bit_length()  # a power of two: which one it is changes no bit
+            weight = num_samples(batch) / self._rows
             loss = loss * weight
             self._loss_sum += loss.detach()
             self._weight_sum += weight
             self._last_weight = weight
-        (loss if self._scale is None else loss * self._scale.value).backward()  # type: ignore[no-untyped-call]
-
-    def _full_rows(self, batch: Any) -> int:
-        """Weights are counted in whole batches: sums of samples would overflow the range of fp16."""
-        if not self._rows:
-            rows = num_rows(batch) if self._joint is None else self._joint.most(num_rows(batch))
-            self._rows = 1 << (max(1, rows) - 1).bit_length()  # a power of two: which one it is changes no bit
-        return self._rows
+        (loss if self.scale is None else loss * self.scale.value).backward()  # type: ignore[no-untyped-call]
 
     def update(self) -> bool:
         """Update the weights; False where the host knows that it must not."""
-        if self._joint is not None:
-            self._joint.join(self._parameters)
+        if self.joint is not None:
+            self.joint.join(self._parameters)
         gradients = [gradient for parameter in self._parameters if (gradient := parameter.grad) is not None]
         if self._is_sharded:
             gradients = [local(gradient) for gradient in gradients]
         if not gradients:
             raise TrainError("no weight has a gradient: the loss does not depend on any of the optimizer's parameters.")
-        loss = self._check(gradients, self._statistics.checked())
-        norm = self._zero if self._max_grad_norm is None else self._clip_to(gradients, self._max_grad_norm)
+        loss = self._check(gradients, self.statistics.checked())
+        norm = self._zero if self.max_grad_norm is None else self._clip_to(gradients, self.max_grad_norm)
         self.is_good = self.gated or not self.flag.item()
         if self.is_good:
             self._step_optimizer()
-            if self._ema is not None:
-                self._ema.update(self.flag if self.gated else None)
-        self._statistics.settle(self.flag if self.gated else None, is_good=self.is_good)
-        if self._joint is not None:
-            self._statistics.join(self._joint)
-        self._readout.record({"loss": loss, "norm": norm, "skipped": self.flag, **self._scalars})
+            if self.ema is not None:
+                self.ema.update(self.flag if self.gated else None)
+        self.statistics.settle(self.flag if self.gated else None, is_good=self.is_good)
+        if self.joint is not None:
+            self.statistics.join(self.joint)
+        self.readout.record({"loss": loss, "norm": norm, "skipped": self.flag, **self._scalars})
         self._clear(gradients)
         return self.is_good
 
@@ -278,22 +382,22 @@ class Step:
         """Undo scale and weights, and raise the flag where the loss, a gradient or a buffer is not finite; returns the loss."""
         if self._clears_flag:
             self.flag.zero_()
-        if self._weighted:
+        if self.weighted:
             loss_sum, weight_sum = self._loss_sum, self._weight_sum
-            if self._joint is not None:  # gradients are means over the ranks too
-                loss_sum, weight_sum = self._join_numbers(self._joint)
+            if self.joint is not None:  # gradients are means over the ranks too
+                loss_sum, weight_sum = self._join_numbers(self.joint)
             self._last_loss = loss_sum / weight_sum
-            inverse = (weight_sum if self._scale is None else weight_sum * self._scale.value).reciprocal()
+            inverse = (weight_sum if self.scale is None else weight_sum * self.scale.value).reciprocal()
         else:
-            inverse = self._one if self._scale is None else self._scale.value.reciprocal()
+            inverse = self._one if self.scale is None else self.scale.value.reciprocal()
         loss = self._last_loss.float()
         if inverse is self._one:  # nothing changes by it, so all can be checked in the same call
             torch._amp_foreach_non_finite_check_and_unscale_([*gradients, loss, *buffers], self.flag, inverse)
         else:
             torch._amp_foreach_non_finite_check_and_unscale_(gradients, self.flag, inverse)
             torch._amp_foreach_non_finite_check_and_unscale_([loss, *buffers], self.flag, self._one)
-        if self._joint is not None:
-            self._joint.raise_flag(self.flag)
+        if self.joint is not None:
+            self.joint.raise_flag(self.flag)
         return loss
 
     def _join_numbers(self, joint: Joint) -> tuple[torch.Tensor, torch.Tensor]:
@@ -303,7 +407,7 @@ class Step:
         # A rank without any sample has no such number; its weight is zero, and 0 * nan would not be.
         own = [torch.where(weight > 0, value * weight, 0.0) for value in self._scalars.values()]
         totals = torch.stack([self._loss_sum, self._weight_sum, weight, *own])
-        joint.mean(totals)
+        joint.ranks.mean(totals)
         loss_sum, weight_sum, weight, *others = totals.unbind()
         self._scalars = {name: value / weight for name, value in zip(self._scalars, others, strict=True)}
         return loss_sum, weight_sum
@@ -311,16 +415,16 @@ class Step:
     def _clip_to(self, gradients: list[torch.Tensor], most: float) -> torch.Tensor:
         """As `clip_grad_norm_` does it; a norm that overflows raises the flag."""
         norm = nn.utils.get_total_norm(gradients, foreach=True)
-        if self._joint is not None:
-            norm = self._joint.norm(norm)
+        if self.joint is not None:
+            norm = self.joint.norm(norm)
         torch._amp_foreach_non_finite_check_and_unscale_([norm], self.flag, self._one)
         torch._foreach_mul_(gradients, torch.clamp(most / (norm + 1e-6), max=1.0))
         return norm
 
     def _clear(self, gradients: list[torch.Tensor]) -> None:
-        if self._scale is not None:
-            self._scale.update(self.flag)
-        if self._weighted:
+        if self.scale is not None:
+            self.scale.update(self.flag)
+        if self.weighted:
             self._loss_sum.zero_()
             self._weight_sum.zero_()
         if self._keeps_gradients:
@@ -332,7 +436,7 @@ class Step:
     def keep_gradients(self) -> None:
         """Let gradients stay where they are from now on, as graphs know them by their address."""
         self._keeps_gradients = True
-        self._statistics.ignore_rest()
+        self.statistics.ignore_rest()
         self.discard()
 
     def preserve(self) -> Callable[[], None]:
@@ -340,9 +444,9 @@ class Step:
 
         That may be in the middle of an update: gradients that stay where they are keep what micro-batches have added.
         """
-        scale = [] if self._scale is None else list(self._scale.state_dict().values())
-        average = [] if self._ema is None else self._ema.tensors()
-        changed = [*scale, *average, self.flag, self._loss_sum, self._weight_sum, *self._readout.tensors()]
+        scale = [] if self.scale is None else list(self.scale.state_dict().values())
+        average = [] if self.ema is None else self.ema.tensors()
+        changed = [*scale, *average, self.flag, self._loss_sum, self._weight_sum, *self.readout.tensors()]
         kept = [(tensor, tensor.clone()) for tensor in changed]
         gradients = {parameter: parameter.grad.clone() for parameter in self._parameters if parameter.grad is not None}
 
@@ -350,7 +454,7 @@ class Step:
             for tensor, before in kept:
                 tensor.copy_(before)
             if not self._keeps_gradients:
-                self._optimizer.zero_grad(set_to_none=True)
+                self.optimizer.zero_grad(set_to_none=True)
                 return
             for parameter in self._parameters:
                 if parameter.grad is not None:
@@ -358,17 +462,12 @@ class Step:
 
         return restore
 
-    @property
-    def has_statistics(self) -> bool:
-        """Whether the model has layers that gather statistics as they go."""
-        return self._statistics.exist
-
     def discard(self) -> None:
         """Forget micro-batches that no update has taken in."""
         self._loss_sum.zero_()
         self._weight_sum.zero_()
         self.flag.zero_()
-        self._optimizer.zero_grad(set_to_none=not self._keeps_gradients)
+        self.optimizer.zero_grad(set_to_none=not self._keeps_gradients)
 
 
 class _Statistics:
@@ -385,8 +484,8 @@ class _Statistics:
         self._rest = [buffer for buffer in model.buffers() if id(buffer) not in known]
         self._copies = [None if buffer.nbytes > LARGE_BYTES else buffer.detach().clone() for buffer in self._rest]
         self._versions = [buffer._version for buffer in self._rest]
-        self._changing = list(self._normal)
-        self._kept = [buffer.clone() for buffer in self._changing]
+        self.changing = list(self._normal)
+        self._kept = [buffer.clone() for buffer in self.changing]
         floats = [one for one in (*self._normal, *self._rest) if one.dtype in CHECKED_TYPES and one.device == device]
         finite = torch.stack([one.isfinite().all() for one in floats]).tolist() if floats else []
         # One that begins with an infinity, such as a running minimum, may keep it.
@@ -394,28 +493,22 @@ class _Statistics:
         self._checked = [one for one in self._normal if id(one) in self._checkable]
         self._is_kept = False
 
-    @property
-    def exist(self) -> bool:
-        """Whether there are any."""
-        return bool(self._changing)
-
     @torch.no_grad()
     def keep(self) -> None:
         """Remember them as they are before the first micro-batch of an update."""
         if self._is_kept:
             return
         self._is_kept = True
-        if self._changing:
-            torch._foreach_copy_(self._kept, self._changing)
-        for i, buffer in enumerate(self._rest):
+        if self.changing:
+            torch._foreach_copy_(self._kept, self.changing)
+        for i, (buffer, copied) in enumerate(zip(self._rest, self._copies, strict=True)):
             if buffer._version != self._versions[i]:  # by something else than a step: a state that was loaded
                 self._versions[i] = buffer._version
-                copy = self._copies[i]
-                if copy is not None:
-                    copy.copy_(buffer)
+                if copied is not None:
+                    copied.copy_(buffer)
 
     def ignore_rest(self) -> None:
-        """Leave alone what is not a statistic: a graph of each micro-batch cannot tell the first one, before which copies are made."""
+        """Leave alone what is not a statistic: a graph of each micro-batch does not know the first one, before which copies are made."""
         self._rest, self._copies, self._versions = [], [], []
 
     def checked(self) -> list[torch.Tensor]:
@@ -423,7 +516,7 @@ class _Statistics:
         for i in reversed([i for i, buffer in enumerate(self._rest) if buffer._version != self._versions[i]]):
             buffer, copy = self._rest.pop(i), self._copies.pop(i)
             del self._versions[i]
-            self._changing.append(buffer)
+            self.changing.append(buffer)
             self._kept.append(buffer.detach().clone() if copy is None else copy)
             if id(buffer) in self._checkable:
                 self._checked.append(buffer)
@@ -433,13 +526,13 @@ class _Statistics:
     def settle(self, flag: torch.Tensor | None, *, is_good: bool) -> None:
         """After an update: put them back where it did not take place."""
         self._is_kept = False
-        if not self._changing:
+        if not self.changing:
             return
         if flag is not None:
-            for buffer, kept in zip(self._changing, self._kept, strict=True):
+            for buffer, kept in zip(self.changing, self._kept, strict=True):
                 buffer.copy_(torch.where(flag > 0, kept, buffer))
         elif not is_good:
-            torch._foreach_copy_(self._changing, self._kept)
+            torch._foreach_copy_(self.changing, self._kept)
 
     @torch.no_grad()
     def join(self, joint: Joint) -> None:
@@ -447,15 +540,14 @@ class _Statistics:
         floats = [buffer for buffer in self._normal if buffer.is_floating_point()]
         if floats:
             flat = torch.cat([buffer.reshape(-1) for buffer in floats])
-            joint.mean(flat)
+            joint.ranks.mean(flat)
             for buffer, part in zip(floats, flat.split_with_sizes([one.numel() for one in floats]), strict=True):
                 buffer.copy_(part.view_as(buffer))
 
 
 def takes_flag(optimizer: torch.optim.Optimizer) -> bool:
     """Whether the optimizer's kernel takes a flag, on the device, to leave the weights alone; of sharded ones it cannot."""
-    if any(is_shard(parameter) for group in optimizer.param_groups for parameter in group["params"]):
-        return False
-    return all(group.get("fused") for group in optimizer.param_groups) and bool(
-        getattr(optimizer, "_step_supports_amp_scaling", False)
-    )
+    groups = optimizer.param_groups
+    is_sharded = any(is_shard(parameter) for group in groups for parameter in group["params"])
+    is_fused = all(group.get("fused") for group in groups)
+    return not is_sharded and is_fused and bool(getattr(optimizer, "_step_supports_amp_scaling", False))

@@ -10,6 +10,7 @@ optimizer, CUDA graph, compiled model) is its setup. By default only what leaves
 from __future__ import annotations
 
 import contextlib
+import signal
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -26,20 +27,18 @@ from stoker.feed.protocol import as_batch_source
 from stoker.train import resume as resuming
 from stoker.train import state_dict
 from stoker.train.autotune import Setup, Trial
-from stoker.train.batch_stream import Stream
 from stoker.train.checkpoint import Checkpoint, Checkpoints
 from stoker.train.distributed import Elsewhere, Ranks, is_shard, shard
-from stoker.train.engine import Engine
+from stoker.train.engine import Engine, Stream
 from stoker.train.loggers import Writer
-from stoker.train.loop import Fit, Result, Signals, check_rates, deliver, evaluate
-from stoker.train.loss import as_loss
+from stoker.train.loop import Fit, Result, Signals, check_rates, evaluate
 from stoker.train.metrics import Metric, TorchMetric, as_metric
 from stoker.train.numerics import autocast, check_optimizer, check_precision, kept_matmul_flags, recomputed, refuses_fused
 from stoker.train.readout import Log
 from stoker.train.run import NAME, Run, check_new, check_own, read_record, recorded_setup, remove_run, step_reached
 from stoker.train.schedule import EarlyStopping, as_schedule
 from stoker.train.settings import Components, Settings
-from stoker.train.step import Ema
+from stoker.train.step import Ema, as_loss
 
 Auto = Literal["auto"]
 
@@ -138,7 +137,12 @@ class Trainer:
         self.model = model
         kind = "fsdp" if any(map(is_shard, model.parameters())) else parallel
         self.ranks = Ranks.find(kind, model, device)
-        self.device = _device_of(model, self.ranks.device if self.ranks.together else device)
+        wanted = self.ranks.device if self.ranks.together else device
+        if not any(True for _ in model.parameters()):
+            raise OptionError("model has no parameters, so there is nothing to train.")
+        if wanted is not None:
+            model.to(check_device(wanted))
+        self.device = next(model.parameters()).device
         self.ranks.align(model)
         if self.ranks.shards:
             shard(model, optimizer, self.ranks)
@@ -175,7 +179,9 @@ class Trainer:
             raise OptionError(f"metrics is {metrics!r}; expected a dict of names and metrics, such as {{'mae': MAE()}}.")
         self.early_stopping = early_stopping
         self.metrics = {name: as_metric(name, metric) for name, metric in (metrics or {}).items()}
-        self.folder = checked_folder("folder", folder) if folder is not None else None
+        if folder is not None and (not isinstance(folder, str | Path) or not str(folder) or "\0" in str(folder)):
+            raise OptionError(f"folder is {folder!r}; expected the path of a folder.")
+        self.folder = Path(folder) if folder is not None else None
         self.loggers = tuple(loggers) if self.ranks.is_first else ()
         self.setup = Setup()
         """How steps are computed; chosen by `fit`."""
@@ -229,41 +235,50 @@ class Trainer:
         self.ranks.check_same("updates of the training", total_updates)
         stopping = self.early_stopping or (EarlyStopping("val_loss", patience=2**31) if valid is not None else None)
         identity: dict[str, Any] = {}
-        if self.folder is not None:
-            if not resume:
-                self.ranks.first(self._check_folder)
-            identity = resuming.identify(self._parts, train, valid, stopping=stopping, total_updates=total_updates)
+        checkpoints: Checkpoints | None = None
+        found: Checkpoint | None = None
         with contextlib.ExitStack() as stack:
-            folder_of = Checkpoints if self.ranks.is_first else Elsewhere
-            checkpoints = (
-                stack.enter_context(folder_of(self.folder / "checkpoints", keep=self.settings.keep_checkpoints))
-                if self.folder
-                else None
-            )
-            found = self._find(checkpoints, identity, allow=allow, strict=strict) if resume and checkpoints is not None else None
+            if self.folder is not None:
+                if not resume:
+                    replaces = self._overwrite and (self.folder / NAME).exists()
+                    # A run to be replaced stays until the new one is known to work.
+                    self.ranks.first(partial(check_own if replaces else check_new, self.folder))
+                identity = resuming.identify(self._parts, train, valid, stopping=stopping, total_updates=total_updates)
+                folder_of = Checkpoints if self.ranks.is_first else Elsewhere
+                checkpoints = folder_of(self.folder / "checkpoints", keep=self.settings.keep_checkpoints)
+                stack.enter_context(checkpoints)
+                if resume:
+                    state = self.ranks.first(partial(self._read_newest, checkpoints, identity, allow=allow, strict=strict))
+                    found = None if state is None else Checkpoint(**{**state, "path": Path(state["path"])})
             self._rehearse(valid, stopping)
             stack.enter_context(kept_matmul_flags())
             if self.settings.activation_checkpointing:
                 stack.enter_context(recomputed(self.model))
             engine = stack.enter_context(Engine(self._parts, stream, total_updates=total_updates, speed_option=self.speed_option))
-            if found is None and self.ranks.together:
-                self._part_random()
+            if found is None and self.ranks.together:  # each rank draws random numbers of its own, which follow from the first's
+                random = self.ranks.share(state_dict.capture())
+                if not self.ranks.is_first:
+                    state_dict.derive(random, self.ranks.rank)
             self._choose(engine, found, resume=resume, allow=allow)
             if self.setup.compile:
                 self._parts.say("compiling the model (this may take minutes) ...")
             work = engine.work(self.setup)
-            run: Run | None = None
+            runs: list[Run] = []  # of the first rank, where there is a folder
 
-            def open_run() -> None:
-                nonlocal run
-                if self.folder is not None and self._overwrite and not resume:
-                    remove_run(self.folder)
+            def open_run(folder: Path) -> None:
+                if self._overwrite and not resume:
+                    remove_run(folder)
                 self.on_open()
-                run = self._open_run({"train": train, "valid": valid}, epochs, resume=resume, found=found)
+                sources = {name: as_batch_source(one) for name, one in (("train", train), ("valid", valid)) if one is not None}
+                stores = {name: str(one.digest) for name, one in sources.items() if one.digest is not None}
+                options = {**resuming.comparable(self._parts)["config"], "epochs": epochs, **self._config}
+                config, trials = {**options, "setup": asdict(self.setup)}, [asdict(trial) for trial in self.trials]
+                step = _logged_step(found) if resume else None
+                runs.append(Run(folder, config=config, stores=stores, trials=trials, from_step=step))
 
-            self.ranks.first(open_run)
-            if run is not None:
-                stack.enter_context(run)
+            if self.folder is not None:
+                self.ranks.first(partial(open_run, self.folder))
+            run = stack.enter_context(runs[0]) if runs else None
             bar = TrainingProgress(total_updates, epochs=epochs, enabled=self._parts.shows_progress)
             log = Log([*([run.metrics] if run is not None else []), *self.loggers], stack.enter_context(bar))
             stack.callback(log.close)
@@ -289,12 +304,27 @@ class Trainer:
             if checkpoints is not None:
                 checkpoints.wait()
             self.ranks.meet()  # so that no rank leaves, and is missed, before all is saved
-            result = self._result(fit, stopped)
+            progress = fit.progress
+            result = Result(
+                stopped=stopped,
+                step=progress.step,
+                epoch=progress.epoch,
+                metrics=progress.last,
+                best=progress.best,
+                best_step=progress.best_step,
+                skipped=progress.skipped,
+                seconds=fit.seconds,
+                wait=fit.wait_share,
+                setup=self.setup,
+                trials=self.trials,
+                folder=self.folder,
+            )
             log.close()
             if run is not None:
                 run.end(stopped, step=result.step)
         if signals.asked is not None and stopped == "signal":
-            deliver(signals.asked)
+            # Let it do what it would have done, now that everything is saved and its handler is the user's again.
+            signal.raise_signal(signals.asked)
         return result
 
     def evaluate(self, batches: Iterable[Any]) -> dict[str, float]:
@@ -328,22 +358,22 @@ class Trainer:
                 gather=self.ranks.gather if self.ranks.together else None,
             )
 
-    def _find(
+    def _read_newest(
         self, checkpoints: Checkpoints, identity: Mapping[str, Any], *, allow: Collection[str], strict: bool
-    ) -> Checkpoint | None:
-        """The checkpoint to resume from."""
-
-        def read() -> dict[str, Any] | None:
-            found = checkpoints.latest(strict=strict)
-            if found is None:
-                self._refuse_lost(checkpoints.folder)
-                return None
+    ) -> dict[str, Any] | None:
+        """The checkpoint to resume from, as plain values."""
+        found = checkpoints.latest(strict=strict)
+        if found is not None:
             resuming.compare(self._parts, identity, found, allow=allow)
             resuming.check(self._parts, found)
             return {**vars(found), "path": str(found.path)}
-
-        found = self.ranks.first(read)
-        return None if found is None else Checkpoint(**{**found, "path": Path(found["path"])})
+        step = step_reached(read_record(self.folder)) if self.folder is not None and (self.folder / NAME).exists() else 0
+        if step:  # to begin again would lose its log too
+            raise CheckpointError(
+                f"{self.folder} was saved at step {step:,}, as its {NAME} says, but {checkpoints.folder} holds no checkpoint. "
+                f"Put them back, begin again in another folder, or replace the run (overwrite)."
+            )
+        return None
 
     def _rehearse(self, valid: Iterable[Any] | None, stopping: EarlyStopping | None) -> None:
         """Evaluate one batch, so that a loss or metric that cannot be evaluated is known before the first update."""
@@ -357,24 +387,6 @@ class Trainer:
             names += [f"val_{name}" for name in values]
         if stopping is not None and stopping.metric not in names:
             raise OptionError(f"early stopping watches {stopping.metric!r}, but an epoch has {', '.join(names)}.")
-
-    def _check_folder(self) -> None:
-        """Refuse a folder where something else is. A run to be replaced stays until the new one is known to work."""
-        if self.folder is not None and self._overwrite and (self.folder / NAME).exists():
-            check_own(self.folder)
-        elif self.folder is not None:
-            check_new(self.folder)
-
-    def _refuse_lost(self, checkpoints: Path) -> None:
-        """Where no checkpoint is found, refuse to begin again with a run that had some: its log would be lost too."""
-        if self.folder is None or not (self.folder / NAME).exists():
-            return
-        step = step_reached(read_record(self.folder))
-        if step:
-            raise CheckpointError(
-                f"{self.folder} was saved at step {step:,}, as its {NAME} says, but {checkpoints} holds no checkpoint. "
-                f"Put them back, begin again in another folder, or replace the run (overwrite)."
-            )
 
     def _choose(self, engine: Engine, found: Checkpoint | None, *, resume: bool, allow: Collection[str]) -> None:
         """How steps are computed. A resumed run computes them as before, as another setup gives other bits."""
@@ -394,35 +406,30 @@ class Trainer:
 
     def _known_setup(self, found: Checkpoint | None, *, resume: bool, allow: Collection[str]) -> Setup | None:
         """The setup of the run that is resumed, from its checkpoint or, where it has none yet, its run.json; or the given one."""
+        asked = resuming.asked_setup(self._parts)
         if found is not None:
             where, setup = str(found.path), resuming.setup_of(self._parts, found)
         elif resume and self.folder is not None and (self.folder / NAME).exists():
             where, setup = str(self.folder), recorded_setup(self.folder)
             allowed = [name for name in allow if name.partition(".")[0] == "setup"]
-            state_dict.check_facts(
-                {"setup": asdict(setup)}, {"setup": asdict(setup) | resuming.asked_setup(self._parts)}, where=where, allow=allowed
-            )
-        elif self._given_setup is not None:
-            setup, where = self._copied_setup(self._given_setup)
+            before = asdict(setup)
+            state_dict.check_facts({"setup": before}, {"setup": before | asked}, where=where, allow=allowed)
+        elif (given := self._given_setup) is not None:
+            where, setup = ("setup=", given) if isinstance(given, Setup) else (str(given), recorded_setup(Path(given)))
+            self._check_possible(setup, where)
+            for name, value in asked.items():
+                if getattr(setup, name) != value:
+                    raise OptionError(
+                        f"{name} is {value!r}, but the setup of {where} has {getattr(setup, name)!r}. Leave one of them out."
+                    )
+            self._parts.say(f"setup of {where}: {setup}")
         else:
             return None
-        setup = replace(setup, **resuming.asked_setup(self._parts))
+        setup = replace(setup, **asked)
         if isinstance(self.settings.graph, bool):
             setup = replace(setup, graph=self.settings.graph)
         self._check_possible(setup, where)
         return setup
-
-    def _copied_setup(self, given: Setup | str | Path) -> tuple[Setup, str]:
-        setup = given if isinstance(given, Setup) else recorded_setup(Path(given))
-        where = "setup=" if isinstance(given, Setup) else str(given)
-        self._check_possible(setup, where)
-        for name, value in resuming.asked_setup(self._parts).items():
-            if getattr(setup, name) != value:
-                raise OptionError(
-                    f"{name} is {value!r}, but the setup of {where} has {getattr(setup, name)!r}. Leave one of them out."
-                )
-        self._parts.say(f"setup of {where}: {setup}")
-        return setup, where
 
     def _check_possible(self, setup: Setup, where: str) -> None:
         """Refuse the setup of another run or machine where this one cannot do it."""
@@ -437,44 +444,6 @@ class Trainer:
                 f"the setup of {where} ({setup}) is not possible here: {refusal}. Train where it is, or begin a new run."
             )
 
-    def _part_random(self) -> None:
-        """Let each rank draw random numbers of its own, all of which follow from those of the first."""
-        state = self.ranks.share(state_dict.capture())
-        if not self.ranks.is_first:
-            state_dict.derive(state, self.ranks.rank)
-
-    def _open_run(
-        self, batches: Mapping[str, Iterable[Any] | None], epochs: int, *, resume: bool, found: Checkpoint | None
-    ) -> Run | None:
-        """The run folder: new, or continued from the last numbers that the checkpoint does not hold itself."""
-        if self.folder is None:
-            return None
-        stores = {
-            name: str(digest)
-            for name, one in batches.items()
-            if one is not None and (digest := as_batch_source(one).digest) is not None
-        }
-        config = {**resuming.comparable(self._parts)["config"], "epochs": epochs, **self._config, "setup": asdict(self.setup)}
-        trials = [asdict(trial) for trial in self.trials]
-        return Run(self.folder, config=config, stores=stores, trials=trials, from_step=_logged_step(found) if resume else None)
-
-    def _result(self, fit: Fit, stopped: str) -> Result:
-        progress = fit.progress
-        return Result(
-            stopped=stopped,  # type: ignore[arg-type]
-            step=progress.step,
-            epoch=progress.epoch,
-            metrics=progress.last,
-            best=progress.best,
-            best_step=progress.best_step,
-            skipped=progress.skipped,
-            seconds=fit.seconds,
-            wait=fit.wait_share,
-            setup=self.setup,
-            trials=self.trials,
-            folder=self.folder,
-        )
-
 
 def _logged_step(found: Checkpoint | None) -> int:
     """The last step whose numbers had been logged when a checkpoint was saved; those after it are logged again."""
@@ -482,20 +451,3 @@ def _logged_step(found: Checkpoint | None) -> int:
         return 0
     taken = found.parts["fit"]["taken"]
     return int(taken[0]["step"]) - 1 if taken else found.step
-
-
-def _device_of(model: nn.Module, wanted: str | torch.device | None) -> torch.device:
-    parameters = list(model.parameters())
-    if not parameters:
-        raise OptionError("model has no parameters, so there is nothing to train.")
-    if wanted is None:
-        return parameters[0].device
-    model.to(check_device(wanted))
-    return next(model.parameters()).device
-
-
-def checked_folder(name: str, value: str | Path) -> Path:
-    """A path that may be the folder of a run."""
-    if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
-        raise OptionError(f"{name} is {value!r}; expected the path of a folder.")
-    return Path(value)

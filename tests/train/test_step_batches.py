@@ -12,8 +12,8 @@ from torch import nn
 
 from stoker._batch import tensors_of
 from stoker.errors import TrainError
-from stoker.train.batch_stream import Stream
-from stoker.train.loss import num_rows, supervised
+from stoker.train.engine import Stream
+from stoker.train.step import num_rows, supervised
 
 
 class PairBatch(NamedTuple):
