@@ -25,6 +25,6 @@ def test_the_thread_that_waited_most_counts(tmp_path: Path, monkeypatch: pytest.
     assert waiting.end()[0] == 300
 
 
-def test_a_system_that_does_not_tell_gives_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_that_does_not_report_gives_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_clock, "TASKS", tmp_path / "nowhere")
     assert RunQueueDelay().end()[0] is None

@@ -165,7 +165,7 @@ def test_an_existing_file_is_not_created_again(tmp_path: Path) -> None:
 # ---- files that grow ----
 
 
-def test_reopen_cuts_to_the_known_length_and_goes_on_there(tmp_path: Path) -> None:
+def test_reopen_cuts_to_the_known_length_and_continues_there(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"known, and then something unknown")
     file = AppendFile.reopen(path, 5)
@@ -292,7 +292,7 @@ def test_negative_control_by_the_name_of_the_marker_alone_a_folder_of_the_users_
     _disk.claim_folder(tmp_path, **{**CLAIM, "sign": b""})
 
 
-def test_what_cannot_be_a_folder_of_ones_own_is_one_line(tmp_path: Path) -> None:
+def test_what_cannot_be_a_folder_of_your_own_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(OptionError, match=r"file is a file; expected a folder, or a name that is free\. Give another folder\."):
         _disk.claim_folder(tmp_path / "file", **CLAIM)

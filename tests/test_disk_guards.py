@@ -40,7 +40,7 @@ def take_lock_and_wait(folder: str) -> None:
         signal.pause()
 
 
-def test_a_second_process_is_refused_and_told_who_writes(tmp_path: Path, zygote: Zygote) -> None:
+def test_a_second_process_is_refused_and_reported_who_writes(tmp_path: Path, zygote: Zygote) -> None:
     with Lock(tmp_path):
         refused = zygote.run(take_lock, folder=tmp_path)
         assert refused.error is not None
@@ -87,7 +87,7 @@ def remove_lock_file_before_flock(folder: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(fcntl, "flock", removing)
 
 
-def test_a_lock_file_that_was_replaced_meanwhile_is_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_file_that_was_replaced_meanwhile_is_not_a_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     remove_lock_file_before_flock(tmp_path, monkeypatch)
     with Lock(tmp_path), pytest.raises(StoreLockedError), Lock(tmp_path):
         pass
@@ -218,6 +218,6 @@ def test_a_plain_file_is_opened_for_reading_only(tmp_path: Path) -> None:
     os.close(fd)
 
 
-def test_an_absent_file_is_told_as_such(tmp_path: Path) -> None:
+def test_an_absent_file_is_reported_as_such(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         _disk.open_inside(tmp_path, SHARD)

@@ -83,7 +83,7 @@ def test_a_log_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         LogFile(tmp_path / "missing" / "log")
 
 
-def test_a_lock_can_be_looked_at(tmp_path: Path) -> None:
+def test_a_lock_can_be_inspected(tmp_path: Path) -> None:
     assert not is_locked(tmp_path)
     with Lock(tmp_path):
         assert is_locked(tmp_path)

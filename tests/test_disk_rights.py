@@ -116,7 +116,7 @@ def test_the_disk_of_a_folder_that_is_not_made_yet_is_found(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("given", ["", "\0", "a\0b", "s3://b/k", "gs://b/k", "https://h/x", "file:///etc/hosts", "hdfs://n:1/x"])
-def test_what_is_no_path_here_is_refused_by_every_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+def test_what_is_not_a_path_here_is_refused_by_every_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str) -> None:
     monkeypatch.chdir(tmp_path)
     Path("a.csv").write_text("x\n1\n")
     before = sorted(tmp_path.iterdir())
@@ -179,7 +179,7 @@ def test_what_a_stop_left_is_there_for_the_next(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["empty folder", "full folder", "file", "link"])
-def test_what_stoker_did_not_make_is_no_scratch_folder(tmp_path: Path, kind: str) -> None:
+def test_what_stoker_did_not_make_is_not_a_scratch_folder(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "scratch"
     if kind == "file":
         path.write_text("mine")

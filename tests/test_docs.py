@@ -93,7 +93,7 @@ def test_promises_say_which_tests_are_not_in_the_quick_suite() -> None:
 def test_negative_control_a_test_that_was_moved_to_another_suite_is_found() -> None:
     slow, partly, gpu = (
         "tests/gate/test_pytest_plugin.py::test_a_budget_is_written_kept_and_defended",
-        "tests/faults/test_train_kill.py::test_a_run_that_is_asked_to_end_goes_on",
+        "tests/faults/test_train_kill.py::test_a_run_that_is_asked_to_end_continues",
         "tests/train/test_trainer_gpu.py::test_the_host_never_waits_in_a_step",
     )
     assert wrong_suites(f"`{slow}` (slow), `{partly}` (partly slow), `{gpu}` (gpu)") == []

@@ -119,7 +119,7 @@ def test_negative_control_without_its_cache_a_kernel_is_announced_again(run: Run
 
 
 @pytest.mark.parametrize(("asked", "terminal", "announced"), [("", False, False), ("1", False, True), ("0", True, False)])
-def test_what_is_no_terminal_is_told_only_where_it_asks(run: Run, asked: str, terminal: bool, announced: bool) -> None:
+def test_what_is_not_a_terminal_is_reported_only_where_it_asks(run: Run, asked: str, terminal: bool, announced: bool) -> None:
     _, written = run(TWO_KERNELS, terminal=terminal, STOKER_ANNOUNCE=asked)
     assert (LINE in written) == announced
 

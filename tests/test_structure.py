@@ -21,7 +21,7 @@ def test_there_are_no_new_exceptions(rule: str) -> None:
 
 
 @pytest.mark.parametrize("rule", structure.LISTS)
-def test_exceptions_that_are_no_longer_needed_are_removed(rule: str) -> None:
+def test_exceptions_that_are_not_longer_needed_are_removed(rule: str) -> None:
     stale = sorted(set(ALLOWED[rule]) - set(structure.LISTS[rule]()))
     assert stale == [], "run: python -m tools.structure --write"
 

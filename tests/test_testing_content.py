@@ -74,7 +74,7 @@ def test_content_is_a_copy() -> None:
     assert difference(content, content_of(torch.zeros(2))) is None
 
 
-def test_what_is_no_value_is_refused() -> None:
+def test_what_is_not_a_value_is_refused() -> None:
     with pytest.raises(OptionError, match=r"a batch has x.0 of type object; expected tensors, arrays, values"):
         content_of({"x": [object()]})
 

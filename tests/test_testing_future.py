@@ -85,7 +85,7 @@ def test_times_can_be_kept() -> None:
     assert_no_future(hour, bars, keep=["time"])
 
 
-def test_a_function_that_looks_at_nothing_or_at_dice_proves_nothing() -> None:
+def test_a_function_that_reads_nothing_or_dice_proves_nothing() -> None:
     with pytest.raises(AssertionError, match="uses nothing that was changed"):
         assert_no_future(lambda x: np.zeros(len(x)), CLOSE)
     rng = np.random.default_rng()

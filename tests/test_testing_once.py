@@ -81,7 +81,7 @@ def test_equal_samples_need_numbers() -> None:
     assert_exactly_once(partial(Feed, store, Windows(2), batch_size=2, return_index=True))
 
 
-def test_samples_tells_what_a_batch_has() -> None:
+def test_samples_reports_what_a_batch_has() -> None:
     def make(rank: int = 0, world_size: int = 1) -> Any:
         order = torch.arange(8)[rank::world_size]
         return [{"ids": order[i : i + 2], "loss": 0.0} for i in range(0, len(order), 2)]

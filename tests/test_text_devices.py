@@ -42,7 +42,7 @@ class Cuda:
 
 
 @pytest.mark.parametrize("mode", ["warn", "error"])
-def test_the_sync_debug_mode_warns_nobody_and_is_restored(mode: str) -> None:
+def test_the_sync_debug_mode_warns_no_one_and_is_restored(mode: str) -> None:
     cuda, seen = Cuda(), []
 
     def fail() -> None:

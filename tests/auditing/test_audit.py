@@ -60,7 +60,7 @@ def test_a_dataset_of_tuples_is_compared_with_batches_of_dicts_of_another_type()
     assert "with the samples of the reference (all 400)" in report.basis
 
 
-def test_a_list_of_batches_is_no_list_of_items() -> None:
+def test_a_list_of_batches_is_not_a_list_of_items() -> None:
     assert audit(batches_of(range(NUM)), reference=list(batches_of(range(NUM)))).ok
     assert audit(batches_of(range(NUM)), reference=[DATA[i] for i in range(NUM)]).ok
     assert audit(({"x": x, "y": y} for x, y in batches_of(range(NUM))), reference=list(batches_of(range(NUM)))).ok
@@ -104,7 +104,7 @@ def test_exactly_what_was_injected_is_reported(data: st.DataObject) -> None:
 
 @given(seed=st.integers(0, 2**32 - 1), num_mixed=st.integers(0, 50), values=st.sampled_from([2, 10**9]))
 @settings(max_examples=30)
-def test_exactly_the_mixed_rows_that_can_be_told_are_reported(seed: int, num_mixed: int, values: int) -> None:
+def test_exactly_the_mixed_rows_that_can_be_reported_are_reported(seed: int, num_mixed: int, values: int) -> None:
     rng = np.random.default_rng(seed)
     y = rng.integers(0, values, NUM)
     served = y.copy()
@@ -127,7 +127,7 @@ def test_the_result_does_not_depend_on_how_many_rows_are_held(monkeypatch: pytes
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_equal_contents_are_no_repeats(workers: int) -> None:
+def test_equal_contents_are_not_repeats(workers: int) -> None:
     x = torch.zeros(NUM, 6)
     x[:100] = X[:100, :, 0]
     data = TensorDataset(x, Y)
@@ -150,7 +150,7 @@ def test_more_of_an_equal_content_than_there_is_is_a_repeat() -> None:
     assert audit([data[:]], reference=data).ok
 
 
-def test_masked_rows_are_no_samples() -> None:
+def test_masked_rows_are_not_samples() -> None:
     def masked(valid: bool) -> Iterator[Any]:
         for x, y in batches_of(range(NUM), 64):
             empty = 64 - len(x)
@@ -303,7 +303,7 @@ def test_samples_in_common_with_other_data() -> None:
     assert "batch 18 row 2 is row 0 there" in of(unknown, "shared samples").text
 
 
-def test_frequent_contents_are_no_leak() -> None:
+def test_frequent_contents_are_not_leak() -> None:
     x = X.clone()
     x[::4] = 0
     y = torch.zeros(NUM)
@@ -314,7 +314,7 @@ def test_frequent_contents_are_no_leak() -> None:
 
 
 @pytest.mark.parametrize("kinds", [3, 10, 30], ids=str)
-def test_contents_that_repeat_by_themselves_are_no_leak(kinds: int) -> None:
+def test_contents_that_repeat_by_themselves_are_not_leak(kinds: int) -> None:
     """Small whole numbers, categories, labels: equal rows are to be expected in both."""
     x = torch.randint(0, kinds, (NUM, 2), generator=torch.Generator().manual_seed(0))
     train, valid = DataLoader(TensorDataset(x[:300]), batch_size=16), DataLoader(TensorDataset(x[300:]), batch_size=16)
@@ -344,7 +344,7 @@ def test_a_generator_gives_one_epoch() -> None:
 
 
 @pytest.mark.parametrize("option", ["epochs", "max_batches", "reference_limit"])
-def test_options_that_cannot_be_meant(option: str) -> None:
+def test_options_that_is_invalid(option: str) -> None:
     with pytest.raises(OptionError, match=f"{option} is 0; expected an integer from 1"):
         audit([], **{option: 0})
 
@@ -410,7 +410,7 @@ def test_an_audit_can_be_read_raised_and_sent() -> None:
     assert found["checks"][0] == {"kind": "seen twice", "severity": "fault", "count": 1, "text": report.checks[0].text}
 
 
-def test_progress_is_told() -> None:
+def test_progress_is_reported() -> None:
     told: list[tuple[str, float, int]] = []
     audit(DataLoader(DATA, batch_size=100), epochs=2, progress=lambda *one: told.append(one))
     assert list(dict.fromkeys(phase for phase, _, _ in told)) == ["reference", "epoch 0", "epoch 1"]

@@ -49,7 +49,7 @@ def test_what_is_right_is_never_blamed_however_little_was_read(
 
 
 @pytest.mark.parametrize("limit", [20, 60, 2000, 10_000])
-def test_each_sample_twice_in_the_data_is_no_repeat(limit: int) -> None:
+def test_each_sample_twice_in_the_data_is_not_a_repeat(limit: int) -> None:
     x = torch.randn(4000, 3, generator=torch.Generator().manual_seed(0)).repeat(2, 1)
     assert faults(audit(shuffled(TensorDataset(x, x[:, 0] > 0)), reference_limit=limit)) == []
 
@@ -82,7 +82,7 @@ def test_what_cannot_be_known_is_said() -> None:
 
 
 @pytest.mark.parametrize("limit", [20, 100, 1000])
-def test_contents_that_repeat_unseen_are_no_leak(limit: int) -> None:
+def test_contents_that_repeat_unseen_are_not_leak(limit: int) -> None:
     train, valid = shuffled(ratings(4000, 300, 100, seed=0)), shuffled(ratings(4000, 300, 100, seed=1))
     assert faults(audit(train, reference_limit=limit, apart_from=valid)) == []
 

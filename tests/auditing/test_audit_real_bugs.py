@@ -260,7 +260,7 @@ def test_the_same_memory_twice() -> None:
     assert not faults(audit([{"x": x, "mask": mask} for x, _ in in_batches(range(NUM_BARS))]))
 
 
-def test_views_of_one_array_are_no_reuse() -> None:
+def test_views_of_one_array_are_not_reuse() -> None:
     windows = BARS.unfold(0, STEPS, 1)
     assert not faults(audit([windows[i : i + BATCH] for i in range(0, NUM_BARS, 7)][:30], once=False))
 

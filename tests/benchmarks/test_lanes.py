@@ -43,7 +43,7 @@ def test_each_program_runs_once_on_the_cores_of_a_lane_of_its_device() -> None:
     assert os.sched_getaffinity(0) == before
 
 
-def test_a_lane_that_fails_is_told() -> None:
+def test_a_lane_that_fails_is_reported() -> None:
     def fail(program: Program) -> dict[str, object]:
         raise RuntimeError(f"{program.name} cannot run")
 

@@ -76,7 +76,7 @@ def test_negative_control_digits_that_differ_stop_the_benchmark(monkeypatch: pyt
         bench_digits.beside(np.array([19.99, 0.3]), 1)
 
 
-def test_negative_control_sequences_that_differ_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_negative_control_sequences_that_differ_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     right = bench_sequences.pad_by_indices
     monkeypatch.setattr(bench_sequences, "pad_by_indices", lambda *given: {name: one + 1 for name, one in right(*given).items()})
     assert checks(bench_sequences.measure_loops(5, 1)) == [False]
@@ -95,7 +95,7 @@ def test_negative_control_a_quantile_beyond_the_bound_stops_the_benchmark(monkey
         bench_statistics.sketch(100_000, 1 << 10)
 
 
-def test_a_number_or_a_lone_median_is_no_spread() -> None:
+def test_a_number_or_a_lone_median_is_not_a_spread() -> None:
     assert not is_spread(3.0)
     assert not is_spread({"median": 3.0})
     assert is_spread(record.spread([1.0, 2.0]))

@@ -27,14 +27,14 @@ def test_ours_ends_with_the_weights_of_the_loops_whatever_brings_the_batches() -
 
 
 @pytest.mark.usefixtures("own_sides")
-def test_negative_control_weights_that_differ_are_told() -> None:
+def test_negative_control_weights_that_differ_are_reported() -> None:
     sides, _ = bench.sides_of(CASE, bench.Listed(CASE))
     sides["plain"] = partial(bench.run_plain, CASE, lambda steps: bench.Listed(CASE)(steps - 1), False)
     assert bench.is_equal(sides, 5)["ours"] is False
 
 
 @pytest.mark.usefixtures("own_sides")
-def test_what_comes_before_the_first_step_counts_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_comes_before_the_first_step_counts_for_no_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each run takes 100 seconds to begin and one second a step, but ours two."""
     seconds = {"plain": 1.0, "ours": 2.0}
 

@@ -18,7 +18,7 @@ def step(name: str, predicted: float | None, tried: float | None, low: float | N
     return Advice(name=name, sentence=name, predicted=predicted, predicted_low=low, predicted_high=high, tried=outcome)
 
 
-def test_what_is_not_predicted_is_no_success() -> None:
+def test_what_is_not_predicted_is_not_a_success() -> None:
     failed = TrialResult(speedup=float("nan"), low=1.0, high=1.0, losses="not compared", error="no kernel")
     steps = [
         step("fused", 1.5, 2.0, 1.4, 1.6),

@@ -58,14 +58,14 @@ def test_no_script_names_its_cause() -> None:
     assert {name: words for name, words in told.items() if words} == {}
 
 
-def test_every_script_of_another_hand_compiles_and_is_in_the_table() -> None:
+def test_every_script_held_out_compiles_and_is_in_the_table() -> None:
     scripts = {path.name for path in OTHERS_FOLDER.glob("*.py")} - {"make_data.py"}
     assert scripts == {program.script for program in OTHERS}
     for name in scripts:
         compile((OTHERS_FOLDER / name).read_text(), name, "exec")
 
 
-def test_a_script_of_another_hand_gets_no_argument_that_it_does_not_know() -> None:
+def test_a_script_held_out_gets_no_argument_that_it_does_not_know() -> None:
     assert all(program.name.startswith("other-") and program.words == [] for program in OTHERS)
 
 
@@ -75,7 +75,7 @@ def test_packages_are_those_that_scripts_import() -> None:
         assert re.search(rf"^(import|from) {package}\b", paths[script].read_text(), re.MULTILINE), script
 
 
-def test_scripts_of_another_hand_find_all_that_they_read() -> None:
+def test_scripts_held_out_find_all_that_they_read() -> None:
     with data_for(OTHERS) as data:
         assert data is not None
         made = {path.name for path in data.iterdir()}
@@ -89,7 +89,7 @@ def test_no_data_is_made_for_programs_that_read_none() -> None:
         assert data is None
 
 
-def test_the_score_tells_wrong_from_none() -> None:
+def test_the_score_reports_wrong_from_none() -> None:
     row = {"kind": "single", "put_in": "data", "put_in_second": None}
     rows = [
         row | {"verdict": verdict, "second": second} for verdict, second in (("data", "host"), ("host", "data"), ("none", None))

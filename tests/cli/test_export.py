@@ -49,7 +49,7 @@ def test_the_result_for_programs(stoker: Stoker, run: Path) -> None:
     assert found["difference"] <= 1e-4
 
 
-def test_a_model_of_ones_own_is_exported(stoker: Stoker, run: Path) -> None:
+def test_a_model_of_your_own_is_exported(stoker: Stoker, run: Path) -> None:
     sets = ("model=own.py:make", "columns=[close]", "target=[close]", "folder=own", "scale=false")
     assert stoker("train", "c.yaml", "--quiet", *[part for one in sets for part in ("--set", one)]).code == 0
     done = stoker("export", "own", "own.pt2")

@@ -84,7 +84,7 @@ def test_many_sources_are_summed_up(stoker: Stoker, tmp_path: Path) -> None:
     assert f"{MAX_SOURCES + 4:03}.csv" not in out
 
 
-def test_square_brackets_are_no_markup(stoker: Stoker, tmp_path: Path) -> None:
+def test_square_brackets_are_not_markup(stoker: Stoker, tmp_path: Path) -> None:
     pack(pa.table({"[red]x[/red]": [1], "[/]": [2]}), tmp_path / "[bold]out")
     out = stoker("inspect", tmp_path / "[bold]out").out
     assert "[red]x[/red]" in out

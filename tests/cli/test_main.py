@@ -130,7 +130,7 @@ def test_escapes_in_an_error_are_shown(stoker: Stoker, monkeypatch: pytest.Monke
     assert done.err == "stoker: bad \\x1b]0;title\\x07 name\\nwith a second line \\u202e and \\u2028\n"
 
 
-def test_a_reader_that_leaves_early_is_no_error(prices: Path, tmp_path: Path) -> None:
+def test_a_reader_that_leaves_early_is_not_an_error(prices: Path, tmp_path: Path) -> None:
     assert call(stoker_command("pack", prices, "out"), tmp_path).code == 0
     read_end, write_end = os.pipe()
     os.close(read_end)

@@ -47,7 +47,7 @@ def start(command: list[str], folder: Path) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_stopped_pack_goes_on(inputs: Path, tmp_path: Path, number: signal.Signals, code: int) -> None:
+def test_a_stopped_pack_continues(inputs: Path, tmp_path: Path, number: signal.Signals, code: int) -> None:
     arguments = ("pack", inputs, "out", "--series", "k", "--memory", "256MB")
     process = start(slow_command(0.2, *arguments), tmp_path)
     wait_for((tmp_path / "out" / "work" / "journal").exists, process)
@@ -73,7 +73,7 @@ def test_a_stopped_pack_keeps_the_store_that_was_there(inputs: Path, tmp_path: P
     assert open_store(tmp_path / "out").digest == old.digest
 
 
-def test_nobody_waits_for_the_hash_of_a_huge_file(tmp_path: Path) -> None:
+def test_no_one_waits_for_the_hash_of_a_huge_file(tmp_path: Path) -> None:
     """A terabyte, nearly all of it a hole: hashing it would take many minutes."""
     pq.write_table(pa.table({"x": np.arange(1_000_000.0)}), tmp_path / "small.parquet", row_group_size=50_000, compression="none")
     small = (tmp_path / "small.parquet").read_bytes()

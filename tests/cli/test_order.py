@@ -193,7 +193,7 @@ def test_no_store(stoker: Stoker, tmp_path: Path) -> None:
     assert stoker("order", tmp_path / "gone").err.startswith(f"stoker: {tmp_path / 'gone'} does not exist.")
 
 
-def test_few_series_are_no_trouble(stoker: Stoker, tmp_path: Path) -> None:
+def test_few_series_are_not_trouble(stoker: Stoker, tmp_path: Path) -> None:
     pack({"x": np.arange(10.0)}, tmp_path / "out")
     found = judged(stoker, tmp_path / "out")
     assert found["num_samples"] == 1

@@ -159,7 +159,7 @@ def test_nothing_but_the_result_where_there_is_no_terminal(prices: Path, tmp_pat
 
 
 @pytest.mark.parametrize("extra", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}])
-def test_a_terminal_that_knows_little_is_no_error(tmp_path: Path, extra: dict[str, str]) -> None:
+def test_a_terminal_that_knows_little_is_not_an_error(tmp_path: Path, extra: dict[str, str]) -> None:
     (tmp_path / "ü.csv").write_text("größe\n1\n2\n", encoding="utf-8")
     for arguments in (["pack", tmp_path / "ü.csv", "out"], ["inspect", "out"], ["verify", "out"], ["inspect", "out", "--json"]):
         done = call(stoker_command(*arguments), tmp_path, **extra)

@@ -32,7 +32,7 @@ def latest(run: Path) -> Checkpoint:
     return found
 
 
-def test_a_run_is_trained_and_told(stoker: Stoker, folder: Path) -> None:
+def test_a_run_is_trained_and_reported(stoker: Stoker, folder: Path) -> None:
     done = stoker("train", "c.yaml", "--quiet")
     assert (done.code, done.err) == (0, "")
     assert "feed of waves.stoker: Windows(8, stride=4, horizon=2)\n" in done.out
@@ -61,7 +61,7 @@ def test_the_result_for_programs(stoker: Stoker, folder: Path) -> None:
     assert set(found["metrics"]) >= {"val_loss", "val_mae"}
 
 
-def test_a_run_that_goes_on_ends_like_one_that_was_never_stopped(stoker: Stoker, folder: Path) -> None:
+def test_a_run_that_continues_ends_like_one_that_was_never_stopped(stoker: Stoker, folder: Path) -> None:
     import torch
 
     assert stoker("train", "c.yaml", "--quiet", "--set", "epochs=3", "--set", "folder=whole").code == 0
@@ -240,7 +240,7 @@ def test_negative_control_without_the_check_a_folder_of_the_users_is_written_int
 WRONG = ("--set", "model=own.py:make")  # which predicts one column of two: known with the first batch
 
 
-def test_a_training_that_fails_at_its_begin_is_not_in_the_way_of_the_next(stoker: Stoker, folder: Path) -> None:
+def test_a_training_run_that_fails_at_its_begin_is_not_in_the_way_of_the_next(stoker: Stoker, folder: Path) -> None:
     assert stoker("train", "c.yaml", "--quiet", *WRONG).err.startswith("stoker: the model gives (32, 2, 1)")
     assert list((folder / "runs" / "c").iterdir()) == []
     assert stoker("train", "c.yaml", "--quiet").code == 0
@@ -364,7 +364,7 @@ def test_compiled_kernels_are_announced_in_a_log_file_too(
     assert os.environ.get("STOKER_ANNOUNCE") == announced
 
 
-def test_a_metric_that_an_own_loss_has_no_predictions_for_is_told_before_the_first_step(stoker: Stoker, folder: Path) -> None:
+def test_a_metric_that_an_own_loss_has_no_predictions_for_is_reported_before_the_first_step(stoker: Stoker, folder: Path) -> None:
     sets = ("model=own.py:make", "loss=own.py:slow", "columns=[close]", "target=[close]", "metrics=[mae]")
     done = stoker("train", "c.yaml", "--quiet", *[part for one in sets for part in ("--set", one)])
     assert done.code == 2
@@ -372,7 +372,7 @@ def test_a_metric_that_an_own_loss_has_no_predictions_for_is_told_before_the_fir
     assert not (folder / "runs" / "c" / "metrics.jsonl").exists()
 
 
-def test_an_error_in_code_of_ones_own_is_one_line_with_its_place(stoker: Stoker, folder: Path) -> None:
+def test_an_error_in_code_of_your_own_is_one_line_with_its_place(stoker: Stoker, folder: Path) -> None:
     sets = ("model=own.py:make", "loss=own.py:slow", "columns=[close]", "target=[close]", "metrics=[]", "loss.options.seconds=soon")
     done = stoker("train", "c.yaml", "--quiet", *[part for one in sets for part in ("--set", one)])
     assert done.code == 2

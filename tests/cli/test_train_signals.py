@@ -22,7 +22,7 @@ def train(folder: str, seconds: float) -> list[str]:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)])
-def test_a_stopped_training_goes_on(
+def test_a_stopped_training_continues(
     stoker: Callable[..., Done], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, code: int
 ) -> None:
     monkeypatch.chdir(make_folder(tmp_path))
@@ -46,7 +46,7 @@ def test_a_stopped_training_goes_on(
 
 
 @pytest.mark.slow
-def test_a_training_that_is_stopped_before_its_first_step_says_that_nothing_is_saved(tmp_path: Path) -> None:
+def test_a_training_run_that_is_stopped_before_its_first_step_says_that_nothing_is_saved(tmp_path: Path) -> None:
     make_folder(tmp_path)
     own = tmp_path / "own.py"
     stop = "import os, signal; os.kill(os.getpid(), signal.SIGINT); time.sleep(9)"

@@ -153,7 +153,7 @@ def test_weights_of_the_users_beside_a_new_run_are_not_replaced(
     assert mine.read_bytes() != b"precious", "negative control"
 
 
-def test_a_training_that_fails_at_its_begin_is_not_in_the_way_of_the_next(
+def test_a_training_run_that_fails_at_its_begin_is_not_in_the_way_of_the_next(
     stoker: Stoker, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     call = ("train", "time-moe", "--data", "ett.stoker", *QUICK, "--folder", "run")

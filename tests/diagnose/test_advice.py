@@ -48,7 +48,7 @@ def test_a_step_of_threads_that_wait_makes_a_range_of_what_is_left_of_it() -> No
     assert step.predicted_high / step.predicted_low > 1.3
 
 
-def test_a_range_that_says_nothing_is_not_told() -> None:
+def test_a_range_that_says_nothing_is_not_reported() -> None:
     wild = {"fused": WhatIf(as_it_is=around(5.0 * MS), with_fix=around(4.5 * MS, spread=0.9, number=4))}
     measured = on_cpu(next=0.1, forward=1.9, backward=1.0, optimizer=5.0, what_ifs=wild)
     step = next(step for step in conclude(measured).next if step.name == "fused")

@@ -89,7 +89,7 @@ for epoch in range(100_000):
 """
 
 
-def test_a_loop_that_cannot_be_begun_anew_and_ends_soon(run: Run) -> None:
+def test_a_loop_that_cannot_be_begun_again_and_ends_soon(run: Run) -> None:
     measured = run(ZIPPED)
     assert measured.loader.kind == "zip"
     assert measured.loader.batch_size == 8
@@ -131,13 +131,13 @@ def test_trainers_of_others(run: Run, text: str, tmp_path: Path) -> None:
         ("for x in", "train.py line 1 raised SyntaxError"),
     ],
 )
-def test_a_program_without_a_training_is_one_line(run: Run, text: str, line: str) -> None:
+def test_a_program_without_a_training_run_is_one_line(run: Run, text: str, line: str) -> None:
     with pytest.raises(TrainError, match=line) as caught:
         run(text)
     assert "\n" not in str(caught.value)
 
 
-def test_weights_that_are_changed_by_hand_are_told_of_soon(run: Run) -> None:
+def test_weights_that_are_changed_by_hand_are_reported_of_soon(run: Run) -> None:
     text = "import torch\nw = torch.ones(3, requires_grad=True)\nwhile True:\n    w.sum().backward()"
     with pytest.raises(TrainError, match=r"train\.py: there were 200 backward passes, and no optimizer of torch made a step"):
         run(text)
@@ -168,7 +168,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_short_epochs_that_make_their_loader_anew(run: Run, workers: int) -> None:
+def test_short_epochs_that_make_their_loader_again(run: Run, workers: int) -> None:
     measured = run(EPOCHS.replace("WORKERS", str(workers)))
     assert measured.steps_seen < 5000, "it was not lost from sight"
     assert len(measured.loop.seconds) >= 12

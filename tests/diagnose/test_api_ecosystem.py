@@ -138,7 +138,7 @@ def test_a_loop_without_an_iterable(run: Run) -> None:
     assert answer.wrong == []
 
 
-def test_an_iterator_that_is_begun_anew(run: Run) -> None:
+def test_an_iterator_that_is_begun_again(run: Run) -> None:
     answer = run(ecosystem.ITERATOR)
     assert measured_of(answer).loader.kind == "DataLoader"
     assert answer.wrong == []
@@ -186,7 +186,7 @@ def test_no_file_of_the_users_is_changed(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("end", ["", "raise KeyError('late')"], ids=["ends", "crashes"])
-def test_five_steps_are_no_verdict_and_no_error(tmp_path: Path, end: str) -> None:
+def test_five_steps_are_not_verdict_and_no_error(tmp_path: Path, end: str) -> None:
     short = ecosystem.HEAD.replace("x[:192], y[:192]", "x[:40], y[:40]") + ecosystem.LOOP.replace("EPOCHS", "1") + end
     (tmp_path / "train.py").write_text(short)
     command = [sys.executable, "-m", "stoker", "diagnose", "train.py", "--json", "--quiet"]
@@ -214,6 +214,6 @@ def test_a_program_with_names_that_are_markup(tmp_path: Path, monkeypatch: pytes
     assert "\x1b" not in told + shown(finding)
 
 
-def test_a_training_in_other_processes_is_told(run: Run) -> None:
+def test_a_training_run_in_other_processes_is_reported(run: Run) -> None:
     with pytest.raises(TrainError, match="or in other processes"):
         run(ecosystem.OTHER_PROCESS)

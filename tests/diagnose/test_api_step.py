@@ -50,7 +50,7 @@ def training(clock: Clock) -> tuple[torch.nn.Module, Callable[[torch.Tensor], No
     return net, train_step
 
 
-def test_each_number_comes_from_a_stretch_of_its_own(clock: Clock) -> None:
+def test_each_number_comes_from_a_measurement_window_of_its_own(clock: Clock) -> None:
     _, train_step = training(clock)
     measured = measure_step(train_step, DataLoader(Rows(clock), batch_size=5), pace=0.2)
     assert set(measured.loop.seconds) == {0.040}
@@ -123,7 +123,7 @@ def test_batches_that_end_for_good_give_what_there_was(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize(("first", "wrong"), [(60, []), (50, ["validation data seen in training"])], ids=["clean", "leaks"])
-def test_what_is_wrong_is_told_beside_speed(clock: Clock, first: int, wrong: list[str]) -> None:
+def test_what_is_wrong_is_reported_beside_speed(clock: Clock, first: int, wrong: list[str]) -> None:
     _, train_step = training(clock)
     x = torch.randn(100, 4, generator=torch.Generator().manual_seed(0))
     batches, valid = DataLoader(x[:60], batch_size=5, shuffle=True), DataLoader(x[first:], batch_size=5)  # type: ignore[arg-type]
@@ -131,7 +131,7 @@ def test_what_is_wrong_is_told_beside_speed(clock: Clock, first: int, wrong: lis
     assert [one.split(":")[0] for one in finding.correctness] == wrong
 
 
-def test_losses_that_are_no_numbers_are_told(clock: Clock) -> None:
+def test_losses_that_are_non_finite_values_are_reported(clock: Clock) -> None:
     net, train_step = training(clock)
     torch.nn.init.constant_(net.weight, float("nan"))
     [found] = diagnose_step(train_step, [torch.ones(5, 4)] * 4).correctness
@@ -147,7 +147,7 @@ def test_a_cell_of_a_notebook_is_the_users_own(clock: Clock) -> None:
     assert (measured.loader.place.file, measured.loader.place.line) == ("<ipython-input-7-abc>", 2)
 
 
-def test_what_cannot_be_meant_is_one_line() -> None:
+def test_what_is_invalid_is_one_line() -> None:
     with pytest.raises(OptionError, match="expected a function"):
         measure_step("step", [])  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="expected a loader"):

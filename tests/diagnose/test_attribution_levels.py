@@ -16,7 +16,7 @@ def test_pieces_begin_where_they_were_begun() -> None:
     assert split([1], [0, 1]) == [[1], []]
 
 
-def test_a_round_is_told_at_the_speed_that_the_loop_mostly_had() -> None:
+def test_a_round_is_reported_at_the_speed_that_the_loop_mostly_had() -> None:
     loop = [[10.0] * 5, [10.0] * 5, [15.0] * 5, [15.0] * 5, [10.0] * 9]
     cached = [[6.0] * 3, [99.0] * 3, [9.0] * 3, [99.0] * 3]  # the second and the fourth while the speed changed
     assert at_one_level(cached, loop) == [pytest.approx([6.0] * 3)] * 2

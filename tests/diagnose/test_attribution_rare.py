@@ -121,7 +121,7 @@ def window(clock: Clock, periods: Periods, seconds: list[float], *, base: int = 
     return len(seconds)
 
 
-def test_a_window_goes_on_until_several_periods_were_seen(clock: Clock) -> None:
+def test_a_window_continues_until_several_periods_were_seen(clock: Clock) -> None:
     assert window(clock, Periods(until_ns=10**12), steps_with(25, 4.0, number=400)) == 25 * (RULE.rare_periods + 1)
 
 
@@ -206,7 +206,7 @@ def test_the_line_is_the_innermost_that_has_most_of_the_time(clock: Clock, monke
     assert line.called.function == "sampled"
 
 
-def test_two_lines_that_share_it_are_told_by_who_calls_them(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_lines_that_share_it_are_reported_by_who_calls_them(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     line = sampled(clock, monkeypatch, rare, elsewhere)
     assert line.place is not None
     assert line.place.function == "sampled"
@@ -300,7 +300,7 @@ def test_rare_waits_for_batches_are_data() -> None:
     assert finding.ladder["data_free"] > 1.9 * finding.ladder["now"]
 
 
-def test_what_passes_between_epochs_is_told_as_such() -> None:
+def test_what_passes_between_epochs_is_reported_as_such() -> None:
     finding = conclude(with_rare(0.4, every=50.0, between_epochs=True, place=UPLOAD))
     assert finding.verdict == "host"
     assert "40 % of all time passes between epochs, each of 50 steps, train.py:12 `upload`" in finding.causes[0].sentence
@@ -320,7 +320,7 @@ def test_what_passes_between_epochs_is_told_as_such() -> None:
     ],
     ids=["seen once", "more of the same", "line not known", "known"],
 )
-def test_rare_steps_of_which_too_little_is_known_are_no_verdict(measured: Measurements, reason: str | None) -> None:
+def test_rare_steps_of_which_too_little_is_known_are_not_verdict(measured: Measurements, reason: str | None) -> None:
     told = doubt(measured)
     assert told is None if reason is None else told is not None and told.startswith(reason)
     finding = conclude(measured)
@@ -360,7 +360,7 @@ def test_a_machine_that_changes_its_speed_contradicts_nothing() -> None:
     assert Stretch(seconds=pieces).tail == pytest.approx(0.2)
 
 
-def test_nobody_is_named_for_what_comes_once() -> None:
+def test_no_one_is_named_for_what_comes_once() -> None:
     assert verdict_of_rare_steps(RareSteps(share=0.9, seconds=4.0, others=0.01, alone=True)) is None
 
 

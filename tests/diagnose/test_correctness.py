@@ -86,7 +86,7 @@ def test_what_is_right_is_not_blamed(batches: Any) -> None:
     ],
     ids=["in order", "repeated", "missed", "mixed", "not finite", "broken"],
 )
-def test_what_is_wrong_is_told(batches: Any, title: str) -> None:
+def test_what_is_wrong_is_reported(batches: Any, title: str) -> None:
     found = audit_loaders(batches, seconds=20)
     assert len(found) == 1
     assert found[0].startswith(title)

@@ -53,7 +53,7 @@ def wrong(sources: Sources) -> list[str]:
 LEAK = "validation data seen in training"
 
 
-def test_a_loader_that_nobody_has_gone_through_yet(sources: Sources, alive: list[Any]) -> None:
+def test_a_loader_that_was_not_iterated_yet(sources: Sources, alive: list[Any]) -> None:
     train(sources, loader(TRAIN, shuffle=True))
     assert wrong(sources) == []
     alive.append(loader(VALID))
@@ -141,7 +141,7 @@ def test_data_that_cannot_be_compared_hides_nothing_else(sources: Sources, alive
     assert sorted(wrong(sources)) == ["not shuffled", LEAK]
 
 
-def test_labels_alone_tell_no_leak(sources: Sources, alive: list[Any]) -> None:
+def test_labels_alone_report_no_leak(sources: Sources, alive: list[Any]) -> None:
     """Where the rest of a sample is drawn anew each time, its label is all that it is known by."""
 
     class Augmented(Dataset[Any]):

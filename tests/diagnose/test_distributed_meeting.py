@@ -32,7 +32,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def test_nobody_goes_on_before_all_are_there() -> None:
+def test_no_one_continues_before_all_are_there() -> None:
     store = Store(1, 4)
     meeting = Meeting(store, 2, name="met/1")
     meeting.wait()

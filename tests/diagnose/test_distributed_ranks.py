@@ -192,7 +192,7 @@ def test_parts_of_several_processes_are_the_step() -> None:
     assert math.fsum(dataclasses.astuple(division.parts)) == pytest.approx(division.step)
 
 
-def test_a_slow_first_process_is_told_why_it_is_slow() -> None:
+def test_a_slow_first_process_is_reported_why_it_is_slow() -> None:
     finding = conclude(of_ranks(20.0, 19.0, 8.0, rest=9.0, forward=3.0, backward=6.0, loop=around(20 * MS)))
     assert finding.verdict == "straggler"
     assert finding.second is not None

@@ -96,7 +96,7 @@ def test_a_cache_is_filled(
         ("TMPDIR", "~", "~/project/a.bin"),
     ],
 )
-def test_negative_control_files_of_the_users_are_no_cache(
+def test_negative_control_files_of_the_users_are_not_cache(
     variable: str | None, value: str, written: str, home: Path, begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where a variable names a folder around all of them."""

@@ -170,7 +170,7 @@ def test_a_closure_is_called_as_it_would_be(listening: StepHooks) -> None:
         optimizer.step(fails)
 
 
-def test_a_look_at_the_model_after_the_step_is_no_forward_pass(listening: StepHooks, clock: Clock) -> None:
+def test_looking_at_the_model_after_the_step_is_not_a_forward_pass(listening: StepHooks, clock: Clock) -> None:
     net, optimizer = made(clock)
     find(listening, net)
     net(torch.ones(1, 2)).backward()
@@ -208,7 +208,7 @@ def test_torch_is_as_before_afterwards(clock: Clock) -> None:
     assert hooks.steps == 0
 
 
-def test_silence_leaves_torch_as_it_was_and_listening_tells_phases_again(clock: Clock) -> None:
+def test_silence_leaves_torch_as_it_was_and_listening_reports_phases_again(clock: Clock) -> None:
     plain = torch.autograd.backward, torch.optim.Optimizer.zero_grad
     hooks, net = StepHooks(), Net(clock)
     hooks.install()

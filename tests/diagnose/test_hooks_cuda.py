@@ -60,7 +60,7 @@ def test_a_step_that_waits_for_the_device_is_seen() -> None:
     assert asleep_step(seconds=0.025, reads_loss=True).blocked
 
 
-def test_marks_tell_whole_steps_only() -> None:
+def test_marks_report_whole_steps_only() -> None:
     device = FakeCuda()
     marks = StepMarks(cuda=device)
     for whole in (True, True, False, True):

@@ -86,7 +86,7 @@ def test_what_only_passes_batches_on_is_seen_through(sources: Sources) -> None:
     assert sources.found.iterable is loader
 
 
-def test_a_loader_that_nobody_of_the_users_goes_through_is_found(sources: Sources) -> None:
+def test_a_loader_that_no_user_iterates_is_found(sources: Sources) -> None:
     """As in the trainers of others."""
     loader = DataLoader(TensorDataset(torch.ones(40, 2)), batch_size=2)
     iterator = iter(loader)
@@ -110,7 +110,7 @@ def epoch(sources: Sources, loader: DataLoader[Any], *, line: int = 3, trains: b
 
 
 @pytest.mark.parametrize("batch_size", [20, 4], ids=["before the loop is known", "after it is known"])
-def test_a_loader_that_each_epoch_makes_anew_is_known_by_its_place(sources: Sources, batch_size: int) -> None:
+def test_a_loader_that_each_epoch_makes_again_is_known_by_its_place(sources: Sources, batch_size: int) -> None:
     handed: list[int] = []
     sources.next_batch = lambda watched: (handed.append(1), next(watched.iterator))[1]
     for _ in range(4):
@@ -171,7 +171,7 @@ def test_a_form_around_the_loader_that_only_says_that_it_is_one_does_not_take_ov
     assert sources.found.place == place(3)
 
 
-def test_negative_control_without_a_look_at_what_was_there_a_validation_takes_over(sources: Sources) -> None:
+def test_negative_control_without_a_check_of_what_was_there_a_validation_takes_over(sources: Sources) -> None:
     known = DataLoader(TensorDataset(torch.ones(6, 2)), batch_size=2)
     epoch(sources, DataLoader(ROWS, batch_size=4))
     assert sources._there is not None

@@ -120,7 +120,7 @@ def test_a_profile_can_have_held_up_only_what_waits_for_the_host() -> None:
     assert seconds_before_profile(recorder, 0.010) is None, "and here it left nothing behind"
 
 
-def test_only_what_would_be_advised_is_looked_at() -> None:
+def test_only_what_would_be_advised_is_inspected() -> None:
     assert fixes_wanted(on_cpu(next=20.0, optimizer=2.0, machine=MACHINE)) == ["feed", "fused"]
     assert fixes_wanted(on_cpu(next=20.0, optimizer=2.0, machine=MACHINE, optimizer_fused=True)) == ["feed"]
     assert "fused" not in fixes_wanted(on_cpu(optimizer=0.01))

@@ -46,7 +46,7 @@ def test_a_gpu_is_measured_before_its_kernels_are_profiled(order: Any) -> None:
     assert names[-1] == "measure_fixes", "those that may end the program come last"
 
 
-def test_a_cpu_looks_at_fixes_once(order: Any) -> None:
+def test_a_cpu_inspects_fixes_once(order: Any) -> None:
     names = order("cpu")
     assert names.index("rare_steps") < names.index("lines"), "whether there are rare steps is known before lines are looked at"
     assert "measure_fixes safe" not in names

@@ -251,7 +251,7 @@ def event(
     )
 
 
-def test_a_step_that_was_interrupted_names_nobody() -> None:
+def test_a_step_that_was_interrupted_names_no_one() -> None:
     events, ranges = [], []
     for number in range(5):
         begin = 200.0 * number
@@ -364,7 +364,7 @@ def test_bytes_are_those_of_operations_that_only_move_memory() -> None:
     assert work_of(Counting()).moved_bytes is None  # nothing was looked at
 
 
-def test_annotations_of_a_gpu_are_no_kernels() -> None:
+def test_annotations_of_a_gpu_are_not_kernels() -> None:
     """A range around the optimizer has the time of its kernels too; taken along, they would count twice."""
     step = event("Optimizer.step#AdamW.step", 0, 50, kernels=[50.0])
     update = event("aten::_fused_adamw_", 10, 40, parent=step, kernels=[30.0])

@@ -96,7 +96,7 @@ def test_a_loader_is_divided_into_its_stages(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("loader", [DataLoader(Stream(), batch_size=2), DataLoader(Stream(), batch_size=None)])
-def test_a_stream_is_begun_anew_as_often_as_needed(loader: DataLoader[Any]) -> None:
+def test_a_stream_is_begun_again_as_often_as_needed(loader: DataLoader[Any]) -> None:
     profile = profile_loader(loader, seconds=0.01)
     assert profile.stages["collate"] > 0
     assert profile.reads.cache_hits is None, "it reads no file"
@@ -171,7 +171,7 @@ def test_an_open_file_that_is_read_on_is_known(tmp_path: Path) -> None:
     assert (reads.files, reads.reads_a_file) == (1, 2.0)
 
 
-def test_negative_control_what_is_in_memory_or_written_is_no_read(tmp_path: Path) -> None:
+def test_negative_control_what_is_in_memory_or_written_is_not_a_read(tmp_path: Path) -> None:
     def pull() -> bytes:
         with open(tmp_path / "log", "ab") as log:  # noqa: PTH123
             log.write(b"x")
@@ -196,7 +196,7 @@ def test_negative_control_without_its_own_reads_left_out_all_samples_would_be_re
         assert profile_iterable(object, seconds=0.0).reads.cache_hits == 0.0
 
 
-def test_where_the_system_does_not_count_names_still_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_the_system_does_not_count_names_still_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "COUNTS", "/there/is/none")
     write(tmp_path, "npy")
     kept = functools.lru_cache(maxsize=1)(np.load)

@@ -53,7 +53,7 @@ def test_epochs_that_the_diagnosis_begins_have_nothing_else_between() -> None:
     assert found.other == pytest.approx(0.100 / 5)
 
 
-def test_ends_of_two_stretches_have_no_epoch_between_them() -> None:
+def test_ends_of_two_measurement_windows_have_no_epoch_between_them() -> None:
     series = Series(steps=STEPS, window_starts=[0, 5], epoch_starts=[end(2, 2), end(6, 2, window=1)])
     assert series.epoch_lengths() == []
     assert series.epochs() == [[], []]
@@ -64,7 +64,7 @@ def test_the_mean_step_of_an_epoch_has_the_begin_of_it_and_not_what_else_passed(
     assert one.seconds == pytest.approx(0.010 + 0.030 / 5)
 
 
-def test_on_a_gpu_the_timeline_of_the_device_tells() -> None:
+def test_on_a_gpu_the_timeline_of_the_device_reports() -> None:
     """Its host may wait for a batch while the device still works."""
     ends = [end(0, 32, seconds=9.0), end(4, 32, ours=True, seconds=0.025), end(8, 32, ours=True, seconds=0.025)]
     found = between_epochs([Series(steps=STEPS, epoch_starts=ends, device_seconds=[0.010] * 12)], length=None, on_gpu=True)
@@ -163,7 +163,7 @@ def test_steps_of_a_trial_have_their_part_of_what_the_loader_takes_to_begin() ->
     assert recorder.last_window(series, None) == pytest.approx([0.010] * 8), "the control: no epoch ends"
 
 
-def test_a_short_stretch_of_a_trial_is_not_lost_where_steps_are_looked_at_several_at_a_time() -> None:
+def test_a_short_measurement_window_of_a_trial_is_not_lost_where_steps_are_inspected_several_at_a_time() -> None:
     recorder, series = Recorder(batch_bytes=[1, 2]), Series()  # batches of two sizes: four at a time, where there are enough
     for number in (100, 3):
         series.begin_window()

@@ -109,7 +109,7 @@ def test_no_verdict_says_why() -> None:
     ]
 
 
-def test_the_line_to_look_at_is_named() -> None:
+def test_the_line_to_inspect_is_named() -> None:
     finding = msgspec.structs.replace(on_cpu(), why="a cell is called once a time step")
     assert text(finding).splitlines()[3] == "         at Encoder.forward (model.py:12)"
 

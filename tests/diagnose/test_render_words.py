@@ -99,7 +99,7 @@ def test_losses(losses: Losses, difference: float | None, told: str) -> None:
     assert render.outcome(tried) == f"tried 2.11x (2.02-2.20)   {told}"
 
 
-def test_the_line_to_look_at_is_not_said_twice() -> None:
+def test_the_line_to_inspect_is_not_said_twice() -> None:
     assert render.place_beside(on_gpu()) is None
     elsewhere = msgspec.structs.replace(on_gpu(), why="files are read whole")
     assert str(render.place_beside(elsewhere)) == "IceDataset.__getitem__ (iceaggr/data.py:88)"

@@ -112,7 +112,7 @@ def test_the_report_is_a_file(tmp_path: Path) -> None:
     assert [one.name for one in tmp_path.iterdir()] == ["why.html"]
 
 
-def test_a_path_that_cannot_be_meant_is_refused(tmp_path: Path) -> None:
+def test_a_path_that_is_invalid_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"train\.py ends in '\.py'; expected a report that ends in '\.html'"):
         check_path(tmp_path / "train.py")
     with pytest.raises(OptionError, match=r"gone is not a folder, so the report why\.html cannot be written there"):

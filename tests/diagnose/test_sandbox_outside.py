@@ -62,7 +62,7 @@ def do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Do:
         ("raw", "a.bin", "the file a.bin (train.py:9)"),
     ],
 )
-def test_each_way_is_told_once(outside: OutsideWrites, do: Do, name: str, argument: object, told: str) -> None:
+def test_each_way_is_reported_once(outside: OutsideWrites, do: Do, name: str, argument: object, told: str) -> None:
     for _ in range(2):
         do(name, argument)
     [note] = outside.notes()
@@ -78,18 +78,18 @@ def test_many_are_counted_and_long_ones_cut(outside: OutsideWrites, do: Do) -> N
 
 
 @pytest.mark.parametrize("name", [":memory:", ""])
-def test_what_leaves_no_file_is_not_told(outside: OutsideWrites, do: Do, name: str) -> None:
+def test_what_leaves_no_file_is_not_reported(outside: OutsideWrites, do: Do, name: str) -> None:
     do("database", name)
     assert outside.notes() == []
 
 
-def test_what_is_read_or_may_be_written_is_not_told(outside: OutsideWrites, do: Do) -> None:
+def test_what_is_read_or_may_be_written_is_not_reported(outside: OutsideWrites, do: Do) -> None:
     do("read", "train.py")
     do("raw", "train.pyc")
     assert outside.notes() == []
 
 
-def test_what_python_asks_for_itself_is_not_told(outside: OutsideWrites, do: Do) -> None:
+def test_what_python_asks_for_itself_is_not_reported(outside: OutsideWrites, do: Do) -> None:
     do("asked", None)
     assert outside.notes() == []
 
@@ -100,7 +100,7 @@ def test_negative_control_who_does_not_listen_hears_nothing(outside: OutsideWrit
     assert outside.notes() == []
 
 
-def test_listening_again_and_again_leaves_one_hook_that_calls_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listening_again_and_again_leaves_one_hook_that_calls_no_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Python keeps audit hooks for good: one each made every later open and setenv of the process slower."""
     hooks: list[object] = []
     monkeypatch.setattr(sys, "addaudithook", hooks.append)

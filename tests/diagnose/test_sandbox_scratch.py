@@ -309,7 +309,7 @@ def test_the_error_of_a_missing_folder_is_the_programs_own(scratch: Scratch) -> 
         open("nowhere/log.txt", "w")
 
 
-def test_what_others_write_is_told_beside(scratch: Scratch, home: Path) -> None:
+def test_what_others_write_is_reported_beside(scratch: Scratch, home: Path) -> None:
     torch.save(1, "model.pt")
     os.system("echo changed > log.txt")
     written, others = scratch.notes()

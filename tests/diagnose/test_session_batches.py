@@ -22,13 +22,13 @@ def batches(number: int) -> list[torch.Tensor]:
     return [torch.full((3,), float(one)) for one in range(number)]
 
 
-def test_a_pass_that_ends_is_begun_anew() -> None:
+def test_a_pass_that_ends_is_begun_again() -> None:
     session = session_over(batches(5))
     session.cache_batches()
     assert [int(one[0]) for one in session.batches] == [number % 5 for number in range(MAX_CACHED)]
 
 
-def test_what_cannot_be_begun_anew_is_not_used_up() -> None:
+def test_what_cannot_be_begun_again_is_not_used_up() -> None:
     session = session_over(iter(batches(5)))
     for one in batches(2):
         session.cache_batch(one)
@@ -45,7 +45,7 @@ def test_no_more_than_there_is_room_for_is_kept() -> None:
     assert len(session.batches) == len(session.recorder.batch_bytes) == MAX_CACHED
 
 
-def test_without_any_batch_it_is_told() -> None:
+def test_without_any_batch_it_is_reported() -> None:
     session = session_over(iter(batches(0)))
     with pytest.raises(TrainError, match="came to an end"):
         session.cache_batches()

@@ -23,7 +23,7 @@ def run(timer: LoopTimer, number: int, *, wait: int = 2, work: int = 8, broken: 
     return number
 
 
-def test_a_stretch_ends_after_its_time_and_its_number() -> None:
+def test_a_measurement_window_ends_after_its_time_and_its_number() -> None:
     series = Series()
     assert run(LoopTimer(series=series, seconds=0.05, least=3, most=100, cached=False), 100) == 5
     assert [(one.seconds, one.without_data) for one in series.steps] == [(0.010, 0.008)] * 5
@@ -60,7 +60,7 @@ def test_where_nearly_all_turns_are_so_they_are_the_steps() -> None:
     assert len(series.steps) == 6
 
 
-def test_a_stretch_that_is_cut_short_keeps_the_turns_that_ended() -> None:
+def test_a_measurement_window_that_is_cut_short_keeps_the_turns_that_ended() -> None:
     series = Series()
     timer = LoopTimer(series=series, seconds=9.0, least=3, most=100, cached=False)
     assert run(timer, 4) == 4

@@ -49,7 +49,7 @@ def test_batches_pass_through() -> None:
     assert str(seen) == "5 steps say too little"
 
 
-def test_a_training_that_waits_is_data_bound(clock: Clock) -> None:
+def test_a_training_run_that_waits_is_data_bound(clock: Clock) -> None:
     found = watched(clock, waits=[500] + [6] * 99, bodies=[2] * 100)
     assert found.wait_share == pytest.approx(6 * 99 / (6 * 99 + 200))
     assert found.startup_seconds == 0.5
@@ -78,7 +78,7 @@ def test_the_last_steps_are_kept_and_all_are_counted(clock: Clock) -> None:
     assert set(found.recent_seconds) == {0.002}
 
 
-def test_passes_add_up_and_each_is_told(clock: Clock) -> None:
+def test_passes_add_up_and_each_is_reported(clock: Clock) -> None:
     told: list[str] = []
     found = watch([1, 2, 3], report=told.append)
     for _ in range(3):
@@ -108,7 +108,7 @@ def test_an_error_of_the_loop_is_its_own(clock: Clock) -> None:
         fail()
 
 
-def test_a_step_costs_two_looks_at_the_clock_and_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_costs_two_clock_reads_and_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = itertools.count()
     monkeypatch.setattr(stopwatch, "now_ns", lambda: next(looks))
     seen = watch(range(5000))

@@ -86,7 +86,7 @@ def test_steps_of_a_gpu_in_which_an_epoch_ends_are_left_out_unless_all_do(
     assert len(seconds) == kept
 
 
-def test_a_trial_gives_a_stretch_when_it_is_asked_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trial_gives_a_measurement_window_when_it_is_asked_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
     turns: list[list[float]] = []
     session = session_of(turns)
     monkeypatch.setattr(session, "short_steps", False)

@@ -124,7 +124,7 @@ def test_a_program_that_differs_from_itself_proves_nothing() -> None:
     assert compare_losses([LOSSES, [1.0, 0.7, 0.3]], [[1.0, 0.7, 0.3]], 1e-3) == ("not compared", None)
 
 
-def test_losses_that_are_no_numbers_in_both_are_the_same() -> None:
+def test_losses_that_are_non_finite_values_in_both_are_the_same() -> None:
     assert difference_of([math.nan, math.inf], [math.nan, math.inf]) == 0
     assert difference_of([math.inf], [1.0]) == math.inf
 
@@ -152,7 +152,7 @@ def test_processes_that_cannot_be_there_at_once_run_one_after_the_other() -> Non
     assert len(itself.losses) == 3
 
 
-def test_a_program_that_comes_to_its_end_is_started_anew() -> None:
+def test_a_program_that_comes_to_its_end_is_started_again() -> None:
     order: list[str] = []
 
     def start(fix: str | None, value: int | None) -> Any:
@@ -179,7 +179,7 @@ def test_fixes_are_tried_with_the_number_that_is_advised() -> None:
     assert (value_of("compile", measured, "launch"), value_of("compile", measured, "memory")) == (1, None)
 
 
-def test_a_fix_that_fails_or_changes_nothing_is_told() -> None:
+def test_a_fix_that_fails_or_changes_nothing_is_reported() -> None:
     by_fix: dict[str, float | Outcome] = {"compile": Outcome(error="no compiler"), "fused": Outcome(unused_reason="it is fused")}
     order, itself, compared = tried_in_turn(by_fix, ["compile", "fused"])
     assert "compile" not in order
@@ -265,7 +265,7 @@ def test_a_program_without_a_seed_gives_the_same_losses_in_each_process(tmp_path
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
 
 
-def test_what_goes_wrong_in_a_process_is_told(tmp_path: Path) -> None:
+def test_what_goes_wrong_in_a_process_is_reported(tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     program.write_text("raise ValueError('no data')")
     running = TrialProcess(program, quiet=True, limit_seconds=60)
@@ -277,7 +277,7 @@ def test_what_goes_wrong_in_a_process_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "told"), [("import os; os._exit(3)", "ended with code 3"), ("import time; time.sleep(60)", "took more than 3 s")]
 )
-def test_a_process_that_says_nothing_is_told(text: str, told: str, tmp_path: Path) -> None:
+def test_a_process_that_says_nothing_is_reported(text: str, told: str, tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     program.write_text(text)
     running = TrialProcess(program, quiet=True, limit_seconds=3.0 if "sleep" in text else 60.0)
@@ -285,7 +285,7 @@ def test_a_process_that_says_nothing_is_told(text: str, told: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize(("tried_ms", "told"), [(10.0, False), (10.5, False), (12.0, True), (8.0, True)])
-def test_a_machine_that_has_changed_its_speed_since_is_told(tried_ms: float, told: bool) -> None:
+def test_a_machine_that_has_changed_its_speed_since_is_reported(tried_ms: float, told: bool) -> None:
     measured = on_cpu()
     before = measured.loop.median * 1e3
     finding = msgspec.structs.replace(

@@ -23,7 +23,7 @@ def predicted(finding: Finding) -> dict[str, float | None]:
     return {step.name: step.predicted for step in finding.next}
 
 
-def test_data_is_told_with_its_line_and_its_numbers() -> None:
+def test_data_is_reported_with_its_line_and_its_numbers() -> None:
     loader = Loader(
         kind="DataLoader",
         functions=[Blame(place=DATASET, share=0.72)],
@@ -52,7 +52,7 @@ def test_workers_that_would_share_cores_for_little_are_not_proposed() -> None:
     assert "workers" in predicted(much)
 
 
-def test_of_workers_it_is_told_what_they_give_at_most() -> None:
+def test_of_workers_it_is_reported_what_they_give_at_most() -> None:
     machine = msgspec.structs.replace(TWO_CORES, cores=16, threads=4)
     finding = conclude(on_cpu(next=20.0, machine=machine))
     workers = next(step for step in finding.next if step.name == "workers")
@@ -99,7 +99,7 @@ def test_fixes_are_predicted_from_steps_with_them_alone() -> None:
     assert predicted(conclude(on_cpu(**options)))["threads"] == pytest.approx(9.8 / 3.1, rel=0.01)
 
 
-def test_what_is_not_sure_is_told_as_a_range() -> None:
+def test_what_is_not_sure_is_reported_as_a_range() -> None:
     finding = conclude(on_cpu(optimizer=9.0, what_ifs={"fused": switched_on(18.0, 12.0, spread=0.4)}))
     step = next(one for one in finding.next if one.name == "fused")
     assert step.predicted is None
@@ -161,7 +161,7 @@ def test_a_faster_step_waits_for_workers_that_are_as_slow_as_before() -> None:
     assert predicted(finding)["fused"] == pytest.approx(18.3 / 17.0, rel=0.01)
 
 
-def test_batches_gathered_at_once_are_predicted_from_a_stretch_of_their_own() -> None:
+def test_batches_gathered_at_once_are_predicted_from_a_measurement_window_of_their_own() -> None:
     measured = on_cpu(next=20.0)
     feed = next(one for one in conclude(measured).next if one.name == "feed")
     assert (feed.predicted, feed.predicted_low) == (None, None)

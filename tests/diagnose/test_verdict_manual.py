@@ -36,7 +36,7 @@ def test_every_record_has_a_section_and_nothing_else_has() -> None:
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.__name__)
-def test_every_field_is_told_with_its_type(record: type) -> None:
+def test_every_field_is_reported_with_its_type(record: type) -> None:
     assert told_rows(sections()[record.__name__]) == rows(record)
 
 
@@ -47,7 +47,7 @@ def test_what_is_printed_has_these_fields_and_second() -> None:
     assert "`second`: the verdict of the second cause" in SCHEMA_PART
 
 
-def test_negative_control_a_field_that_is_not_told_is_found() -> None:
+def test_negative_control_a_field_that_is_not_reported_is_found() -> None:
     section = sections()["SourceLine"].replace("| `line` | integer |", "| `line` | number |")
     assert told_rows(section) != rows(dict(zip(sections(), RECORDS, strict=True))["SourceLine"])
     assert told_rows(sections()["SourceLine"].replace("`line`", "`row`")) != rows(RECORDS[2])
@@ -81,13 +81,13 @@ def test_every_threshold_is_in_the_table() -> None:
     assert re.findall(r"^\| `(\w+)` \| (\S+) \| (.+) \|$", part, re.MULTILINE) == RULE.table()
 
 
-def test_every_cache_that_passes_is_told() -> None:
+def test_every_cache_that_passes_is_reported() -> None:
     told = PAGE.split("**Caches pass through**")[1].split("\n\n")[0]
     for name in (*(f"~/{one}" for one in file_overlay.IN_HOME), *file_overlay.VARIABLES, file_overlay.COMPILED):
         assert f"`{name}`" in told, name
 
 
-def test_every_option_and_exit_code_is_told() -> None:
+def test_every_option_and_exit_code_is_reported() -> None:
     part = PAGE.split("## The command\n")[1].split("\n## ")[0]
     options = {option for one in command.params if isinstance(one, click.Option) for option in one.opts}
     assert set(re.findall(r"^\| `(-[-\w]+)", part, re.MULTILINE)) == options

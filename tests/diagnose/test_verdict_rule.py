@@ -103,14 +103,14 @@ def test_no_verdict_says_why(options: dict[str, Any], reason: str) -> None:
     assert (doubt(on_cpu(**options)) or "").startswith(reason)
 
 
-def test_a_machine_that_changes_its_speed_while_nobody_else_uses_it_gets_a_verdict() -> None:
+def test_a_machine_that_changes_its_speed_while_no_one_else_uses_it_gets_a_verdict() -> None:
     measured = on_cpu(loop=at_speeds(1.0, 1.0, 1.6, 1.6, 1.0), waited_for_cores=0.01)
     assert doubt(measured) is None
     unknown = msgspec.structs.replace(measured, loop=Stretch(seconds=measured.loop.seconds))
     assert "vary too much" in (doubt(unknown) or "")  # as it was, when all steps were taken together
 
 
-def test_a_crowd_of_its_own_is_no_other_program() -> None:
+def test_a_crowd_of_its_own_is_not_an_other_program() -> None:
     expected, options = ON_CPU["threads"]
     measured = on_cpu(**options, waited_for_cores=0.8, cached=around(9.7 * MS, spread=0.5))
     assert doubt(measured) is None
@@ -123,7 +123,7 @@ def test_steps_of_which_the_work_is_not_known_can_still_wait_for_data() -> None:
     assert rank(measured)[0].verdict == "data"
 
 
-def test_a_training_that_broke_off_gets_no_verdict_by_what_little_is_known() -> None:
+def test_a_training_run_that_broke_off_gets_no_verdict_by_what_little_is_known() -> None:
     measured = on_cpu(next=1.5, forward=2.0, backward=1.0, optimizer=2.0, work=None, cached=None)
     assert max(cause.share for cause in rank(measured)) > 0.25
     assert "ended before its work could be counted" in (doubt(measured) or "")
@@ -160,21 +160,21 @@ def test_a_difference_that_the_loader_cannot_explain_is_not_called_data() -> Non
     assert rank(unsupported)[0].verdict == "data"
 
 
-def test_more_threads_that_help_are_no_oversubscription() -> None:
+def test_more_threads_that_help_are_not_oversubscription() -> None:
     one = msgspec.structs.replace(TWO_CORES, threads=1)
     causes = rank(on_cpu(machine=one, fewer_threads={"1": 0.0097, "2": 0.005}))
     assert causes[0].verdict == "compute"
     assert "oversubscribed" not in {cause.verdict for cause in causes if cause.share}
 
 
-def test_threads_that_have_a_core_each_are_no_crowd() -> None:
+def test_threads_that_have_a_core_each_are_not_crowd() -> None:
     causes = rank(on_cpu(machine=TWO_CORES, fewer_threads={"1": 0.007, "2": 0.0097}))
     assert "oversubscribed" not in {cause.verdict for cause in causes if cause.share}
     crowd = rank(on_cpu(machine=msgspec.structs.replace(TWO_CORES, threads=3), fewer_threads={"1": 0.007, "3": 0.0097}))
     assert crowd[0].verdict == "oversubscribed"
 
 
-def test_a_wait_that_was_seen_is_no_python_of_the_loop() -> None:
+def test_a_wait_that_was_seen_is_not_a_python_of_the_loop() -> None:
     """A loss is read in each step: the host stands there for most of a step, because the device computes."""
     phases = Phases(next=0.0, prepare=0.0001, forward=0.003, backward=0.004, optimizer=0.001, rest=0.0529)
     measured = msgspec.structs.replace(

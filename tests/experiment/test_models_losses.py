@@ -66,7 +66,7 @@ def test_the_target_of_a_last_step_is_that_of_the_sample() -> None:
 
 
 @pytest.mark.parametrize("kind", ["horizon", "shift"])
-def test_what_does_not_count_may_be_no_number(kind: str) -> None:
+def test_what_does_not_count_may_be_nan(kind: str) -> None:
     task, batch = task_and_batch(kind)
     spoilt = {**batch}
     for name in ("a_target", "b_target"):

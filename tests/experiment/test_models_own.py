@@ -39,7 +39,7 @@ def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_model_and_a_loss_of_ones_own(code: Path) -> None:
+def test_a_model_and_a_loss_of_your_own(code: Path) -> None:
     task, batch = task_and_batch("last")
     model = make_model(Own(function=f"{code}/mine.py:make", options={"width": 4}), task)
     assert isinstance(model, torch.nn.Linear)

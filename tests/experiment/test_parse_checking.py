@@ -77,7 +77,7 @@ def test_one_line_says_what_is_wrong(tmp_path: Path, old: str, new: str, message
     assert "\n" not in str(caught.value)
 
 
-def test_the_nearest_name_is_told(tmp_path: Path) -> None:
+def test_the_nearest_name_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"\(did you mean transformer\?\)"):
         read(tmp_path, SMALL.replace("transformer", "transfomer"))
 
@@ -89,7 +89,7 @@ def test_a_choice_may_be_a_name_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["mine.py:make", "{name: 'mine.py:make'}", "{name: own, function: 'mine.py:make'}"])
-def test_a_function_of_ones_own(tmp_path: Path, text: str) -> None:
+def test_a_function_of_your_own(tmp_path: Path, text: str) -> None:
     assert read(tmp_path, SMALL.replace("transformer", text)).model == Own(function="mine.py:make")
 
 

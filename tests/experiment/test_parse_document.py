@@ -97,7 +97,7 @@ def test_a_bomb_of_aliases_is_refused_before_it_unfolds() -> None:
         ("a.json", b'{"a": ' + b"9" * 5000 + b"}", "a number of 5,000 digits"),
     ],
 )
-def test_files_that_are_no_configuration(tmp_path: Path, name: str, data: bytes, message: str) -> None:
+def test_files_that_are_not_configuration(tmp_path: Path, name: str, data: bytes, message: str) -> None:
     (tmp_path / name).write_bytes(data)
     with pytest.raises(ConfigError) as caught:
         read_document(tmp_path / name)

@@ -177,7 +177,7 @@ def test_several_damaged_ones_are_all_named(folder: Path, rng: np.random.Generat
         assert Checkpoints(folder).latest() is not None
 
 
-def test_a_run_that_fell_back_goes_on_and_the_damaged_one_goes(folder: Path, rng: np.random.Generator) -> None:
+def test_a_run_that_fell_back_continues_and_the_damaged_one_goes(folder: Path, rng: np.random.Generator) -> None:
     corrupt(folder / NEW / "model.safetensors", rng)
     with Checkpoints(folder) as checkpoints:
         with pytest.warns(UserWarning, match="Falling back"):

@@ -37,7 +37,7 @@ def try_to_save(folder: Path, kind: str) -> str | None:
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EACCES], ids=errno.errorcode.get)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("sticky", [False, True], ids=["once", "sticky"])
-def test_an_error_at_any_operation_is_told_and_leaves_the_old_or_the_new(
+def test_an_error_at_any_operation_is_reported_and_leaves_the_old_or_the_new(
     quick_path: Path, kind: str, code: int, sticky: bool
 ) -> None:
     prepare(quick_path / "log", kind)

@@ -143,7 +143,7 @@ def test_close_waits_for_a_slow_encoder_but_not_for_a_stuck_one(delay: float, le
 
 @pytest.mark.parametrize("windows", [False, True])
 @pytest.mark.parametrize("threads", [1, 3])
-def test_a_fork_gets_no_threads_and_is_told(threads: int, windows: bool, feed_zygote: Zygote) -> None:
+def test_a_fork_gets_no_threads_and_is_reported(threads: int, windows: bool, feed_zygote: Zygote) -> None:
     found = feed_zygote.run(feeding.fork_with, threads=threads, windows=windows).check()
     epoch = [feeding.samples(batch) for batch in feeding.make_feed(0, windows=windows)]
     assert "a fork made process" in found["pass"]
@@ -154,7 +154,7 @@ def test_a_fork_gets_no_threads_and_is_told(threads: int, windows: bool, feed_zy
 
 
 @pytest.mark.parametrize("windows", [False, True])
-def test_a_fork_without_threads_goes_on(windows: bool, feed_zygote: Zygote) -> None:
+def test_a_fork_without_threads_continues(windows: bool, feed_zygote: Zygote) -> None:
     found = feed_zygote.run(feeding.fork_with, threads=0, windows=windows).check()
     epoch = [feeding.samples(batch) for batch in feeding.make_feed(0, windows=windows)]
     assert found["pass"] == epoch[1]

@@ -90,7 +90,7 @@ def check_goes_on(feed: Feed, encode: Encoder, k: int) -> None:
 
 @pytest.mark.parametrize("threads", [0, 2])
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3), MemoryError()], ids=repr)
-def test_errors_that_are_no_exceptions(error: BaseException, threads: int, store: Store) -> None:
+def test_errors_that_are_not_exceptions(error: BaseException, threads: int, store: Store) -> None:
     feed = Feed(store, Sequences(8), batch_size=4, threads=threads, transform=Encoder(8, error), return_index=True)
     with pytest.raises(type(error)) as caught:
         list(feed)

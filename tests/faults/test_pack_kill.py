@@ -114,7 +114,7 @@ def kill_each(trial: Trial, moments: Iterable[int]) -> Counter[tuple[str, int]]:
 
 
 @pytest.mark.parametrize(("name", "every"), [("straight", 1), ("grouped", 7), pytest.param("grouped", 1, marks=pytest.mark.slow)])
-def test_killed_at_any_operation_there_is_no_store_or_a_whole_one_and_the_pack_goes_on(
+def test_killed_at_any_operation_there_is_no_store_or_a_whole_one_and_the_pack_continues(
     pack_zygote: Zygote, quick_path: Path, name: str, every: int
 ) -> None:
     trial = prepare(pack_zygote, name, quick_path)
@@ -159,7 +159,7 @@ def test_killed_at_any_operation_a_store_that_is_replaced_is_the_old_or_the_new(
         if name not in ("straight", "grouped")
     ],
 )
-def test_killed_behind_any_journal_a_pack_goes_on_from_there(pack_zygote: Zygote, quick_path: Path, name: str) -> None:
+def test_killed_behind_any_journal_a_pack_continues_from_there(pack_zygote: Zygote, quick_path: Path, name: str) -> None:
     trial = prepare(pack_zygote, name, quick_path)
     seen = kill_each(trial, trial.journals)
     assert {state for state, _ in seen} == {"none"}
@@ -183,7 +183,7 @@ def test_killed_again_and_again_a_pack_comes_to_its_end(pack_zygote: Zygote, qui
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in SHAPES if name not in ("straight", "grouped")])
-def test_killed_at_any_operation_every_shape_goes_on(pack_zygote: Zygote, quick_path: Path, name: str) -> None:
+def test_killed_at_any_operation_every_shape_continues(pack_zygote: Zygote, quick_path: Path, name: str) -> None:
     trial = prepare(pack_zygote, name, quick_path)
     assert {state for state, _ in kill_each(trial, range(trial.num_operations))} == {"none", "new"}
 
@@ -194,7 +194,7 @@ def pack_and_die_writing(name: str, source: str, store: str, kill_at: int) -> No
         pack_shape(name, source, store)
 
 
-def test_killed_within_any_write_a_pack_goes_on(pack_zygote: Zygote, quick_path: Path) -> None:
+def test_killed_within_any_write_a_pack_continues(pack_zygote: Zygote, quick_path: Path) -> None:
     trial = prepare(pack_zygote, "straight", quick_path)
     for kill_at in range(1, trial.num_operations):
         pack_zygote.run(pack_and_die_writing, name=trial.name, source=trial.source, store=trial.store, kill_at=kill_at)

@@ -63,7 +63,7 @@ def start_and_wait(zygote: Zygote, function: Callable[..., Any], folder: Path, w
     raise TimeoutError("the child never came to its operation")
 
 
-def test_a_second_pack_is_refused_and_told_which_process_writes(pack_zygote: Zygote, quick_path: Path) -> None:
+def test_a_second_pack_is_refused_and_reported_which_process_writes(pack_zygote: Zygote, quick_path: Path) -> None:
     source, store = make_source("straight", quick_path / "source"), quick_path / "store"
     first = start_and_wait(pack_zygote, pack_and_wait, quick_path, 40)
     before = {path.name for path in store.rglob("*")}

@@ -82,7 +82,7 @@ def test_a_dozen_kills_leave_no_trace(trainers: Zygote, whole: Any, tmp_path: Pa
 @pytest.mark.parametrize(
     "number", [signal.SIGTERM, *(pytest.param(one, marks=pytest.mark.slow) for one in (signal.SIGINT, signal.SIGHUP))]
 )
-def test_a_run_that_is_asked_to_end_goes_on(
+def test_a_run_that_is_asked_to_end_continues(
     trainers: Zygote, whole: Any, tmp_path: Path, rng: np.random.Generator, number: int
 ) -> None:
     assert check_kills(trainers, whole, tmp_path, rng, 4, number) >= 4

@@ -71,7 +71,7 @@ def test_a_child_returns_a_value_from_a_folder_of_its_own(zygote: Zygote, tmp_pa
     assert zygote.run(answer, number=3, work_folder=tmp_path).check()["folder"] == str(tmp_path)
 
 
-def test_an_exception_is_told_with_type_message_and_trace(zygote: Zygote) -> None:
+def test_an_exception_is_reported_with_type_message_and_trace(zygote: Zygote) -> None:
     outcome = zygote.run(fail)
     assert (outcome.exit, outcome.error) == (1, "DiskFullError: [Errno 28] no space")
     assert outcome.trace is not None
@@ -80,7 +80,7 @@ def test_an_exception_is_told_with_type_message_and_trace(zygote: Zygote) -> Non
         outcome.check()
 
 
-def test_an_exit_status_is_told(zygote: Zygote) -> None:
+def test_an_exit_status_is_reported(zygote: Zygote) -> None:
     assert zygote.run(leave, code=7).exit == 7
 
 

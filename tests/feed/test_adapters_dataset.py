@@ -53,7 +53,7 @@ def test_many_numbers_are_a_batch(indices: Any) -> None:
     assert_same(dataset[indices], dataset.collate([dataset[5], dataset[0], dataset[len(dataset) - 1]]))
 
 
-def test_slices_and_no_number_at_all_are_batches_too() -> None:
+def test_slices_and_nan_at_all_are_batches_too() -> None:
     dataset = window_feed().as_dataset()
     assert_same(dataset[2:7:2], dataset[[2, 4, 6]])
     assert dataset[[]]["x"].shape == (0, LENGTH)
@@ -73,7 +73,7 @@ def test_what_was_gathered_together_is_a_sequence_of_samples() -> None:
 
 
 @pytest.mark.parametrize("index", [1.0, [1.5], [True], [[1]], "1", None, [2**70]])
-def test_what_is_no_number_of_a_sample_is_refused(index: Any) -> None:
+def test_what_is_nan_of_a_sample_is_refused(index: Any) -> None:
     with pytest.raises(stoker.errors.OptionError, match=r"^samples of <memory> are numbered from 0 to 17; found an index of type"):
         window_feed().as_dataset()[index]
 
@@ -148,7 +148,7 @@ def test_a_dataset_on_disk_travels_as_its_path(folder: Path) -> None:
     assert_same(pickle.loads(message)[:], dataset[:])
 
 
-def test_a_dataset_whose_store_was_packed_anew_is_refused(folder: Path) -> None:
+def test_a_dataset_whose_store_was_packed_again_is_refused(folder: Path) -> None:
     message = pickle.dumps(stoker.Feed(stoker.open(folder), stoker.Windows(8), batch_size=4, columns=["x"]).as_dataset())
     stoker.pack({"series": np.arange(3), "x": np.arange(3.0)}, folder, series="series", replace=True)
     with pytest.raises(stoker.errors.FeedError, match=r"numbers\.stoker was packed again since the feed was made from it"):

@@ -90,7 +90,7 @@ def test_a_count_that_float32_cannot_hold() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["int64", "int32", "int8", "uint16"])
-def test_whole_numbers_are_those_of_numpy_and_are_cut(dtype: str) -> None:
+def test_integers_are_those_of_numpy_and_are_cut(dtype: str) -> None:
     rng = np.random.default_rng(0)
     series = [rng.integers(0, 100, size).astype(dtype) for size in (1, 5, 200)]
     for method in ("zero", "max"):

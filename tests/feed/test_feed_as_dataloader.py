@@ -49,7 +49,7 @@ def test_a_pass_that_is_left_early_is_over() -> None:
     assert seen(iter(feed)) == epochs[1]
 
 
-def test_a_state_goes_on_where_it_was_saved() -> None:
+def test_a_state_continues_where_it_was_saved() -> None:
     feed, other = window_feed(order=stoker.Shuffle(seed=1)), window_feed(order=stoker.Shuffle(seed=5))
     batches = iter(feed)
     next(batches)
@@ -77,7 +77,7 @@ def resume_after_a_pass_that_nobody_used() -> tuple[list[list[int]], list[list[i
     return seen(iter(feed)), rest
 
 
-def test_a_pass_that_nobody_used_loses_no_loaded_state(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pass_that_no_one_used_loses_no_loaded_state(monkeypatch: pytest.MonkeyPatch) -> None:
     found, expected = resume_after_a_pass_that_nobody_used()
     assert found == expected
     monkeypatch.setattr(stoker.Feed, "_has_moved", property(lose_track))

@@ -60,14 +60,14 @@ def make(**options: Any) -> Feed:
         ({"view": Segments(4, compat="time-moe")}, "compat='time-moe' feeds one column of single numbers, but found x, n, y."),
     ],
 )
-def test_what_cannot_be_meant_is_refused(options: dict[str, Any], message: str) -> None:
+def test_what_is_invalid_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message) as caught:
         make(**options)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
-def test_a_gpu_that_is_not_there_is_told() -> None:
+def test_a_gpu_that_is_not_there_is_reported() -> None:
     with pytest.raises(OptionError, match=r"device is 'cuda', but torch .* sees no GPU here. Use device='cpu'."):
         make(device="cuda")
 
@@ -80,7 +80,7 @@ def test_columns_that_a_batch_would_hide_are_refused(name: str) -> None:
     assert Feed(clashing, Windows(2, shift=1), batch_size=1, columns="x").num_samples > 0
 
 
-def test_texts_are_no_tensors(tmp_path: Path) -> None:
+def test_texts_are_not_tensors(tmp_path: Path) -> None:
     tiny = tiny_store(tmp_path / "s").open()
     assert "symbol" not in [column.name for column in Feed(tiny, Sequences(4), batch_size=1).columns]
     with pytest.raises(OptionError, match=r"column 'symbol' of .* holds text, which cannot be a tensor. Leave it out of columns=."):
@@ -100,7 +100,7 @@ def test_a_store_without_series_has_no_sample() -> None:
 
 
 @pytest.mark.parametrize("epoch", [-1, 1.5, "2", None, True])
-def test_an_epoch_is_a_whole_number(epoch: Any) -> None:
+def test_an_epoch_is_an_integer(epoch: Any) -> None:
     with pytest.raises(OptionError, match=r"epoch is .*; expected an integer from 0."):
         make().set_epoch(epoch)
 

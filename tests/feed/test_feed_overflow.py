@@ -132,7 +132,7 @@ def test_time_moe_values_are_refused_too(residency: str) -> None:
         whole_epoch(store_with(1e39), Windows(8, compat="time-moe"), residency=residency)
 
 
-def test_whole_numbers_of_time_moe_are_cut_in_float16_as_on_a_device() -> None:
+def test_integers_of_time_moe_are_cut_in_float16_as_on_a_device() -> None:
     store = Store.from_arrays(x=[np.array([1, 2, 3, 50, 7, 9, -4, 3, 8])])
     options: Any = {"normalize": "zero", "dtype": "float16"}
     host, device = (whole_epoch(store, Windows(4, compat="time-moe"), residency=one, **options) for one in RESIDENCIES)

@@ -179,7 +179,7 @@ def test_negative_control_without_the_guard_two_workers_yield_everything_twice(m
     assert samples_of(Stream(feed), 2) == sorted([*range(feed.num_samples)] * 2)
 
 
-def test_what_yields_each_batch_once_goes_on() -> None:
+def test_what_yields_each_batch_once_continues() -> None:
     feed = make_feed(threads=0)
     everything = list(range(feed.num_samples))
     assert samples_of(Stream(feed), 0) == everything

@@ -71,7 +71,7 @@ def test_a_line_of_a_summary(feed: dict[str, Any], name: str, expected: str) -> 
     assert any(text.split()[0] == name for text in found.splitlines())
 
 
-def test_what_is_left_out_is_told() -> None:
+def test_what_is_left_out_is_reported() -> None:
     assert line(make(Windows(4, tail="drop", stride=3)), "samples") == "3 of 3 series"
     found = repr(make(Windows(4, tail="drop", stride=3)))
     assert "note       4 steps (26.7%) are in no window (tail='drop')." in found

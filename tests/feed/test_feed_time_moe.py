@@ -130,7 +130,7 @@ def test_what_is_odd_there_is_odd_here(dtype: str, method: str | None, residency
 
 @pytest.mark.parametrize("residency", ["host", "device"])
 @pytest.mark.parametrize("method", METHODS)
-def test_whole_numbers_at_the_ends_of_their_range(method: str | None, residency: str) -> None:
+def test_integers_at_the_ends_of_their_range(method: str | None, residency: str) -> None:
     ends = np.iinfo(np.int64)
     series = [
         np.array([ends.max, ends.max - 1, 0, 1, -5]),

@@ -75,7 +75,7 @@ def test_a_loader_yields_what_a_gather_yields(options: dict[str, Any], workers: 
         assert numbers == ALL
 
 
-def test_persistent_workers_shuffle_anew_each_epoch() -> None:
+def test_persistent_workers_shuffle_again_each_epoch() -> None:
     loader = DataLoader(
         samples(),
         batch_size=4,

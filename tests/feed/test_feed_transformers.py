@@ -98,7 +98,7 @@ def test_evaluation_sees_every_sample_in_order(tmp_path: Path) -> None:
     assert metrics["eval_loss"] > 0
 
 
-def test_a_training_resumed_from_a_checkpoint_ends_as_the_one_that_was_not_stopped(tmp_path: Path) -> None:
+def test_a_training_run_resumed_from_a_checkpoint_ends_as_the_one_that_was_not_stopped(tmp_path: Path) -> None:
     dataset = language_feed().as_dataset()
     whole, rest = Tiny(Config()), Tiny(Config())
     args = arguments(tmp_path, save_strategy="steps", save_steps=4, remove_unused_columns=False)

@@ -104,7 +104,7 @@ def test_floats_are_normalised_and_cast(view: Any, dtype: Any, normalize: Any, r
 
 @pytest.mark.parametrize("residency", RESIDENCIES)
 @pytest.mark.parametrize("view", [Windows(4, shift=1), Sequences(6), Sequences(6, layout="packed")], ids=str)
-def test_kinds_that_are_no_plain_numbers_are_delivered_as_stored(view: Any, residency: str, folder: Path) -> None:
+def test_kinds_that_are_not_plain_numbers_are_delivered_as_stored(view: Any, residency: str, folder: Path) -> None:
     from stoker import open as open_store
 
     store = open_store(folder / "tiny")

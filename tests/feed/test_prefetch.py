@@ -44,7 +44,7 @@ def test_steps_come_in_order(threads: int, depth: int, num_steps: int) -> None:
     assert next(prefetcher, "the end") == "the end"
 
 
-def test_a_slow_step_holds_back_the_others() -> None:
+def test_a_slow_step_limits_the_others() -> None:
     """Threads that are quicker do not overtake."""
 
     def make(step: int) -> int:
@@ -95,7 +95,7 @@ def test_an_error_takes_the_place_of_its_step(threads: int, depth: int, bad: int
 
 @pytest.mark.parametrize("threads", [0, 2])
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError])
-def test_errors_that_are_no_exceptions_pass_too(kind: type[BaseException], threads: int) -> None:
+def test_errors_that_are_not_exceptions_pass_too(kind: type[BaseException], threads: int) -> None:
     def make(step: int) -> int:
         raise kind
 
@@ -173,7 +173,7 @@ def test_close_does_not_wait_for_a_stuck_step() -> None:
         release.set()
 
 
-def test_one_who_waits_is_told_when_another_closes() -> None:
+def test_one_who_waits_is_reported_when_another_closes() -> None:
     release = threading.Event()
     results: list[Any] = []
 

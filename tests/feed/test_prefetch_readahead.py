@@ -172,7 +172,7 @@ def test_a_pass_that_is_resumed_asks_only_for_what_is_left(store: Store, asked: 
     assert len(asked.calls) == 1
 
 
-def test_each_pass_asks_anew(store: Store, asked: Asked) -> None:
+def test_each_pass_asks_again(store: Store, asked: Asked) -> None:
     feed = Feed(
         store, Windows(50, stride=20), batch_size=16, order=BlockShuffle(block=50, window=500), residency="stream", columns=["x"]
     )

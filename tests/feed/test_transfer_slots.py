@@ -60,7 +60,7 @@ KEEPERS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("keep", KEEPERS.values(), ids=KEEPERS.keys())
-def test_whatever_looks_at_a_batch_keeps_its_slot(keep: Any) -> None:
+def test_whatever_inspects_a_batch_keeps_its_slot(keep: Any) -> None:
     ring = Ring(pinned=False, keep=4)
     batch = lend(ring)
     place = batch.data_ptr()
@@ -72,7 +72,7 @@ def test_whatever_looks_at_a_batch_keeps_its_slot(keep: Any) -> None:
     assert place in [one.data_ptr() for one in (lend(ring), lend(ring))] or ring.num_slots == 1
 
 
-def test_a_slot_that_is_being_filled_is_nobody_elses() -> None:
+def test_a_slot_that_is_being_filled_is_no_one_elses() -> None:
     ring = Ring(pinned=False, keep=4)
     first = ring.take(SIZE)
     second = ring.take(SIZE)

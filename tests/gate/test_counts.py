@@ -73,7 +73,7 @@ def test_allocations_are_results_in_memory_of_their_own() -> None:
     assert count(lambda: x.max(dim=1)).allocated_bytes == 10 * 4 + 10 * 8
 
 
-def test_tensors_without_a_piece_of_memory_are_no_error() -> None:
+def test_tensors_without_a_piece_of_memory_are_not_error() -> None:
     x = torch.eye(3)
     assert count(lambda: torch.sparse.mm(x.to_sparse(), x)).ops > 0
 
@@ -118,7 +118,7 @@ def test_a_line_is_known_by_its_text_and_found_by_its_number() -> None:
     assert counter.lines[key].line == first + next(i for i, line in enumerate(lines) if "this very line" in line)
 
 
-def test_names_for_profiles_are_no_operations() -> None:
+def test_names_for_profiles_are_not_operations() -> None:
     def run() -> None:
         with torch.profiler.record_function("step"):
             torch.ones(3)

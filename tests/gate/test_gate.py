@@ -88,7 +88,7 @@ def test_what_grows_is_named_with_its_line(
     assert f"test_gate.py:{gate.growths[0].reasons[0].place.line})" in str(gate)  # type: ignore[union-attr]
 
 
-def test_fewer_than_allowed_is_fine_and_told(tmp_path: Path) -> None:
+def test_fewer_than_allowed_is_fine_and_reported(tmp_path: Path) -> None:
     path = tmp_path / "budget.json"
     gate_step(make_step(lambda loss: loss.item()), BATCHES, budget=path, write=True)
     gate = gate_step(make_step(), BATCHES, budget=path)
@@ -151,7 +151,7 @@ def test_another_device_has_another_budget(tmp_path: Path) -> None:
         gate_step(make_step(), BATCHES, budget=path)
 
 
-def test_another_torch_is_told_of_where_something_grew(tmp_path: Path) -> None:
+def test_another_torch_is_reported_of_where_something_grew(tmp_path: Path) -> None:
     path = written(tmp_path / "budget.json")
     budget = json.loads(path.read_text())
     path.write_text(json.dumps({**budget, "torch": "1.0", "allowed": {**budget["allowed"], "ops": 3}}))

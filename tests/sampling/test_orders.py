@@ -87,7 +87,7 @@ def test_orders_say_what_they_are() -> None:
     assert plan_of(Weighted([1, 2], 5, 1000), 2).describe() == "1,000 draws per epoch in proportion to weights, seed 5"
 
 
-def test_kinds_tell_orders_apart() -> None:
+def test_kinds_distinguish_orders() -> None:
     orders: list[Order] = [*ALL, Weighted(np.ones(499), 3), Weighted(np.arange(500.0), 3), ByLength(3, 8, 5)]
     assert len({order.kind for order in orders}) == len(orders)
     assert Shuffle(1).kind == Shuffle(2).kind  # the seed is kept by itself

@@ -40,7 +40,7 @@ def test_little_is_padded(lengths: list[int]) -> None:
     assert by_length < 0.2 * shuffled
 
 
-def test_a_group_is_a_stretch_of_its_sorted_pool(lengths: list[int]) -> None:
+def test_a_group_is_a_range_of_its_sorted_pool(lengths: list[int]) -> None:
     pool = 10
     found = batches(ByLength(pool=pool), lengths)
     for first in range(0, len(found), pool):

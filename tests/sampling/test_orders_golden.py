@@ -32,7 +32,7 @@ def test_the_order_is_what_it_always_was(found: dict[tuple[str, int, int], dict[
         assert found[name, case["samples"], case["epoch"]] == case
 
 
-def test_the_cases_tell_orders_apart() -> None:
+def test_the_cases_distinguish_orders() -> None:
     hashes = {(case["order"], case["epoch"]): case["xxh3"] for case in CASES if case["samples"] == 99_000}
     shuffled = {key: value for key, value in hashes.items() if key[0] != "Sequential()"}
     assert len(set(shuffled.values())) == len(shuffled)

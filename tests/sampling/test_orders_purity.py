@@ -42,7 +42,7 @@ def states() -> list[Any]:
     return [random.getstate(), name, keys.tolist(), rest, torch.random.get_rng_state().tolist()]  # type: ignore[union-attr]
 
 
-def test_nobody_elses_random_numbers_are_touched() -> None:
+def test_no_one_elses_random_numbers_are_touched() -> None:
     before = states()
     for order in ORDERS:
         plan = plan_of(order, 777)

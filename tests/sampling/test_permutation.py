@@ -36,7 +36,7 @@ def test_every_number_once_for_random_sizes(rng: np.random.Generator) -> None:
 
 
 @pytest.mark.parametrize("size", LARGE)
-def test_spots_of_large_ones_are_told_apart_and_found_again(size: int) -> None:
+def test_spots_of_large_ones_are_distinguished_and_found_again(size: int) -> None:
     order = shuffled(size, 5)
     starts = [0, 1, 1000, size // 3, size // 2, size - 1000]
     numbers = np.concatenate([order.part(start, start + 1000) for start in starts])

@@ -145,7 +145,7 @@ def test_spread_inside_a_batch() -> None:
     assert measure(halves, batch_size=10).spread == pytest.approx(0.5, abs=0.02)
 
 
-def test_what_is_looked_at_is_bounded() -> None:
+def test_what_is_inspected_is_bounded() -> None:
     asked = []
 
     class Watched(FixedPlan):
@@ -172,7 +172,7 @@ def test_runs_are_whole_and_begin_with_a_batch() -> None:
 
 @pytest.mark.usefixtures("brief")
 @pytest.mark.parametrize("num_samples", [0, 1, 2, 5, 31, 32, 33, 64, 100])
-def test_few_samples_are_no_trouble(num_samples: int) -> None:
+def test_few_samples_are_not_trouble(num_samples: int) -> None:
     found = measure(plan_of(Shuffle(), num_samples), batch_size=32)
     assert 0.9 <= found.worth <= 1
     assert found.num_samples == num_samples

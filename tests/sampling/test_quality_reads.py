@@ -106,7 +106,7 @@ def test_default_blocks_read_little_more_than_they_use() -> None:
         assert count_reads(plan, samples, batch_size=256, step_bytes=[4]).amplification < 1.05
 
 
-def test_windows_that_share_steps_are_read_anew_by_a_shuffle() -> None:
+def test_windows_that_share_steps_are_read_again_by_a_shuffle() -> None:
     samples = Windows(48).over(twins.uniform(10**6, 4))
     assert reads_of(Sequential(), samples, [4]).amplification == pytest.approx(1, abs=0.01)
     assert reads_of(Shuffle(), samples, [4]).amplification > 1000  # a page for each step of four bytes

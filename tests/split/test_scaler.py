@@ -90,7 +90,7 @@ def test_moments_are_those_of_the_steps_of_the_part(lengths: list[int], view: An
         assert found.deviations == pytest.approx(deviations, rel=1e-9)
 
 
-def test_overlapping_stretches_count_once() -> None:
+def test_overlapping_intervals_count_once() -> None:
     """Samples of a leaking split may overlap; a step is a step."""
     from stoker.split import shuffled
 
@@ -165,7 +165,7 @@ def test_a_scaler_fitted_on_other_steps_is_found() -> None:
     Scaler.fit(store, chronological(store, VIEW).train, columns=["close"]).check(split)
 
 
-def test_without_the_guard_a_scaler_of_all_steps_tells_of_the_future() -> None:
+def test_without_the_guard_a_scaler_of_all_steps_reports_of_the_future() -> None:
     """Negative control: it changes with the steps of the test subset, and the right one does not."""
 
     def means(end: float) -> list[float]:

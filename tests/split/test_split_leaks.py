@@ -104,7 +104,7 @@ def test_scaling_by_whole_series_is_refused_for_a_part_of_them() -> None:
         Feed(store, VIEW, subset=split.train, batch_size=4, normalize="zero")
 
 
-def test_without_the_refusal_the_scale_would_tell_of_the_future() -> None:
+def test_without_the_refusal_the_scale_would_use_the_future() -> None:
     """Negative control: what a training sample looks like changes with steps of the test subset."""
 
     def first_sample(end: float) -> list[float]:

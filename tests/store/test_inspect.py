@@ -79,7 +79,7 @@ def test_it_can_be_written_as_json(tmp_path: Path) -> None:
     assert [column["categories"] for column in found["columns"] if column["type"] == "category"] == [4]
 
 
-def test_what_is_not_finite_is_told_with_its_place(tmp_path: Path) -> None:
+def test_what_is_not_finite_is_reported_with_its_place(tmp_path: Path) -> None:
     store = pack({"k": [1, 2, 2], "x": [0.0, 1.0, np.nan]}, tmp_path / "out", series="k")
     assert inspect(store).to_dict()["columns"][1]["first_nonfinite"] == [1, 1]
 

@@ -48,7 +48,7 @@ def test_a_whole_store_is_counted(tiny: TinyStore) -> None:
     assert [part for part, _ in reports] == sorted(part for part, _ in reports)
 
 
-def test_all_damage_is_told_at_once(tiny: TinyStore) -> None:
+def test_all_damage_is_reported_at_once(tiny: TinyStore) -> None:
     for name in ("price", "wide", "mood"):
         flip(tiny.path / values_of(tiny, name).file, 128)
     with pytest.raises(StoreDamagedError) as caught:
@@ -122,7 +122,7 @@ def test_codes_without_a_text_are_found(tiny: TinyStore, code: int) -> None:
         verify(tiny.path)
 
 
-def test_what_is_found_at_opening_is_told_by_verify(tiny: TinyStore, tmp_path: Path) -> None:
+def test_what_is_found_at_opening_is_reported_by_verify(tiny: TinyStore, tmp_path: Path) -> None:
     with pytest.raises(StoreNotFoundError):
         verify(tmp_path / "gone")
     shard = tiny.path / values_of(tiny, "price").file
@@ -136,7 +136,7 @@ def test_what_is_found_at_opening_is_told_by_verify(tiny: TinyStore, tmp_path: P
         verify(tiny.path)
 
 
-def test_long_offsets_are_looked_at_in_parts() -> None:
+def test_long_offsets_are_inspected_in_parts() -> None:
     rising = np.arange(100)
     for part in (1, 7, 99, 100, 1000):
         assert verifying._rises(rising, part)

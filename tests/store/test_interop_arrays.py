@@ -93,12 +93,12 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("columns", "message"), REFUSED, ids=[str(i) for i in range(len(REFUSED))])
-def test_what_cannot_be_meant_is_refused_with_the_column(columns: dict[str, Any], message: str) -> None:
+def test_what_is_invalid_is_refused_with_the_column(columns: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         Store.from_arrays(**columns)
 
 
-def test_whole_numbers_stay_whole_beside_an_empty_series() -> None:
+def test_integers_stay_whole_beside_an_empty_series() -> None:
     large = 2**62 + 1
     store = Store.from_arrays(x=[[large], [], [1, 2]])
     assert store.schema["x"].dtype == np.int64

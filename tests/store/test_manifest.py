@@ -293,7 +293,7 @@ def test_a_newer_version_asks_for_a_newer_stoker(ragged: Tree) -> None:
             manifests.load(seal_manifest({**ragged, **extra, "version": 2}), WHERE)
 
 
-def test_a_version_that_never_was_is_told_as_such(ragged: Tree) -> None:
+def test_a_version_that_never_was_is_reported_as_such(ragged: Tree) -> None:
     for version in (0, -1):
         with pytest.raises(ManifestError, match=f"format version {version}, which does not exist"):
             manifests.load(seal_manifest({**ragged, "version": version}), WHERE)

@@ -145,7 +145,7 @@ def test_the_schema_says_kind_level_unit_and_width(built: TinyStore) -> None:
     assert {name for name, column in schema.items() if column.level == "series"} == {"label", "symbol"}
 
 
-def test_a_store_tells_its_size_key_time_and_digest(built: TinyStore) -> None:
+def test_a_store_reports_its_size_key_time_and_digest(built: TinyStore) -> None:
     store = built.open()
     on_disk = sum(path.stat().st_size - HEADER_BYTES for path in built.path.glob("*.npy"))
     assert store.num_bytes == on_disk
@@ -189,7 +189,7 @@ def test_without_a_key_nothing_can_be_found(tmp_path: Path) -> None:
 # ---- what is not there, or not what it should be ----
 
 
-def test_a_path_without_a_store_is_told_why(tmp_path: Path) -> None:
+def test_a_path_without_a_store_is_reported_why(tmp_path: Path) -> None:
     with pytest.raises(StoreNotFoundError, match=r"does not exist. Make a store with `stoker pack"):
         open_store(tmp_path / "nothing")
     with pytest.raises(StoreNotFoundError, match=r"is not a store: it has no manifest.json"):

@@ -99,7 +99,7 @@ def test_loaded_tensors_stay_when_the_files_are_cut(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "A", "a.b", "../a", "a/b", "é", "a" * 33, "1a"])
-def test_a_part_whose_name_is_no_file_name_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_part_whose_name_is_not_a_file_name_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(CheckpointError, match="the part"):
         write(tmp_path / "c", {name: {}}, {})
     assert not (tmp_path / "c").exists()
@@ -182,7 +182,7 @@ needs_cuda = pytest.mark.gpu
 
 @needs_cuda
 @pytest.mark.parametrize("room", [True, False], ids=["gathered", "direct"])
-def test_a_gpu_goes_on_while_its_state_is_copied(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, room: bool) -> None:
+def test_a_gpu_continues_while_its_state_is_copied(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, room: bool) -> None:
     if not room:
         monkeypatch.setattr(images, "_has_room", lambda *_: False)
     tensors: dict[str, Any] = {f"w{i}": torch.randn(1 << 20, device="cuda") for i in range(20)}
@@ -205,7 +205,7 @@ def test_a_gpu_goes_on_while_its_state_is_copied(monkeypatch: pytest.MonkeyPatch
 
 
 @needs_cuda
-def test_negative_control_a_direct_copy_that_nobody_waits_for_is_overwritten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_negative_control_a_direct_copy_that_no_one_waits_for_is_overwritten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(images, "_has_room", lambda *_: False)
     monkeypatch.setattr(torch.cuda.Stream, "wait_event", lambda self, event: None)
     weight = torch.zeros(1 << 28, device="cuda")

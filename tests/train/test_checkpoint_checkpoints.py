@@ -136,7 +136,7 @@ def test_a_run_that_went_back_replaces_what_was_newer(checkpoints: Checkpoints) 
 
 
 @pytest.mark.parametrize("step", [-1, True, 1.0, 10**18, "1"])
-def test_a_step_that_is_no_count_is_refused(checkpoints: Checkpoints, step: Any) -> None:
+def test_a_step_that_is_not_a_count_is_refused(checkpoints: Checkpoints, step: Any) -> None:
     with pytest.raises(OptionError, match="step="):
         checkpoints.save(step, {}, {})
 
@@ -149,7 +149,7 @@ def test_keeping_none_is_refused(tmp_path: Path) -> None:
 # ---- a disk that refuses ----
 
 
-def test_training_goes_on_when_the_disk_is_full_and_the_last_good_one_stays(checkpoints: Checkpoints) -> None:
+def test_training_continues_when_the_disk_is_full_and_the_last_good_one_stays(checkpoints: Checkpoints) -> None:
     save(checkpoints, 1)
     with FaultyFiles(error_at=(3, errno.ENOSPC), sticky=True):
         message = (
@@ -162,7 +162,7 @@ def test_training_goes_on_when_the_disk_is_full_and_the_last_good_one_stays(chec
     assert names(checkpoints) == ["LATEST", "step-000000001", "step-000000003"]
 
 
-def test_a_failure_is_told_at_the_next_save_and_the_third_in_a_row_ends_the_run(checkpoints: Checkpoints) -> None:
+def test_a_failure_is_reported_at_the_next_save_and_the_third_in_a_row_ends_the_run(checkpoints: Checkpoints) -> None:
     with FaultyFiles(error_at=(0, errno.ENOSPC), sticky=True):
         checkpoints.save(1, state(1), {})
         for step in (2, 3):
@@ -181,7 +181,7 @@ def test_a_save_that_works_ends_the_row(checkpoints: Checkpoints) -> None:
         save(checkpoints, 2 * step + 1)
 
 
-def test_an_old_checkpoint_that_cannot_be_removed_is_told_of_but_the_new_one_counts(
+def test_an_old_checkpoint_that_cannot_be_removed_is_reported_of_but_the_new_one_counts(
     checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(checkpoints, 1, 2)

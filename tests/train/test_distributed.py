@@ -180,7 +180,7 @@ def lines_of(run: Path, name: str = "loss") -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_two_ranks_that_are_stopped_and_go_on_end_equal_to_the_last_bit(kind: str, reports: list[dict[str, Report]]) -> None:
+def test_two_ranks_that_are_stopped_and_continue_end_equal_to_the_last_bit(kind: str, reports: list[dict[str, Report]]) -> None:
     found = reports[0][f"interrupted {kind}"]
     assert [stop["stopped"] for stop in found["stops"]] == ["signal", "signal"]
     assert found["last"]["weights"] == found["whole"]["weights"]

@@ -282,7 +282,7 @@ def test_what_does_not_change_the_run_is_not_compared(begun: Path) -> None:
         (Loss, Net),
     ],
 )
-def test_descriptions_tell_settings_apart(before: Any, after: Any) -> None:
+def test_descriptions_distinguish_settings(before: Any, after: Any) -> None:
     one, other = fingerprint.describe(before), fingerprint.describe(after)
     assert one != other
     assert json.loads(json.dumps(one)) == one, "it goes through a checkpoint"
@@ -325,7 +325,7 @@ def test_a_method_that_changes_is_seen() -> None:
     assert fingerprint.of_model(made[0]())["code"] != fingerprint.of_model(made[1]())["code"]
 
 
-def test_a_schedule_that_looks_at_the_end_makes_the_number_of_updates_part_of_the_run(tmp_path: Path) -> None:
+def test_a_schedule_that_inspects_the_end_makes_the_number_of_updates_part_of_the_run(tmp_path: Path) -> None:
     cosine = {"schedule": stoker.train.Cosine()}
     trainer_of(network(), folder=tmp_path / "run", **cosine).fit(pairs(), epochs=1)
     with pytest.raises(CheckpointInvalidError, match=r"schedule\.total_updates: 12 saved, 24 now"):

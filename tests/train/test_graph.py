@@ -129,7 +129,7 @@ def test_a_feed_on_the_device_is_gathered_within_the_graph(stand_in: list[int]) 
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
 
 
-def test_held_back_updates_leave_everything_as_it_was(stand_in: list[int]) -> None:
+def test_limited_updates_leave_everything_as_it_was(stand_in: list[int]) -> None:
     """The host learns of it at the end of the window; all updates after the bad one were held back too."""
     batches = pairs()
     batches[6] = (batches[6][0] * float("nan"), batches[6][1])

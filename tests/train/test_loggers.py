@@ -32,7 +32,7 @@ class Fails(Keeps):
             raise ConnectionError("no\nroute")
 
 
-def test_a_writer_that_fails_is_dropped_with_one_warning_and_the_others_go_on() -> None:
+def test_a_writer_that_fails_is_dropped_with_one_warning_and_the_others_continue() -> None:
     good, bad = Keeps(), Fails()
     writers = Writers([bad, good])
     writers.write(1, {"loss": 1.0})
@@ -74,7 +74,7 @@ def test_ctrl_c_is_not_taken_for_a_failure() -> None:
 
 
 @pytest.mark.parametrize("thing", ["tensorboard", TensorBoard, object()])
-def test_what_is_no_writer_is_refused(thing: Any) -> None:
+def test_what_is_not_a_writer_is_refused(thing: Any) -> None:
     with pytest.raises(OptionError, match=r"loggers holds .*; expected what has write\(step, values\)"):
         Writers([thing])
 

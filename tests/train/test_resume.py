@@ -184,7 +184,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(
     assert_same(train(tmp_path / "run", resume=True)[1], whole[1])
 
 
-def test_negative_control_without_the_look_at_the_record_the_log_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_negative_control_without_reading_the_record_the_log_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stoker.train.trainer.step_reached", lambda record: 0)
     folder = tmp_path / "run"
     trainer_of(network(), folder=folder, log_every=2).fit(pairs())

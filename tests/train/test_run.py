@@ -143,7 +143,7 @@ def test_a_record_is_read_strictly(tmp_path: Path, text: bytes, reason: str) -> 
     assert not is_locked(tmp_path)
 
 
-def test_a_folder_without_a_record_is_no_run(tmp_path: Path) -> None:
+def test_a_folder_without_a_record_is_not_a_run(tmp_path: Path) -> None:
     with pytest.raises(TrainError, match=r"holds no run\.json"):
         read_record(tmp_path)
 

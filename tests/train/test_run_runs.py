@@ -49,7 +49,7 @@ def test_a_run_in_one_line(tmp_path: Path) -> None:
     assert run.seconds >= 0
 
 
-def test_the_metric_can_be_chosen_and_its_name_tells_what_is_best(tmp_path: Path) -> None:
+def test_the_metric_can_be_chosen_and_its_name_reports_what_is_best(tmp_path: Path) -> None:
     write_run(tmp_path)
     (run,) = collect(tmp_path, metric="val_auc")
     assert (run.name, run.metric, run.best, run.best_step) == (tmp_path.name, "val_auc", 0.9, 20)
@@ -125,7 +125,7 @@ def test_a_run_without_numbers_is_listed(tmp_path: Path) -> None:
     assert (run.state, run.best, run.loss, run.rate, run.step) == ("stopped", None, None, None, None)
 
 
-def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
+def test_what_is_not_a_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="is not a folder"):
         collect(tmp_path / "missing")
     assert collect(tmp_path) == []

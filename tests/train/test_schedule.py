@@ -81,7 +81,7 @@ def test_past_the_end_the_rate_stays(schedule: Schedule) -> None:
 @pytest.mark.parametrize(
     "schedule", [one for one, _ in TWINS.values()] + [OneCycle(warmup=0), Linear(warmup=1.0), Cosine(warmup=5)]
 )
-def test_short_trainings_have_finite_rates(schedule: Schedule, total: int) -> None:
+def test_short_training_runs_have_finite_rates(schedule: Schedule, total: int) -> None:
     assert all(0.0 <= schedule(step, total) <= 1.0 for step in range(total + 1))
 
 

@@ -72,7 +72,7 @@ def test_a_guess_is_said_and_an_order_is_not() -> None:
         EarlyStopping("width")
 
 
-def test_goes_on_from_its_state_as_if_nothing_had_happened() -> None:
+def test_continues_from_its_state_as_if_nothing_had_happened() -> None:
     values = [3.0, 2.0, 2.5, math.nan, 1.9, 2.0, 2.0, 2.0]
     whole = EarlyStopping("loss", patience=3)
     expected = verdicts(whole, values)

@@ -32,7 +32,7 @@ def through_json(state: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize("burn", [0, 1, 7])
-def test_restored_generators_go_on_with_the_same_numbers(burn: int) -> None:
+def test_restored_generators_continue_with_the_same_numbers(burn: int) -> None:
     for _ in range(burn):
         draw()
     state = through_json(rngs.capture())
@@ -82,7 +82,7 @@ def test_a_state_that_fits_no_generator_is_refused_and_changes_nothing(field: st
     assert rngs.capture() == before
 
 
-def test_states_of_devices_that_are_not_here_are_told_of() -> None:
+def test_states_of_devices_that_are_not_here_are_reported_of() -> None:
     state = rngs.capture()
     with pytest.warns(UserWarning, match="random state of 99 CUDA devices"):
         rngs.restore({**state, "cuda": (state["cuda"] * 99 or [b""] * 99)[:99]})

@@ -63,7 +63,7 @@ def test_a_left_over_micro_batch_never_leaks_into_the_next_epoch() -> None:
         torch.testing.assert_close(a, b)
 
 
-def test_rows_that_are_no_samples_do_not_count() -> None:
+def test_rows_that_are_not_samples_do_not_count() -> None:
     x, y = pairs(1)[0]
     batch = {"x": x, "y": y.clone(), "valid": torch.arange(16) < 5}
     batch["y"][5:] = 1e6
@@ -239,7 +239,7 @@ def test_bad_updates_are_skipped_where_that_is_asked_for() -> None:
         (lambda model, batch: torch.zeros((), requires_grad=True), "no weight has a gradient"),
     ],
 )
-def test_a_loss_that_is_none_is_told(loss: Any, message: str) -> None:
+def test_a_loss_that_is_none_is_reported(loss: Any, message: str) -> None:
     with pytest.raises(TrainError, match=message):
         trainer_of(network(), loss).fit(pairs())
 

@@ -22,7 +22,7 @@ from stoker.train.settings import Settings
 from stoker.train.trainer import Trainer
 
 
-def test_trains_validates_and_tells() -> None:
+def test_trains_validates_and_reports() -> None:
     kept, model = Kept(), network()
     trainer = trainer_of(model, loggers=[kept], log_every=5, max_grad_norm=1.0)
     before = trainer.evaluate(pairs(4, seed=9))["loss"]
@@ -73,7 +73,7 @@ def test_early_stopping_stops() -> None:
     assert (result.stopped, result.epoch, result.best_step) == ("early", 3, 12)
 
 
-def test_early_stopping_of_a_metric_that_is_not_there_is_told() -> None:
+def test_early_stopping_of_a_metric_that_is_not_there_is_reported() -> None:
     with pytest.raises(OptionError, match="early stopping watches 'val_auc', but an epoch has loss, val_loss"):
         trainer_of(network(), early_stopping=EarlyStopping("val_auc")).fit(pairs(), valid=pairs(2))
 
@@ -124,7 +124,7 @@ def test_recomputed_activations_change_nothing() -> None:
         trainer_of(network(), activation_checkpointing=True).fit(pairs())
 
 
-def test_measured_choices_are_told_and_leave_no_trace(capsys: pytest.CaptureFixture[str]) -> None:
+def test_measured_choices_are_reported_and_leave_no_trace(capsys: pytest.CaptureFixture[str]) -> None:
     """The run is that of a trainer which was told the same setup from the start."""
     ours, told = network(dropout=0.3), network(dropout=0.3)
     torch.manual_seed(5)
@@ -205,12 +205,12 @@ def test_the_guard_names_series_and_step(tmp_path: Path) -> None:
     ids=str,
 )
 @pytest.mark.skipif(torch.cuda.is_available(), reason="messages of a machine without a GPU")
-def test_options_that_cannot_be_meant(options: dict[str, Any], message: str) -> None:
+def test_options_that_is_invalid(options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         trainer_of(network(), **options)
 
 
-def test_bad_arguments_are_told() -> None:
+def test_bad_arguments_are_reported() -> None:
     model = network()
     with pytest.raises(OptionError, match="model is 3"):
         stoker.Trainer(3, nn.MSELoss(), adamw)  # type: ignore[arg-type]

@@ -219,7 +219,7 @@ def test_a_feed_is_gathered_within_the_graph(last: str, accumulate: int, monkeyp
 
 @pytest.mark.parametrize("graph", [False, True])
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_held_back_updates_leave_the_last_good_weights(graph: bool, accumulate: int) -> None:
+def test_limited_updates_leave_the_last_good_weights(graph: bool, accumulate: int) -> None:
     batches = pairs(40)
     batches[20] = (batches[20][0] * float("nan"), batches[20][1])
     good, ours = net(norm=accumulate == 1), net(norm=accumulate == 1)
@@ -288,7 +288,7 @@ def test_precisions_train_alike(precision: str, graph: bool) -> None:
 
 
 @pytest.mark.parametrize("graph", [False, True])
-def test_an_overflow_of_fp16_is_no_error(graph: bool) -> None:
+def test_an_overflow_of_fp16_is_not_an_error(graph: bool) -> None:
     """The first scale is too large for such a loss; steps are held back until it fits."""
     model = net()
     loss = lambda model, batch: 1e3 * nn.functional.mse_loss(model(batch[0]), batch[1])  # noqa: E731
@@ -330,7 +330,7 @@ def test_a_loss_that_is_read_each_step_would_be_counted() -> None:
     assert sum("synchroniz" in str(one.message) for one in seen) >= 20
 
 
-def test_a_step_that_waits_is_not_captured_and_the_reason_is_told() -> None:
+def test_a_step_that_waits_is_not_captured_and_the_reason_is_reported() -> None:
     def loss(model: nn.Module, batch: Any) -> torch.Tensor:
         value = nn.functional.mse_loss(model(batch[0]), batch[1])
         if value.detach().item() < 0:
@@ -379,7 +379,7 @@ def test_a_hint_says_what_would_be_faster(monkeypatch: pytest.MonkeyPatch, capsy
 
 @pytest.mark.parametrize("graph", [False, True])
 @pytest.mark.parametrize("residency", ["device", "host"])
-def test_a_run_that_crashes_goes_on_bit_for_bit(
+def test_a_run_that_crashes_continues_bit_for_bit(
     graph: bool, residency: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = Checkpoints.save

@@ -127,7 +127,7 @@ def test_columns_of_different_lengths() -> None:
 
 
 @pytest.mark.parametrize("given", [7, None, "bars.csv", [1.0, 2.0], np.zeros(3)])
-def test_what_is_no_table(given: Any) -> None:
+def test_what_is_not_a_table(given: Any) -> None:
     with pytest.raises(OptionError, match="the bars are a"):
         features(given, CLOSE)
 

@@ -87,7 +87,7 @@ def test_times_rise_within_each_series() -> None:
         features({**table, "ts": [5, 1, 4]}, SPEC, series="symbol")
 
 
-def test_a_store_is_looked_at_where_it_was_packed_without_a_time_or_a_key(tmp_path: Path) -> None:
+def test_a_store_is_inspected_where_it_was_packed_without_a_time_or_a_key(tmp_path: Path) -> None:
     close = np.array(CLOSE)
     assert len(features(Store.from_arrays(lengths=[2, 1], close=close, ts=np.array([1, 2, 0])), SPEC)) == 3
     with pytest.raises(TimeOrderError, match=r"falls: 0 in bar 2 of series 1 comes after 2\. Pass time='ts' and sort=True when"):

@@ -65,7 +65,7 @@ def test_a_missing_key_column_lists_those_that_are_there(frame: Any) -> None:
     assert text == "the table has no column 'user' to group by; it has a, b."
 
 
-def test_what_is_no_table() -> None:
+def test_what_is_not_a_table() -> None:
     assert "the table is a ndarray; expected a pandas" in message(np.zeros(3), OptionError)
     assert "the table is a str; expected" in message("events.parquet", OptionError)
 

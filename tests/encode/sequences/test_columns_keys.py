@@ -159,7 +159,7 @@ class TestNumbering:
         numbering.add(np.array([9, 1, 5]) * spread, numbers, frozen=True)
         assert (numbers.tolist(), len(numbering.keys)) == ([2, -1, 0], 3)
 
-    def test_keys_that_share_a_slot_are_told_apart(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_keys_that_share_a_slot_are_distinguished(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """All keys of a table that is never larger than 8: they have to step aside for one another."""
         monkeypatch.setattr(numbering_module, "_FIRST_ROOM", 4)
         keys = np.array([number << 50 for number in (3, 1, 3, 2, 0, 1, 7, 6, 5, 4, 0)])

@@ -134,7 +134,7 @@ def test_what_cannot_be_counted_is_named(source: Any, options: Any, error: type[
 
 
 @pytest.mark.parametrize("keys", [[1.0, None, 2.0, None, 1.0], ["a", None, "b", None, "a"]], ids=["numbers", "texts"])
-def test_a_row_without_a_key_counts_for_nobody(keys: list[Any]) -> None:
+def test_a_row_without_a_key_counts_for_no_one(keys: list[Any]) -> None:
     values = [5.0, 6.0, 7.0, 5.0, 5.0]
     when = np.array([1, 2, 3, 4, 5], dtype="M8[s]")
     found: Any = analyze({"who": keys, "x": values, "text": list("abcab"), "when": when}, key="who")

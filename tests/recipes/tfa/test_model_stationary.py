@@ -20,7 +20,7 @@ def test_of_the_usual_spec_the_prices_are_found() -> None:
     assert levels.distances == ()
 
 
-def test_distances_and_other_sources_are_told_apart() -> None:
+def test_distances_and_other_sources_are_distinguished() -> None:
     features = [
         {"op": "ATR", "window": 14},
         {"op": "ema", "source": "logret", "window": 5},

@@ -288,7 +288,7 @@ def test_verdicts_say_what_was_beaten() -> None:
 
 
 @pytest.mark.parametrize(("area", "baseline"), [(1.0, 0.7), (0.97, 0.999), (0.9, 0.96), (0.6, 0.04), (0.02, 0.5)])
-def test_an_area_near_1_is_suspicious_whoever_has_it(area: float, baseline: float) -> None:
+def test_an_area_near_1_is_suspicious_for_every_model(area: float, baseline: float) -> None:
     best = Line(name="linear", auc=baseline, log_loss=0.6, calibration=0.01)
     skilled, verdict = judge(area, 0.52, best, 0.1, 0.01)
     assert not skilled

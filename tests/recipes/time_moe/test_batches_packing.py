@@ -239,7 +239,7 @@ def test_ranks_share_the_rows_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None
         assert torch.equal(together["x"], torch.cat([first["x"], second["x"]]))
 
 
-def test_batches_made_ahead_are_the_same() -> None:
+def test_batches_prefetched_are_the_same() -> None:
     batches = many_batches()
     expected = list(batches)
     ahead = many_batches()

@@ -115,7 +115,7 @@ def test_what_is_none_of_these_is_refused_with_the_way_out(tmp_path: Path) -> No
         open_corpus(stoker.Store.from_arrays(x=np.zeros((2, 3, 4))))
 
 
-def test_the_fingerprint_tells_other_data(tmp_path: Path) -> None:
+def test_the_fingerprint_reports_other_data(tmp_path: Path) -> None:
     found = {
         open_corpus(write_folder(tmp_path / str(number), walks(lengths), dtype=dtype)).fingerprint
         for number, (lengths, dtype) in enumerate([([5, 6], "float32"), ([6, 5], "float32"), ([5, 6], "float64")])
@@ -253,7 +253,7 @@ def test_a_folder_that_cannot_be_listed_is_refused(tmp_path: Path, monkeypatch: 
         open_corpus(tmp_path)
 
 
-def test_the_fingerprint_of_a_file_in_memory_tells_other_values(tmp_path: Path) -> None:
+def test_the_fingerprint_of_a_file_in_memory_reports_other_values(tmp_path: Path) -> None:
     found = set()
     for text in ("[1, 2, 3]\n", "[1, 2, 4]\n", "[1.0, 2, 3]\n"):
         (tmp_path / "x.jsonl").write_text(text)

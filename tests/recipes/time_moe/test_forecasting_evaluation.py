@@ -224,7 +224,7 @@ def test_a_context_is_scaled_as_series_are_in_the_training() -> None:
         np.testing.assert_allclose((centers[0], divisors[0]), (scales.centers[0], scales.divisors[0]), rtol=1e-12)
 
 
-def test_no_more_than_the_model_can_take_is_looked_at() -> None:
+def test_no_more_than_the_model_can_take_is_inspected() -> None:
     model = Repeating()
     forecast(loaded(model, length=64), np.zeros((1, 1000)), 8)
     forecast(loaded(model, length=5000), np.zeros((1, 1000)), 8)

@@ -11,7 +11,7 @@ from stoker.recipes.time_moe.layers import runs_of, seen_within
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(st.integers(-1, 2), min_size=9, max_size=9), min_size=1, max_size=3))
-def test_runs_are_stretches_of_equal_segments(rows: list[list[int]]) -> None:
+def test_runs_are_ranges_of_equal_segments(rows: list[list[int]]) -> None:
     runs = runs_of(torch.tensor(rows))
     seen = seen_within(runs)
     for number, row in enumerate(rows):

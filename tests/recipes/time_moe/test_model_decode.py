@@ -39,7 +39,7 @@ def test_heads_are_the_largest_that_fit() -> None:
     assert [call.args[1] for call in predict.call_args_list] == [64, 32, 8, 1, 1, 1]
 
 
-def test_a_point_is_looked_at_once() -> None:
+def test_a_point_is_inspected_once() -> None:
     model = model_of(SIZES["tiny"], torch.float32)
     with mock.patch.object(Cache, "extend", autospec=True, side_effect=Cache.extend) as extend:
         model.forecast(torch.randn(1, 5), 107)

@@ -85,7 +85,7 @@ def test_short_numbers_fill_float32_weights_exactly(model: TimeMoe, tmp_path: Pa
     assert all(map(torch.equal, weights_of(other), [weight.bfloat16().float() for weight in weights_of(model)]))
 
 
-def test_the_config_tells_the_size(folder: Path) -> None:
+def test_the_config_reports_the_size(folder: Path) -> None:
     assert read_size(folder) == SIZES["tiny"]
     config = json.loads((folder / "config.json").read_text())
     assert config["model_type"] == "time_moe"

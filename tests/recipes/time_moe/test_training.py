@@ -215,7 +215,7 @@ def test_without_that_look_a_missing_point_stops_the_training(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_points_in_place_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bad: float) -> None:
+def test_points_in_place_are_inspected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bad: float) -> None:
     series = walks([30, 90, 12, 200])
     write_folder(tmp_path / "a", series, num_files=2)
     series[2][5] = bad

@@ -47,7 +47,7 @@ def test_all_rows_arrive(tmp_path: Path, table: pa.Table, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["file", "stream", "feather"])
 @pytest.mark.parametrize("batch", [1, 7, 1000])
-def test_reading_goes_on_from_every_chunk(tmp_path: Path, table: pa.Table, kind: str, batch: int) -> None:
+def test_reading_continues_from_every_chunk(tmp_path: Path, table: pa.Table, kind: str, batch: int) -> None:
     source = write(tmp_path / "a.arrow", table.select(["x", "l"]), kind, batch)
     assert_resumes(source, chunk_bytes=200, least=4)
     assert_threads_agree(source, chunk_bytes=200)

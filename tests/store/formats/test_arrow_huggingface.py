@@ -94,7 +94,7 @@ def test_a_folder_of_splits_names_them(tmp_path: Path) -> None:
     assert table_of(HuggingFaceSource(tmp_path / "set" / "train", "set")).num_rows == 50
 
 
-def test_reading_goes_on_behind_every_chunk(tmp_path: Path) -> None:
+def test_reading_continues_behind_every_chunk(tmp_path: Path) -> None:
     one = write(tmp_path / "set")
     assert_resumes(one, chunk_bytes=100)
     assert_threads_agree(one, chunk_bytes=100)

@@ -131,7 +131,7 @@ def test_a_quote_within_a_plain_field_is_a_character(text: Csv) -> None:
     assert table["b"] == [1, 2, *[3] * 50]
 
 
-def test_reading_goes_on_from_every_chunk(text: Csv) -> None:
+def test_reading_continues_from_every_chunk(text: Csv) -> None:
     content = "k,t,x\n" + "".join(f'{i},"a\n{i}",{i / 7}\n' + "\n" * (i % 3) for i in range(60))
     source = text.source(content)
     schema = pa.schema({"x": pa.float64(), "t": pa.string()})
@@ -147,7 +147,7 @@ def test_reading_goes_on_from_every_chunk(text: Csv) -> None:
 
 
 @pytest.mark.parametrize("compress", [gzip.compress, zstandard.ZstdCompressor().compress], ids=["gz", "zst"])
-def test_reading_goes_on_within_compressed_text(text: Csv, compress: Callable[[bytes], bytes]) -> None:
+def test_reading_continues_within_compressed_text(text: Csv, compress: Callable[[bytes], bytes]) -> None:
     source = text.source(compress("é,x\n".encode("utf-16") + "".join(f"ö{i},{i}\n" for i in range(50)).encode("utf-16-le")))
     schema = pa.schema({"é": pa.string(), "x": pa.int64()})
     with shrunk():
@@ -284,6 +284,6 @@ def test_only_the_columns_asked_for_are_read(text: Csv) -> None:
 
 
 @pytest.mark.parametrize("content", [b"\x00" * 100, b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 4, b"PAR1" + bytes(300)])
-def test_a_file_that_is_no_text_is_refused(text: Csv, content: bytes) -> None:
+def test_a_file_that_is_not_text_is_refused(text: Csv, content: bytes) -> None:
     with pytest.raises(SourceError, match=r"table\.csv"):
         text.pack(content)

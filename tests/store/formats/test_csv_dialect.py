@@ -31,7 +31,7 @@ def test_the_delimiter_is_what_splits_all_lines_alike(lines: list[str], delimite
     assert settle(Dialect(), lines).delimiter == delimiter
 
 
-def test_a_decimal_comma_is_no_delimiter() -> None:
+def test_a_decimal_comma_is_not_a_delimiter() -> None:
     assert settle(Dialect(decimal=","), ["a;b", "1,5;2,5", "3,5;4,5"]).delimiter == ";"
 
 
@@ -44,7 +44,7 @@ def test_what_is_given_is_not_guessed() -> None:
     ("first", "header"),
     [("a,b", True), ("1,2", False), ("1,b", True), (",1", False), ("2020-01-01,1", True), ("nan,1e5", False), ("?,1", False)],
 )
-def test_a_first_line_of_numbers_is_no_header(first: str, header: bool) -> None:
+def test_a_first_line_of_numbers_is_not_a_header(first: str, header: bool) -> None:
     assert settle(Dialect(), [first, "1,2"]).header is header
 
 
@@ -85,6 +85,6 @@ def test_a_tab_may_be_written_as_in_a_shell() -> None:
         ({"skip": -1}, "skip=-1"),
     ],
 )
-def test_options_that_cannot_be_meant_are_refused(options: dict[str, Any], message: str) -> None:
+def test_options_that_is_invalid_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         Dialect(**options)

@@ -90,7 +90,7 @@ def test_names_do_not_depend_on_where_the_folder_lies(folder: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("name", ["a[1].csv", "b*c.csv", "what?.csv", "[x].csv", "ünï.csv", "two words.csv", "-.csv", "~.csv"])
-def test_a_path_that_exists_is_no_pattern(tmp_path: Path, name: str) -> None:
+def test_a_path_that_exists_is_not_a_pattern(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("x\n1\n")
     (tmp_path / "a1.csv").write_text("x\n2\n")
     assert names(str(tmp_path / name)) == [name]
@@ -207,7 +207,7 @@ def test_a_folder_whose_name_is_not_utf8_is_no_trouble(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("given", [[1, 2], [None], b"a.csv", {"a.csv"}, object()])
-def test_what_is_no_path_is_refused(given: Any, tmp_path: Path) -> None:
+def test_what_is_not_a_path_is_refused(given: Any, tmp_path: Path) -> None:
     with pytest.raises((OptionError, SourceNotFoundError)):
         pack(given, tmp_path / "out")
 

@@ -190,7 +190,7 @@ def test_objects_of_pandas_are_refused(tmp_path: Path, values: Any) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_columns_that_are_no_texts_get_their_name(tmp_path: Path) -> None:
+def test_columns_that_are_not_texts_get_their_name(tmp_path: Path) -> None:
     assert list(pack(pd.DataFrame({0: [1], 1: [2]}), tmp_path / "out").schema) == ["0", "1"]
     twice = pd.DataFrame([[1, 2]], columns=["a", "a"])
     with pytest.raises(SourceInvalidError, match=r"two columns named 'a'|Duplicate column names"):
@@ -293,7 +293,7 @@ def test_a_store_in_memory_is_packed(tmp_path: Path) -> None:
     assert again[1]["name"] == "b"
 
 
-def test_reading_goes_on_from_every_chunk() -> None:
+def test_reading_continues_from_every_chunk() -> None:
     table = pa.concat_tables([pa.table({"x": np.arange(40.0), "w": ["a"] * 40}).slice(3, 17), pa.table({"x": [0.5], "w": ["b"]})])
     source = table_source(table)
     assert_resumes(source, chunk_bytes=64, least=4)

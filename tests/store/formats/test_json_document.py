@@ -58,7 +58,7 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("content", SHAPES.values(), ids=SHAPES.keys())
-def test_reading_goes_on_behind_every_chunk(tmp_path: Path, content: Any) -> None:
+def test_reading_continues_behind_every_chunk(tmp_path: Path, content: Any) -> None:
     one = source(tmp_path, content)
     assert_resumes(one, chunk_bytes=400)
     assert_threads_agree(one, chunk_bytes=400)

@@ -47,7 +47,7 @@ def test_a_line_of_a_million_points(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("compress", [bytes, gzip.compress])
-def test_reading_goes_on_behind_every_chunk(tmp_path: Path, compress: type[bytes]) -> None:
+def test_reading_continues_behind_every_chunk(tmp_path: Path, compress: type[bytes]) -> None:
     rng = random.Random(0)
     lines = [json.dumps({"i": i, "x": [rng.random()] * rng.randrange(5), "t": "ü" * rng.randrange(9)}) for i in range(60)]
     lines[7:7] = ["", "   "]

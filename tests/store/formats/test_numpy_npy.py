@@ -99,7 +99,7 @@ def test_too_many_columns_are_refused(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     "array", [np.arange(100.0), np.arange(100.0).reshape(20, 5), np.asfortranarray(np.arange(100.0).reshape(20, 5))]
 )
-def test_reading_goes_on_behind_every_chunk(tmp_path: Path, array: np.ndarray[Any, Any]) -> None:
+def test_reading_continues_behind_every_chunk(tmp_path: Path, array: np.ndarray[Any, Any]) -> None:
     one = source(tmp_path, array)
     assert_resumes(one, chunk_bytes=100)
     assert_threads_agree(one, chunk_bytes=100)

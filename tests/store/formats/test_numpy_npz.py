@@ -56,7 +56,7 @@ def test_beside_two_axes_one_axis_is_a_value_a_series(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("compressed", [False, True])
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_reading_goes_on_behind_every_chunk(tmp_path: Path, compressed: bool, order: Any) -> None:
+def test_reading_continues_behind_every_chunk(tmp_path: Path, compressed: bool, order: Any) -> None:
     x = np.asarray(np.random.default_rng(0).normal(size=(50, 3)), order=order)
     one = source(tmp_path, {"x": x, "é": np.arange(50, dtype=">i2")}, compressed=compressed)
     assert_resumes(one, chunk_bytes=200)

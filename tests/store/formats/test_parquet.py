@@ -65,7 +65,7 @@ def test_rows_arrive_whatever_the_groups(tmp_path: Path, table: pa.Table, group:
 
 
 @pytest.mark.parametrize("group", [1, 13, 100])
-def test_reading_goes_on_from_every_chunk(tmp_path: Path, table: pa.Table, group: int) -> None:
+def test_reading_continues_from_every_chunk(tmp_path: Path, table: pa.Table, group: int) -> None:
     made = source(tmp_path, table, row_group_size=group)
     schema = pa.schema([table.schema.field("x"), table.schema.field("k")])
     chunks = chunks_of(made, schema)
@@ -77,7 +77,7 @@ def test_reading_goes_on_from_every_chunk(tmp_path: Path, table: pa.Table, group
     assert chunks[0].table.column_names == ["x", "k"]
 
 
-def test_reading_goes_on_from_any_row(tmp_path: Path, table: pa.Table) -> None:
+def test_reading_continues_from_any_row(tmp_path: Path, table: pa.Table) -> None:
     made = source(tmp_path, table, row_group_size=9)
     for row in range(0, 101, 7):
         assert rows_of(chunks_of(made, start=RowLocation(row, row))) == table.to_pylist()[row:]

@@ -41,7 +41,7 @@ def decoded(folder: Path, content: bytes, encoding: str = "utf-8", step: int = 1
 
 
 @pytest.mark.parametrize("kind", COMPRESSORS)
-def test_compression_is_told_by_the_content(tmp_path: Path, kind: str) -> None:
+def test_compression_is_reported_by_the_content(tmp_path: Path, kind: str) -> None:
     packed = COMPRESSORS[kind](LINES)
     assert decoded(tmp_path, packed) == LINES
     assert JsonLinesSource(tmp_path / "file", "file").num_positions is None
@@ -152,7 +152,7 @@ def test_a_line_break_in_quotes_never_cuts(rows: list[tuple[str, str]], size: in
 
 
 @given(rows=st.lists(st.tuples(st.text(alphabet='a"\n\\', max_size=6)), min_size=1, max_size=20), size=st.integers(1, 40))
-def test_an_escaped_quote_is_no_quote(rows: list[tuple[str]], size: int) -> None:
+def test_an_escaped_quote_is_not_a_quote(rows: list[tuple[str]], size: int) -> None:
     text = "".join('"' + field.replace("\\", "\\\\").replace('"', '\\"') + '"\n' for (field,) in rows)
     parsed = [
         tuple(row)
@@ -169,7 +169,7 @@ def test_counting_escaped_quotes_would_cut_values() -> None:
 
 
 @given(st.integers(0, 299), st.integers(1, 500))
-def test_reading_goes_on_from_any_line(line: int, size: int) -> None:
+def test_reading_continues_from_any_line(line: int, size: int) -> None:
     start = sum(len(one) + 1 for one in LINES.split(b"\n")[:line])
     assert b"".join(cut(LINES, size, start)) == LINES[start:]
 

@@ -26,7 +26,7 @@ def test_odd_spellings_are_read() -> None:
     assert repr(found.tolist()) == "[-0.0, nan, nan, nan, inf, -inf, 1.0, 0.5, 5.0, 5e-324]"
 
 
-def test_a_blank_text_holds_no_number() -> None:
+def test_a_blank_text_holds_nan() -> None:
     assert parse_numbers(b" \t").size == 0
 
 
@@ -47,7 +47,7 @@ def test_a_blank_text_holds_no_number() -> None:
         (b"9" * 5000, "too large"),
     ],
 )
-def test_what_is_no_number_is_refused(text: bytes, reason: str) -> None:
+def test_what_is_nan_is_refused(text: bytes, reason: str) -> None:
     with pytest.raises(NumberTextError, match=reason):
         parse_numbers(text)
 

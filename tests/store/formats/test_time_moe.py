@@ -109,7 +109,7 @@ def test_keys_may_come_in_any_order(tmp_path: Path, first: str) -> None:
     assert table_of(TimeMoeSource(tmp_path / "set", "set")).column(0).to_pylist() == [[0.0, 1.0], [2.0, 3.0, 4.0]]
 
 
-def test_reading_goes_on_behind_every_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_continues_behind_every_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time_moe, "_SCALES_BYTES", 400)
     lengths = [i % 7 for i in range(80)]
     scales = places(*lengths, id=[f"s{i}" for i in range(80)])
@@ -264,7 +264,7 @@ def test_a_folder_without_a_description_is_refused(tmp_path: Path) -> None:
         TimeMoeSource(tmp_path, "set")
 
 
-def test_going_on_behind_the_end_of_a_shorter_folder_is_refused(tmp_path: Path) -> None:
+def test_continuing_behind_the_end_of_a_shorter_folder_is_refused(tmp_path: Path) -> None:
     one = write(tmp_path / "set", np.arange(5, dtype="<f4"), places(2, 3))
     with pytest.raises(SourceInvalidError, match="It was changed"):
         chunks_of(one, None, start=RowLocation(9, 9))

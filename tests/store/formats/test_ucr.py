@@ -30,7 +30,7 @@ def test_the_label_is_first_and_padding_is_taken_off(tmp_path: Path) -> None:
     assert repr(table.column("value").to_pylist()) == "[[0.5, nan, 2.0], [3.0], []]"
 
 
-def test_reading_goes_on_behind_every_chunk(tmp_path: Path) -> None:
+def test_reading_continues_behind_every_chunk(tmp_path: Path) -> None:
     lines = [f"{i % 3}\t{i / 8}\t{-i}\t{'NaN' if i % 5 else i}" for i in range(60)]
     one = source(tmp_path, "\n".join(lines))
     assert_resumes(one, chunk_bytes=300)
@@ -75,7 +75,7 @@ def test_odd_files_are_named_with_their_line(tmp_path: Path, content: bytes, err
         (b"", False),
     ],
 )
-def test_the_form_is_told_by_the_first_line(tmp_path: Path, content: bytes, expected: bool) -> None:
+def test_the_form_is_reported_by_the_first_line(tmp_path: Path, content: bytes, expected: bool) -> None:
     path = tmp_path / "a.tsv"
     path.write_bytes(content)
     assert is_ucr(path) is expected

@@ -81,7 +81,7 @@ def test_a_table_has_a_column_an_attribute(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("as_table", [False, True])
-def test_reading_goes_on_behind_every_chunk(tmp_path: Path, as_table: bool) -> None:
+def test_reading_continues_behind_every_chunk(tmp_path: Path, as_table: bool) -> None:
     one = source(tmp_path, UCR + "".join(f"{i},{i / 8},{'0' if i % 2 else 'b c'!r}\n" for i in range(60)), as_table=as_table)
     assert_resumes(one, chunk_bytes=300)
     assert_threads_agree(one, chunk_bytes=300)

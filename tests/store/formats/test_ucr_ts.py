@@ -69,7 +69,7 @@ def test_time_stamps_are_times(tmp_path: Path) -> None:
     assert table_of(numbers).to_pylist() == [{"time": [0.0, 2.0], "dim_0": [1.0, 3.0], "dim_1": [5.0, 6.0], "label": "1"}]
 
 
-def test_reading_goes_on_behind_every_chunk(tmp_path: Path) -> None:
+def test_reading_continues_behind_every_chunk(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     lines = [",".join(map(repr, rng.normal(size=3).tolist())) + f":{'ab'[i % 2]}" for i in range(40)]
     lines[5:5] = ["", "# comment"]

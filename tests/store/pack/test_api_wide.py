@@ -61,7 +61,7 @@ def test_the_time_of_a_wide_table_is_compared_exactly(tmp_path: Path) -> None:
         assert len(pack({"t": times, "x": np.zeros(len(times))}, tmp_path / "out", wide=True, time="t")) == 1
 
 
-def test_blank_lines_are_no_rows(tmp_path: Path) -> None:
+def test_blank_lines_are_not_rows(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("t,x\n1,1.5\n" + "\n" * 300 + "2,2.5\n" + "\n" * 300)
     with shrunk(**SMALL):
         store = pack(tmp_path / "a.csv", tmp_path / "out", wide=True, time="t")

@@ -189,7 +189,7 @@ def test_a_file_that_turns_out_to_hold_words_alone_is_left_out(tmp_path: Path) -
     assert notes(store)[-1] == "no numeric column of those that --columns names in b.csv: left out by --wide"
 
 
-def test_no_number_anywhere_is_refused(tmp_path: Path) -> None:
+def test_nan_anywhere_is_refused(tmp_path: Path) -> None:
     source = write(tmp_path, a="x\nword\n", b="y\nword\n")
     with pytest.raises(OptionError, match=r"wide=True found no numeric column in .*a.csv and 1 more, only x"):
         pack(source, tmp_path / "out", wide=True)

@@ -73,7 +73,7 @@ def test_a_merge_is_its_slow_twin(given: tuple[bool, tuple[str, list[Series]]]) 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.booleans().flatmap(lambda by_time: st.tuples(st.just(by_time), run_contents(by_time=by_time))))
-def test_a_merge_goes_on_from_every_step(given: tuple[bool, tuple[str, list[Series]]]) -> None:
+def test_a_merge_continues_from_every_step(given: tuple[bool, tuple[str, list[Series]]]) -> None:
     by_time, (kind, contents) = given
     shape = layout(kind, time_index=0 if by_time else None, strict_time=False)
     with tempfile.TemporaryDirectory() as name, BackgroundWriter(1 << 20) as writer:

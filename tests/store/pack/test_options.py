@@ -25,7 +25,7 @@ from stoker.store.pack.options import DTYPE_NAMES, PackOptions, parse_bytes, par
         ({"threads": 10**6}, "threads is 1,000,000, but at most 1,024 can be used"),
     ],
 )
-def test_options_that_cannot_be_meant_are_refused(options: dict[str, Any], message: str) -> None:
+def test_options_that_is_invalid_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         PackOptions(**options)
 
@@ -56,7 +56,7 @@ def test_sizes(given: str | int, expected: int) -> None:
 
 
 @pytest.mark.parametrize("given", ["", "much", "-1GB", "1 PB", "1e9", "GB", "1,5GB"])
-def test_what_is_no_size_is_refused(given: str) -> None:
+def test_what_is_not_a_size_is_refused(given: str) -> None:
     with pytest.raises(OptionError, match="is not a size; write it like 256MB or 2GB"):
         parse_bytes(given)
 
@@ -94,7 +94,7 @@ def test_types(given: Any, expected: tuple[str | None, dict[str, str]]) -> None:
         ({"a": "words"}, "'words' is not a column type"),
     ],
 )
-def test_what_is_no_type_is_refused(given: Any, message: str) -> None:
+def test_what_is_not_a_type_is_refused(given: Any, message: str) -> None:
     with pytest.raises(OptionError, match=message):
         parse_dtypes(given)
 

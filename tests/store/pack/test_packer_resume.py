@@ -155,7 +155,7 @@ def test_a_pack_may_be_stopped_again_and_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["options", "source", "fewer sources"])
-def test_a_pack_of_something_else_begins_anew(tmp_path: Path, change: str) -> None:
+def test_a_pack_of_something_else_begins_again(tmp_path: Path, change: str) -> None:
     make, options = SHAPES["series"]
     make(tmp_path)
     source = str(tmp_path / "*.parquet")
@@ -203,7 +203,7 @@ def test_the_store_that_was_there_stays_until_the_end(tmp_path: Path) -> None:
         assert contents(new) == contents(pack(str(tmp_path / "*.parquet"), tmp_path / "fresh", **options))
 
 
-def test_a_stopped_pack_is_no_store_and_says_so(tmp_path: Path) -> None:
+def test_a_stopped_pack_is_not_a_store_and_says_so(tmp_path: Path) -> None:
     make, options = SHAPES["series"]
     make(tmp_path)
     with shrunk(**LIMITS), pytest.raises(Stopped):
@@ -214,7 +214,7 @@ def test_a_stopped_pack_is_no_store_and_says_so(tmp_path: Path) -> None:
         open_store(tmp_path / "out")
 
 
-def test_a_stopped_pack_beside_its_files_is_no_source(tmp_path: Path) -> None:
+def test_a_stopped_pack_beside_its_files_is_not_a_source(tmp_path: Path) -> None:
     """Shards that already have their names are files that a reader knows."""
     make, options = SHAPES["series"]
     make(tmp_path)
@@ -248,7 +248,7 @@ def test_work_that_was_damaged_is_done_again(tmp_path: Path, damage: str) -> Non
         assert contents(pack(source, tmp_path / "out", **options)) == expected
 
 
-def test_tables_in_memory_begin_anew(tmp_path: Path) -> None:
+def test_tables_in_memory_begin_again(tmp_path: Path) -> None:
     table = pa.table({"k": np.random.default_rng(0).integers(0, 5, 300), "x": np.arange(300)})
     with shrunk(**LIMITS):
         with pytest.raises(Stopped):

@@ -111,7 +111,7 @@ def test_a_named_type_holds_where_other_columns_have_gaps(tmp_path: Path) -> Non
     assert [store.schema[name].label for name in ("n", "m")] == ["float64", "float64"]
 
 
-def test_the_same_type_stored_in_another_way_is_no_drift(tmp_path: Path) -> None:
+def test_the_same_type_stored_in_another_way_is_not_a_drift(tmp_path: Path) -> None:
     pq.write_table(pa.table({"k": pa.array(["a", "b"]), "x": pa.array([[1.0], [2.0]])}), tmp_path / "a.parquet")
     other = {
         "k": pa.array(["c"], pa.large_string()).dictionary_encode(),

@@ -37,7 +37,7 @@ def run_of(
 @pytest.mark.parametrize(
     ("kind", "keys"), [("int64", [-5, 0, 7]), ("uint64", [0, 2**63, 2**64 - 1]), ("text", ["", "a", "\U0001f600"])]
 )
-def test_series_go_on_over_blocks(tmp_path: Path, writer: BackgroundWriter, kind: str, keys: list[Any]) -> None:
+def test_series_continue_over_blocks(tmp_path: Path, writer: BackgroundWriter, kind: str, keys: list[Any]) -> None:
     a, b, c = keys
     parts: list[list[Segment]] = [
         [(a, [(1, 0.5)]), (b, [(5, 1.5)])],
@@ -152,7 +152,7 @@ def marked(folder: Path, writer: BackgroundWriter, parts: list[list[Segment]], s
 
 @pytest.mark.parametrize("kind", ["int64", "text"])
 @pytest.mark.parametrize("cut", range(4))
-def test_a_run_goes_on_from_its_mark(tmp_path: Path, writer: BackgroundWriter, kind: str, cut: int) -> None:
+def test_a_run_continues_from_its_mark(tmp_path: Path, writer: BackgroundWriter, kind: str, cut: int) -> None:
     keys = ["a", "b", "c"] if kind == "text" else [1, 2, 3]
     parts: list[list[Segment]] = [
         [(keys[0], [(1, 0.5), (2, math.inf)])],

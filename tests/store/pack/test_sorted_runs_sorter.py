@@ -65,7 +65,7 @@ def test_a_key_that_falls_begins_a_new_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("first", "second", "runs"), [(5, 5, 1), (5, 6, 1), (6, 5, 2)])
-def test_a_series_goes_on_only_if_its_time_does(tmp_path: Path, first: int, second: int, runs: int) -> None:
+def test_a_series_continues_only_if_its_time_does(tmp_path: Path, first: int, second: int, runs: int) -> None:
     rows: list[list[Segment]] = [[(1, [(first, 0.0)])], [(1, [(second, 1.0)])]]
     with BackgroundWriter(1 << 20) as writer:
         shape = layout(time_index=0, strict_time=False)
@@ -81,7 +81,7 @@ def test_nothing_makes_no_run(tmp_path: Path) -> None:
         assert sorter.finish() == []
 
 
-def test_a_series_that_begins_with_no_rows_goes_on_only_if_its_time_does(tmp_path: Path) -> None:
+def test_a_series_that_begins_with_no_rows_continues_only_if_its_time_does(tmp_path: Path) -> None:
     rows: list[list[Segment]] = [[(0, [(1, 0.0)])], [(0, []), (0, [(0, 0.0)])]]
     with BackgroundWriter(1 << 20) as writer:
         sorter = Sorter(tmp_path, layout(time_index=0, strict_time=False), writer, sort_time=True, run_bytes=1)

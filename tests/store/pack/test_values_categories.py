@@ -42,7 +42,7 @@ def test_codes_count_the_texts_as_they_appear(parts: list[tuple[list[str | None]
 
 
 @pytest.mark.parametrize(("limit", "value"), [("MAX_CATEGORIES", 3), ("MAX_TEXT_BYTES", 20)])
-def test_too_many_texts_are_no_category(monkeypatch: pytest.MonkeyPatch, limit: str, value: Any) -> None:
+def test_too_many_texts_are_not_category(monkeypatch: pytest.MonkeyPatch, limit: str, value: Any) -> None:
     monkeypatch.setattr(categories, limit, value)
     made = Categories("note")
     made.encode(pa.array(["text 1", "text 2", "text 3"]), "row 1")
