@@ -263,8 +263,13 @@ def test_a_run_stays_as_it_was_where_what_should_replace_or_continue_it_fails(
     assert stoker(*call, "--quiet").code == 2
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
     assert stoker("train", "--resume", "runs/c", "--quiet").code == 0
-    monkeypatch.setattr(Trainer, "_check_folder", lambda trainer: trainer.on_open())
-    monkeypatch.setattr(Trainer, "_find", lambda trainer, *given, **options: trainer.on_open())
+    fit = Trainer.fit
+
+    def keep_first(trainer: Trainer, *given: Any, **options: Any) -> Any:
+        trainer.on_open()
+        return fit(trainer, *given, **options)
+
+    monkeypatch.setattr(Trainer, "fit", keep_first)
     assert stoker(*call, "--quiet").code == 2
     assert (run / "config.yaml").read_bytes() != before[run / "config.yaml"], "negative control: kept at once, as before"
 

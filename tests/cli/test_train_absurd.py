@@ -217,6 +217,7 @@ def test_negative_control_without_the_bounds_of_the_schema_numbers_end_in_a_trac
     monkeypatch.setattr(threading.Thread, "start", start_few)
     with pytest.raises(RuntimeError, match="can't start new thread"):
         run(threads, progress=False)
+    assert not [thread for thread in started[:100] if thread.is_alive() and thread.name.startswith("stoker-feed")]
 
 
 def test_negative_control_without_the_bounds_of_the_schema_a_value_ends_in_a_traceback(

@@ -198,12 +198,17 @@ class Prefetcher(Iterator[T]):
         self._stopped = threading.Event()
         self._inboxes: list[SimpleQueue[int | None]] = [SimpleQueue() for _ in range(threads)]
         self._outboxes: list[SimpleQueue[tuple[T | None, BaseException | None]]] = [SimpleQueue() for _ in range(threads)]
-        workers = []
-        for i, boxes in enumerate(zip(self._inboxes, self._outboxes, strict=True)):
-            workers.append(threading.Thread(target=_work, args=(make, *boxes, self._stopped), name=f"stoker-feed-{i}", daemon=True))
-            workers[-1].start()
+        workers: list[threading.Thread] = []
         # Also runs when the interpreter ends, before daemon threads are frozen in the middle of what they do.
         self._end = weakref.finalize(self, _end, self._inboxes, self._outboxes, workers, self._stopped, self._process, on_close)
+        try:
+            for i, boxes in enumerate(zip(self._inboxes, self._outboxes, strict=True)):
+                worker = threading.Thread(target=_work, args=(make, *boxes, self._stopped), name=f"stoker-feed-{i}", daemon=True)
+                worker.start()
+                workers.append(worker)
+        except RuntimeError:  # the system gives no more threads
+            self._end()
+            raise
         self._submitted = 0
         for _ in range(min(prefetch, num_steps) if threads else 0):
             self._submit()
