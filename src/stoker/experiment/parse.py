@@ -297,7 +297,8 @@ class _Check:
         if value is None and any(isinstance(one, NoneType) for one in types):
             return None
         if len(choices) == 1 and choices[0].tag_field is None:
-            return self.struct(value, choices[0], path)
+            is_plain = not isinstance(value, dict) and any(not isinstance(one, StructType | NoneType) for one in types)
+            return self._plain(value, field.type, hint, path) if is_plain else self.struct(value, choices[0], path)
         tags = {str(choice.tag): choice for choice in choices}
         value = spelt_out(value)
         if not isinstance(value, dict):

@@ -219,6 +219,14 @@ def _fed(
     )
 
 
+def series_column(store: Store, lengths: Lengths, columns: Sequence[FedColumn]) -> FedColumn:
+    """The number of each series as a column per series: the entry `series`."""
+    if any(column.name == "series" for column in columns):
+        raise OptionError("return_series=True adds the entry 'series', which a column has the name of. Leave it out of columns=.")
+    numbers = np.arange(len(store), dtype=np.int64)
+    return FedColumn("series", "series", numbers, dtype=numbers.dtype, torch_name="int64", width=None, lengths=lengths)
+
+
 # Scales: what each series is centred on and divided by, so that normalising is a step of the gather.
 #
 #     zero    (x - mean) / standard deviation        max    x / largest absolute value

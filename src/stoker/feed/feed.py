@@ -29,6 +29,7 @@ from stoker.feed.columns import (
     content_digest,
     identity_of,
     samples_over,
+    series_column,
 )
 from stoker.feed.device import Captured, DeviceGather, DeviceProducer
 from stoker.feed.padding import COMPAT_ENTRIES, Assembler, check_names
@@ -80,6 +81,7 @@ class Feed:
         threads: Background threads; by default chosen by device and residency. 0 makes batches when they are asked for.
         prefetch: Batches that are made before they are asked for.
         return_index: Add the entry `sample`: the index of each sample, -1 in rows without one.
+        return_series: Add the entry `series`: the index of the series of each sample.
         masks: True adds masks and lengths even where nothing is padded; False leaves masks out, `lengths` stay.
 
     Raises:
@@ -117,6 +119,7 @@ class Feed:
         threads: int | None = None,
         prefetch: int | None = None,
         return_index: bool = False,
+        return_series: bool = False,
         masks: bool | None = None,
     ) -> None:
         lengths, samples = samples_over(store, view)
@@ -159,6 +162,8 @@ class Feed:
             store, columns, dtype=dtype, normalize=normalize, compat=compat, lengths=lengths, scaler=scaler
         )
         check_names(view, self.columns)
+        if return_series:
+            self.columns.append(series_column(store, lengths, self.columns))
         brief = [column.name for column in self.columns if column.torch_name == "bfloat16"]
         if transform is not None and brief:
             raise OptionError(f"transform gets NumPy arrays, which cannot hold bfloat16. Leave {', '.join(brief)} out of columns=.")
