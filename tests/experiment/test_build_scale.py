@@ -57,6 +57,7 @@ def load(*overrides: str) -> Any:
 )
 def test_scale_in_a_config(folder: Path, text: str, value: object) -> None:
     assert load(f"data.scale={text}").data.scale == value
+    assert load(f"data.scale={text}", "data.scale.method=meanabs").data.scale.method == "meanabs"
 
 
 @pytest.mark.parametrize("text", ["{method: best}", "{per: store}", "maybe", "[1]", "{methods: robust}"])
