@@ -239,7 +239,7 @@ class SeriesScaler:
         state = self.state_dict()
         tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
         facts = {name: value for name, value in state.items() if name not in tensors}
-        return save(tensors, metadata={"series_scaler": json.dumps(facts)})
+        return save(tensors, metadata={**facts, "columns": json.dumps(facts["columns"])})
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it to a file, which `SeriesScaler.open` reads."""
@@ -259,9 +259,10 @@ class SeriesScaler:
             raise SourceNotFoundError(f"{path} does not exist; expected the scaler.safetensors of a run.")
         try:
             with safe_open(str(path), framework="pt") as opened:
-                facts = json.loads((opened.metadata() or {})["series_scaler"])
+                facts = dict(opened.metadata() or {})
+                columns = json.loads(facts["columns"])
                 tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-            scaler = cls.load({**facts, **tensors})
+            scaler = cls.load({**facts, "columns": columns, **tensors})
             scaler._check_shapes()
         except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
             reason = (str(error).splitlines() or [""])[0]
