@@ -231,6 +231,16 @@ TABLES: dict[str, list[Row]] = {
             "bench_events",
             lambda r: r.spread("66 files of 1,500", "next to iceaggr", "times as fast", "padded, shuffled"),
         ),
+        Row(
+            "CPU time of an epoch: windows 168 -> 24, one a day, of 370 series of 26,304 hours, scaled per series; relative to other loops",
+            "bench_windows",
+            lambda r: (
+                f"with an MLP {r.spread('batches and an MLP', 'feed / others', 'plain loop')} of a plain `unfold` + `randperm` loop, "
+                f"{r.spread('batches and an MLP', 'feed / others', 'DataLoader')} of `DataLoader`; batches alone "
+                f"{r.spread('batches alone', 'feed / others', 'plain loop')} and "
+                f"{r.spread('batches alone', 'feed / others', 'DataLoader')}"
+            ),
+        ),
         Row("Bandwidth from a cold disk of 500 MB/s, relative to sequential reading", "bench_cold", cold),
         Row(
             "Cost of one index of 132 million shuffled samples",

@@ -129,3 +129,15 @@ def test_small_columns_are_kept_on_the_device_and_the_reason_is_said() -> None:
     feed = stoker.Feed(make_store(), stoker.Windows(16), batch_size=32, device="cuda")
     assert feed.residency.where == "device"
     assert "fit 50% of the free GPU memory" in str(feed)
+
+
+@pytest.mark.parametrize("residency", ["device", "host"])
+@pytest.mark.parametrize("view", VIEWS, ids=str)
+def test_scaled_batches_are_those_of_the_cpu(view: Any, residency: str) -> None:
+    store = make_store()
+    columns = ["price", "exact", "half", "wide", "count", "small"]
+    scaler = stoker.split.SeriesScaler.fit(store, None, columns=columns, method="robust", unseen="global")
+    options: dict[str, Any] = {"batch_size": 32, "order": stoker.Shuffle(3), "scaler": scaler, "return_series": True}
+    there = stoker.Feed(store, view, device="cuda", residency=residency, **options)
+    for a, b in zip(stoker.Feed(store, view, **options), there, strict=True):
+        assert_same(a, b)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import stoker
-from stoker.errors import LeakError, OptionError
+from stoker.errors import LeakError, OptionError, SourceInvalidError, SourceNotFoundError
 from stoker.feed.columns import lengths_of
 from stoker.split import SeriesScaler
 from stoker.split.series_scaler import METHODS
@@ -99,11 +101,11 @@ def test_a_state_is_loaded() -> None:
         SeriesScaler.load({"method": "standard"})
 
 
-def test_series_without_training_values_are_refused_or_averaged() -> None:
+def test_series_without_training_values_are_refused_or_get_global_ones() -> None:
     store = stoker.Store.from_arrays(x=[np.array([1.0, 3.0]), np.array([np.nan, np.nan]), np.array([5.0, 9.0])])
-    with pytest.raises(OptionError, match=r"1 of 3 series \(1\).*unseen='average'"):
+    with pytest.raises(OptionError, match=r"1 of 3 series \(1\).*unseen='global'"):
         SeriesScaler.fit(store, None, columns=["x"])
-    found = SeriesScaler.fit(store, None, columns=["x"], unseen="average").scales("x")
+    found = SeriesScaler.fit(store, None, columns=["x"], unseen="global").scales("x")
     assert found.centers[:, 0].tolist() == [2.0, 4.5, 7.0]
     assert found.divisors[:, 0].tolist() == [1.0, 1.5, 2.0]
 
@@ -115,7 +117,7 @@ def test_series_without_training_values_are_refused_or_averaged() -> None:
         ({"columns": []}, "columns is empty"),
         ({"columns": ["name"]}, "expected numbers per step"),
         ({"method": "best"}, "method is 'best'"),
-        ({"unseen": "zero"}, "unseen 'zero'"),
+        ({"unseen": "zero"}, "unseen is 'zero'"),
         ({"subset": "train"}, "expected a subset of a split"),
     ],
 )
@@ -124,3 +126,42 @@ def test_what_cannot_be_fitted_is_refused(options: dict[str, object], message: s
     arguments = {"subset": None, "columns": ["x"], **options}
     with pytest.raises(OptionError, match=message):
         SeriesScaler.fit(store, **arguments)  # type: ignore[arg-type]
+
+
+def keyed(names: list[str], *, folder: Path, steps: int = 20) -> stoker.Store:
+    rows = [(name, t, float(t * (i + 1))) for i, name in enumerate(names) for t in range(steps)]
+    path = folder / f"{'-'.join(names)}.csv"
+    path.write_text("id,t,x\n" + "".join(f"{name},{t},{x}\n" for name, t, x in rows))
+    return stoker.pack(path, path.with_suffix(".stoker"), series="id")
+
+
+def test_a_scaler_finds_series_of_another_store_by_their_keys(tmp_path: Path) -> None:
+    store, later = keyed(["a", "b"], folder=tmp_path), keyed(["b", "c"], folder=tmp_path, steps=30)
+    scaler = SeriesScaler.fit(store, None, columns=["x"])
+    assert scaler.for_store(store) is scaler
+    with pytest.raises(OptionError, match=r"1 of 2 series of .* were not in the training data \('c'\)"):
+        scaler.for_store(later)
+    scaler.save(tmp_path / "scaler.safetensors")
+    found = SeriesScaler.open(tmp_path / "scaler.safetensors").for_store(later, unseen="global").scales("x")
+    centers = scaler.scales("x").centers
+    assert found.centers[:, 0].tolist() == [centers[1, 0], centers.mean()]
+    with pytest.raises(OptionError, match="the scaler has 2 series with keys, but <memory> has 2 without"):
+        scaler.for_store(stoker.Store.from_arrays(x=[[1.0], [2.0]]))
+
+
+def test_a_scaler_is_saved_and_opened(tmp_path: Path) -> None:
+    store, split = forecasting()
+    scaler = SeriesScaler.fit(store, split.train, columns=["x"], method="robust")
+    scaler.save(tmp_path / "s.safetensors")
+    again = SeriesScaler.open(tmp_path / "s.safetensors")
+    again.check(split)
+    assert (again.describe(), repr(again)) == (scaler.describe(), repr(scaler))
+    with pytest.raises(SourceNotFoundError, match="does not exist"):
+        SeriesScaler.open(tmp_path / "gone")
+    (tmp_path / "bad").write_bytes(b"no tensors")
+    with pytest.raises(SourceInvalidError, match="is not the file of a scaler"):
+        SeriesScaler.open(tmp_path / "bad")
+    short = {**scaler.state_dict(), "divisor.x": torch.ones(1, 1)}
+    SeriesScaler.load(short).save(tmp_path / "bad")
+    with pytest.raises(SourceInvalidError, match="'x' have other shapes"):
+        SeriesScaler.open(tmp_path / "bad")

@@ -41,9 +41,14 @@ if TYPE_CHECKING:
     from stoker.feed.feed import Feed
     from stoker.sampling.orders import Order
     from stoker.sampling.views import AnyView
+    from stoker.split.series_scaler import SeriesScaler
     from stoker.split.split import Split
     from stoker.store.store import Store
     from stoker.train.loop import Result
+
+
+AMOUNTS = (named.Mse, named.Mae, named.Huber, named.Quantile)
+"""Losses of targets that are amounts, and are scaled."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +60,8 @@ class Fed:
     train: Feed
     valid: Feed | None
     split: Split | None
+    scaler: SeriesScaler | None = None
+    """That of the feeds, where each series has scales of its own."""
 
 
 class Process(NamedTuple):
@@ -115,9 +122,10 @@ def open_data(config: Config, device: str) -> Fed:
         if isinstance(cut, named.Grouped):
             split = grouped(store, view, by=cut.by, fractions=fractions, seed=seed)
         else:
-            distances: Any = {"horizon": cut.horizon, "warm_up": cut.warm_up, "embargo": cut.embargo}
+            distances: Any = {"horizon": cut.horizon, "warm_up": cut.warm_up, "embargo": cut.embargo, "overlap": cut.overlap}
             split = chronological(store, view, fractions=fractions, time=cut.time, **distances)
     task = _task(config, store)
+    scaler = _fit_series_scaler(config, store, task, split)
     feed = partial(
         Feed,
         store,
@@ -127,32 +135,58 @@ def open_data(config: Config, device: str) -> Fed:
         columns=list(dict.fromkeys([*task.inputs, *task.targets])),
         dtype=data.dtype,
         normalize=data.normalize,
+        scaler=scaler,
+        return_series=scaler is not None,
         residency=data.residency,
         threads=data.threads,
     )
     train = feed(order=order, subset=split.train if split else None)
     valid = feed(order=Sequential(), subset=split.valid) if split else None
-    return Fed(store=store, task=replace(task, padded=train.samples.padded), train=train, valid=valid, split=split)
+    task = replace(task, padded=train.samples.padded)
+    return Fed(store=store, task=task, train=train, valid=valid, split=split, scaler=scaler)
+
+
+def _fit_series_scaler(config: Config, store: Store, task: Task, split: Split | None) -> SeriesScaler | None:
+    """The scaler of `data.scale: per_series`: of features and of targets that are amounts, as far as they are numbers of steps."""
+    from stoker.split.series_scaler import SeriesScaler
+
+    scale = named.SeriesScale() if config.data.scale == "per_series" else config.data.scale
+    if not isinstance(scale, named.SeriesScale):
+        return None
+    if config.data.normalize:
+        raise ConfigError("data.scale and data.normalize are set: values would be scaled twice. Give one of them.")
+    has_amounts = isinstance(config.loss, AMOUNTS)
+    names = [name for name in dict.fromkeys([*task.inputs, *task.targets]) if has_amounts or name not in task.targets]
+    names = [name for name in names if store.schema[name].level == "step"]
+    if not names:
+        raise ConfigError("data.scale is per series, but no column has numbers of steps to scale. Leave data.scale out.")
+    part = split.train if split else None
+    return SeriesScaler.fit(store, part, columns=names, method=scale.method, unseen=scale.unseen)
 
 
 def make_trained(config: Config, fed: Fed) -> tuple[nn.Module, Callable[..., Any]]:
     """The model, with the weights that its seed decides, and the loss."""
     import torch
 
-    from stoker.experiment.models import make_loss, make_model
+    from stoker.experiment.models import TargetScales, TaskLoss, make_loss, make_model
     from stoker.split.scaler import Scaler
 
     data = config.data
     if data.scale and data.normalize:
         raise ConfigError("data.scale is true and data.normalize is set: values would be scaled twice. Give one of them.")
     scalers: dict[str, nn.Module] = {}
-    if data.scale is not False and not data.normalize:  # fitted on the training samples: features, and targets that are amounts
+    if (
+        data.scale is not False and not data.normalize and fed.scaler is None
+    ):  # fitted on the training samples: features, and targets that are amounts
         part = fed.split.train if fed.split else None
         scalers["scaler"] = Scaler.fit(fed.store, part, columns=list(fed.task.inputs))
-        if isinstance(config.loss, named.Mse | named.Mae | named.Huber | named.Quantile):
+        if isinstance(config.loss, AMOUNTS):
             scalers["target_scaler"] = Scaler.fit(fed.store, part, columns=list(fed.task.targets))
     torch.manual_seed(config.train.seed)
-    return make_model(config.model, fed.task, **scalers), make_loss(config.loss, fed.task)
+    loss = make_loss(config.loss, fed.task)
+    if fed.scaler is not None and isinstance(loss, TaskLoss):
+        loss.unscale = TargetScales.of(fed.scaler, fed.task, fed.train.device)
+    return make_model(config.model, fed.task, **scalers), loss
 
 
 def _task(config: Config, store: Store) -> Task:

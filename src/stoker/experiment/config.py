@@ -84,6 +84,17 @@ class LengthOrder(Choice, frozen=True, kw_only=True, tag="by_length"):
     """Groups that are sorted by length together."""
 
 
+class SeriesScale(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Each series by its own training steps, inside the feed."""
+
+    per: Literal["series"] = "series"
+    """What has a scale of its own."""
+    method: Literal["standard", "robust", "minmax", "meanabs"] = "standard"
+    """Mean and deviation, median and quartiles, smallest and largest value, or mean of absolute values."""
+    unseen: Literal["error", "global"] = "error"
+    """Series without a training step are refused, or get the mean of the scales of the others."""
+
+
 class Data(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is fed."""
 
@@ -99,8 +110,9 @@ class Data(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Columns that are predicted: with a horizon or shift their future, otherwise their value at the last step or of the series."""
     order: SequentialOrder | ShuffleOrder | BlockOrder | LengthOrder = ShuffleOrder()
     """Order of the training samples; validation is sequential."""
-    scale: bool | None = None
-    """Centre and scale columns by the steps of the training samples, inside the model; by default, unless `normalize` is set."""
+    scale: bool | Literal["per_series"] | SeriesScale | None = None
+    """Centre and scale columns by the steps of the training samples, inside the model; by default, unless `normalize` is set.
+    `per_series`, or `{per: series, method: robust}`: each series by its own training steps, inside the feed."""
     normalize: Literal["zero", "max"] | None = None
     """Centre and scale ("zero"), or scale ("max"), each series by its own values; not with a split by time, which it would leak."""
     dtype: Literal["float32", "float64"] = "float32"
@@ -124,6 +136,8 @@ class Chronological(Choice, frozen=True, kw_only=True, tag="chronological"):
     """Steps before a sample of which its values were made, such as those of an indicator."""
     embargo: Whole | None = None
     """Steps that samples keep from the boundary before them; by default the least that is needed."""
+    overlap: Literal["inputs"] | None = None
+    """`inputs` lets later windows look back over a boundary with their inputs; targets never overlap. By default no step is shared."""
     time: str | None = None
     """Column of times by which to cut; by default that of the store."""
 

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from msgspec.structs import asdict
@@ -36,6 +36,9 @@ from torch.nn import functional
 from stoker.errors import OptionError, StokerError, TrainError
 from stoker.experiment import config as named
 from stoker.experiment.config import AnyOptimizer
+
+if TYPE_CHECKING:
+    from stoker.split.series_scaler import SeriesScaler
 
 Batch = Mapping[str, torch.Tensor]
 When = Literal["horizon", "shift", "last", "series"]
@@ -336,8 +339,42 @@ Each = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """From predictions [b, s, k, outputs_each] and targets [b, s, k] to losses [b, s, k]."""
 
 
+@dataclass(frozen=True)
+class TargetScales:
+    """The scales of targets that a feed scales by series, to show metrics in units of the store: [series, k]."""
+
+    centers: torch.Tensor
+    divisors: torch.Tensor
+
+    @classmethod
+    def of(cls, scaler: SeriesScaler, task: Task, device: torch.device) -> TargetScales | None:
+        """Those of a task; None if no target is scaled."""
+        if not set(task.targets) & set(scaler.columns):
+            return None
+        found = []
+        for kind, neutral in ((0, 0.0), (1, 1.0)):
+            num_series = len(scaler.scales(scaler.columns[0]).centers)
+            rows = [
+                torch.from_numpy(scaler.scales(name)[kind]).to(device, torch.float32)
+                if name in scaler.columns
+                else torch.full((num_series, width), neutral, device=device)
+                for name, width in task.targets.items()
+            ]
+            found.append(torch.cat(rows, dim=1))
+        return cls(*found)
+
+    def __call__(self, values: torch.Tensor, series: torch.Tensor) -> torch.Tensor:
+        """Values [b, s, k] or [b, s, k, outputs_each] in units of the store."""
+        series = series.clamp(min=0)  # rows without a sample do not count
+        center, divisor = (rows[series][:, None].to(values.dtype) for rows in (self.centers, self.divisors))
+        return values * divisor + center if values.dim() == 3 else values * divisor[..., None] + center[..., None]
+
+
 class TaskLoss:
     """`loss(model, batch)` of a task."""
+
+    unscale: TargetScales | None = None
+    """Back to units of the store, for metrics; not of an instance where there is none, so that checkpoints stay as they were."""
 
     def __init__(self, task: Task, each: Each, *, classes: bool = False) -> None:
         self.task = task
@@ -366,6 +403,8 @@ class TaskLoss:
         rows = losses.sum((1, 2)) / counts.sum((1, 2)).clamp(min=1)
         samples = batch["valid"].sum().clamp(min=1) if "valid" in batch else len(rows)
         shown = shaped[..., 0] if task.outputs_each == 1 else shaped
+        if self.unscale is not None and "series" in batch:
+            shown, target = (self.unscale(values.detach(), batch["series"]) for values in (shown, target))
         return {"loss": rows.sum() / samples, "prediction": shown.detach(), "target": target, "valid": counts}
 
 

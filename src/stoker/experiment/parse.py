@@ -297,7 +297,8 @@ class _Check:
         if value is None and any(isinstance(one, NoneType) for one in types):
             return None
         if len(choices) == 1 and choices[0].tag_field is None:
-            return self.struct(value, choices[0], path)
+            is_plain = not isinstance(value, dict) and any(not isinstance(one, StructType | NoneType) for one in types)
+            return self._plain(value, field.type, hint, path) if is_plain else self.struct(value, choices[0], path)
         tags = {str(choice.tag): choice for choice in choices}
         value = spelt_out(value)
         if not isinstance(value, dict):
@@ -403,8 +404,9 @@ def override(document: Document, assignments: Sequence[str], config: type) -> Do
             raise ConfigError(f"{OPTION} is {assignment!r}; expected NAME=VALUE, such as batch_size=512.")
         path = find(name.strip(), known)
         section = tree
-        for key in path[:-1]:
-            inner = spelt_out(section.get(key))
+        for depth, key in enumerate(path[:-1], 1):
+            inner = section.get(key)
+            inner = spelt_out(inner) if (*path[:depth], "name") in known else inner  # a word is the name of a choice
             section[key] = inner if isinstance(inner, dict) else {}
             section = section[key]
         section[path[-1]] = parse_yaml(text, f"{OPTION} {name.strip()}")

@@ -20,7 +20,7 @@ from torch.utils.data import Sampler
 
 from stoker._types import Array
 from stoker.errors import FeedError, OptionError
-from stoker.feed.columns import lengths_of
+from stoker.feed.columns import lengths_of, series_column
 from stoker.feed.padding import Assembler
 from stoker.feed.transfer import HostGather, Ring, as_tensors
 from stoker.sampling.views import Lengths, Samples
@@ -201,6 +201,11 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
         if store.digest != self._digest:
             raise FeedError(f"{self._path} was packed again since the feed was made from it. Make the feed and its dataset again.")
         lengths = lengths_of(store)
-        self._columns = [replace(column, values=store.column(column.name), lengths=lengths) for column in self._columns]
+        self._columns = [
+            replace(column, values=store.column(column.name), lengths=lengths)
+            if column.name in store.schema
+            else series_column(store, lengths, ())
+            for column in self._columns
+        ]
         samples: Samples = self._view.over(lengths)
         self._samples = samples if self._subset is None else self._subset.over(samples)

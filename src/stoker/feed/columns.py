@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 import numpy as np
 import torch
@@ -38,6 +38,8 @@ class FedColumn:
     lengths: Lengths
     """Where the series of the store lie."""
     scales: Scales | None = None
+    scaled_by: str = "normalize"
+    """The option that gave the scales, for messages."""
 
     @property
     def unit(self) -> int:
@@ -82,7 +84,8 @@ class FedColumn:
         what = f"column {self.name!r} of {self.lengths.name} is {value!s} at {where}"
         limit = f"the largest {self.dtype.name} is {float(np.finfo(self.dtype).max):.8g}"
         if self.scales is not None:
-            return FeedError(f"{what}, and normalize makes it infinite: {limit}. Leave normalize out, or pack smaller values.")
+            by = self.scaled_by
+            return FeedError(f"{what}, and {by} makes it infinite: {limit}. Leave {by} out, or pack smaller values.")
         return FeedError(f"{what}, but {limit}. Give dtype={self.values.dtype.name!r}, or pack smaller values.")
 
     @property
@@ -130,7 +133,14 @@ def content_digest(store: Store, names: Sequence[str]) -> str:
 
 
 def choose_columns(
-    store: Store, names: Sequence[str] | None, *, dtype: str | None, normalize: Method | None, compat: bool, lengths: Lengths
+    store: Store,
+    names: Sequence[str] | None,
+    *,
+    dtype: str | None,
+    normalize: Method | None,
+    compat: bool,
+    lengths: Lengths,
+    scaler: SeriesScales | None = None,
 ) -> list[FedColumn]:
     """The columns that were asked for, or all that hold numbers."""
     if dtype is not None and dtype not in FLOATS:
@@ -142,10 +152,23 @@ def choose_columns(
     wanted = [name for name, column in store.schema.items() if column.dtype is not None] if names is None else list(names)
     if not wanted:
         raise OptionError(f"{store.name} has no column of numbers to feed.")
-    return [_fed(store, name, dtype=dtype, normalize=normalize, compat=compat, lengths=lengths) for name in wanted]
+    if scaler is not None and not set(scaler.columns) & set(wanted):
+        raise OptionError(
+            f"the scaler has the columns {', '.join(scaler.columns)}, but the feed has {', '.join(wanted)}: it would scale nothing."
+        )
+    return [_fed(store, name, dtype=dtype, normalize=normalize, compat=compat, lengths=lengths, scaler=scaler) for name in wanted]
 
 
-def _fed(store: Store, name: str, *, dtype: str | None, normalize: Method | None, compat: bool, lengths: Lengths) -> FedColumn:
+def _fed(
+    store: Store,
+    name: str,
+    *,
+    dtype: str | None,
+    normalize: Method | None,
+    compat: bool,
+    lengths: Lengths,
+    scaler: SeriesScales | None,
+) -> FedColumn:
     if name not in store.schema:
         raise OptionError(f"{store.name} has no column {name!r}; it has {', '.join(store.schema)}.")
     column = store.schema[name]
@@ -156,25 +179,52 @@ def _fed(store: Store, name: str, *, dtype: str | None, normalize: Method | None
     values = store.column(name)
     stored = values.dtype
     is_number = column.kind == "number" and stored.kind in "iuf"
+    fitted = scaler.scales(name) if scaler is not None and name in scaler.columns else None
     scaled = normalize is not None and column.level == "step" and is_number and (stored.kind == "f" or compat)
+    if fitted is not None:
+        expected = (len(store), column.width or 1)
+        if not is_number or column.level != "step" or fitted.centers.shape != expected or fitted.divisors.shape != expected:
+            raise OptionError(
+                f"the scaler has {' x '.join(map(str, fitted.centers.shape))} centers for column {name!r}, which holds {column.label} "
+                f"per {column.level}; expected numbers per step, and {expected[0]} x {expected[1]} centers. Fit it on this store."
+            )
+        scaled = True
     target = stored
     if dtype is not None and is_number and (stored.kind == "f" or scaled):
         target = np.dtype(dtype)
     elif compat or (scaled and stored.kind != "f"):
         target = np.dtype(np.float32)
-    scales = series_scales(values, lengths, normalize, compat=compat) if scaled and normalize else None
+    scales, scaled_by = fitted, "normalize" if fitted is None else "scaler"
+    if scaled and normalize:
+        scales = series_scales(values, lengths, normalize, compat=compat)
     if scales is not None and not compat:  # an infinite mean or deviation would make zeros or NaN of a series
         bad = ~(np.isfinite(scales.centers) & np.isfinite(scales.divisors)).all(axis=1)
         kind = scales.centers.dtype
         if bad.any():
             raise FeedError(
                 f"column {name!r} of {store.name} has values in series {int(bad.argmax()):,} whose mean or deviation is beyond the "
-                f"largest {kind.name}, {float(np.finfo(kind).max):.8g}. Leave normalize out, or pack smaller values."
+                f"largest {kind.name}, {float(np.finfo(kind).max):.8g}. Leave {scaled_by} out, or pack smaller values."
             )
     torch_name = "bfloat16" if column.kind == "bfloat16" else target.name
     return FedColumn(
-        name, column.level, values, dtype=target, torch_name=torch_name, width=column.width, lengths=lengths, scales=scales
+        name,
+        column.level,
+        values,
+        dtype=target,
+        torch_name=torch_name,
+        width=column.width,
+        lengths=lengths,
+        scales=scales,
+        scaled_by=scaled_by,
     )
+
+
+def series_column(store: Store, lengths: Lengths, columns: Sequence[FedColumn]) -> FedColumn:
+    """The number of each series as a column per series: the entry `series`."""
+    if any(column.name == "series" for column in columns):
+        raise OptionError("return_series=True adds the entry 'series', which a column has the name of. Leave it out of columns=.")
+    numbers = np.arange(len(store), dtype=np.int64)
+    return FedColumn("series", "series", numbers, dtype=numbers.dtype, torch_name="int64", width=None, lengths=lengths)
 
 
 # Scales: what each series is centred on and divided by, so that normalising is a step of the gather.
@@ -198,6 +248,25 @@ class Scales(NamedTuple):
     divisors: Array
     truncate: bool
     """Whether results are truncated to integers, as Time-MoE does to columns of integers."""
+
+
+class SeriesScales(Protocol):
+    """Scales that were fitted before, such as `stoker.split.SeriesScaler`."""
+
+    data: str
+    """The identity of the store that they were fitted on."""
+    fitted_on: str
+    """The fingerprint of the subset that they were fitted on, or "all"."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the scaled columns."""
+
+    def scales(self, column: str) -> Scales:
+        """Centers and divisors of a column, one row per series."""
+
+    def describe(self) -> dict[str, Any]:
+        """Plain values that differ where scaled values could; a resumed run compares them."""
 
 
 def series_scales(values: Array, lengths: Lengths, method: Method, *, compat: bool) -> Scales:

@@ -20,7 +20,17 @@ from stoker._clock import Spans
 from stoker._text import check_device, readable_bytes
 from stoker._types import Array
 from stoker.errors import FeedError, LeakError, OptionError
-from stoker.feed.columns import FedColumn, Method, choose_columns, choose_residency, content_digest, identity_of, samples_over
+from stoker.feed.columns import (
+    FedColumn,
+    Method,
+    SeriesScales,
+    choose_columns,
+    choose_residency,
+    content_digest,
+    identity_of,
+    samples_over,
+    series_column,
+)
 from stoker.feed.device import Captured, DeviceGather, DeviceProducer
 from stoker.feed.padding import COMPAT_ENTRIES, Assembler, check_names
 from stoker.feed.prefetch import Cursor, FeedIterator, Ranks, ReadAhead, Steps, check_state
@@ -61,6 +71,7 @@ class Feed:
         dtype: The type that columns of floats become: "float16", "float32" or "float64".
         normalize: "zero" subtracts the mean of the series and divides by its standard deviation; "max" divides by its largest
             absolute value.
+        scaler: A `stoker.split.SeriesScaler`: its columns, inputs and targets, are scaled by the training steps of each series.
         transform: A function from the arrays of a batch to those to deliver. It runs in the background threads.
         residency: Where the columns stay: "device", "host", "stream" (on disk), or "auto".
         last_batch: What becomes of a short last batch: "pad" adds zero rows that `valid` marks as False, "short" keeps it
@@ -70,11 +81,12 @@ class Feed:
         threads: Background threads; by default chosen by device and residency. 0 makes batches when they are asked for.
         prefetch: Batches that are made before they are asked for.
         return_index: Add the entry `sample`: the index of each sample, -1 in rows without one.
+        return_series: Add the entry `series`: the index of the series of each sample.
         masks: True adds masks and lengths even where nothing is padded; False leaves masks out, `lengths` stay.
 
     Raises:
         OptionError: An option is invalid, or the store has no sample of the view.
-        LeakError: `normalize` would use steps of other subsets.
+        LeakError: `normalize` would use steps of other subsets, or `scaler` was not fitted on the training subset of the split.
 
     Example:
         >>> import numpy as np, stoker
@@ -98,6 +110,7 @@ class Feed:
         columns: Sequence[str] | None = None,
         dtype: str | None = None,
         normalize: Method | None = None,
+        scaler: SeriesScales | None = None,
         transform: Transform | None = None,
         residency: str = "auto",
         last_batch: LastBatch = "pad",
@@ -106,6 +119,7 @@ class Feed:
         threads: int | None = None,
         prefetch: int | None = None,
         return_index: bool = False,
+        return_series: bool = False,
         masks: bool | None = None,
     ) -> None:
         lengths, samples = samples_over(store, view)
@@ -140,9 +154,16 @@ class Feed:
         if subset is not None:
             _check_subset(subset, store, view, normalize)
         self.subset = subset
+        if scaler is not None:
+            _check_scaler(scaler, store, subset, normalize)
+        self.scaler = scaler
         compat = not isinstance(view, Sequences) and view.compat is not None
-        self.columns = choose_columns(store, columns, dtype=dtype, normalize=normalize, compat=compat, lengths=lengths)
+        self.columns = choose_columns(
+            store, columns, dtype=dtype, normalize=normalize, compat=compat, lengths=lengths, scaler=scaler
+        )
         check_names(view, self.columns)
+        if return_series:
+            self.columns.append(series_column(store, lengths, self.columns))
         brief = [column.name for column in self.columns if column.torch_name == "bfloat16"]
         if transform is not None and brief:
             raise OptionError(f"transform gets NumPy arrays, which cannot hold bfloat16. Leave {', '.join(brief)} out of columns=.")
@@ -390,6 +411,7 @@ class Feed:
             "encode": self.transform,
             "numbers": self.return_index,
             "masks": self.masks,
+            **({} if self.scaler is None else {"scaler": self.scaler.describe()}),
         }
 
     def as_dataset(self) -> SampleDataset:
@@ -436,6 +458,25 @@ def _check_subset(subset: Subset, store: Store, view: AnyView, normalize: Method
             f"normalize={normalize!r} scales by whole series, so the {subset.name} subset would depend on steps of the others. "
             f"Leave it out, and begin the model with stoker.split.Scaler.fit(store, split.train, …)."
         )
+
+
+def _check_scaler(scaler: SeriesScales, store: Store, subset: Subset | None, normalize: Method | None) -> None:
+    if not all(hasattr(scaler, name) for name in ("scales", "columns", "fitted_on", "data")):
+        raise OptionError(f"scaler is {scaler!r}; expected what stoker.split.SeriesScaler.fit(store, split.train, …) returns.")
+    if normalize is not None:
+        raise OptionError(f"normalize is {normalize!r} and scaler is given: values would be scaled twice. Give one of them.")
+    if scaler.data != identity_of(store):
+        raise OptionError(
+            f"the scaler was fitted on other data than {store.name}. Fit it on this store, or use scaler.for_store(store)."
+        )
+    # The subsets of whole series share no series, so the steps of one tell nothing of the others.
+    if subset is None or subset.trained_on == scaler.fitted_on or (scaler.fitted_on == "all" and subset.whole_series):
+        return
+    where = "all steps of the store" if scaler.fitted_on == "all" else "another subset"
+    raise LeakError(
+        f"the scaler was fitted on {where}, not on the training subset of the split that the {subset.name} subset belongs to. "
+        f"Use SeriesScaler.fit(store, split.train, …)."
+    )
 
 
 # What messages and print(feed) say.
@@ -490,6 +531,8 @@ def _summarize(feed: Feed) -> str:
         f"  residency  {feed.residency.where}: {feed.residency.reason}",
         f"  threads    {threads}",
     ]
+    scaled = [column.name for column in feed.columns if column.scaled_by == "scaler"]
+    lines += [f"  scaled     {', '.join(scaled)}: each series by its training steps"] if scaled else []
     return "\n".join(lines + [f"  note       {note}" for note in feed.samples.notes()])
 
 

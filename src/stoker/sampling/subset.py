@@ -130,6 +130,10 @@ class Subset:
     """Samples of the whole view."""
     whole_series: bool
     """Whether each series is in one subset with all its samples."""
+    trained_on: str | None = None
+    """The fingerprint of the training subset of its split."""
+    note: str = ""
+    """What to know before training on it: that it is much smaller than was asked."""
 
     @property
     def num_samples(self) -> int:
@@ -184,10 +188,10 @@ class SubsetSamples:
         return self._runs.count_below(firsts)
 
     def notes(self) -> Sequence[str]:
-        """Which subset this is."""
-        return [
-            f"the {self._subset.name} subset of {self._subset.origin}: {self.num_samples:,} of {self._subset.num_all:,} samples."
-        ]
+        """Which subset this is, and whether it is much smaller than was asked."""
+        name, origin = self._subset.name, self._subset.origin
+        which = f"the {name} subset of {origin}: {self.num_samples:,} of {self._subset.num_all:,} samples."
+        return [which, *([self._subset.note] if self._subset.note else [])]
 
     def step_ranges(self) -> Iterator[StepRanges]:
         """The steps from the first to the last of each run of samples, cut where a series ends; many series at a time.

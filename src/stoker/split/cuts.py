@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -50,6 +50,11 @@ class SampledStore:
 # A sample is kept where all of them lie between two boundaries. Before a boundary this purges the samples whose targets reach over
 # it; after a boundary it embargoes those that reach back over it: the last step of a window is at least `embargo` steps behind the
 # boundary, and `length - 1 + warm_up` is the smallest value allowed.
+#
+# With overlap="inputs" only targets count after a boundary: a sample is in the subset that holds all of its targets, and its window
+# and warm-up may begin before it. Targets are the horizon; without one the shifted window, or the last step of the window.
+
+Overlap = Literal["inputs"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +67,9 @@ class Margins:
     warm_up: int
     embargo: int
     whole_series: bool
+    overlap: Overlap | None = None
+    first_target: int = 0
+    """Steps from the first of a window to the first of its targets; with `overlap` alone."""
 
     @property
     def span(self) -> int:
@@ -69,23 +77,31 @@ class Margins:
         return self.warm_up + self.length + self.horizon
 
     @classmethod
-    def of(cls, view: AnyView, *, horizon: int | None, warm_up: int, embargo: int | None = None) -> Margins:
+    def of(
+        cls, view: AnyView, *, horizon: int | None, warm_up: int, embargo: int | None = None, overlap: Overlap | None = None
+    ) -> Margins:
         """Of the samples of a view. By default the horizon is that of the view, and the embargo the least that can be."""
         given = {"horizon": horizon, "warm_up": warm_up, "embargo": embargo}
         for name, value in given.items():
             if value is not None and not is_integer(value, 0):
                 raise OptionError(f"{name} is {value!r}; expected an integer from 0.")
+        if overlap not in (None, "inputs"):
+            raise OptionError(f"overlap is {overlap!r}; expected 'inputs', or None: no step is in two subsets.")
         if isinstance(view, Sequences):
-            if any(given.values()):
-                raise OptionError(
-                    f"{view} has whole series as samples, which reach over no boundary: leave out horizon, warm_up and embargo."
-                )
+            if any(given.values()) or overlap:
+                names = "horizon, warm_up, embargo and overlap" if overlap else "horizon, warm_up and embargo"
+                raise OptionError(f"{view} has whole series as samples, which reach over no boundary: leave out {names}.")
             return cls(length=view.max_length, stride=1, horizon=0, warm_up=0, embargo=0, whole_series=True)
         windows = view.windows if isinstance(view, Segments) else view
         own = windows.span - windows.length
         if horizon is not None and horizon < own:
             raise LeakError(
                 f"horizon is {horizon}, but the targets of {view} reach {own} steps. Give at least {own}, or leave it out."
+            )
+        if overlap and embargo is not None:
+            raise OptionError(
+                f"embargo is {embargo}, which keeps windows behind a boundary, but overlap='inputs' lets them reach back over it. "
+                "Give one of them."
             )
         least = windows.length - 1 + warm_up
         if embargo is not None and embargo < least:
@@ -100,6 +116,8 @@ class Margins:
             warm_up=int(warm_up),
             embargo=least if embargo is None else int(embargo),
             whole_series=False,
+            overlap=overlap,
+            first_target=windows.length if windows.horizon else windows.shift or windows.length - 1,
         )
 
 
@@ -301,8 +319,8 @@ def _moment_of(sampled: SampledStore, times: Array, share: float) -> int:
 # Carve: from the cuts of each series to the samples between them, as runs of numbers; no list of samples is built.
 #
 # The windows of a series begin at multiples of the stride, so those between two cuts are a range, found by division. A sample
-# belongs to the interval that holds the last step of its window. There it is kept, or purged because its target reaches over the
-# next cut, or embargoed because it reaches back over the previous one.
+# belongs to the interval that holds the last step of its window (with overlap="inputs": its first target). There it is kept, or
+# purged because its target reaches over the next cut, or embargoed because it reaches back over the previous one.
 
 Interval = tuple[int, int]
 """From one cut to another, by their numbers."""
@@ -340,6 +358,16 @@ def carve(
     }, excluded
 
 
+def shares_of_steps(sampled: SampledStore, cuts: Cuts, wanted: Mapping[str, Sequence[Interval]]) -> dict[str, float]:
+    """For each subset the share of all steps that lies in its intervals: what it would be if no sample reached over a boundary."""
+    steps = dict.fromkeys(wanted, 0)
+    for first in range(0, sampled.lengths.num_series, _SERIES_AT_ONCE):
+        places = cuts.local(first, min(first + _SERIES_AT_ONCE, sampled.lengths.num_series))
+        for name, intervals in wanted.items():
+            steps[name] += sum(int((places[:, high] - places[:, low]).sum()) for low, high in intervals)
+    return {name: count / max(sampled.lengths.num_steps, 1) for name, count in steps.items()}
+
+
 def _between(
     lengths: Array, counts: Array, places: Array, interval: Interval, margins: Margins, excluded: Excluded
 ) -> tuple[Array, Array]:
@@ -356,9 +384,10 @@ def _between(
         excluded.embargoed += int(homes.sum() - kept.sum())
         return np.zeros_like(kept), kept
     stride, length = margins.stride, margins.length
-    home = np.where(is_begun, 0, -((length - 1 - low) // stride))
-    home_end = np.where(is_ended, counts, -((length - 1 - high) // stride))
-    first = np.where(is_begun, 0, -((length - 1 - low - margins.embargo) // stride))
+    known_by = margins.first_target if margins.overlap else length - 1
+    home = np.where(is_begun, 0, -((known_by - low) // stride))
+    home_end = np.where(is_ended, counts, -((known_by - high) // stride))
+    first = home if margins.overlap else np.where(is_begun, 0, -((length - 1 - low - margins.embargo) // stride))
     end = np.where(is_ended, counts, (high - length - margins.horizon) // stride + 1)
     absent = (low >= lengths) & ~is_begun
     home, home_end, first, end = (np.where(absent, counts, np.clip(one, 0, counts)) for one in (home, home_end, first, end))

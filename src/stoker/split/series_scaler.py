@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, TypeVar, cast, get_args
 
 import numpy as np
 import torch
+import xxhash
 
+from stoker import _disk
 from stoker._kernels import kernel
 from stoker._types import Array
-from stoker.errors import LeakError, OptionError
+from stoker.errors import LeakError, OptionError, SourceInvalidError, SourceNotFoundError
 from stoker.feed.columns import Scales, identity_of, lengths_of
 from stoker.sampling.subset import StepRanges, Subset
 from stoker.split.split import Split
+from stoker.store.shards import Texts
 from stoker.store.store import Store
 
 ScalerMethod = Literal["standard", "robust", "minmax", "meanabs"]
+Unseen = Literal["error", "global"]
 METHODS: tuple[ScalerMethod, ...] = get_args(ScalerMethod)
 _SHOWN = 3
 Values = TypeVar("Values", bound=Array | torch.Tensor)
@@ -37,6 +44,7 @@ class SeriesScaler:
         scales: Centers and divisors per column, one row per series.
         fitted_on: The fingerprint of the subset that it was fitted on, or "all".
         data: The identity of the store.
+        keys: The key of each series; None where the store has none.
 
     Example:
         >>> import numpy as np, stoker
@@ -46,11 +54,20 @@ class SeriesScaler:
         [-1.0, 1.0]
     """
 
-    def __init__(self, method: ScalerMethod, scales: Mapping[str, Scales], *, fitted_on: str, data: str) -> None:
+    def __init__(
+        self,
+        method: ScalerMethod,
+        scales: Mapping[str, Scales],
+        *,
+        fitted_on: str,
+        data: str,
+        keys: Texts | Array | None = None,
+    ) -> None:
         self.method = method
         self._scales = dict(scales)
         self.fitted_on = fitted_on
         self.data = data
+        self.keys = keys
 
     @classmethod
     def fit(
@@ -60,7 +77,7 @@ class SeriesScaler:
         *,
         columns: Sequence[str],
         method: ScalerMethod = "standard",
-        unseen: Literal["error", "average"] = "error",
+        unseen: Unseen = "error",
     ) -> SeriesScaler:
         """Fit centers and divisors on the steps that samples of a subset hold, each step once.
 
@@ -69,7 +86,8 @@ class SeriesScaler:
             subset: Usually `split.train`; None takes all steps.
             columns: Names of columns of numbers, one value (or vector) per step.
             method: "standard", "robust", "minmax" or "meanabs".
-            unseen: Series without a finite training value are an "error", or get the "average" of the others' centers and divisors.
+            unseen: Series without a finite training value are an "error", or "global" gives them the mean of the others' centers
+                and divisors.
 
         Returns:
             The scaler.
@@ -77,16 +95,16 @@ class SeriesScaler:
         Raises:
             OptionError: A column does not hold numbers per step, an option is invalid, or a series has no training value.
         """
-        if method not in METHODS or unseen not in ("error", "average"):
-            raise OptionError(
-                f"method is {method!r} and unseen {unseen!r}; expected one of {', '.join(METHODS)}, and 'error' or 'average'."
-            )
+        if method not in METHODS:
+            raise OptionError(f"method is {method!r}; expected one of {', '.join(METHODS)}.")
+        _check_unseen(unseen)
         names = [columns] if isinstance(columns, str) else list(columns)
         if not names:
             raise OptionError("columns is empty; expected the names of the columns to scale.")
         ranges = _training_ranges(store, subset)
         scales = {name: _fit_column(store, name, ranges, method, unseen) for name in names}
-        return cls(method, scales, fitted_on="all" if subset is None else subset.fingerprint, data=identity_of(store))
+        fitted_on = "all" if subset is None else subset.fingerprint
+        return cls(method, scales, fitted_on=fitted_on, data=identity_of(store), keys=_keys_of(store))
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -122,6 +140,53 @@ class SeriesScaler:
             found.append(torch.from_numpy(rows).to(values) if isinstance(values, torch.Tensor) else rows)
         return found[0], found[1]
 
+    def for_store(self, store: Store, *, unseen: Unseen = "error") -> SeriesScaler:
+        """The scaler for another store with these columns, such as one with later steps. Series are found by their keys.
+
+        Args:
+            store: The other store. Without keys it must have as many series, which are then known by their number.
+            unseen: Series that the scaler does not know are an "error", or "global" gives them the mean of the others' centers
+                and divisors.
+
+        Raises:
+            OptionError: A series is not known, or an option is invalid.
+
+        Example:
+            >>> import numpy as np, stoker
+            >>> store = stoker.Store.from_arrays(x=[np.array([1.0, 3.0])])
+            >>> scaler = stoker.split.SeriesScaler.fit(store, None, columns=["x"])
+            >>> later = stoker.Store.from_arrays(x=[np.array([5.0, 7.0, 9.0])])
+            >>> feed = stoker.Feed(later, stoker.Windows(3), batch_size=1, scaler=scaler.for_store(later))
+            >>> next(iter(feed))["x"].tolist()
+            [[3.0, 5.0, 7.0]]
+        """
+        _check_unseen(unseen)
+        if self.data == identity_of(store):
+            return self
+        num_known, keys = len(next(iter(self._scales.values())).centers), _keys_of(store)
+        if (self.keys is None) != (keys is None) or (keys is None and len(store) != num_known):
+            raise OptionError(
+                f"the scaler has {num_known:,} series {'without' if self.keys is None else 'with'} keys, but {store.name} has "
+                f"{len(store):,} {'without' if keys is None else 'with'}. Pack it with the same series=, or fit another scaler."
+            )
+        places, listed = np.arange(len(store)), [] if keys is None else _listed(keys)
+        if self.keys is not None:
+            rows_by_key = {key: row for row, key in enumerate(_listed(self.keys))}
+            places = np.array([rows_by_key.get(key, -1) for key in listed], dtype=np.int64)
+        missing = np.flatnonzero(places < 0)
+        if len(missing) and unseen == "error":
+            shown = ", ".join(repr(listed[number]) for number in missing[:_SHOWN].tolist())
+            shown += ", …" if len(missing) > _SHOWN else ""
+            raise OptionError(
+                f"{len(missing):,} of {len(store):,} series of {store.name} were not in the training data ({shown}). "
+                "Leave them out, or give unseen='global'."
+            )
+        scales = {}
+        for name, one in self._scales.items():
+            made = [np.where(places[:, None] >= 0, rows[places], rows.mean(axis=0)).astype(rows.dtype) for rows in one[:2]]
+            scales[name] = Scales(made[0], made[1], truncate=False)
+        return SeriesScaler(self.method, scales, fitted_on=self.fitted_on, data=identity_of(store), keys=keys)
+
     def check(self, split: Split) -> None:
         """Raise LeakError unless it was fitted on exactly the training subset of this split."""
         if self.fitted_on != split.train.fingerprint:
@@ -138,6 +203,10 @@ class SeriesScaler:
             for name, scales in self._scales.items()
             for kind, rows in (("center", scales.centers), ("divisor", scales.divisors))
         }
+        if isinstance(self.keys, Texts):
+            tensors |= {"keys.utf8": torch.tensor(self.keys.utf8), "keys.offsets": torch.tensor(self.keys.offsets)}
+        elif self.keys is not None:
+            tensors["keys"] = torch.tensor(self.keys)
         return {"method": self.method, "fitted_on": self.fitted_on, "data": self.data, "columns": list(self._scales), **tensors}
 
     @classmethod
@@ -148,13 +217,88 @@ class SeriesScaler:
                 name: Scales(state[f"center.{name}"].numpy(), state[f"divisor.{name}"].numpy(), truncate=False)
                 for name in state["columns"]
             }
-            return cls(state["method"], scales, fitted_on=state["fitted_on"], data=state["data"])
+            keys: Texts | Array | None = state["keys"].numpy() if "keys" in state else None
+            if "keys.utf8" in state:
+                keys = Texts(state["keys.utf8"].numpy(), state["keys.offsets"].numpy())
+            return cls(state["method"], scales, fitted_on=state["fitted_on"], data=state["data"], keys=keys)
         except (KeyError, AttributeError, TypeError):
             raise OptionError("the state is not that of a SeriesScaler; expected what its state_dict() returned.") from None
+
+    def describe(self) -> dict[str, Any]:
+        """How it was fitted and a hash of its numbers, which a resumed run compares."""
+        digest = xxhash.xxh3_64()
+        for name, (centers, divisors, _) in sorted(self._scales.items()):
+            digest.update(f"{name} {centers.dtype} {centers.shape}".encode() + centers.tobytes() + divisors.tobytes())
+        columns = ", ".join(self._scales)
+        return {"method": self.method, "columns": columns, "fitted_on": self.fitted_on, "scales": digest.hexdigest()}
+
+    def to_bytes(self) -> bytes:
+        """The content of a safetensors file with its state: what a run keeps as `scaler.safetensors`."""
+        from safetensors.torch import save
+
+        state = self.state_dict()
+        tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
+        facts = {name: value for name, value in state.items() if name not in tensors}
+        return save(tensors, metadata={**facts, "columns": json.dumps(facts["columns"])})
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it to a file, which `SeriesScaler.open` reads."""
+        _disk.write_file(Path(path), self.to_bytes())
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> SeriesScaler:
+        """A scaler from a file that `save`, or a training run (`scaler.safetensors`), wrote.
+
+        Raises:
+            SourceNotFoundError: There is no file.
+            SourceInvalidError: The file is not that of a scaler.
+        """
+        from safetensors import SafetensorError, safe_open
+
+        if not Path(path).is_file():
+            raise SourceNotFoundError(f"{path} does not exist; expected the scaler.safetensors of a run.")
+        try:
+            with safe_open(str(path), framework="pt") as opened:
+                facts = dict(opened.metadata() or {})
+                columns = json.loads(facts["columns"])
+                tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+            scaler = cls.load({**facts, "columns": columns, **tensors})
+            scaler._check_shapes()
+        except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+            reason = (str(error).splitlines() or [""])[0]
+            raise SourceInvalidError(f"{path} is not the file of a scaler: {reason}") from None
+        return scaler
+
+    def _check_shapes(self) -> None:
+        """Refuse a state whose numbers do not fit together."""
+        sizes = {len(self.keys)} if self.keys is not None else set()
+        for name, (centers, divisors, _) in self._scales.items():
+            sizes.add(len(centers))
+            if centers.ndim != 2 or centers.shape != divisors.shape or {centers.dtype.kind, divisors.dtype.kind} != {"f"}:
+                raise ValueError(f"the centers and divisors of {name!r} have other shapes or types than they should.")
+        if self.method not in METHODS or len(sizes) != 1 or not isinstance(self.fitted_on, str) or not isinstance(self.data, str):
+            raise ValueError("its numbers do not fit together.")
 
     def __repr__(self) -> str:
         num_series = len(next(iter(self._scales.values())).centers)
         return f"SeriesScaler({self.method!r}, columns={list(self._scales)}, {num_series:,} series)"
+
+
+def _check_unseen(unseen: str) -> None:
+    if unseen not in ("error", "global"):
+        raise OptionError(f"unseen is {unseen!r}; expected 'error' or 'global'.")
+
+
+def _keys_of(store: Store) -> Texts | Array | None:
+    """The key of each series."""
+    if store.key is None:
+        return None
+    texts = store.schema[store.key].texts
+    return texts if texts is not None else store.column(store.key)
+
+
+def _listed(keys: Texts | Array) -> list[Any]:
+    return list(keys) if isinstance(keys, Texts) else keys.tolist()
 
 
 def _training_ranges(store: Store, subset: Subset | None) -> list[StepRanges]:
@@ -192,7 +336,7 @@ def _fit_column(store: Store, name: str, ranges: list[StepRanges], method: Scale
         shown = ", ".join(f"{number:,}" for number in missing[:_SHOWN].tolist()) + (", …" if len(missing) > _SHOWN else "")
         raise OptionError(
             f"column {name!r} of {store.name} has no finite training value in {len(missing):,} of {len(store):,} series ({shown}). "
-            "Leave them out of the split, or give unseen='average'."
+            "Leave them out of the split, or give unseen='global'."
         )
     if len(missing):
         seen = (counts > 0).all(axis=1)

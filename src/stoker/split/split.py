@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import permutations
+from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any, overload
 
 import numpy as np
@@ -16,7 +16,19 @@ from stoker.errors import LeakError, OptionError
 from stoker.sampling.permutation import Permutation, checked_seed, derive, epoch_key
 from stoker.sampling.subset import Runs, StepRanges, Subset
 from stoker.sampling.views import AnyView, is_integer
-from stoker.split.cuts import Cuts, Excluded, Interval, Margins, SampledStore, StepCuts, carve, cuts_at_shares, cuts_at_times
+from stoker.split.cuts import (
+    Cuts,
+    Excluded,
+    Interval,
+    Margins,
+    Overlap,
+    SampledStore,
+    StepCuts,
+    carve,
+    cuts_at_shares,
+    cuts_at_times,
+    shares_of_steps,
+)
 from stoker.store.store import Store
 
 NAMES = ("train", "valid", "test")
@@ -79,8 +91,10 @@ class Split:
         rows += [("unused", unused, "they are in no subset")] if unused else []
         width = max(len(f"{count:,}") for _, count, _ in rows)
         lines = [f"  {name:9}  {count:>{width},} samples {count / total:6.1%}  {words}".rstrip() for name, count, words in rows]
-        leak = ["  LEAKS      subsets share steps, as allow_leak=True allows"] if self.leaks else []
-        return "\n".join([f"{self.kind} split of {self.sampled.name}: {self.sampled.view}", *lines, *leak])
+        lines += ["  overlap    windows reach back over a boundary with their inputs; targets never do"] * bool(margins.overlap)
+        lines += ["  LEAKS      subsets share steps, as allow_leak=True allows"] if self.leaks else []
+        lines += [f"  note       {subset.note}" for subset in self.subsets.values() if subset.note]
+        return "\n".join([f"{self.kind} split of {self.sampled.name}: {self.sampled.view}", *lines])
 
 
 def build(
@@ -91,13 +105,14 @@ def build(
     margins: Margins,
     excluded: Excluded | None = None,
     limits: Mapping[str, str] | None = None,
+    asked: Mapping[str, float] | None = None,
     whole_series: bool = False,
     allow_leak: bool = False,
 ) -> Split:
-    """A split of these samples, checked: every subset has some, and no step is in two of them."""
+    """A split of these samples, checked: every subset has some, and no step is in two of them. `asked` are shares of subsets."""
     excluded = excluded or Excluded()
     num_all = sampled.samples.num_samples
-    subsets = {}
+    subsets: dict[str, Subset] = {}
     for name, one in runs.items():
         if not one.size:
             raise OptionError(
@@ -112,7 +127,11 @@ def build(
             runs=one,
             num_all=num_all,
             whole_series=whole_series or margins.whole_series,
+            note=_shrunk(name, one.size, num_all, asked[name], margins, excluded) if asked else "",
         )
+    if "train" in subsets:
+        trained_on = subsets["train"].fingerprint
+        subsets = {name: replace(subset, trained_on=trained_on) for name, subset in subsets.items()}
     split = Split(
         kind=kind, subsets=subsets, sampled=sampled, margins=margins, excluded=excluded, limits=limits or {}, leaks=allow_leak
     )
@@ -121,8 +140,23 @@ def build(
     return split
 
 
+SHRUNK = 0.5
+"""A subset with less than this part of what was asked is noted."""
+
+
+def _shrunk(name: str, size: int, num_all: int, asked: float, margins: Margins, excluded: Excluded) -> str:
+    """One line that says that a subset is much smaller than was asked, and why; empty if it is not."""
+    if size >= SHRUNK * asked * num_all:
+        return ""
+    found = f"the {name} subset has {size / num_all:.1%} of the samples, but {asked:.1%} was asked for"
+    is_cut = excluded.embargoed and not margins.whole_series
+    return f"{found}; overlap='inputs' would keep windows that reach back" if is_cut else found
+
+
 def check(split: Split | Iterable[Split]) -> None:
     """Check that no step is in samples of two subsets, as part of a window, a target, or a warm-up.
+
+    With `overlap="inputs"`: that no target of a later subset is in a sample of an earlier one.
 
     The functions of this package check what they return. Call it for a split that was made with `allow_leak=True`.
 
@@ -140,25 +174,45 @@ def check(split: Split | Iterable[Split]) -> None:
         for one in split:
             check(one)
         return
-    sampled, margins = split.sampled, split.margins
+    sampled, names = split.sampled, list(split.subsets)
     for together in zip(*(subset.over(sampled.samples).step_ranges() for subset in split), strict=True):
         reaching = [_reaching(split, ranges) for ranges in together]
-        for (name, early), (other, late) in permutations(zip(split.subsets, reaching, strict=True), 2):
-            if not len(early.starts):
-                continue
-            # How far the ranges that begin before each of the others have come, at most.
-            before = np.searchsorted(early.starts, late.starts, side="right") - 1
-            reached = np.where(before >= 0, np.maximum.accumulate(early.stops)[before], 0)
-            bad = np.flatnonzero((late.starts < reached) & (late.starts < late.stops))
-            if len(bad):
-                series, step = int(late.series[bad[0]]), int(late.starts[bad[0]])
-                begin = int(sampled.lengths.bounds(series, series + 1)[0])
-                sample = early.samples[(early.starts <= step) & (early.stops > step)][0]
-                raise LeakError(
-                    f"step {step - begin:,} of series {series:,} of {sampled.name} is in two subsets: in the samples from "
-                    f"{sample:,} on of {name} and from {late.samples[bad[0]]:,} on of {other} (horizon {margins.horizon}, "
-                    f"warm-up {margins.warm_up}). Use chronological(…), grouped(…) or purged(…), which keep such samples out."
-                )
+        later = [_targets(split, ranges) for ranges in together] if split.margins.overlap else reaching
+        for i, j in combinations(range(len(names)), 2):
+            for (name, early), (other, late) in (
+                ((names[i], reaching[i]), (names[j], later[j])),
+                ((names[j], later[j]), (names[i], reaching[i])),
+            ):
+                _refuse_shared(split, name, early, other, late)
+
+
+def _refuse_shared(split: Split, name: str, early: StepRanges, other: str, late: StepRanges) -> None:
+    """Raise if a range of the one subset begins within a range of the other."""
+    if not len(early.starts):
+        return
+    sampled, margins = split.sampled, split.margins
+    # How far the ranges that begin before each of the others have come, at most.
+    before = np.searchsorted(early.starts, late.starts, side="right") - 1
+    reached = np.where(before >= 0, np.maximum.accumulate(early.stops)[before], 0)
+    bad = np.flatnonzero((late.starts < reached) & (late.starts < late.stops))
+    if len(bad):
+        series, step = int(late.series[bad[0]]), int(late.starts[bad[0]])
+        begin = int(sampled.lengths.bounds(series, series + 1)[0])
+        sample = early.samples[(early.starts <= step) & (early.stops > step)][0]
+        what = "is in two subsets, as a target of the later one" if margins.overlap else "is in two subsets"
+        raise LeakError(
+            f"step {step - begin:,} of series {series:,} of {sampled.name} {what}: in the samples from "
+            f"{sample:,} on of {name} and from {late.samples[bad[0]]:,} on of {other} (horizon {margins.horizon}, "
+            f"warm-up {margins.warm_up}). Use chronological(…), grouped(…) or purged(…), which keep such samples out."
+        )
+
+
+def _targets(split: Split, ranges: StepRanges) -> StepRanges:
+    """The steps that are targets of samples: those from the first target on."""
+    whole, margins = _reaching(split, ranges), split.margins
+    # A padded window ends before its length, and its last step is still a target where there are no others.
+    least = np.minimum(ranges.starts + margins.first_target, ranges.stops - (margins.first_target < margins.length))
+    return whole._replace(starts=np.maximum(least, ranges.starts))
 
 
 def _reaching(split: Split, ranges: StepRanges) -> StepRanges:
@@ -186,6 +240,7 @@ def chronological(
     horizon: int | None = None,
     warm_up: int = 0,
     embargo: int | None = None,
+    overlap: Overlap | None = None,
     time: str | None = None,
 ) -> Split:
     """Subsets train, valid and test (or train and valid), one after the other in time.
@@ -202,6 +257,9 @@ def chronological(
         warm_up: Steps before a window that its features depend on.
         embargo: Steps from a boundary to the last step of the first window after it; at least, and by default,
             `length - 1 + warm_up`.
+        overlap: "inputs" lets windows of later subsets reach back over a boundary with their inputs and warm-up, the protocol of
+            most forecasting benchmarks; their targets never do. Targets are the horizon of the view; without one the
+            shifted window, or the last step of the window. By default no step is in two subsets.
         time: The column of time; by default that of the store.
 
     Returns:
@@ -217,11 +275,14 @@ def chronological(
         >>> split = stoker.split.chronological(store, stoker.Windows(5, horizon=1), fractions=(0.8, 0.2))
         >>> len(split.train), len(split.valid)
         (75, 15)
+        >>> split = stoker.split.chronological(store, stoker.Windows(5, horizon=1), fractions=(0.8, 0.2), overlap="inputs")
+        >>> len(split.train), len(split.valid)
+        (75, 20)
     """
     if fractions is not None and boundaries is not None:
         raise OptionError("fractions= and boundaries= are two ways to say where to cut; give one of them.")
     sampled = SampledStore.of(store, view)
-    margins = Margins.of(view, horizon=horizon, warm_up=warm_up, embargo=embargo)
+    margins = Margins.of(view, horizon=horizon, warm_up=warm_up, embargo=embargo, overlap=overlap)
     cuts: Cuts
     if boundaries is not None:
         num_parts = len(boundaries) + 1 if isinstance(boundaries, Sequence | np.ndarray) and not isinstance(boundaries, str) else 0
@@ -237,7 +298,8 @@ def chronological(
     wanted = {name: [(i, i + 1)] for i, name in enumerate(NAMES[:num_parts])}
     runs, excluded = carve(sampled, cuts, margins, wanted)
     limits = {name: f"from {cuts.describe(i)} to {cuts.describe(i + 1)}" for i, name in enumerate(wanted)}
-    return build(sampled, "chronological", runs, margins=margins, excluded=excluded, limits=limits)
+    asked = shares_of_steps(sampled, cuts, wanted)
+    return build(sampled, "chronological", runs, margins=margins, excluded=excluded, limits=limits, asked=asked)
 
 
 def checked_fractions(fractions: Sequence[float]) -> list[float]:
@@ -389,7 +451,9 @@ def grouped(
                 f"by chance. Give another seed, or larger fractions."
             )
     limits = {name: f"of {int((subset == i).sum()):,} series" for i, name in enumerate(runs)}
-    return build(sampled, "grouped", runs, margins=Margins.of(view, horizon=None, warm_up=0), limits=limits, whole_series=True)
+    asked = dict(zip(runs, np.diff(shares, prepend=0.0).tolist(), strict=True))
+    margins = Margins.of(view, horizon=None, warm_up=0)
+    return build(sampled, "grouped", runs, margins=margins, limits=limits, asked=asked, whole_series=True)
 
 
 @kernel

@@ -237,6 +237,7 @@ def write_record(folder: Path, record: Record) -> None:
 # apart.
 
 METRICS = "metrics.jsonl"
+SCALER = "scaler.safetensors"
 CHECKPOINTS = "checkpoints"
 LOCK_TRIES, LOCK_SECONDS = 10, 0.05
 
@@ -328,7 +329,8 @@ def check_new(folder: Path) -> None:
         )
     metrics, checkpoints = folder / METRICS, folder / CHECKPOINTS
     is_taken = metrics.exists() and (not metrics.is_file() or metrics.stat().st_size)
-    for path in [metrics] * bool(is_taken) + [checkpoints] * (checkpoints.exists() and any(checkpoints.iterdir())):
+    taken = [metrics] * bool(is_taken) + [checkpoints] * (checkpoints.exists() and any(checkpoints.iterdir()))
+    for path in taken + [folder / SCALER] * (folder / SCALER).exists():
         raise OptionError(f"{path} is there, but no {NAME} says that it is of a run of stoker. Give another folder.")
 
 
@@ -346,9 +348,19 @@ def remove_run(folder: Path) -> None:
             if not any((folder / CHECKPOINTS).iterdir()):
                 remove_folder(folder / CHECKPOINTS)
         remove_file(folder / METRICS)
+        remove_file(folder / SCALER)
         remove_file(folder / NAME)  # last: as long as it is there, all of this is of a run
     finally:
         lock.__exit__(None, None, None)
+
+
+def keep_scaler(folder: Path, batches: object) -> None:
+    """Write the scaler of a feed into the folder of its run; remove that of earlier batches where there is none now."""
+    scaler: Any = getattr(batches, "scaler", None)
+    if hasattr(scaler, "to_bytes"):
+        write_file(folder / SCALER, scaler.to_bytes())
+    elif (folder / SCALER).exists():
+        remove_file(folder / SCALER)
 
 
 def check_own(folder: Path) -> None:

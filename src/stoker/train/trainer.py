@@ -35,7 +35,17 @@ from stoker.train.loop import Fit, Result, Signals, check_rates, evaluate
 from stoker.train.metrics import Metric, TorchMetric, as_metric
 from stoker.train.numerics import autocast, check_optimizer, check_precision, kept_matmul_flags, recomputed, refuses_fused
 from stoker.train.readout import Log
-from stoker.train.run import NAME, Run, check_new, check_own, read_record, recorded_setup, remove_run, step_reached
+from stoker.train.run import (
+    NAME,
+    Run,
+    check_new,
+    check_own,
+    keep_scaler,
+    read_record,
+    recorded_setup,
+    remove_run,
+    step_reached,
+)
 from stoker.train.schedule import EarlyStopping, as_schedule
 from stoker.train.settings import Components, Settings
 from stoker.train.step import Ema, as_loss
@@ -250,6 +260,8 @@ class Trainer:
                 if resume:
                     state = self.ranks.first(partial(self._read_newest, checkpoints, identity, allow=allow, strict=strict))
                     found = None if state is None else Checkpoint(**{**state, "path": Path(state["path"])})
+            for note in filter(None, (getattr(getattr(one, "subset", None), "note", "") for one in (train, valid))):
+                self._parts.say(note)
             self._rehearse(valid, stopping)
             stack.enter_context(kept_matmul_flags())
             if self.settings.activation_checkpointing:
@@ -275,6 +287,7 @@ class Trainer:
                 config, trials = {**options, "setup": asdict(self.setup)}, [asdict(trial) for trial in self.trials]
                 step = _logged_step(found) if resume else None
                 runs.append(Run(folder, config=config, stores=stores, trials=trials, from_step=step))
+                keep_scaler(folder, train)
 
             if self.folder is not None:
                 self.ranks.first(partial(open_run, self.folder))
