@@ -50,7 +50,7 @@ class ChangedSource(DataSource):
                 new for old, new in options.rename.items() if old in there and (new in there) and new not in options.rename
             )
             raise OptionError(f"rename= makes a second column {twice!r} in {self.label}. Rename that one too, or leave it out.")
-        renamed = pa.schema([(name, self._plain.field(old).type) for name, old in self._olds.items()])
+        renamed = pa.schema([(name, self._asked(name, self._plain.field(old).type)) for name, old in self._olds.items()])
         for name in options.derived:
             if name in self._olds:
                 raise OptionError(f"derive= makes {name!r}, but {self.label} has such a column. Choose another name.")
@@ -59,15 +59,19 @@ class ChangedSource(DataSource):
         }
         self._schema = self._derived_schema(renamed)
 
+    def _asked(self, name: str, kind: pa.DataType) -> pa.DataType:
+        """The type to request from text where `dtype=` names one."""
+        return kind if self.typed else asked_type(kind, self._options.dtypes.get(name))
+
     def _derived_schema(self, renamed: pa.Schema) -> pa.Schema:
         """The schema with derived columns, whose types are those of no rows; checks the condition too."""
         empty = renamed.empty_table()
-        scalars = {name: _rows_as_values(name, empty.column(name), str) for name in self._inputs(renamed.names)}
-        made = self._evaluate_all(
-            scalars, 0, {name for name in self._inputs(renamed.names) if pa.types.is_null(renamed.field(name).type)}
-        )
+        inputs = self._inputs(renamed.names)
+        nulls = {name for name in inputs if pa.types.is_null(renamed.field(name).type)}
+        scalars = {name: _rows_as_values(name, empty.column(name), str) for name in inputs}
+        made = self._evaluate_all(scalars, 0, nulls)
         if self._condition is not None:
-            self._condition_of(scalars, 0, set())
+            self._condition_of(scalars, 0, nulls)
         fields = [(name, _as_arrow(values, None, name).type) for name, values in made.items()]
         return pa.schema([*zip(renamed.names, renamed.types, strict=True), *fields])
 
@@ -115,7 +119,7 @@ class ChangedSource(DataSource):
             # With wide=True, columns that only expressions use are not in the plan.
             more = [name for name in self._inputs(list(self._olds), derived=derived) if name not in kinds]
             extra = frozenset(self._olds[name] for name in more)
-            kinds |= {name: asked_type(self._schema.field(name).type, self._options.dtypes.get(name)) for name in more}
+            kinds |= {name: self._schema.field(name).type for name in more}
             inner = pa.schema([(self._olds[name], kind) for name, kind in kinds.items()])
         tasks = self._source.read(inner, start=start, chunk_bytes=chunk_bytes)
         while True:
@@ -136,10 +140,13 @@ class ChangedSource(DataSource):
         names = list(self._schema.names) if schema is None else schema.names
         wanted = [name for name in names if name in self._derived]
         inputs = self._inputs(table.column_names, derived=wanted)
+        for name in inputs if schema is None else ():  # blocks of text, each with the types that were inferred from it
+            kind = self._asked(name, table.column(name).type)
+            table = table.set_column(table.column_names.index(name), name, table.column(name).cast(kind))
         nulls = {name for name in inputs if pa.types.is_null(table.column(name).type)}
         values = {name: _rows_as_values(name, table.column(name), partial(_row_of, chunk, self)) for name in inputs}
         rows = None
-        if self._condition is not None:
+        if self._condition is not None and schema is not None:  # types must hold all rows: text is converted before it is filtered
             kept = self._condition_of(values, table.num_rows, nulls)
             if not kept.all():
                 rows = np.flatnonzero(kept) + chunk.begin.row

@@ -122,9 +122,9 @@ def _encode_lists(name: str, column: pa.Array, asked: str | None, locate: Callab
     """Lists of one length: [rows, width]."""
     lengths = to_numpy(pc.fill_null(pc.list_value_length(column), -1))
     width = int(lengths[0]) if len(lengths) else 0
-    if (lengths != width).any() or width < 1:
+    if len(lengths) and ((lengths != width).any() or width < 1):
         raise BadValueError(
-            f"column {name!r} of the metadata holds lists of {int(lengths.min(initial=0)):,} to {int(lengths.max(initial=0)):,} values; "
+            f"column {name!r} of the metadata holds lists of {max(int(lengths.min()), 0):,} to {int(lengths.max()):,} values; "
             "expected lists of one length."
         )
     flat = column.flatten()
@@ -132,6 +132,15 @@ def _encode_lists(name: str, column: pa.Array, asked: str | None, locate: Callab
     if field.kind != "number":
         raise BadValueError(f"column {name!r} of the metadata holds lists of {field.kind}; expected lists of numbers.")
     return SeriesColumn(field=field, values=to_numbers(flat, field, lambda i: locate(i // width)).reshape(-1, width))
+
+
+def _without_codes(table: pa.Table, declared: pa.Schema) -> pa.Table:
+    """The table with plain strings where a reader made dictionaries of them by itself."""
+    for i, name in enumerate(table.column_names):
+        column = table.column(i)
+        if pa.types.is_dictionary(column.type) and not pa.types.is_dictionary(declared.field(name).type):
+            table = table.set_column(i, name, column.cast(column.type.value_type))
+    return table
 
 
 def encode_table(table: pa.Table, dtypes: Mapping[str, str], label: str) -> list[SeriesColumn]:
@@ -198,7 +207,7 @@ class Metadata:
             raise BadValueError(
                 f"metadata= has several rows for {self.key} {_some(repeated, len(repeated))}; expected one per series."
             )
-        self.columns = encode_table(table.drop_columns([self.key]), dtypes, self.label)
+        self.columns = encode_table(_without_codes(table.drop_columns([self.key]), self._sources[0].schema()), dtypes, self.label)
 
     def _read(self, dtypes: dict[str, str]) -> pa.Table:
         options = PackOptions(dialect=self._options.dialect, dtypes=dtypes, memory_bytes=self._options.memory_bytes)
