@@ -18,10 +18,10 @@ import pyarrow as pa
 
 from stoker._types import Array
 from stoker.errors import BadValueError, OptionError, SourceInvalidError
-from stoker.store.expressions import Expression
+from stoker.store.expressions import Expression, stored_values, text_array
 from stoker.store.formats.base import Chunk, DataSource, InferredTypeError, RowLocation, SizedTask, Task, is_list
 from stoker.store.interop import from_numpy
-from stoker.store.pack.derived import checked_result, early_names, late_inputs, stored_values, text_array
+from stoker.store.pack.derived import checked_result, early_names, late_inputs
 from stoker.store.pack.options import PackOptions, SeriesFunction
 from stoker.store.pack.plan import ColumnPlan, PackPlan, asked_type, make_field, plain_type
 from stoker.store.pack.sorted_runs import SortedRun

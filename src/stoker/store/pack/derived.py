@@ -9,9 +9,7 @@ A column that only expressions use is read, but not stored: `hidden_names`.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from stoker._types import Array
@@ -77,23 +75,3 @@ def checked_result(what: Expression, values: Array) -> Array:
             f"{what.option} is {what.text!r} and gives strings, which lag, diff and lists do not support: give numbers."
         )
     return values
-
-
-def stored_values(values: Array, kind: str, unit: str | None, texts: Array | None = None) -> Array:
-    """Stored numbers as expressions see them: times as datetime64, codes as strings, bfloat16 as float32."""
-    if kind in ("timestamp", "duration"):
-        name = "datetime64" if kind == "timestamp" else "timedelta64"
-        return values.view(f"{name}[{(unit or 'ns').partition(',')[0]}]")
-    if kind == "bfloat16":
-        return (values.astype("<u4") << np.uint32(16)).view("<f4")
-    if kind == "category":
-        known: Array = np.array([None], dtype=object) if texts is None else texts
-        return known[values]  # code -1 is the last entry, which is None
-    return values
-
-
-def text_array(texts: list[Any]) -> Array:
-    """Categories as `stored_values` takes them: None, for missing, is the last."""
-    found = np.empty(len(texts) + 1, dtype=object)
-    found[: len(texts)] = texts
-    return found

@@ -19,10 +19,10 @@ import pyarrow as pa
 
 from stoker._types import Array
 from stoker.errors import BadValueError, OptionError, SchemaError, SourceInvalidError, SourceTooLargeError
-from stoker.store.expressions import Expression
+from stoker.store.expressions import Expression, stored_values
 from stoker.store.formats.base import DataSource, RowLocation, is_list
 from stoker.store.manifest import MAX_BYTES, MAX_COLUMNS
-from stoker.store.pack.derived import check_late, checked_result, late_derived, late_inputs, read_names, stored_values
+from stoker.store.pack.derived import check_late, checked_result, late_derived, late_inputs, read_names
 from stoker.store.pack.options import PackOptions, SeriesFunction
 from stoker.store.shards import Kind, Level
 
