@@ -7,7 +7,7 @@ that has categories already (pandas, polars, Arrow dictionaries) keeps theirs, i
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from stoker._types import Array
 from stoker.errors import BadValueError, OptionError, SourceTooLargeError
-from stoker.store.formats.base import InferredTypeError, RowLocation, is_list
+from stoker.store.formats.base import DataSource, InferredTypeError, RowLocation, is_list
 from stoker.store.formats.discover import find_sources
 from stoker.store.interop import from_numpy, to_numpy
 from stoker.store.pack.blocks import key_values
@@ -40,6 +40,13 @@ class SeriesColumn:
     values: Any  # numbers, [rows] or [rows, width], or an Arrow array of strings
     texts: list[str] | None = None
     """The categories that codes refer to."""
+
+    @property
+    def missing(self) -> int:
+        """Missing values among all rows."""
+        if not isinstance(self.values, np.ndarray):
+            return int(self.values.null_count)
+        return int(is_missing(self.values).sum()) if self.field.can_be_missing else 0
 
     @property
     def width(self) -> int | None:
@@ -134,9 +141,23 @@ def _encode_lists(name: str, column: pa.Array, asked: str | None, locate: Callab
     return SeriesColumn(field=field, values=to_numbers(flat, field, lambda i: locate(i // width)).reshape(-1, width))
 
 
-def _without_codes(table: pa.Table, declared: pa.Schema) -> pa.Table:
-    """The table with plain strings where a reader made dictionaries of them by itself."""
-    for i, name in enumerate(table.column_names):
+def read_table(sources: Sequence[DataSource], options: PackOptions) -> pa.Table:
+    """Read whole sources that have the same columns; text has the types that hold all its values."""
+    plan = make_plan(sources, options)
+
+    def tables() -> Iterator[pa.Table]:
+        for source in sources:
+            for task in source.read(plan.schema, start=RowLocation(), chunk_bytes=options.chunk_bytes):
+                yield task().table
+
+    try:
+        parts = list(tables())
+    except InferredTypeError:
+        plan = settle_plan(plan, lambda rows: None)
+        parts = list(tables())
+    table = pa.concat_tables(parts, promote_options="permissive") if parts else plan.schema.empty_table()
+    declared = sources[0].schema()
+    for i, name in enumerate(table.column_names):  # readers make dictionaries of strings by themselves
         column = table.column(i)
         if pa.types.is_dictionary(column.type) and not pa.types.is_dictionary(declared.field(name).type):
             table = table.set_column(i, name, column.cast(column.type.value_type))
@@ -186,7 +207,8 @@ class Metadata:
         if plan.grouping == "row" and plan.key is None:
             raise OptionError("metadata= is joined by the key of the series, so it needs series=.")
         dtypes = {name: kind for name, kind in self._options.dtypes.items() if name in self.names}
-        table = self._read(dtypes | ({self.key: "text"} if field.kind == "text" else {}))
+        asked = dtypes | ({self.key: "text"} if field.kind == "text" else {})
+        table = read_table(self._sources, replace(PackOptions(), dialect=self._options.dialect, dtypes=asked))
         if table.nbytes > self._options.working_bytes // 4:
             raise SourceTooLargeError(
                 f"metadata= has {table.nbytes >> 20:,} MB, but is held in memory: at most a quarter of memory=. Pass a larger memory=."
@@ -207,23 +229,7 @@ class Metadata:
             raise BadValueError(
                 f"metadata= has several rows for {self.key} {_some(repeated, len(repeated))}; expected one per series."
             )
-        self.columns = encode_table(_without_codes(table.drop_columns([self.key]), self._sources[0].schema()), dtypes, self.label)
-
-    def _read(self, dtypes: dict[str, str]) -> pa.Table:
-        options = PackOptions(dialect=self._options.dialect, dtypes=dtypes, memory_bytes=self._options.memory_bytes)
-        plan = make_plan(self._sources, options)
-
-        def tables() -> Iterator[pa.Table]:
-            for source in self._sources:
-                for task in source.read(plan.schema, start=RowLocation(), chunk_bytes=options.chunk_bytes):
-                    yield task().table
-
-        try:
-            parts = list(tables())
-        except InferredTypeError:
-            plan = settle_plan(plan, lambda rows: None)
-            parts = list(tables())
-        return pa.concat_tables(parts, promote_options="permissive") if parts else plan.schema.empty_table()
+        self.columns = encode_table(table.drop_columns([self.key]), dtypes, self.label)
 
     def join(self, read_keys: Callable[[int, int], pa.Array], num_series: int, fresh: Callable[[str], Path]) -> dict[str, int]:
         """Find the row of each series, and write each column in the order of the series. Returns the missing values by column.
@@ -263,13 +269,9 @@ class Metadata:
         for start in range(0, num_series, _PART):
             found = rows.read(start, min(start + _PART, num_series))
             for column, file in zip(columns, self.files, strict=True):
-                values = column.take(found)
-                if isinstance(values, np.ndarray):
-                    missing[column.field.name] += int(is_missing(values).sum()) if column.field.can_be_missing else 0
-                    values = np.ascontiguousarray(values)
-                else:
-                    missing[column.field.name] += values.null_count
-                file.append(values)
+                part = replace(column, values=column.take(found))
+                missing[column.field.name] += part.missing
+                file.append(np.ascontiguousarray(part.values) if isinstance(part.values, np.ndarray) else part.values)
         rows.close()
         if num_unknown or unused:
             self.notes.append(f"{num_unknown:,} series have no metadata, and {unused:,} rows of the metadata have no series")
