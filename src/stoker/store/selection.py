@@ -2,60 +2,56 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import numpy as np
 
 from stoker._types import Array
 from stoker.errors import OptionError
 from stoker.store.expressions import parse_expression, stored_values, text_array
-
-if TYPE_CHECKING:
-    from stoker.store.store import Store
+from stoker.store.shards import Column
 
 LENGTH = "num_steps"
 _PART = 1 << 18  # series handled at a time: their strings are Python objects
 
 
-def find_series(store: Store, expression: str) -> Array:
-    """The numbers of the series that fulfil a condition, rising; see `Store.where`."""
+def find_series(expression: str, *, schema: Mapping[str, Column], values: Mapping[str, Array], offsets: Array, name: str) -> Array:
+    """The numbers of the series that fulfil a condition, rising; see `Store.where`. `name` is that of the store, for messages."""
     condition = parse_expression(expression, "where")
-    there = [name for name, column in store.schema.items() if column.level == "series"]
-    for name in condition.columns:
-        if name in there or (name == LENGTH and name not in store.schema):
+    there = [one for one, column in schema.items() if column.level == "series"]
+    for used in condition.columns:
+        if used in there or (used == LENGTH and used not in schema):
             continue
-        if name in store.schema:
+        if used in schema:
             raise OptionError(
-                f"where is {expression!r} and uses {name!r}, which has one value per step in {store.name}; series are chosen by columns "
+                f"where is {expression!r} and uses {used!r}, which has one value per step in {name}; series are chosen by columns "
                 "with one value per series. Rows are filtered when they are packed: stoker.pack(where=…)."
             )
         raise OptionError(
-            f"where is {expression!r} and uses {name!r}, but {store.name} has these columns per series: {', '.join([*there, LENGTH])}."
+            f"where is {expression!r} and uses {used!r}, but {name} has these columns per series: {', '.join([*there, LENGTH])}."
         )
     if condition.context:
         raise OptionError(f"where is {expression!r}: lag and diff need steps, but series are chosen by one value each.")
-    texts = {name: text_array(list(store.texts(name))) for name in condition.columns if _kind(store, name) == "category"}
-    found = []
-    for start in range(0, len(store), _PART):
-        stop = min(start + _PART, len(store))
-        values = {name: _values(store, name, start, stop, texts.get(name)) for name in condition.columns}
-        found.append(np.flatnonzero(condition.evaluate_rows(values, np.zeros(stop - start, dtype=np.int64))) + start)
-    return np.concatenate(found).astype(np.int64) if found else np.empty(0, dtype=np.int64)
+    columns = [schema[used] for used in condition.columns if used in schema]
+    for column in columns:
+        if column.width is not None:
+            raise OptionError(f"where uses {column.name!r}, which has {column.width} values per series; expected one.")
+    texts = {one.name: text_array(list(one.texts)) for one in columns if one.kind == "category" and one.texts is not None}
+    found = [np.empty(0, dtype=np.int64)]
+    num_series = len(offsets) - 1
+    for start in range(0, num_series, _PART):
+        stop = min(start + _PART, num_series)
+        known = {one.name: _values(one, values, start, stop, texts.get(one.name)) for one in columns}
+        if LENGTH not in schema:
+            known[LENGTH] = np.diff(offsets[start : stop + 1])
+        found.append(np.flatnonzero(condition.evaluate_rows(known, np.zeros(stop - start, dtype=np.int64))) + start)
+    return np.concatenate(found)
 
 
-def _kind(store: Store, name: str) -> str | None:
-    return store.schema[name].kind if name in store.schema else None
-
-
-def _values(store: Store, name: str, start: int, stop: int, texts: Array | None) -> Array:
+def _values(column: Column, values: Mapping[str, Array], start: int, stop: int, texts: Array | None) -> Array:
     """One value per series, as expressions take them."""
-    if name not in store.schema:
-        return np.diff(store.offsets[start : stop + 1])
-    column = store.schema[name]
-    if column.kind == "text":
+    if column.kind == "text" and column.texts is not None:
         found = np.empty(stop - start, dtype=object)
-        found[:] = store.texts(name)[start:stop]
+        found[:] = column.texts[start:stop]
         return found
-    if column.width is not None:
-        raise OptionError(f"where uses {name!r}, which has {column.width} values per series; expected one.")
-    return stored_values(store.column(name)[start:stop], column.kind, column.unit, texts)
+    return stored_values(values[column.name][start:stop], column.kind, column.unit, texts)

@@ -247,7 +247,7 @@ class Store:
         """
         from stoker.store.selection import find_series
 
-        return find_series(self, expression)
+        return find_series(expression, schema=self.schema, values=self._values, offsets=self.offsets, name=self.name)
 
     def save(self, path: str | os.PathLike[str], *, note: str = "arrays in memory", replace: bool = False) -> Store:
         """Write the store to a folder, all or nothing, and open it there.
