@@ -175,6 +175,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         r"holds lists of 1 to 2 values; expected lists of one length",
     ),
     "policy": ({"metadata": USERS, "metadata_missing": "drop"}, r"metadata_missing='drop' is invalid"),
+    "where": (
+        {"metadata": USERS, "where": "country == 'DE'"},
+        r"where= uses 'country', which is a column of metadata=.*stoker.split.where\(store, view",
+    ),
     "gone": ({"metadata": "gone.csv"}, r"gone.csv does not exist"),
 }
 

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from stoker._types import Array
 from stoker.errors import BadValueError, OptionError, SourceTooLargeError
+from stoker.store.expressions import Expression
 from stoker.store.formats.base import DataSource, InferredTypeError, RowLocation, is_list
 from stoker.store.formats.discover import find_sources
 from stoker.store.interop import from_numpy, to_numpy
@@ -193,6 +194,17 @@ class Metadata:
             raise OptionError(f"metadata= has no column beside the key {self.key!r} in {self.label}.")
         self.columns: list[SeriesColumn] = []
         self.notes: list[str] = []
+
+    def refuse_condition(self, condition: Expression, sources: Sequence[DataSource]) -> None:
+        """Rows are filtered before they are joined."""
+        rename = self._options.rename
+        there = {rename.get(name, name) for source in sources for name in source.schema().names}
+        for name in condition.columns:
+            if name in self.names and name not in there:
+                raise OptionError(
+                    f"where= uses {name!r}, which is a column of metadata=, but rows are filtered as they are read. Choose series when you "
+                    f"feed the store: stoker.split.where(store, view, {condition.text!r})."
+                )
 
     def load(self, plan: PackPlan) -> None:
         """Read and encode the table, for the series of a plan."""

@@ -120,6 +120,8 @@ class Packer:
         found = find_sources(
             source, dialect=options.dialect, table=is_table, wide=options.wide, left_out=left_out, limits=options.limits
         )
+        if self._metadata is not None and options.condition is not None:
+            self._metadata.refuse_condition(options.condition, found)
         if options.changes_rows:
             found = [ChangedSource(one, options) for one in found]
         self._plan = replace(make_plan(found, options), left_out=_unicode_names(left_out))
