@@ -195,6 +195,11 @@ def test_wide_tables_filter_rows_and_derive_series(tmp_path: Path) -> None:
     )
     assert [one["value"].tolist() for one in store] == [[1, 4], [10, 40], [11, 44]]
     np.testing.assert_array_equal(store.column("d"), [NAN, 3, NAN, 30, NAN, 33])
+    (tmp_path / "b.csv").write_text("u\n1\n")
+    named = pack([tmp_path / "a.csv", tmp_path / "b.csv"], tmp_path / "named", wide=True, rename={"u": "v"})
+    assert list(named.texts("series"))[-1].endswith("v"), "a file need not have every column that is renamed"
+    with pytest.raises(OptionError, match="rename= names 'w', but"):
+        pack([tmp_path / "a.csv", tmp_path / "b.csv"], tmp_path / "no", wide=True, rename={"w": "v"})
 
 
 def test_the_calendar_and_strings(tmp_path: Path) -> None:

@@ -112,6 +112,11 @@ def pack(
         ...     store = pack(table, folder + "/prices.stoker", series="symbol")
         ...     [(one["symbol"], one["close"].tolist()) for one in store]
         [('A', [1.0, 1.5]), ('B', [2.5])]
+        >>> facts = {"symbol": ["A", "B"], "country": ["DE", "FR"]}
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     store = pack(table, folder + "/a", series="symbol", where="close < 3", derive={"up": "diff(close)"}, metadata=facts)
+        ...     store.where("country == 'DE'").tolist(), store[0]["up"].tolist()
+        ([0], [nan, 0.5])
     """
     folder = check_path(path)
     default_dtype, dtypes = parse_dtypes(dtype)

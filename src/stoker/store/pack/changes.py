@@ -29,6 +29,16 @@ from stoker.store.pack.values import Locate, from_bfloat16, one_array, to_number
 from stoker.store.shards import ColumnFile, NonFiniteCount, TextFile
 
 
+def change_sources(sources: Sequence[DataSource], options: PackOptions) -> list[DataSource]:
+    """The sources with `rename=`, `where=` and early columns of `derive=` applied."""
+    there = {name for source in sources for name in source.schema().names}
+    for name in options.rename:
+        if name not in there:
+            columns = ", ".join(sources[0].schema().names[:20])
+            raise OptionError(f"rename= names {name!r}, but {sources[0].label} has the columns {columns}.")
+    return [ChangedSource(one, options) for one in sources]
+
+
 class ChangedSource(DataSource):
     """A source with other names, fewer rows and more columns. Its rows keep the numbers that they have in the source."""
 

@@ -37,7 +37,7 @@ from stoker.store.formats.discover import find_sources
 from stoker.store.interop import from_texts
 from stoker.store.manifest import VERSION, Manifest, SourceEntry
 from stoker.store.pack.blocks import Shaper
-from stoker.store.pack.changes import ChangedSource
+from stoker.store.pack.changes import change_sources
 from stoker.store.pack.merge import FAN_IN, CursorMark, explain_disorder, merge_runs, seal_run
 from stoker.store.pack.metadata import Metadata
 from stoker.store.pack.options import PackOptions
@@ -123,7 +123,7 @@ class Packer:
         if self._metadata is not None and options.condition is not None:
             self._metadata.refuse_condition(options.condition, found)
         if options.changes_rows:
-            found = [ChangedSource(one, options) for one in found]
+            found = change_sources(found, options)
         self._plan = replace(make_plan(found, options), left_out=_unicode_names(left_out))
         if self._metadata is not None:
             self._metadata.load(self._plan)
