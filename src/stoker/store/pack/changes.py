@@ -23,7 +23,7 @@ from stoker.store.formats.base import Chunk, DataSource, InferredTypeError, RowL
 from stoker.store.interop import from_numpy
 from stoker.store.pack.derived import checked_result, early_names, late_inputs
 from stoker.store.pack.options import PackOptions, SeriesFunction
-from stoker.store.pack.plan import ColumnPlan, PackPlan, asked_type, make_field, plain_type
+from stoker.store.pack.plan import ColumnPlan, PackPlan, asked_type, late_columns, make_field, plain_type
 from stoker.store.pack.sorted_runs import SortedRun
 from stoker.store.pack.values import Locate, from_bfloat16, one_array, to_numbers
 from stoker.store.shards import ColumnFile, NonFiniteCount, TextFile
@@ -274,11 +274,12 @@ def derive_steps(
     run: SortedRun, plan: PackPlan, *, categories: Mapping[str, TextFile], fresh: Callable[[str], Path]
 ) -> list[DerivedFile]:
     """Compute the columns that need sorted steps, with a bounded part of the run in memory (with a function: at least a series)."""
+    late = {field.name: what for field, what in plan.derived}
+    columns = late_columns(late, plan.step, plan.options, "the store")  # of the types that steps have in the end
     files = [
         DerivedFile(field=field, file=ColumnFile.create(fresh(f"derived{i}"), field.dtype), tally=NonFiniteCount())
-        for i, (field, _) in enumerate(plan.derived)
+        for i, (field, _) in enumerate(columns)
     ]
-    late = {field.name: what for field, what in plan.derived}
     whole = not all(isinstance(what, Expression) for what in late.values())
     used = {field.name for field in plan.step} if whole else late_inputs(late)
     texts = {name: text_array(file.read(0, file.rows).to_pylist()) for name, file in categories.items() if name in used}
@@ -289,7 +290,7 @@ def derive_steps(
         ends = np.cumsum(counts) + first
         series = np.searchsorted(ends, np.arange(begin, stop), side="right")
         steps = np.arange(begin, stop) - (ends - counts)[series]
-        for one, (field, what) in zip(files, plan.derived, strict=True):
+        for one, (field, what) in zip(files, columns, strict=True):
             if isinstance(what, Expression):
                 values = checked_result(what, what.evaluate(known, steps))
             else:

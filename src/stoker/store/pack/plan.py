@@ -227,7 +227,7 @@ def _wide_plan(
         step=(value,),
         series=(),
         notes=notes,
-        derived=_late_columns(late, (value,), options, "the store"),
+        derived=late_columns(late, (value,), options, "the store"),
     )
 
 
@@ -488,12 +488,12 @@ def _plan(sources: Sequence[DataSource], options: PackOptions, schema: pa.Schema
         step=tuple(step),
         series=tuple(series),
         notes=tuple(notes),
-        derived=_late_columns(late, step, options, where),
+        derived=late_columns(late, step, options, where),
         hidden=hidden,
     )
 
 
-def _late_columns(
+def late_columns(
     late: dict[str, Expression | SeriesFunction], step: Sequence[ColumnPlan], options: PackOptions, where: str
 ) -> tuple[tuple[ColumnPlan, Expression | SeriesFunction], ...]:
     """The columns that are computed from sorted steps, with the types that they have over none."""
