@@ -93,6 +93,12 @@ GIVEN: dict[str, Any] = {
     "memory": "300MB",
     "threads": 3,
     "replace": True,
+    "rename": ("px=price", "sz=size"),
+    "where": "price > 0",
+    "derive": ("change=diff(price)", "up=price > 1"),
+    "metadata": "users.csv",
+    "metadata_key": "id",
+    "metadata_missing": "null",
 }
 
 
@@ -166,3 +172,17 @@ def test_a_terminal_that_knows_little_is_not_an_error(tmp_path: Path, extra: dic
         assert done.code == 0, done.err
     assert open_store(tmp_path / "out").digest == pack(tmp_path / "ü.csv", tmp_path / "other").digest
     assert call(stoker_command("pack", tmp_path / "ü.csv", "out2", "--series", "ß"), tmp_path, **extra).code == 2
+
+
+def test_columns_are_renamed_filtered_derived_and_joined(stoker: Stoker, tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text("user,px\nu1,1\nu1,2\nu2,-3\nu2,4\n")
+    (tmp_path / "u.csv").write_text("id,country\nu1,DE\nu2,AT\n")
+    changes = ["--rename", "px=price", "--where", "price > 0", "--derive", "d=diff(price)", "--derive", "up=price > 1"]
+    joined = ["--metadata", tmp_path / "u.csv", "--metadata-key", "id"]
+    done = stoker("pack", tmp_path / "e.csv", tmp_path / "out", "--series", "user", *changes, *joined)
+    assert done == Done(0, f"packed 3 of 4 rows into 2 series, 0.0 MB: {tmp_path / 'out'}\n", "")
+    store = open_store(tmp_path / "out")
+    assert list(store.schema) == ["user", "price", "up", "d", "country"]
+    assert store.column("price").tolist() == [1, 2, 4]
+    again = stoker("pack", tmp_path / "e.csv", tmp_path / "no", "--series", "user", "--metadata", tmp_path / "u.csv")
+    assert "Name that column with --metadata-key" in again.err

@@ -60,3 +60,25 @@ def test_a_run_folder_of_an_earlier_version_is_read(folder: Path) -> None:
     assert (train.parallel, train.activation_checkpointing, train.loggers) == ("ddp", True, ["tensorboard"])
     with pytest.raises(ConfigError, match=r"config.yaml:13: train.accumulate is not known"):
         stoker.experiment.load(folder / "config.yaml")
+
+
+def test_a_run_on_some_of_the_series(folder: Path) -> None:
+    """The feeds and the scaler see the chosen series alone, with a split and without."""
+    from stoker.experiment.build import make_trained, open_data
+
+    where = "data.where=kind == 0"
+    for overrides in ([where], [where, "split=null"]):
+        config = stoker.experiment.load("c.yaml", overrides=overrides)
+        fed = open_data(config, "cpu")
+        whole = open_data(stoker.experiment.load("c.yaml", overrides=overrides[1:]), "cpu")
+        assert fed.train.num_samples * 3 == whole.train.num_samples
+        model, _ = make_trained(config, fed)
+        scaler = next(one for one in model.modules() if isinstance(one, stoker.split.Scaler))
+        steps = stoker.split.Scaler.fit(fed.store, fed.train.subset, columns=["close", "up"])
+        assert (
+            scaler.mean.tolist()
+            == steps.mean.tolist()
+            != stoker.split.Scaler.fit(fed.store, None, columns=["close", "up"]).mean.tolist()
+        )
+    with pytest.raises(OptionError, match="leaves no sample"):
+        open_data(stoker.experiment.load("c.yaml", overrides=["data.where=num_steps < 0"]), "cpu")

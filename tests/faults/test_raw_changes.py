@@ -92,8 +92,8 @@ def pack_while_it_changes(path: str, change: str, moment: int) -> dict[str, Any]
         blocks[0] += 1
         return shape_block(self, *arguments)
 
-    def begin(self: Packer, *arguments: Any) -> None:
-        start(self, *arguments)
+    def begin(self: Packer, *arguments: Any, **named: Any) -> None:
+        start(self, *arguments, **named)
         if moment == -1:
             CHANGES[change](Path(path))
 

@@ -21,7 +21,10 @@ from stoker.errors import OptionError
 @click.option("--stats", type=PATH, metavar="FILE", help="Also analyse columns and lengths, and write the statistics as JSON.")
 @click.option("--columns", metavar="A,B,…", help="Columns to encode (default: all).")
 @click.option(
-    "--contexts", type=PATH, metavar="FILE", help="Table with a column like --key: the sequences to make, even empty ones."
+    "--contexts",
+    type=PATH,
+    metavar="FILE",
+    help="Table with a column like --key: the sequences to make, even empty ones. Its other columns are stored per series.",
 )
 @click.option("--time", metavar="COL", help="Column that orders the rows of a sequence; it must ascend strictly.")
 @click.option("--sort", is_flag=True, help="Sort by --time, instead of an error for unsorted or equal times.")

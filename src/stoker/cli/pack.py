@@ -34,6 +34,22 @@ from stoker.cli.main import MISSING, PATH
 @click.option("--memory", default="1GB", show_default=True, help="Memory limit of the whole process. The input may be larger.")
 @click.option("--threads", type=int, help="Number of decoding threads (default: the cores available to this process).")
 @click.option("--replace", is_flag=True, help="Replace an existing store.")
+@click.option(
+    "--rename", multiple=True, metavar="OLD=NEW", help="Rename a column. Other options use the new name. May be repeated."
+)
+@click.option("--where", metavar="EXPR", help="Keep only rows that fulfil a condition, like \"price > 0 and country == 'DE'\".")
+@click.option(
+    "--derive", multiple=True, metavar="NAME=EXPR", help='Add a column, like "change=close - lag(close)". May be repeated.'
+)
+@click.option("--metadata", type=PATH, metavar="FILE", help="Table with one row per series, joined by the key of the series.")
+@click.option("--metadata-key", metavar="COL", help="Column of --metadata with the keys (default: that of --series, or 'series').")
+@click.option(
+    "--metadata-missing",
+    type=click.Choice(["error", "null"]),
+    default="error",
+    show_default=True,
+    help="Series without metadata, or metadata without series: an error, or missing values.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option("--quiet", is_flag=True, help="Hide the progress bar.")
 def command(source: tuple[str, ...], store: str, as_json: bool, quiet: bool, **options: object) -> None:
@@ -46,6 +62,7 @@ def command(source: tuple[str, ...], store: str, as_json: bool, quiet: bool, **o
     stoker pack "prices/*.csv" prices.stoker --series symbol --time ts
     stoker pack events/ events.stoker --series event_id --memory 256MB
     stoker pack ETTh1.csv ett.stoker --wide
+    stoker pack events.csv users.stoker --series user --where "price > 0" --metadata users.csv
     """
     from stoker.store.inspect import inspect
     from stoker.store.pack.api import pack
@@ -56,6 +73,7 @@ def command(source: tuple[str, ...], store: str, as_json: bool, quiet: bool, **o
         click.echo(json.dumps(inspect(packed).to_dict()))
         return
     rows = sum(entry.num_rows for entry in packed.manifest.sources) if packed.manifest else 0
-    click.echo(f"packed {rows:,} rows into {len(packed):,} series, {packed.num_bytes / 1e6:,.1f} MB: {printable(store)}")
+    of_rows = f"{packed.num_steps:,} of {rows:,}" if options["where"] is not None else f"{rows:,}"
+    click.echo(f"packed {of_rows} rows into {len(packed):,} series, {packed.num_bytes / 1e6:,.1f} MB: {printable(store)}")
     for note in packed.manifest.notes if packed.manifest else []:
         click.echo(f"note: {printable(note)}")

@@ -140,7 +140,13 @@ def open_data(config: Config, device: str) -> Fed:
         residency=data.residency,
         threads=data.threads,
     )
-    train = feed(order=order, subset=split.train if split else None)
+    chosen = split.train if split else None
+    if data.where is not None:
+        from stoker.split.selection import where
+
+        split = where(store, split, data.where) if split else None
+        chosen = split.train if split else where(store, view, data.where)
+    train = feed(order=order, subset=chosen)
     valid = feed(order=Sequential(), subset=split.valid) if split else None
     task = replace(task, padded=train.samples.padded)
     return Fed(store=store, task=task, train=train, valid=valid, split=split, scaler=scaler)
@@ -175,10 +181,9 @@ def make_trained(config: Config, fed: Fed) -> tuple[nn.Module, Callable[..., Any
     if data.scale and data.normalize:
         raise ConfigError("data.scale is true and data.normalize is set: values would be scaled twice. Give one of them.")
     scalers: dict[str, nn.Module] = {}
-    if (
-        data.scale is not False and not data.normalize and fed.scaler is None
-    ):  # fitted on the training samples: features, and targets that are amounts
-        part = fed.split.train if fed.split else None
+    if data.scale is not False and not data.normalize and fed.scaler is None:
+        # Fitted on the training samples: features, and targets that are amounts.
+        part = fed.train.subset
         scalers["scaler"] = Scaler.fit(fed.store, part, columns=list(fed.task.inputs))
         if isinstance(config.loss, AMOUNTS):
             scalers["target_scaler"] = Scaler.fit(fed.store, part, columns=list(fed.task.targets))

@@ -5,6 +5,7 @@
     purged          folds of time: cross-validation, or walk-forward
     shuffled        samples at random; refused where they share steps
     given           samples that you choose, checked
+    where           the samples of series that fulfil a condition, of all or of a subset
 
 A sample is made of steps: those it holds, those that its targets were made of (`horizon`), and those that its indicators needed
 before it (`warm_up`). A subset has the samples all of whose steps lie between its boundaries, so no step is in two subsets.
@@ -29,12 +30,14 @@ _LAZY = {
     "pos_weight": "stoker.split.scaler:pos_weight",
     "purged": "stoker.split.split:purged",
     "shuffled": "stoker.split.split:shuffled",
+    "where": "stoker.split.selection:where",
 }
 
 if TYPE_CHECKING:
     from stoker.sampling.subset import Subset as Subset
     from stoker.split.scaler import Scaler as Scaler
     from stoker.split.scaler import pos_weight as pos_weight
+    from stoker.split.selection import where as where
     from stoker.split.series_scaler import SeriesScaler as SeriesScaler
     from stoker.split.split import Folds as Folds
     from stoker.split.split import Split as Split

@@ -20,6 +20,7 @@ _NAMES = {
     "stoker.store.inspect": "StoreSummary VerifyResult",
     "stoker.store.interop": "decimals_as_floats from_numpy from_texts store_from_arrays to_numpy",
     "stoker.store.manifest": "BLOCK_BYTES ColumnEntry Manifest NonFinite Shard SourceEntry Text",
+    "stoker.store.pack.metadata": "encode_table read_table",
     "stoker.store.pack.options": "DEFAULT_MEMORY Missing PackOptions parse_names parse_threads",
     "stoker.store.pack.packer": "Progress quiet",
     "stoker.store.pack.plan": "PackPlan make_plan plain_type settle_plan unify_types",
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from stoker.store.interop import store_from_arrays as store_from_arrays, to_numpy as to_numpy
     from stoker.store.manifest import BLOCK_BYTES as BLOCK_BYTES, ColumnEntry as ColumnEntry, Manifest as Manifest
     from stoker.store.manifest import NonFinite as NonFinite, Shard as Shard, SourceEntry as SourceEntry, Text as Text
+    from stoker.store.pack.metadata import encode_table as encode_table, read_table as read_table
     from stoker.store.pack.options import DEFAULT_MEMORY as DEFAULT_MEMORY, Missing as Missing, PackOptions as PackOptions
     from stoker.store.pack.options import parse_names as parse_names, parse_threads as parse_threads
     from stoker.store.pack.packer import Progress as Progress, quiet as quiet

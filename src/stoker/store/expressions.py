@@ -273,3 +273,26 @@ def _calendar(name: str, times: Any) -> Array:
         "second": lambda: seconds % 60,
     }[name]()
     return np.where(np.isnat(times), np.nan, found)
+
+
+# Stored values as expressions see them.
+
+
+def stored_values(values: Array, kind: str, unit: str | None, texts: Array | None = None) -> Array:
+    """Stored numbers as expressions see them: times as datetime64, codes as strings, bfloat16 as float32."""
+    if kind in ("timestamp", "duration"):
+        name = "datetime64" if kind == "timestamp" else "timedelta64"
+        return values.view(f"{name}[{(unit or 'ns').partition(',')[0]}]")
+    if kind == "bfloat16":
+        return (values.astype("<u4") << np.uint32(16)).view("<f4")
+    if kind == "category":
+        known: Array = np.array([None], dtype=object) if texts is None else texts
+        return known[values]  # code -1 is the last entry, which is None
+    return values
+
+
+def text_array(texts: list[Any]) -> Array:
+    """Categories as `stored_values` takes them: None, for missing, is the last."""
+    found = np.empty(len(texts) + 1, dtype=object)
+    found[: len(texts)] = texts
+    return found

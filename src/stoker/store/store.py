@@ -231,6 +231,24 @@ class Store:
                 return i
         raise KeyError(f"{self.name} has no series with {self.key} {key!r}.")
 
+    def where(self, expression: str) -> Array:
+        """The numbers of the series that fulfil a condition, int64 and rising. `stoker.split.where` makes a subset of them.
+
+        Args:
+            expression: a condition over columns with one value per series, and `num_steps`, the length of the series.
+
+        Raises:
+            OptionError: the condition is invalid, or uses a column that series do not have.
+
+        Example:
+            >>> store = Store.from_arrays(x=[[1.0, 2.0], [3.0], [4.0]], country=["DE", "DE", "AT"])
+            >>> store.where("country == 'DE' and num_steps > 1").tolist()
+            [0]
+        """
+        from stoker.store.selection import find_series
+
+        return find_series(expression, schema=self.schema, values=self._values, offsets=self.offsets, name=self.name)
+
     def save(self, path: str | os.PathLike[str], *, note: str = "arrays in memory", replace: bool = False) -> Store:
         """Write the store to a folder, all or nothing, and open it there.
 

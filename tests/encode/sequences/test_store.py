@@ -162,3 +162,18 @@ def test_chosen_columns_are_the_same_slice_by_slice(rng: np.random.Generator, mo
         monkeypatch.setattr("stoker.encode.sequences.store._GATHERED_STEPS", max(size // 2, 1))
         parts = [column[start : start + size] for start in range(0, len(whole), size)]
         assert np.concatenate(parts).tolist() == whole.tolist()
+
+
+@pytest.mark.parametrize("form", ["csv", "table"])
+def test_what_contexts_know_is_stored_per_series(tmp_path: Path, form: str) -> None:
+    """Labels and countries beside the keys: they were dropped without a word."""
+    users = {"user": [7, 99, 3], "label": [1, 0, 1], "country": ["DE", "AT", "DE"], "item": [0, 0, 0]}
+    (tmp_path / "users.csv").write_text("user,label,country,item\n7,1,DE,0\n99,0,AT,0\n3,1,DE,0\n")
+    events = {"user": [3, 7, 7], "item": [1, 2, 3]}
+    store = pack_sequences(events, tmp_path / "out", key="user", contexts=users if form == "table" else tmp_path / "users.csv")
+    assert (store.column("user").tolist(), store.lengths.tolist()) == ([3, 7, 99], [1, 2, 0])
+    assert store.column("label").tolist() == [1, 1, 0]
+    assert [store.texts("country")[code] for code in store.column("country")] == ["DE", "DE", "AT"]
+    assert store.manifest is not None
+    assert store.manifest.notes[-1] == "column 'item' of the contexts has the name of a column of the rows, and was left out"
+    assert store.schema["country"].level == "series"

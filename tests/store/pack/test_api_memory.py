@@ -104,28 +104,30 @@ def test_too_little_memory_is_refused_at_once(tmp_path: Path) -> None:
 SCRIPT = """
 import json, pathlib, re, sys
 from stoker.store.pack import pack
-store = pack(sys.argv[1], sys.argv[2], series="k", memory="256MB", threads=2)
+store = pack(sys.argv[1], sys.argv[2], series="k", memory="256MB", threads=2, **json.loads(sys.argv[3]))
 status = pathlib.Path("/proc/self/status").read_text()  # getrusage would count the parent's memory before the exec too
 print(json.dumps({"peak": int(re.search(r"VmHWM:\\s+(\\d+) kB", status)[1]) * 1024, "steps": store.num_steps}))
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["parquet", "csv"])
+@pytest.mark.parametrize("form", ["parquet", "csv", "changed"])
 def test_an_input_larger_than_the_memory_is_packed_within_it(tmp_path: Path, form: str) -> None:
     rng = np.random.default_rng(0)
     rows, parts = 4_000_000, 5
     (tmp_path / "in").mkdir()
     for i in range(parts):
         columns = {"k": rng.integers(0, 200_000, rows), "x": rng.normal(size=rows), "y": rng.integers(0, 2**60, rows)}
-        if form == "parquet":
+        if form != "csv":
             pq.write_table(pa.table(columns), tmp_path / "in" / f"{i}.parquet", compression="none", use_dictionary=False)
         else:
             pa.csv.write_csv(pa.table(columns).slice(0, rows // 4), tmp_path / "in" / f"{i}.csv")
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(tmp_path / "in"), str(tmp_path / "out")], capture_output=True, text=True, check=False
+    changes = (
+        {"where": "x > -100", "derive": {"z": "x * 2", "change": "diff(x)", "before": "lag(y, 24)"}} if form == "changed" else {}
     )
+    words = [sys.executable, "-c", SCRIPT, str(tmp_path / "in"), str(tmp_path / "out"), json.dumps(changes)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert found["steps"] == (rows if form == "parquet" else rows // 4) * parts
+    assert found["steps"] == (rows if form != "csv" else rows // 4) * parts
     assert found["peak"] <= 256 << 20

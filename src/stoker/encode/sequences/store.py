@@ -94,8 +94,9 @@ def pack_sequences(
         path: Folder of the store.
         key: Column with the key of each row.
         columns: Columns of values. Default: all but the key.
-        contexts: Keys of the series, or a file with a column of the key's name. The store has exactly these series: those
-            without rows are empty; rows of other keys are left out, and a note of the store reports their number. Default: all.
+        contexts: Keys of the series, or a file or table with a column of the key's name. The store has exactly these series: those
+            without rows are empty; rows of other keys are left out, and a note of the store reports their number. Other columns
+            of the file or table are stored too, with one value per series; strings become categories. Default: all.
         time, sort, dtype, missing, memory, threads, progress: As for `stoker.pack`.
         replace: Replace a store at `path`; without it, a store there is an error.
 
@@ -128,30 +129,32 @@ def pack_sequences(
     if contexts is None:
         return pack_to(target, replace=replace)
 
-    listed = _listed(contexts, key)
+    listed, facts = _listed(contexts, key)
     find_listed(listed, listed)  # raises at once where a context is listed twice
     pa.default_memory_pool().release_unused()  # else it adds to the memory of the pack
     stores.check_target(target, replace=replace)  # before a long pack
     with _disk.scratch_folder(_disk.beside(target, ".{}.all-keys")) as scratch:
         packed = pack_to(scratch / "store", replace=True)  # only a killed run of this function can have left a store there
-        chosen = choose_series(packed, listed)
+        chosen = choose_series(packed, listed, facts)
         pa.default_memory_pool().release_unused()
         return chosen.save(target, replace=replace)
 
 
-def _listed(contexts: Any, key: str) -> TableColumn:
-    """The contexts, from memory or from the files that hold them."""
-    if not isinstance(contexts, str | os.PathLike):
-        return read_column("contexts", contexts)
-    parts: list[pa.Array] = []
-    for source in stores.find_sources(contexts, dialect=stores.Dialect(), table=True):
-        schema = source.schema()
-        if key not in schema.names:
-            raise OptionError(f"{source.label} has no column {key!r} with contexts; it has {', '.join(schema.names[:20])}.")
-        for task in source.read(pa.schema([schema.field(key)]), start=stores.RowLocation(), chunk_bytes=_CHUNK_BYTES):
-            column = task().table.column(key)
-            parts.extend(column.cast(column.type.value_type).chunks if pa.types.is_dictionary(column.type) else column.chunks)
-    return read_column("contexts", pa.chunked_array(parts))
+def _listed(contexts: Any, key: str) -> tuple[TableColumn, pa.Table | None]:
+    """The contexts, from memory or from the files that hold them, and what else is known of each."""
+    is_path = isinstance(contexts, str | os.PathLike)
+    if not is_path and not isinstance(contexts, Mapping) and not hasattr(contexts, "columns"):
+        return read_column("contexts", contexts), None
+    sources = stores.find_sources(contexts, dialect=stores.Dialect(), table=True)
+    names = sources[0].schema().names
+    for source in sources:
+        if key not in source.schema().names:
+            there = ", ".join(source.schema().names[:20])
+            raise OptionError(f"{source.label} has no column {key!r} with contexts; it has {there}.")
+    table = stores.read_table(sources, stores.PackOptions())
+    column = table.column(key)
+    column = column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+    return read_column("contexts", column), table.drop_columns([key]) if len(names) > 1 else None
 
 
 # ---- chosen series: a packed store cut to the requested contexts; columns are read slice by slice, when they are saved ----
@@ -160,8 +163,11 @@ _COUNTED_BYTES = 8 << 20
 _GATHERED_STEPS = 1 << 18
 
 
-def choose_series(store: Store, listed: TableColumn) -> Store:
-    """The store with the listed series only, in the order of their keys; those without rows are empty."""
+def choose_series(store: Store, listed: TableColumn, facts: pa.Table | None = None) -> Store:
+    """The store with the listed series only, in the order of their keys; those without rows are empty.
+
+    `facts` has a row for each listed series, whose values become columns of the series.
+    """
     manifest, key = store.manifest, store.key
     if manifest is None or key is None:
         raise OptionError(f"{store.name} has no key column to choose series by.")
@@ -179,13 +185,26 @@ def choose_series(store: Store, listed: TableColumn) -> Store:
     note = [f"{left_out:,} rows have a {key} that is not among the contexts, and were left out"] if left_out else []
     columns: dict[str, Any] = {name: ChosenColumn(store.column(name), starts, offsets) for name in store.schema if name != key}
     schema = {name: _counted(store.schema[name], column, offsets) for name, column in columns.items()}
+    for one in stores.encode_table(facts, {}, "the contexts") if facts is not None else ():
+        name, field = one.field.name, one.field
+        if name in store.schema:
+            note.append(f"column {name!r} of the contexts has the name of a column of the rows, and was left out")
+            continue
+        columns[name] = one.take(to_numpy(order).astype(np.int64))
+        tally = stores.NonFiniteCount()
+        tally.add(columns[name], first_step=0)
+        texts = stores.Texts.of(one.texts) if one.texts is not None else None
+        schema[name] = Column(
+            name=name, dtype=field.dtype, level="series", kind=field.kind, unit=field.unit, width=one.width, texts=texts,
+            missing=one.missing, nonfinite=tally.at(None),
+        )  # fmt: skip
     column = store.schema[key]
     if column.texts is not None:
         schema[key] = replace(column, texts=lay_texts(keys))
     else:
         schema[key], columns[key] = column, to_numpy(keys if column.kind == "number" else keys.view(pa.int64()))
     return Store(
-        {name: schema[name] for name in store.schema},
+        {name: schema[name] for name in [*store.schema, *(name for name in schema if name not in store.schema)]},
         columns,
         num_series=len(found),
         length=None,

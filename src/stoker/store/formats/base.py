@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from stoker.errors import SourceChangedError, SourceEmptyError, SourceInvalidError, SourceTooLargeError, StokerError
@@ -33,6 +35,12 @@ class Chunk:
     table: pa.Table
     begin: RowLocation
     end: RowLocation
+    rows: np.ndarray[Any, Any] | None = None
+    """The number of each row in the source, where rows between `begin` and `end` were left out."""
+
+    def row(self, i: int) -> int:
+        """The number, in the source, of row `i` of the table."""
+        return self.begin.row + i if self.rows is None else int(self.rows[i])
 
 
 def row_chunk(table: pa.Table, row: int) -> Chunk:

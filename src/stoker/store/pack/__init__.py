@@ -1,7 +1,8 @@
 """Packing: raw rows become a store. `pack` is the entry point; `packer.Packer` shows its steps.
 
 Modules in the order of the data: api, options -> plan -> values, blocks -> sorted_runs -> merge. `packer` runs them and lets a killed
-pack resume, `threads` reads ahead and writes behind.
+pack resume, `threads` reads ahead and writes behind. `changes` and `derived` filter rows and add columns, `metadata` joins facts per
+series.
 """
 
 from typing import TYPE_CHECKING

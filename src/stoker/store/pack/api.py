@@ -10,7 +10,18 @@ import pyarrow as pa
 from stoker._disk import check_path
 from stoker.errors import SourceTooLargeError
 from stoker.store.formats.csv import Dialect
-from stoker.store.pack.options import DEFAULT_MEMORY, Missing, PackOptions, parse_bytes, parse_dtypes, parse_names, parse_threads
+from stoker.store.pack.options import (
+    DEFAULT_MEMORY,
+    MetadataMissing,
+    Missing,
+    PackOptions,
+    SeriesFunction,
+    parse_bytes,
+    parse_dtypes,
+    parse_names,
+    parse_pairs,
+    parse_threads,
+)
 from stoker.store.pack.packer import Packer, Progress, quiet
 from stoker.store.store import Store, open_store
 
@@ -40,6 +51,12 @@ def pack(
     threads: int | None = None,
     replace: bool = False,
     progress: Progress = quiet,
+    rename: Mapping[str, str] | Sequence[str] | str = (),
+    where: str | None = None,
+    derive: Mapping[str, str | SeriesFunction] | Sequence[str] | str = (),
+    metadata: object = None,
+    metadata_key: str | None = None,
+    metadata_missing: MetadataMissing = "error",
 ) -> Store:
     """Pack raw data into a store at `path`, and open it. A pack that was killed resumes when it is called again.
 
@@ -69,6 +86,14 @@ def pack(
         threads: the number of threads (default: one per core).
         replace: replace a store at `path`, in one step at the end.
         progress: called with the phase, the share of it that is done (0 to 1), and the rows so far.
+        rename: new names by those of the source, like {"px": "price"}. Every other option uses the new names.
+        where: keep only rows for which this expression is true, like "price > 0 and country == 'DE'".
+        derive: further columns by name: expressions like "log(close) - log(lag(close))", or functions that get a mapping of the columns
+            of one series, sorted, and return one number per step.
+        metadata: a table or file with one row per series, whose columns are joined by the key of the series. Strings become categories.
+        metadata_key: the column of `metadata` with the keys (default: the name of `series`, or "series").
+        metadata_missing: what to do with series without metadata, and metadata without series: raise an "error", or store missing
+            values for the former and leave out the latter ("null").
 
     Returns:
         The store, opened.
@@ -87,6 +112,11 @@ def pack(
         ...     store = pack(table, folder + "/prices.stoker", series="symbol")
         ...     [(one["symbol"], one["close"].tolist()) for one in store]
         [('A', [1.0, 1.5]), ('B', [2.5])]
+        >>> facts = {"symbol": ["A", "B"], "country": ["DE", "FR"]}
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     store = pack(table, folder + "/a", series="symbol", where="close < 3", derive={"up": "diff(close)"}, metadata=facts)
+        ...     store.where("country == 'DE'").tolist(), store[0]["up"].tolist()
+        ([0], [nan, 0.5])
     """
     folder = check_path(path)
     default_dtype, dtypes = parse_dtypes(dtype)
@@ -113,10 +143,15 @@ def pack(
         ),
         memory_bytes=parse_bytes(memory),
         threads=parse_threads(threads),
+        rename=parse_pairs(rename, "rename="),
+        where=where,
+        derive=parse_pairs(derive, "derive="),
+        metadata_key=metadata_key,
+        metadata_missing=metadata_missing,
     )
     pool = pa.default_memory_pool()
     try:
-        packer = Packer(source, folder, options, progress)
+        packer = Packer(source, folder, options, progress, metadata=metadata)
         if options.memory_bytes < parse_bytes(DEFAULT_MEMORY):
             # Arrow returns freed memory at once: its own pools keep tens of megabytes.
             pa.set_memory_pool(pa.system_memory_pool())

@@ -196,6 +196,7 @@ class Shaper:
     def __init__(self, plan: PackPlan, categories: dict[str, Categories], new_texts: Callable[[str, list[str]], None]) -> None:
         self.plan = plan
         self.missing: dict[str, int] = {field.name: 0 for field in (*plan.step, *plan.series)}
+        self._unread = plan.hidden - {field.name for field in plan.step}
         self.categories = categories
         self._new_texts = new_texts
         counts = [len(schema) - (plan.options.time is not None) for schema in plan.schemas]
@@ -207,10 +208,12 @@ class Shaper:
     def block(self, chunk: Chunk, source: DataSource, number: int, series_before: int) -> RowBlock:
         """Shape one chunk. `number` is the index of the source, `series_before` the number of rows of earlier chunks."""
         table = chunk.table
-        rows = range(chunk.begin.row, chunk.begin.row + table.num_rows)
+        rows: range | Array = range(chunk.begin.row, chunk.begin.row + table.num_rows) if chunk.rows is None else chunk.rows
         if self.plan.rows_are_series:
-            return self._lists(table, source, chunk.begin.row, series_before)
-        kept: range | Array = rows
+            return self._lists(table, source, rows, series_before)
+        kept = rows
+        if self.plan.hidden:
+            table = table.select([name for name in table.column_names if name not in self._unread])
         if self.plan.grouping != "wide" or self.plan.options.missing == "error":
             table, kept = self._without_missing(table, rows, source)
 
@@ -236,13 +239,14 @@ class Shaper:
         first, end = (number, number + 1) if self._firsts is None else self._firsts[number : number + 2].tolist()
         return from_numpy(np.arange(first, end, dtype=np.int64))
 
-    def _without_missing(self, table: pa.Table, rows: range, source: DataSource) -> tuple[pa.Table, range | Array]:
+    def _without_missing(self, table: pa.Table, rows: range | Array, source: DataSource) -> tuple[pa.Table, range | Array]:
         """Apply the policies "drop" and "error" to the rows of the source."""
         if self.plan.options.missing not in ("drop", "error"):
             return table, rows
-        columns = {name: one_array(table.column(name)) for name in table.column_names if name != self.plan.options.series}
+        unchecked = {self.plan.options.series, *self.plan.hidden}
+        columns = {name: one_array(table.column(name)) for name in table.column_names if name not in unchecked}
         kept = self._rows_to_keep(columns, table.num_rows, lambda i: f"row {rows[i] + 1:,} of {source.label}")
-        return (table, rows) if kept.all() else (table.filter(from_numpy(kept)), np.flatnonzero(kept) + rows.start)
+        return (table, rows) if kept.all() else (table.filter(from_numpy(kept)), np.asarray(rows)[kept])
 
     def _rows_to_keep(self, columns: dict[str, pa.Array], num_rows: int, locate: Locate) -> Array:
         """Which rows have no missing value; with missing="error", one is an error. Missing values are counted."""
@@ -325,13 +329,13 @@ class Shaper:
             raise TimeOrderError(f"the time {name!r} in {locate(row)} is not after the row before it. Sort the file by time.")
         self.wide_time = (number, times[-1].item())
 
-    def _lists(self, table: pa.Table, source: DataSource, first_row: int, series_before: int) -> RowBlock:
+    def _lists(self, table: pa.Table, source: DataSource, numbers: range | Array, series_before: int) -> RowBlock:
         """Rows that are whole series: list columns are flattened, the others have one value per series."""
         names = [field.name for field in self.plan.step]
-        flats, counts = self._flatten(table, names, source, first_row)
+        flats, counts = self._flatten(table, names, source, numbers)
 
         def locate_row(i: int) -> str:
-            return f"row {first_row + i + 1:,} of {source.label}"
+            return f"row {numbers[i] + 1:,} of {source.label}"
 
         if self.plan.options.missing in ("drop", "error"):
             rows = np.repeat(np.arange(len(counts)), counts)
@@ -344,7 +348,7 @@ class Shaper:
         def locate(i: int) -> str:
             row = int(np.searchsorted(ends, i, side="right"))
             step = i - int(ends[row] - counts[row])
-            return f"step {step + 1:,} of row {first_row + row + 1:,} of {source.label}"
+            return f"step {step + 1:,} of row {numbers[row] + 1:,} of {source.label}"
 
         step = [self._values(flats[f.name], f, locate) for f in self.plan.step]
         series = [self._values(one_array(table.column(f.name)), f, locate_row) for f in self.plan.series]
@@ -354,7 +358,9 @@ class Shaper:
             keys = from_numpy(np.arange(series_before, series_before + table.num_rows, dtype=np.int64))
         return RowBlock(keys, counts, step, series)
 
-    def _flatten(self, table: pa.Table, names: list[str], source: DataSource, first_row: int) -> tuple[dict[str, pa.Array], Array]:
+    def _flatten(
+        self, table: pa.Table, names: list[str], source: DataSource, numbers: range | Array
+    ) -> tuple[dict[str, pa.Array], Array]:
         flats: dict[str, pa.Array] = {}
         counts: Array | None = None
         for name in names:
@@ -363,7 +369,7 @@ class Shaper:
             if counts is not None and not np.array_equal(lengths, counts):
                 row = int((lengths != counts).argmax())
                 raise SourceInvalidError(
-                    f"row {first_row + row + 1:,} of {source.label} has {lengths[row]:,} values in {name!r} "
+                    f"row {numbers[row] + 1:,} of {source.label} has {lengths[row]:,} values in {name!r} "
                     f"but {counts[row]:,} in {names[0]!r}; the lists of one series must have the same length."
                 )
             counts = lengths

@@ -20,11 +20,13 @@ import pyarrow.compute as pc
 
 from stoker._disk import remove_file
 from stoker._types import Array
-from stoker.errors import TimeOrderError
+from stoker.errors import OptionError, TimeOrderError
 from stoker.store.formats.base import RowLocation
 from stoker.store.interop import from_numpy, from_texts, to_numpy
 from stoker.store.manifest import VERSION, ColumnEntry, Manifest, NonFinite, Shard, SourceEntry, Text
 from stoker.store.pack.blocks import RowBlock, concatenate, join_segments, sort_block, take
+from stoker.store.pack.changes import derive_steps
+from stoker.store.pack.metadata import Metadata
 from stoker.store.pack.plan import ColumnPlan, PackPlan
 from stoker.store.pack.sorted_runs import RepeatedKeyError, SortedRun, UnsortedTimesError
 from stoker.store.pack.values import from_bfloat16, one_array, to_numbers
@@ -216,7 +218,7 @@ def explain_disorder(plan: PackPlan, found: UnsortedTimesError) -> TimeOrderErro
             rows_here = chunk.end.row
             column = one_array(chunk.table.column(field.name))
             for row in _rows_of(plan, chunk.table, found, rows_before + chunk.begin.row):
-                place = f"row {chunk.begin.row + row + 1:,} of {source.label}"
+                place = f"row {chunk.row(row) + 1:,} of {source.label}"
                 values = column[row].values if plan.rows_are_series else column.slice(row, 1)
                 times = to_numbers(values, field, partial(_here, place)).tolist()
                 for shown, time in zip(values.to_pylist(), times, strict=True):
@@ -282,17 +284,26 @@ def seal_run(
     missing: Mapping[str, int],
     sources: Sequence[SourceEntry],
     notes: Sequence[str],
+    metadata: Metadata | None = None,
 ) -> Manifest:
     """Move all files of the run to their final names, and return the manifest. The store exists only once that is written."""
     sealer = _Sealer(run, plan, work, folder, missing)
-    texts = {name: file.seal(folder) for name, file in categories.items()}
+    texts = {name: file.seal(folder) for name, file in categories.items() if name not in plan.hidden}
     key = sealer.key_entry()
     entries = [key] if key is not None else []
-    order = [*plan.schema.names, *(field.name for field in plan.step)]
+    order = [*plan.schema.names, *(field.name for field in plan.step), *(field.name for field, _ in plan.derived)]
+    for one in derive_steps(run, plan, categories=categories, fresh=sealer.fresh) if plan.derived else ():
+        entries.append(sealer.entry(one.field, one.file.seal(folder), None, sealer.nonfinite(one.tally)))
     for field, file, tally in zip(plan.step, run.step, run.tallies, strict=True):
+        if field.name in plan.hidden:
+            continue
         entries.append(sealer.entry(field, file.seal(folder), texts.get(field.name), sealer.nonfinite(tally)))
     for field, column in zip(plan.series, run.series, strict=True):
         entries.append(sealer.series_entry(field, column, texts.get(field.name)))
+    if metadata is not None:
+        entries.extend(sealer.metadata_entries(metadata))
+        order += metadata.names
+        notes = [*notes, *metadata.notes]
     entries.sort(key=lambda entry: -1 if entry.level == "series" and entry is key else order.index(entry.name))
     return Manifest(
         format="stoker",
@@ -314,7 +325,8 @@ class _Sealer:
     """What the columns share: the offsets of the series, cut into segments."""
 
     def __init__(self, run: SortedRun, plan: PackPlan, work: Path, folder: Path, missing: Mapping[str, int]) -> None:
-        self._run, self._plan, self._work, self._folder, self._missing = run, plan, work, folder, missing
+        self._run, self._plan, self._work, self._folder, self._missing = run, plan, work, folder, dict(missing)
+        self._names: ColumnFile | TextFile | None = None
         self._segment = segment = plan.options.segment
         self._num_repeated = 0
         self.num_series = sum(int(self._pieces(counts).sum()) for _, counts in self._counts())
@@ -339,7 +351,7 @@ class _Sealer:
         return np.ones_like(counts) if self._segment is None else np.maximum(-(-counts // self._segment), 1)
 
     def _write_offsets(self) -> ColumnFile:
-        column = ColumnFile.create(self._fresh("offsets"), np.dtype("<i8"))
+        column = ColumnFile.create(self.fresh("offsets"), np.dtype("<i8"))
         column.append(np.zeros(1, dtype="<i8"))
         end = 0
         for _, counts in self._counts():
@@ -353,7 +365,7 @@ class _Sealer:
             end = int(ends[-1])
         return column
 
-    def _fresh(self, name: str) -> Path:
+    def fresh(self, name: str) -> Path:
         """A path in the work folder, without the files of an earlier attempt."""
         path = self._work / f"final.{name}"
         remove_file(path)
@@ -400,8 +412,8 @@ class _Sealer:
 
     def _repeated(self, column: ColumnFile | TextFile) -> ColumnFile | TextFile:
         self._num_repeated += 1
-        path = self._fresh(f"repeated{self._num_repeated}")
-        repeated = TextFile.create(path) if isinstance(column, TextFile) else ColumnFile.create(path, column.dtype)
+        path = self.fresh(f"repeated{self._num_repeated}")
+        repeated = TextFile.create(path) if isinstance(column, TextFile) else ColumnFile.create(path, column.dtype, column.width)
         for start, counts in self._counts():
             indices = np.repeat(np.arange(len(counts)), self._pieces(counts))
             repeated.append(take(column.read(start, start + len(counts)), indices))
@@ -411,6 +423,7 @@ class _Sealer:
         """The column that names the series: the key, or the file (and column) each came from."""
         plan = self._plan
         if plan.key is not None:
+            self._names = self._run.keys
             return self.series_entry(plan.key, self._run.keys, None)
         if plan.grouping == "row" or any(source.path is None for source in plan.sources):
             return None
@@ -418,11 +431,33 @@ class _Sealer:
         while name in {field.name for field in plan.step}:
             name += "_"
         field = ColumnPlan(name=name, arrow=pa.string(), level="series", kind="text", dtype=np.dtype("|u1"))
-        column = TextFile.create(self._fresh("names"))
+        column = TextFile.create(self.fresh("names"))
         names: Iterator[str] = (source.name for source in plan.sources)
         if plan.grouping == "wide":
             pairs = zip(plan.sources, plan.schemas, strict=True)
             names = (f"{one.name}:{name}" for one, schema in pairs for name in schema.names if name != plan.options.time)
         while part := list(itertools.islice(names, _NAMES)):
             column.append(from_texts(part))
+        self._names = column
         return self.series_entry(field, column, None)
+
+    def metadata_entries(self, metadata: Metadata) -> list[ColumnEntry]:
+        """The columns that are joined by the names of the series."""
+        names = self._names
+        if names is None:
+            raise OptionError("metadata= is joined by the names of the series, but these have none: pass series=, or pack files.")
+
+        def read_keys(start: int, stop: int) -> pa.Array:
+            found = names.read(start, stop)
+            return from_numpy(found) if isinstance(found, np.ndarray) else found
+
+        self._missing.update(metadata.join(read_keys, self._run.num_series, self.fresh))
+        entries = []
+        for i, (column, file) in enumerate(zip(metadata.columns, metadata.files, strict=True)):
+            texts = None
+            if column.texts is not None:
+                vocabulary = TextFile.create(self.fresh(f"vocabulary{i}"))
+                vocabulary.append(from_texts(column.texts))
+                texts = vocabulary.seal(self._folder)
+            entries.append(self.series_entry(column.field, file, texts))
+        return entries

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from stoker.errors import OptionError
+from stoker.store.expressions import Expression, parse_expression
 from stoker.store.formats.base import ReadLimits
 from stoker.store.formats.csv import Dialect
 
 Missing = Literal["keep", "error", "ffill", "drop"]
+MetadataMissing = Literal["error", "null"]
+SeriesFunction = Callable[[Mapping[str, Any]], Any]
+"""Gets the columns of one series, by name, and returns one number per step."""
 
 DTYPE_NAMES = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64 category text".split()
 MIN_MEMORY_BYTES = 192 << 20
@@ -43,8 +47,24 @@ class PackOptions:
     dialect: Dialect = field(default_factory=Dialect)
     memory_bytes: int = 1 << 30
     threads: int = 2
+    rename: Mapping[str, str] = field(default_factory=dict)
+    """New names by those of the source; every other option uses the new ones."""
+    where: str | None = None
+    derive: Mapping[str, str | SeriesFunction] = field(default_factory=dict)
+    metadata_key: str | None = None
+    metadata_missing: MetadataMissing = "error"
 
     def __post_init__(self) -> None:
+        if len(set(self.rename.values())) < len(self.rename):
+            raise OptionError(f"rename={dict(self.rename)} gives two columns one name.")
+        if self.condition is not None and self.condition.context:
+            raise OptionError(
+                f"where is {self.where!r}: lag and diff need the sorted steps of a series, but where= filters rows as they are read. "
+                "Use them in derive=."
+            )
+        if self.metadata_missing not in get_args(MetadataMissing):
+            raise OptionError(f"metadata_missing={self.metadata_missing!r} is invalid; expected 'error' or 'null'.")
+        _ = self.derived
         if self.wide and self.series is not None:
             raise OptionError("wide=True makes each column a series, so it cannot be combined with series=. Use one of them.")
         if self.sort and self.time is None:
@@ -59,6 +79,26 @@ class PackOptions:
         if self.memory_bytes < MIN_MEMORY_BYTES:
             raise OptionError(f"memory= is {self.memory_bytes >> 20} MB, but a pack needs at least {MIN_MEMORY_BYTES >> 20} MB.")
         parse_threads(self.threads)
+
+    @property
+    def condition(self) -> Expression | None:
+        """The parsed `where`."""
+        return None if self.where is None else parse_expression(self.where, "where=")
+
+    @property
+    def derived(self) -> dict[str, Expression | SeriesFunction]:
+        """The parsed `derive`."""
+        found: dict[str, Expression | SeriesFunction] = {}
+        for name, what in self.derive.items():
+            if not name.strip():
+                raise OptionError(f"derive= gives {what!r} no name; write name=expression.")
+            found[name] = what if callable(what) else parse_expression(what, f"derive={{{name!r}: …}}")
+        return found
+
+    @property
+    def changes_rows(self) -> bool:
+        """Whether rows are changed as they are read."""
+        return bool(self.rename or self.where is not None or self.derive)
 
     @property
     def working_bytes(self) -> int:
@@ -135,6 +175,26 @@ def parse_names(given: str | Sequence[str] | None) -> tuple[str, ...] | None:
     if given is None:
         return None
     return tuple(name.strip() for name in given.split(",")) if isinstance(given, str) else tuple(given)
+
+
+def parse_pairs(given: Mapping[str, Any] | Sequence[str] | str, option: str) -> dict[str, Any]:
+    """Parse "name=value", several of these, or a mapping.
+
+    Example:
+        >>> parse_pairs(["change=close - open", "up=close > open"], "derive=")
+        {'change': 'close - open', 'up': 'close > open'}
+    """
+    if isinstance(given, Mapping):
+        return dict(given)
+    found: dict[str, Any] = {}
+    for pair in [given] if isinstance(given, str) else given:
+        name, equals, value = (part.strip() for part in pair.partition("="))
+        if not (name and equals and value):
+            raise OptionError(f"{option}{pair!r} is invalid; write it like name=value.")
+        if name in found:
+            raise OptionError(f"{option}{pair!r} names {name!r} a second time.")
+        found[name] = value
+    return found
 
 
 def parse_threads(given: int | None) -> int:

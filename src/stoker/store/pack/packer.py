@@ -37,7 +37,9 @@ from stoker.store.formats.discover import find_sources
 from stoker.store.interop import from_texts
 from stoker.store.manifest import VERSION, Manifest, SourceEntry
 from stoker.store.pack.blocks import Shaper
+from stoker.store.pack.changes import change_sources
 from stoker.store.pack.merge import FAN_IN, CursorMark, explain_disorder, merge_runs, seal_run
+from stoker.store.pack.metadata import Metadata
 from stoker.store.pack.options import PackOptions
 from stoker.store.pack.plan import PackPlan, make_plan, settle_plan
 from stoker.store.pack.sorted_runs import RepeatedKeyError, RunLayout, RunMark, SortedRun, Sorter, UnsortedTimesError
@@ -108,13 +110,23 @@ class PackState:
 class Packer:
     """Packs one source into one folder."""
 
-    def __init__(self, source: object, folder: Path, options: PackOptions, progress: Progress) -> None:
+    def __init__(self, source: object, folder: Path, options: PackOptions, progress: Progress, *, metadata: object = None) -> None:
+        self._metadata = None if metadata is None else Metadata(metadata, options)
+        if self._metadata is not None:
+            names = self._metadata.names
+            options = replace(options, dtypes={name: kind for name, kind in options.dtypes.items() if name not in names})
         left_out: list[Path] = []
         is_table = options.series is not None or options.time is not None
         found = find_sources(
             source, dialect=options.dialect, table=is_table, wide=options.wide, left_out=left_out, limits=options.limits
         )
+        if self._metadata is not None and options.condition is not None:
+            self._metadata.refuse_condition(options.condition, found)
+        if options.changes_rows:
+            found = change_sources(found, options)
         self._plan = replace(make_plan(found, options), left_out=_unicode_names(left_out))
+        if self._metadata is not None:
+            self._metadata.load(self._plan)
         self._folder = folder
         self._work = folder / WORK_NAME
         self._progress = progress
@@ -383,7 +395,8 @@ class Packer:
                 raise SourceChangedError(f"{source.label} changed while it was packed. Pack again when nothing writes to it.")
         if run is None or run.num_steps == 0:
             names = ", ".join(source.label for source in plan.sources[:3])
-            raise SourceEmptyError(f"{names} {'hold' if len(plan.sources) > 1 else 'holds'} no rows, so there is nothing to pack.")
+            what = "no rows" if plan.options.where is None or not sum(state.source_rows) else f"no row with {plan.options.where}"
+            raise SourceEmptyError(f"{names} {'hold' if len(plan.sources) > 1 else 'holds'} {what}, so there is nothing to pack.")
         self._progress("sealing", 0.0, run.num_steps)
         manifest = seal_run(
             run,
@@ -394,6 +407,7 @@ class Packer:
             missing=state.shaper.missing,
             sources=sources,
             notes=[*plan.notes, *_notes(run, sources, plan.left_out)],
+            metadata=self._metadata,
         )
         run.close()
         self._progress("sealing", 1.0, run.num_steps)
@@ -504,7 +518,10 @@ def hash_source(source: DataSource, stopping: threading.Event) -> str | None:
 
 def fingerprint(plan: PackPlan, stats: list[tuple[int, int] | None]) -> str:
     """What must be equal for a journal to belong to this pack: all that determines the result, and nothing else."""
-    options = {name: value for name, value in vars(plan.options).items() if name not in ("memory_bytes", "threads", "dialect")}
+    # Metadata and functions are applied to the finished run, which does not depend on them.
+    later = ("memory_bytes", "threads", "dialect", "metadata_key", "metadata_missing")
+    options = {name: value for name, value in vars(plan.options).items() if name not in later}
+    options["derive"] = {name: "a function" if callable(what) else what for name, what in plan.options.derive.items()}
     sources = [(source.name, ascii(source.path), stat) for source, stat in zip(plan.sources, stats, strict=True)]
     parts = [VERSION, stoker.__version__, options, vars(plan.options.dialect), sources]
     return xxhash.xxh3_128_hexdigest(msgspec.json.encode(parts, enc_hook=str))

@@ -17,10 +17,13 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from stoker._types import Array
 from stoker.errors import BadValueError, OptionError, SchemaError, SourceInvalidError, SourceTooLargeError
+from stoker.store.expressions import Expression, stored_values
 from stoker.store.formats.base import DataSource, RowLocation, is_list
 from stoker.store.manifest import MAX_BYTES, MAX_COLUMNS
-from stoker.store.pack.options import PackOptions
+from stoker.store.pack.derived import check_late, checked_result, late_derived, late_inputs, read_names
+from stoker.store.pack.options import PackOptions, SeriesFunction
 from stoker.store.shards import Kind, Level
 
 
@@ -148,7 +151,7 @@ def select_columns(sources: Sequence[DataSource], schemas: Sequence[pa.Schema], 
     there = {name for schema in schemas for name in schema.names}
     asked = [*(("columns=", name) for name in options.columns or ()), *(("dtype=", name) for name in options.dtypes)]
     for role, name in asked:
-        if name not in there:
+        if name not in there and name not in options.derived:
             many = f"none of the {len(sources):,} files has it: " if len(sources) > 1 else ""
             raise OptionError(f"{role} names {name!r}, but {many}{_columns_of(sources[0], schemas[0])}.")
     for source, schema in zip(sources, schemas, strict=True):
@@ -166,7 +169,8 @@ def select_columns(sources: Sequence[DataSource], schemas: Sequence[pa.Schema], 
     shared: dict[pa.Schema, pa.Schema] = {}  # thousands of files have few different schemas
     selected = []
     for schema in schemas:
-        names = [name for name in dict.fromkeys(options.columns or schema.names) if name in schema.names]
+        shown, hidden = read_names(schema, options)  # a source reads by itself what only its expressions use
+        names = [name for name in shown if name in schema.names and name not in hidden]
         if options.time is not None and options.time not in names:
             names.append(options.time)
         kinds = [schema.field(name).type for name in names]
@@ -211,15 +215,19 @@ def _wide_plan(
         notes = (*notes, f"no numeric column{of_those} in {_some(without)}: left out by --wide")
     sources = [sources[i] for i in giving]
     _refuse_large_manifest(sources, pa.schema([]))
+    value = replace(fields[0], name="value", kind=kind, dtype=dtype, arrow=pa.float64(), is_shared=True)
+    made = {name for schema in schemas for name in schema.names}
+    late = {name: what for name, what in options.derived.items() if name not in made}
     return PackPlan(
         sources=sources,
         options=options,
         grouping="wide",
         schemas=[kept[schemas[i]] for i in giving],
         key=None,
-        step=(replace(fields[0], name="value", kind=kind, dtype=dtype, arrow=pa.float64(), is_shared=True),),
+        step=(value,),
         series=(),
         notes=notes,
+        derived=late_columns(late, (value,), options, "the store"),
     )
 
 
@@ -272,6 +280,10 @@ class PackPlan:
     series: tuple[ColumnPlan, ...]
     notes: tuple[str, ...]
     left_out: tuple[str, ...] = ()  # names of files and folders among the sources that no reader knows
+    derived: tuple[tuple[ColumnPlan, Expression | SeriesFunction], ...] = ()
+    """Columns that are computed from the sorted steps of each series."""
+    hidden: frozenset[str] = frozenset()
+    """Columns that are read for expressions alone, and not stored."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -384,10 +396,10 @@ def _unified(sources: Sequence[DataSource], schemas: Sequence[pa.Schema], option
     first, differences = schemas[0], []
     named = [("series=", options.series), ("time=", options.time), *(("columns=", name) for name in options.columns or ())]
     for role, name in (*named, *(("dtype=", name) for name in options.dtypes)):
-        if name is not None and name not in first.names:
+        is_late = name in options.derived and role in ("columns=", "dtype=")
+        if name is not None and name not in first.names and not is_late:
             raise OptionError(f"{role} names {name!r}, but {_columns_of(sources[0], first)}.")
-    roles = [name for name in (options.series, options.time) if name is not None]
-    names = list(dict.fromkeys([*(first.names if options.columns is None else options.columns), *roles]))
+    names = read_names(first, options)[0]
     types = {name: asked_type(first.field(name).type, options.dtypes.get(name)) for name in names}
     by_name = options.columns is not None
     for source, schema in zip(sources[1:], schemas[1:], strict=True):
@@ -426,7 +438,11 @@ def _plan(sources: Sequence[DataSource], options: PackOptions, schema: pa.Schema
     lists = any(is_list(kind) for kind in schema.types)
     where = sources[0].label
     key, step, series = None, [], []
+    late, hidden = late_derived(schema, options), read_names(schema, options)[1]
+    unread = hidden - late_inputs(late)
     for name, kind in zip(schema.names, schema.types, strict=True):
+        if name in unread:
+            continue
         if name == options.series:
             key = _key_field(name, kind, where)
         elif lists and not is_list(kind):
@@ -437,14 +453,20 @@ def _plan(sources: Sequence[DataSource], options: PackOptions, schema: pa.Schema
             asked = options.dtypes.get(name, options.dtype if is_default else None)
             step.append(make_field(name, kind, level="step", asked=asked, where=where))
     # The names of the series are a column too: the key, or the names of the files.
-    total = len(step) + len(series) + (key is not None or not (lists or any(source.path is None for source in sources)))
+    total = (
+        len(step)
+        - len(hidden - unread)
+        + len(late)
+        + len(series)
+        + (key is not None or not (lists or any(source.path is None for source in sources)))
+    )
     if total > MAX_COLUMNS:
         raise SourceTooLargeError(
             f"{where} has {len(schema):,} columns, which make {total:,} with the names of the series, but a store has at most "
             f"{MAX_COLUMNS:,}. Pass columns=[...], or wide=True for one series per column."
         )
     _refuse_large_manifest(sources, schema)
-    if not step:
+    if not step or (len(step) == len(hidden - unread) and not late):
         beside = f"has no column left to pack beside {', '.join(schema.names)}" if len(schema) else "has no columns"
         raise OptionError(f"{where} {beside}.")
     for field in step:
@@ -466,7 +488,26 @@ def _plan(sources: Sequence[DataSource], options: PackOptions, schema: pa.Schema
         step=tuple(step),
         series=tuple(series),
         notes=tuple(notes),
+        derived=late_columns(late, step, options, where),
+        hidden=hidden,
     )
+
+
+def late_columns(
+    late: dict[str, Expression | SeriesFunction], step: Sequence[ColumnPlan], options: PackOptions, where: str
+) -> tuple[tuple[ColumnPlan, Expression | SeriesFunction], ...]:
+    """The columns that are computed from sorted steps, with the types that they have over none."""
+    known = {field.name: stored_values(np.empty(0, field.dtype), field.kind, field.unit) for field in step}
+    found: list[tuple[ColumnPlan, Expression | SeriesFunction]] = []
+    for name, what in late.items():
+        check_late(name, what, known, where, key=options.series)
+        values: Array = np.empty(0)
+        if isinstance(what, Expression):
+            values = checked_result(what, what.evaluate(known, np.empty(0, dtype=np.int64)))
+        known[name] = values
+        asked = options.dtypes.get(name, options.dtype if values.dtype.kind in "iuf" else None)
+        found.append((make_field(name, pa.from_numpy_dtype(values.dtype), level="step", asked=asked, where=where), what))
+    return tuple(found)
 
 
 def _refuse_large_manifest(sources: Sequence[DataSource], schema: pa.Schema) -> None:
