@@ -28,8 +28,8 @@ def folder(tmp_path: Path) -> Path:
 
 def test_opening_reads_nothing_of_the_parts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[Path] = []
-    original = versions.open_store
-    monkeypatch.setattr(versions, "open_store", lambda path: read.append(path) or original(path))
+    original = versions.read_manifest
+    monkeypatch.setattr(versions, "read_manifest", lambda path: read.append(path) or original(path))
     store = stoker.open(folder)
     assert (store.version, store.key, store.digest is not None, read) == (3, "id", True, [])
     assert len(store) == 3
@@ -88,6 +88,19 @@ def test_a_column_that_does_not_fit_into_memory_is_refused_and_compact_needs_no_
         store.column("x")
     monkeypatch.setattr(versions, "_BLOCK_BYTES", 8)
     assert stoker.compact(folder).column("x").tolist() == [1.0, 2.0, 3.0, 1.0, 1.5]
+
+
+def test_small_shards_of_parts_take_no_mappings(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def num_mapped() -> int:
+        return sum("/parts/" in line and ".npy" in line for line in Path("/proc/self/maps").read_text().splitlines())
+
+    store = stoker.open(folder)
+    assert store.column("x").tolist() == [1.0, 2.0, 3.0, 1.0, 1.5]
+    assert num_mapped() == 0
+    monkeypatch.setattr(versions, "_READ_BELOW", 0)
+    other = stoker.open(folder)
+    assert other.column("x").tolist() == store.column("x").tolist()
+    assert num_mapped() > 0
 
 
 def test_unknown_columns_are_an_error_that_names_those_there_are(folder: Path) -> None:

@@ -109,6 +109,8 @@ class Data(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Placement of the columns: on the device, in memory, or on disk."""
     threads: Annotated[int, Meta(ge=0, le=1024)] | None = None
     """Threads that prefetch batches; chosen by default."""
+    version: Size | None = None
+    """Version of a store that was appended to, as `stoker history` lists them; by default the newest."""
 
 
 class Chronological(Choice, frozen=True, kw_only=True, tag="chronological"):

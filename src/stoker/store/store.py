@@ -317,11 +317,11 @@ def open_store(path: str | os.PathLike[str], *, version: int | None = None) -> S
 
 def _open(folder: Path, manifest: Manifest, version: int | None) -> Store:
     if manifest.parts is None and version in (None, 1):
-        return _map(folder, manifest)
+        return map_store(folder, manifest)
     from stoker.store.versions import AppendedStore, manifest_of
 
     manifest = manifest_of(folder, manifest, version)
-    base = _map(folder, manifest)
+    base = map_store(folder, manifest)
     return base if manifest.parts is None else AppendedStore(base)
 
 
@@ -360,16 +360,17 @@ def _explain_absence(folder: Path) -> NoReturn:
     raise StoreNotFoundError(f"{folder} is not a store: it has no {MANIFEST_NAME}.")
 
 
-def _map(folder: Path, manifest: Manifest) -> Store:
+def map_store(folder: Path, manifest: Manifest, *, read_below: int = 0) -> Store:
+    """The store of a manifest, with its shards mapped; those of fewer than `read_below` bytes are read."""
     columns: dict[str, Column] = {}
     values: dict[str, Array] = {}
     for entry in manifest.columns:
-        columns[entry.name] = _column(folder, entry)
+        columns[entry.name] = _column(folder, entry, read_below)
         if entry.values is not None:
-            values[entry.name] = map_shard(folder, entry.values, f"column {entry.name!r}")
+            values[entry.name] = map_shard(folder, entry.values, f"column {entry.name!r}", read_below=read_below)
     offsets = None
     if manifest.offsets is not None:
-        offsets = map_shard(folder, manifest.offsets, _OFFSETS)
+        offsets = map_shard(folder, manifest.offsets, _OFFSETS, read_below=read_below)
         _check_ends(folder, _OFFSETS, (offsets.item(0), offsets.item(-1)), manifest.num_steps)
     return Store(
         columns,
@@ -407,13 +408,13 @@ def check_staged(folder: Path, data: bytes) -> None:
         _check_ends(folder, _OFFSETS, ends_of(folder, manifest.offsets, _OFFSETS), manifest.num_steps)
 
 
-def _column(folder: Path, entry: ColumnEntry) -> Column:
+def _column(folder: Path, entry: ColumnEntry, read_below: int) -> Column:
     shape = entry.values.shape if entry.values is not None else []
     texts = None
     if entry.texts is not None:
         what = f"the text offsets of column {entry.name!r}"
-        utf8 = map_shard(folder, entry.texts.utf8, f"texts of column {entry.name!r}")
-        texts = Texts(utf8, map_shard(folder, entry.texts.offsets, what))
+        utf8 = map_shard(folder, entry.texts.utf8, f"texts of column {entry.name!r}", read_below=read_below)
+        texts = Texts(utf8, map_shard(folder, entry.texts.offsets, what, read_below=read_below))
         _check_ends(folder, what, (texts.offsets.item(0), texts.offsets.item(-1)), len(texts.utf8))
     return Column(
         name=entry.name,

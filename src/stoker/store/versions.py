@@ -36,7 +36,7 @@ from stoker.store import manifest as manifests
 from stoker.store.interop import from_numpy, from_texts, to_numpy
 from stoker.store.manifest import Manifest, NonFinite, PartList, SourceEntry
 from stoker.store.shards import MISSING_CODE, MISSING_TIME, Column, NonFiniteCount, Texts
-from stoker.store.store import Store, manifest_stamp, open_store
+from stoker.store.store import Store, manifest_stamp, map_store, open_store, read_manifest
 from stoker.store.writer import PART_NAME, PARTS_LIST, PARTS_NAME
 
 Overlap = Literal["error", "replace", "keep"]
@@ -44,6 +44,7 @@ Order = Literal["key", "name", "new"]
 
 _UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _BLOCK_BYTES = 16 << 20
+_READ_BELOW = 64 << 10  # bytes; smaller shards of parts are read, not mapped
 _SHORT_RUN = 32  # rows; shorter fragments are copied by an index, longer ones as slices
 
 
@@ -346,7 +347,7 @@ class AppendedStore(Store):
     def _part(self, line: PartLine) -> Store:
         folder = self.folder / PARTS_NAME / line.name
         try:
-            part = open_store(folder)
+            part = map_store(folder, read_manifest(folder), read_below=_READ_BELOW)
         except StoreNotFoundError:
             raise StoreDamagedError(f"{folder} is missing: it holds appended rows. Restore it or pack the store again.") from None
         if part.digest != line.digest or (len(part), part.num_steps) != (line.num_series, line.num_steps):
