@@ -185,6 +185,20 @@ TABLES: dict[str, list[Row]] = {
             ),
         ),
         Row(
+            "CPU time of appending 1 % of 9.7 million rows, relative to a pack of all",
+            "bench_append",
+            lambda r: ", ".join(f"{kind} {r.spread(kind, 'append over pack, CPU time', digits=2)}" for kind in ("CSV", "Parquet")),
+        ),
+        Row(
+            "CPU time to open a store after 1,000 appends, relative to the compacted store",
+            "bench_append",
+            lambda r: (
+                f"{r.spread('many appends', 'open over compacted, CPU time', digits=2)}; the first read of a column merges the parts: "
+                f"{short(1000 * r.get('many appends', 'open and read a column CPU seconds'), 2)} ms, compacted "
+                f"{short(1000 * r.get('many appends', 'open and read a column of the compacted store CPU seconds'), 2)} ms"
+            ),
+        ),
+        Row(
             "Cost of reading one random series, relative to slicing a plain `np.memmap`",
             "bench_random_read",
             lambda r: ", ".join(

@@ -31,7 +31,10 @@ __all__ = [
     "Trainer",
     "Weighted",
     "Windows",
+    "append",
     "audit",
+    "compact",
+    "history",
     "inspect",
     "open",
     "pack",
@@ -51,7 +54,10 @@ _LAZY = {
     "Trainer": "stoker.train.trainer:Trainer",
     "Weighted": "stoker.sampling.orders:Weighted",
     "Windows": "stoker.sampling.views:Windows",
+    "append": "stoker.store.append:append",
     "audit": "stoker.auditing.audit:audit",
+    "compact": "stoker.store.append:compact",
+    "history": "stoker.store.append:history",
     "inspect": "stoker.store.inspect:inspect",
     "open": "stoker.store.store:open_store",
     "pack": "stoker.store.pack.api:pack",
@@ -74,6 +80,7 @@ if TYPE_CHECKING:
     from stoker.feed.feed import Feed
     from stoker.sampling.orders import BlockShuffle, ByLength, Sequential, Shuffle, Weighted
     from stoker.sampling.views import Segments, Sequences, Windows
+    from stoker.store.append import append, compact, history
     from stoker.store.inspect import inspect, verify
     from stoker.store.pack.api import pack
     from stoker.store.store import Store

@@ -309,7 +309,7 @@ def test_negative_control_shards_of_the_old_store_removed_too_early_are_missed(q
     pack_shape("grouped", make_source("grouped", quick_path / "other"), store)
     before = take_snapshot(store)
     _disk.remove_folder(store)
-    commit = writer._commit
+    commit = writer.commit_manifest
 
     def commit_hastily(folder: Path, manifest: Manifest) -> None:
         for name in {path.name for path in folder.glob("*.npy")} - {shard.file for shard in manifests.shards(manifest)}:
@@ -317,7 +317,7 @@ def test_negative_control_shards_of_the_old_store_removed_too_early_are_missed(q
         commit(folder, manifest)
 
     lost = 0
-    with mock.patch.object(writer, "_commit", commit_hastily):
+    with mock.patch.object(writer, "commit_manifest", commit_hastily):
         for _ in fail_each("straight", source, store, errno.EIO, before):
             try:
                 open_store(store)

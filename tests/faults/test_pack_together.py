@@ -114,13 +114,13 @@ def packing_in_between(store: Path, sources: list[Path], rng: np.random.Generato
     packs, calls = [0], [0]
     moments = set(rng.integers(0, 4, size=int(rng.integers(1, 4))).tolist())
 
-    def map_late(*arguments: Any) -> Any:
+    def map_late(*arguments: Any, **options: Any) -> Any:
         calls[0] += 1
         if calls[0] - 1 in moments:
             for _ in range(int(rng.integers(1, 3))):
                 packs[0] += 1
                 pack_shape("straight", sources[int(rng.integers(2))], store)
-        return map_shard(*arguments)
+        return map_shard(*arguments, **options)
 
     return map_late, packs
 
@@ -158,7 +158,7 @@ def test_negative_control_opening_without_a_second_look_fails(quick_path: Path, 
     failed = 0
     for _ in range(50):
         try:
-            open_in_between(store, sources, rng, lambda path: stores._map(path, stores.read_manifest(path)))
+            open_in_between(store, sources, rng, lambda path: stores.map_store(path, stores.read_manifest(path)))
         except StoreDamagedError:
             failed += 1
     assert failed > 0

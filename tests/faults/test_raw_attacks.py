@@ -52,10 +52,10 @@ import numpy, types
 from stoker.store import manifest, store
 manifest._Rules.shard = lambda *_, **__: None
 store.map_shard = lambda folder, shard, what: numpy.frombuffer((folder / shard.file).read_bytes()[:128], dtype="u1")
-store._map = lambda folder, manifest: types.SimpleNamespace(
+store.map_store = lambda folder, manifest, **_: types.SimpleNamespace(
     column=lambda _: store.map_shard(folder, manifest.columns[0].values, "")
 )
-shard_paths.open_store = lambda path: store._map(path, store.read_manifest(path))
+shard_paths.open_store = lambda path: store.map_store(path, store.read_manifest(path))
 """,
     # Types are right, but no rule is checked.
     "manifest_overflow": """
@@ -63,7 +63,7 @@ import numpy
 from stoker.store import manifest, store
 manifest._check = lambda *_: None
 store.map_shard = lambda folder, shard, what: numpy.zeros(9 if what.startswith("column") else 5, dtype="i8")
-store._map = lambda folder, manifest: []
+store.map_store = lambda folder, manifest, **_: []
 """,
     # What NumPy does if it is asked to.
     "pickle_in_npy": """

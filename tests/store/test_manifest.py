@@ -289,8 +289,10 @@ def test_a_manifest_that_is_too_long_is_not_even_parsed(monkeypatch: pytest.Monk
 
 def test_a_newer_version_asks_for_a_newer_stoker(ragged: Tree) -> None:
     for extra in ({}, {"a_field_of_the_future": 1}, {"columns": "elsewhere"}):
-        with pytest.raises(ManifestError, match="has format version 2, but this stoker reads version 1: install a newer stoker"):
-            manifests.load(seal_manifest({**ragged, **extra, "version": 2}), WHERE)
+        with pytest.raises(
+            ManifestError, match="has format version 3, but this stoker reads versions 1 to 2: install a newer stoker"
+        ):
+            manifests.load(seal_manifest({**ragged, **extra, "version": 3}), WHERE)
 
 
 def test_a_version_that_never_was_is_reported_as_such(ragged: Tree) -> None:

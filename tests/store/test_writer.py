@@ -163,7 +163,7 @@ def test_too_many_sources_are_refused_before_they_are_read(out: Path, tmp_path: 
 
 def break_commit(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     """Have every writer come to its commit with something that only a reader refuses."""
-    commit = target._commit
+    commit = target.commit_manifest
 
     def broken(folder: Path, manifest: Manifest) -> None:
         if how == "short shard":
@@ -179,7 +179,7 @@ def break_commit(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
         }.get(how, {})
         commit(folder, msgspec.structs.replace(manifest, **changed))
 
-    monkeypatch.setattr(target, "_commit", broken)
+    monkeypatch.setattr(target, "commit_manifest", broken)
 
 
 BROKEN = ["large", "columns", "short shard", "key", "steps", "time"]

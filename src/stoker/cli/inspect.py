@@ -36,7 +36,8 @@ def command(store: str, as_json: bool) -> None:
     roles = [f", {role} {printable(name)!r}" for role, name in (("key", summary.key), ("time", summary.time)) if name]
     counts = f"{summary.num_series:,} series, {summary.num_steps:,} steps, {readable_bytes(summary.num_bytes)}"
     console.print(Text(f"{printable(summary.path)}: {counts}{''.join(roles)}", style="bold"))
-    console.print(f"digest {summary.digest}")
+    version = f", version {summary.version:,} (see `stoker history`)" if summary.version > 1 else ""
+    console.print(f"digest {summary.digest}{version}")
     for table in (_columns(summary), _lengths(summary), _sources(summary)):
         console.print("", table, sep="\n")
     for note in summary.notes:

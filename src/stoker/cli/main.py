@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "pack": "Pack raw files into a store.",
+    "append": "Add rows and series to a store.",
+    "history": "List the versions of a store.",
+    "compact": "Rewrite a store with appended rows as one plain store.",
     "inspect": "Show what a store holds.",
     "verify": "Check every byte of a store against its hash.",
     "encode": "Encode a table of events as sequences.",
@@ -74,7 +77,7 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         cli.main(arguments, prog_name="stoker", standalone_mode=False)
     except (click.exceptions.Abort, KeyboardInterrupt, Terminated) as stop:
-        resumes = " to resume" if "pack" in arguments else ""
+        resumes = " to resume" if "pack" in arguments or "append" in arguments else ""
         _end(143 if isinstance(stop, Terminated) else 130, f"stopped. Run the same command again{resumes}.")
     except click.ClickException as error:
         context = error.ctx if isinstance(error, click.UsageError) else None

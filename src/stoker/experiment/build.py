@@ -102,7 +102,7 @@ def open_data(config: Config, device: str) -> Fed:
     from stoker.store.store import open_store
 
     data, cut, seed = config.data, config.split, config.train.seed
-    store = open_store(data.store)
+    store = open_store(data.store, version=data.version)
     view: AnyView
     if isinstance(data.view, named.SequenceView):
         longest = data.view.max_length

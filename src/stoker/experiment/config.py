@@ -123,6 +123,8 @@ class Data(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Threads that prefetch batches; chosen by default."""
     where: str | None = None
     """Only series that fulfil this condition over their own values, like "country == 'DE' and num_steps >= 100"."""
+    version: Size | None = None
+    """Version of a store that was appended to, as `stoker history` lists them; by default the newest."""
 
 
 class Chronological(Choice, frozen=True, kw_only=True, tag="chronological"):

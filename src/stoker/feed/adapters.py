@@ -104,6 +104,7 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
         self._name = feed.store.name
         self._path = feed.store.path
         self._digest = feed.store.digest
+        self._version = feed.store.version
         self._files = feed.shards()
         self._view = feed.view
         self._subset = feed.subset
@@ -197,7 +198,7 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
         self.__dict__.update(state)
         if self._path is None:
             return
-        store = open_store(self._path)
+        store = open_store(self._path, version=self._version)
         if store.digest != self._digest:
             raise FeedError(f"{self._path} was packed again since the feed was made from it. Make the feed and its dataset again.")
         lengths = lengths_of(store)

@@ -17,6 +17,7 @@ from stoker.store import manifest as manifests
 from stoker.store.manifest import BLOCK_BYTES, Manifest, Shard, SourceEntry
 from stoker.store.shards import Column, damaged_blocks, name_of
 from stoker.store.store import Store, manifest_stamp, open_store
+from stoker.store.versions import AppendedStore
 
 _PART = 1 << 22
 
@@ -48,6 +49,8 @@ class StoreSummary:
     columns: list[Column]
     notes: list[str]
     sources: list[SourceEntry]
+    version: int = 1
+    """One more with each append."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -67,6 +70,8 @@ class StoreSummary:
             }
             for c in self.columns
         ]
+        if self.version > 1:
+            found["version"] = self.version
         return found | {"notes": self.notes, "sources": msgspec.to_builtins(self.sources)}
 
 
@@ -91,7 +96,7 @@ def inspect(store: Store | str | os.PathLike[str]) -> StoreSummary:
     """
     opened = store if isinstance(store, Store) else open_store(store)
     counts = _count_lengths(opened)
-    manifest = opened.manifest
+    notes, sources = opened._origins()
     return StoreSummary(
         path=opened.name,
         digest=opened.digest,
@@ -105,8 +110,9 @@ def inspect(store: Store | str | os.PathLike[str]) -> StoreSummary:
         longest=max(counts, default=0),
         histogram=_histogram(counts),
         columns=list(opened.schema.values()),
-        notes=manifest.notes if manifest is not None else [],
-        sources=manifest.sources if manifest is not None else [],
+        notes=notes,
+        sources=sources or [],
+        version=opened.version,
     )
 
 
@@ -162,7 +168,7 @@ class VerifyResult:
 
 
 def verify(path: str | os.PathLike[str], *, report: Report | None = None) -> VerifyResult:
-    """Read every byte of a store and compare it with the hashes of its manifest.
+    """Read every byte of a store, all that was appended to it included, and compare it with the hashes of its manifests.
 
     Args:
         path: the folder of the store.
@@ -194,10 +200,10 @@ def verify(path: str | os.PathLike[str], *, report: Report | None = None) -> Ver
 
 
 def _verify(store: Store, folder: Path, report: Report | None) -> VerifyResult:
-    manifest = store.manifest
-    if manifest is None:
-        raise RuntimeError("a store on disk has a manifest")
-    total = sum(shard.values_bytes for shard in manifests.shards(manifest))
+    # Every version is the base and the first of its parts, so all versions are covered.
+    stores = [store.base, *store.parts] if isinstance(store, AppendedStore) else [store]
+    found = [(one, one.manifest, one.path) for one in stores if one.manifest is not None and one.path is not None]
+    total = sum(shard.values_bytes for _, manifest, _ in found for shard in manifests.shards(manifest))
     done = 0
 
     def count(num_bytes: int) -> None:
@@ -206,12 +212,17 @@ def _verify(store: Store, folder: Path, report: Report | None) -> VerifyResult:
         if report is not None:
             report(done, total)
 
-    damages = [damage for what, shard in manifests.named_shards(manifest) for damage in _damages(store, folder, what, shard, count)]
-    damages += list(_structure(store, manifest))
+    damages: list[str] = []
+    for one, manifest, place in found:
+        below = "" if place == folder else f"{place.relative_to(folder)}/"
+        for what, shard in manifests.named_shards(manifest):
+            damages += [below + damage for damage in _damages(one, place, what, shard, count)]
+        damages += [below + damage for damage in _structure(one, manifest)]
     if damages:
         shown = "; ".join(damages[:10]) + (f"; and {len(damages) - 10:,} more" if len(damages) > 10 else "")
         raise StoreDamagedError(f"{folder} is damaged: {shown}. Restore these files from a copy, or pack the store again.")
-    return VerifyResult(num_shards=len(list(manifests.shards(manifest))), num_bytes=total, digest=manifest.digest)
+    num_shards = sum(len(list(manifests.shards(manifest))) for _, manifest, _ in found)
+    return VerifyResult(num_shards=num_shards, num_bytes=total, digest=store.digest or "")
 
 
 def _damages(store: Store, folder: Path, what: str, shard: Shard, count: Callable[[int], None]) -> Iterator[str]:

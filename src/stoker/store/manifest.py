@@ -20,6 +20,7 @@ from stoker._disk import SHARD_NAME
 from stoker.errors import ManifestError
 
 VERSION = 1
+NEWEST_VERSION = 2  # written only where one of its fields is used, so that plain stores stay as they were
 MAX_BYTES = 64 << 20
 MAX_COLUMNS = 4096
 BLOCK_BYTES = 16 << 20  # one hash each; format.md fixes it
@@ -94,8 +95,20 @@ class SourceEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     xxh3: str | None
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A whole store. `length` is set where all series have the same length, `offsets` where they do not."""
+class PartList(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The parts that were appended: the first `num_bytes` of `parts.jsonl`, which are `count` lines with this hash."""
+
+    count: int
+    num_bytes: int
+    xxh3: str
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A whole store. `length` is set where all series have the same length, `offsets` where they do not.
+
+    The fields behind `sources` are of version 2 and absent where they are None. With `parts`, all other fields describe the store
+    before the first append.
+    """
 
     format: Literal["stoker"]
     version: int
@@ -109,6 +122,29 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     columns: list[ColumnEntry]
     notes: list[str]
     sources: list[SourceEntry]
+    revision: int | None = None
+    parts: PartList | None = None
+
+
+_VERSION_2_FIELDS = ("revision", "parts")
+
+
+def format_version(manifest: Manifest) -> int:
+    """The version that a manifest must have: the oldest that knows all fields in use."""
+    return NEWEST_VERSION if any(getattr(manifest, name) is not None for name in _VERSION_2_FIELDS) else VERSION
+
+
+def with_parts(manifest: Manifest, parts: PartList | None) -> Manifest:
+    """The manifest with another list of parts (None: without any), its version and digest filled in."""
+    changed = msgspec.structs.replace(manifest, parts=parts, revision=None if parts is None else parts.count + 1)
+    return msgspec.json.decode(dump(msgspec.structs.replace(changed, version=format_version(changed))), type=Manifest)
+
+
+def with_fields_of(manifest: Manifest, other: Manifest) -> Manifest:
+    """The manifest with the fields of version 2 that `other` has, except those about parts: for a copy of a store."""
+    kept = {name: getattr(other, name) for name in _VERSION_2_FIELDS if name not in ("revision", "parts")}
+    changed = msgspec.structs.replace(manifest, **kept)
+    return msgspec.structs.replace(changed, version=format_version(changed))
 
 
 def dump(manifest: Manifest) -> bytes:
@@ -157,11 +193,11 @@ class _AnyVersion(msgspec.Struct):
 
 
 def _refuse_other_version(version: int, where: str) -> None:
-    what = f"{where} has format version {version}"
-    if version > VERSION:
-        raise ManifestError(f"{what}, but this stoker reads version {VERSION}: install a newer stoker.")
+    what, known = f"{where} has format version {version}", f"versions {VERSION} to {NEWEST_VERSION}"
+    if version > NEWEST_VERSION:
+        raise ManifestError(f"{what}, but this stoker reads {known}: install a newer stoker.")
     if version < VERSION:
-        raise ManifestError(f"{what}, which does not exist: this stoker reads version {VERSION}.")
+        raise ManifestError(f"{what}, which does not exist: this stoker reads {known}.")
 
 
 def _check(manifest: Manifest, where: str) -> None:
@@ -200,6 +236,16 @@ def _check(manifest: Manifest, where: str) -> None:
         rule.count(f"$.sources[{i}].num_rows", source.num_rows)
         if source.xxh3 is not None:
             rule.hexadecimal(f"$.sources[{i}].xxh3", source.xxh3, 32)
+    rule.equal("$.version", m.version, format_version(m))
+    if (m.revision is None) != (m.parts is None):
+        rule.broken("$.revision", "revision and parts together", "one of them")
+    if m.parts is not None and m.revision is not None:
+        rule.count("$.parts.count", m.parts.count)
+        rule.count("$.parts.num_bytes", m.parts.num_bytes)
+        rule.hexadecimal("$.parts.xxh3", m.parts.xxh3, 32)
+        if m.parts.count < 1 or m.parts.num_bytes > MAX_BYTES:
+            rule.broken("$.parts", f"at least one part, and a list of at most {MAX_BYTES:,} bytes", repr(m.parts)[:80])
+        rule.equal("$.revision", m.revision, m.parts.count + 1)
 
 
 _DTYPES_OF_KIND = {"number": DTYPES, "bfloat16": {"<u2"}, "timestamp": {"<i8"}, "duration": {"<i8"}, "category": {"<i4"}}

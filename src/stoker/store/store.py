@@ -18,7 +18,7 @@ from stoker._disk import check_path, open_plain
 from stoker._types import Array
 from stoker.errors import ManifestError, OptionError, StoreDamagedError, StoreNotFoundError
 from stoker.store import manifest as manifests
-from stoker.store.manifest import ColumnEntry, Manifest
+from stoker.store.manifest import ColumnEntry, Manifest, SourceEntry
 from stoker.store.shards import Column, Texts, ends_of, map_shard, open_shard
 
 if TYPE_CHECKING:
@@ -189,6 +189,11 @@ class Store:
         return self.manifest.digest if self.manifest else None
 
     @property
+    def version(self) -> int:
+        """The version of the store: 1 as packed, one more with each `stoker.append`."""
+        return (self.manifest.revision if self.manifest else None) or 1
+
+    @property
     def num_bytes(self) -> int:
         """Size of all values, offsets and texts."""
         texts = sum(c.texts.utf8.nbytes + c.texts.offsets.nbytes for c in self.schema.values() if c.texts is not None)
@@ -272,6 +277,16 @@ class Store:
 
         return store_to_arrow(self)
 
+    def _pieces(self, name: str, max_bytes: int) -> Iterator[Array]:
+        """A column from its first row to its last, in pieces, so that no more of it has to be in memory at once."""
+        values = self.column(name)
+        rows = max(1, max_bytes // (values.dtype.itemsize * (values.shape[1] if values.ndim == 2 else 1)))
+        return (np.ascontiguousarray(values[start : start + rows]) for start in range(0, len(values), rows))
+
+    def _origins(self) -> tuple[list[str], list[SourceEntry] | None]:
+        """Notes and sources, for a copy of the store."""
+        return (self.manifest.notes, self.manifest.sources) if self.manifest else ([], None)
+
     def _series_value(self, name: str, index: int) -> Any:
         values = self._values.get(name)
         if values is not None:
@@ -287,14 +302,17 @@ class Store:
         return f"<store {self.name}: {self._num_series:,} series, {self._num_steps:,} steps, {columns}>"
 
 
-def open_store(path: str | os.PathLike[str]) -> Store:
+def open_store(path: str | os.PathLike[str], *, version: int | None = None) -> Store:
     """Open a packed store: check the manifest and the size of every shard, and map the shards. Reads no values.
+
+    What `stoker.append` has added is mapped and merged when it is first used.
 
     Args:
         path: the folder of the store.
+        version: an earlier version of a store that was appended to, see `stoker.history` (default: the newest).
 
     Raises:
-        StoreNotFoundError: there is no store at this path.
+        StoreNotFoundError: there is no store at this path, or it has no such version.
         ManifestError: the manifest breaks a rule of the format.
         StoreDamagedError: a shard is missing, or has the wrong size or header.
 
@@ -309,10 +327,20 @@ def open_store(path: str | os.PathLike[str]) -> Store:
     while True:
         stamp = manifest_stamp(folder)
         try:
-            return _map(folder, read_manifest(folder))
+            return _open(folder, read_manifest(folder), version)
         except StoreDamagedError:
             if manifest_stamp(folder) == stamp:
                 raise  # the store was not replaced meanwhile, so it is damaged
+
+
+def _open(folder: Path, manifest: Manifest, version: int | None) -> Store:
+    if manifest.parts is None and version in (None, 1):
+        return map_store(folder, manifest)
+    from stoker.store.versions import AppendedStore, manifest_of
+
+    manifest = manifest_of(folder, manifest, version)
+    base = map_store(folder, manifest)
+    return base if manifest.parts is None else AppendedStore(base)
 
 
 def manifest_stamp(folder: Path) -> tuple[int, int, int] | None:
@@ -350,16 +378,17 @@ def _explain_absence(folder: Path) -> NoReturn:
     raise StoreNotFoundError(f"{folder} is not a store: it has no {MANIFEST_NAME}.")
 
 
-def _map(folder: Path, manifest: Manifest) -> Store:
+def map_store(folder: Path, manifest: Manifest, *, read_below: int = 0) -> Store:
+    """The store of a manifest, with its shards mapped; those of fewer than `read_below` bytes are read."""
     columns: dict[str, Column] = {}
     values: dict[str, Array] = {}
     for entry in manifest.columns:
-        columns[entry.name] = _column(folder, entry)
+        columns[entry.name] = _column(folder, entry, read_below)
         if entry.values is not None:
-            values[entry.name] = map_shard(folder, entry.values, f"column {entry.name!r}")
+            values[entry.name] = map_shard(folder, entry.values, f"column {entry.name!r}", read_below=read_below)
     offsets = None
     if manifest.offsets is not None:
-        offsets = map_shard(folder, manifest.offsets, _OFFSETS)
+        offsets = map_shard(folder, manifest.offsets, _OFFSETS, read_below=read_below)
         _check_ends(folder, _OFFSETS, (offsets.item(0), offsets.item(-1)), manifest.num_steps)
     return Store(
         columns,
@@ -397,13 +426,13 @@ def check_staged(folder: Path, data: bytes) -> None:
         _check_ends(folder, _OFFSETS, ends_of(folder, manifest.offsets, _OFFSETS), manifest.num_steps)
 
 
-def _column(folder: Path, entry: ColumnEntry) -> Column:
+def _column(folder: Path, entry: ColumnEntry, read_below: int) -> Column:
     shape = entry.values.shape if entry.values is not None else []
     texts = None
     if entry.texts is not None:
         what = f"the text offsets of column {entry.name!r}"
-        utf8 = map_shard(folder, entry.texts.utf8, f"texts of column {entry.name!r}")
-        texts = Texts(utf8, map_shard(folder, entry.texts.offsets, what))
+        utf8 = map_shard(folder, entry.texts.utf8, f"texts of column {entry.name!r}", read_below=read_below)
+        texts = Texts(utf8, map_shard(folder, entry.texts.offsets, what, read_below=read_below))
         _check_ends(folder, what, (texts.offsets.item(0), texts.offsets.item(-1)), len(texts.utf8))
     return Column(
         name=entry.name,

@@ -28,6 +28,10 @@ from stoker.store.store import MANIFEST_NAME, WORK_NAME, Store, check_staged, op
 
 WORK_FILE = re.compile(r"(journal|mark)(\.tmp)?|(run\d+|final)\.\w+|categories\d+o?")  # names of the files in a work folder
 MARK_NAME = "mark"  # says that Stoker made a work folder, and the shards beside it: written first and removed last
+PARTS_NAME = "parts"  # the folder of what was appended, one store each
+PARTS_LIST = "parts.jsonl"  # one line each; the manifest says how many lines count
+PART_NAME = re.compile(r"\d{6,}")
+_PART_FILES = {MANIFEST_NAME, MANIFEST_NAME + ".tmp", WORK_NAME, ".lock"}
 _LATE = ("journal", MARK_NAME)  # removed last: with a journal the same pack may finish what it began
 
 
@@ -48,17 +52,38 @@ def remove_work(folder: Path) -> None:
 
 
 def remove_debris(folder: Path) -> None:
-    """Remove shards that the manifest does not name; none if the manifest is damaged."""
+    """Remove shards that the manifest does not name, and parts where it names none; nothing if the manifest is damaged."""
     try:
-        named = {shard.file for shard in manifests.shards(read_manifest(folder))}
+        manifest = read_manifest(folder)
+        named, has_parts = {shard.file for shard in manifests.shards(manifest)}, manifest.parts is not None
     except StoreNotFoundError:
-        named = set()
+        named, has_parts = set(), False
     except ManifestError:
         return
+    if not has_parts:
+        remove_parts(folder)
     for entry in sorted(folder.iterdir()):
         if _disk.SHARD_NAME.fullmatch(entry.name) and entry.name not in named:
             _disk.remove_file(entry)
     _disk.remove_file(folder / (MANIFEST_NAME + ".tmp"))
+
+
+def remove_parts(folder: Path, *, after: int = 0) -> None:
+    """Remove the parts that no manifest names: those with a number above `after`; without any, their list and folder too."""
+    parts = folder / PARTS_NAME
+    entries = sorted(parts.iterdir()) if parts.is_dir() and not parts.is_symlink() else []
+    for entry in entries:
+        if PART_NAME.fullmatch(entry.name) and int(entry.name) > after and entry.is_dir() and not entry.is_symlink():
+            # The manifest last: it says who made the shards.
+            for name in sorted((one.name for one in entry.iterdir()), key=lambda name: name == MANIFEST_NAME):
+                if name in _PART_FILES or _disk.SHARD_NAME.fullmatch(name):
+                    _disk.remove_folder(entry / name)
+            if not any(entry.iterdir()):
+                _disk.remove_folder(entry)
+    if not after:
+        _disk.remove_file(folder / PARTS_LIST)
+        if entries and not any(parts.iterdir()):
+            _disk.remove_folder(parts)
 
 
 @contextlib.contextmanager
@@ -96,7 +121,7 @@ def new_store(folder: Path, sources: Sequence[Path | None], *, replace: bool) ->
     check_target(folder, sources, replace=replace)
 
     def commit(manifest: Manifest) -> None:
-        _commit(folder, manifest)
+        commit_manifest(folder, manifest)
         remove_debris(folder)
         remove_work(folder)
 
@@ -170,7 +195,7 @@ def _foreign(folder: Path) -> Iterator[str]:
     except StoreNotFoundError:
         ours = {WORK_NAME, MANIFEST_NAME + ".tmp"}
     except ManifestError:
-        ours = {WORK_NAME, MANIFEST_NAME + ".tmp", MANIFEST_NAME}
+        ours = {WORK_NAME, MANIFEST_NAME + ".tmp", MANIFEST_NAME, PARTS_NAME, PARTS_LIST}
     # A process that was killed at its start leaves a lock file, and a work folder with at most an unfinished mark.
     names = {entry.name for entry in folder.iterdir()}
     lock = _head(folder / ".lock")
@@ -194,7 +219,7 @@ def _head(path: Path) -> bytes | None:
         return None
 
 
-def _commit(folder: Path, manifest: Manifest) -> None:
+def commit_manifest(folder: Path, manifest: Manifest) -> None:
     """Replace the manifest, after checking that a reader accepts it: from here on the older store is gone.
 
     The names of the shards are made durable first, so that a manifest never names a missing file.
@@ -225,28 +250,36 @@ def _clean_up(folder: Path) -> None:
 
 def save_store(store: Store, folder: Path, *, note: str, replace: bool = False) -> None:
     """Write all columns to `folder`, all or nothing. `note` says where the values are from."""
-    source = store.manifest
     with new_store(folder, [store.path], replace=replace) as commit:
-        make_work(folder)
-        manifest = Manifest(
-            format="stoker",
-            version=manifests.VERSION,
-            digest="",
-            num_series=len(store),
-            num_steps=store.num_steps,
-            length=store.uniform_length,
-            offsets=None if store.uniform_length is not None else _shard(folder, np.ascontiguousarray(store.offsets)),
-            key=store.key,
-            time=store.time,
-            columns=[_entry(folder, store, column) for column in store.schema.values()],
-            notes=source.notes if source else [],
-            sources=source.sources if source else [SourceEntry(name=note, num_bytes=0, num_rows=store.num_steps, xxh3=None)],
-        )
-        commit(manifest)
+        commit(write_store(store, folder, note=note))
+
+
+def write_store(store: Store, folder: Path, *, note: str) -> Manifest:
+    """Write the shards of all columns to `folder`, and return the manifest to commit."""
+    make_work(folder)
+    notes, sources = store._origins()
+    offsets = None if store.uniform_length is not None else np.ascontiguousarray(store.offsets)
+    manifest = Manifest(
+        format="stoker",
+        version=manifests.VERSION,
+        digest="",
+        num_series=len(store),
+        num_steps=store.num_steps,
+        length=store.uniform_length,
+        offsets=None if offsets is None else _shard(folder, offsets),
+        key=store.key,
+        time=store.time,
+        columns=[_entry(folder, store, column) for column in store.schema.values()],
+        notes=notes,
+        sources=[SourceEntry(name=note, num_bytes=0, num_rows=store.num_steps, xxh3=None)] if sources is None else sources,
+    )
+    return manifests.with_fields_of(manifest, store.manifest) if store.manifest is not None else manifest
 
 
 def _entry(folder: Path, store: Store, column: Column) -> ColumnEntry:
-    values = _shard(folder, store.column(column.name)) if column.dtype is not None else None
+    values = None
+    if column.dtype is not None:
+        values = _write_shard(folder, "final.column", column.dtype, column.width, store._pieces(column.name, BLOCK_BYTES))
     texts = None
     if column.texts is not None:
         texts = Text(utf8=_shard(folder, column.texts.utf8), offsets=_shard(folder, column.texts.offsets))
@@ -311,6 +344,8 @@ def add_column(
     manifest, source = store.manifest, store.path
     if source is None or manifest is None:
         raise OptionError(f"{store.name} is in memory: pack it first, stoker.pack(store, path).")
+    if manifest.parts is not None:
+        raise OptionError(f"{store.name} was appended to. Run `stoker compact {source}` first.")
     if name in store.schema:
         raise OptionError(f"{store.name} has a column {name!r} already. Choose another name.")
 

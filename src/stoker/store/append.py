@@ -1,0 +1,460 @@
+"""`append` adds rows and series to a store, `history` lists its versions, `compact` rewrites it as one plain store.
+
+An append packs the new rows into a part, an ordinary store below `parts/`, adds a line to `parts.jsonl`, and replaces the manifest. The
+last step is the commit: a process that is killed before it leaves the store as it was, and the next append removes or resumes what is
+left. See `stoker.store.versions` for how a store with parts is read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stoker import _disk
+from stoker._types import Array
+from stoker.errors import BadValueError, DiskError, OptionError, SchemaError, TimeOrderError
+from stoker.store import manifest as manifests
+from stoker.store.formats.csv import Dialect
+from stoker.store.formats.discover import find_sources
+from stoker.store.interop import to_numpy
+from stoker.store.manifest import Manifest, SourceEntry
+from stoker.store.pack.api import pack
+from stoker.store.pack.options import parse_dtypes, parse_names
+from stoker.store.pack.packer import Progress, quiet
+from stoker.store.shards import Column
+from stoker.store.store import WORK_NAME, Store, open_store, read_manifest
+from stoker.store.versions import AppendedStore, Order, Overlap, PartLine, convert_times, keys_of, list_entry, read_parts
+from stoker.store.writer import (
+    PARTS_LIST,
+    PARTS_NAME,
+    commit_manifest,
+    new_store,
+    remove_debris,
+    remove_parts,
+    remove_work,
+    save_store,
+    write_store,
+)
+
+_SHOWN = 3
+_OWN_COLUMNS = ("columns", "rename", "derive")  # options of `pack` that say which columns there are
+_KEPT_OPTIONS = ("series", "segment", "replace")
+
+
+def append(
+    path: str | os.PathLike[str],
+    source: object,
+    *,
+    overlap: Overlap = "error",
+    progress: Progress = quiet,
+    **options: Any,
+) -> Store:
+    """Add rows to the series of a store, and new series, in one step: readers see the store before or after it.
+
+    Only the new rows are read and written. The store is then the one that a pack of all rows would make: same series, same order,
+    same values, same category codes. A store that is open keeps its version, and `stoker.open(path, version=)` opens an earlier one.
+
+    Rows are added to the series with the same key. In a store packed with `wide=True`, they are added to the series of their column.
+    Where each file is a series, a new file is a new series. Columns are matched by name; those that the store does not have are left
+    out. A value per series (a label) is that of the newest rows; a column of these may be absent.
+
+    Args:
+        path: the folder of the store.
+        source: the new rows, like the source of `stoker.pack`.
+        overlap: what to do with rows whose time is not after the last time of their series: "error" refuses them; "replace" and
+            "keep" put them at their time, and of two rows with an equal time keep the new or the old one.
+        progress: called as by `stoker.pack`.
+        options: other arguments of `stoker.pack`, such as `delimiter=`, `time_format=` or `sort=`. Key, time, columns and types are
+            those of the store.
+
+    Returns:
+        The store, opened in its new version.
+
+    Raises:
+        OptionError: an argument is invalid, or does not fit the store.
+        SchemaError: the new rows lack a column of the store, or have another type.
+        TimeOrderError: a time is not after the last one of its series, and `overlap` is "error".
+        SourceError: the input cannot be read.
+        StoreNotFoundError: there is no store at `path`.
+        StoreLockedError: another process is writing to the store.
+        DiskError: the disk refused an operation; the store is as before.
+
+    Example:
+        >>> import tempfile, stoker
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     table = {"symbol": ["A", "B"], "day": [1, 1], "close": [1.0, 2.0]}
+        ...     store = stoker.pack(table, folder + "/prices", series="symbol", time="day")
+        ...     store = append(folder + "/prices", {"symbol": ["B", "C"], "day": [2, 2], "close": [2.5, 9.0]})
+        ...     [(one["symbol"], one["close"].tolist()) for one in store], store.version
+        ([('A', [1.0]), ('B', [2.0, 2.5]), ('C', [9.0])], 2)
+    """
+    folder = _disk.check_path(path)
+    if overlap not in get_args(Overlap):
+        raise OptionError(f"overlap={overlap!r} is invalid; expected one of {', '.join(get_args(Overlap))}.")
+    for name in _KEPT_OPTIONS:
+        if options.get(name):
+            raise OptionError(f"{name}= is decided when a store is packed, so append does not take it. Leave it out.")
+    if options.get("missing") == "ffill":
+        raise OptionError(
+            "missing='ffill' cannot fill new rows from the steps before them. Fill them first, or pack all rows again."
+        )
+    read_manifest(folder)  # there must be a store before there is a lock in its folder
+    with _disk.Lock(folder):
+        now = open_store(folder)
+        manifest = now.manifest
+        if manifest is None:
+            raise RuntimeError("a store on disk has a manifest")
+        base = now.base if isinstance(now, AppendedStore) else now
+        lines, listed = read_parts(folder, manifest)
+        remove_parts(folder, after=now.version + 1)  # of a compaction that was killed; the next part may be resumed
+        source, order, arguments = _plan(base, source, options)
+        if lines and lines[0].order != order:
+            raise OptionError(
+                f"{folder} has been appended to {_ORDERS[lines[0].order]}, but these rows would be added {_ORDERS[order]}."
+            )
+        if not lines:
+            _refuse_segments(base)
+        name = f"{now.version + 1:06d}"
+        try:
+            part = pack(source, folder / PARTS_NAME / name, replace=True, progress=progress, **arguments)
+            _check_columns(base, part)
+            last_time = _check_times(now, part, lines, order, overlap)
+            line = PartLine(
+                name=name,
+                digest=part.digest or "",
+                num_series=len(part),
+                num_steps=part.num_steps,
+                order=order,
+                overlap=overlap,
+                last_time=last_time,
+            )
+            _commit(folder, manifest, [*lines, line], listed)
+        except Exception:
+            with contextlib.suppress(DiskError):  # the first error is the one to report
+                _undo(folder, manifest, listed)
+            raise
+    return open_store(folder)
+
+
+_ORDERS = {"key": "by key", "name": "by the names of columns", "new": "as new series"}
+
+
+def _commit(folder: Path, manifest: Manifest, parts: Sequence[PartLine], listed: bytes) -> None:
+    """List a part that is on disk, and replace the manifest: from here on the store has one version more."""
+    line = msgspec.json.encode(parts[-1]) + b"\n"
+    # Older manifests count fewer lines of the same list, so it may be replaced before the manifest is.
+    _disk.write_file(folder / PARTS_LIST, listed + line)
+    commit_manifest(folder, manifests.with_parts(manifest, list_entry(parts, listed + line)))
+
+
+def _undo(folder: Path, manifest: Manifest, listed: bytes) -> None:
+    """After an error: remove the part and its line, unless the new manifest is in place already."""
+    if read_manifest(folder).digest != manifest.digest:
+        return
+    with _disk.naming(folder):
+        _disk.disk.sync_folder(folder)  # from here on the new manifest cannot come back
+    if listed and (folder / PARTS_LIST).read_bytes() != listed:
+        _disk.write_file(folder / PARTS_LIST, listed)
+    remove_parts(folder, after=manifest.revision if manifest.revision is not None else 0)
+
+
+# What the new rows are: their columns, types and series.
+
+
+def _plan(base: Store, source: object, options: Mapping[str, Any]) -> tuple[object, Order, dict[str, Any]]:
+    """The source (read once if it can only be read once), how its series join the store, and the arguments of its pack."""
+    arguments = dict(options)
+    if hasattr(source, "__arrow_c_stream__") and not hasattr(source, "to_arrow") and not hasattr(source, "columns"):
+        source = pa.table(source)  # a stream can be read only once
+    has_time = base.time is not None
+    dialect = Dialect(**{one.name: _dialect_value(one.name, options[one.name]) for one in fields(Dialect) if one.name in options})
+    is_wide = bool(options.get("wide"))
+    found = find_sources(source, dialect=dialect, table=base.key is not None or has_time, wide=is_wide)
+    names = found[0].schema().names
+    renamed = options.get("rename") or {}
+    names = [renamed.get(name, name) if isinstance(renamed, Mapping) else name for name in names]
+    steps = [name for name, column in base.schema.items() if column.level == "step"]
+    absent = [name for name in steps if name not in names]
+    is_files = base.key is None or _names_are_sources(base)
+    values = [name for name in steps if name != base.time]
+    order: Order = "new" if is_files else "key"
+    if is_wide or (absent and base.key not in names and values == ["value"] and (not has_time or base.time in names)):
+        if base.key is None:
+            raise OptionError(f"{base.name} does not name its series, so columns cannot be matched to them. Pack all rows again.")
+        order, arguments["wide"] = "name", options.get("wide") or True
+    elif not is_files:
+        if base.key not in names:
+            raise SchemaError(f"{found[0].label} has no column {base.key!r}, which names the series of {base.name}. {_has(names)}")
+        arguments["series"] = base.key
+    if has_time and (order != "name" or base.time in names):
+        arguments.setdefault("time", base.time)
+    if not any(options.get(name) for name in _OWN_COLUMNS):
+        if order != "name":
+            if absent:
+                raise SchemaError(f"{found[0].label} has no column {_some(absent)}, which {base.name} has. {_has(names)}")
+            arguments["columns"] = [name for name in base.schema if name in names and name != base.key]
+        elif "columns" in arguments:
+            arguments.pop("columns")
+    default, named = parse_dtypes(options.get("dtype"))
+    if order == "name":
+        if default is None and not named:
+            arguments["dtype"] = _dtype_name(base.schema["value"]) if "value" in base.schema else None
+    else:
+        kept = parse_names(arguments.get("columns"))
+        wanted = {
+            name: _dtype_name(column) for name, column in base.schema.items() if name != base.key and (not kept or name in kept)
+        }
+        asked = {name: kind for name, kind in wanted.items() if kind is not None and name in names}
+        arguments["dtype"] = {**asked, **named}
+    return source, order, arguments
+
+
+def _dialect_value(name: str, value: Any) -> Any:
+    return (value,) if name == "null" and isinstance(value, str) else tuple(value) if name == "null" else value
+
+
+def _names_are_sources(base: Store) -> bool:
+    """Whether each series is a file: its name is that of its source."""
+    sources = base.manifest.sources if base.manifest is not None else []
+    texts = base.schema[base.key].texts if base.key is not None else None
+    return texts is not None and len(sources) == len(base) and all(texts[i] == sources[i].name for i in {0, len(base) - 1})
+
+
+def _dtype_name(column: Column) -> str | None:
+    if column.kind in ("bfloat16", "category", "text"):
+        return column.kind
+    return column.dtype.name if column.kind == "number" and column.dtype is not None else None
+
+
+def _refuse_segments(base: Store) -> None:
+    """Keys that repeat are those of segments: where a series was cut depends on all of its rows."""
+    if base.key is None or _names_are_sources(base):
+        return
+    keys = keys_of(base, base.key)
+    if len(keys) > 1 and pc.any(pc.equal(keys[1:], keys[:-1])).as_py():
+        raise OptionError(f"{base.name} was packed with segment=, so its series cannot grow. Pack all rows again.")
+
+
+def _check_columns(base: Store, part: Store) -> None:
+    """Refuse new rows whose columns the store cannot hold as they are."""
+    problems = []
+    for name, column in base.schema.items():
+        found = part.schema.get(name)
+        if found is None and name == base.key:
+            continue
+        if found is None:
+            if column.level == "step":
+                problems.append(f"there is no column {name!r}")
+            elif column.kind == "number" and column.dtype is not None and column.dtype.kind != "f":
+                problems.append(f"there is no column {name!r}, and {column.label} cannot be missing")
+        elif (found.level, found.kind, found.dtype, found.width) != (column.level, column.kind, column.dtype, column.width):
+            problems.append(f"column {name!r} is {found.label} per {found.level}, not {column.label} per {column.level}")
+        elif found.unit != column.unit:
+            try:
+                convert_times(part.column(name), found.unit, column.unit, f"column {name!r}")
+            except BadValueError as error:
+                problems.append(str(error).rstrip("."))
+            if name == base.key:
+                problems.append(f"the key {name!r} is {found.label}, not {column.label}")
+    if problems:
+        raise SchemaError(f"the new rows do not fit {base.name}: {'; '.join(problems)}. Convert them, or pack all rows again.")
+
+
+def _check_times(now: Store, part: Store, lines: Sequence[PartLine], order: Order, overlap: Overlap) -> int | float | None:
+    """Refuse times that are not after the last one of their series, unless a rule was given; returns the last time of all series."""
+    name = now.time
+    if name is None:
+        return None
+    base = now.base if isinstance(now, AppendedStore) else now
+    times = (
+        convert_times(part.column(name), part.schema[name].unit, base.schema[name].unit, name) if len(part) else part.column(name)
+    )
+    last = lines[-1].last_time if lines else _latest(base.column(name), base.offsets)
+    if not len(times):
+        return last
+    if order != "new" and overlap == "error" and last is not None and not times.min() > last:
+        _refuse_early(now, part, times, name)
+    newest: int | float = times.max().item()
+    return newest if last is None else max(last, newest)
+
+
+def _latest(times: Array, offsets: Array) -> int | float | None:
+    """The largest of the last times of all series; times increase within a series."""
+    ends = offsets[1:][np.diff(offsets) > 0] - 1
+    latest: int | float | None = times[ends].max().item() if len(ends) else None
+    return latest
+
+
+def _refuse_early(now: Store, part: Store, times: Array, name: str) -> None:
+    """Compare series by series, as some times are not after the last of the whole store."""
+    found = pc.index_in(keys_of(part, now.key), value_set=keys_of(now, now.key))
+    places = to_numpy(found.fill_null(-1)).astype(np.int64)
+    both = np.flatnonzero((places >= 0) & (part.lengths > 0))
+    both = both[now.lengths[places[both]] > 0]
+    first = times[part.offsets[both]]
+    last = now.column(name)[now.offsets[places[both] + 1] - 1]
+    early = np.flatnonzero(~(first > last))
+    if not len(early):
+        return
+    one = int(early[0])
+    key = keys_of(part, now.key)[int(both[one])].as_py()
+    shown, before = (_show_time(now.schema[name], value) for value in (first[one], last[one]))
+    more = f" ({len(early):,} series have such rows)" if len(early) > 1 else ""
+    raise TimeOrderError(
+        f"the new rows of {now.key} {key!r} begin at {name} {shown}, but the store has rows up to {before}{more}. Leave out rows that are "
+        "there already, or pass overlap='replace' or overlap='keep' to merge them by time."
+    )
+
+
+def _show_time(column: Column, value: Any) -> str:
+    if column.kind == "timestamp":
+        return str(np.array([value], dtype=np.int64).view(f"datetime64[{(column.unit or 's').partition(',')[0]}]")[0])
+    return f"{value}"
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
+    return ", ".join(repr(name) for name in names[:_SHOWN]) + more
+
+
+def _has(names: Sequence[str]) -> str:
+    return f"It has {', '.join(names[:20])}."
+
+
+# Versions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Version:
+    """One line of `stoker history`."""
+
+    version: int
+    digest: str
+    written: dt.datetime
+    """When its files were written, from the file system: the content of a store does not depend on the time."""
+    num_series: int
+    """Series that the version has, old and new."""
+    num_new_series: int
+    num_new_rows: int
+    num_bytes: int
+    """Size of what it has added."""
+    overlap: Overlap
+    sources: list[SourceEntry]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        found = {one.name: getattr(self, one.name) for one in fields(self)}
+        return found | {"written": self.written.isoformat(), "sources": msgspec.to_builtins(self.sources)}
+
+
+def history(path: str | os.PathLike[str]) -> list[Version]:
+    """The versions of a store, oldest first: one for the pack, and one for each append since.
+
+    Args:
+        path: the folder of the store.
+
+    Raises:
+        StoreNotFoundError: there is no store at this path.
+        StoreDamagedError: a part is missing or is not the one that was appended.
+
+    Example:
+        >>> import tempfile, stoker
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = stoker.pack({"id": [1, 2], "x": [0.5, 1.5]}, folder + "/a", series="id")
+        ...     _ = stoker.append(folder + "/a", {"id": [2, 3], "x": [2.5, 3.5]})
+        ...     [(one.version, one.num_series, one.num_new_rows) for one in history(folder + "/a")]
+        [(1, 2, 2), (2, 3, 2)]
+    """
+    store = open_store(path)
+    if store.path is None or store.manifest is None:
+        raise RuntimeError("a store on disk has a manifest")
+    if not isinstance(store, AppendedStore):
+        return [_version(store, store.path, store.manifest, num_series=len(store), overlap="error")]
+    _, listed = read_parts(store.path, store.manifest)
+    plain = manifests.with_parts(store.manifest, None)
+    versions = [_version(store.base, store.path, plain, num_series=len(store.base), overlap="error")]
+    known = np.zeros(store.layout.num_series, dtype=bool)
+    known[store.layout.base_series] = True
+    first, count = 0, len(store.base)
+    ends = np.cumsum([len(line) for line in listed.splitlines(keepends=True)])
+    for i, (line, part) in enumerate(zip(store.lines, store.parts, strict=True)):
+        series = store.layout.added_series[first : first + len(part)]
+        num_new = int((~known[series]).sum())
+        known[series] = True
+        first, count = first + len(part), count + num_new
+        manifest = manifests.with_parts(store.manifest, list_entry(store.lines[: i + 1], listed[: ends[i]]))
+        folder = store.path / PARTS_NAME / line.name
+        versions.append(_version(part, folder, manifest, num_series=count, num_new=num_new, overlap=line.overlap))
+    return versions
+
+
+def _version(
+    added: Store, folder: Path, manifest: Manifest, *, num_series: int, overlap: Overlap, num_new: int | None = None
+) -> Version:
+    shards = [shard.file for shard in manifests.shards(added.manifest)] if added.manifest is not None else []
+    seconds = max(((folder / name).stat().st_mtime for name in shards), default=0.0)
+    return Version(
+        version=manifest.revision or 1,
+        digest=manifest.digest,
+        written=dt.datetime.fromtimestamp(seconds, tz=dt.UTC),
+        num_series=num_series,
+        num_new_series=num_series if num_new is None else num_new,
+        num_new_rows=added.num_steps,
+        num_bytes=added.num_bytes,
+        overlap=overlap,
+        sources=added.manifest.sources if added.manifest is not None else [],
+    )
+
+
+def compact(path: str | os.PathLike[str], out: str | os.PathLike[str] | None = None, *, replace: bool = False) -> Store:
+    """Rewrite a store that was appended to as one plain store, in one step. Memory is bounded by the appended rows.
+
+    Args:
+        path: the folder of the store.
+        out: the folder of a new store; `path` and its versions stay as they are. Without it the store is replaced and its earlier
+            versions are removed. Stores that are open and in use stay readable.
+        replace: replace a store at `out`.
+
+    Returns:
+        The compacted store, opened; it has version 1.
+
+    Raises:
+        StoreNotFoundError: there is no store at this path.
+        StoreExistsError: there is a store at `out`, and `replace` is False.
+        StoreLockedError: another process is writing to the store.
+        DiskError: the disk refused an operation; the store is as before.
+
+    Example:
+        >>> import tempfile, stoker
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = stoker.pack({"id": [1, 2], "x": [0.5, 1.5]}, folder + "/a", series="id")
+        ...     _ = stoker.append(folder + "/a", {"id": [2], "x": [2.5]})
+        ...     store = compact(folder + "/a")
+        ...     store.column("x").tolist(), store.version
+        ([0.5, 1.5, 2.5], 1)
+    """
+    folder = _disk.check_path(path)
+    if out is not None:
+        target = _disk.check_path(out)
+        save_store(open_store(folder), target, note=folder.name, replace=replace)
+        return open_store(target)
+    if read_manifest(folder).parts is None:
+        if any((folder / name).exists() for name in (PARTS_NAME, PARTS_LIST, WORK_NAME)):
+            with _disk.Lock(folder):  # what a compaction that was killed behind its commit has left
+                remove_debris(folder)
+                remove_work(folder)
+        return open_store(folder)
+    with new_store(folder, [], replace=True) as commit:
+        store = open_store(folder)
+        commit(write_store(store, folder, note=folder.name))
+    return open_store(folder)

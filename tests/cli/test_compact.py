@@ -1,0 +1,27 @@
+"""`stoker compact`: one plain store, in place or in another folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.cli.calling import Done
+
+from stoker.store.store import open_store
+
+Stoker = Callable[..., Done]
+
+
+def test_a_store_is_compacted_in_place(stoker: Stoker, packed_prices: Path, day: Path) -> None:
+    stoker("append", packed_prices, day, "--quiet")
+    assert stoker("compact", packed_prices).out.startswith(f"compacted: {packed_prices} has 3 series, 6 steps")
+    assert open_store(packed_prices).version == 1
+
+
+def test_compact_to_another_folder_keeps_the_versions(stoker: Stoker, packed_prices: Path, day: Path, tmp_path: Path) -> None:
+    stoker("append", packed_prices, day, "--quiet")
+    assert stoker("compact", packed_prices, tmp_path / "plain").code == 0
+    assert (open_store(packed_prices).version, open_store(tmp_path / "plain").version) == (2, 1)
+    done = stoker("compact", packed_prices, tmp_path / "plain")
+    assert done.code == 2
+    assert "--replace" in done.err
