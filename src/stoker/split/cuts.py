@@ -19,6 +19,7 @@ from stoker._kernels import kernel
 from stoker._types import Array
 from stoker.errors import LeakError, OptionError, TimeOrderError
 from stoker.feed.columns import identity_of, samples_over
+from stoker.sampling.gaps import GapRuns
 from stoker.sampling.subset import Runs
 from stoker.sampling.views import AnyView, Lengths, Samples, Segments, Sequences, is_integer
 from stoker.store.shards import Column
@@ -329,6 +330,9 @@ def carve(
         last = min(first + _SERIES_AT_ONCE, sampled.lengths.num_series)
         firsts = np.arange(first, last + 1) if all_firsts is None else all_firsts[first : last + 1]
         lengths, counts, places = np.diff(sampled.lengths.bounds(first, last)), np.diff(firsts), cuts.local(first, last)
+        if sampled.lengths.runs is not None:
+            lengths, firsts, places = _cut_runs(sampled, sampled.lengths.runs, margins, first, lengths, places)
+            counts = np.diff(firsts)
         for name, intervals in wanted.items():
             kept = [_between(lengths, counts, places, interval, margins, excluded) for interval in intervals]
             # One row a series: its ranges stand one after the other, as they do in the store.
@@ -338,6 +342,30 @@ def carve(
     return {
         name: Runs(*(np.concatenate(arrays) for arrays in zip(*subsets, strict=True))) for name, subsets in found.items()
     }, excluded
+
+
+def _cut_runs(
+    sampled: SampledStore, runs: GapRuns, margins: Margins, first: int, lengths: Array, places: Array
+) -> tuple[Array, Array, Array]:
+    """For the runs of some series, as if they were series: their steps, their first samples, and their own places of the cuts.
+
+    A cut before or behind a run limits it only as far as a sample reaches beyond its own steps, with its warm-up or a longer
+    horizon. Such a cut is put onto the first or the last step of the run: that excludes a few samples more, never fewer.
+    """
+    first_runs = runs.first_runs(first, first + len(lengths))
+    mine = slice(int(first_runs[0]), int(first_runs[-1]))
+    owner = runs.run_series[mine] - first
+    run_lengths = np.diff(runs.offsets[mine.start : mine.stop + 1])
+    begins = runs.offsets[mine] - sampled.lengths.bounds(first, first + len(lengths))[owner]
+    own = places[owner] - begins[:, None]
+    back, beyond = margins.embargo - margins.length + 1, margins.horizon - (sampled.samples.row - margins.length)
+    inside = (places > 0) & (places < lengths[:, None])
+    own = np.where(inside[owner] & (own <= 0) & (own > -back), 1, own)
+    ends = run_lengths[:, None]
+    own = np.where(inside[owner] & (own >= ends) & (own < ends + beyond), ends - 1, own)
+    firsts = sampled.samples.first_in_runs()  # type: ignore[attr-defined]
+    firsts = np.arange(mine.start, mine.stop + 1) if firsts is None else firsts[mine.start : mine.stop + 1]
+    return run_lengths, firsts, own
 
 
 def _between(
