@@ -21,15 +21,15 @@ from stoker._kernels import kernel
 from stoker._types import Array
 from stoker.errors import OptionError
 from stoker.sampling.gaps import GapRuns
-from stoker.sampling.views import Draw, Located, Samples, find_group, view_values
+from stoker.sampling.views import Draw, Located, Samples, find_entry, guide_of, view_values
 
 _SERIES_AT_ONCE = 2**18
 
 
 @kernel
-def _resolve(places: Array, run_places: Array, run_firsts: Array, numbers: Array) -> None:
+def _resolve(places: Array, run_places: Array, entries: Array, shift: int, run_firsts: Array, numbers: Array) -> None:
     for i in range(len(places)):
-        run = find_group(places[i], run_places)
+        run = find_entry(places[i], run_places, entries, shift)
         numbers[i] = run_firsts[run] + places[i] - run_places[run]
 
 
@@ -72,6 +72,7 @@ class Runs:
         self.ends: Array = firsts + counts
         self._places: Array = np.concatenate([[0], np.cumsum(counts)])
         """The place of the first number of each run, and behind the last."""
+        self._guide = guide_of(self._places)
         self.size = int(self._places[-1])
 
     @classmethod
@@ -82,7 +83,7 @@ class Runs:
     def resolve(self, places: Array) -> Array:
         """The numbers at these places."""
         numbers = np.empty(len(places), dtype=np.int64)
-        _resolve(places, self._places, self.firsts, numbers)
+        _resolve(places, self._places, *self._guide, self.firsts, numbers)
         return numbers
 
     def count_below(self, numbers: Array) -> Array:
