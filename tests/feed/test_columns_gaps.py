@@ -59,7 +59,7 @@ def test_no_window_spans_a_gap(tmp_path: Path, unit: str, view: Any) -> None:
         for k in range(0, len(run) - 23, stride)
     ]
     assert found == expected
-    assert "1 gaps cut 2 series into 3 runs." in str(feed)
+    assert "1 gap cut 2 series into 3 runs." in str(feed)
 
 
 def test_negative_control_without_max_gap_windows_span_the_gap(tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def test_without_a_gap_nothing_is_different() -> None:
 def test_notes_count_gaps_and_runs() -> None:
     lengths, _ = with_gaps([[1, 1, 1, 1, 3, 1], [1, 1, 1]], 1)
     assert Windows(3, tail="drop").over(lengths).notes() == [
-        "1 gaps cut 2 series into 3 runs.",
+        "1 gap cut 2 series into 3 runs.",
         "2 steps (22.2%) are in no window (tail='drop').",
         "1 of 3 runs have no window: they are too short.",
     ]

@@ -486,8 +486,9 @@ class WindowSamples:
             if self._records is not None:
                 _locate_recorded(numbers, *self._records, *self._guide, *self._rule[:2], *found)
                 return found
-            flat, index = (self._lengths.offsets, self._lengths.num_steps), (self._firsts, *self._guide)
-            self._lengths.check(_locate_ragged(numbers, *flat, *self._rule, self._group, *index, *found))
+            offsets, num_steps = self._lengths.offsets, self._lengths.num_steps
+            index = self._group, self._firsts, self._guide.entries, self._guide.shift
+            self._lengths.check(_locate_ragged(numbers, offsets, num_steps, *self._rule, *index, *found))
             if self.runs is not None:
                 return found._replace(series=self.runs.run_series[found.series])
         return found
@@ -516,7 +517,8 @@ class WindowSamples:
         """What is in no window."""
         notes, pieces = [], "series"
         if self.runs is not None:
-            notes.append(f"{self.runs.num_gaps:,} gaps cut {self.num_series:,} series into {self._lengths.num_series:,} runs.")
+            gaps = "1 gap" if self.runs.num_gaps == 1 else f"{self.runs.num_gaps:,} gaps"
+            notes.append(f"{gaps} cut {self.num_series:,} series into {self._lengths.num_series:,} runs.")
             pieces = "runs"
         if self.num_left_over:
             share = self.num_left_over / max(1, self._lengths.num_steps)
