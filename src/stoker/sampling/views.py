@@ -391,24 +391,24 @@ def _locate_recorded(
     A record ends where the next one begins. What is needed soon is asked for, as other work has pushed the index out of the caches.
     """
     last = len(numbers) - 1
+    bits, one = np.uint64(shift), np.uint64(1)  # no index is negative, which the compiler need not check then
     for i in range(len(numbers)):
-        prefetch(entries, (numbers[min(i + 2 * _AHEAD, last)] >> shift) * 4)
-        soon = np.int64(entries[(numbers[min(i + _AHEAD, last)] >> shift) + 1])
-        prefetch(records, soon * 16)
-        prefetch(owners, soon * 4)
+        prefetch(entries, np.int64(np.uint64(numbers[min(i + 2 * _AHEAD, last)]) >> bits) * 4)
+        prefetch(records, np.int64(entries[(np.uint64(numbers[min(i + _AHEAD, last)]) >> bits) + one]) * 16)
         number = numbers[i]
-        low, high = np.int64(entries[number >> shift]), np.int64(entries[(number >> shift) + 1])
-        while high - low > 1:
-            middle = (low + high + 1) >> 1
+        bucket = np.uint64(number) >> bits
+        low, high = np.uint64(entries[bucket]), np.uint64(entries[bucket + one])
+        while high - low > one:
+            middle = (low + high + one) >> one
             if records[middle, 0] <= number:
                 low = middle
             else:
-                high = middle - 1
-        low += (high - low) * (records[high, 0] <= number)
+                high = middle - one
+        low += (high - low) * np.uint64(records[high, 0] <= number)
         first = records[low, 1] + (number - records[low, 0]) * stride
         series[i] = owners[low]
         starts[i] = first
-        counts[i] = min(span, records[low + 1, 1] - first)
+        counts[i] = min(span, records[low + one, 1] - first)
 
 
 @kernel
