@@ -163,8 +163,14 @@ SYNTAX = "expected KIND:LENGTH with options behind it, such as windows:48  windo
         (["--view", "windows"], f"--view is 'windows'; {SYNTAX}"),
         (["--view", "windows:"], f"--view is 'windows:'; {SYNTAX}"),
         (["--view", "windows:-5"], f"--view is 'windows:-5'; {SYNTAX}"),
-        (["--view", "segments:8,stride=2"], "--view has 'stride=2'; segments take horizon=…, shift=…, tail=…, compat=…."),
-        (["--view", "windows:8,stride"], "--view has 'stride'; windows take stride=…, horizon=…, shift=…, tail=…, compat=…."),
+        (
+            ["--view", "segments:8,stride=2"],
+            "--view has 'stride=2'; segments take horizon=…, shift=…, tail=…, compat=…, max_gap=…, gaps=….",
+        ),
+        (
+            ["--view", "windows:8,stride"],
+            "--view has 'stride'; windows take stride=…, horizon=…, shift=…, tail=…, compat=…, max_gap=…, gaps=….",
+        ),
         (["--view", "windows:8,stride=0"], "Windows: stride is 0; expected an integer from 1."),
         (["--view", "windows:8,stride=two"], "Windows: stride is 'two'; expected an integer from 1."),
         (["--view", "sequences:8,layout=packed"], "--view has 'layout=packed'; sequences take keep=…."),

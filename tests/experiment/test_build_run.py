@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+import numpy as np
+import pyarrow as pa
 import pytest
 from tests.cli.trainings import make_folder
 
 import stoker
 from stoker.errors import ConfigError, OptionError
+from stoker.experiment.build import open_data
 from stoker.experiment.parse import check, read_saved
 
 
@@ -82,3 +85,31 @@ def test_a_run_on_some_of_the_series(folder: Path) -> None:
         )
     with pytest.raises(OptionError, match="leaves no sample"):
         open_data(stoker.experiment.load("c.yaml", overrides=["data.where=num_steps < 0"]), "cpu")
+
+
+def test_views_of_a_config_have_gaps_and_random_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`end` is the earlier name of `keep`."""
+    monkeypatch.chdir(tmp_path)
+    table = pa.table({"when": [*range(20), *range(90, 120)], "x": np.arange(50.0), "y": np.arange(50.0)})
+    stoker.pack(table, "s.stoker", time="when")
+
+    def view(text: str) -> object:
+        Path("v.yaml").write_text(
+            f"{{data: {{store: s.stoker, view: {text}, batch_size: 4, columns: [x], target: [y]}}, model: gru}}"
+        )
+        return open_data(stoker.experiment.load("v.yaml"), "cpu").train.view
+
+    assert view("{name: windows, length: 8, horizon: 1, max_gap: 5}") == stoker.Windows(8, horizon=1, max_gap=5)
+    assert view("{name: sequences, max_length: 8, keep: random}") == stoker.Sequences(8, buckets=(8,), keep="random")
+    assert view("{name: sequences, max_length: 8, end: last}") == stoker.Sequences(8, buckets=(8,), keep="last")
+    with pytest.raises(OptionError, match="gaps='break' needs a frequency"):
+        view("{name: segments, length: 8, horizon: 1, gaps: break}")
+
+
+def test_a_config_augments_training_batches_only(folder: Path) -> None:
+    code = "def double(batch, rng):\n    return {name: one * 2 if name == 'x' else one for name, one in batch.items()}\n"
+    (folder / "mine.py").write_text(code)
+    fed = open_data(stoker.experiment.load("c.yaml", overrides=["data.augment=mine.py:double"]), "cpu")
+    assert fed.train.device_transform is not None
+    assert fed.valid is None or fed.valid.device_transform is None
+    assert stoker.experiment.run("c.yaml", overrides=["data.augment=mine.py:double", "epochs=1"], progress=False).epoch == 1

@@ -58,9 +58,10 @@ def test_the_manual_names_every_field() -> None:
 
 
 FROZEN = """\
-data.batch_size data.columns data.dtype data.normalize data.order data.order.block data.order.pool data.order.window
+data.augment data.batch_size data.columns data.dtype data.normalize data.order data.order.block data.order.pool data.order.window
 data.residency data.scale data.scale.method data.scale.per data.scale.unseen
 data.store data.target data.threads data.version data.view data.view.buckets data.view.end data.view.horizon
+data.view.gaps data.view.keep data.view.max_gap
 data.view.length data.view.max_length data.view.shift data.view.stride data.view.tail data.where loss loss.classes loss.delta loss.function
 loss.options loss.positive_weight loss.quantiles loss.smoothing model model.causal model.dropout model.function model.heads
 model.hidden model.layers model.options model.width optimizer optimizer.alpha optimizer.betas optimizer.eps optimizer.lr

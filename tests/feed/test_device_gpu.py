@@ -141,3 +141,85 @@ def test_scaled_batches_are_those_of_the_cpu(view: Any, residency: str) -> None:
     there = stoker.Feed(store, view, device="cuda", residency=residency, **options)
     for a, b in zip(stoker.Feed(store, view, **options), there, strict=True):
         assert_same(a, b)
+
+
+def with_missing() -> stoker.Store:
+    """`make_store` with NaN in its floats, and one value per series that may be missing."""
+    store, rng = make_store(), np.random.default_rng(1)
+    columns = {name: store.column(name).copy() for name in store.schema}
+    for name in ("price", "exact", "half", "wide"):
+        columns[name][rng.random(columns[name].shape) < 0.3] = np.nan
+    return stoker.Store.from_arrays(lengths=store.lengths, **columns, level=np.where(rng.random(200) < 0.3, np.nan, 1.0))
+
+
+@pytest.mark.parametrize("normalize", [None, "zero"])
+@pytest.mark.parametrize("residency", ["device", "host"])
+@pytest.mark.parametrize("view", VIEWS, ids=str)
+def test_observed_masks_and_the_series_index_are_those_of_the_cpu(view: Any, residency: str, normalize: Any) -> None:
+    store = with_missing()
+    options: dict[str, Any] = {"batch_size": 32, "order": stoker.Shuffle(3), "normalize": normalize, "return_series": True}
+    options["observed"] = ["price", "exact", "half", "wide", "level"]
+    there = stoker.Feed(store, view, device="cuda", residency=residency, **options)
+    for a, b in zip(stoker.Feed(store, view, **options), there, strict=True):
+        assert a["price_observed"].dtype == torch.bool
+        assert_same(a, b)
+
+
+@pytest.mark.parametrize("view", [stoker.Windows(16, stride=3), stoker.Sequences(32, buckets=(32,), keep="random")], ids=str)
+def test_captured_batches_have_observed_masks_and_random_places(view: Any) -> None:
+    store = with_missing()
+    options: dict[str, Any] = {"batch_size": 32, "order": stoker.Shuffle(3), "observed": True, "return_series": True}
+    captured = stoker.Feed(store, view, device="cuda", residency="device", **options).captured()
+    feed = stoker.Feed(store, view, **options)
+    for _ in range(2):
+        for a, b in zip(feed, captured, strict=True):
+            assert_same(a, b)
+
+
+@pytest.mark.parametrize("residency", ["device", "host"])
+def test_random_windows_of_sequences_are_those_of_the_cpu(residency: str) -> None:
+    store, view = make_store(), stoker.Sequences(24, keep="random")
+    options: dict[str, Any] = {"batch_size": 32, "order": stoker.Shuffle(3)}
+    there, here = stoker.Feed(store, view, device="cuda", residency=residency, **options), stoker.Feed(store, view, **options)
+    for _ in range(2):
+        for a, b in zip(here, there, strict=True):
+            assert_same(a, b)
+
+
+def test_codes_of_categories_are_shifted_as_on_the_cpu(tmp_path: Any) -> None:
+    from tests.harness import tiny_store
+
+    tiny_store(tmp_path / "tiny")
+    store = stoker.open(tmp_path / "tiny")
+    options: dict[str, Any] = {"batch_size": 3, "columns": ["mood", "price"], "category_offset": 1}
+    for view in (stoker.Windows(3), stoker.Sequences(4), stoker.Sequences(4, layout="packed")):
+        there = stoker.Feed(store, view, device="cuda", residency="device", **options)
+        for a, b in zip(stoker.Feed(store, view, **options), there, strict=True):
+            assert_same(a, b)
+
+
+@pytest.mark.parametrize("residency", ["device", "host"])
+def test_transforms_on_the_device_draw_the_same_after_a_resume(residency: str) -> None:
+    """Their generator is one of the GPU, seeded for each batch."""
+
+    def noisy(batch: dict[str, torch.Tensor], rng: torch.Generator) -> dict[str, torch.Tensor]:
+        assert rng.device.type == "cuda"
+        price, _ = stoker.augment.mixup(stoker.augment.jitter(batch["price"], rng), rng, batch["exact"])
+        return {**batch, "price": stoker.augment.mask(stoker.augment.scale(price, rng), rng)}
+
+    def make() -> stoker.Feed:
+        view = stoker.Windows(16, stride=3)
+        return stoker.Feed(
+            make_store(), view, batch_size=32, order=stoker.Shuffle(3), device="cuda", residency=residency, device_transform=noisy
+        )
+
+    whole = list(make())
+    feed = make()
+    batches = iter(feed)
+    for _ in range(5):
+        next(batches)
+    resumed = make()
+    resumed.load_state_dict(feed.state_dict())
+    for a, b in zip(whole[5:], resumed, strict=True):
+        assert all(tensor.is_cuda for tensor in b.values())
+        assert all(a[name].equal(b[name]) for name in a)

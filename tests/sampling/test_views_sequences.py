@@ -62,7 +62,7 @@ def test_rows_are_as_wide_as_the_longest_or_its_bucket() -> None:
         ({"max_length": 2.5}, "max_length is 2.5; expected an integer from 1."),
         ({"max_length": True}, "max_length is True; expected an integer from 1."),
         ({"layout": "ragged"}, "layout is 'ragged'; expected 'padded' or 'packed'."),
-        ({"keep": "middle"}, "keep is 'middle'; expected 'first' or 'last'."),
+        ({"keep": "middle"}, "keep is 'middle'; expected 'first', 'last' or 'random'."),
         ({"layout": "packed", "buckets": (9,)}, "buckets are for layout='padded'; a packed batch has no rows to widen."),
         *(
             ({"buckets": buckets}, f"buckets are {buckets!r}; expected lengths from 1, the last being max_length.")

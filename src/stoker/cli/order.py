@@ -123,10 +123,11 @@ def _examine(path: str, view: str | None, columns: str | None, batch_size: int, 
     from stoker.store.store import open_store
 
     store = open_store(path)
-    lengths = lengths_of(store)
+    chosen_view = parse_view(view) if view else Sequences(max(1, store.num_steps))
+    lengths = lengths_of(store, chosen_view)
     names = [name.strip() for name in columns.split(",")] if columns else None
     fed = choose_columns(store, names, dtype=None, normalize=None, compat=False, lengths=lengths)
-    samples = (parse_view(view) if view else Sequences(max(1, store.num_steps))).over(lengths)
+    samples = chosen_view.over(lengths)
     if not samples.num_samples:
         raise OptionError(f"{path} has no sample of {view or 'a whole series'}. {' '.join(samples.notes())}".strip())
     sample_bytes = sum(column.values.nbytes for column in fed) / samples.num_samples

@@ -95,6 +95,7 @@ def choose_device(config: Config, local_rank: int) -> str:
 
 def open_data(config: Config, device: str) -> Fed:
     """Open the store, say what is predicted from what, and make the feeds."""
+    from stoker.experiment.models import load_function
     from stoker.feed.feed import Feed
     from stoker.sampling.orders import BlockShuffle, ByLength, Sequential, Shuffle
     from stoker.sampling.views import Segments, Sequences, Windows
@@ -106,7 +107,7 @@ def open_data(config: Config, device: str) -> Fed:
     view: AnyView
     if isinstance(data.view, named.SequenceView):
         longest = data.view.max_length
-        view = Sequences(longest, buckets=tuple(data.view.buckets or (longest,)), keep=data.view.end)
+        view = Sequences(longest, buckets=tuple(data.view.buckets or (longest,)), keep=data.view.end or data.view.keep)
     else:
         view = (Windows if isinstance(data.view, named.WindowView) else Segments)(**msgspec.structs.asdict(data.view))
     order: Order = Shuffle(seed)
@@ -146,7 +147,8 @@ def open_data(config: Config, device: str) -> Fed:
 
         split = where(store, split, data.where) if split else None
         chosen = split.train if split else where(store, view, data.where)
-    train = feed(order=order, subset=chosen)
+    augment = load_function(data.augment) if data.augment is not None else None
+    train = feed(order=order, subset=chosen, device_transform=augment)
     valid = feed(order=Sequential(), subset=split.valid) if split else None
     task = replace(task, padded=train.samples.padded)
     return Fed(store=store, task=task, train=train, valid=valid, split=split, scaler=scaler)

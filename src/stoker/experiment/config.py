@@ -34,6 +34,10 @@ class WindowView(Choice, frozen=True, kw_only=True, tag="windows"):
     """Each step predicts the step that is this many later; instead of a horizon."""
     tail: Literal["keep", "drop"] = "keep"
     """A last window that is not full is padded and masked, or dropped."""
+    max_gap: Annotated[int, Meta(ge=1)] | str | None = None
+    """Larger distances in time are not spanned: a frequency like `2h`, or an integer in the unit of the time column."""
+    gaps: Literal["break"] | None = None
+    """`break`: a `max_gap` of the frequency that the store was packed with."""
 
 
 class SegmentView(Choice, frozen=True, kw_only=True, tag="segments"):
@@ -47,6 +51,10 @@ class SegmentView(Choice, frozen=True, kw_only=True, tag="segments"):
     """Each step predicts the step that is this many later; instead of a horizon."""
     tail: Literal["keep", "drop"] = "keep"
     """A last segment that is not full is padded and masked, or dropped."""
+    max_gap: Annotated[int, Meta(ge=1)] | str | None = None
+    """Larger distances in time are not spanned: a frequency like `2h`, or an integer in the unit of the time column."""
+    gaps: Literal["break"] | None = None
+    """`break`: a `max_gap` of the frequency that the store was packed with."""
 
 
 class SequenceView(Choice, frozen=True, kw_only=True, tag="sequences"):
@@ -56,8 +64,10 @@ class SequenceView(Choice, frozen=True, kw_only=True, tag="sequences"):
     """Longer series are cut to it."""
     buckets: Annotated[list[Size], Meta(min_length=1)] | None = None
     """Widths that batches may have; by default the one of `max_length`, so that all have one shape."""
-    end: Literal["first", "last"] = "first"
-    """Which end of a longer series stays."""
+    keep: Literal["first", "last", "random"] = "first"
+    """Which steps of a longer series stay; random ones differ in every epoch."""
+    end: Literal["first", "last"] | None = None
+    """Earlier name of `keep`."""
 
 
 class SequentialOrder(Choice, frozen=True, kw_only=True, tag="sequential"):
@@ -125,6 +135,8 @@ class Data(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Only series that fulfil this condition over their own values, like "country == 'DE' and num_steps >= 100"."""
     version: Size | None = None
     """Version of a store that was appended to, as `stoker history` lists them; by default the newest."""
+    augment: str | None = None
+    """Function `f(batch, rng)` that augments training batches on the device, as `file.py:function`; it is run: name only code you trust."""
 
 
 class Chronological(Choice, frozen=True, kw_only=True, tag="chronological"):

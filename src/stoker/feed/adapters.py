@@ -20,10 +20,10 @@ from torch.utils.data import Sampler
 
 from stoker._types import Array
 from stoker.errors import FeedError, OptionError
-from stoker.feed.columns import lengths_of, series_column
+from stoker.feed.columns import lengths_of
 from stoker.feed.padding import Assembler
-from stoker.feed.transfer import HostGather, Ring, as_tensors
-from stoker.sampling.views import Lengths, Samples
+from stoker.feed.transfer import HostGather, Ring, as_tensors, rng_parameter
+from stoker.sampling.views import Lengths, Samples, Sequences
 from stoker.store.store import open_store
 
 if TYPE_CHECKING:
@@ -92,6 +92,15 @@ class GatheredSamples(Sequence[Sample]):
         return iter(self._samples)
 
 
+def _refusal(feed: Feed) -> str | None:
+    """Why samples of this feed cannot be made without their epoch and position."""
+    if isinstance(feed.view, Sequences) and feed.view.keep == "random":
+        return "keep='random' takes other steps of a series in every epoch"
+    if feed.transform is not None and rng_parameter(feed.transform) is not None:
+        return "transform takes a generator that depends on epoch and position"
+    return "device_transform gets batches of a position" if feed.device_transform is not None else None
+
+
 class SampleDataset(torch.utils.data.Dataset[Sample]):
     """The samples of a feed by their numbers, on the CPU; `transform` of the feed applies, its order does not.
 
@@ -113,6 +122,8 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
         self._return_index = feed.return_index
         self._masks = {"has_lengths": feed.samples.padded or bool(feed.masks), "makes_masks": feed.masks is not False}
         self._transform = feed.transform
+        self._return_series = feed.return_series
+        self._refusal = _refusal(feed)
         self._opened: tuple[int, HostGather, Assembler] | None = None
 
     def __len__(self) -> int:
@@ -128,6 +139,8 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
 
     def __getitems__(self, indices: Any) -> GatheredSamples:
         """Many samples at once."""
+        if self._refusal is not None:
+            raise FeedError(f"{self._refusal}, which samples of a dataset do not have. Iterate over the feed itself.")
         numbers = self._checked(np.asarray(indices))
         size = len(numbers)
         gather, assemble = self._open()
@@ -179,7 +192,15 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
         """What gathers in this process: a fork may have copied a lock that is held, and slots that the parent uses."""
         if self._opened is None or self._opened[0] != os.getpid():
             ring = Ring(pinned=False, keep=KEPT_SLOTS)
-            gather = HostGather(self._view, self._samples, self._columns, ring, return_index=self._return_index, files=self._files)
+            gather = HostGather(
+                self._view,
+                self._samples,
+                self._columns,
+                ring,
+                return_index=self._return_index,
+                return_series=self._return_series,
+                files=self._files,
+            )
             assemble = Assembler(view=self._view, columns=tuple(self._columns), marks_valid=False, **self._masks)
             self._opened = os.getpid(), gather, assemble
         return self._opened[1:]
@@ -201,12 +222,7 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
         store = open_store(self._path, version=self._version)
         if store.digest != self._digest:
             raise FeedError(f"{self._path} was packed again since the feed was made from it. Make the feed and its dataset again.")
-        lengths = lengths_of(store)
-        self._columns = [
-            replace(column, values=store.column(column.name), lengths=lengths)
-            if column.name in store.schema
-            else series_column(store, lengths, ())
-            for column in self._columns
-        ]
+        lengths = lengths_of(store, self._view)
+        self._columns = [replace(column, values=store.column(column.name), lengths=lengths) for column in self._columns]
         samples: Samples = self._view.over(lengths)
         self._samples = samples if self._subset is None else self._subset.over(samples)

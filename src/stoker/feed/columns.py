@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, get_args
 
@@ -15,7 +15,9 @@ from stoker._kernels import kernel
 from stoker._text import readable_bytes
 from stoker._types import Array
 from stoker.errors import FeedError, OptionError
-from stoker.sampling.views import AnyView, Lengths, Samples
+from stoker.sampling.gaps import find_runs
+from stoker.sampling.views import AnyView, Lengths, Samples, Sequences, is_integer
+from stoker.store.frequency import NANOSECONDS, parse_frequency
 from stoker.store.shards import Level
 from stoker.store.store import Store
 
@@ -40,11 +42,20 @@ class FedColumn:
     scales: Scales | None = None
     scaled_by: str = "normalize"
     """The option that gave the scales, for messages."""
+    observed: bool = False
+    """Whether missing values (NaN) become 0, with a mask of those that are there."""
+    shift: int = 0
+    """What is added to codes of categories, so that 0 means a missing one."""
 
     @property
     def unit(self) -> int:
         """Bytes of one step (or series) as delivered."""
         return self.dtype.itemsize * (self.width or 1)
+
+    @property
+    def may_miss(self) -> bool:
+        """Whether it can hold NaN."""
+        return self.values.dtype.kind == "f" or self.torch_name == "bfloat16"
 
     @property
     def is_copied(self) -> bool:
@@ -95,15 +106,46 @@ class FedColumn:
         return dtype
 
 
-def lengths_of(store: Store) -> Lengths:
-    """Where the series of a store lie."""
-    return Lengths(
+def lengths_of(store: Store, view: AnyView | None = None) -> Lengths:
+    """Where the series of a store lie, and where a view cuts them at gaps. That reads the time column once."""
+    lengths = Lengths(
         num_series=len(store),
         num_steps=store.num_steps,
         length=store.uniform_length,
         offsets=store.offsets if store.uniform_length is None else np.zeros(0, dtype=np.int64),
         name=store.name,
     )
+    max_gap = None if view is None else _max_gap(store, view)
+    if max_gap is None:
+        return lengths
+    times = store.column(store.time or "")
+    runs = find_runs(times.astype(np.int64) if times.dtype.kind == "u" else times, lengths.bounds(), max_gap)
+    return replace(lengths, runs=runs) if runs.num_gaps else lengths
+
+
+def _max_gap(store: Store, view: AnyView) -> int | None:
+    """The largest difference of two consecutive times that a sample may span, in the unit of the time column."""
+    if isinstance(view, Sequences) or (view.max_gap is None and view.gaps is None):
+        return None
+    asked = f"max_gap={view.max_gap!r}" if view.max_gap is not None else f"gaps={view.gaps!r}"
+    if store.time is None:
+        raise OptionError(f"{asked} needs times, but {store.name} has no time column. Pack it with time='…'.")
+    limit: int | str | None = view.max_gap if view.max_gap is not None else getattr(store.manifest, "freq", None)
+    if limit is None:
+        raise OptionError(
+            f"{asked} needs a frequency, but {store.name} was packed without one. Pack it with freq=, or give max_gap=."
+        )
+    column = store.schema[store.time]
+    if isinstance(limit, str) and column.kind != "timestamp":
+        raise OptionError(
+            f"{asked} is a duration, but the time column {column.name!r} of {store.name} holds {column.label}. Give an integer."
+        )
+    if not isinstance(limit, str):
+        return int(limit)
+    found = parse_frequency(limit, "max_gap" if view.max_gap is not None else "freq")
+    # A month has 31 days at most, so a step of months is never a gap and a missing month always is one.
+    unit = {"s": 10**9, "ms": 10**6, "us": 10**3}.get((column.unit or "ns").split(",")[0], 1)
+    return (found.nanoseconds or found.months * 31 * NANOSECONDS["d"]) // unit
 
 
 def samples_over(store: Store, view: AnyView) -> tuple[Lengths, Samples]:
@@ -112,7 +154,7 @@ def samples_over(store: Store, view: AnyView) -> tuple[Lengths, Samples]:
         raise OptionError(f"store is {store!r}; expected what stoker.open(…), pack(…) or Store.from_arrays(…) returns.")
     if not isinstance(view, AnyView):
         raise OptionError(f"view is {view!r}; expected Windows(…), Segments(…) or Sequences(…).")
-    lengths = lengths_of(store)
+    lengths = lengths_of(store, view)
     samples: Samples = view.over(lengths)
     if not samples.num_samples:
         raise OptionError(f"{store.name} has no sample of {view}: {' '.join(samples.notes()) or 'it has no series.'}")
@@ -219,12 +261,32 @@ def _fed(
     )
 
 
-def series_column(store: Store, lengths: Lengths, columns: Sequence[FedColumn]) -> FedColumn:
-    """The number of each series as a column per series: the entry `series`."""
-    if any(column.name == "series" for column in columns):
-        raise OptionError("return_series=True adds the entry 'series', which a column has the name of. Leave it out of columns=.")
-    numbers = np.arange(len(store), dtype=np.int64)
-    return FedColumn("series", "series", numbers, dtype=numbers.dtype, torch_name="int64", width=None, lengths=lengths)
+def mark_observed(columns: list[FedColumn], observed: bool | str | Sequence[str]) -> list[FedColumn]:
+    """The columns, with masks for those that are named; True names all columns of floats per step."""
+    names = [observed] if isinstance(observed, str) else observed
+    if isinstance(names, bool):
+        names = [column.name for column in columns if column.may_miss and column.level == "step"] if names else []
+    if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+        raise OptionError(f"observed is {observed!r}; expected True, False or names of columns.")
+    by_name = {column.name: column for column in columns}
+    for name in names:
+        if name not in by_name:
+            raise OptionError(f"observed names {name!r}, which is not fed; the feed has {', '.join(by_name)}.")
+        if not by_name[name].may_miss:
+            raise OptionError(
+                f"observed names {name!r}, which holds {by_name[name].values.dtype} and so no NaN. Name columns of floats, or give True."
+            )
+    return [replace(column, observed=column.name in names) for column in columns]
+
+
+def shift_categories(store: Store, columns: list[FedColumn], offset: int) -> list[FedColumn]:
+    """The columns, with codes of categories as int64 from `offset` on; an offset of 0 leaves them as stored."""
+    if not is_integer(offset, 0, 2**31):
+        raise OptionError(f"category_offset is {offset!r}; expected 0, or 1 to reserve code 0 for padding and missing categories.")
+    if not offset:
+        return columns
+    shifted: dict[str, Any] = {"dtype": np.dtype(np.int64), "torch_name": "int64", "shift": int(offset)}
+    return [replace(one, **shifted) if store.schema[one.name].kind == "category" else one for one in columns]
 
 
 # Scales: what each series is centred on and divided by, so that normalising is a step of the gather.

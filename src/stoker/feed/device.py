@@ -26,9 +26,9 @@ from stoker._clock import Spans
 from stoker._types import Array
 from stoker.errors import OptionError
 from stoker.feed.columns import FedColumn
-from stoker.feed.padding import COUNTS, NO_SAMPLE, NUMBERS, STARTS, Assembler, Tensors
+from stoker.feed.padding import COUNTS, NO_SAMPLE, NUMBERS, SERIES, STARTS, Assembler, Tensors
 from stoker.feed.prefetch import Prefetcher, Steps
-from stoker.sampling.views import AnyView, Lengths, Samples, Sequences
+from stoker.sampling.views import AnyView, Draw, Lengths, Samples, Sequences
 
 if TYPE_CHECKING:
     from stoker.feed.feed import Feed
@@ -77,9 +77,9 @@ _SERIES, _FIRST, _COUNT, _NUMBER = range(4)
 _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 
 
-def sample_table(samples: Samples, numbers: Array, rows: int | None) -> Array:
+def sample_table(samples: Samples, numbers: Array, rows: int | None, draw: Draw | None = None) -> Array:
     """Where samples lie: an int64 table [4, rows] of series, first step, steps and index; empty rows at the end up to `rows`."""
-    found = samples.locate(numbers)
+    found = samples.locate(numbers, draw)
     table = np.zeros((4, len(numbers) if rows is None else rows), dtype=np.int64)
     for row, part in zip((_SERIES, _FIRST, _COUNT), found, strict=True):
         table[row, : len(numbers)] = part
@@ -124,6 +124,7 @@ class DeviceColumn:
         self.width = column.width or 1
         self.has_width = column.width is not None
         self.dtype = column.torch_dtype
+        self.observed, self.shift = column.observed, column.shift
         with warnings.catch_warnings():  # torch has no read-only tensors, and warns of arrays that are; this one is only read
             warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
             flat = torch.from_numpy(column.values.reshape(-1))
@@ -198,7 +199,15 @@ class DeviceGather:
     """Columns on a device, and batches gathered from them."""
 
     def __init__(
-        self, view: AnyView, samples: Samples, columns: list[FedColumn], device: torch.device, *, return_index: bool, lengths: bool
+        self,
+        view: AnyView,
+        samples: Samples,
+        columns: list[FedColumn],
+        device: torch.device,
+        *,
+        return_index: bool,
+        lengths: bool,
+        return_series: bool = False,
     ) -> None:
         longest = samples.row
         if isinstance(view, Sequences):  # rows are as wide as their batch needs, and `max_length` may be any number
@@ -218,6 +227,7 @@ class DeviceGather:
         self._view = view
         self._samples = samples
         self._return_index = return_index
+        self._return_series = return_series
         self._has_lengths = lengths
 
     def gather(self, table: Table, counts: Array, *, masked: bool) -> Tensors:
@@ -239,22 +249,37 @@ class DeviceGather:
             parts[COUNTS] = lengths.to(torch.int32)
         steps = view.width(int(counts.max(initial=0))) if isinstance(view, Sequences) else self._samples.row
         for column in self.columns:
+            absent = None
             if column.level == "series":
                 values = column.rows(table.series)
                 if masked:
-                    _clear(values, table.numbers[:, None] == NO_SAMPLE)
+                    absent = table.numbers[:, None] == NO_SAMPLE
+                    _clear(values, absent)
             elif is_packed:
                 values = column.scaled(column.rows(places), series)
             else:
                 values = column.windows(table, steps, masked=masked)
+                if masked and (column.scales is not None or column.observed or column.shift):
+                    absent = _absent(lengths, steps)
                 if column.scales is not None:
                     values = column.scaled(values, table.series)
-                    if masked:
-                        _clear(values, _absent(lengths, steps))
+                    if absent is not None:
+                        _clear(values, absent)
+            if column.observed:
+                missing = values.isnan()
+                values.masked_fill_(missing, 0)
+                there = ~missing if absent is None else ~(missing | absent)
+                parts["observed " + column.name] = there if column.has_width else there[..., 0]
             values = values.to(column.dtype)
+            if column.shift:
+                values = values + column.shift
+                if absent is not None:
+                    _clear(values, absent)
             parts["column " + column.name] = values if column.has_width else values[..., 0]
         if self._return_index:
             parts[NUMBERS] = table.numbers
+        if self._return_series:
+            parts[SERIES] = table.series.masked_fill(table.numbers == NO_SAMPLE, NO_SAMPLE)
         return parts
 
 
@@ -304,7 +329,8 @@ class DeviceProducer:
 
     def tables(self, steps: Steps, first: int, count: int) -> list[Array]:
         """Where the samples of `count` steps lie, as `sample_table` has it."""
-        return [sample_table(self.samples, steps.numbers(step), self.rows) for step in range(first, min(first + count, len(steps)))]
+        chosen = range(first, min(first + count, len(steps)))
+        return [sample_table(self.samples, steps.numbers(step), self.rows, steps.draw) for step in chosen]
 
     def join(self, tables: list[Array]) -> torch.Tensor:
         """Tables side by side in one tensor, pinned for a GPU."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import numpy as np
@@ -28,16 +27,17 @@ from stoker.feed.columns import (
     choose_residency,
     content_digest,
     identity_of,
+    mark_observed,
     samples_over,
-    series_column,
+    shift_categories,
 )
 from stoker.feed.device import Captured, DeviceGather, DeviceProducer
 from stoker.feed.padding import COMPAT_ENTRIES, Assembler, check_names
 from stoker.feed.prefetch import Cursor, FeedIterator, Ranks, ReadAhead, Steps, check_state
-from stoker.feed.transfer import HostGather, HostProducer, Ring, Transform
+from stoker.feed.transfer import DeviceTransform, HostGather, HostProducer, Ring, Transform
 from stoker.sampling.orders import Order, Sequential
 from stoker.sampling.subset import Subset
-from stoker.sampling.views import AnyView, Samples, Sequences, is_integer
+from stoker.sampling.views import AnyView, Draw, Samples, Sequences, is_integer, view_values
 from stoker.store.store import Store
 
 if TYPE_CHECKING:
@@ -72,7 +72,8 @@ class Feed:
         normalize: "zero" subtracts the mean of the series and divides by its standard deviation; "max" divides by its largest
             absolute value.
         scaler: A `stoker.split.SeriesScaler`: its columns, inputs and targets, are scaled by the training steps of each series.
-        transform: A function from the arrays of a batch to those to deliver. It runs in the background threads.
+        transform: A function from the arrays of a batch to those to deliver. It runs in the background threads. With a second
+            parameter, or one named `rng`, it also gets a NumPy generator that is seeded by seed, epoch and position.
         residency: Where the columns stay: "device", "host", "stream" (on disk), or "auto".
         last_batch: What becomes of a short last batch: "pad" adds zero rows that `valid` marks as False, "short" keeps it
             short, "drop" drops it.
@@ -81,8 +82,14 @@ class Feed:
         threads: Background threads; by default chosen by device and residency. 0 makes batches when they are asked for.
         prefetch: Batches that are made before they are asked for.
         return_index: Add the entry `sample`: the index of each sample, -1 in rows without one.
-        return_series: Add the entry `series`: the index of the series of each sample.
+        return_series: Add the entry `series`: the index of the series of each sample, -1 in rows without one.
         masks: True adds masks and lengths even where nothing is padded; False leaves masks out, `lengths` stay.
+        observed: Columns of floats whose missing values (NaN) become 0, after scaling; True for all of them per step. Each gets an
+            entry `<column>_observed` that is True where there is a value, and `<column>_target_observed` beside a target.
+        category_offset: What is added to the codes of categories. 1 keeps code 0 for padding and missing categories, as an
+            embedding with `padding_idx=0` expects, and makes the codes int64. 0 leaves codes as stored, missing ones being -1.
+        device_transform: Like `transform`, but from tensors to tensors on the device, after the gather, in the thread that asks
+            for the batch; its generator is a torch generator of the device.
 
     Raises:
         OptionError: An option is invalid, or the store has no sample of the view.
@@ -119,8 +126,11 @@ class Feed:
         threads: int | None = None,
         prefetch: int | None = None,
         return_index: bool = False,
-        return_series: bool = False,
         masks: bool | None = None,
+        return_series: bool = False,
+        observed: bool | str | Sequence[str] = False,
+        category_offset: int = 0,
+        device_transform: Transform | None = None,
     ) -> None:
         lengths, samples = samples_over(store, view)
         self.store = store
@@ -151,6 +161,8 @@ class Feed:
             raise OptionError(f"order is {order!r}; expected Sequential(), Shuffle(…), BlockShuffle(…) or another order.")
         if transform is not None and not callable(transform):
             raise OptionError(f"transform is {transform!r}; expected a function from a dict of arrays to one.")
+        if device_transform is not None and not callable(device_transform):
+            raise OptionError(f"device_transform is {device_transform!r}; expected a function from a dict of tensors to one.")
         if subset is not None:
             _check_subset(subset, store, view, normalize)
         self.subset = subset
@@ -161,9 +173,8 @@ class Feed:
         self.columns = choose_columns(
             store, columns, dtype=dtype, normalize=normalize, compat=compat, lengths=lengths, scaler=scaler
         )
-        check_names(view, self.columns)
-        if return_series:
-            self.columns.append(series_column(store, lengths, self.columns))
+        self.columns = mark_observed(shift_categories(store, self.columns, category_offset), observed)
+        check_names(view, self.columns, return_series=return_series)
         brief = [column.name for column in self.columns if column.torch_name == "bfloat16"]
         if transform is not None and brief:
             raise OptionError(f"transform gets NumPy arrays, which cannot hold bfloat16. Leave {', '.join(brief)} out of columns=.")
@@ -174,19 +185,24 @@ class Feed:
         self.residency = choose_residency(
             residency, self.column_bytes, self.device, needs_host=needs_host, on_disk=store.path is not None
         )
-        self.can_capture = self.residency.where == "device"
-        """Whether the columns are on the device, as `captured` needs."""
+        is_resident = self.residency.where == "device"
+        self.can_capture = is_resident and device_transform is None
+        """Whether the columns are on the device and nothing else is done there, as `captured` needs."""
         if threads is None:
             # A CPU that trains has no core to spare, and a gather costs less than handing over a batch.
             ahead = self.device.type != "cpu" or transform is not None or self.residency.where == "stream"
-            threads = 1 if self.can_capture else HOST_THREADS if ahead else 0
+            threads = 1 if is_resident else HOST_THREADS if ahead else 0
         self.threads = _checked("threads", threads, least=0)
         if self.threads > MAX_THREADS:
             raise OptionError(f"threads is {self.threads:,}, but at most {MAX_THREADS:,} can be used.")
         self.prefetch = _checked("prefetch", prefetch if prefetch is not None else max(HOST_PREFETCH, 2 * self.threads), least=1)
         self.return_index = return_index
+        self.return_series = return_series
         self.masks = masks
         self.transform = transform
+        self.device_transform = device_transform
+        self._finish = DeviceTransform(device_transform, self.device) if device_transform is not None else None
+        self.category_offset = category_offset
         self.normalize = normalize
         self._given_order = order if order is not None else Sequential()
         self._set_order(self._given_order)
@@ -210,14 +226,15 @@ class Feed:
             makes_masks=self.masks is not False,
         )
         parts = (self.view, self.samples, self.columns)
-        if self.can_capture:
-            there = DeviceGather(*parts, self.device, return_index=self.return_index, lengths=assemble.has_lengths)
+        returns: Any = {"return_index": self.return_index, "return_series": self.return_series}
+        if self.residency.where == "device":
+            there = DeviceGather(*parts, self.device, lengths=assemble.has_lengths, **returns)
             return DeviceProducer(
                 gather=there, assemble=assemble, samples=self.samples, device=self.device, rows=rows, threads=self.threads
             )
         ring = Ring(pinned=self.device.type == "cuda", keep=self.prefetch + self.threads + 1)
         return HostProducer(
-            gather=HostGather(*parts, ring, return_index=self.return_index, files=self.shards()),
+            gather=HostGather(*parts, ring, files=self.shards(), **returns),
             assemble=assemble,
             device=self.device,
             transform=self.transform,
@@ -272,7 +289,16 @@ class Feed:
         return bool(self._cursor.position) and not self._has_moved
 
     def _steps(self, epoch: int, start: int) -> Steps:
-        return Steps(self.plan, epoch, start, batch_size=self.batch_size, ranks=self.ranks, drops_last=self.drop_last)
+        return Steps(
+            self.plan,
+            epoch,
+            start,
+            batch_size=self.batch_size,
+            ranks=self.ranks,
+            drops_last=self.drop_last,
+            seed=self.order.seed,
+            is_random=isinstance(self.view, Sequences) and self.view.keep == "random",
+        )
 
     def __len__(self) -> int:
         """Batches per epoch, for each rank."""
@@ -281,7 +307,7 @@ class Feed:
     def __iter__(self) -> FeedIterator:
         """A pass over the rest of the epoch after a resume, otherwise over a new epoch, also after one that was left early."""
         steps, cursor = self.begin_pass()
-        batches = FeedIterator(self._producer, steps, cursor, self.waits)
+        batches = FeedIterator(self._producer, steps, cursor, self.waits, self._finish)
         self._live.add(batches)
         self._latest = weakref.ref(batches)
         return batches
@@ -328,6 +354,10 @@ class Feed:
         if not isinstance(self._producer, DeviceProducer):
             raise OptionError(
                 f"captured() gathers on the device, but the residency is {self.residency.where}: {self.residency.reason}."
+            )
+        if self.device_transform is not None:
+            raise OptionError(
+                "captured() does not run device_transform, whose generator a graph cannot seed. Leave one of them out."
             )
         return Captured(self, self._producer)
 
@@ -386,11 +416,13 @@ class Feed:
         _, cursor, _ = check_state(state, num_positions=self.num_samples, fingerprint=self._fingerprint())
         steps = self._steps(cursor.epoch, cursor.position)
         numbers = np.concatenate([steps.numbers(step) for step in range(first, min(first + count, len(steps)))])
-        return _describe_samples(self.samples, self.columns, numbers, name=self.store.name, first_steps=self.store.offsets)
+        return _describe_samples(
+            self.samples, self.columns, numbers, name=self.store.name, first_steps=self.store.offsets, draw=steps.draw
+        )
 
     def _fingerprint(self) -> str:
         """What must be equal for a position to mean the same sample: data, view, subset and kind of order."""
-        what = f"{identity_of(self.store)} {type(self.view).__name__} {astuple(self.view)} {self.order.kind}"
+        what = f"{identity_of(self.store)} {type(self.view).__name__} {view_values(self.view)} {self.order.kind}"
         what += "" if self.subset is None else f" {self.subset.fingerprint}"
         return xxhash.xxh3_64_hexdigest(what.encode())[:8]
 
@@ -399,6 +431,12 @@ class Feed:
 
         Checkpoints hold these keys and values, so they keep the names that the options had first.
         """
+        later = {
+            "return_series": self.return_series,
+            "observed": [column.name for column in self.columns if column.observed],
+            "category_offset": self.category_offset,
+            "device_transform": self.device_transform,
+        }
         return {
             "store": self.store.digest or content_digest(self.store, [column.name for column in self.columns]),
             "view": self.view,
@@ -412,6 +450,7 @@ class Feed:
             "numbers": self.return_index,
             "masks": self.masks,
             **({} if self.scaler is None else {"scaler": self.scaler.describe()}),
+            **{name: value for name, value in later.items() if value},
         }
 
     def as_dataset(self) -> SampleDataset:
@@ -482,9 +521,11 @@ def _check_scaler(scaler: SeriesScales, store: Store, subset: Subset | None, nor
 # What messages and print(feed) say.
 
 
-def _describe_samples(samples: Samples, columns: list[FedColumn], numbers: Array, *, name: str, first_steps: Array) -> str:
+def _describe_samples(
+    samples: Samples, columns: list[FedColumn], numbers: Array, *, name: str, first_steps: Array, draw: Draw | None = None
+) -> str:
     """The samples with non-finite values, or (where there are none) the first ones; `first_steps` is where each series begins."""
-    where = samples.locate(numbers)
+    where = samples.locate(numbers, draw)
     rows = list(zip(numbers.tolist(), where.series.tolist(), where.starts.tolist(), where.counts.tolist(), strict=True))
     bad = [(row, found) for row in rows if (found := _first_non_finite(columns, row)) is not None]
     if bad:
@@ -537,7 +578,9 @@ def _summarize(feed: Feed) -> str:
 
 
 def _shapes(feed: Feed, column: FedColumn) -> Iterator[str]:
-    """The entries of a batch that a column becomes."""
+    """The entries of a batch that a column becomes; of masks the names alone."""
+    if column.observed:
+        yield f"{column.name}_observed"
     view, rows = feed.view, feed.batch_size
     width = "" if column.width is None else f", {column.width}"
     if column.level == "series":

@@ -237,6 +237,26 @@ def mark_rows(counts: Array, start: int, marks: Array) -> None:
         marks[i, inside:] = 0
 
 
+@kernel
+def split_missing(bits: Array, sign_free: Any, infinity: Any, marks: Array) -> None:
+    """Mark which floats are not NaN, and make 0 of those that are. Floats come as their bits, so that any type of them will do."""
+    zero = bits.dtype.type(0)
+    for i in range(len(bits)):
+        there = (bits[i] & sign_free) <= infinity
+        marks[i] = there
+        bits[i] = bits[i] if there else zero
+
+
+_INFINITY_BITS = {"float16": 0x7C00, "bfloat16": 0x7F80, "float32": 0x7F800000, "float64": 0x7FF0000000000000}
+
+
+def mark_observed(values: Array, torch_name: str, marks: Array) -> None:
+    """`split_missing` for values of this type, with marks of the same shape."""
+    kind = np.dtype(f"u{values.dtype.itemsize}").type
+    sign_free = kind(2 ** (8 * values.dtype.itemsize - 1) - 1)
+    split_missing(values.reshape(-1).view(kind), sign_free, kind(_INFINITY_BITS[torch_name]), marks.reshape(-1))
+
+
 # Layout: what a batch consists of, and where each part lies in the memory of a slot.
 #
 # All parts of a batch lie behind one another in one slot, so that one copy brings them to a device; there they are taken apart
@@ -244,7 +264,7 @@ def mark_rows(counts: Array, start: int, marks: Array) -> None:
 
 Tensors = dict[str, torch.Tensor]
 
-COUNTS, NUMBERS, STARTS = "counts", "numbers", "cu_seqlens"
+COUNTS, NUMBERS, STARTS, SERIES = "counts", "numbers", "cu_seqlens", "series"
 NO_SAMPLE = -1
 """The number in rows without a sample."""
 COMPAT_ENTRIES = {"input_ids": "float32", "labels": "float32", "loss_masks": "int32"}
@@ -271,7 +291,14 @@ class Field:
 
 
 def lay_out(
-    columns: list[FedColumn], rows: int, steps: int | None, total: int, *, starts: bool, return_index: bool
+    columns: list[FedColumn],
+    rows: int,
+    steps: int | None,
+    total: int,
+    *,
+    starts: bool,
+    return_index: bool,
+    return_series: bool = False,
 ) -> tuple[dict[str, Field], int]:
     """The fields of a batch of `rows` samples, and their bytes together: `steps` per row, or `total` steps end to end."""
     fields: dict[str, Field] = {}
@@ -287,21 +314,31 @@ def lay_out(
         per_step = (total,) if steps is None else (rows, steps)
         shape = (rows,) if column.level == "series" else per_step
         place("column " + column.name, shape + width, column.dtype, column.torch_dtype)
+        if column.observed:
+            place("observed " + column.name, shape + width, np.dtype(np.bool_), torch.bool)
     place(STARTS if starts else COUNTS, (rows + 1 if starts else rows,), np.dtype(np.int32), torch.int32)
     if return_index:
         place(NUMBERS, (rows,), np.dtype(np.int64), torch.int64)
+    if return_series:
+        place(SERIES, (rows,), np.dtype(np.int64), torch.int64)
     return fields, end
 
 
-def check_names(view: AnyView, columns: list[FedColumn]) -> None:
+def check_names(view: AnyView, columns: list[FedColumn], *, return_series: bool = False) -> None:
     """Refuse names of columns that a batch needs for itself."""
     taken = [f"{column.name}_target" for column in columns] if not isinstance(view, Sequences) else []
+    taken += [
+        name for column in columns if column.observed for name in (f"{column.name}_observed", f"{column.name}_target_observed")
+    ]
+    taken += ["series"] if return_series else []
     for column in columns:
         if column.name in RESERVED or column.name in taken:
             raise OptionError(
                 f"a batch has an entry {column.name!r} of its own, which the column would hide. Leave it out of columns=."
             )
     fits = len(columns) == 1 and columns[0].width is None and columns[0].level == "step" and columns[0].torch_name != "bfloat16"
+    if getattr(view, "compat", None) and any(column.observed for column in columns):
+        raise OptionError("compat='time-moe' has the masks of Time-MoE alone; leave out observed.")
     if getattr(view, "compat", None) and not fits:
         raise OptionError(
             f"compat='time-moe' feeds one column of single numbers, but found {', '.join(column.name for column in columns)}. "
@@ -332,6 +369,8 @@ class Assembler:
         for column in self.columns:
             if column.level == "series":
                 batch[column.name] = parts["column " + column.name]
+                if column.observed:
+                    batch[f"{column.name}_observed"] = parts["observed " + column.name]
         if self.marks_valid and not getattr(self.view, "compat", None):
             rows = parts[STARTS][1:] if STARTS in parts else next(iter(parts.values()))
             if num_valid >= len(rows):
@@ -340,6 +379,8 @@ class Assembler:
                 batch["valid"] = torch.arange(len(rows), device=rows.device) < num_valid
         if NUMBERS in parts:
             batch["sample"] = parts[NUMBERS]
+        if SERIES in parts:
+            batch["series"] = parts[SERIES]
         return batch
 
     def _windows(self, view: Windows | Segments, parts: Tensors) -> Tensors:
@@ -352,6 +393,11 @@ class Assembler:
                 batch[column.name] = rows[:, : view.length]
                 if has_target:
                     batch[f"{column.name}_target"] = rows[:, start:]
+                if column.observed:
+                    marks = parts["observed " + column.name]
+                    batch[f"{column.name}_observed"] = marks[:, : view.length]
+                    if has_target:
+                        batch[f"{column.name}_target_observed"] = marks[:, start:]
         if self.has_lengths:
             batch["lengths"] = counts = parts[COUNTS]
             if self.makes_masks:
@@ -362,6 +408,8 @@ class Assembler:
 
     def _sequences(self, parts: Tensors) -> Tensors:
         batch = {column.name: parts["column " + column.name] for column in self.columns if column.level == "step"}
+        seen = [column.name for column in self.columns if column.level == "step" and column.observed]
+        batch |= {f"{name}_observed": parts["observed " + name] for name in seen}
         if STARTS in parts:
             batch["cu_seqlens"] = parts[STARTS]
             return batch

@@ -20,6 +20,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, NoReturn, Protocol, TypeVar
 
@@ -34,9 +35,9 @@ from stoker.errors import FeedError, OptionError, StoreDamagedError
 from stoker.feed.columns import FedColumn
 from stoker.feed.padding import Tensors
 from stoker.sampling.orders import BlockPlan, Plan
-from stoker.sampling.permutation import MAX_SEED
+from stoker.sampling.permutation import MAX_SEED, derive, draw_below, epoch_key
 from stoker.sampling.subset import merge_ranges
-from stoker.sampling.views import Samples, is_integer
+from stoker.sampling.views import Draw, Samples, is_integer
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,9 @@ def check_state(state: Mapping[str, Any], *, num_positions: int, fingerprint: st
     return state["seed"], Cursor(state["epoch"], state["position"]), {str(key): state[key] for key in choices}
 
 
+_PLACES, _TRANSFORMS = 20, 21  # what keys are for here; orders and splits have the numbers below
+
+
 @dataclass(frozen=True)
 class Steps:
     """The steps of one pass: which positions each takes, and which of them are this rank's."""
@@ -133,6 +137,20 @@ class Steps:
     batch_size: int
     ranks: Ranks
     drops_last: bool
+    seed: int = 0
+    """Of the order."""
+    is_random: bool = False
+    """Whether samples lie at random places."""
+
+    @property
+    def draw(self) -> Draw | None:
+        """Where samples at random places lie: a function of seed, epoch and sample."""
+        return partial(draw_below, epoch_key(self.seed, self.epoch, _PLACES)) if self.is_random else None
+
+    def seed_of(self, step: int) -> int:
+        """The seed of a generator for this rank's batch: a function of the seed of the order, the epoch and the first position."""
+        first, _ = self.ranks.share(self.end(step - 1), self.end(step))
+        return int(derive(epoch_key(self.seed, self.epoch, _TRANSFORMS), np.uint64(first))) >> 1
 
     @property
     def stride(self) -> int:
@@ -319,8 +337,16 @@ class FeedIterator(Iterator[Tensors]):
     The batches that were handed out are the ones that count as seen: each moves the cursor of the feed.
     """
 
-    def __init__(self, producer: Producer, steps: Steps, cursor: Cursor, waits: Spans) -> None:
+    def __init__(
+        self,
+        producer: Producer,
+        steps: Steps,
+        cursor: Cursor,
+        waits: Spans,
+        finish: Callable[[Tensors, int], Tensors] | None = None,
+    ) -> None:
         self._producer = producer
+        self._finish = finish
         self._waits = waits
         self._lock, self._process = threading.RLock(), os.getpid()
         self._is_closed = False
@@ -361,7 +387,15 @@ class FeedIterator(Iterator[Tensors]):
         if isinstance(entry, Exception):
             self.close()
             raise entry
-        return self._producer.receive(entry, self._in_flight)
+        batch = self._producer.receive(entry, self._in_flight)
+        if self._finish is None:
+            return batch
+        try:
+            return self._finish(batch, self._steps.seed_of(self._step))
+        except Exception as error:
+            self.close()
+            error.add_note(f"in device_transform, for batch {self._step:,} of this pass over epoch {self._steps.epoch:,}")
+            raise
 
     def __len__(self) -> int:
         return len(self._steps) - self._step
@@ -474,7 +508,7 @@ class BatchUnits:
         """Where the samples lie."""
         first = unit * self._batches
         steps = range(first, min(first + self._batches, len(self._steps)))
-        found = self._samples.locate(np.concatenate([self._steps.numbers(step) for step in steps]))
+        found = self._samples.locate(np.concatenate([self._steps.numbers(step) for step in steps]), self._steps.draw)
         return found.starts, found.starts + found.counts
 
 

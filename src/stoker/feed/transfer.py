@@ -12,13 +12,15 @@ kept never changes.
 from __future__ import annotations
 
 import gc
+import inspect
 import os
 import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
+from inspect import Parameter
 from typing import Any
 
 import numpy as np
@@ -30,13 +32,53 @@ from stoker._types import Array
 from stoker.errors import FeedError, StoreDamagedError
 from stoker.feed import padding
 from stoker.feed.columns import FedColumn
-from stoker.feed.padding import COUNTS, NO_SAMPLE, NUMBERS, STARTS, Assembler, Field, Tensors
+from stoker.feed.padding import COUNTS, NO_SAMPLE, NUMBERS, SERIES, STARTS, Assembler, Field, Tensors
 from stoker.feed.prefetch import Hints, Prefetcher, ReadAhead, Steps
-from stoker.sampling.views import AnyView, Located, Samples, Sequences
+from stoker.sampling.views import AnyView, Draw, Located, Samples, Sequences
 
 POISON = 0xCB
 
-Transform = Callable[[dict[str, Array]], Mapping[str, Any]]
+Transform = Callable[..., Mapping[str, Any]]
+"""f(batch) or f(batch, rng): from the arrays (or tensors) of a batch to those to deliver."""
+
+
+def rng_parameter(transform: Transform) -> str | int | None:
+    """How a transform takes a generator: as its parameter `rng`, as its second one if that has no default, or not at all."""
+    try:
+        parameters = inspect.signature(transform).parameters
+    except (TypeError, ValueError):  # a function of C
+        return None
+    is_bound = isinstance(transform, partial) and "rng" in transform.keywords
+    if "rng" in parameters and not is_bound and parameters["rng"].kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY):
+        return "rng"
+    places = [one for one in parameters.values() if one.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)]
+    return 1 if len(places) > 1 and places[1].default is Parameter.empty else None
+
+
+def with_rng(transform: Transform) -> Callable[[Any, Callable[[], Any]], Any]:
+    """The transform as a function of a batch and of what makes its generator."""
+    parameter = rng_parameter(transform)
+    if parameter is None:
+        return lambda batch, _: transform(batch)
+    return lambda batch, make: transform(batch, rng=make()) if parameter == "rng" else transform(batch, make())
+
+
+class DeviceTransform:
+    """A function from the tensors of a gathered batch to those to deliver, run where they are, by the thread that asked for them."""
+
+    def __init__(self, transform: Transform, device: torch.device) -> None:
+        self._transform = with_rng(transform)
+        self._device = device
+
+    def __call__(self, batch: Tensors, seed: int) -> Tensors:
+        """The batch to deliver; the generator has this seed."""
+        made = self._transform(batch, lambda: torch.Generator(self._device).manual_seed(seed))
+        if not isinstance(made, Mapping) or not all(isinstance(one, torch.Tensor) for one in made.values()):
+            raise FeedError(f"device_transform returned {type(made).__name__}; expected a dict of tensors.")
+        found = dict(made)
+        if "valid" in batch:
+            found.setdefault("valid", batch["valid"])  # rows without a sample must stay marked
+        return found
 
 
 class Slot:
@@ -146,27 +188,35 @@ class HostGather:
     """Copies samples into slots. Holds no state besides the ring, so threads may share it."""
 
     def __init__(
-        self, view: AnyView, samples: Samples, columns: list[FedColumn], ring: Ring, *, return_index: bool, files: Sequence[str]
+        self,
+        view: AnyView,
+        samples: Samples,
+        columns: list[FedColumn],
+        ring: Ring,
+        *,
+        return_index: bool,
+        files: Sequence[str],
+        return_series: bool = False,
     ) -> None:
         self._view = view
         self._samples = samples
         self._columns = columns
         self._ring = ring
-        self._return_index = return_index
+        self._returns = {"return_index": return_index, "return_series": return_series}
         self._files = files
         self._is_packed = isinstance(view, Sequences) and view.layout == "packed"
         # The fields of the batch before, as most batches of a feed are alike. Replaced whole, so that threads may share it.
         self._known: tuple[tuple[int, int | None, int], dict[str, Field], int] | None = None
 
-    def gather(self, numbers: Array, rows: int) -> Gathered:
-        """A batch of `rows` rows: these samples, and masked rows behind them."""
-        found = self._samples.locate(numbers)
+    def gather(self, numbers: Array, rows: int, draw: Draw | None = None) -> Gathered:
+        """A batch of `rows` rows: these samples, and masked rows behind them; `draw` says where random ones lie."""
+        found = self._samples.locate(numbers, draw)
         if len(numbers) < rows:
             found = Located(*(np.concatenate([part, np.zeros(rows - len(numbers), dtype=np.int64)]) for part in found))
         steps, places, total = self._arrange(found.counts)
         known = self._known
         if known is None or known[0] != (rows, steps, total):
-            laid_out = padding.lay_out(self._columns, rows, steps, total, starts=self._is_packed, return_index=self._return_index)
+            laid_out = padding.lay_out(self._columns, rows, steps, total, starts=self._is_packed, **self._returns)
             known = self._known = (rows, steps, total), *laid_out
         _, fields, num_bytes = known
         slot = self._ring.take(num_bytes)
@@ -174,12 +224,20 @@ class HostGather:
             arrays = {name: field.array(slot.buffer, slot.lead) for name, field in fields.items()}
             for column in self._columns:
                 self._fill(column, arrays["column " + column.name], found, places, steps, len(numbers))
+                if column.observed:
+                    values, marks = arrays["column " + column.name], arrays["observed " + column.name]
+                    padding.mark_observed(values, column.torch_name, marks)
+                    if column.level == "series":
+                        marks[len(numbers) :] = False
+                    elif steps is not None and self._samples.padded | (len(numbers) < rows):
+                        padding.clear_tails(marks.reshape(-1).view(np.uint8), found.counts, steps, column.width or 1)
             if self._is_packed:
                 arrays[STARTS][:-1], arrays[STARTS][-1] = places, total
             else:
                 arrays[COUNTS][:] = found.counts
-            if self._return_index:
-                arrays[NUMBERS][: len(numbers)], arrays[NUMBERS][len(numbers) :] = numbers, NO_SAMPLE
+            for name, values in ((NUMBERS, numbers), (SERIES, found.series[: len(numbers)])):
+                if name in arrays:
+                    arrays[name][: len(numbers)], arrays[name][len(numbers) :] = values, NO_SAMPLE
         except BaseException:
             self._ring.give_back(slot)
             raise
@@ -218,12 +276,14 @@ class HostGather:
             series = found.series[:valid]
             with np.errstate(over="ignore"):  # checked below
                 target[:valid] = column.values[series]
+            if column.shift:
+                target[:valid] += column.shift
             target[valid:] = 0
             if column.may_overflow and np.isinf(target[:valid]).any():
                 column.refuse_overflow(series, series, np.ones(valid, dtype=np.int64))
             return
         flat = target.reshape(-1).view(np.uint8)
-        streaming = len(flat) >= padding.STREAMING_BYTES
+        streaming = len(flat) >= padding.STREAMING_BYTES and not column.observed  # which reads what was written
         values, rows = column.values.reshape(-1), target.reshape(-1)
         overflowed = False
         if column.is_copied:
@@ -244,6 +304,8 @@ class HostGather:
                 overflowed = padding.scale_spans(*spans, centers, divisors, truncate, rows, places)
         if overflowed:
             column.refuse_overflow(found.series, found.starts, found.counts)
+        if column.shift:
+            rows += column.shift  # also what no sample has written, which is cleared below
         if steps is not None and self._samples.padded | (valid < len(found.counts)):
             padding.clear_tails(flat, found.counts, steps, column.unit)
 
@@ -271,6 +333,7 @@ class HostProducer:
 
     def __post_init__(self) -> None:
         self._stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._transform = with_rng(self.transform) if self.transform is not None else None
 
     def start(self, steps: Steps, waits: Spans) -> Prefetcher[list[Any]]:
         """Begin a pass. Small batches of equal shape that need nothing further are gathered several at a time."""
@@ -310,10 +373,10 @@ class HostProducer:
         try:
             if hints is not None:
                 hints.before(step)
-            gathered = self.gather.gather(numbers, len(numbers) if self.rows is None else self.rows)
+            gathered = self.gather.gather(numbers, len(numbers) if self.rows is None else self.rows, steps.draw)
             try:
-                if self.transform is not None:
-                    return self._transformed(self.transform, gathered, len(numbers))
+                if self._transform is not None:
+                    return self._transformed(gathered, len(numbers), steps.seed_of(step))
                 if self._stream is not None:
                     return self._copy(gathered, len(numbers))
                 return self.assemble(gathered.tensors(), len(numbers))
@@ -328,7 +391,7 @@ class HostProducer:
     def _make_several(self, steps: Steps, first: int, count: int) -> list[Tensors]:
         """Batches of equal shape, gathered as one and then split, which saves most of the Python overhead of a gather."""
         numbers = steps.numbers(first, count)
-        gathered = self.gather.gather(numbers, len(numbers))
+        gathered = self.gather.gather(numbers, len(numbers), steps.draw)
         try:
             whole = self.assemble(gathered.tensors(), len(numbers))
         finally:
@@ -364,9 +427,11 @@ class HostProducer:
         slot.copied = event
         return {name: field.tensor(there) for name, field in gathered.fields.items()}, event, num_valid
 
-    def _transformed(self, transform: Transform, gathered: Gathered, num_valid: int) -> Any:
+    def _transformed(self, gathered: Gathered, num_valid: int, seed: int) -> Any:
+        assert self._transform is not None
         batch = self.assemble(gathered.tensors(), num_valid)
-        tensors = as_tensors(transform({name: tensor.numpy() for name, tensor in batch.items()}))
+        arrays = {name: tensor.numpy() for name, tensor in batch.items()}
+        tensors = as_tensors(self._transform(arrays, lambda: np.random.default_rng(seed)))
         if "valid" in batch:
             tensors.setdefault("valid", batch["valid"])  # rows without a sample must stay marked
         if self._stream is None:

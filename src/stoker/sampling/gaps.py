@@ -23,6 +23,11 @@ class GapRuns(NamedTuple):
     """The series of each run."""
     num_gaps: int
 
+    def first_runs(self, first: int, last: int) -> Array:
+        """The first run of each of the series `first` to `last`, and of the one behind them."""
+        found: Array = np.searchsorted(self.run_series, np.arange(first, last + 1))
+        return found
+
 
 def find_runs(times: Array, bounds: Array, max_gap: int) -> GapRuns:
     """Cut series where two consecutive times are more than `max_gap` apart, or where one of them is missing.

@@ -350,7 +350,10 @@ class _ByLengthPlan(Plan):
             return last[2]
         first = pool * self._pool_size
         shuffled = Permutation(self.num_positions, epoch_key(self._seed, epoch, _SAMPLES)).part(first, first + self._pool_size)
-        by_length = shuffled[np.argsort(self._samples.locate(shuffled).counts, kind="stable")]
+        lengths = np.minimum(
+            self._samples.locate(shuffled).counts, self._samples.row
+        )  # at random places, they are those of the series
+        by_length = shuffled[np.argsort(lengths, kind="stable")]
         # Groups change places among themselves; a short one, at the end of the epoch, keeps its place.
         whole = len(by_length) // self._group
         groups = Permutation(whole, epoch_key(self._seed, epoch, _GROUPS) + np.uint64(pool)).part(0, whole)

@@ -53,6 +53,19 @@ def epoch_key(seed: int, epoch: int, purpose: int = 0) -> np.uint64:
     return np.uint64(_epoch_key(seed, epoch, purpose))
 
 
+@kernel
+def _fill_below(key: Any, words: Array, limits: Array, drawn: Array) -> None:
+    for i in range(len(words)):
+        drawn[i] = np.int64(derive(key, np.uint64(words[i])) % np.uint64(limits[i]))
+
+
+def draw_below(key: np.uint64, words: Array, limits: Array) -> Array:
+    """For each word a random number from 0 to below its limit, which must be at most 2**48: a function of key, word and limit."""
+    drawn = np.empty(len(words), dtype=np.int64)
+    _fill_below(key, words, limits, drawn)
+    return drawn
+
+
 def checked_seed(seed: int) -> int:
     """A seed that fits the key."""
     if not is_integer(seed, 0, MAX_SEED):

@@ -10,7 +10,7 @@ billion windows of one series costs what a subset of ten costs. Orders, ranks an
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -20,15 +20,16 @@ import xxhash
 from stoker._kernels import kernel
 from stoker._types import Array
 from stoker.errors import OptionError
-from stoker.sampling.views import Located, Samples, find_group
+from stoker.sampling.gaps import GapRuns
+from stoker.sampling.views import Draw, Located, Samples, find_entry, guide_of, view_values
 
 _SERIES_AT_ONCE = 2**18
 
 
 @kernel
-def _resolve(places: Array, run_places: Array, run_firsts: Array, numbers: Array) -> None:
+def _resolve(places: Array, run_places: Array, entries: Array, shift: int, run_firsts: Array, numbers: Array) -> None:
     for i in range(len(places)):
-        run = find_group(places[i], run_places)
+        run = find_entry(places[i], run_places, entries, shift)
         numbers[i] = run_firsts[run] + places[i] - run_places[run]
 
 
@@ -71,6 +72,7 @@ class Runs:
         self.ends: Array = firsts + counts
         self._places: Array = np.concatenate([[0], np.cumsum(counts)])
         """The place of the first number of each run, and behind the last."""
+        self._guide = guide_of(self._places)
         self.size = int(self._places[-1])
 
     @classmethod
@@ -81,7 +83,7 @@ class Runs:
     def resolve(self, places: Array) -> Array:
         """The numbers at these places."""
         numbers = np.empty(len(places), dtype=np.int64)
-        _resolve(places, self._places, self.firsts, numbers)
+        _resolve(places, self._places, *self._guide, self.firsts, numbers)
         return numbers
 
     def count_below(self, numbers: Array) -> Array:
@@ -146,7 +148,7 @@ class Subset:
     @cached_property
     def fingerprint(self) -> str:
         """64 bits that are equal for equal samples of equal data."""
-        what = f"{self.data} {type(self.view).__name__} {astuple(self.view)} {self.runs.digest()}"
+        what = f"{self.data} {type(self.view).__name__} {view_values(self.view)} {self.runs.digest()}"
         return xxhash.xxh3_64_hexdigest(what.encode())
 
     def check(self, view: Any, data: str) -> None:
@@ -176,9 +178,9 @@ class SubsetSamples:
         self._runs = subset.runs
         self._samples = samples
 
-    def locate(self, numbers: Array) -> Located:
+    def locate(self, numbers: Array, draw: Draw | None = None) -> Located:
         """Where these samples lie."""
-        return self._samples.locate(self._runs.resolve(numbers))
+        return self._samples.locate(self._runs.resolve(numbers), draw)
 
     def first_samples(self) -> Array | None:
         """The number, in the subset, of the first sample of each series, and of all samples."""
@@ -194,18 +196,24 @@ class SubsetSamples:
         return [which, *([self._subset.note] if self._subset.note else [])]
 
     def step_ranges(self) -> Iterator[StepRanges]:
-        """The steps from the first to the last of each run of samples, cut where a series ends; many series at a time.
+        """The steps from the first to the last of each run of samples, cut where a series ends or has a gap; many series at a time.
 
         Subsets of one view give the same series at the same time.
         """
-        all_firsts = self._samples.first_samples()
+        gaps: GapRuns | None = getattr(self._samples, "runs", None)
+        all_firsts = self._samples.first_samples() if gaps is None else self._samples.first_in_runs()  # type: ignore[attr-defined]
         runs = self._runs
-        for first in range(0, self.num_series, _SERIES_AT_ONCE):
-            last = min(first + _SERIES_AT_ONCE, self.num_series)
+        for first_series in range(0, self.num_series, _SERIES_AT_ONCE):
+            last_series = min(first_series + _SERIES_AT_ONCE, self.num_series)
+            first, last = first_series, last_series
+            if gaps is not None:
+                first, last = gaps.first_runs(first_series, last_series)[[0, -1]].tolist()
             firsts = np.arange(first, last + 1) if all_firsts is None else all_firsts[first : last + 1]
             mine = slice(int(np.searchsorted(runs.ends, firsts[0], "right")), int(np.searchsorted(runs.firsts, firsts[-1])))
             pieces = [np.empty(mine.stop - mine.start + last - first, dtype=np.int64) for _ in range(3)]
             count = _cut(firsts, runs.firsts[mine], runs.ends[mine], *pieces)
             series, begins, ends = (one[:count] for one in pieces)
             lasts = self._samples.locate(ends - 1)
-            yield StepRanges(series + first, self._samples.locate(begins).starts, lasts.starts + lasts.counts, begins)
+            series += first
+            series = series if gaps is None else gaps.run_series[series]
+            yield StepRanges(series, self._samples.locate(begins).starts, lasts.starts + lasts.counts, begins)

@@ -11,8 +11,8 @@ No list of samples is built: where a sample lies is computed from its index.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, NamedTuple, Protocol, TypeGuard, get_args
 
 import numpy as np
@@ -20,6 +20,7 @@ import numpy as np
 from stoker._kernels import kernel, prefetch
 from stoker._types import Array
 from stoker.errors import OptionError, StoreDamagedError
+from stoker.sampling.gaps import GapRuns
 
 
 def is_integer(value: object, least: int, most: int | None = None) -> TypeGuard[int]:
@@ -38,6 +39,8 @@ class Lengths:
     offsets: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     name: str = "the series"
     """What the numbers are of, for messages."""
+    runs: GapRuns | None = None
+    """Series cut at their gaps; None where a view does not ask for it, or where there is no gap."""
 
     def check(self, series: int) -> None:
         """Refuse what a kernel flagged as out of bounds: `series` is its number, or -1 if there is none."""
@@ -71,6 +74,10 @@ class Located(NamedTuple):
     """Steps of the sample; less than its span where it is padded."""
 
 
+Draw = Callable[[Array, Array], Array]
+"""Random numbers: for each sample (its index in the whole view) one from 0 to below its limit."""
+
+
 class Samples(Protocol):
     """What a view becomes over given lengths."""
 
@@ -81,14 +88,24 @@ class Samples(Protocol):
     padded: bool
     """Whether a sample may have fewer steps than `row`."""
 
-    def locate(self, numbers: Array) -> Located:
-        """Where these samples lie."""
+    def locate(self, numbers: Array, draw: Draw | None = None) -> Located:
+        """Where these samples lie. Samples at random places need `draw`; without it they are all that they may be drawn from."""
 
     def first_samples(self) -> Array | None:
         """The number of the first sample of each series, and of all samples; None where each series is one sample."""
 
     def notes(self) -> Sequence[str]:
         """What a user should know: what was left out, one sentence each."""
+
+
+LATER = {"later": True}
+"""Marks a field that views did not always have: at its default it is left out of fingerprints, which stay those of earlier versions."""
+
+
+def view_values(view: Any) -> tuple[Any, ...]:
+    """The values of the fields of a view, for fingerprints."""
+    values = ((one, getattr(view, one.name)) for one in fields(view))
+    return tuple(value for one, value in values if not one.metadata.get("later") or value != one.default)
 
 
 def describe_view(view: Any) -> str:
@@ -116,6 +133,7 @@ def describe_view(view: Any) -> str:
 
 Tail = Literal["keep", "drop"]
 Compat = Literal["time-moe"]
+Gaps = Literal["break"]
 
 _DROP, _PAD_SHORT, _KEEP = 0, 1, 2
 _DENSE_SERIES = 2**22  # up to here the index has an entry for each series: 32 MB
@@ -139,6 +157,9 @@ class Windows:
             "drop" leaves those steps out.
         compat: "time-moe" gives what the dataset of Time-MoE gives, bit for bit: windows of `length + 1` steps, the target
             shifted by one, left-over steps dropped unless the series is shorter than a window.
+        max_gap: No window spans two consecutive steps whose times are further apart: a frequency like "2h", or an integer in the
+            unit of the time column. Each run of steps without such a gap is cut into windows like a series of its own.
+        gaps: "break" is a `max_gap` of the frequency that the store was packed with.
 
     Raises:
         OptionError: A value is invalid, or both `horizon` and `shift` are given.
@@ -158,6 +179,8 @@ class Windows:
     shift: int = 0
     tail: Tail = "keep"
     compat: Compat | None = None
+    max_gap: int | str | None = field(default=None, metadata=LATER)
+    gaps: Gaps | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
         _settle(self)
@@ -191,6 +214,8 @@ class Segments:
         shift: As in `Windows`.
         tail: As in `Windows`.
         compat: As in `Windows`.
+        max_gap: As in `Windows`.
+        gaps: As in `Windows`.
 
     Example:
         >>> import numpy as np, stoker
@@ -204,6 +229,8 @@ class Segments:
     shift: int = 0
     tail: Tail = "keep"
     compat: Compat | None = None
+    max_gap: int | str | None = field(default=None, metadata=LATER)
+    gaps: Gaps | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
         _settle(self)
@@ -211,7 +238,8 @@ class Segments:
     @property
     def windows(self) -> Windows:
         """The same as windows."""
-        return Windows(self.length, stride=self.length, horizon=self.horizon, shift=self.shift, tail=self.tail, compat=self.compat)
+        same = {one.name: getattr(self, one.name) for one in fields(self)}
+        return Windows(**same, stride=self.length)
 
     @property
     def span(self) -> int:
@@ -245,6 +273,12 @@ def _settle(view: Windows | Segments) -> None:
         raise OptionError(f"{kind}: compat='time-moe' predicts the next step, so it takes neither horizon nor shift.")
     if view.compat:
         object.__setattr__(view, "shift", 1)
+    if view.gaps is not None and view.gaps not in get_args(Gaps):
+        raise OptionError(f"{kind}: gaps is {view.gaps!r}; expected 'break' or None.")
+    if view.max_gap is not None and not (isinstance(view.max_gap, str) or is_integer(view.max_gap, 1, 2**63 - 1)):
+        raise OptionError(f"{kind}: max_gap is {view.max_gap!r}; expected a frequency like '2h', or an integer from 1.")
+    if view.compat and (view.gaps or view.max_gap is not None):
+        raise OptionError(f"{kind}: compat='time-moe' knows no gaps; leave out max_gap and gaps.")
 
 
 @kernel
@@ -301,47 +335,93 @@ def _locate_uniform(
         counts[i] = min(span, length - offset)
 
 
+# An index of rising first numbers is searched with a guide: for each bucket of 2**shift numbers, the entry in which it begins. So a
+# search is a look at the guide and, where entries begin within the bucket, some steps of bisection (10 ns instead of 100).
+
+_AHEAD = 16
+_GUIDED_ENTRIES = 2**18  # up to here there are two to four buckets for each entry (beyond it one or two), and records: 4 MB
+
+
+class Guide(NamedTuple):
+    """Where to search in an index."""
+
+    entries: Array
+    shift: int
+
+
+def guide_of(firsts: Array) -> Guide:
+    """The guide for first numbers that rise; the last of them is the number of all."""
+    size, total = len(firsts) - 1, int(firsts[-1])
+    buckets = max(1, (2 if size <= _GUIDED_ENTRIES else 1) * size)
+    shift = max(0, (max(total, 1) // buckets).bit_length() - 1)
+    entries = np.empty((total >> shift) + 2, dtype=np.int32 if size < 2**31 else np.int64)
+    _fill_guide(firsts, shift, entries)
+    return Guide(entries, shift)
+
+
 @kernel
-def find_group(number: Any, firsts: Array) -> Any:
-    """The last entry of the index that is at most `number`; the guess is exact where all series are alike."""
-    last = len(firsts) - 2
-    total = firsts[last + 1]
-    guess: Any = min(np.int64(np.float64(number) / np.float64(total) * (last + 1)), last)
-    low: Any = np.int64(0)
-    high: Any = np.int64(last)
-    step: Any = np.int64(1)
-    if firsts[guess] <= number:
-        low = guess
-        while guess + step <= last and firsts[guess + step] <= number:
-            low = guess + step
-            step *= 2
-        high = min(guess + step, last)
-    else:
-        high = guess - 1
-        while guess - step >= 0 and firsts[guess - step] > number:
-            high = guess - step - 1
-            step *= 2
-        low = max(guess - step, 0)
-    while low < high:
-        middle = (low + high + 1) // 2
+def _fill_guide(firsts: Array, shift: int, entries: Array) -> None:
+    entry, last = 0, max(len(firsts) - 2, 0)
+    for bucket in range(len(entries)):
+        while entry < last and firsts[entry + 1] <= bucket << shift:
+            entry += 1
+        entries[bucket] = entry
+
+
+@kernel
+def find_entry(number: Any, firsts: Array, entries: Array, shift: int) -> Any:
+    """The last entry of the index that is at most `number`."""
+    low, high = np.int64(entries[number >> shift]), np.int64(entries[(number >> shift) + 1])
+    while high - low > 1:
+        middle = (low + high + 1) >> 1
         if firsts[middle] <= number:
             low = middle
         else:
             high = middle - 1
-    return low
+    return low + (high - low) * (firsts[high] <= number)  # without a branch that the processor would guess wrong half of the time
+
+
+@kernel
+def _locate_recorded(
+    numbers: Array, records: Array, owners: Array, entries: Array, shift: int, span: int, stride: int,
+    series: Array, starts: Array, counts: Array,
+) -> None:  # fmt: skip
+    """`_locate_ragged` for runs: a record of first number and first step for each run, and the series of each.
+
+    A record ends where the next one begins. What is needed soon is asked for, as other work has pushed the index out of the caches.
+    """
+    last = len(numbers) - 1
+    bits, one = np.uint64(shift), np.uint64(1)  # no index is negative, which the compiler need not check then
+    for i in range(len(numbers)):
+        prefetch(entries, np.int64(np.uint64(numbers[min(i + 2 * _AHEAD, last)]) >> bits) * 4)
+        prefetch(records, np.int64(entries[(np.uint64(numbers[min(i + _AHEAD, last)]) >> bits) + one]) * 16)
+        number = numbers[i]
+        bucket = np.uint64(number) >> bits
+        low, high = np.uint64(entries[bucket]), np.uint64(entries[bucket + one])
+        while high - low > one:
+            middle = (low + high + one) >> one
+            if records[middle, 0] <= number:
+                low = middle
+            else:
+                high = middle - one
+        low += (high - low) * np.uint64(records[high, 0] <= number)
+        first = records[low, 1] + (number - records[low, 0]) * stride
+        series[i] = owners[low]
+        starts[i] = first
+        counts[i] = min(span, records[low + one, 1] - first)
 
 
 @kernel
 def _locate_ragged(
     numbers: Array, offsets: Array, num_steps: int, span: int, stride: int, least: int, mode: int, group: int, firsts: Array,
-    series: Array, starts: Array, counts: Array,
+    entries: Array, shift: int, series: Array, starts: Array, counts: Array,
 ) -> Any:  # fmt: skip
     """Returns a damaged series, or -1. `group` 0 means that each series is one window."""
     for i in range(len(numbers)):
         if group == 0:
             series[i] = numbers[i]
         else:
-            series[i] = find_group(numbers[i], firsts) * group
+            series[i] = find_entry(numbers[i], firsts, entries, shift) * group
         prefetch(offsets, series[i] * 8)  # the next loop reads all of them: their misses may overlap
     for i in range(len(numbers)):
         one, left = series[i], np.int64(0)
@@ -370,6 +450,10 @@ class WindowSamples:
         self.row = windows.span
         self.num_series = lengths.num_series
         self._windows = windows
+        self.runs = lengths.runs
+        if self.runs is not None:  # below, "series" are the runs
+            runs = self.runs
+            lengths = replace(lengths, num_series=len(runs.run_series), length=None, offsets=runs.offsets, runs=None)
         self._lengths = lengths
         mode = _PAD_SHORT if windows.compat else _KEEP if windows.tail == "keep" else _DROP
         self._rule = (windows.span, windows.stride, windows.least, mode)
@@ -381,48 +465,70 @@ class WindowSamples:
             self.num_empty_series = 0 if each else self.num_series
             self.padded &= bool(each > 0 and lengths.length < (each - 1) * windows.stride + self.row)
             return
-        group = 1 if self.num_series <= _DENSE_SERIES else _SPARSE_GROUP
-        firsts = np.zeros(-(-self.num_series // group) + 1, dtype=np.int64)
+        group = 1 if lengths.num_series <= _DENSE_SERIES else _SPARSE_GROUP
+        firsts = np.zeros(-(-lengths.num_series // group) + 1, dtype=np.int64)
         total, most, left, empty, damaged = _index_series(lengths.offsets, lengths.num_steps, *self._rule, group, firsts)
         lengths.check(damaged)
         self.num_samples, self.num_left_over, self.num_empty_series = total, left, empty
         one_each = most == 1 and empty == 0
-        self._group, self._firsts = (0, firsts[:0]) if one_each else (group, firsts)
+        self._group, self._firsts = (0, np.zeros(1, dtype=np.int64)) if one_each else (group, firsts)
+        self._guide = guide_of(self._firsts)
+        self._records: tuple[Array, Array] | None = None
+        if self.runs is not None and self._group == 1 and lengths.num_series <= _GUIDED_ENTRIES:
+            self._records = np.stack([firsts, lengths.offsets], axis=1), self.runs.run_series.astype(np.int32)
 
-    def locate(self, numbers: Array) -> Located:
+    def locate(self, numbers: Array, draw: Draw | None = None) -> Located:
         """Where these windows lie; `counts` is less than `row` for those that are padded."""
         found = Located(*(np.empty(len(numbers), dtype=np.int64) for _ in range(3)))
         if self._lengths.length is not None:
             _locate_uniform(numbers, self._lengths.length, max(self._per_series, 1), *self._rule[:2], *found)
         else:
+            if self._records is not None:
+                _locate_recorded(numbers, *self._records, *self._guide, *self._rule[:2], *found)
+                return found
             offsets, num_steps = self._lengths.offsets, self._lengths.num_steps
-            self._lengths.check(_locate_ragged(numbers, offsets, num_steps, *self._rule, self._group, self._firsts, *found))
+            index = self._group, self._firsts, self._guide.entries, self._guide.shift
+            self._lengths.check(_locate_ragged(numbers, offsets, num_steps, *self._rule, *index, *found))
+            if self.runs is not None:
+                return found._replace(series=self.runs.run_series[found.series])
         return found
 
     def first_samples(self) -> Array | None:
         """The number of the first window of each series, and of all windows; None where each series is one window."""
+        firsts = self.first_in_runs()
+        if self.runs is None:
+            return firsts
+        first_runs = self.runs.first_runs(0, self.num_series)
+        return first_runs if firsts is None else firsts[first_runs]
+
+    def first_in_runs(self) -> Array | None:
+        """The same for the runs of `runs`; for the series, where there are no gaps."""
         if self._lengths.length is not None:
             return None if self._per_series == 1 else np.arange(self.num_series + 1, dtype=np.int64) * self._per_series
         if self._group == 0:
             return None
         if self._group == 1:
             return self._firsts
-        firsts = np.zeros(self.num_series + 1, dtype=np.int64)
+        firsts = np.zeros(self._lengths.num_series + 1, dtype=np.int64)
         _index_series(self._lengths.offsets, self._lengths.num_steps, *self._rule, 1, firsts)
         return firsts
 
     def notes(self) -> Sequence[str]:
         """What is in no window."""
-        notes = []
+        notes, pieces = [], "series"
+        if self.runs is not None:
+            gaps = "1 gap" if self.runs.num_gaps == 1 else f"{self.runs.num_gaps:,} gaps"
+            notes.append(f"{gaps} cut {self.num_series:,} series into {self._lengths.num_series:,} runs.")
+            pieces = "runs"
         if self.num_left_over:
             share = self.num_left_over / max(1, self._lengths.num_steps)
             mode = self._rule[3]
             rule = "compat='time-moe' drops them" if mode == _PAD_SHORT else "tail='drop'" if mode == _DROP else "the stride"
             if mode == _KEEP and self._windows.stride <= self.row:
-                rule = "what is left of their series is too short for a target"
+                rule = f"what is left of their {pieces} is too short for a target"
             notes.append(f"{self.num_left_over:,} steps ({share:.1%}) are in no window ({rule}).")
         if self.num_empty_series:
-            notes.append(f"{self.num_empty_series:,} of {self.num_series:,} series have no window: they are too short.")
+            notes.append(f"{self.num_empty_series:,} of {self._lengths.num_series:,} {pieces} have no window: they are too short.")
         return notes
 
 
@@ -434,7 +540,7 @@ class WindowSamples:
 # layout="packed"    ·····················   all steps end to end, and `cu_seqlens` where each sample begins
 
 Layout = Literal["padded", "packed"]
-End = Literal["first", "last"]
+Keep = Literal["first", "last", "random"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -446,7 +552,8 @@ class Sequences:
         layout: "padded" makes batches `[batch, steps]`, as wide as their longest sample. "packed" puts all steps end to end,
             with `cu_seqlens` where each sample begins.
         buckets: Widths that padded batches are rounded up to, for few different shapes. `(max_length,)` makes all alike.
-        keep: Which end of a longer series is kept, "first" or "last".
+        keep: Which steps of a longer series are kept: the "first", the "last", or `max_length` consecutive ones from a "random"
+            start, which depends on the seed of the order, the epoch and the series alone.
 
     Raises:
         OptionError: A value is invalid.
@@ -462,7 +569,7 @@ class Sequences:
     max_length: int
     layout: Layout = "padded"
     buckets: tuple[int, ...] | None = None
-    keep: End = "first"
+    keep: Keep = "first"
 
     def __post_init__(self) -> None:
         if not is_integer(self.max_length, 1):
@@ -470,8 +577,8 @@ class Sequences:
         object.__setattr__(self, "max_length", int(self.max_length))
         if self.layout not in get_args(Layout):
             raise OptionError(f"Sequences: layout is {self.layout!r}; expected 'padded' or 'packed'.")
-        if self.keep not in get_args(End):
-            raise OptionError(f"Sequences: keep is {self.keep!r}; expected 'first' or 'last'.")
+        if self.keep not in get_args(Keep):
+            raise OptionError(f"Sequences: keep is {self.keep!r}; expected 'first', 'last' or 'random'.")
         if self.buckets is None:
             return
         if self.layout == "packed":
@@ -521,16 +628,20 @@ class SequenceSamples:
         self._sequences = sequences
         self._lengths = lengths
 
-    def locate(self, numbers: Array) -> Located:
-        """Where these sequences lie."""
+    def locate(self, numbers: Array, draw: Draw | None = None) -> Located:
+        """Where these sequences lie; without `draw`, those at random places are their whole series."""
         starts, counts = np.empty(len(numbers), dtype=np.int64), np.empty(len(numbers), dtype=np.int64)
-        from_end = self._sequences.keep == "last"
-        length, offsets = self._lengths.length, self._lengths.offsets
+        from_end, is_random = self._sequences.keep == "last", self._sequences.keep == "random"
+        length, offsets, num_steps = self._lengths.length, self._lengths.offsets, self._lengths.num_steps
+        most = num_steps if is_random else self.row
         if length is not None:
-            counts[:] = min(length, self.row)
+            counts[:] = min(length, most)
             starts[:] = numbers * length + (length - counts if from_end else 0)
         else:
-            self._lengths.check(_locate(numbers, offsets, self._lengths.num_steps, self.row, from_end, starts, counts))
+            self._lengths.check(_locate(numbers, offsets, num_steps, most, from_end, starts, counts))
+        if is_random and draw is not None:
+            starts += draw(numbers, np.maximum(counts - self.row, 0) + 1)
+            np.minimum(counts, self.row, out=counts)
         return Located(numbers, starts, counts)
 
     def first_samples(self) -> Array | None:
@@ -541,7 +652,8 @@ class SequenceSamples:
         """What is cut off is not counted: that would read all lengths."""
         length = self._lengths.length
         if length is not None and length > self.row:
-            return [f"series of {length:,} steps are cut to their {self._sequences.keep} {self.row:,}."]
+            kept = "random {} in a row" if self._sequences.keep == "random" else f"their {self._sequences.keep} {{}}"
+            return [f"series of {length:,} steps are cut to {kept.format(f'{self.row:,}')}."]
         return []
 
 

@@ -19,6 +19,7 @@ from stoker._kernels import kernel
 from stoker._types import Array
 from stoker.errors import LeakError, OptionError, TimeOrderError
 from stoker.feed.columns import identity_of, samples_over
+from stoker.sampling.gaps import GapRuns
 from stoker.sampling.subset import Runs
 from stoker.sampling.views import AnyView, Lengths, Samples, Segments, Sequences, is_integer
 from stoker.store.shards import Column
@@ -347,8 +348,12 @@ def carve(
         last = min(first + _SERIES_AT_ONCE, sampled.lengths.num_series)
         firsts = np.arange(first, last + 1) if all_firsts is None else all_firsts[first : last + 1]
         lengths, counts, places = np.diff(sampled.lengths.bounds(first, last)), np.diff(firsts), cuts.local(first, last)
+        sides = places, places
+        if sampled.lengths.runs is not None:
+            lengths, firsts, sides = _cut_runs(sampled, sampled.lengths.runs, margins, first, lengths, places)
+            counts = np.diff(firsts)
         for name, intervals in wanted.items():
-            kept = [_between(lengths, counts, places, interval, margins, excluded) for interval in intervals]
+            kept = [_between(lengths, counts, sides, interval, margins, excluded) for interval in intervals]
             # One row a series: its ranges stand one after the other, as they do in the store.
             starts = np.stack([begins for begins, _ in kept], axis=1) + firsts[:-1, None]
             sizes = np.stack([size for _, size in kept], axis=1)
@@ -368,14 +373,39 @@ def shares_of_steps(sampled: SampledStore, cuts: Cuts, wanted: Mapping[str, Sequ
     return {name: count / max(sampled.lengths.num_steps, 1) for name, count in steps.items()}
 
 
+def _cut_runs(
+    sampled: SampledStore, runs: GapRuns, margins: Margins, first: int, lengths: Array, places: Array
+) -> tuple[Array, Array, tuple[Array, Array]]:
+    """For the runs of some series, as if they were series: their steps, their first samples, and where they are cut.
+
+    A cut outside a run limits it only as far as a sample reaches beyond its own steps, with its warm-up or a longer horizon. Such a
+    cut is put behind the first step of the run where it begins an interval, and before the last one where it ends an interval: that
+    excludes a few samples more, never fewer.
+    """
+    first_runs = runs.first_runs(first, first + len(lengths))
+    mine = slice(int(first_runs[0]), int(first_runs[-1]))
+    owner = runs.run_series[mine] - first
+    run_lengths = np.diff(runs.offsets[mine.start : mine.stop + 1])
+    begins = runs.offsets[mine] - sampled.lengths.bounds(first, first + len(lengths))[owner]
+    own = places[owner] - begins[:, None]
+    back, beyond = margins.embargo - margins.length + 1, margins.horizon - (sampled.samples.row - margins.length)
+    inside = (places > 0) & (places < lengths[:, None])
+    ends = run_lengths[:, None]
+    begins_interval = np.where(inside[owner] & (own <= 0) & (own > -back), 1, own)
+    ends_interval = np.where(inside[owner] & (own >= ends) & (own < ends + beyond), ends - 1, own)
+    firsts = sampled.samples.first_in_runs()  # type: ignore[attr-defined]
+    firsts = np.arange(mine.start, mine.stop + 1) if firsts is None else firsts[mine.start : mine.stop + 1]
+    return run_lengths, firsts, (begins_interval, ends_interval)
+
+
 def _between(
-    lengths: Array, counts: Array, places: Array, interval: Interval, margins: Margins, excluded: Excluded
+    lengths: Array, counts: Array, sides: tuple[Array, Array], interval: Interval, margins: Margins, excluded: Excluded
 ) -> tuple[Array, Array]:
     """The first of the samples that each series has in an interval, counted from its own first, and their number.
 
-    `lengths` and `counts` are the steps and the samples of each series, `places` its cuts.
+    `lengths` and `counts` are the steps and the samples of each series, `sides` its cuts where they begin and where they end an interval.
     """
-    low, high = places[:, interval[0]], places[:, interval[1]]
+    low, high = sides[0][:, interval[0]], sides[1][:, interval[1]]
     # No cut within the series limits it there: beyond its ends there is nothing to reach.
     is_begun, is_ended = low <= 0, high >= lengths
     if margins.whole_series:

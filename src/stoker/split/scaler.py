@@ -92,7 +92,7 @@ def measure(store: Store, subset: Subset | None, name: str) -> Moments:
     ranges: Iterable[tuple[Array, Array]] = [(np.array([0]), np.array([len(values)]))]
     if subset is not None:
         subset.check(subset.view, identity_of(store))
-        by_series = subset.over(subset.view.over(lengths_of(store))).step_ranges()
+        by_series = subset.over(subset.view.over(lengths_of(store, subset.view))).step_ranges()
         ranges = (
             merge_ranges(starts, stops) if column.level == "step" else merge_ranges(series, series + 1)
             for series, starts, stops, _ in by_series

@@ -311,7 +311,7 @@ def _training_ranges(store: Store, subset: Subset | None) -> list[StepRanges]:
             f"subset is {subset!r}; expected a subset of a split, like stoker.split.chronological(store, view).train."
         )
     subset.check(subset.view, identity_of(store))
-    return list(subset.over(subset.view.over(lengths)).step_ranges())
+    return list(subset.over(subset.view.over(lengths_of(store, subset.view))).step_ranges())
 
 
 def _fit_column(store: Store, name: str, ranges: list[StepRanges], method: ScalerMethod, unseen: str) -> Scales:

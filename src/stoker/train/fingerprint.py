@@ -282,7 +282,11 @@ def _describe_object(value: Any, inner: Any) -> Any:
         return f"{getattr(value, '__module__', None) or ''}.{value.__name__}".lstrip(".")
     found: dict[str, Any] = {"type": _name_of(kind)}
     if is_dataclass(value):
-        return found | {one.name: inner(getattr(value, one.name)) for one in fields(value)}
+        values = {one: getattr(value, one.name) for one in fields(value)}
+        # Fields that came later are left out at their default, so that checkpoints of earlier versions compare.
+        return found | {
+            one.name: inner(part) for one, part in values.items() if not one.metadata.get("later") or part != one.default
+        }
     if isinstance(value, Struct):
         return found | {name: inner(getattr(value, name)) for name in value.__struct_fields__}
     is_ours = kind.__module__.startswith("stoker.") and callable(value)
