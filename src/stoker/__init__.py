@@ -33,6 +33,7 @@ __all__ = [
     "Windows",
     "audit",
     "inspect",
+    "load",
     "open",
     "pack",
     "verify",
@@ -53,6 +54,7 @@ _LAZY = {
     "Windows": "stoker.sampling.views:Windows",
     "audit": "stoker.auditing.audit:audit",
     "inspect": "stoker.store.inspect:inspect",
+    "load": "stoker.experiment.predict:load",
     "open": "stoker.store.store:open_store",
     "pack": "stoker.store.pack.api:pack",
     "verify": "stoker.store.inspect:verify",
@@ -71,6 +73,7 @@ if TYPE_CHECKING:
     from stoker import testing as testing
     from stoker import train as train
     from stoker.auditing.audit import audit
+    from stoker.experiment.predict import load
     from stoker.feed.feed import Feed
     from stoker.sampling.orders import BlockShuffle, ByLength, Sequential, Shuffle, Weighted
     from stoker.sampling.views import Segments, Sequences, Windows

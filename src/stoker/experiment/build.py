@@ -433,8 +433,16 @@ def _train(
         _disk.make_folder(folder)
         _disk.write_file(kept, to_yaml(config))
 
+    def keep_all() -> None:
+        from stoker.experiment.inputs import INPUTS_NAME, Inputs
+
+        keep()
+        _disk.write_file(folder / INPUTS_NAME, Inputs.of(data.store, data.task).to_json())
+
     if ranks.is_first:
-        trainer.on_open = keep  # not before: a resume that is refused, or a new run that fails, leaves the config of the run there
+        trainer.on_open = (
+            keep_all  # not before: a resume that is refused, or a new run that fails, leaves the config of the run there
+        )
     is_new = ranks.is_first and not kept.exists() and not record.exists()
     if is_new:
         keep()  # so that `--resume` begins again with what is stopped before its first step
