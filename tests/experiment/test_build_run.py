@@ -60,3 +60,27 @@ def test_a_run_folder_of_an_earlier_version_is_read(folder: Path) -> None:
     assert (train.parallel, train.activation_checkpointing, train.loggers) == ("ddp", True, ["tensorboard"])
     with pytest.raises(ConfigError, match=r"config.yaml:13: train.accumulate is not known"):
         stoker.experiment.load(folder / "config.yaml")
+
+
+def test_metrics_of_torchmetrics_by_name(folder: Path) -> None:
+    pytest.importorskip("torchmetrics")
+    metrics = "metrics=[mae, torchmetrics:MeanAbsoluteError, torchmetrics:regression.MeanSquaredError]"
+    found = stoker.experiment.run("c.yaml", overrides=[metrics, "epochs=1"], progress=False).metrics
+    assert found["val_MeanAbsoluteError"] == pytest.approx(found["val_mae"], rel=1e-5)
+    assert found["val_MeanSquaredError"] > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("torchmetrics:Nope", "torchmetrics has no 'Nope'"),
+        ("torchmetrics:Accuracy", "cannot be made without arguments: .*task"),
+        ("torchmetrics:classification.BinaryAccuracy", "metric 'BinaryAccuracy' cannot take these values"),
+        ("rmse", "each one of mae, mse, accuracy, auc, or torchmetrics:NAME"),
+        ("os:remove", "each one of mae, mse, accuracy, auc, or torchmetrics:NAME"),
+    ],
+)
+def test_metrics_that_cannot_be_measured_are_named(folder: Path, name: str, line: str) -> None:
+    pytest.importorskip("torchmetrics")
+    with pytest.raises(stoker.StokerError, match=line):
+        stoker.experiment.run("c.yaml", overrides=[f"metrics=['{name}']"], progress=False)
