@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 import stoker
 from stoker.errors import CheckpointError, CheckpointInvalidError, ConfigError, OptionError
+from stoker.experiment import predict
 from stoker.experiment.build import make_trained, open_data
 from stoker.experiment.inputs import INPUTS_NAME
 from stoker.experiment.parse import check, read_saved
@@ -65,9 +66,15 @@ def table_of(lengths: dict[str, int], *, seed: int = 0, start: int = 0) -> dict[
     }
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+@pytest.fixture
+def runs(trained_runs: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a trained run for each kind of prediction; tests work in it."""
+    monkeypatch.chdir(trained_runs)
+    return trained_runs
+
+
+@pytest.fixture(scope="module")
+def trained_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("predict")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -81,27 +88,33 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             text = f"data: {{store: {source}.stoker, {data}{extra}, batch_size: 16}}\nmodel: gru\n{REST.get(name, '')}\n"
             Path(f"{name}.yaml").write_text(text.replace("model: gru", "model: {name: gru, width: 8}"))
             stoker.experiment.run(f"{name}.yaml", progress=False)
-        yield folder
+    return folder
 
 
-def twin(name: str, store: stoker.Store, which: str, stride: int | None = None) -> dict[tuple[Any, ...], float]:
-    """Predictions by (series, step, column), each window by itself, with the model that the training store gives."""
+@cache
+def trained(name: str) -> tuple[Any, Any, torch.nn.Module]:
+    """The configuration, the task and the model of a run, as training makes them from its store."""
     config = check(read_saved(Path(f"runs/{name}")), stoker.experiment.Config)
     fed = open_data(config, "cpu")
     model, _ = make_trained(config, fed)
     load_weights(model, find_trained(f"runs/{name}"))
-    model.eval()
-    task, view = fed.task, config.data.view
+    return config, fed.task, model.eval()
+
+
+def twin(name: str, store: stoker.Store, which: str, stride: int | None = None) -> dict[tuple[Any, ...], float]:
+    """Predictions by (series, step, column), each window by itself, with the model that the training store gives."""
+    config, task, model = trained(name)
+    view = config.data.view
     found: dict[tuple[Any, ...], float] = {}
     for number, series in enumerate(store):
         steps, length = series.num_steps, task.length
         if which == "last" or name == "series":
             starts = [max(0, steps - length)] if name != "series" else [0]
         else:
-            starts = [start for start in range(0, steps, stride or view.stride) if start + length <= steps]  # type: ignore[union-attr]
+            starts = [start for start in range(0, steps, stride or view.stride) if start + length <= steps]
             rest = starts[-1] + length if starts else 0
             if name in ("shift", "last") and rest < steps:
-                starts.append(starts[-1] + (stride or view.stride) if starts else 0)  # type: ignore[union-attr]
+                starts.append(starts[-1] + (stride or view.stride) if starts else 0)
         for start in starts:
             count = min(length, steps - start)
             batch = {}
@@ -148,7 +161,7 @@ def rows_of(table: pa.Table, store: stoker.Store) -> dict[tuple[Any, ...], float
     stride=st.sampled_from([None, 1, 2, 5]),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_predictions_equal_the_slow_twin(
     runs: Path, name: str, lengths: list[int], short: list[int], which: Any, stride: int | None, seed: int
 ) -> None:
@@ -269,30 +282,41 @@ def test_a_run_needs_only_its_folder(runs: Path, tmp_path: Path, monkeypatch: py
         stoker.load("moved")
 
 
-def test_categories_get_the_codes_of_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def colors(values: list[str]) -> dict[str, Any]:
+    return {"ts": np.arange(len(values)), "color": pa.array(values, pa.string()), "y": np.ones(len(values))}
+
+
+@pytest.fixture
+def coded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A run whose model predicts the code of the last color; the colors in the order of their codes."""
     monkeypatch.chdir(tmp_path)
     Path("own.py").write_text(OWN)
-
-    def table(colors: list[str]) -> dict[str, Any]:
-        return {"ts": np.arange(len(colors)), "color": pa.array(colors, pa.string()), "y": np.ones(len(colors))}
-
-    stoker.pack(table(["red", "blue", "green"] * 4), "d.stoker", time="ts")
-    stoker.open("d.stoker")
+    trained = list(stoker.pack(colors(["red", "blue", "green"] * 4), "d.stoker", time="ts").texts("color"))
     view = "view: {name: windows, length: 2, horizon: 1}, columns: [color, y], target: [y]"
-    Path("c.yaml").write_text(
-        f"data: {{store: d.stoker, {view}, batch_size: 4, scale: false}}\nmodel: own.py:make\noptimizer: {{lr: 0}}\n"
-    )
+    text = f"data: {{store: d.stoker, {view}, batch_size: 4, scale: false}}\nmodel: own.py:make\noptimizer: {{lr: 0}}\n"
+    Path("c.yaml").write_text(text)
     stoker.experiment.run("c.yaml", progress=False)
-    trained = list(stoker.open("d.stoker").texts("color"))
+    return trained
+
+
+def test_categories_get_the_codes_of_training(coded: list[str]) -> None:
     loaded = stoker.load("runs/c", device="cpu")
-    for color in trained:  # in a table of its own each has the code 0
-        found = loaded.predict(table([color] * 3))
-        assert found["prediction"].to_pylist() == [trained.index(color)]
+    for color in coded:  # in a table of its own each has the code 0
+        found = loaded.predict(colors([color] * 3))
+        assert found["prediction"].to_pylist() == [coded.index(color)]
         assert found["time"].to_pylist() == [3]
     with pytest.raises(
-        OptionError, match=r"column 'color' of the data holds 2 categories that the training data did not have: 'pink', 'tea"
+        OptionError, match=r"column 'color' of the data holds 2 categories that the training .* have: 'pink', 'teal'\. The"
     ):
-        loaded.predict(table(["red", "teal", "pink"]))
+        loaded.predict(colors(["red", "teal", "pink"]))
+
+
+def test_negative_control_without_the_mapping_codes_are_those_of_the_new_table(
+    coded: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(predict, "_conform", lambda store, inputs, **names: store)
+    loaded = stoker.load("runs/c", device="cpu")
+    assert {loaded.predict(colors([color] * 3))["prediction"][0].as_py() for color in coded} == {0.0}
 
 
 def test_series_normalized_by_themselves_are_scaled_back(runs: Path, tmp_path: Path) -> None:
@@ -329,3 +353,18 @@ def test_a_scaler_of_series_is_applied_and_inverted(runs: Path, tmp_path: Path) 
         assert found[row] == pytest.approx(scaler.inverse(raw, number, "sales"), rel=1e-4)
     with pytest.raises(OptionError, match="has 1 series that the training data did not have: new"):
         stoker.load(tmp_path / "run", device="cpu").predict(table_of({"new": 8, "a": 8}))
+
+
+def test_wide_tables_and_quantiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = [f"{i},{i % 5},{i % 3 + 10}" for i in range(30)]
+    Path("d.csv").write_text("\n".join(["n,a,b", *lines]) + "\n")
+    stoker.pack("d.csv", "d.stoker", wide=True, columns=["a", "b"])
+    Path("c.yaml").write_text(
+        "data: {store: d.stoker, view: {name: windows, length: 4, horizon: 1}, batch_size: 8}\nmodel: linear\nloss: quantile\n"
+    )
+    stoker.experiment.run("c.yaml", progress=False)
+    table = stoker.load("runs/c", device="cpu").predict("d.csv", pack_options={"columns": ["a", "b"]})
+    assert table["series"].to_pylist() == ["d.csv:a", "d.csv:b"]
+    assert table.column_names[-4:] == ["prediction", "q0.1", "q0.5", "q0.9"]
+    assert table["prediction"].equals(table["q0.5"])

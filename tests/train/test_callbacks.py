@@ -11,7 +11,7 @@ from tests.train.training import adamw, network, pairs, plain_loop, same_weights
 from torch.optim import lr_scheduler
 
 from stoker.errors import OptionError
-from stoker.train import CallbackReport
+from stoker.train import CallbackReport, trainer
 
 
 class Seen:
@@ -97,8 +97,8 @@ def test_a_scheduler_of_torch_gives_the_rates_of_the_plain_loop(tmp_path: Path) 
         return lr_scheduler.LinearLR(optimizer, start_factor=0.25, total_iters=4)
 
     optimizer = adamw(model)
-    trainer = trainer_of(model, optimizer=optimizer, schedule=schedule(optimizer), callbacks=[seen], folder=tmp_path / "run")
-    trainer.fit(batches)
+    made = trainer_of(model, optimizer=optimizer, schedule=schedule(optimizer), callbacks=[seen], folder=tmp_path / "run")
+    made.fit(batches)
     theirs, rates = adamw(twin), []
     scheduler = schedule(theirs)
     for batch in batches:
@@ -109,7 +109,16 @@ def test_a_scheduler_of_torch_gives_the_rates_of_the_plain_loop(tmp_path: Path) 
     torch.testing.assert_close(model.state_dict(), twin.state_dict())
     again = network()
     optimizer = adamw(again)
-    trainer = trainer_of(again, optimizer=optimizer, schedule=schedule(optimizer), folder=tmp_path / "run")
-    assert trainer.fit(batches, epochs=2, resume=True, allow=["schedule"]).step == 12
+    made = trainer_of(again, optimizer=optimizer, schedule=schedule(optimizer), folder=tmp_path / "run")
+    assert made.fit(batches, epochs=2, resume=True, allow=["schedule"]).step == 12
     with pytest.raises(OptionError, match="a LinearLR of another optimizer"):
         trainer_of(network(), schedule=schedule(adamw(network())))
+
+
+def test_negative_control_with_the_rate_that_torch_left_it_counts_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer, "is_torch_scheduler", lambda schedule: False)
+    seen, model = Seen(), network()
+    optimizer = adamw(model)
+    schedule = lr_scheduler.LinearLR(optimizer, start_factor=0.25, total_iters=4)
+    trainer_of(model, optimizer=optimizer, schedule=schedule, callbacks=[seen]).fit(pairs(1))
+    assert seen.batches[0][3] == pytest.approx(1e-2 * 0.25**2)
