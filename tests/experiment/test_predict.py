@@ -227,7 +227,7 @@ def test_what_does_not_fit_is_named(runs: Path) -> None:
     loaded = stoker.load("runs/horizon", device="cpu")
     table = table_of({"a": 8, "b": 5, "c": 2})
     with pytest.raises(
-        OptionError, match=r"series 'b' of .* is too short: the model needs 6 steps in a row, and it has 5 \(as 1 oth"
+        OptionError, match=r"series 'b' of the data is too short: the model needs 6 steps in a row, and it has 5 \(as 1 oth"
     ):
         loaded.predict(table)
     assert set(loaded.predict(table, short="skip")["series"].to_pylist()) == {"a"}
@@ -314,7 +314,7 @@ def test_categories_get_the_codes_of_training(coded: list[str]) -> None:
 def test_negative_control_without_the_mapping_codes_are_those_of_the_new_table(
     coded: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(predict, "_conform", lambda store, inputs, **names: store)
+    monkeypatch.setattr(predict, "_conform", lambda store, inputs: store)
     loaded = stoker.load("runs/c", device="cpu")
     assert {loaded.predict(colors([color] * 3))["prediction"][0].as_py() for color in coded} == {0.0}
 

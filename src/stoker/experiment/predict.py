@@ -264,12 +264,13 @@ def _opened(data: object, inputs: Inputs | None, usual: Mapping[str, Any], optio
                 found[1], "a column that the model reads"
             )
             raise OptionError(f"{found[3]} {found[2]}, {why}, is missing. Add it, or rename a column.") from None
-        yield packed if inputs is None else _conform(packed, inputs, name=str(data) if is_path else "the data")
+        packed.name = str(data) if is_path else "the data"  # for messages, instead of the temporary folder
+        yield packed if inputs is None else _conform(packed, inputs)
 
 
-def _conform(store: Store, inputs: Inputs, *, name: str | None = None) -> Store:
+def _conform(store: Store, inputs: Inputs) -> Store:
     """The store with the codes and kinds of training; what does not fit is an error that names it."""
-    where = name or store.name
+    where = store.name
     columns, values = (
         dict(store.schema),
         {one: store.column(one) for one, column in store.schema.items() if column.dtype is not None},
