@@ -345,6 +345,8 @@ def test_a_scaler_of_series_is_applied_and_inverted(runs: Path, tmp_path: Path) 
     scaler = SeriesScaler.fit(store, None, columns=["sales"])
     state = scaler.state_dict()
     tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
+    texts = store.texts("shop")
+    tensors |= {"keys.utf8": torch.tensor(texts.utf8), "keys.offsets": torch.tensor(texts.offsets)}
     save_file(tensors, tmp_path / "run" / "scaler.safetensors", metadata={"method": "standard"})
     found = stoker.load(tmp_path / "run", device="cpu").predict(table)["prediction"].to_numpy().reshape(2, 2)
     for row, name, values in ((0, "a", table["sales"][8:]), (1, "c", table["sales"][:8])):
@@ -365,6 +367,6 @@ def test_wide_tables_and_quantiles(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     )
     stoker.experiment.run("c.yaml", progress=False)
     table = stoker.load("runs/c", device="cpu").predict("d.csv", pack_options={"columns": ["a", "b"]})
-    assert table["series"].to_pylist() == ["d.csv:a", "d.csv:b"]
+    assert [name.rpartition(":")[2] for name in table["series"].to_pylist()] == ["a", "b"]
     assert table.column_names[-4:] == ["prediction", "q0.1", "q0.5", "q0.9"]
     assert table["prediction"].equals(table["q0.5"])

@@ -53,7 +53,7 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
             for name in names
             for column in [store.schema[name]]
         ]
-        return cls(task=task, pack=_pack_options(store), freq=getattr(store.manifest, "freq", None), columns=columns)
+        return cls(task=task, pack=_pack_options(store), freq=frequency_of(store), columns=columns)
 
     def column(self, name: str) -> InputColumn:
         """A column by its name."""
@@ -64,6 +64,12 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n"
 
 
+def frequency_of(store: Store) -> str | None:
+    """The frequency that a store was packed with, if its manifest has one."""
+    found = getattr(store.manifest, "freq", None)
+    return found if isinstance(found, str) else None
+
+
 def _pack_options(store: Store) -> dict[str, Any]:
     """The options that new files need to become series like those of a store, as far as the store shows them."""
     manifest, key = store.manifest, store.key
@@ -72,7 +78,7 @@ def _pack_options(store: Store) -> dict[str, Any]:
         return found
     if manifest.time is not None:
         found["time"] = manifest.time
-    if (freq := getattr(manifest, "freq", None)) is not None:
+    if (freq := frequency_of(store)) is not None:
         found["freq"] = freq
     if key is None or not len(store):
         return found

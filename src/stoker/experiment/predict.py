@@ -39,7 +39,7 @@ from stoker._types import Array
 from stoker.errors import CheckpointInvalidError, ConfigError, OptionError, TrainError
 from stoker.experiment import config as named
 from stoker.experiment.config import Config
-from stoker.experiment.inputs import INPUTS_NAME, Inputs, options_for
+from stoker.experiment.inputs import INPUTS_NAME, Inputs, frequency_of, options_for
 from stoker.experiment.models import Task, blaming, make_model
 from stoker.experiment.parse import CONFIG_NAME, check, read_saved
 from stoker.experiment.prediction_table import Predicted, series_name, time_column, to_table
@@ -139,7 +139,7 @@ class TrainedRun:
         options = {"which": which, "horizon": horizon, "stride": stride, "short": short, "batch_size": batch_size}
         with _opened(data, self.inputs, self.pack_options, dict(pack_options or {})) as opened:
             parts = self.run(opened, **options)
-            freq = getattr(parts[0].store.manifest, "freq", None) if parts else None
+            freq = frequency_of(parts[0].store) if parts else None
             return to_table(parts, freq=freq or (self.inputs.freq if self.inputs is not None else None))
 
 
@@ -177,8 +177,8 @@ def load(run: str | os.PathLike[str], *, latest: bool = False, device: str | Non
     config = check(read_saved(folder), Config)
     inputs = _read_inputs(folder, config)
     model = _model_of(config, inputs.task, found).to(place).eval()
-    scaler = _read_scaler(folder / SCALER_NAME) if (folder / SCALER_NAME).is_file() else None
-    job = _ConfigRun(config=config, inputs=inputs, model=model, device=torch.device(place), scaler=scaler)
+    scaler, keys = _read_scaler(folder / SCALER_NAME) if (folder / SCALER_NAME).is_file() else (None, None)
+    job = _ConfigRun(config=config, inputs=inputs, model=model, device=torch.device(place), scaler=scaler, keys=keys)
     return TrainedRun(folder=folder, step=found.step, model=model, run=job, inputs=inputs, pack_options=options_for(inputs))
 
 
@@ -222,7 +222,8 @@ def _model_of(config: Config, task: Task, found: Checkpoint) -> nn.Module:
     return model
 
 
-def _read_scaler(path: Path) -> SeriesScaler:
+def _read_scaler(path: Path) -> tuple[SeriesScaler, list[Any] | None]:
+    """The scaler of a run, and the keys of its series, where the file has them."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -233,7 +234,12 @@ def _read_scaler(path: Path) -> SeriesScaler:
         raise CheckpointInvalidError(f"{path} cannot be read: {error}.") from None
     columns = [name.partition(".")[2] for name in tensors if name.startswith("center.")]
     usual = {"method": "standard", "fitted_on": "all", "data": ""}
-    return SeriesScaler.load({**usual, **facts, "columns": columns, **tensors})
+    keys: list[Any] | None = None
+    if "keys.utf8" in tensors:
+        keys = list(Texts(tensors["keys.utf8"].numpy(), tensors["keys.offsets"].numpy()))
+    elif "keys" in tensors:
+        keys = tensors["keys"].tolist()
+    return SeriesScaler.load({**usual, **facts, "columns": columns, **tensors}), keys
 
 
 # ---- new data ----
@@ -334,6 +340,8 @@ class _ConfigRun:
     model: nn.Module
     device: torch.device
     scaler: SeriesScaler | None
+    keys: list[Any] | None
+    """The keys of the series that the scaler was fitted on."""
 
     @property
     def task(self) -> Task:
@@ -375,6 +383,7 @@ class _ConfigRun:
                 series = located.series[some]
                 if self.scaler is not None and rows is not None:
                     batch = self._scaled(self.scaler, batch, rows[series])
+                    batch["series"] = torch.from_numpy(rows[series])
                 batch["valid"] = torch.ones(len(series), dtype=torch.bool)
                 outputs.append(inverse(self._answers({name: one.to(self.device) for name, one in batch.items()}), series))
         return self._rows(store, located, np.concatenate(outputs), view, which)
@@ -461,11 +470,10 @@ class _ConfigRun:
 
     def _scaler_rows(self, store: Store) -> Array:
         """The row of the run's scaler for each series of a store, by its name."""
-        try:
-            trained = open_store(self.config.data.store)
-        except Exception as error:
-            raise OptionError(f"the run scales each series by its training steps, whose names are in its store: {error}") from error
-        names = {series_name(trained, i): i for i in range(len(trained))}
+        keys = self.keys
+        if keys is None:  # series have numbers instead, those of the training store
+            keys = list(range(len(self.scaler.scales(self.scaler.columns[0]).centers))) if self.scaler is not None else []
+        names = {name: i for i, name in enumerate(keys)}
         rows = [names.get(series_name(store, i), -1) for i in range(len(store))]
         unknown = [str(series_name(store, i)) for i, row in enumerate(rows) if row < 0]
         if unknown:
