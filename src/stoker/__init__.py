@@ -36,6 +36,7 @@ __all__ = [
     "compact",
     "history",
     "inspect",
+    "load",
     "open",
     "pack",
     "verify",
@@ -59,6 +60,7 @@ _LAZY = {
     "compact": "stoker.store.append:compact",
     "history": "stoker.store.append:history",
     "inspect": "stoker.store.inspect:inspect",
+    "load": "stoker.experiment.predict:load",
     "open": "stoker.store.store:open_store",
     "pack": "stoker.store.pack.api:pack",
     "verify": "stoker.store.inspect:verify",
@@ -77,6 +79,7 @@ if TYPE_CHECKING:
     from stoker import testing as testing
     from stoker import train as train
     from stoker.auditing.audit import audit
+    from stoker.experiment.predict import load
     from stoker.feed.feed import Feed
     from stoker.sampling.orders import BlockShuffle, ByLength, Sequential, Shuffle, Weighted
     from stoker.sampling.views import Segments, Sequences, Windows

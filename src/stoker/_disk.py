@@ -23,6 +23,7 @@ import os
 import re
 import shutil
 import stat
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Self
@@ -435,6 +436,13 @@ def remove_scratch(path: Path) -> None:
         if entry.name != SCRATCH_MARK:
             remove_folder(entry)
     remove_folder(path)
+
+
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """A folder of the system for temporary files, removed with all in it at the end of the block."""
+    with tempfile.TemporaryDirectory(prefix="stoker-") as folder:
+        yield Path(folder)
 
 
 def open_inside(folder: Path, name: str) -> int:

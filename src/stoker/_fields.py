@@ -24,6 +24,8 @@ def expected(info: types.Type, *, limits: bool = False, python: bool = False) ->
 
     The limits of large numbers are only in the way, unless a number is beyond them (`limits`).
     """
+    if isinstance(info, types.Metadata):
+        return (info.extra_json_schema or {}).get("description") or expected(info.type, limits=limits, python=python)
     if isinstance(info, types.UnionType):
         words = dict.fromkeys(expected(one, limits=limits, python=python) for one in info.types)
         return ", or ".join(words) if any("," in word for word in words) else " or ".join(words)

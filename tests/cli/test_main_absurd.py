@@ -35,6 +35,7 @@ CALLS = {
         *("--data", "s.stoker", "--size", "tiny", "--length", "16", "--batch-size", "1", "--steps", "1", "--valid", "0"),
         *("--precision", "fp32", "--graph", "off", "--compile", "off", "--device", "cpu", "--folder", "out", "--quiet"),
     ],
+    "predict": ["folder", "--data", "s.stoker"],
     "forecast": ["folder", "--data", "s.stoker"],
     "export": ["folder", "out"],
     "runs": ["folder"],

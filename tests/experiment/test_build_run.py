@@ -113,3 +113,27 @@ def test_a_config_augments_training_batches_only(folder: Path) -> None:
     assert fed.train.device_transform is not None
     assert fed.valid is None or fed.valid.device_transform is None
     assert stoker.experiment.run("c.yaml", overrides=["data.augment=mine.py:double", "epochs=1"], progress=False).epoch == 1
+
+
+def test_metrics_of_torchmetrics_by_name(folder: Path) -> None:
+    pytest.importorskip("torchmetrics")
+    metrics = "metrics=[mae, torchmetrics:MeanAbsoluteError, torchmetrics:regression.MeanSquaredError]"
+    found = stoker.experiment.run("c.yaml", overrides=[metrics, "epochs=1"], progress=False).metrics
+    assert found["val_MeanAbsoluteError"] == pytest.approx(found["val_mae"], rel=1e-5)
+    assert found["val_MeanSquaredError"] > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("torchmetrics:Nope", "torchmetrics has no 'Nope'"),
+        ("torchmetrics:Accuracy", "cannot be made without arguments: .*task"),
+        ("torchmetrics:classification.BinaryAccuracy", "metric 'BinaryAccuracy' cannot take these values"),
+        ("rmse", "each one of mae, mse, accuracy, auc, or torchmetrics:NAME"),
+        ("os:remove", "each one of mae, mse, accuracy, auc, or torchmetrics:NAME"),
+    ],
+)
+def test_metrics_that_cannot_be_measured_are_named(folder: Path, name: str, line: str) -> None:
+    pytest.importorskip("torchmetrics")
+    with pytest.raises(stoker.StokerError, match=line):
+        stoker.experiment.run("c.yaml", overrides=[f"metrics=['{name}']"], progress=False)

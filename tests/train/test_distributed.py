@@ -21,7 +21,7 @@ from stoker.train.checkpoint import Checkpoints
 KINDS = ("ddp", "fsdp")
 ROOT = Path(__file__).parents[2]
 SAME = ("plain", "unequal", "accumulated", "unused", "skipping")
-OTHERS = ("unguarded", "scalars", "guarded", "evaluated", "normalised", "chosen", "refused", "parted", "budgeted")
+OTHERS = ("unguarded", "scalars", "guarded", "evaluated", "normalised", "chosen", "refused", "parted", "budgeted", "called_back")
 RUNS = ("continued", "interrupted")
 
 
@@ -161,6 +161,12 @@ def test_ranks_share_weights_but_not_random_numbers(kind: str, reports: list[dic
 def test_time_that_is_over_on_one_rank_is_over_on_all(kind: str, reports: list[dict[str, Report]]) -> None:
     first, second = (report[f"budgeted {kind}"] for report in reports)
     assert first == second == {"stopped": "budget", "step": 1}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_callback_of_one_rank_ends_all(kind: str, reports: list[dict[str, Report]]) -> None:
+    first, second = (report[f"called_back {kind}"] for report in reports)
+    assert first == second == {"stopped": "callback", "epoch": 1}
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch.optim import lr_scheduler
 
 from stoker.errors import OptionError
-from stoker.train.schedule import Constant, Cosine, Inverse, Linear, OneCycle, Schedule, StepDecay, as_schedule
+from stoker.train.schedule import Constant, Cosine, Inverse, Linear, OneCycle, Schedule, StepDecay, as_schedule, scheduled_rates
 
 TOTAL = 100
 
@@ -133,9 +135,74 @@ def test_a_plain_function_is_a_schedule_and_its_values_are_checked() -> None:
         as_schedule(Cosine)
 
 
-def test_a_scheduler_of_torch_is_refused_and_ours_is_named() -> None:
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    with pytest.raises(OptionError, match=r"torch's CosineAnnealingLR, which has a state of its own\. Give Cosine\(\)"):
-        as_schedule(lr_scheduler.CosineAnnealingLR(optimizer, T_max=5))
-    with pytest.raises(OptionError, match=r"Give OneCycle\(\)"):
-        as_schedule(lr_scheduler.OneCycleLR)
+def optimizer_of(*rates: float) -> torch.optim.Optimizer:
+    return torch.optim.SGD([{"params": [torch.nn.Parameter(torch.zeros(1))], "lr": rate} for rate in rates], lr=1.0)
+
+
+LIKE_TORCH: dict[str, st.SearchStrategy[dict[str, Any]]] = {
+    "ConstantLR": st.fixed_dictionaries({"factor": st.floats(0.1, 1), "total_iters": st.integers(0, 20)}),
+    "CosineAnnealingLR": st.fixed_dictionaries({"T_max": st.integers(1, 40), "eta_min": st.sampled_from([0.0, 0.1])}),
+    "CosineAnnealingWarmRestarts": st.fixed_dictionaries(
+        {"T_0": st.integers(1, 9), "T_mult": st.integers(1, 3), "eta_min": st.just(0.1)}
+    ),
+    "ExponentialLR": st.fixed_dictionaries({"gamma": st.floats(0.5, 1.1)}),
+    "LinearLR": st.fixed_dictionaries(
+        {"start_factor": st.floats(0.1, 1), "end_factor": st.floats(0, 1), "total_iters": st.integers(1, 30)}
+    ),
+    "MultiStepLR": st.fixed_dictionaries(
+        {"milestones": st.lists(st.integers(1, 30), max_size=4).map(sorted), "gamma": st.floats(0.1, 1)}
+    ),
+    "PolynomialLR": st.fixed_dictionaries({"total_iters": st.integers(1, 30), "power": st.floats(0.5, 3)}),
+    "StepLR": st.fixed_dictionaries({"step_size": st.integers(1, 9), "gamma": st.floats(0.1, 1)}),
+}
+
+
+@pytest.mark.parametrize("kind", LIKE_TORCH)
+@given(data=st.data())
+@settings(max_examples=15, deadline=None)
+def test_schedulers_of_torch_that_are_functions_of_the_step_equal_torch(kind: str, data: st.DataObject) -> None:
+    optimizer, options = optimizer_of(0.5), data.draw(LIKE_TORCH[kind])
+    scheduler = getattr(lr_scheduler, kind)(optimizer, **options)
+    ours = as_schedule(scheduler)
+    assert scheduled_rates(scheduler, optimizer) == (0.5,)
+    for step in range(45):
+        assert 0.5 * ours(step, None) == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-6, abs=1e-9)
+        optimizer.step()
+        scheduler.step()
+
+
+def test_a_lambda_of_torch_is_a_schedule() -> None:
+    optimizer = optimizer_of(0.5, 2.0)
+    scheduler = lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, step / 10))
+    assert [as_schedule(scheduler)(step, None) for step in (0, 5, 20)] == [0.0, 0.5, 1.0]
+    assert scheduled_rates(scheduler, optimizer) == (0.5, 2.0), "those before the scheduler changed them"
+    with pytest.raises(OptionError, match="a LambdaLR of another optimizer"):
+        scheduled_rates(scheduler, optimizer_of(0.5))
+    with pytest.raises(OptionError, match="a LambdaLR with 2 functions"):
+        as_schedule(lr_scheduler.LambdaLR(optimizer, [lambda step: 1.0, lambda step: 0.5]))
+    optimizer.step()
+    scheduler.step()
+    with pytest.raises(OptionError, match="a LambdaLR that has made 1 steps"):
+        as_schedule(scheduler)
+
+
+def test_other_schedulers_of_torch_are_refused_and_ours_are_named() -> None:
+    optimizer = optimizer_of(1.0)
+    with pytest.raises(
+        OptionError, match=r"torch's ReduceLROnPlateau, which is not a function of .*Give Cosine\(\).*early_stopping="
+    ):
+        as_schedule(lr_scheduler.ReduceLROnPlateau(optimizer))
+    with pytest.raises(OptionError, match=r"Give OneCycle\(\), as torch's changes the momentum"):
+        as_schedule(lr_scheduler.OneCycleLR(torch.optim.SGD(optimizer.param_groups, lr=1.0, momentum=0.9), 1.0, total_steps=9))
+    with pytest.raises(OptionError, match="torch's StepLR, which is a class"):
+        as_schedule(lr_scheduler.StepLR)
+    with pytest.raises(OptionError, match=r"Use Cosine\(end=…\)"):
+        as_schedule(lr_scheduler.CosineAnnealingLR(optimizer_of(1.0, 2.0), T_max=5, eta_min=0.1))
+    with pytest.raises(OptionError, match="gamma 2 overflows"):
+        as_schedule(lr_scheduler.ExponentialLR(optimizer_of(1.0), gamma=2))(10**15, None)
+
+    class Own(lr_scheduler.LambdaLR):
+        """May do anything."""
+
+    with pytest.raises(OptionError, match="torch's Own, which is not a function"):
+        as_schedule(Own(optimizer, lambda step: 1.0))

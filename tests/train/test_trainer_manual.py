@@ -23,14 +23,15 @@ def blocks(language: str) -> list[str]:
 def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
-    first, second = blocks("python")
+    first, *others = blocks("python")
     exec(compile(first, str(PAGE), "exec"), names)
     told = re.search(r"# (finished after .*?) in …", first)
     assert told is not None
     assert str(names["result"]).startswith(told[1])
-    exec(compile(second, str(PAGE), "exec"), names)
+    for block in others:
+        exec(compile(block, str(PAGE), "exec"), names)
     shown = PAGE.read_text()
-    for path in (tmp_path / "runs" / "walks").iterdir():
+    for path in [*(tmp_path / "runs" / "walks").iterdir(), *(tmp_path / "runs" / "linear").iterdir()]:
         if not path.name.startswith("."):
             assert f"  {path.name}" in shown
 

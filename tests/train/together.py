@@ -204,6 +204,18 @@ def budgeted(folder: Path, kind: Any) -> Report:
     return {"stopped": result.stopped, "step": result.step}
 
 
+def called_back(folder: Path, kind: Any) -> Report:
+    """One rank asks to stop after the first epoch."""
+
+    class Stop:
+        def on_epoch_end(self, report: Any) -> None:
+            if world()[0] == 1:
+                report.stop()
+
+    result = trainer_of(network(), parallel=kind, callbacks=[Stop()]).fit(shares(pairs()), epochs=3)
+    return {"stopped": result.stopped, "epoch": result.epoch}
+
+
 def store() -> stoker.Store:
     rng = np.random.default_rng(3)
     return stoker.Store.from_arrays(x=[np.cumsum(rng.standard_normal(int(n))).astype(np.float32) for n in rng.integers(12, 30, 5)])

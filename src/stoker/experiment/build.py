@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -437,14 +438,12 @@ def _train(
     from stoker._kernels import ANNOUNCE
     from stoker.experiment.models import blaming, make_optimizer
     from stoker.train.loggers import make_writer
-    from stoker.train.metrics import AUC, MAE, MSE, Accuracy
     from stoker.train.schedule import EarlyStopping
     from stoker.train.trainer import Trainer
 
     ranks, train, stopping = find_ranks(), config.train, config.train.early_stopping
     if progress:
         os.environ.setdefault(ANNOUNCE, "1")  # that kernels are compiled is said in a log file too, not on a terminal alone
-    makers: dict[str, Any] = {"mae": MAE, "mse": MSE, "accuracy": Accuracy, "auc": AUC}
     with within_memory():
         data = open_data(config, choose_device(config, ranks.local_rank))
         model, loss = make_trained(config, data)
@@ -455,7 +454,7 @@ def _train(
             setup=train.setup,
             schedule=config.schedule,
             early_stopping=EarlyStopping(**msgspec.structs.asdict(stopping)) if stopping is not None else None,
-            metrics={name: makers[name]() for name in train.metrics},
+            metrics=dict(_metric(name) for name in train.metrics),
             folder=folder,
             overwrite=overwrite,
             loggers=[make_writer(name, folder=folder) for name in train.loggers] if ranks.is_first else (),
@@ -474,14 +473,48 @@ def _train(
         _disk.make_folder(folder)
         _disk.write_file(kept, to_yaml(config))
 
+    def keep_all() -> None:
+        from stoker.experiment.inputs import INPUTS_NAME, Inputs
+
+        keep()
+        _disk.write_file(folder / INPUTS_NAME, Inputs.of(data.store, data.task).to_json())
+
     if ranks.is_first:
-        trainer.on_open = keep  # not before: a resume that is refused, or a new run that fails, leaves the config of the run there
+        trainer.on_open = (
+            keep_all  # not before: a resume that is refused, or a new run that fails, leaves the config of the run there
+        )
     is_new = ranks.is_first and not kept.exists() and not record.exists()
     if is_new:
         keep()  # so that `--resume` begins again with what is stopped before its first step
     cleaning = _disk.removing_unless(record, kept) if is_new else contextlib.nullcontext()
     with cleaning, blaming(*(one.function for one in (config.model, config.loss) if isinstance(one, named.Own))), within_memory():
         return trainer.fit(data.train, valid=data.valid, epochs=train.epochs, resume=resume, allow=allow)
+
+
+def _metric(name: str) -> tuple[str, Any]:
+    """A metric of a config with its name in the log: one of ours, or a class of torchmetrics that needs no argument."""
+    from stoker.train.metrics import AUC, MAE, MSE, Accuracy
+
+    package, colon, path = name.partition(":")
+    if not colon:
+        return name, {"mae": MAE, "mse": MSE, "accuracy": Accuracy, "auc": AUC}[name]()
+    try:
+        found: Any = import_module(package)
+        for part in path.split("."):
+            found = getattr(found, part)
+    except ModuleNotFoundError:
+        raise ConfigError(
+            f"train.metrics names {name!r}, which needs torchmetrics. Install it: pip install 'stoker[metrics]'."
+        ) from None
+    except AttributeError:
+        raise ConfigError(f"train.metrics names {name!r}, but torchmetrics has no {path!r}.") from None
+    try:
+        return path.rpartition(".")[2], found()
+    except (TypeError, ValueError) as error:
+        line = (str(error).splitlines() or [""])[0]
+        raise ConfigError(
+            f"train.metrics names {name!r}, which cannot be made without arguments: {line}. Use stoker.Trainer(metrics=…) in Python."
+        ) from None
 
 
 @contextlib.contextmanager

@@ -328,7 +328,13 @@ AnyOptimizer = AdamW | Adam | Sgd | RmsProp
 
 # The section `train`, and the config.
 
-Metric = Literal["mae", "mse", "accuracy", "auc"]
+Metric = Annotated[
+    str,
+    Meta(
+        pattern=r"^(mae|mse|accuracy|auc|torchmetrics:[A-Za-z][\w.]*)$",
+        description="one of mae, mse, accuracy, auc, or torchmetrics:NAME",
+    ),
+]
 
 
 class EarlyStopping(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -358,7 +364,7 @@ class Train(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     setup: str | None = None
     """Folder of a run whose precision, fused, graph and compile are used."""
     metrics: list[Metric] = field(default_factory=list)
-    """What is measured in evaluation, beside the loss."""
+    """What is measured in evaluation, beside the loss; `torchmetrics:MeanAbsolutePercentageError` is one of torchmetrics."""
     early_stopping: EarlyStopping | None = None
     """When to stop before the last epoch."""
     loggers: list[Literal["tensorboard", "wandb", "mlflow"]] = field(default_factory=list)

@@ -7,6 +7,7 @@
     schedule    learning rates and early stopping           metrics     accuracy, AUC, MAE, ...; readout: numbers on the device
     checkpoint  checkpoints on disk; state_dict, resume, fingerprint: what they hold, and what must be the same
     run         the folder of a run; loggers, plots         export      weights and programs of a run
+    callbacks   code of the user after updates and epochs
 
 It takes any iterable of batches, and knows neither feed nor store. These are the public names; each is imported when first used.
 """
@@ -17,6 +18,7 @@ from stoker._lazy import lazy
 
 _MODULES = {
     "autotune": "Setup Trial",
+    "callbacks": "Callback CallbackReport",
     "export": "Exported export_model load_trained",
     "loggers": "Mlflow TensorBoard Wandb Writer",
     "loop": "Result",
@@ -31,6 +33,8 @@ _LAZY = {name: f"{__name__}.{module}:{name}" for module, names in _MODULES.items
 if TYPE_CHECKING:
     from stoker.train.autotune import Setup as Setup
     from stoker.train.autotune import Trial as Trial
+    from stoker.train.callbacks import Callback as Callback
+    from stoker.train.callbacks import CallbackReport as CallbackReport
     from stoker.train.export import Exported as Exported
     from stoker.train.export import export_model as export_model
     from stoker.train.export import load_trained as load_trained

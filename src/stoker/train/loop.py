@@ -32,6 +32,7 @@ from stoker.errors import NonFiniteError, OptionError, TrainError
 from stoker.feed.protocol import as_batch_source
 from stoker.train import resume, state_dict
 from stoker.train.autotune import Setup, Trial
+from stoker.train.callbacks import Callback, CallbackReport, methods_of
 from stoker.train.checkpoint import Checkpoints
 from stoker.train.engine import Engine, Stream
 from stoker.train.graph import Work
@@ -79,7 +80,8 @@ class Result:
     """What `Trainer.fit` returns.
 
     Args:
-        stopped: Why it ended: `"finished"` (all epochs), `"early"` (early stopping), `"budget"` (`max_seconds`) or `"signal"`.
+        stopped: Why it ended: `"finished"` (all epochs), `"early"` (early stopping), `"budget"` (`max_seconds`),
+            `"signal"` or `"callback"`.
         step: Updates in total, those before a resume included.
         epoch: Epochs in total.
         metrics: Metrics of the last epoch; those of the validation begin with `val_`.
@@ -181,7 +183,7 @@ def evaluate(
 # budget) happens when a comparison says so. All that a fit consists of is its state: a checkpoint holds it, so a fit that resumes
 # from one does what it would have done.
 
-Stopped = Literal["finished", "early", "budget", "signal"]
+Stopped = Literal["finished", "early", "budget", "signal", "callback"]
 
 LOOK_NS = 100_000_000
 """How often the host checks signals, the budget and the bar."""
@@ -210,6 +212,7 @@ class Fit:
     identity: Mapping[str, Any] = field(default_factory=dict)
     note_saved: Callable[[int], None] | None = None
     """Called once, when the first checkpoint is on the disk."""
+    callbacks: Sequence[Callback] = ()
 
     def __post_init__(self) -> None:
         parts = self.parts
@@ -228,6 +231,8 @@ class Fit:
         self.wait_ns = self._window_wait_ns = 0
         self._next_step = self._next_look_ns = 0
         self._saved_step = -1
+        self._on_batch, self._on_epoch = (methods_of(self.callbacks, name) for name in ("on_batch_end", "on_epoch_end"))
+        self._stop_asked = False  # by a callback
         self._pass_state: Any = None
         self._pass_batches = self._pass_step = 0  # where the pass over the batches began
 
@@ -277,6 +282,10 @@ class Fit:
         self.progress.step += 1
         if not is_good and self._settings.guard == "stop" and not self._uses_scale:
             self._judge(self._readout.window())  # others are judged when their window is read
+        if self._on_batch:
+            self._call(self._on_batch, self.progress.epoch, {})
+            if self._stop_asked and not self._ranks.together:  # ranks agree when they look
+                return self._look()
         if self.progress.step < self._next_step and (
             self.progress.step < self._look_step
             if self._look_step
@@ -284,6 +293,26 @@ class Fit:
         ):
             return None
         return self._look()
+
+    def _call(self, methods: Sequence[Callable[[CallbackReport], Any]], epoch: int, metrics: Mapping[str, float]) -> None:
+        """Call callbacks; what they raise ends the run."""
+
+        def stop() -> None:
+            self._stop_asked = True
+
+        def read_loss() -> float:
+            return self._readout.window().column("loss")[-1]
+
+        report = CallbackReport(
+            step=self.progress.step,
+            epoch=epoch,
+            lr=self._rate.first,
+            metrics=metrics,
+            read_loss=read_loss,
+            ask_to_stop=stop,
+        )
+        for method in methods:
+            method(report)
 
     def _look(self) -> Stopped | None:
         step, save_every = self.progress.step, self._settings.save_every
@@ -416,6 +445,10 @@ class Fit:
         is_due = save_every is None or progress.step % save_every == 0
         if improved or is_over or is_due:
             self.save(best=improved)
+        if self._on_epoch:
+            self._call(self._on_epoch, progress.epoch - 1, values)
+        if progress.epoch == self.epochs:
+            self._stop_asked = False  # it ends anyway
         return "early" if stop else self._asked_to_leave()
 
     def _asked_to_leave(self) -> Stopped | None:
@@ -423,17 +456,19 @@ class Fit:
         step, now = self.progress.step, now_ns()
         asked = self.signals.asked
         is_over = self._settings.max_seconds is not None and self.seconds >= self._settings.max_seconds
+        is_stopped = self._stop_asked
         if self._ranks.together:  # what any rank was asked; they look again together, when the first one's clock would
             pace = (step - self._agreed[0]) * LOOK_NS // max(1, now - self._agreed[1])
-            number, over, ahead = self._ranks.most([asked or 0, int(is_over), pace if self._ranks.is_first else 0])
+            mine = [asked or 0, int(is_over), pace if self._ranks.is_first else 0, int(is_stopped)]
+            number, over, ahead, stopped = self._ranks.most(mine)
             self._agreed, self._look_step = (step, now), step + max(1, ahead)
-            asked, is_over = number or None, bool(over)
+            asked, is_over, is_stopped = number or None, bool(over), bool(stopped)
             self.signals.asked = asked
-        if asked is None and not is_over:
+        if asked is None and not is_over and not is_stopped:
             return None
         if self.checkpoints is not None and self._saved_step != step:
             self.save(wait=True)
-        return "signal" if asked is not None else "budget"
+        return "signal" if asked is not None else "callback" if is_stopped else "budget"
 
     @property
     def wait_share(self) -> float:

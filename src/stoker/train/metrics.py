@@ -79,7 +79,12 @@ class Adapted:
             rows = valid.bool()
             prediction, target = prediction[rows], target[rows]
         self.to(prediction.device)
-        self.metric.update(prediction, target)
+        try:
+            self.metric.update(prediction, target)
+        except (RuntimeError, ValueError) as error:
+            line = (str(error).splitlines() or [""])[0]
+            shapes = f"prediction {tuple(prediction.shape)}, target {tuple(target.shape)}"
+            raise TrainError(f"metric {self.name!r} cannot take these values ({shapes}): {type(error).__name__}: {line}") from error
 
     def compute(self) -> float:
         """The number so far. A metric of torchmetrics adds up the ranks here."""

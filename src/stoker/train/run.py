@@ -141,7 +141,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     from_step: int
     ended: str | None = None
     how: str | None = None
-    """"finished", "early", "budget", "signal", or the error that ended it."""
+    """"finished", "early", "budget", "signal", "callback", or the error that ended it."""
     last_step: int | None = None
     saved_step: int | None = None
     """The step of a checkpoint that it has written; of the first one, as long as the session lasts."""

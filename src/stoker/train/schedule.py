@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
 from msgspec import Meta, Struct
@@ -27,7 +28,7 @@ class Choice(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_
     """One kind of a section of a config, which its key `name` names."""
 
 
-class _Checked(Choice, frozen=True, kw_only=True):
+class _Limited(Choice, frozen=True, kw_only=True):
     """A schedule. Its limits hold in Python too, where msgspec checks nothing."""
 
     def __post_init__(self) -> None:
@@ -45,7 +46,7 @@ class _Checked(Choice, frozen=True, kw_only=True):
                 raise OptionError(f"{name} is {value!r}; expected a number of updates above 0, or a share of all updates.")
 
 
-class _Warmed(_Checked, frozen=True, kw_only=True):
+class _Warmed(_Limited, frozen=True, kw_only=True):
     """A schedule that begins with a warm-up."""
 
     warmup: Updates = 0
@@ -107,7 +108,7 @@ class Cosine(_Warmed, frozen=True, kw_only=True, tag="cosine"):
         return _half_cosine(1.0, self.end, self._share(step, warmup, total))
 
 
-class OneCycle(_Checked, frozen=True, kw_only=True, tag="one_cycle"):
+class OneCycle(_Limited, frozen=True, kw_only=True, tag="one_cycle"):
     """Up from a low start and down to a lower end, both along half a cosine.
 
     Example:
@@ -132,7 +133,7 @@ class OneCycle(_Checked, frozen=True, kw_only=True, tag="one_cycle"):
         return _half_cosine(1.0, self.end, min(1.0, (step - top) / max(total - 1.0 - top, 1e-9)))
 
 
-class StepDecay(_Checked, frozen=True, kw_only=True, tag="steps"):
+class StepDecay(_Limited, frozen=True, kw_only=True, tag="steps"):
     """Multiplied by `factor` after each `every` updates.
 
     Example:
@@ -167,34 +168,118 @@ class Inverse(_Warmed, frozen=True, kw_only=True, tag="inverse"):
 
 AnySchedule = Constant | Linear | Cosine | OneCycle | StepDecay | Inverse
 
+# Schedulers of torch: those that are functions of the update's number become one of it. Others keep a state or follow a metric.
+
 OURS_FOR = {
-    "CosineAnnealingLR": "Cosine()",
-    "CosineAnnealingWarmRestarts": "Cosine()",
-    "ConstantLR": "Constant()",
-    "ExponentialLR": "StepDecay(every=…, factor=…)",
-    "LambdaLR": "a function (step, total) -> factor",
-    "LinearLR": "Linear()",
-    "MultiStepLR": "a function (step, total) -> factor",
-    "OneCycleLR": "OneCycle()",
-    "StepLR": "StepDecay(every=…, factor=…)",
+    "OneCycleLR": "OneCycle(), as torch's changes the momentum too",
+    "CyclicLR": "a function (step, total) -> factor, as torch's changes the momentum too",
+    "ReduceLROnPlateau": "Cosine() or StepDecay(every=…), and early_stopping=EarlyStopping(…) for what follows a metric",
 }
+_FUNCTIONS = {
+    "ConstantLR": "factor total_iters",
+    "CosineAnnealingLR": "T_max eta_min",
+    "CosineAnnealingWarmRestarts": "T_0 T_mult eta_min",
+    "ExponentialLR": "gamma",
+    "LinearLR": "start_factor end_factor total_iters",
+    "MultiStepLR": "milestones gamma",
+    "PolynomialLR": "total_iters power",
+    "StepLR": "step_size gamma",
+}
+"""Schedulers of torch with a closed form, and the attributes that it depends on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClosedForm:
+    """The factor of a scheduler of torch at each update, computed from the number of the update alone."""
+
+    kind: str
+    options: tuple[tuple[str, Any], ...]
+    base: float
+    """The learning rate that `eta_min` is a part of."""
+
+    def __call__(self, step: int, total: int | None) -> float:
+        """The factor of one update."""
+        o = dict(self.options)
+        if self.kind in ("StepLR", "ExponentialLR", "MultiStepLR"):
+            decays = sum(one <= step for one in o["milestones"]) if "milestones" in o else step // o.get("step_size", 1)
+            try:
+                return math.pow(o["gamma"], decays)
+            except OverflowError:
+                raise OptionError(f"{self.kind}: gamma {o['gamma']:g} overflows by update {step:,}; expected less.") from None
+        if self.kind == "ConstantLR":
+            return float(o["factor"] if step < o["total_iters"] or not o["total_iters"] else 1.0)  # as torch does
+        if self.kind == "LinearLR":
+            return float(o["start_factor"] + (o["end_factor"] - o["start_factor"]) * min(1.0, step / o["total_iters"]))
+        if self.kind == "PolynomialLR":
+            return float((1.0 - min(1.0, step / o["total_iters"])) ** o["power"])
+        period = o.get("T_max") or o["T_0"]
+        if self.kind == "CosineAnnealingWarmRestarts":
+            step = step % period if o["T_mult"] == 1 else step
+            while step >= period:
+                step -= period
+                period *= o["T_mult"]
+        return _half_cosine(1.0, o["eta_min"] / self.base, step / period)
+
+
+def is_torch_scheduler(given: Any) -> bool:
+    """Whether this is a scheduler of torch, or a class of one."""
+    kind = given if isinstance(given, type) else type(given)
+    return any(parent.__name__ == "LRScheduler" for parent in kind.__mro__)
+
+
+def scheduled_rates(given: Any, optimizer: Any) -> tuple[float, ...]:
+    """The learning rates that a scheduler of torch multiplies: when it was made, it changed those of the optimizer already."""
+    if given.optimizer is not optimizer:
+        raise OptionError(
+            f"schedule is a {type(given).__name__} of another optimizer. Make it with the optimizer of the trainer (an instance, "
+            "not a function that makes one)."
+        )
+    return tuple(float(rate) for rate in given.base_lrs)
+
+
+def _of_torch(given: Any) -> Schedule:
+    kind = type(given).__name__ if not isinstance(given, type) else given.__name__
+    known = not isinstance(given, type) and type(given).__module__ == "torch.optim.lr_scheduler"
+    if not known or (kind not in _FUNCTIONS and kind != "LambdaLR"):
+        ours = OURS_FOR.get(kind, "Linear(), Cosine(), OneCycle(), StepDecay(…), a LambdaLR or a function (step, total) -> factor")
+        what = "a class, not a scheduler" if isinstance(given, type) else "not a function of the number of the update"
+        raise OptionError(f"schedule is torch's {kind}, which is {what}. Give {ours}; ours are in stoker.train.")
+    if given.last_epoch != 0:
+        raise OptionError(
+            f"schedule is a {kind} that has made {given.last_epoch:,} steps. Give a new one; the trainer counts updates."
+        )
+    rates = {float(rate) for rate in given.base_lrs}
+    if kind == "LambdaLR":
+        functions = list(given.lr_lambdas)
+        if any(one is not functions[0] for one in functions):
+            raise OptionError(f"schedule is a LambdaLR with {len(functions)} functions; expected one for all parameter groups.")
+        function = functions[0]
+        return _checked(lambda step, total: function(step))
+    values = {name: getattr(given, name) for name in _FUNCTIONS[kind].split()}
+    if "milestones" in values:
+        values["milestones"] = tuple(sorted(values["milestones"].elements()))
+    if values.get("eta_min") and (len(rates) > 1 or not min(rates)):
+        raise OptionError(
+            f"schedule is a {kind} with eta_min={values['eta_min']:g}, which is another factor for each of the learning rates "
+            f"{sorted(rates)}. Use Cosine(end=…), whose end is a factor."
+        )
+    return ClosedForm(kind=kind, options=tuple(values.items()), base=min(rates) or 1.0)
 
 
 def as_schedule(given: Any) -> Schedule:
-    """The schedule that was given: one of ours, or a plain function; None is `Constant()`."""
+    """The schedule that was given: one of ours, a plain function, or one of torch that is a function of the step; None is `Constant()`."""
     if given is None:
         return Constant()
     if isinstance(given, AnySchedule):
         return given
-    kind = given if isinstance(given, type) else type(given)
-    if any(parent.__name__ == "LRScheduler" for parent in kind.__mro__):
-        ours = OURS_FOR.get(kind.__name__, "Linear(), Cosine(), OneCycle(), StepDecay(…) or a function (step, total) -> factor")
-        raise OptionError(
-            f"schedule is torch's {kind.__name__}, which has a state of its own. Give {ours} of stoker.train.schedule."
-        )
+    if is_torch_scheduler(given):
+        return _of_torch(given)
     if isinstance(given, type) or not callable(given):
         raise OptionError(f"schedule is {given!r}; expected Linear(), Cosine(), OneCycle() or a function (step, total) -> factor.")
+    return _checked(given)
 
+
+def _checked(given: Callable[[int, int | None], Any]) -> Schedule:
     def checked(step: int, total: int | None) -> float:
         factor = given(step, total)
         if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0.0 <= factor < math.inf:

@@ -27,6 +27,7 @@ from stoker.feed.protocol import as_batch_source
 from stoker.train import resume as resuming
 from stoker.train import state_dict
 from stoker.train.autotune import Setup, Trial
+from stoker.train.callbacks import Callback, check_callbacks
 from stoker.train.checkpoint import Checkpoint, Checkpoints
 from stoker.train.distributed import Elsewhere, Ranks, is_shard, shard
 from stoker.train.engine import Engine, Stream
@@ -46,7 +47,7 @@ from stoker.train.run import (
     remove_run,
     step_reached,
 )
-from stoker.train.schedule import EarlyStopping, as_schedule
+from stoker.train.schedule import EarlyStopping, as_schedule, is_torch_scheduler, scheduled_rates
 from stoker.train.settings import Components, Settings
 from stoker.train.step import Ema, as_loss
 
@@ -75,7 +76,8 @@ class Trainer:
         speed: `"exact"` chooses only what leaves the weights bit-equal; `"measured"` whatever is faster with the same losses.
         setup: Take the precision, fused, graph and compile of this `Setup`, or of the run in this folder.
         activation_checkpointing: Recompute repeated layers in the backward pass: less memory, more time.
-        schedule: A schedule of `stoker.train`, or a function `(step, total) -> factor` of the learning rate.
+        schedule: A schedule of `stoker.train`, a function `(step, total) -> factor` of the learning rate, or a scheduler of torch
+            that is a function of the step, such as `LambdaLR`; its steps are updates.
         early_stopping: When to stop before the last epoch.
         metrics: What is measured in evaluation beside the loss, by name: metrics of `stoker.train` or of torchmetrics.
         guard: What follows a loss or gradient that is NaN or Inf. The update never reaches the weights; then `"stop"` ends the
@@ -87,6 +89,7 @@ class Trainer:
         max_seconds: Save and end after this time.
         log_every: Updates between lines of metrics.jsonl.
         loggers: Where metrics go beside metrics.jsonl, such as `TensorBoard(...)`.
+        callbacks: Objects whose `on_epoch_end(report)` or `on_batch_end(report)` is called; `report.stop()` ends the run.
         device: Move the model to this device.
         parallel: What each process of torchrun keeps: `"ddp"` (also `"auto"`) all weights, `"fsdp"` a shard of them.
         seed: Seed of torch's random numbers.
@@ -121,7 +124,7 @@ class Trainer:
         speed: Literal["exact", "measured"] = "exact",
         setup: Setup | str | Path | None = None,
         activation_checkpointing: bool = False,
-        schedule: Callable[[int, int | None], float] | None = None,
+        schedule: Callable[[int, int | None], float] | torch.optim.lr_scheduler.LRScheduler | None = None,
         early_stopping: EarlyStopping | None = None,
         metrics: Mapping[str, Metric | TorchMetric] | None = None,
         guard: Literal["stop", "skip"] = "stop",
@@ -132,6 +135,7 @@ class Trainer:
         max_seconds: float | None = None,
         log_every: int = 50,
         loggers: Sequence[Writer] = (),
+        callbacks: Sequence[Callback] = (),
         device: str | torch.device | None = None,
         parallel: Literal["auto", "ddp", "fsdp"] = "auto",
         seed: int | None = None,
@@ -168,7 +172,12 @@ class Trainer:
         if graph is True and self.ranks.together:
             raise OptionError(f"graph=True is for one process, but {self.ranks.world_size} ranks train together. Use graph='auto'.")
         self.ema = Ema(model, ema) if ema is not None else None
+        scheduled = as_schedule(schedule) if schedule is not None else None
         rates = tuple(float(group["lr"]) for group in self.optimizer.param_groups)
+        if is_torch_scheduler(schedule):
+            rates = scheduled_rates(schedule, self.optimizer)
+            for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate
         check_rates(rates, "of the optimizer")
         self._parts = Components(
             settings=settings,
@@ -177,7 +186,7 @@ class Trainer:
             loss_modules=(loss,) if isinstance(loss, nn.Module) else (),
             optimizer=self.optimizer,
             rates=rates,
-            schedule=as_schedule(schedule) if schedule is not None else None,
+            schedule=scheduled,
             ema=self.ema,
             device=self.device,
             ranks=self.ranks,
@@ -193,6 +202,7 @@ class Trainer:
             raise OptionError(f"folder is {folder!r}; expected the path of a folder.")
         self.folder = Path(folder) if folder is not None else None
         self.loggers = tuple(loggers) if self.ranks.is_first else ()
+        self.callbacks = check_callbacks(callbacks)
         self.setup = Setup()
         """How steps are computed; chosen by `fit`."""
         self.trials: tuple[Trial, ...] = ()
@@ -310,6 +320,7 @@ class Trainer:
                 checkpoints=checkpoints,
                 identity=identity,
                 note_saved=run.note_saved if run is not None else None,
+                callbacks=self.callbacks,
             )
             if found is not None:
                 fit.load(found.parts)

@@ -19,8 +19,9 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,6 +32,7 @@ import stoker
 from stoker._text import check_device
 from stoker._types import Array
 from stoker.errors import OptionError, SourceNotFoundError
+from stoker.experiment import Predicted, TrainedRun
 from stoker.recipes.time_moe.dataset import LEAST_DEVIATION, Method, Scales, train_ends
 from stoker.recipes.time_moe.files import Corpus, open_corpus
 from stoker.recipes.time_moe.model import CONFIG, TimeMoe, load_weights, read_size
@@ -141,6 +143,81 @@ def as_json(found: Array, actual: Array | None, **fields: Any) -> str:
     if actual is not None:
         values["actual"] = [value if math.isfinite(value) else None for value in actual.tolist()]
     return json.dumps({**fields, **values})
+
+
+# ---- predictions for `stoker.load(run).predict(data)` ----
+
+HORIZON = 96
+MOST_CONTEXT = 512  # points of a context in which="all", as in an evaluation
+
+
+def open_run(folder: Path, *, latest: bool, device: str) -> TrainedRun:
+    """A run or an official checkpoint, for predictions."""
+    loaded = load_model(folder, device=device, latest=latest)
+    columns = read_settings(folder).columns if (folder / NAME).is_file() else None
+    return TrainedRun(folder=folder, step=loaded.step, model=loaded.model, run=partial(_predict, loaded, columns))
+
+
+def _predict(
+    loaded: Loaded,
+    columns: Sequence[str] | None,
+    data: str | os.PathLike[str] | stoker.Store,
+    *,
+    which: str,
+    horizon: int | None,
+    stride: int | None,
+    short: str,
+    batch_size: int,
+) -> list[Predicted]:
+    """Forecasts of every series: behind its end, or with "all" from each `stride`-th step that has a whole context before it."""
+    horizon = HORIZON if horizon is None else horizon
+    corpus = open_corpus(data, columns=columns)
+    room = max(1, min(loaded.length, loaded.model.size.max_position - horizon))
+    context = room if which == "last" else min(room, MOST_CONTEXT)
+    parts = []
+    for first, flat in zip(corpus.firsts.tolist(), corpus.flats, strict=False):
+        # Contexts of one length are forecast together.
+        groups: dict[int, list[tuple[int, int]]] = {}
+        for number in range(len(flat)):
+            values = corpus.series(first + number)
+            ends = [len(values)] if which == "last" else range(context, len(values) + 1, stride or horizon)
+            known = [end for end in ends if np.isfinite(values[max(0, end - context) : end]).any()]
+            for end in known:
+                groups.setdefault(min(end, context), []).append((number, end))
+            if not known and short == "error":
+                raise OptionError(
+                    f"series {corpus.series_name(first + number)!r} of {corpus.name} is too short: it has {len(values):,} points, and a "
+                    f"forecast needs {1 if which == 'last' else context:,} with a known one among them. Pass short='skip'."
+                )
+        found: list[tuple[int, int, Array]] = []
+        for length, places in groups.items():
+            for at in range(0, len(places), batch_size):
+                some = places[at : at + batch_size]
+                rows = np.stack([corpus.series(first + number)[end - length : end] for number, end in some]).astype(np.float64)
+                found += [(*place, values) for place, values in zip(some, forecast(loaded, rows, horizon), strict=True)]
+        if not found:
+            continue
+        found.sort(key=lambda one: one[:2])
+        series, ends_of = (np.repeat([one[i] for one in found], horizon) for i in range(2))
+        ahead = np.tile(np.arange(1, horizon + 1), len(found))
+        names = [corpus.series_name(first + number).removesuffix(f":{flat.column}") for number in range(len(flat))]
+        time = flat.store.time if flat.store.time in flat.store.schema else None
+        predictions = {"prediction": np.concatenate([one[2] for one in found])}
+        parts.append(
+            Predicted(
+                store=flat.store,
+                time=time,
+                series=series,
+                steps=ends_of + ahead - 1,
+                column=flat.column,
+                values=predictions,
+                ahead=ahead,
+                names=names,
+            )
+        )
+    if not parts:
+        raise OptionError(f"{corpus.name} has no series that can be forecast.")
+    return parts
 
 
 # ---- evaluation ----

@@ -1,0 +1,103 @@
+"""`inputs.json`: what a run keeps about its training store, so that predictions do not need the store.
+
+It holds the task, the columns with their categories, and the options that new files are packed with.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from stoker.experiment.models import Task
+from stoker.store.store import Store
+
+INPUTS_NAME = "inputs.json"
+
+
+class InputColumn(msgspec.Struct, frozen=True, kw_only=True):
+    """A column that the model reads or predicts."""
+
+    name: str
+    level: str
+    kind: str
+    dtype: str | None
+    width: int | None
+    texts: list[str] | None
+    """The categories, in the order of their codes."""
+
+
+class Inputs(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of `inputs.json`."""
+
+    version: int = 1
+    task: Task
+    pack: dict[str, Any]
+    """The options that new files are packed with."""
+    freq: str | None
+    columns: list[InputColumn]
+
+    @classmethod
+    def of(cls, store: Store, task: Task) -> Inputs:
+        """What predictions need to know about the store that a task is trained on."""
+        names = dict.fromkeys([*task.inputs, *task.targets])
+        columns = [
+            InputColumn(
+                name=name,
+                level=column.level,
+                kind=column.kind,
+                dtype=None if column.dtype is None else column.dtype.name,
+                width=column.width,
+                texts=list(column.texts) if column.texts is not None and column.kind == "category" else None,
+            )
+            for name in names
+            for column in [store.schema[name]]
+        ]
+        return cls(task=task, pack=_pack_options(store), freq=frequency_of(store), columns=columns)
+
+    def column(self, name: str) -> InputColumn:
+        """A column by its name."""
+        return next(column for column in self.columns if column.name == name)
+
+    def to_json(self) -> bytes:
+        """As it is written."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n"
+
+
+def frequency_of(store: Store) -> str | None:
+    """The frequency that a store was packed with, if its manifest has one."""
+    found = getattr(store.manifest, "freq", None)
+    return found if isinstance(found, str) else None
+
+
+def _pack_options(store: Store) -> dict[str, Any]:
+    """The options that new files need to become series like those of a store, as far as the store shows them."""
+    manifest, key = store.manifest, store.key
+    found: dict[str, Any] = {}
+    if manifest is None:
+        return found
+    if manifest.time is not None:
+        found["time"] = manifest.time
+    if (freq := frequency_of(store)) is not None:
+        found["freq"] = freq
+    if key is None or not len(store):
+        return found
+    first = str(store[0][key])
+    sources = {source.name for source in manifest.sources}
+    values = [name for name, column in store.schema.items() if column.level == "step" and name != manifest.time]
+    if first in sources:
+        return found  # each file is a series, and the key its name
+    if values == ["value"] and store.schema[key].kind == "text" and key.rstrip("_") == "series":
+        return {**found, "wide": True}
+    return {**found, "series": key}
+
+
+def options_for(inputs: Inputs) -> dict[str, Any]:
+    """The options that new files are packed with: only columns that are needed, floats in the types of training."""
+    if inputs.pack.get("wide"):
+        return dict(inputs.pack)
+    needed = [column for column in inputs.columns if column.name in inputs.task.inputs]
+    dtypes = {one.name: one.dtype for one in needed if one.kind == "number" and one.dtype and one.dtype.startswith("float")}
+    dtypes |= {one.name: "category" for one in needed if one.kind == "category"}
+    columns = [one.name for one in needed]
+    return {**inputs.pack, "columns": columns, "dtype": {name: kind for name, kind in dtypes.items() if kind}}

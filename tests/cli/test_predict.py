@@ -1,0 +1,80 @@
+"""`stoker predict`: new files in, a table of predictions out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import csv, parquet
+from tests.cli.calling import Done
+
+import stoker as library
+
+Stoker = Callable[..., Done]
+
+
+@pytest.fixture
+def folder(stoker: Stoker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a run, and a file of new data."""
+    monkeypatch.chdir(tmp_path)
+    times = np.datetime64("2024-01-01") + np.arange(40) * np.timedelta64(1, "h")
+    lines = [f"{shop};{time};{50 + i % 7}" for shop in ("a", "b") for i, time in enumerate(times)]
+    Path("d.csv").write_text("\n".join(["shop;ts;x", *lines]) + "\n")
+    Path("new.csv").write_text("\n".join(["shop;ts;x", *lines[:9]]) + "\n")
+    Path("c.yaml").write_text(
+        "data: {store: d.stoker, view: {name: windows, length: 8, horizon: 2}, batch_size: 16}\nmodel: linear\n"
+    )
+    assert stoker("pack", "d.csv", "d.stoker", "--series", "shop", "--time", "ts", "--quiet").code == 0
+    assert stoker("train", "c.yaml", "--quiet").code == 0
+    return tmp_path
+
+
+def test_predictions_are_written_and_shown(stoker: Stoker, folder: Path) -> None:
+    for name in ("p.parquet", "p.csv", "p.arrow"):
+        done = stoker("predict", "runs/c", "--data", "new.csv", "--out", name)
+        assert (done.code, done.err) == (0, "")
+        assert done.out == f"2 predictions for 1 series by runs/c, step 4\nwritten: {name}\n"
+    table = parquet.read_table("p.parquet")
+    assert table.to_pydict() == library.load("runs/c").predict("new.csv").to_pydict()
+    assert [str(time) for time in table["time"].to_pylist()] == ["2024-01-01 09:00:00", "2024-01-01 10:00:00"]
+    assert csv.read_csv("p.csv")["prediction"].to_pylist() == pytest.approx(table["prediction"].to_pylist())
+    assert pa.ipc.open_file("p.arrow").read_all().to_pydict() == table.to_pydict()
+    done = stoker("predict", "runs/c", "--data", "new.csv", "--json")
+    assert [json.loads(line)["step"] for line in done.out.splitlines()] == [9, 10]
+    shown = stoker("predict", "runs/c", "--data", "d.stoker", "--which", "all", "--stride", "5").out.splitlines()
+    assert "prediction" in shown[1]
+    assert shown[-1] == "28 predictions for 2 series by runs/c, step 4"
+
+
+def test_options_of_pack_are_passed_on(stoker: Stoker, folder: Path) -> None:
+    lines = Path("new.csv").read_text().splitlines()
+    Path("mixed.csv").write_text("\n".join([lines[0], *lines[:0:-1]]) + "\n")
+    refused = stoker("predict", "runs/c", "--data", "mixed.csv")
+    assert (refused.code, "sort=True" in refused.err) == (2, True)
+    assert stoker("predict", "runs/c", "--data", "mixed.csv", "--pack", "sort=true", "--pack", "delimiter=;").code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--out", "p.txt"], "--out is p.txt; expected a name that ends in .parquet, .csv, .arrow, .feather."),
+        (["--out", "new.csv"], "new.csv is there already. Replace the file (--overwrite), or give another name."),
+        (["--out", "no/p.csv"], "no/p.csv cannot be written: there is no folder no. Create it first."),
+        (["--horizon", "7"], "horizon is 7, but the model was trained with 2 steps (data.view). Leave it out."),
+        (["--pack", "sort"], "--pack is 'sort'; expected NAME=VALUE, such as sort=true. See: stoker predict --help"),
+    ],
+)
+def test_errors_are_one_line(stoker: Stoker, folder: Path, arguments: list[str], line: str) -> None:
+    assert stoker("predict", "runs/c", "--data", "new.csv", *arguments) == Done(2, "", f"stoker: {line}\n")
+
+
+def test_short_series_and_folders_that_are_no_run(stoker: Stoker, folder: Path) -> None:
+    Path("short.csv").write_text("\n".join(Path("d.csv").read_text().splitlines()[:8]) + "\n")
+    done = stoker("predict", "runs/c", "--data", "short.csv")
+    assert "is too short: the model needs 8 steps in a row, and it has 7. Add earlier steps, or pass --short skip." in done.err
+    done = stoker("predict", "new.csv", "--data", "new.csv")
+    assert done.err == "stoker: new.csv has no config.yaml, so it is not the folder of a run of `stoker train`.\n"
