@@ -91,7 +91,7 @@ def test_a_subset_draws_as_the_whole_view_does() -> None:
 def test_scalers_see_all_steps_that_may_be_drawn() -> None:
     store, view = make_store([30] * 12), Sequences(4, keep="random")
     train = split.grouped(store, view, fractions=(0.5, 0.5)).train
-    scaler = split.SeriesScaler.fit(store, train, columns=["x"], unseen="average")
+    scaler = split.SeriesScaler.fit(store, train, columns=["x"], unseen="global")
     series = train.runs.resolve(np.arange(len(train)))
     np.testing.assert_allclose(scaler.scales("x").centers[series, 0], series * 30 + 14.5)
 

@@ -92,7 +92,7 @@ def test_groups_scalers_and_feeds_keep_the_numbers_of_series() -> None:
     store = make([[1, 1, 1, 5, 1, 1, 1], [1] * 7, [1, 5, 1, 1, 5, 1, 1]] * 8)
     view = Windows(3, tail="drop", max_gap=1)
     split = grouped(store, view, fractions=(0.5, 0.5))
-    scaler = SeriesScaler.fit(store, split.train, columns=["x"], unseen="average")
+    scaler = SeriesScaler.fit(store, split.train, columns=["x"], unseen="global")
     bounds = store.offsets
     held: dict[int, set[int]] = {}
     samples = steps_of(store, view)

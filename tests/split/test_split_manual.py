@@ -16,7 +16,7 @@ def test_the_examples_run_and_print_what_the_page_says(capsys: pytest.CaptureFix
     assert str(names["split"]) in PAGE.read_text()
     names["scaler"].check(names["split"])
     assert len(names["train"]) == -(-len(names["split"].train) // 64)
-    assert len(list(examples)) == 4
+    assert len(list(examples)) == 5
     out = capsys.readouterr().out
     assert "215 511" in out
     assert "looks into the future" in out
