@@ -289,8 +289,24 @@ def test_a_manifest_that_is_too_long_is_not_even_parsed(monkeypatch: pytest.Monk
 
 def test_a_newer_version_asks_for_a_newer_stoker(ragged: Tree) -> None:
     for extra in ({}, {"a_field_of_the_future": 1}, {"columns": "elsewhere"}):
-        with pytest.raises(ManifestError, match="has format version 2, but this stoker reads version 1: install a newer stoker"):
-            manifests.load(seal_manifest({**ragged, **extra, "version": 2}), WHERE)
+        with pytest.raises(ManifestError, match="has format version 3, but this stoker reads versions up to 2: install a newer"):
+            manifests.load(seal_manifest({**ragged, **extra, "version": 3}), WHERE)
+
+
+def test_a_frequency_needs_version_2_and_only_that(ragged: Tree) -> None:
+    data = seal_manifest({**ragged, "version": 2, "freq": "1h"})
+    assert manifests.load(data, WHERE).freq == "1h"
+    assert manifests.dump(manifests.load(data, WHERE)) == data
+    assert b"freq" not in manifests.dump(manifests.load(seal_manifest(ragged), WHERE)), "version 1 keeps its bytes"
+    for wrong, message in (
+        ({"version": 2}, r"at \$.version: expected 1, found 2"),
+        ({"version": 1, "freq": "1h"}, r"at \$.version: expected 2, found 1"),
+        ({"version": 2, "freq": "1 hour"}, r"at \$.freq: expected a number and a unit like 1h, and a time column, found '1 hour'"),
+        ({"version": 2, "freq": "1h", "time": None}, r"at \$.freq: expected a number and a unit like 1h, and a time column"),
+        ({"version": 2, "freq": None}, "Expected `str`, got `null`"),
+    ):
+        with pytest.raises(ManifestError, match=message):
+            manifests.load(seal_manifest({**ragged, **wrong}), WHERE)
 
 
 def test_a_version_that_never_was_is_reported_as_such(ragged: Tree) -> None:

@@ -17,9 +17,11 @@ import numpy as np
 import xxhash
 
 from stoker._disk import SHARD_NAME
-from stoker.errors import ManifestError
+from stoker.errors import ManifestError, OptionError
+from stoker.store.frequency import parse_frequency
 
-VERSION = 1
+VERSION = 1  # of a manifest without any of the fields that version 2 added
+NEWEST_VERSION = 2
 MAX_BYTES = 64 << 20
 MAX_COLUMNS = 4096
 BLOCK_BYTES = 16 << 20  # one hash each; format.md fixes it
@@ -109,6 +111,13 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     columns: list[ColumnEntry]
     notes: list[str]
     sources: list[SourceEntry]
+    # Fields of version 2. A manifest without them has version 1 and the bytes that it always had.
+    freq: str | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def needed_version(self) -> int:
+        """The lowest version that has all fields of this manifest."""
+        return VERSION if self.freq is msgspec.UNSET else NEWEST_VERSION
 
 
 def dump(manifest: Manifest) -> bytes:
@@ -158,16 +167,17 @@ class _AnyVersion(msgspec.Struct):
 
 def _refuse_other_version(version: int, where: str) -> None:
     what = f"{where} has format version {version}"
-    if version > VERSION:
-        raise ManifestError(f"{what}, but this stoker reads version {VERSION}: install a newer stoker.")
+    if version > NEWEST_VERSION:
+        raise ManifestError(f"{what}, but this stoker reads versions up to {NEWEST_VERSION}: install a newer stoker.")
     if version < VERSION:
-        raise ManifestError(f"{what}, which does not exist: this stoker reads version {VERSION}.")
+        raise ManifestError(f"{what}, which does not exist: this stoker reads versions {VERSION} to {NEWEST_VERSION}.")
 
 
 def _check(manifest: Manifest, where: str) -> None:
     """The rules that types alone cannot express."""
     rule, m = _Rules(where), manifest
     rule.hexadecimal("$.digest", m.digest, 32)
+    rule.equal("$.version", m.version, m.needed_version)
     rule.count("$.num_series", m.num_series)
     rule.count("$.num_steps", m.num_steps)
     if (m.length is None) == (m.offsets is None):
@@ -192,6 +202,8 @@ def _check(manifest: Manifest, where: str) -> None:
         level = "series" if field == "key" else "step"
         if name is not None and not any(c.name == name and c.level == level and c.kind != "category" for c in m.columns):
             rule.broken(f"$.{field}", f"the name of a column of level {level} that is not a category", repr(name))
+    if m.freq is not msgspec.UNSET:
+        rule.frequency("$.freq", m.freq, m.time)
     for i, note in enumerate(m.notes):
         rule.text(f"$.notes[{i}]", note)
     for i, source in enumerate(m.sources):
@@ -266,6 +278,14 @@ class _Rules:
             value.encode()
         except UnicodeEncodeError:
             self.broken(path, "a string that is valid Unicode", ascii(value[:80]))
+
+    def frequency(self, path: str, freq: str, time: str | None) -> None:
+        try:
+            is_valid = parse_frequency(freq, path).text == freq and time is not None
+        except OptionError:
+            is_valid = False
+        if not is_valid:
+            self.broken(path, "a number and a unit like 1h, and a time column", repr(freq[:80]))
 
     def unit(self, path: str, unit: str, kind: str) -> None:
         self.text(path, unit)

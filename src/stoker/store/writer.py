@@ -241,8 +241,9 @@ def save_store(store: Store, folder: Path, *, note: str, replace: bool = False) 
             columns=[_entry(folder, store, column) for column in store.schema.values()],
             notes=source.notes if source else [],
             sources=source.sources if source else [SourceEntry(name=note, num_bytes=0, num_rows=store.num_steps, xxh3=None)],
+            freq=source.freq if source else msgspec.UNSET,
         )
-        commit(manifest)
+        commit(msgspec.structs.replace(manifest, version=manifest.needed_version))
 
 
 def _entry(folder: Path, store: Store, column: Column) -> ColumnEntry:
