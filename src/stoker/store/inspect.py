@@ -48,6 +48,7 @@ class StoreSummary:
     columns: list[Column]
     notes: list[str]
     sources: list[SourceEntry]
+    freq: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -67,6 +68,7 @@ class StoreSummary:
             }
             for c in self.columns
         ]
+        found |= {"freq": self.freq} if self.freq is not None else {}
         return found | {"notes": self.notes, "sources": msgspec.to_builtins(self.sources)}
 
 
@@ -107,6 +109,7 @@ def inspect(store: Store | str | os.PathLike[str]) -> StoreSummary:
         columns=list(opened.schema.values()),
         notes=manifest.notes if manifest is not None else [],
         sources=manifest.sources if manifest is not None else [],
+        freq=opened.freq,
     )
 
 

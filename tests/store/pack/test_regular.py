@@ -187,7 +187,7 @@ def test_a_time_off_the_grid_is_named(tmp_path: Path, limits: dict[str, int]) ->
         pack(tmp_path / "a.csv", tmp_path / "out", series="k", time="t", freq="1h")
     assert str(caught.value) == (
         f"the time 't' of k 'b' is not on the grid of freq='1h': 2020-01-01 02:30:00 in row 23 of {tmp_path}/a.csv is "
-        f"not a number of steps after 2020-01-01 01:00:00 in row 22 of {tmp_path}/a.csv. "
+        f"between two steps after 2020-01-01 01:00:00 in row 22 of {tmp_path}/a.csv. "
         "Fix the row, choose another freq=, or only declare it with regular=False."
     )
     store = pack(tmp_path / "a.csv", tmp_path / "out", series="k", time="t", freq="60min", regular=False)

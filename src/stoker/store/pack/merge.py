@@ -192,7 +192,7 @@ def merge_runs(
 
 
 def _add(out: SortedRun, block: RowBlock | None, rules: StepRules | None, memory_bytes: int) -> None:
-    """Append merged rows as the rules want them; with None, those that the rules held back."""
+    """Append merged rows as the rules want them; with None, the rows that the rules still keep."""
     if rules is not None:
         row_bytes = sum(dtype.itemsize for dtype in out.layout.step) + 64  # with the indices of a row that is added
         for part in rules.apply(block, max(memory_bytes // row_bytes, 16)):
@@ -240,8 +240,8 @@ def explain_off_grid(plan: PackPlan, found: OffGridError) -> TimeOrderError:
         if time in places and " in row " not in places[time]:
             places[time] = f"{shown} in {place}"
     return TimeOrderError(
-        f"the time {field.name!r}{_series_shown(plan, found.key)} is not on the grid of freq={options.freq!r}: {places[found.time]} is not "
-        f"a number of steps after {places[found.before]}. Fix the row, choose another freq=, or only declare it with regular=False."
+        f"the time {field.name!r}{_series_shown(plan, found.key)} is not on the grid of freq={options.freq!r}: {places[found.time]} is "
+        f"between two steps after {places[found.before]}. Fix the row, choose another freq=, or only declare it with regular=False."
     )
 
 

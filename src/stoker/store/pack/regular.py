@@ -3,8 +3,8 @@
 1. Rows of a series with equal times become one row: the first, the last, or the mean.
 2. Between two times, the steps of the frequency that are missing become rows without values.
 
-Blocks may end anywhere. The last row so far is held back, because rows with the same time may follow it. So the result does not depend
-on where blocks end, and all that lasts between two blocks are two rows, which the journal of a pack keeps.
+Blocks may end anywhere. The last row so far is kept for the next block, because rows with the same time may follow it. So the result
+does not depend on where blocks end. All that lasts between two blocks are two rows, which the journal of a pack keeps.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LAST_DAY = 30  # as days since the first of a month: the last day of every mont
 
 
 class OffGridError(Exception):
-    """A time is not a number of steps after the one before it."""
+    """A time is between two steps of the grid."""
 
     def __init__(self, key: Key, before: int, time: int) -> None:
         super().__init__(key, before, time)
@@ -45,7 +45,7 @@ class IntegerGapsError(Exception):
 
 
 class RulesMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What lasts between two blocks: the row that is held back with its sums, the row before it, and counts for notes."""
+    """What lasts between two blocks: the row that waits for the next block with its sums, the row before it, and counts for notes."""
 
     key: Key | None = None
     held: list[bytes] | None = None  # one value per column
@@ -120,7 +120,7 @@ class StepRules:
         self._key = key
 
     def _with_held(self, block: RowBlock | None) -> RowBlock | None:
-        """The block behind the row that is held back."""
+        """The block behind the row that waited for it."""
         block = None if block is None or not len(block.keys) else join_segments(block)
         if self._held is None or block is None:
             return block if self._held is None else RowBlock(self._own_key(), np.array([1]), self._held, self._no_values())
@@ -142,7 +142,7 @@ class StepRules:
         return pa.array([self._key], pa.large_string()) if is_text else from_numpy(np.array([self._key], dtype=dtype))
 
     def _no_values(self) -> list[PerSeries]:
-        """Series-level values for the row that is held back. Those of its series are written, so these are ignored."""
+        """Series-level values for the row that waited. Those of its series are written, so these are ignored."""
         return [pa.array([""], pa.large_string()) if f.kind == "text" else np.zeros(1, f.dtype) for f in self._plan.series]
 
     def _merge_equal(self, block: RowBlock, *, has_held: bool) -> RowBlock:
@@ -284,7 +284,7 @@ class StepRules:
 
 
 def _first_rows(steps: RowBlock, num_rows: int) -> RowBlock:
-    """The block without the row that is held back."""
+    """The block without the row that waits for the next one."""
     if num_rows == len(steps.step[0]):
         return steps
     counts = steps.counts.copy()
