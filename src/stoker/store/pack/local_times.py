@@ -8,6 +8,7 @@ they are handled one at a time. What was seen of them is the only state, and the
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from typing import Any
 
 import msgspec
@@ -129,7 +130,7 @@ class LocalTimes:
 
     def mark(self) -> list[HourPass]:
         """The repeated hours so far, for the journal."""
-        return [msgspec.structs.replace(seen) for seen in self._passes.values()]
+        return [copy(seen) for seen in self._passes.values()]
 
     def restore(self, passes: list[HourPass]) -> None:
         """Continue from a journal."""

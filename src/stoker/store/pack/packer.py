@@ -366,7 +366,8 @@ class Packer:
                 out,
                 time_index=self._plan.time_index if options.sort else None,
                 unique_keys=self._plan.rows_are_series,
-                memory_bytes=options.working_bytes // 10,
+                # Rules use several arrays of one number per row besides the rows.
+                memory_bytes=options.working_bytes // (40 if is_last and state.rules is not None else 10),
                 marks=state.merge.cursors if state.merge is not None else None,
                 progress=partial(self._after_merged_block, state, first, len(group), out, rows),
                 rules=state.rules if is_last else None,

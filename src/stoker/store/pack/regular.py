@@ -381,7 +381,7 @@ def _first_day(month: Array) -> Array:
 
 # Without a frequency: are the steps regular?
 
-_SAMPLE, _PART = 1 << 12, 1 << 20
+_SAMPLE, _PART = 1 << 12, 1 << 17
 
 
 def describe_irregular(run: SortedRun, field: ColumnPlan, index: int) -> str | None:
