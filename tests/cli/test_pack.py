@@ -81,6 +81,12 @@ GIVEN: dict[str, Any] = {
     "dtype": "float32",
     "segment": 5,
     "missing": "ffill",
+    "duplicates": "last",
+    "freq": "1h",
+    "regular": False,
+    "timezone": "Europe/Berlin",
+    "ambiguous": "first",
+    "nonexistent": "shift",
     "delimiter": ";",
     "quote": "'",
     "escape": "\\",
@@ -113,8 +119,8 @@ def test_every_option_reaches_the_pack(stoker: Stoker, tmp_path: Path, monkeypat
     arguments: list[str] = []
     for name, value in GIVEN.items():
         flag = "--" + name.replace("_", "-")
-        if name == "header":
-            arguments.append("--no-header")
+        if value is False:
+            arguments.append(f"--no-{name}")
         elif value is True:
             arguments.append(flag)
         else:
@@ -130,9 +136,28 @@ def test_the_options_are_those_of_the_function() -> None:
     """A new argument of `pack` must be an option too, with the same default."""
     helped = {option.name for option in command.params if isinstance(option, click.Option) and option.help}
     defaults = {**(packs.pack.__kwdefaults__ or {})}
-    assert helped - {"as_json", "quiet"} == set(defaults) - {"progress"}
+    assert helped - {"as_json", "quiet", "wide_pattern"} == set(defaults) - {"progress"}
     given = command.make_context("pack", ["a.csv", "out"]).params
     assert {name: given[name] for name in defaults if name != "progress"} == {n: v for n, v in defaults.items() if n != "progress"}
+
+
+def test_times_of_a_wide_table_on_the_command_line(stoker: Stoker, tmp_path: Path) -> None:
+    hours = [22, 23, 0, 1, 2, 2, 3, 3, 6]
+    rows = [f"2021-10-{30 + (i > 1)} {hour:02}:00,{i},{i}.5" for i, hour in enumerate(hours)]
+    (tmp_path / "a.csv").write_text("\n".join(["date,A_x,A_y", *rows]) + "\n")
+    out = tmp_path / "out"
+    refused = stoker("pack", tmp_path / "a.csv", out, "--wide", "--time", "date")
+    assert "Their times are equal: pass --duplicates first" in refused.err
+    done = stoker(
+        *("pack", tmp_path / "a.csv", out, "--wide-pattern", "{series}_{value}", "--time", "date"),
+        *("--timezone", "Europe/Berlin", "--duplicates", "last", "--freq", "1h"),
+    )
+    assert "note: 1 rows had the time of another row of their series: the last was stored\n" in done.out
+    assert "note: 2 steps of 1h were missing and were added\n" in done.out
+    store = open_store(out)
+    assert (store.freq, list(store.schema), store.lengths.tolist()) == ("1h", ["series", "date", "x", "y"], [10])
+    plain = stoker("pack", tmp_path / "a.csv", tmp_path / "plain", "--time", "date", "--duplicates", "first")
+    assert "note: 1 of 6 steps of the time 'date' are not 1h (the largest: 3h): windows span such gaps" in plain.out
 
 
 def test_a_tab_can_be_given(stoker: Stoker, tmp_path: Path) -> None:

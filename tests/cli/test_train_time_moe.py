@@ -42,17 +42,17 @@ def test_from_csv_to_a_forecast(stoker: Stoker, folder: Path) -> None:
     assert "weights: runs/ett/weights\nnext: stoker forecast runs/ett --data ett.stoker" in done.out
     shown = stoker("forecast", "runs/ett", "--data", "ett.stoker", "--series", "HUFL", "--horizon", "20", "--plot", "f.svg")
     assert (shown.code, shown.err) == (0, "")
-    assert shown.out.startswith("ett.csv:HUFL by runs/ett, step ")
+    assert shown.out.startswith("HUFL by runs/ett, step ")
     assert "actual" not in shown.out, "it begins where the series ends"
     assert "written: f.svg" in shown.out
-    assert "ett.csv:HUFL" in (folder / "f.svg").read_text()
+    assert "HUFL" in (folder / "f.svg").read_text()
 
 
 def test_a_forecast_for_programs_and_as_csv(stoker: Stoker, folder: Path) -> None:
     time_moe.save_weights(time_moe.TimeMoe(time_moe.SIZES["tiny"]), folder / "official")
     call = ("forecast", "official", "--data", "csv/a/ett.csv", "--series", "OT", "--at", "200", "--horizon", "9", "--device", "cpu")
     found = json.loads(stoker(*call, "--json", "--csv", "f.csv").out)
-    assert (found["series"], found["from"], len(found["forecast"]), len(found["actual"])) == ("ett.csv:OT", 200, 9, 9)
+    assert (found["series"], found["from"], len(found["forecast"]), len(found["actual"])) == ("OT", 200, 9, 9)
     lines = (folder / "f.csv").read_text().splitlines()
     assert lines[0] == "step,forecast,actual"
     assert [float(line.split(",")[1]) for line in lines[1:]] == found["forecast"]
@@ -200,8 +200,8 @@ def test_a_run_that_is_stopped_says_what_was_saved(
         ("train time-moe --data ett.stoker --columns x", "stoker: ett.stoker has no column of numbers 'x'; it has value."),
         ("train --resume csv --data x", "No such option"),
         ("forecast gone --data ett.stoker --series OT", "stoker: gone is neither a run of Time-MoE (recipe.json) nor a checkpoint"),
-        ("forecast gone --data ett.stoker", "stoker: ett.stoker has 4 series: ett.csv:HUFL"),
-        ("forecast gone --data ett.stoker --series XY", "stoker: ett.stoker has no series 'XY'; it has ett.csv:HUFL"),
+        ("forecast gone --data ett.stoker", "stoker: ett.stoker has 4 series: HUFL"),
+        ("forecast gone --data ett.stoker --series XY", "stoker: ett.stoker has no series 'XY'; it has HUFL"),
         ("forecast gone --data ett.stoker --series OT --horizon 0", "--horizon is 0; expected an integer from 1."),
         ("forecast gone --data ett.stoker --series OT --plot f.gif", "stoker: f.gif has the suffix '.gif'; expected .svg or .png."),
         ("forecast gone --data ett.stoker --series OT --plot no/f.svg", "stoker: no/f.svg cannot be written: there is no folder"),

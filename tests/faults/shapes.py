@@ -100,6 +100,13 @@ def _lists(folder: Path, rng: np.random.Generator) -> None:
     pq.write_table(pa.table(table), folder / "a.parquet")
 
 
+def _hourly(folder: Path, rng: np.random.Generator) -> None:
+    """Hours in any order, with gaps and repeated times."""
+    rows = 3000
+    times = np.datetime64("2020-01-01", "s") + rng.integers(0, 900, rows) * np.timedelta64(3600, "s")
+    pq.write_table(pa.table({"id": rng.integers(0, 5, rows), "t": times, "x": rng.normal(size=rows)}), folder / "a.parquet")
+
+
 def _late_float(folder: Path, rng: np.random.Generator) -> None:
     """Whole numbers for long, then one that is not: types are settled by a second reading."""
     rows = 20_000
@@ -126,6 +133,7 @@ SHAPES = {
     "ffill": Shape(_gaps, {**_GROUPED, "missing": "ffill"}),
     "sort": Shape(_unsorted, {**_GROUPED, "sort": True}),
     "sort and ffill": Shape(_unsorted, {**_GROUPED, "sort": True, "missing": "ffill"}),
+    "rules": Shape(_hourly, {**_GROUPED, "sort": True, "duplicates": "mean", "freq": "1h"}),
     "segment": Shape(_text_keys, {**_GROUPED, "segment": 7}, merge_bytes=64 << 10),
     "lists": Shape(_lists, {"series": "id"}, run_bytes=12 << 10, chunk_bytes=6 << 10, journal_bytes=10 << 10),
     "lists in rows": Shape(_lists, {}, chunk_bytes=6 << 10, journal_bytes=10 << 10),

@@ -295,6 +295,22 @@ def test_a_newer_version_asks_for_a_newer_stoker(ragged: Tree) -> None:
             manifests.load(seal_manifest({**ragged, **extra, "version": 3}), WHERE)
 
 
+def test_a_frequency_needs_version_2_and_only_that(ragged: Tree) -> None:
+    data = seal_manifest({**ragged, "version": 2, "freq": "1h"})
+    assert manifests.load(data, WHERE).freq == "1h"
+    assert manifests.dump(manifests.load(data, WHERE)) == data
+    assert b"freq" not in manifests.dump(manifests.load(seal_manifest(ragged), WHERE)), "version 1 keeps its bytes"
+    for wrong, message in (
+        ({"version": 2}, r"at \$.version: expected 1, found 2"),
+        ({"version": 1, "freq": "1h"}, r"at \$.version: expected 2, found 1"),
+        ({"version": 2, "freq": "1 hour"}, r"at \$.freq: expected a number and a unit like 1h, and a time column, found '1 hour'"),
+        ({"version": 2, "freq": "1h", "time": None}, r"at \$.freq: expected a number and a unit like 1h, and a time column"),
+        ({"version": 2, "freq": None}, r"at \$.version: expected 1, found 2"),
+    ):
+        with pytest.raises(ManifestError, match=message):
+            manifests.load(seal_manifest({**ragged, **wrong}), WHERE)
+
+
 def test_a_version_that_never_was_is_reported_as_such(ragged: Tree) -> None:
     for version in (0, -1):
         with pytest.raises(ManifestError, match=f"format version {version}, which does not exist"):

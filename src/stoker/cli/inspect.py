@@ -33,7 +33,11 @@ def command(store: str, as_json: bool) -> None:
     from rich.text import Text
 
     console = Console(highlight=False)
-    roles = [f", {role} {printable(name)!r}" for role, name in (("key", summary.key), ("time", summary.time)) if name]
+    roles = [
+        f", {role} {printable(name)!r}"
+        for role, name in (("key", summary.key), ("time", summary.time), ("freq", summary.freq))
+        if name
+    ]
     counts = f"{summary.num_series:,} series, {summary.num_steps:,} steps, {readable_bytes(summary.num_bytes)}"
     console.print(Text(f"{printable(summary.path)}: {counts}{''.join(roles)}", style="bold"))
     version = f", version {summary.version:,} (see `stoker history`)" if summary.version > 1 else ""

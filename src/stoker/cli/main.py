@@ -148,6 +148,11 @@ PATH = click.types.FuncParamType(_path)
 
 MISSING = ["keep", "error", "ffill", "drop"]
 """What --missing may be."""
+DUPLICATES = ["error", "first", "last", "mean", "keep"]
+"""What --duplicates may be."""
+AMBIGUOUS = ["infer", "first", "last", "error"]
+NONEXISTENT = ["error", "shift"]
+"""What --ambiguous and --nonexistent may be."""
 
 
 def new_table(**options: Any) -> Table:

@@ -8,7 +8,7 @@ import click
 
 from stoker._progress import progress
 from stoker._text import printable
-from stoker.cli.main import MISSING, PATH
+from stoker.cli.main import AMBIGUOUS, DUPLICATES, MISSING, NONEXISTENT, PATH
 
 
 @click.command("pack", short_help="Pack raw files into a store.")
@@ -18,6 +18,19 @@ from stoker.cli.main import MISSING, PATH
 @click.option("--time", metavar="COL", help="Column that orders the steps of a series; it must be strictly increasing.")
 @click.option("--sort", is_flag=True, help="Sort by --time instead of rejecting unsorted or equal times.")
 @click.option("--wide", is_flag=True, help="Make each numeric column of each file a separate series.")
+@click.option("--wide-pattern", metavar="PATTERN", help="As --wide, for several columns per series, like '{series}_{value}'.")
+@click.option(
+    "--duplicates", type=click.Choice(DUPLICATES), help="How to treat rows of a series with equal times (default: error)."
+)
+@click.option("--freq", metavar="FREQ", help="Distance of two steps, like 15min, 1h, 1d, 1mo; missing steps are added.")
+@click.option("--regular/--no-regular", default=True, help="Whether --freq adds missing steps, or is only declared.")
+@click.option("--timezone", metavar="ZONE", help="Zone of local times, like Europe/Berlin; they are stored as UTC.")
+@click.option(
+    "--ambiguous", type=click.Choice(AMBIGUOUS), default="infer", show_default=True, help="Which local time of a repeated hour."
+)
+@click.option(
+    "--nonexistent", type=click.Choice(NONEXISTENT), default="error", show_default=True, help="How to treat skipped local times."
+)
 @click.option("--columns", metavar="A,B,…", help="Columns to pack (default: all).")
 @click.option("--dtype", metavar="TYPE", help="float32, or close=float32,volume=int64. A value that does not fit is an error.")
 @click.option("--segment", type=int, metavar="N", help="Cut series into pieces of at most N steps.")
@@ -52,7 +65,7 @@ from stoker.cli.main import MISSING, PATH
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option("--quiet", is_flag=True, help="Hide the progress bar.")
-def command(source: tuple[str, ...], store: str, as_json: bool, quiet: bool, **options: object) -> None:
+def command(source: tuple[str, ...], store: str, as_json: bool, quiet: bool, wide_pattern: str | None, **options: object) -> None:
     """Pack SOURCE (files, folders, or patterns in quotes) into the folder STORE.
 
     An existing store is replaced only with --replace, in one step at the end. If a pack was killed, the same command
@@ -61,12 +74,15 @@ def command(source: tuple[str, ...], store: str, as_json: bool, quiet: bool, **o
     \b
     stoker pack "prices/*.csv" prices.stoker --series symbol --time ts
     stoker pack events/ events.stoker --series event_id --memory 256MB
-    stoker pack ETTh1.csv ett.stoker --wide
+    stoker pack ETTh1.csv ett.stoker --wide --time date
+    stoker pack load.csv load.stoker --wide --time date --timezone Europe/Berlin --duplicates mean --freq 1h
     stoker pack events.csv users.stoker --series user --where "price > 0" --metadata users.csv
     """
     from stoker.store.inspect import inspect
     from stoker.store.pack.api import pack
 
+    if wide_pattern is not None:
+        options["wide"] = wide_pattern
     with progress(unit="rows", enabled=not quiet and not as_json) as show:
         packed = pack(list(source), store, progress=show, **options)  # type: ignore[arg-type]
     if as_json:

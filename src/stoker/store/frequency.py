@@ -73,7 +73,8 @@ def parse_frequency(text: str, option: str) -> Frequency:
     found = re.fullmatch(r"\s*(\d{0,9})\s*([a-zA-Z]+)\s*", text) if isinstance(text, str) else None
     if found is not None and (not found[1] or int(found[1])):
         count, unit = int(found[1] or 1), found[2].lower()
-        unit = _ALIASES.get(unit, _ALIASES.get(unit.removesuffix("s"), unit))
+        if unit not in NANOSECONDS:  # "ms" is not several "m"
+            unit = _ALIASES.get(unit, _ALIASES.get(unit.removesuffix("s"), unit))
         if unit in NANOSECONDS and count * NANOSECONDS[unit] < 2**62:
             return Frequency(f"{count}{unit}", nanoseconds=count * NANOSECONDS[unit])
         if unit in _MONTHS:

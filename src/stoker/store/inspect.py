@@ -51,6 +51,7 @@ class StoreSummary:
     sources: list[SourceEntry]
     version: int = 1
     """One more with each append."""
+    freq: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -72,6 +73,7 @@ class StoreSummary:
         ]
         if self.version > 1:
             found["version"] = self.version
+        found |= {"freq": self.freq} if self.freq is not None else {}
         return found | {"notes": self.notes, "sources": msgspec.to_builtins(self.sources)}
 
 
@@ -113,6 +115,7 @@ def inspect(store: Store | str | os.PathLike[str]) -> StoreSummary:
         notes=notes,
         sources=sources or [],
         version=opened.version,
+        freq=opened.freq,
     )
 
 

@@ -17,7 +17,8 @@ import numpy as np
 import xxhash
 
 from stoker._disk import SHARD_NAME
-from stoker.errors import ManifestError
+from stoker.errors import ManifestError, OptionError
+from stoker.store.frequency import parse_frequency
 
 VERSION = 1
 NEWEST_VERSION = 2  # written only where one of its fields is used, so that plain stores stay as they were
@@ -124,9 +125,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     sources: list[SourceEntry]
     revision: int | None = None
     parts: PartList | None = None
+    freq: str | None = None  # the declared distance between two steps, like "1h"
 
 
-_VERSION_2_FIELDS = ("revision", "parts")
+_VERSION_2_FIELDS = ("revision", "parts", "freq")
 
 
 def format_version(manifest: Manifest) -> int:
@@ -228,6 +230,8 @@ def _check(manifest: Manifest, where: str) -> None:
         level = "series" if field == "key" else "step"
         if name is not None and not any(c.name == name and c.level == level and c.kind != "category" for c in m.columns):
             rule.broken(f"$.{field}", f"the name of a column of level {level} that is not a category", repr(name))
+    if m.freq is not None:
+        rule.frequency("$.freq", m.freq, m.time)
     for i, note in enumerate(m.notes):
         rule.text(f"$.notes[{i}]", note)
     for i, source in enumerate(m.sources):
@@ -312,6 +316,14 @@ class _Rules:
             value.encode()
         except UnicodeEncodeError:
             self.broken(path, "a string that is valid Unicode", ascii(value[:80]))
+
+    def frequency(self, path: str, freq: str, time: str | None) -> None:
+        try:
+            is_valid = parse_frequency(freq, path).text == freq and time is not None
+        except OptionError:
+            is_valid = False
+        if not is_valid:
+            self.broken(path, "a number and a unit like 1h, and a time column", repr(freq[:80]))
 
     def unit(self, path: str, unit: str, kind: str) -> None:
         self.text(path, unit)

@@ -184,6 +184,11 @@ class Store:
         return self.manifest.time if self.manifest else None
 
     @property
+    def freq(self) -> str | None:
+        """The declared distance between two steps, like "1h" (see `pack(freq=)`); None without one."""
+        return self.manifest.freq if self.manifest is not None else None
+
+    @property
     def digest(self) -> str | None:
         """128 bits that change with any bit of data or schema; None in memory."""
         return self.manifest.digest if self.manifest else None
@@ -234,6 +239,22 @@ class Store:
         for i, name in enumerate(keys if column.texts is not None else ()):
             if name == key:
                 return i
+        return self._find_in_files(key) if column.texts is not None and self.manifest else self._not_found(key)
+
+    def _find_in_files(self, key: str | int) -> int:
+        """Series of `wide=True` are named file:column if there are several files: find one by its column alone, and the reverse."""
+        names = self.texts(self.key or "")
+        files = [source.name for source in self.manifest.sources] if self.manifest else []
+        for file in files if len(files) == 1 else ():
+            if isinstance(key, str) and key.startswith(f"{file}:"):
+                return self.find(key.removeprefix(f"{file}:"))
+        found = [i for i, name in enumerate(names) if name.endswith(f":{key}") and name.removesuffix(f":{key}") in files]
+        if len(found) > 1:
+            shown = ", ".join(repr(names[i]) for i in found[:3])
+            raise KeyError(f"{self.name} has {len(found):,} series named {key!r}: {shown}. Give one of these names.")
+        return found[0] if found else self._not_found(key)
+
+    def _not_found(self, key: str | int) -> NoReturn:
         raise KeyError(f"{self.name} has no series with {self.key} {key!r}.")
 
     def where(self, expression: str) -> Array:

@@ -46,8 +46,8 @@ def test_each_column_of_numbers_of_a_store_is_series_of_its_own() -> None:
 
 def test_a_series_is_found_by_its_name_alone(tmp_path: Path) -> None:
     corpus = open_corpus(write_csv(tmp_path / "ett.csv", 20))
-    assert corpus.series_name(corpus.find("HUFL")) == "ett.csv:HUFL"
-    with pytest.raises(OptionError, match=r"has no series 'HUFX'; it has ett.csv:HUFL, .* Did you mean 'ett.csv:HUFL'\?"):
+    assert corpus.series_name(corpus.find("HUFL")) == "HUFL"
+    with pytest.raises(OptionError, match=r"has no series 'HUFX'; it has HUFL, .* Did you mean 'HUFL'\?"):
         corpus.find("HUFX")
 
 

@@ -198,7 +198,7 @@ def test_windows_of_the_authors_need_finite_points(tmp_path: Path, normalize: st
     with pytest.raises(OptionError) as caught:
         train(tmp_path / "two.stoker", folder=tmp_path / "run", **given)
     assert str(caught.value) == (
-        f"series 'two.csv:holes' of {tmp_path}/two.stoker is missing (NaN) at point 218, but samples='compat' "
+        f"series 'holes' of {tmp_path}/two.stoker is missing (NaN) at point 218, but samples='compat' "
         "needs finite values. Use samples='packed' or 'padded', which leave such points out, or "
         "pack the data again with missing='ffill' or 'drop'."
     )

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.store.shrink import shrunk
 
-from stoker.errors import BadValueError, TimeOrderError
+from stoker.errors import BadValueError, OptionError, SchemaError, TimeOrderError
 from stoker.store.pack.api import pack
 
 SMALL = {"run_bytes": 1, "chunk_bytes": 1, "line_bytes": 40}
@@ -25,10 +28,12 @@ def test_each_column_of_each_file_is_a_series(tmp_path: Path, limits: dict[str, 
     with shrunk(**limits):
         store = pack(str(tmp_path / "*.csv"), tmp_path / "out", wide=True, time="date")
     assert list(store.texts("series")) == ["a.csv:left", "a.csv:right", "b.csv:left", "b.csv:right"]
-    assert list(store.schema) == ["series", "value"]
+    assert list(store.schema) == ["series", "date", "value"]
+    assert store.time == "date"
     expected = [values["a"][:, 0], values["a"][:, 1], values["b"][:, 0], values["b"][:, 1]]
     for one, column in zip(store, expected, strict=True):
         assert one["value"].tobytes() == np.ascontiguousarray(column).tobytes()
+        assert (one["date"] == np.datetime64("2020-01-01", "s").astype(int) + 60 * np.arange(50)).all()
     assert store.manifest is not None
     assert "column 'remark' is not numeric and was left out by --wide" in store.manifest.notes
 
@@ -36,7 +41,7 @@ def test_each_column_of_each_file_is_a_series(tmp_path: Path, limits: dict[str, 
 def test_a_time_that_is_not_named_is_left_out_and_noted(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("date,x\n2020-01-01,1.5\n")
     store = pack(tmp_path / "a.csv", tmp_path / "out", wide=True)
-    assert list(store.texts("series")) == ["a.csv:x"]
+    assert list(store.texts("series")) == ["x"]
     assert store.manifest is not None
     assert store.manifest.notes == ["column 'date' is not numeric and was left out by --wide"]
 
@@ -106,9 +111,9 @@ def test_a_value_that_cannot_be_held_is_found_behind_dropped_ones(tmp_path: Path
 
 def test_a_time_may_have_the_name_of_the_stored_column(tmp_path: Path) -> None:
     store = pack({"value": [1, 2, 3], "x": [6, 5, 4]}, tmp_path / "out", wide=True, time="value")
-    assert store.column("value").tolist() == [6, 5, 4]
-    assert store.manifest is not None
-    assert store.manifest.time is None
+    assert store.time == "value"
+    assert store.column("value").tolist() == [1, 2, 3]
+    assert store.column("value_").tolist() == [6, 5, 4]
 
 
 @pytest.mark.parametrize(("dtype", "label"), [("float32", "float32"), ("bfloat16", "bfloat16"), ("int16", "int16")])
@@ -173,3 +178,111 @@ def test_an_empty_column_is_numbers_that_are_missing(tmp_path: Path) -> None:
 def test_segments_of_wide_tables(tmp_path: Path) -> None:
     store = pack({"a": [1, 2, 3], "b": [4, 5, 6]}, tmp_path / "out", wide=True, segment=2)
     assert [one["value"].tolist() for one in store] == [[1, 2], [3], [4, 5], [6]]
+
+
+# Names, time and several columns per series
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet", "frame", "dict"])
+def test_a_series_has_the_name_of_its_column(tmp_path: Path, form: str) -> None:
+    table: Any = {"MT_010": [1.5, 2.5], "MT_003": [3.5, 4.5]}
+    source: Any = tmp_path / f"a.{form}"
+    if form == "csv":
+        source.write_text("MT_010,MT_003\n1.5,3.5\n2.5,4.5\n")
+    elif form == "parquet":
+        pq.write_table(pa.table(table), source)
+    else:
+        source = pd.DataFrame(table) if form == "frame" else table
+    store = pack(source, tmp_path / "out", wide=True)
+    assert list(store.texts("series")) == ["MT_010", "MT_003"]
+    assert store[store.find("MT_003")]["value"].tolist() == [3.5, 4.5]
+    if form in ("csv", "parquet"):
+        assert store.find(f"a.{form}:MT_003") == 1, "its name in stores of earlier versions"
+    with pytest.raises(KeyError, match="has no series with series 'MT_004'"):
+        store.find("MT_004")
+
+
+def test_a_series_of_several_files_is_found_by_its_column(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / f"{name}.csv").write_text(f"x,only_{name}\n1,2\n")
+    store = pack(str(tmp_path / "*.csv"), tmp_path / "out", wide=True)
+    assert list(store.texts("series")) == ["a.csv:x", "a.csv:only_a", "b.csv:x", "b.csv:only_b"]
+    assert store.find("only_b") == 3
+    assert store.find("b.csv:x") == 2
+    with pytest.raises(KeyError, match=r"has 2 series named 'x': 'a.csv:x', 'b.csv:x'. Give one of these names"):
+        store.find("x")
+
+
+@pytest.mark.parametrize("limits", [{}, SMALL])
+def test_sorting_and_duplicates_of_a_wide_table(tmp_path: Path, limits: dict[str, int]) -> None:
+    rng = np.random.default_rng(8)
+    frame = pd.DataFrame({"t": rng.integers(0, 25, 60), "a": rng.normal(size=60), "b": rng.normal(size=60)})
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    expected = frame.sort_values("t", kind="stable").drop_duplicates("t", keep="last")
+    with shrunk(**limits):
+        store = pack(tmp_path / "a.csv", tmp_path / "out", wide=True, time="t", sort=True, duplicates="last")
+    for name in "ab":
+        one = store[store.find(name)]
+        assert one["t"].tolist() == expected["t"].tolist()
+        assert one["value"].tolist() == expected[name].tolist()
+
+
+@pytest.mark.parametrize("limits", [{}, SMALL])
+@pytest.mark.parametrize("missing", ["keep", "drop"])
+def test_several_columns_per_series(tmp_path: Path, limits: dict[str, int], missing: str) -> None:
+    """As pandas.wide_to_long makes it, a series without a column included."""
+    rng = np.random.default_rng(9)
+    names = ["MT_1_load", "MT_1_temp", "MT_2_temp", "MT_2_load", "MT_3_load"]
+    frame = pd.DataFrame({"t": np.arange(30), **{name: rng.normal(size=30).round(3) for name in names}, "other": 1, "day": "mon"})
+    frame.loc[rng.random(30) < 0.3, "MT_2_load"] = np.nan
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    with shrunk(**limits):
+        store = pack(tmp_path / "a.csv", tmp_path / "out", wide="{series}_{value}", time="t", missing=missing)
+    assert list(store.texts("series")) == ["MT_1", "MT_2", "MT_3"]
+    assert list(store.schema) == ["series", "t", "load", "temp"]
+    for one, name in zip(store, store.texts("series"), strict=True):
+        rows = pd.DataFrame({"t": frame["t"], "load": frame[f"{name}_load"], "temp": frame.get(f"{name}_temp", np.nan)})
+        rows = rows.dropna() if missing == "drop" else rows
+        for column in ("t", "load", "temp"):
+            np.testing.assert_array_equal(one[column], rows[column].to_numpy())
+    assert store.manifest is not None
+    assert store.manifest.notes == [
+        "column 'other' does not fit the pattern of --wide and was left out",
+        "column 'day' is not numeric and was left out by --wide",
+    ]
+
+
+def test_each_column_of_a_pattern_has_its_own_type(tmp_path: Path) -> None:
+    table = {"load.a.b": np.array([1, 2], "i2"), "temp.a.b": np.array([1, 2], "f4"), "load.c": np.array([3, 4], "i4")}
+    store = pack(table, tmp_path / "out", wide="{value}.{series}")
+    assert list(store.texts("series")) == ["a.b", "c"]
+    assert {name: column.label for name, column in store.schema.items()} == {"series": "text", "load": "int32", "temp": "float32"}
+    assert store.schema["temp"].missing == 2
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [
+        ("{series}", "wide='{series}' is invalid; expected True, or a pattern with {series} and {value}"),
+        ("{series}{value}", "has nothing between {series} and {value}; expected a separator"),
+        (
+            "{series}:{value}",
+            "wide='{series}:{value}' found no numeric column that fits wide='{series}:{value}' in <dict>, only a_x",
+        ),
+    ],
+)
+def test_patterns_that_do_not_fit(tmp_path: Path, pattern: str, message: str) -> None:
+    with pytest.raises(OptionError, match=re.escape(message)):
+        pack({"a_x": [1, 2]}, tmp_path / "out", wide=pattern)
+
+
+def test_the_time_must_have_one_type_in_all_files(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("t,x\n2020-01-01,1\n")
+    (tmp_path / "b.csv").write_text("t,y\n2020-01-01 10:00:00,1\n")
+    store = pack(str(tmp_path / "*.csv"), tmp_path / "out", wide=True, time="t")
+    assert store.column("t").tolist() == [1577836800, 1577872800]
+    (tmp_path / "b.csv").write_text("t,y\n5,1\n")
+    with pytest.raises(
+        SchemaError, match=r"the time 't' of .*b.csv is int64, but date32\[day\] in .*a.csv. Pack these files separately"
+    ):
+        pack(str(tmp_path / "*.csv"), tmp_path / "other", wide=True, time="t")

@@ -185,7 +185,7 @@ def test_a_file_that_turns_out_to_hold_words_alone_is_left_out(tmp_path: Path) -
     source = write(tmp_path, a="x\n1\n2\n", b="w,t\n" + ",9\n" * 60 + "word,9\n")
     with shrunk(**SMALL):
         store = pack(source, tmp_path / "out", wide=True, columns="x,w")
-    assert series(store) == {"a.csv:x": [1, 2]}
+    assert series(store) == {"x": [1, 2]}
     assert notes(store)[-1] == "no numeric column of those that --columns names in b.csv: left out by --wide"
 
 

@@ -54,6 +54,25 @@ def lists(folder: Path) -> None:
     pq.write_table(table, folder / "a.parquet", row_group_size=13)
 
 
+def hourly(folder: Path) -> None:
+    """Hours in any order, with gaps and repeated times; integers become floats, so the pack begins again."""
+    rng = np.random.default_rng(4)
+    for name in "ab":
+        times = np.datetime64("2020-01-01", "s") + rng.integers(0, 90, 150) * np.timedelta64(3600, "s")
+        table = {"k": rng.integers(0, 4, 150), "t": times, "x": rng.normal(size=150), "n": rng.integers(0, 9, 150)}
+        pq.write_table(pa.table(table), folder / f"{name}.parquet", row_group_size=31)
+
+
+def local(folder: Path) -> None:
+    """Local times around the hour that occurs twice, with gaps."""
+    utc = np.datetime64("2021-10-30T20:00", "m") + np.flatnonzero(np.random.default_rng(5).random(150) < 0.9) * np.timedelta64(
+        15, "m"
+    )
+    clock = utc + np.where(utc < np.datetime64("2021-10-31T01:00", "m"), 2, 1) * np.timedelta64(60, "m")
+    lines = [f"{str(time).replace('T', ' ')},{i},{i % 7}.5,{i % 3}" for i, time in enumerate(clock)]
+    (folder / "a.csv").write_text("\n".join(["t,A_x,A_y,B_x", *lines]) + "\n")
+
+
 SHAPES: dict[str, tuple[Callable[[Path], None], dict[str, Any]]] = {
     "series": (scattered, {"series": "k"}),
     "sorted and filled": (scattered, {"series": "k", "time": "t", "sort": True, "missing": "ffill"}),
@@ -62,6 +81,9 @@ SHAPES: dict[str, tuple[Callable[[Path], None], dict[str, Any]]] = {
     "wide": (text, {"wide": True, "columns": "left,k"}),
     "wide, each file its own": (various, {"wide": True, "time": "t"}),
     "wide with a time": (text, {"wide": True, "time": "t", "columns": "t,left"}),
+    "merged and regular": (hourly, {"series": "k", "time": "t", "sort": True, "duplicates": "mean", "freq": "1h"}),
+    "merged and filled": (hourly, {"time": "t", "sort": True, "duplicates": "last", "missing": "ffill"}),
+    "wide and local": (local, {"wide": "{series}_{value}", "time": "t", "timezone": "Europe/Berlin", "freq": "15min"}),
     "lists": (lists, {"series": "k", "dtype": "name=category"}),
     "segments": (lists, {"segment": 5}),
 }

@@ -331,7 +331,8 @@ def _flats(store: stoker.Store, columns: Sequence[str] | None) -> list[Flat]:
     for name in columns or ():
         if name not in fits:
             raise OptionError(f"{store.name} has no column of numbers {name!r}; it has {', '.join(fits) or 'none'}.")
-    wanted = fits if columns is None else list(columns)
+    values = [name for name in fits if name != store.time] or fits  # a time is not a series to learn
+    wanted = values if columns is None else list(columns)
     if not wanted:
         raise OptionError(f"{store.name} has no column with one number per step; it has {', '.join(store.schema)}.")
     return [Flat(store=store, column=name) for name in wanted]

@@ -12,8 +12,11 @@ from stoker.errors import SourceTooLargeError
 from stoker.store.formats.csv import Dialect
 from stoker.store.pack.options import (
     DEFAULT_MEMORY,
+    Ambiguous,
+    Duplicates,
     MetadataMissing,
     Missing,
+    Nonexistent,
     PackOptions,
     SeriesFunction,
     parse_bytes,
@@ -33,11 +36,17 @@ def pack(
     series: str | None = None,
     time: str | None = None,
     sort: bool = False,
-    wide: bool = False,
+    wide: bool | str = False,
     columns: str | Sequence[str] | None = None,
     dtype: str | Mapping[str, str] | type | None = None,
     segment: int | None = None,
     missing: Missing = "keep",
+    duplicates: Duplicates | None = None,
+    freq: str | None = None,
+    regular: bool = True,
+    timezone: str | None = None,
+    ambiguous: Ambiguous = "infer",
+    nonexistent: Nonexistent = "error",
     delimiter: str | None = None,
     quote: str = '"',
     escape: str | None = None,
@@ -68,11 +77,21 @@ def pack(
             lists.
         time: the column that must increase within a series.
         sort: sort each series by `time` instead of refusing unsorted or equal times.
-        wide: make each numeric column of each file a series of its own.
+        wide: make each numeric column of each file a series of its own, named like the column. A pattern like "{series}_{value}"
+            makes several columns one series: "A_load" and "A_temp" become the series "A" with the columns "load" and "temp".
         columns: the columns to pack, as a list or "a,b,c" (default: all).
         dtype: the type of all numeric columns, or of some: "float32", "close=float32,volume=int64", or a mapping.
         segment: cut series into segments of at most this many steps.
         missing: what to do with missing values: "keep" them as NaN, raise an "error", fill forward ("ffill"), or "drop" their rows.
+        duplicates: what to do with rows of a series that have equal times: raise an "error", store the "first" or "last" of them,
+            or their "mean", or "keep" all. Without it they are an error, or kept with `sort=True`.
+        freq: the distance between two steps, like "15min", "1h", "1d" or "1mo". Steps that are missing are added, without values.
+        regular: whether `freq` adds missing steps. With False it is only declared, and times are not checked.
+        timezone: the zone of local times without one, like "Europe/Berlin". They are stored as UTC, with the zone as their unit.
+        ambiguous: what to do with local times that occur twice when daylight saving ends: "infer" it from the order of the rows,
+            take the "first" or the "last", or raise an "error".
+        nonexistent: what to do with local times that are skipped when daylight saving begins: raise an "error", or "shift" them to
+            the first time that exists.
         delimiter: the field delimiter of text tables (default: auto-detected).
         quote: the quote character of text tables.
         escape: the escape character of text tables.
@@ -130,6 +149,12 @@ def pack(
         dtypes=dtypes,
         segment=segment,
         missing=missing,
+        duplicates=duplicates,
+        freq=freq,
+        regular=regular,
+        timezone=timezone,
+        ambiguous=ambiguous,
+        nonexistent=nonexistent,
         dialect=Dialect(
             delimiter=delimiter,
             quote=quote,

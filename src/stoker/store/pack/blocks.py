@@ -20,7 +20,8 @@ from stoker._types import Array
 from stoker.errors import BadValueError, SourceInvalidError, TimeOrderError
 from stoker.store.formats.base import Chunk, DataSource, is_list
 from stoker.store.interop import from_numpy, to_numpy
-from stoker.store.pack.plan import ColumnPlan, PackPlan, make_field, plain_type
+from stoker.store.pack.local_times import LocalTimes
+from stoker.store.pack.plan import ColumnPlan, PackPlan, plain_type, wide_series
 from stoker.store.pack.values import Categories, Locate, missing_mask, one_array, to_numbers
 
 _KEY_BYTES, _TEXT_KEY_BYTES = 48, 128
@@ -199,11 +200,17 @@ class Shaper:
         self._unread = plan.hidden - {field.name for field in plan.step}
         self.categories = categories
         self._new_texts = new_texts
-        counts = [len(schema) - (plan.options.time is not None) for schema in plan.schemas]
+        self._wide_series = {
+            schema: wide_series(schema, plan.options) for schema in dict.fromkeys(plan.schemas) if plan.options.wide
+        }
+        counts = [len(self._wide_series[schema]) if plan.options.wide else 1 for schema in plan.schemas]
         self._firsts = np.cumsum([0, *counts]) if plan.grouping == "wide" else None
         """With `wide=True`: the number of the first series of each source, and the total."""
         self.wide_time: tuple[int, int | float] | None = None
         """With `wide=True` and a time: the source it was last seen in, and its value there."""
+        self.local_times: LocalTimes | None = None
+        if plan.options.timezone is not None and plan.options.time is not None:
+            self.local_times = LocalTimes.of(plan.options)
 
     def block(self, chunk: Chunk, source: DataSource, number: int, series_before: int) -> RowBlock:
         """Shape one chunk. `number` is the index of the source, `series_before` the number of rows of earlier chunks."""
@@ -227,7 +234,7 @@ class Shaper:
         else:
             keys, counts = key_ranges(one_array(table.column(self.plan.key.name)), self.plan.key, locate)
         step = [self._values(one_array(table.column(f.name)), f, locate) for f in self.plan.step]
-        return RowBlock(keys, counts, step, [])
+        return RowBlock(keys, counts, self._utc(step, keys, counts, locate), [])
 
     def empty(self, number: int) -> RowBlock:
         """The block of a source without rows: one series without steps per file (and column), so that each file is in the store."""
@@ -288,46 +295,68 @@ class Shaper:
             if mask.any():
                 raise BadValueError(f"the time {field.name!r} is missing in {locate(int(mask.argmax()))}. Every row needs a time.")
 
-    def _wide(self, table: pa.Table, number: int, locate: Locate) -> RowBlock:
-        """One segment per column."""
-        if self.plan.options.time is not None:
-            self._check_wide_time(table, number, locate)
-            table = table.drop_columns([self.plan.options.time])
-        parts = []
-        for name in table.column_names:
-            values = one_array(table.column(name))
-            mask = missing_mask(values)
-            self.missing["value"] += int(mask.sum())
-            locate_here = locate
-            if self.plan.options.missing == "drop" and mask.any():
-                values = values.filter(from_numpy(~mask))
-                locate_here = partial(_locate_kept, np.flatnonzero(~mask), locate)
-            parts.append(to_numbers(values, replace(self.plan.step[0], name=name), locate_here))
-        counts = np.array([len(part) for part in parts], dtype=np.int64)
-        return RowBlock(self._keys_of(number), counts, [np.concatenate(parts)], [])
+    def _utc(self, step: list[Array], keys: pa.Array, counts: Array, locate: Locate) -> list[Array]:
+        """The step columns, with local times as UTC."""
+        index = self.plan.time_index
+        if self.local_times is None or index is None:
+            return step
+        ends = np.cumsum(counts)
 
-    def _check_wide_time(self, table: pa.Table, number: int, locate: Locate) -> None:
-        """Check the times of a wide table, which are not stored: they belong to all its series."""
-        name = self.plan.options.time or ""
-        field = make_field(name, table.column(name).type, level="step", asked=None, where="the table")
-        if field.kind not in ("number", "timestamp", "duration"):
-            raise BadValueError(
-                f"the time {name!r} of {locate(0)} is a string that is not ISO 8601. Pass time_format=, like '%d/%m/%Y %H:%M'."
-            )
-        values = one_array(table.column(name))
+        def keys_of(rows: Array) -> list[Any]:
+            found: list[Any] = keys.take(from_numpy(np.searchsorted(ends, rows, side="right"))).to_pylist()
+            return found
+
+        step[index] = self.local_times.to_utc(step[index], keys_of, locate)
+        return step
+
+    def _wide(self, table: pa.Table, number: int, locate: Locate) -> RowBlock:
+        """One segment per series: a column, or several that fit the pattern; and the time, which all series share."""
+        options = self.plan.options
+        times = None if options.time is None else self._wide_times(table, number, locate)
+        values = self.plan.step if times is None else self.plan.step[1:]
+        step: list[list[Array]] = [[] for _ in self.plan.step]
+        counts = []
+        for columns in self._wide_series[self.plan.schemas[number]].values():
+            arrays = [one_array(table.column(columns[f.name])) if f.name in columns else pa.nulls(table.num_rows) for f in values]
+            masks = [missing_mask(array) for array in arrays]
+            kept, locate_here = None, locate
+            if options.missing == "drop" and any(mask.any() for mask in masks):
+                kept = ~np.logical_or.reduce(masks)
+                locate_here = partial(_locate_kept, np.flatnonzero(kept), locate)
+            for part, field, array, mask in zip(step[-len(values) :], values, arrays, masks, strict=True):
+                self.missing[field.name] += int(mask.sum())
+                there = array if kept is None else array.filter(from_numpy(kept))
+                part.append(to_numbers(there, replace(field, name=columns.get(field.name, field.name)), locate_here))
+            if times is not None:
+                step[0].append(times if kept is None else times[kept])
+            counts.append(len(step[-1][-1]))
+        return RowBlock(self._keys_of(number), np.array(counts, dtype=np.int64), [np.concatenate(parts) for parts in step], [])
+
+    def _wide_times(self, table: pa.Table, number: int, locate: Locate) -> Array:
+        """The times of a wide table. Their order is checked here, once for all series, where the error can name the row."""
+        field, options = self.plan.step[0], self.plan.options
+        values = one_array(table.column(field.name))
         self._refuse_missing_time(values, field, locate)
         times = to_numbers(values, field, locate)
+        if self.local_times is not None:
+            times = self.local_times.to_utc(times, lambda rows: [number] * len(rows), locate)
+        if options.sort or not len(times):
+            return times
         continues = self.wide_time is not None and self.wide_time[0] == number
-        if not len(times):
-            return
         first = np.array([self.wide_time[1] if continues and self.wide_time else times[0]], dtype=times.dtype)
         before = np.concatenate([first, times[:-1]])
-        falls = ~(before < times)
+        falls = ~(before < times if options.strict_time else before <= times)
         falls[0] &= continues
         if falls.any():
             row = int(falls.argmax())
-            raise TimeOrderError(f"the time {name!r} in {locate(row)} is not after the row before it. Sort the file by time.")
+            is_equal = bool(before[row] == times[row])
+            advice = "Sort the file by time, or pass sort=True."
+            if is_equal:
+                advice = "Their times are equal: pass duplicates='first', 'last', 'mean' or 'keep'."
+                advice += "" if options.timezone else " Local times repeat when daylight saving ends: pass timezone= for these."
+            raise TimeOrderError(f"the time {field.name!r} in {locate(row)} is not after the row before it. {advice}")
         self.wide_time = (number, times[-1].item())
+        return times
 
     def _lists(self, table: pa.Table, source: DataSource, numbers: range | Array, series_before: int) -> RowBlock:
         """Rows that are whole series: list columns are flattened, the others have one value per series."""
@@ -356,7 +385,7 @@ class Shaper:
             keys = key_values(one_array(table.column(self.plan.key.name)), self.plan.key, locate_row)
         else:
             keys = from_numpy(np.arange(series_before, series_before + table.num_rows, dtype=np.int64))
-        return RowBlock(keys, counts, step, series)
+        return RowBlock(keys, counts, self._utc(step, keys, counts, locate), series)
 
     def _flatten(
         self, table: pa.Table, names: list[str], source: DataSource, numbers: range | Array

@@ -22,12 +22,15 @@ from stoker._disk import remove_file
 from stoker._types import Array
 from stoker.errors import OptionError, TimeOrderError
 from stoker.store.formats.base import RowLocation
+from stoker.store.frequency import parse_frequency
 from stoker.store.interop import from_numpy, from_texts, to_numpy
-from stoker.store.manifest import VERSION, ColumnEntry, Manifest, NonFinite, Shard, SourceEntry, Text
+from stoker.store.manifest import NEWEST_VERSION, VERSION, ColumnEntry, Manifest, NonFinite, Shard, SourceEntry, Text
 from stoker.store.pack.blocks import RowBlock, concatenate, join_segments, sort_block, take
 from stoker.store.pack.changes import derive_steps
+from stoker.store.pack.local_times import LocalTimes, show_time
 from stoker.store.pack.metadata import Metadata
-from stoker.store.pack.plan import ColumnPlan, PackPlan
+from stoker.store.pack.plan import ColumnPlan, PackPlan, wide_series
+from stoker.store.pack.regular import OffGridError, StepRules
 from stoker.store.pack.sorted_runs import RepeatedKeyError, SortedRun, UnsortedTimesError
 from stoker.store.pack.values import from_bfloat16, one_array, to_numbers
 from stoker.store.shards import ColumnFile, NonFiniteCount, TextFile
@@ -156,10 +159,11 @@ def merge_runs(
     memory_bytes: int,
     marks: Sequence[CursorMark] | None,
     progress: Callable[[Sequence[CursorMark], int], None],
+    rules: StepRules | None = None,
 ) -> None:
     """Merge `runs` into `out`, from `marks` on. `progress` gets the cursors, and the bytes merged since its last call.
 
-    With `unique_keys` a key that two runs hold raises `RepeatedKeyError`.
+    With `unique_keys` a key that two runs hold raises `RepeatedKeyError`. `rules` are applied to the merged rows.
     """
     # Blocks are proportional to their run, so that all cover about the same keys and the cursors advance together.
     total = sum(run.num_steps for run in runs) or 1
@@ -168,6 +172,8 @@ def merge_runs(
     while True:
         live = [cursor for cursor in cursors if cursor.load()]
         if not live:
+            if rules is not None:
+                _add(out, None, rules, memory_bytes)
             return
         bound = min((cursor.bound(-1) for cursor in live if cursor.has_more), default=None)
         parts = [part for cursor in live if (part := cursor.take(bound, equal=False)) is not None]
@@ -176,15 +182,25 @@ def merge_runs(
             if unique_keys and len(join_segments(block).keys) < len(block.keys):
                 keys = block.keys.to_pylist()
                 raise RepeatedKeyError(next(a for a, b in itertools.pairwise(keys) if a == b))
-            out.add(block)
+            _add(out, block, rules, memory_bytes)
             progress([cursor.taken for cursor in cursors], block.num_bytes)
         else:
             holders = [cursor for cursor in live if cursor.bound(0) == bound]
             if unique_keys and len(holders) > 1:
                 raise RepeatedKeyError(holders[0].bound(0)[0])
             for block in _equal_blocks(holders, bound, memory_bytes // 4):
-                out.add(block)
+                _add(out, block, rules, memory_bytes)
                 progress([cursor.taken for cursor in cursors], block.num_bytes)
+
+
+def _add(out: SortedRun, block: RowBlock | None, rules: StepRules | None, memory_bytes: int) -> None:
+    """Append merged rows as the rules want them; with None, the rows that the rules still keep."""
+    if rules is not None:
+        row_bytes = sum(dtype.itemsize for dtype in out.layout.step) + 64  # with the indices of a row that is added
+        for part in rules.apply(block, max(memory_bytes // row_bytes, 16)):
+            out.add(part)
+    elif block is not None:
+        out.add(block)
 
 
 def _equal_blocks(holders: Sequence[RunCursor], bound: Bound | None, block_bytes: int) -> Iterator[RowBlock]:
@@ -205,33 +221,63 @@ def _equal_blocks(holders: Sequence[RunCursor], bound: Bound | None, block_bytes
 
 def explain_disorder(plan: PackPlan, found: UnsortedTimesError) -> TimeOrderError:
     """Find the first two rows of the series whose times do not increase, by reading the sources again: errors may be slow."""
-    index = plan.time_index
-    field = plan.step[index if index is not None else 0]
-    last: tuple[str, Any, str] | None = None
-    rows_before = 0
-    for number, source in enumerate(plan.sources):
-        if plan.grouping == "file" and number != found.key:
-            continue
-        rows_here = 0
-        for task in source.read(plan.schema, start=RowLocation(), chunk_bytes=plan.options.chunk_bytes):
-            chunk = task()
-            rows_here = chunk.end.row
-            column = one_array(chunk.table.column(field.name))
-            for row in _rows_of(plan, chunk.table, found, rows_before + chunk.begin.row):
-                place = f"row {chunk.row(row) + 1:,} of {source.label}"
-                values = column[row].values if plan.rows_are_series else column.slice(row, 1)
-                times = to_numbers(values, field, partial(_here, place)).tolist()
-                for shown, time in zip(values.to_pylist(), times, strict=True):
-                    if last is not None and not last[1] < time:
-                        return _disorder(plan, found, field.name, last, (place, time, str(shown)))
-                    last = (place, time, str(shown))
-        rows_before += rows_here
+    last: _TimedRow | None = None
+    for row in _timed_rows(plan, found.key):
+        if plan.options.sort and row[1] != found.behind:
+            continue  # after a sort only equal times are left to refuse
+        if last is not None and not last[1] < row[1]:
+            return _disorder(plan, found.key, last, row)
+        last = row
     return TimeOrderError(
         f"the times of series {found.key!r} do not increase: {found.before} is followed by {found.behind}. Pass sort=True."
     )
 
 
-def _rows_of(plan: PackPlan, table: pa.Table, found: UnsortedTimesError, rows_before: int) -> list[int]:
+def explain_off_grid(plan: PackPlan, found: OffGridError) -> TimeOrderError:
+    """Name the first row whose time is not a step of the frequency, and the row before it."""
+    options, field = plan.options, plan.step[plan.time_index or 0]
+    unit = field.unit or "ns"
+    places = {found.before: show_time(found.before, unit), found.time: show_time(found.time, unit)}
+    for place, time, shown in _timed_rows(plan, found.key):
+        if time in places and " in row " not in places[time]:
+            places[time] = f"{shown} in {place}"
+    return TimeOrderError(
+        f"the time {field.name!r}{_series_shown(plan, found.key)} is not on the grid of freq={options.freq!r}: {places[found.time]} is "
+        f"between two steps after {places[found.before]}. Fix the row, choose another freq=, or only declare it with regular=False."
+    )
+
+
+_TimedRow = tuple[str, Any, str]  # the place of a row, its time as stored, and as written in the source
+
+
+def _timed_rows(plan: PackPlan, key: Any) -> Iterator[_TimedRow]:
+    """The rows of a series with their times, read from the sources."""
+    field = plan.step[plan.time_index or 0]
+    local = LocalTimes.of(plan.options) if plan.options.timezone is not None else None
+    rows_before, first_series = 0, 0
+    for number, source in enumerate(plan.sources):
+        if plan.grouping == "wide":
+            first_series, first_here = first_series + len(wide_series(plan.schemas[number], plan.options)), first_series
+            if not first_here <= key < first_series:
+                continue
+        if plan.grouping == "file" and number != key:
+            continue
+        rows_here = 0
+        for task in source.read(plan.schemas[number], start=RowLocation(), chunk_bytes=plan.options.chunk_bytes):
+            chunk = task()
+            rows_here = chunk.end.row
+            column = one_array(chunk.table.column(field.name))
+            for row in _rows_of(plan, chunk.table, key, rows_before + chunk.begin.row):
+                place = f"row {chunk.row(row) + 1:,} of {source.label}"
+                values = column[row].values if plan.rows_are_series else column.slice(row, 1)
+                times = to_numbers(values, field, partial(_here, place))
+                times = times if local is None else local.to_utc(times, lambda rows: [0] * len(rows), partial(_here, place))
+                for shown, time in zip(values.to_pylist(), times.tolist(), strict=True):
+                    yield place, time, str(shown)
+        rows_before += rows_here
+
+
+def _rows_of(plan: PackPlan, table: pa.Table, key: Any, rows_before: int) -> list[int]:
     """Rows of a chunk that belong to the series."""
     if plan.key is not None:
         keys = one_array(table.column(plan.key.name))
@@ -239,10 +285,10 @@ def _rows_of(plan: PackPlan, table: pa.Table, found: UnsortedTimesError, rows_be
             keys = keys.dictionary_decode()
         if plan.key.kind == "timestamp":
             keys = from_numpy(to_numbers(keys, plan.key, str))
-        same = pc.fill_null(pc.equal(keys, pa.scalar(found.key, keys.type)), False)
+        same = pc.fill_null(pc.equal(keys, pa.scalar(key, keys.type)), False)
         return [int(i) for i in np.flatnonzero(to_numpy(same))]
     if plan.grouping == "row":
-        row = int(found.key) - rows_before
+        row = int(key) - rows_before
         return [row] if 0 <= row < table.num_rows else []
     return list(range(table.num_rows))
 
@@ -251,20 +297,21 @@ def _here(place: str, _: int) -> str:
     return place
 
 
-def _disorder(
-    plan: PackPlan, found: UnsortedTimesError, name: str, before: tuple[str, Any, str], behind: tuple[str, Any, str]
-) -> TimeOrderError:
-    series = ""
-    if plan.key is not None:
-        shown = repr(found.key)
-        if plan.key.kind == "timestamp":
-            unit = (plan.key.unit or "s").partition(",")[0]
-            shown = str(np.array([found.key], dtype=np.int64).view(f"datetime64[{unit}]")[0])
-        series = f" of {plan.key.name} {shown}"
-    relation = "equals" if before[1] == behind[1] else "is before"
+def _series_shown(plan: PackPlan, key: Any) -> str:
+    if plan.key is None:
+        return ""
+    shown = repr(key)
+    if plan.key.kind == "timestamp":
+        shown = show_time(key, plan.key.unit or "s")
+    return f" of {plan.key.name} {shown}"
+
+
+def _disorder(plan: PackPlan, key: Any, before: _TimedRow, behind: _TimedRow) -> TimeOrderError:
+    name, is_equal = plan.options.time, before[1] == behind[1]
+    advice = "duplicates='first', 'last', 'mean' or 'keep'" if is_equal else "sort=True"
     return TimeOrderError(
-        f"the time {name!r}{series} does not increase: {behind[2]} in {behind[0]} {relation} {before[2]} in {before[0]}. "
-        "Fix the rows, or pass sort=True."
+        f"the time {name!r}{_series_shown(plan, key)} does not increase: {behind[2]} in {behind[0]} "
+        f"{'equals' if is_equal else 'is before'} {before[2]} in {before[0]}. Fix the rows, or pass {advice}."
     )
 
 
@@ -307,7 +354,7 @@ def seal_run(
     entries.sort(key=lambda entry: -1 if entry.level == "series" and entry is key else order.index(entry.name))
     return Manifest(
         format="stoker",
-        version=VERSION,
+        version=VERSION if plan.options.freq is None else NEWEST_VERSION,
         digest="",
         num_series=sealer.num_series,
         num_steps=run.num_steps,
@@ -318,6 +365,7 @@ def seal_run(
         columns=entries,
         notes=list(notes),
         sources=list(sources),
+        freq=None if plan.options.freq is None else parse_frequency(plan.options.freq, "freq").text,
     )
 
 
@@ -425,7 +473,7 @@ class _Sealer:
         if plan.key is not None:
             self._names = self._run.keys
             return self.series_entry(plan.key, self._run.keys, None)
-        if plan.grouping == "row" or any(source.path is None for source in plan.sources):
+        if plan.grouping == "row" or (plan.grouping != "wide" and any(source.path is None for source in plan.sources)):
             return None
         name = "series"
         while name in {field.name for field in plan.step}:
@@ -434,8 +482,10 @@ class _Sealer:
         column = TextFile.create(self.fresh("names"))
         names: Iterator[str] = (source.name for source in plan.sources)
         if plan.grouping == "wide":
-            pairs = zip(plan.sources, plan.schemas, strict=True)
-            names = (f"{one.name}:{name}" for one, schema in pairs for name in schema.names if name != plan.options.time)
+            # The name of the column; that of its file is needed only where there are several.
+            files = [f"{source.name}:" if len(plan.sources) > 1 else "" for source in plan.sources]
+            found = zip(files, plan.schemas, strict=True)
+            names = (file + name for file, schema in found for name in wide_series(schema, plan.options))
         while part := list(itertools.islice(names, _NAMES)):
             column.append(from_texts(part))
         self._names = column

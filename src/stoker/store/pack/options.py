@@ -14,11 +14,15 @@ from stoker.errors import OptionError
 from stoker.store.expressions import Expression, parse_expression
 from stoker.store.formats.base import ReadLimits
 from stoker.store.formats.csv import Dialect
+from stoker.store.frequency import parse_frequency
 
 Missing = Literal["keep", "error", "ffill", "drop"]
 MetadataMissing = Literal["error", "null"]
 SeriesFunction = Callable[[Mapping[str, Any]], Any]
 """Gets the columns of one series, by name, and returns one number per step."""
+Duplicates = Literal["error", "first", "last", "mean", "keep"]
+Ambiguous = Literal["infer", "first", "last", "error"]
+Nonexistent = Literal["error", "shift"]
 
 DTYPE_NAMES = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64 category text".split()
 MIN_MEMORY_BYTES = 192 << 20
@@ -38,12 +42,18 @@ class PackOptions:
     series: str | None = None
     time: str | None = None
     sort: bool = False
-    wide: bool = False
+    wide: bool | str = False
     columns: tuple[str, ...] | None = None
     dtype: str | None = None  # for all numeric columns that are not named in `dtypes`
     dtypes: Mapping[str, str] = field(default_factory=dict)
     segment: int | None = None
     missing: Missing = "keep"
+    duplicates: Duplicates | None = None
+    freq: str | None = None
+    regular: bool = True
+    timezone: str | None = None
+    ambiguous: Ambiguous = "infer"
+    nonexistent: Nonexistent = "error"
     dialect: Dialect = field(default_factory=Dialect)
     memory_bytes: int = 1 << 30
     threads: int = 2
@@ -74,11 +84,65 @@ class PackOptions:
             raise OptionError(f"segment={self.segment} is invalid; a segment has {size}.")
         if self.missing not in get_args(Missing):
             raise OptionError(f"missing={self.missing!r} is invalid; expected one of {', '.join(get_args(Missing))}.")
+        self._check_time_rules()
         if self.columns is not None and not self.columns:
             raise OptionError("columns=[] names no column.")
         if self.memory_bytes < MIN_MEMORY_BYTES:
             raise OptionError(f"memory= is {self.memory_bytes >> 20} MB, but a pack needs at least {MIN_MEMORY_BYTES >> 20} MB.")
         parse_threads(self.threads)
+
+    def _check_time_rules(self) -> None:
+        allowed = {
+            "duplicates": (None, *get_args(Duplicates)),
+            "ambiguous": get_args(Ambiguous),
+            "nonexistent": get_args(Nonexistent),
+        }
+        for name, values in allowed.items():
+            if getattr(self, name) not in values:
+                expected = ", ".join(str(value) for value in values if value is not None)
+                raise OptionError(f"{name}={getattr(self, name)!r} is invalid; expected one of {expected}.")
+        for name in ("duplicates", "freq", "timezone"):
+            if getattr(self, name) is not None and self.time is None:
+                raise OptionError(f"{name}={getattr(self, name)!r} is about the times of the rows, so it needs time=.")
+        if isinstance(self.wide, str):
+            parse_pattern(self.wide)
+        if self.freq is not None:
+            parse_frequency(self.freq, "freq")
+        elif not self.regular:
+            raise OptionError("regular=False says that freq= is only declared, so it needs freq=.")
+        if self.fills_steps and self.duplicates == "keep":
+            raise OptionError(
+                "freq= needs one row per time, so duplicates='keep' is invalid with it; expected 'first', 'last' or 'mean'."
+            )
+        if self.fills_steps and self.missing == "drop":
+            raise OptionError("freq= adds missing steps, and missing='drop' drops them. Use one of them, or pass regular=False.")
+
+    @property
+    def fills_steps(self) -> bool:
+        """Whether missing steps become rows."""
+        return self.freq is not None and self.regular
+
+    @property
+    def merges_duplicates(self) -> bool:
+        """Whether rows of equal times become one."""
+        return self.duplicates in ("first", "last", "mean")
+
+    @property
+    def has_rules(self) -> bool:
+        """Whether rows are merged or added once they are in their final order."""
+        return self.merges_duplicates or self.fills_steps
+
+    @property
+    def fills_last(self) -> bool:
+        """Whether missing values are filled forward only when rows are in their final order."""
+        return self.sort or self.has_rules
+
+    @property
+    def strict_time(self) -> bool:
+        """Whether equal times within a series are an error."""
+        if self.duplicates is None:
+            return not self.sort or self.fills_steps
+        return self.duplicates == "error"
 
     @property
     def condition(self) -> Expression | None:
@@ -163,6 +227,29 @@ def _dtype_name(given: str | np.dtype[np.generic] | type) -> str:
     if name not in DTYPE_NAMES:
         raise OptionError(f"{name!r} is not a column type; expected one of {' '.join(DTYPE_NAMES)}.")
     return name
+
+
+def parse_pattern(pattern: str) -> re.Pattern[str]:
+    """A pattern of column names, like "{series}_{value}". The value gets the shortest part that fits.
+
+    Example:
+        >>> parse_pattern("{series}_{value}").fullmatch("MT_003_load").groupdict()
+        {'series': 'MT_003', 'value': 'load'}
+        >>> parse_pattern("{value}.{series}").fullmatch("load.a.b").groupdict()
+        {'value': 'load', 'series': 'a.b'}
+    """
+    parts = re.split(r"(\{series\}|\{value\})", pattern)
+    if sorted(parts[1::2]) != ["{series}", "{value}"]:
+        raise OptionError(
+            f"wide={pattern!r} is invalid; expected True, or a pattern with {{series}} and {{value}}, like '{{series}}_{{value}}'."
+        )
+    if parts.index("{value}") - parts.index("{series}") in (2, -2) and not parts[2]:
+        raise OptionError(
+            f"wide={pattern!r} has nothing between {{series}} and {{value}}; expected a separator, like '{{series}}_{{value}}'."
+        )
+    # A lazy value takes the shortest part in front; a greedy series leaves it the shortest part behind.
+    groups = {"{series}": "(?P<series>.+)", "{value}": "(?P<value>.+?)"}
+    return re.compile("".join(groups.get(part, re.escape(part)) for part in parts), re.DOTALL)
 
 
 def parse_names(given: str | Sequence[str] | None) -> tuple[str, ...] | None:

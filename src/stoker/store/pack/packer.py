@@ -38,10 +38,12 @@ from stoker.store.interop import from_texts
 from stoker.store.manifest import VERSION, Manifest, SourceEntry
 from stoker.store.pack.blocks import Shaper
 from stoker.store.pack.changes import change_sources
-from stoker.store.pack.merge import FAN_IN, CursorMark, explain_disorder, merge_runs, seal_run
+from stoker.store.pack.local_times import HourPass
+from stoker.store.pack.merge import FAN_IN, CursorMark, explain_disorder, explain_off_grid, merge_runs, seal_run
 from stoker.store.pack.metadata import Metadata
 from stoker.store.pack.options import PackOptions
-from stoker.store.pack.plan import PackPlan, make_plan, settle_plan
+from stoker.store.pack.plan import PackPlan, make_plan, settle_plan, wide_series, widen_integers
+from stoker.store.pack.regular import IntegerGapsError, OffGridError, RulesMark, StepGrid, StepRules, describe_irregular
 from stoker.store.pack.sorted_runs import RepeatedKeyError, RunLayout, RunMark, SortedRun, Sorter, UnsortedTimesError
 from stoker.store.pack.threads import BackgroundWriter, read_ahead
 from stoker.store.pack.values import Categories, MissingIntegersError
@@ -86,6 +88,9 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     runs: list[RunMark]
     merged: int
     merge: MergeMark | None
+    widened: bool = False  # whether integers became floats, as steps are missing
+    local_times: list[HourPass] = []
+    rules: RulesMark | None = None
 
 
 @dataclass(kw_only=True)
@@ -96,13 +101,14 @@ class PackState:
     shaper: Shaper
     sorter: Sorter
     category_files: dict[str, TextFile]
+    rules: StepRules | None = None  # what the last merge applies
     source: int = 0  # index of the source that is being read, and the location in it
     location: RowLocation = field(default_factory=RowLocation)
     source_rows: list[int] = field(default_factory=list)  # of the sources that were read to their end
     all_read: bool = False
     merged: int = 0  # how many of the runs are results of the current round of merges
     merge: MergeMark | None = None  # the merge that the journal was written in, until it resumes
-    is_copied: bool = False  # whether the last merge has filled missing values in sorted rows
+    is_copied: bool = False  # whether the last merge has filled missing values in sorted rows, and applied the rules
     since_journal: int = 0
     since_release: int = 0
 
@@ -118,7 +124,7 @@ class Packer:
         left_out: list[Path] = []
         is_table = options.series is not None or options.time is not None
         found = find_sources(
-            source, dialect=options.dialect, table=is_table, wide=options.wide, left_out=left_out, limits=options.limits
+            source, dialect=options.dialect, table=is_table, wide=bool(options.wide), left_out=left_out, limits=options.limits
         )
         if self._metadata is not None and options.condition is not None:
             self._metadata.refuse_condition(options.condition, found)
@@ -130,7 +136,9 @@ class Packer:
         self._folder = folder
         self._work = folder / WORK_NAME
         self._progress = progress
-        self._is_settled = False
+        self._is_settled = self._is_widened = False
+        if options.freq is not None:
+            StepGrid.of(self._plan.step[self._plan.time_index or 0], options.freq)  # refuses a time without such steps
         self._paths = [source.path if isinstance(source, Store) else None, *(one.path for one in self._plan.sources)]
         self._stats = {one: stat_source(one) for one in self._plan.sources}
         on_disk = all(one.path is not None for one in self._plan.sources)
@@ -146,6 +154,8 @@ class Packer:
             journal = self._load_journal()
             if journal is not None and journal.settled:
                 self._settle_types()
+            if journal is not None and journal.widened:
+                self._widen()
             while True:
                 try:
                     with self._open_state(journal) as (state, readers, hashes):
@@ -161,6 +171,13 @@ class Packer:
                         raise SourceChangedError(f"{what}. Do not change sources during a pack.") from None
                     self._settle_types()
                     journal = None  # its rows have other types
+                except IntegerGapsError as error:
+                    if self._is_widened:
+                        raise BadValueError(str(error)) from None
+                    self._widen()
+                    journal = None
+                except OffGridError as error:
+                    raise explain_off_grid(self._plan, error) from None
                 except UnsortedTimesError as error:
                     raise explain_disorder(self._plan, error) from None
                 except RepeatedKeyError as error:
@@ -175,6 +192,13 @@ class Packer:
         """Choose types that hold all values, by reading all rows."""
         self._plan = settle_plan(self._plan, lambda rows: self._progress("settling types", 0.0, rows))
         self._is_settled = True
+        if self._is_widened:
+            self._widen()
+
+    def _widen(self) -> None:
+        """Make integers floats, because steps are missing."""
+        self._plan = widen_integers(self._plan, f"freq={self._plan.options.freq!r} adds missing steps, which it cannot store")
+        self._is_widened = True
 
     # State
 
@@ -234,6 +258,10 @@ class Packer:
         state = self._make_state(writer, files, runs)
         state.shaper.missing.update(journal.missing)
         state.shaper.wide_time = journal.wide_time
+        if state.shaper.local_times is not None:
+            state.shaper.local_times.restore(journal.local_times)
+        if state.rules is not None and journal.rules is not None:
+            state.rules.restore(journal.rules)
         state.source, state.location = journal.source, RowLocation(journal.row, journal.position)
         state.source_rows = list(journal.source_rows)
         state.all_read, state.merged, state.merge = journal.read, journal.merged, journal.merge
@@ -252,6 +280,7 @@ class Packer:
             shaper=Shaper(self._plan, categories, append_texts),
             sorter=Sorter(self._work, layout, writer, sort_time=options.sort, run_bytes=options.run_bytes, runs=runs),
             category_files=files,
+            rules=StepRules(self._plan) if options.has_rules else None,
         )
 
     def _save_journal(self, state: PackState, merge: Callable[[], MergeMark] | None = None) -> None:
@@ -272,6 +301,9 @@ class Packer:
             missing=dict(state.shaper.missing),
             wide_time=state.shaper.wide_time,
             merged=state.merged,
+            widened=self._is_widened,
+            local_times=state.shaper.local_times.mark() if state.shaper.local_times is not None else [],
+            rules=state.rules.mark() if state.rules is not None else None,
         )
 
         def write() -> None:
@@ -310,6 +342,8 @@ class Packer:
             state.source_rows.append(state.location.row)
             done += source.num_bytes
             state.source, state.location = number + 1, RowLocation()
+        if state.shaper.local_times is not None:
+            state.shaper.local_times.finish()
         state.sorter.finish()
         state.all_read = True
         self._save_journal(state)
@@ -330,8 +364,8 @@ class Packer:
     def _merge(self, state: PackState) -> SortedRun | None:
         """Merge runs until one is left. Runs that are merged are neighbours, so that earlier rows stay in front."""
         runs, options = state.sorter.runs, self._plan.options
-        fills_sorted_rows = options.sort and options.missing == "ffill"  # so even a single run is copied
-        while len(runs) > 1 or (runs and fills_sorted_rows and not state.is_copied):
+        must_copy = (options.fills_last and options.missing == "ffill") or state.rules is not None  # even a single run
+        while len(runs) > 1 or (runs and must_copy and not state.is_copied):
             first = 0 if len(runs) <= FAN_IN or state.merged >= len(runs) - 1 else state.merged
             if state.merge is not None:
                 first = state.merge.first
@@ -344,9 +378,11 @@ class Packer:
                 out,
                 time_index=self._plan.time_index if options.sort else None,
                 unique_keys=self._plan.rows_are_series,
-                memory_bytes=options.working_bytes // 10,
+                # Rules use several arrays of one number per row besides the rows.
+                memory_bytes=options.working_bytes // (40 if is_last and state.rules is not None else 10),
                 marks=state.merge.cursors if state.merge is not None else None,
                 progress=partial(self._after_merged_block, state, first, len(group), out, rows),
+                rules=state.rules if is_last else None,
             )
             out.finish()
             runs[first : first + len(group)] = [out]
@@ -361,12 +397,15 @@ class Packer:
 
     def _merge_target(self, state: PackState, is_last: bool) -> SortedRun:
         """The run to merge into: that of the journal, or a new one."""
-        layout = _run_layout(self._plan, merged=True, fill=is_last or not self._plan.options.sort)
+        layout = _run_layout(self._plan, merged=True, fill=is_last or not self._plan.options.fills_last)
+        layout = replace(layout, strict_time=True) if is_last and state.rules is not None else layout
         if state.merge is not None:
             out = SortedRun.reopen(self._work, state.merge.out, layout, state.writer)
             if out is not None:
                 return out
             state.merge = None
+            if state.rules is not None:
+                state.rules.restore(RulesMark())
         number = max(run.number for run in state.sorter.runs) + 1
         for path in self._work.glob(f"run{number}.*"):
             _disk.remove_file(path)
@@ -379,7 +418,7 @@ class Packer:
         if state.since_journal >= JOURNAL_BYTES:
             mark = out.mark()
             self._save_journal(state, lambda: MergeMark(first=first, count=count, out=mark(), cursors=cursors))
-        self._progress("merging", out.num_steps / max(rows, 1), out.num_steps)
+        self._progress("merging", min(out.num_steps / max(rows, 1), 1.0), out.num_steps)
 
     # Seal
 
@@ -406,7 +445,7 @@ class Packer:
             categories=state.category_files,
             missing=state.shaper.missing,
             sources=sources,
-            notes=[*plan.notes, *_notes(run, sources, plan.left_out)],
+            notes=[*plan.notes, *_notes(run, sources, plan.left_out), *_time_notes(run, plan, state.rules)],
             metadata=self._metadata,
         )
         run.close()
@@ -425,7 +464,7 @@ def _refuse_too_large(plan: PackPlan, folder: Path) -> None:
     if plan.rows_are_series or any(count is None for count in rows):
         return
     width = sum(column.dtype.itemsize for column in plan.step)
-    columns = [len(schema) if plan.grouping == "wide" else 1 for schema in plan.schemas]
+    columns = [len(wide_series(schema, plan.options)) if plan.grouping == "wide" else 1 for schema in plan.schemas]
     needed = sum((count or 0) * width * many for count, many in zip(rows, columns, strict=True))
     free = _disk.free_bytes(folder)
     if needed > free:
@@ -435,13 +474,13 @@ def _refuse_too_large(plan: PackPlan, folder: Path) -> None:
 
 def _run_layout(plan: PackPlan, *, merged: bool = False, fill: bool | None = None) -> RunLayout:
     options, key = plan.options, plan.key
-    fills = options.missing == "ffill" and (fill if fill is not None else not options.sort)
+    fills = options.missing == "ffill" and (fill if fill is not None else not options.fills_last)
     return RunLayout(
         key=np.dtype("<i8") if key is None else None if key.kind == "text" else key.dtype,
         step=[column.dtype for column in plan.step],
         series=[None if column.kind == "text" else column.dtype for column in plan.series],
         time_index=plan.time_index,
-        strict_time=not options.sort,
+        strict_time=options.strict_time,
         unique_keys=plan.rows_are_series and not merged,
         fill=frozenset(i for i, column in enumerate(plan.step) if fills and column.can_be_missing),
         bfloat16=frozenset(i for i, column in enumerate(plan.step) if column.kind == "bfloat16"),
@@ -460,6 +499,20 @@ def _notes(run: SortedRun, sources: list[SourceEntry], left_out: tuple[str, ...]
         shown += " …" if len(left_out) > _SHOWN_NAMES else ""
         what = "file or folder" if len(left_out) == 1 else "files or folders"
         notes.append(f"left out {len(left_out):,} other {what} ({shown})")
+    return notes
+
+
+def _time_notes(run: SortedRun, plan: PackPlan, rules: StepRules | None) -> list[str]:
+    """What the rules for times did; without a frequency, that steps are irregular."""
+    notes, options = [], plan.options
+    if rules is not None and rules.num_merged:
+        kept = "their mean was stored" if options.duplicates == "mean" else f"the {options.duplicates} was stored"
+        notes.append(f"{rules.num_merged:,} rows had the time of another row of their series: {kept}")
+    if rules is not None and rules.num_added:
+        notes.append(f"{rules.num_added:,} steps of {options.freq} were missing and were added")
+    if options.freq is None and plan.time_index is not None:
+        found = describe_irregular(run, plan.step[plan.time_index], plan.time_index)
+        notes.extend([found] if found is not None else [])
     return notes
 
 

@@ -23,7 +23,7 @@ from stoker.store.expressions import Expression, stored_values
 from stoker.store.formats.base import DataSource, RowLocation, is_list
 from stoker.store.manifest import MAX_BYTES, MAX_COLUMNS
 from stoker.store.pack.derived import check_late, checked_result, late_derived, late_inputs, read_names
-from stoker.store.pack.options import PackOptions, SeriesFunction
+from stoker.store.pack.options import PackOptions, SeriesFunction, parse_pattern
 from stoker.store.shards import Kind, Level
 
 
@@ -183,9 +183,18 @@ def select_columns(sources: Sequence[DataSource], schemas: Sequence[pa.Schema], 
 def _wide_plan(
     sources: Sequence[DataSource], options: PackOptions, schemas: Sequence[pa.Schema], notes: tuple[str, ...] = ()
 ) -> PackPlan:
-    """Each numeric column of each source is a series of one column "value". What is not numeric is left out, with notes."""
+    """Each numeric column of each source is a series, with the column "value" or those of the pattern, and the time.
+
+    What is not numeric, or does not fit the pattern, is left out, with notes.
+    """
     kept = {
-        schema: pa.schema([field for field in schema if field.name == options.time or is_number(field.type)])
+        schema: pa.schema(
+            [
+                field
+                for field in schema
+                if field.name == options.time or (is_number(field.type) and fits_pattern(field.name, options))
+            ]
+        )
         for schema in dict.fromkeys(schemas)
     }
     for source, schema in zip(sources, schemas, strict=True):
@@ -196,18 +205,16 @@ def _wide_plan(
     if not giving:
         several = f" and {len(sources) - 1:,} more" if len(sources) > 1 else ""
         found = ", ".join(schemas[0].names[:20]) or "other columns"
-        raise OptionError(f"wide=True found no numeric column in {sources[0].label}{several}, only {found}.")
-    fields = [
-        make_field(one.name, one.type, level="step", asked=options.dtypes.get(one.name, options.dtype), where=sources[0].label)
-        for schema in kept.values()
-        for one in schema
-        if one.name != options.time
-    ]
-    # The type that holds all columns; a number that it would round is refused later.
-    halves = all(field.kind == "bfloat16" for field in fields)
-    dtypes = [np.dtype("<f4") if field.kind == "bfloat16" and not halves else field.dtype for field in fields]
-    dtype = np.result_type(*dict.fromkeys(dtypes)).newbyteorder("<")
-    kind: Kind = "bfloat16" if halves else "number"
+        fitting = "" if options.wide is True else f" that fits wide={options.wide!r}"
+        raise OptionError(f"wide={options.wide!r} found no numeric column{fitting} in {sources[0].label}{several}, only {found}.")
+    steps = _wide_fields([kept[schemas[i]] for i in giving], options, sources[0].label)
+    if options.time is not None:
+        time = _wide_time(sources, [kept[schema] for schema in schemas], options)
+        steps = (time, *steps)
+        kept = {
+            schema: pa.schema([field.with_type(time.arrow) if field.name == options.time else field for field in found])
+            for schema, found in kept.items()
+        }
     notes = (*notes, *_left_out(sources, schemas, kept))
     if len(giving) < len(sources):
         of_those = " of those that --columns names" if options.columns is not None else ""
@@ -215,7 +222,6 @@ def _wide_plan(
         notes = (*notes, f"no numeric column{of_those} in {_some(without)}: left out by --wide")
     sources = [sources[i] for i in giving]
     _refuse_large_manifest(sources, pa.schema([]))
-    value = replace(fields[0], name="value", kind=kind, dtype=dtype, arrow=pa.float64(), is_shared=True)
     made = {name for schema in schemas for name in schema.names}
     late = {name: what for name, what in options.derived.items() if name not in made}
     return PackPlan(
@@ -224,17 +230,84 @@ def _wide_plan(
         grouping="wide",
         schemas=[kept[schemas[i]] for i in giving],
         key=None,
-        step=(value,),
+        step=steps,
         series=(),
         notes=notes,
-        derived=late_columns(late, (value,), options, "the store"),
+        derived=late_columns(late, steps, options, "the store"),
     )
+
+
+def fits_pattern(name: str, options: PackOptions) -> bool:
+    """Whether a column is part of a series: any with `wide=True`, those that fit a pattern otherwise."""
+    return not isinstance(options.wide, str) or parse_pattern(options.wide).fullmatch(name) is not None
+
+
+def wide_series(schema: pa.Schema, options: PackOptions) -> dict[str, dict[str, str]]:
+    """The series of a wide table, in the order of their columns: for each its step columns, and the input columns they are from."""
+    found: dict[str, dict[str, str]] = {}
+    pattern = parse_pattern(options.wide) if isinstance(options.wide, str) else None
+    for name in schema.names:
+        if name == options.time:
+            continue
+        part = pattern.fullmatch(name) if pattern is not None else None
+        series, value = (part["series"], part["value"]) if part is not None else (name, "value")
+        while value == options.time:
+            value += "_"
+        found.setdefault(series, {})[value] = name
+    return found
+
+
+def _wide_fields(schemas: Sequence[pa.Schema], options: PackOptions, where: str) -> tuple[ColumnPlan, ...]:
+    """The step columns of the series of wide tables, each with the type that holds all its input columns."""
+    parts: dict[str, list[ColumnPlan]] = {}
+    lacking: set[str] = set()
+    several = [wide_series(schema, options) for schema in dict.fromkeys(schemas)]
+    names = list(dict.fromkeys(value for found in several for columns in found.values() for value in columns))
+    for schema, found in zip(dict.fromkeys(schemas), several, strict=True):
+        for columns in found.values():
+            lacking.update(set(names) - set(columns))
+            for value, name in columns.items():
+                asked = options.dtypes.get(name, options.dtype)
+                parts.setdefault(value, []).append(
+                    make_field(name, schema.field(name).type, level="step", asked=asked, where=where)
+                )
+    step = []
+    for value in names:
+        fields = parts[value]
+        # The type that holds all columns; a number that it would round is refused later.
+        halves = all(field.kind == "bfloat16" for field in fields)
+        dtypes = [np.dtype("<f4") if field.kind == "bfloat16" and not halves else field.dtype for field in fields]
+        dtype = np.result_type(*dict.fromkeys(dtypes)).newbyteorder("<")
+        if value in lacking and not halves and dtype.kind != "f":
+            dtype = np.dtype("<f8")  # some series have no such column, so all its values are missing there
+        kind: Kind = "bfloat16" if halves else "number"
+        step.append(replace(fields[0], name=value, kind=kind, dtype=dtype, arrow=pa.float64(), is_shared=True))
+    if len(step) >= MAX_COLUMNS - 1:
+        raise SourceTooLargeError(f"wide={options.wide!r} makes {len(step):,} columns, but a store has at most {MAX_COLUMNS:,}.")
+    return tuple(step)
+
+
+def _wide_time(sources: Sequence[DataSource], schemas: Sequence[pa.Schema], options: PackOptions) -> ColumnPlan:
+    """The time column of wide tables, which must have one type in all files."""
+    name = options.time or ""
+    kind = schemas[0].field(name).type
+    for source, schema in zip(sources[1:], schemas[1:], strict=True):
+        given = schema.field(name).type
+        common = unify_types(kind, given, inferred=not source.typed and not sources[0].typed)
+        if common is None:
+            raise SchemaError(
+                f"the time {name!r} of {source.label} is {_word(given)}, but {_word(kind)} in {sources[0].label}. "
+                "Pack these files separately, or without time=."
+            )
+        kind = common
+    return make_field(name, kind, level="step", asked=options.dtypes.get(name), where=sources[0].label)
 
 
 def _left_out(sources: Sequence[DataSource], schemas: Sequence[pa.Schema], kept: dict[pa.Schema, pa.Schema]) -> list[str]:
     """A note for each name that is not numeric: in all files that have it, or in some."""
     without: dict[str, list[str]] = {}
     numeric: dict[str, str] = {}
+    unfit: set[str] = set()  # numeric, but not of the pattern
     for source, schema in zip(sources, schemas, strict=True):
         numbers = set(kept[schema].names)
         for name in schema.names:
@@ -242,9 +315,13 @@ def _left_out(sources: Sequence[DataSource], schemas: Sequence[pa.Schema], kept:
                 numeric.setdefault(name, source.name)
             else:
                 without.setdefault(name, []).append(source.name)
+                unfit.update([name] if is_number(schema.field(name).type) else [])
     notes = []
     for name, files in without.items():
         where = f" of {_some(files)}" if name in numeric else ""
+        if name in unfit:
+            notes.append(f"column {name!r}{where} does not fit the pattern of --wide and was left out")
+            continue
         though = f", though it is numeric in {numeric[name]}" if name in numeric else ""
         notes.append(f"column {name!r}{where} is not numeric and was left out by --wide{though}")
     return notes
@@ -298,7 +375,7 @@ class PackPlan:
     @property
     def time_index(self) -> int | None:
         """Which of the step fields is the time."""
-        names = [field.name for field in self.step] if self.grouping != "wide" else []  # there it is checked, but not stored
+        names = [field.name for field in self.step]
         return names.index(self.options.time) if self.options.time in names else None
 
 
@@ -317,8 +394,8 @@ def make_plan(sources: Sequence[DataSource], options: PackOptions) -> PackPlan:
                 raise SourceInvalidError(f"{source.label} has two columns named {name!r}. Rename one of them.")
             seen.add(normal)
     if options.wide:
-        return _wide_plan(sources, options, select_columns(sources, schemas, options))
-    return _plan(sources, options, _unified(sources, schemas, options))
+        return _with_time(_wide_plan(sources, options, select_columns(sources, schemas, options)))
+    return _with_time(_plan(sources, options, _unified(sources, schemas, options)))
 
 
 def settle_plan(plan: PackPlan, report: Callable[[int], None]) -> PackPlan:
@@ -342,7 +419,7 @@ def settle_plan(plan: PackPlan, report: Callable[[int], None]) -> PackPlan:
         settled_plan = _wide_plan(plan.sources, plan.options, schemas, plan.notes)
     else:
         settled_plan = _plan(plan.sources, plan.options, settled.schema())
-    return replace(settled_plan, left_out=plan.left_out)
+    return replace(_with_time(settled_plan), left_out=plan.left_out)
 
 
 class _Settled:
@@ -469,12 +546,6 @@ def _plan(sources: Sequence[DataSource], options: PackOptions, schema: pa.Schema
     if not step or (len(step) == len(hidden - unread) and not late):
         beside = f"has no column left to pack beside {', '.join(schema.names)}" if len(schema) else "has no columns"
         raise OptionError(f"{where} {beside}.")
-    for field in step:
-        if field.name == options.time and field.kind not in ("timestamp", "duration", "number"):
-            raise BadValueError(
-                f"the time column {field.name!r} of {where} is a string that is not ISO 8601. "
-                "Pass time_format=, like '%d/%m/%Y %H:%M'."
-            )
     if options.time is not None and all(field.name != options.time for field in step):
         raise OptionError(f"time= names {options.time!r}, which has one value per series in {where}; expected one per step.")
     notes = [f"column {f.name!r} was decimal and is stored as float64" for f in (*step, *series) if pa.types.is_decimal(f.arrow)]
@@ -508,6 +579,48 @@ def late_columns(
         asked = options.dtypes.get(name, options.dtype if values.dtype.kind in "iuf" else None)
         found.append((make_field(name, pa.from_numpy_dtype(values.dtype), level="step", asked=asked, where=where), what))
     return tuple(found)
+
+
+def _with_time(plan: PackPlan) -> PackPlan:
+    """The plan with what its options say about time: local times are stored as UTC, and means are floats."""
+    options = plan.options
+    for i, field in enumerate(plan.step):
+        if field.name != options.time:
+            continue
+        if field.kind not in ("timestamp", "duration", "number"):
+            raise BadValueError(
+                f"the time column {field.name!r} of {plan.sources[0].label} is a string that is not ISO 8601. "
+                "Pass time_format=, like '%d/%m/%Y %H:%M'."
+            )
+        if options.timezone is not None:
+            _, _, zone = (field.unit or "").partition(", ")
+            if field.kind != "timestamp" or zone:
+                found = (
+                    f"has the zone {zone} already" if zone else f"is {field.dtype.name if field.kind == 'number' else field.kind}"
+                )
+                raise OptionError(
+                    f"timezone={options.timezone!r} is for local times without a zone, but the time column {field.name!r} of "
+                    f"{plan.sources[0].label} {found}. Leave timezone= out."
+                )
+            plan = replace(plan, step=(*plan.step[:i], replace(field, unit=f"ns, {options.timezone}"), *plan.step[i + 1 :]))
+    return widen_integers(plan, "duplicates='mean' makes floats") if options.duplicates == "mean" else plan
+
+
+def widen_integers(plan: PackPlan, why: str) -> PackPlan:
+    """Integers and booleans become float64, which has values for missing steps and means.
+
+    Raises:
+        OptionError: `dtype=` asks for another type.
+    """
+    step = []
+    for field in plan.step:
+        if field.name == plan.options.time or field.kind != "number" or field.dtype.kind == "f":
+            step.append(field)
+            continue
+        if field.name in plan.options.dtypes or plan.options.dtype is not None:
+            raise OptionError(f"column {field.name!r} is {field.dtype.name} by dtype=, but {why}. Choose a float type with dtype=.")
+        step.append(replace(field, dtype=np.dtype("<f8")))
+    return replace(plan, step=tuple(step))
 
 
 def _refuse_large_manifest(sources: Sequence[DataSource], schema: pa.Schema) -> None:
