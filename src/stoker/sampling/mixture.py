@@ -10,13 +10,148 @@ The stores and ranks of any range of positions are computed when asked for: the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from stoker._kernels import kernel
 from stoker._types import Array
 from stoker.errors import OptionError
-from stoker.sampling.orders import Plan
+from stoker.sampling.orders import Order, Plan
+from stoker.sampling.permutation import epoch_key
+from stoker.sampling.views import Located, Samples
+
+_STORES = 7
+"""The purpose of the keys that the seeds of stores are made of; `orders.py` has those below."""
+
+
+class JoinedSamples:
+    """The samples of several stores, one store behind the other: samples, series and steps are numbered on."""
+
+    def __init__(self, parts: Sequence[Samples], *, num_steps: Sequence[int], names: Sequence[str]) -> None:
+        self.parts = list(parts)
+        self.firsts = _running([part.num_samples for part in parts])
+        """The number of the first sample of each store, and of all samples; likewise of series and steps."""
+        self.first_series = _running([part.num_series for part in parts])
+        self.first_steps = _running(num_steps)
+        self.num_samples, self.num_series = int(self.firsts[-1]), int(self.first_series[-1])
+        self.row = max(part.row for part in parts)
+        self.padded = any(part.padded for part in parts)
+        self._names = list(names)
+
+    def group(self, numbers: Array) -> tuple[Array, Array]:
+        """The places of these numbers sorted by store, and where the places of each store begin and the last end."""
+        places, ends = np.empty(len(numbers), dtype=np.int64), np.zeros(len(self.parts) + 1, dtype=np.int64)
+        _group(numbers, self.firsts, places, ends)
+        return places, ends
+
+    def locate(self, numbers: Array) -> Located:
+        """Where these samples lie."""
+        found = Located(*(np.empty(len(numbers), dtype=np.int64) for _ in range(3)))
+        places, ends = self.group(numbers)
+        for i, part in enumerate(self.parts):
+            own = places[ends[i] : ends[i + 1]]
+            if len(own):
+                inside = part.locate(numbers[own] - self.firsts[i])
+                _put(own, *inside, self.first_series[i], self.first_steps[i], *found)
+        return found
+
+    def first_samples(self) -> Array | None:
+        """The number of the first sample of each series, and of all samples; None where each series is one sample."""
+        inside = [part.first_samples() for part in self.parts]
+        if all(one is None for one in inside):
+            return None
+        firsts = [np.arange(part.num_series) if one is None else one[:-1] for one, part in zip(inside, self.parts, strict=True)]
+        joined: Array = np.concatenate([*(one + base for one, base in zip(firsts, self.firsts, strict=False)), self.firsts[-1:]])
+        return joined
+
+    def notes(self) -> Sequence[str]:
+        """Those of each store."""
+        return [f"{name}: {note}" for name, part in zip(self._names, self.parts, strict=True) for note in part.notes()]
+
+
+@dataclass(frozen=True)
+class MixtureOrder:
+    """An order for each of several stores, and the weights by which they are mixed.
+
+    The first store has the seed of the order, each other one a seed that is made of it and of the number of the store.
+    """
+
+    order: Order
+    weights: tuple[float, ...] | None = None
+    shape: Mapping[str, int] = field(default_factory=dict)
+    """The choices of a saved state, as `MixturePlan.shape` has them."""
+
+    @property
+    def seed(self) -> int:
+        """That of the order."""
+        return self.order.seed
+
+    @property
+    def kind(self) -> str:
+        """What must be the same, beside seed and shape, for a position to mean the same sample."""
+        weights = "sizes" if self.weights is None else check_weights(self.weights, self.weights).tolist()
+        return f"mixed by {weights}: {self.order.kind}"
+
+    def over(self, samples: Samples, *, batch_size: int, sample_bytes: float = 0.0) -> MixturePlan:
+        """The plan for the samples of several stores."""
+        if not isinstance(samples, JoinedSamples):
+            raise TypeError(f"a mixture is of several stores, but the samples are {samples!r}")
+        plans = []
+        for i, part in enumerate(samples.parts):
+            order = self.order.adopt(store_seed(self.seed, i), _choices_of(self.shape, i))
+            plans.append(order.over(part, batch_size=batch_size, sample_bytes=sample_bytes))
+        return MixturePlan(plans, [part.num_samples for part in samples.parts], self.weights)
+
+    def adopt(self, seed: int, shape: Mapping[str, int]) -> MixtureOrder:
+        """With the seed and the choices of a saved state."""
+        for i in range(len(shape)):  # refuses what contradicts the order, before anything has changed
+            self.order.adopt(seed, _choices_of(shape, i))
+        return MixtureOrder(self.order.adopt(seed, {}), self.weights, shape)
+
+
+def store_seed(seed: int, store: int) -> int:
+    """The seed of one of several stores."""
+    return seed if store == 0 else int(epoch_key(seed, store, _STORES)) >> 1
+
+
+def _choices_of(shape: Mapping[str, int], store: int) -> dict[str, int]:
+    names = {name: name.rstrip("0123456789") for name in shape}
+    return {own: shape[name] for name, own in names.items() if name == f"{own}{store}"}
+
+
+def _running(counts: Sequence[int]) -> Array:
+    return np.concatenate([[0], np.cumsum(np.asarray(counts, dtype=np.int64))]).astype(np.int64)
+
+
+@kernel
+def _group(numbers: Array, firsts: Array, places: Array, ends: Array) -> None:
+    """A counting sort by store; `ends` has one entry more than there are stores."""
+    num_stores = len(firsts) - 1
+    stores = np.empty(len(numbers), dtype=np.int64)
+    for i in range(len(numbers)):
+        store = 0
+        for s in range(1, num_stores):
+            store += numbers[i] >= firsts[s]
+        stores[i] = store
+        ends[store + 1] += 1
+    for s in range(num_stores):
+        ends[s + 1] += ends[s]
+    following = ends[:-1].copy()
+    for i in range(len(numbers)):
+        places[following[stores[i]]] = i
+        following[stores[i]] += 1
+
+
+@kernel
+def _put(
+    places: Array, series: Array, starts: Array, counts: Array, first_series: int, first_step: int, to_series: Array,
+    to_starts: Array, to_counts: Array,
+) -> None:  # fmt: skip
+    for i in range(len(places)):
+        to_series[places[i]] = series[i] + first_series
+        to_starts[places[i]] = starts[i] + first_step
+        to_counts[places[i]] = counts[i]
 
 
 class MixturePlan:
@@ -41,13 +176,19 @@ class MixturePlan:
         numbers = np.empty(len(stores), dtype=np.int64)
         for i, plan in enumerate(self.plans):
             done = epoch * int(self._per_epoch[i])
-            numbers[stores == i] = self._bases[i] + _consecutive(plan, done + int(before[i]), done + int(after[i]))
+            if after[i] > before[i]:
+                numbers[stores == i] = self._bases[i] + _consecutive(plan, done + int(before[i]), done + int(after[i]))
         return numbers
+
+    def read_before(self, epoch: int, position: int) -> Array:
+        """How many samples of each store come before a position, from the first epoch on."""
+        counts: Array = epoch * self._per_epoch + self._seek(position)
+        return counts
 
     def describe(self) -> str:
         """In a line."""
         shares = ", ".join(f"{count / self.num_positions:.1%}" for count in self._per_epoch)
-        return f"mixture of {len(self.plans)} stores ({shares})"
+        return f"mixture of {len(self.plans)} stores ({shares}), each {self.plans[0].describe()}"
 
     def _seek(self, position: int) -> Array:
         """How many samples of each store come before a position: those due before some time, corrected one by one."""
@@ -57,13 +198,16 @@ class MixturePlan:
         return counts
 
 
-def check_weights(weights: Sequence[float] | None, sizes: Sequence[int]) -> Array:
-    """The weights as float64; the numbers of samples where there are none."""
+def check_weights(weights: Sequence[float] | None, sizes: Sequence[float]) -> Array:
+    """The weights as float64 shares; the numbers of samples where there are none."""
     if weights is None:
         return np.asarray(sizes, dtype=np.float64)
-    found = np.asarray(weights, dtype=np.float64)
+    try:
+        found = np.asarray(weights, dtype=np.float64)
+    except (TypeError, ValueError):
+        found = np.empty(0)
     if found.shape != (len(sizes),) or not (np.isfinite(found) & (found > 0)).all() or found.max() / found.min() > 2**40:
-        raise OptionError(f"weights is {list(weights)!r}; expected {len(sizes)} positive numbers, one per store.")
+        raise OptionError(f"weights is {weights!r}; expected {len(sizes)} positive numbers, one per store.")
     shares: Array = found / found.sum()
     return shares
 
