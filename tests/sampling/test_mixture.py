@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from stoker.errors import OptionError
 from stoker.sampling.mixture import MixturePlan
+from stoker.sampling.orders import ShufflePlan
 from stoker.sampling.orders import _SequentialPlan as SequentialPlan
-from stoker.sampling.orders import _ShufflePlan as ShufflePlan
 
 SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=5)
 

@@ -106,8 +106,6 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
         self._name = feed.store.name
         self._paths = [store.path for store in feed.stores]
         self._digests = [store.digest for store in feed.stores]
-        self._steps_of = [store.num_steps for store in feed.stores]
-        self._names = [store.name for store in feed.stores]
         self._categories = feed.categories
         self._files = feed.shards()
         self._view = feed.view
@@ -225,4 +223,4 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
         self._columns = columns[0] if len(stores) == 1 else join_columns(stores, columns)
         self._samples = parts[0]
         if len(stores) > 1:
-            self._samples = JoinedSamples(parts, num_steps=self._steps_of, names=self._names)
+            self._samples = JoinedSamples(parts, [lengths_of(store) for store in stores], self._view)

@@ -29,7 +29,7 @@ from stoker.feed.transfer import HostGather, HostProducer, Ring, Transform
 from stoker.sampling.mixture import JoinedSamples, MixtureOrder, check_weights
 from stoker.sampling.orders import ByLength, Order, Sequential, Weighted
 from stoker.sampling.subset import Subset
-from stoker.sampling.views import AnyView, Samples, Sequences, is_integer
+from stoker.sampling.views import AnyView, Lengths, Samples, Sequences, is_integer
 from stoker.store.store import Store
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ class Feed:
         parts: list[Samples] = [
             whole if own is None else own.over(whole) for own, (_, whole) in zip(self.subsets, spaces, strict=True)
         ]
-        self.samples = parts[0] if len(parts) == 1 else self._joined(parts)
+        self.samples = parts[0] if len(parts) == 1 else self._joined(parts, [lengths for lengths, _ in spaces])
         self.column_bytes = sum(piece.values.nbytes for column in self.columns for piece in column.pieces)
         # As stored: windows share steps, padding is not read.
         self._sample_bytes = self.column_bytes / sum(whole.num_samples for _, whole in spaces)
@@ -211,11 +211,11 @@ class Feed:
         self._latest: weakref.ref[FeedIterator] | None = None
         self._producer = self._make_producer()
 
-    def _joined(self, parts: list[Samples]) -> JoinedSamples:
+    def _joined(self, parts: list[Samples], lengths: list[Lengths]) -> JoinedSamples:
         for one, part in zip(self.stores, parts, strict=True):
             if not part.num_samples:
                 raise OptionError(f"the subset of {one.name} has no sample. Leave the store out, or give it another subset.")
-        return JoinedSamples(parts, num_steps=[one.num_steps for one in self.stores], names=[one.name for one in self.stores])
+        return JoinedSamples(parts, lengths, self.view)
 
     def _mixed(self, order: Order) -> Order:
         """The order of all stores. One that looks at weights or lengths of samples takes the samples of all stores as one."""

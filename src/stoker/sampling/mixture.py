@@ -17,10 +17,13 @@ import numpy as np
 from stoker._kernels import kernel
 from stoker._types import Array
 from stoker.errors import OptionError
-from stoker.sampling.orders import Order, Plan
-from stoker.sampling.permutation import epoch_key
-from stoker.sampling.views import Located, Samples
+from stoker.sampling.orders import Order, Plan, ShufflePlan
+from stoker.sampling.permutation import epoch_key, permute_range
+from stoker.sampling.subset import Runs, SubsetSamples
+from stoker.sampling.views import AnyView, Lengths, Located, Samples
 
+MOST_JOINED = 2**22
+"""Series of all stores whose offsets are joined: 32 MB. Samples of more series are found store by store."""
 _STORES = 7
 """The purpose of the keys that the seeds of stores are made of; `orders.py` has those below."""
 
@@ -28,16 +31,17 @@ _STORES = 7
 class JoinedSamples:
     """The samples of several stores, one store behind the other: samples, series and steps are numbered on."""
 
-    def __init__(self, parts: Sequence[Samples], *, num_steps: Sequence[int], names: Sequence[str]) -> None:
+    def __init__(self, parts: Sequence[Samples], lengths: Sequence[Lengths], view: AnyView) -> None:
         self.parts = list(parts)
         self.firsts = _running([part.num_samples for part in parts])
         """The number of the first sample of each store, and of all samples; likewise of series and steps."""
         self.first_series = _running([part.num_series for part in parts])
-        self.first_steps = _running(num_steps)
+        self.first_steps = _running([one.num_steps for one in lengths])
         self.num_samples, self.num_series = int(self.firsts[-1]), int(self.first_series[-1])
         self.row = max(part.row for part in parts)
         self.padded = any(part.padded for part in parts)
-        self._names = list(names)
+        self._names = [one.name for one in lengths]
+        self._whole = _over_all(self.parts, lengths, view)
 
     def group(self, numbers: Array) -> tuple[Array, Array]:
         """The places of these numbers sorted by store, and where the places of each store begin and the last end."""
@@ -47,6 +51,9 @@ class JoinedSamples:
 
     def locate(self, numbers: Array) -> Located:
         """Where these samples lie."""
+        if self._whole is not None:  # as fast as those of one store: no call per store
+            whole, runs = self._whole
+            return whole.locate(numbers if runs is None else runs.resolve(numbers))
         found = Located(*(np.empty(len(numbers), dtype=np.int64) for _ in range(3)))
         places, ends = self.group(numbers)
         for i, part in enumerate(self.parts):
@@ -68,6 +75,31 @@ class JoinedSamples:
     def notes(self) -> Sequence[str]:
         """Those of each store."""
         return [f"{name}: {note}" for name, part in zip(self._names, self.parts, strict=True) for note in part.notes()]
+
+
+def _over_all(parts: Sequence[Samples], lengths: Sequence[Lengths], view: AnyView) -> tuple[Samples, Runs | None] | None:
+    """The samples of a view over the series of all stores, and those that are in subsets; None where that would take much memory."""
+    num_series = sum(one.num_series for one in lengths)
+    if num_series > MOST_JOINED or any(getattr(one, "breaks", None) is not None for one in lengths):
+        return None
+    uniform = {one.length for one in lengths}
+    bases = _running([one.num_steps for one in lengths])
+    offsets = np.zeros(0, dtype=np.int64)
+    if len(uniform) > 1 or None in uniform:
+        offsets = np.concatenate([*(one.bounds()[:-1] + base for one, base in zip(lengths, bases, strict=False)), bases[-1:]])
+    length = next(iter(uniform)) if not len(offsets) else None
+    name = " + ".join(one.name for one in lengths)
+    whole = view.over(Lengths(num_series=num_series, num_steps=int(bases[-1]), length=length, offsets=offsets, name=name))
+    subsets = [part.subset if isinstance(part, SubsetSamples) else None for part in parts]
+    if not any(subset is not None for subset in subsets):
+        return whole, None
+    sizes = [part.num_samples if subset is None else subset.num_all for part, subset in zip(parts, subsets, strict=True)]
+    runs = [
+        (np.zeros(1, dtype=np.int64), np.array([size])) if subset is None else (subset.runs.firsts, subset.runs.ends)
+        for subset, size in zip(subsets, sizes, strict=True)
+    ]
+    firsts, ends = (np.concatenate([one[i] + base for one, base in zip(runs, _running(sizes), strict=False)]) for i in range(2))
+    return whole, Runs(firsts, ends - firsts)
 
 
 @dataclass(frozen=True)
@@ -125,16 +157,22 @@ def _running(counts: Sequence[int]) -> Array:
 
 
 @kernel
+def _find_stores(numbers: Array, firsts: Array, stores: Array) -> None:
+    for i in range(len(numbers)):
+        store = 0
+        for s in range(1, len(firsts) - 1):
+            store += numbers[i] >= firsts[s]
+        stores[i] = store
+
+
+@kernel
 def _group(numbers: Array, firsts: Array, places: Array, ends: Array) -> None:
     """A counting sort by store; `ends` has one entry more than there are stores."""
     num_stores = len(firsts) - 1
     stores = np.empty(len(numbers), dtype=np.int64)
+    _find_stores(numbers, firsts, stores)
     for i in range(len(numbers)):
-        store = 0
-        for s in range(1, num_stores):
-            store += numbers[i] >= firsts[s]
-        stores[i] = store
-        ends[store + 1] += 1
+        ends[stores[i] + 1] += 1
     for s in range(num_stores):
         ends[s + 1] += ends[s]
     following = ends[:-1].copy()
@@ -166,19 +204,39 @@ class MixturePlan:
         self._periods = 1.0 / check_weights(weights, sizes)
         self._per_epoch = self._seek(self.num_positions)
         """Samples of each store per epoch of the mixture."""
+        self._sizes = np.array(sizes, dtype=np.int64)
+        self._shuffles = [plan for plan in plans if isinstance(plan, ShufflePlan)]
+        # The epoch of each store and the keys of its permutation; one tuple, so that threads see all of it or the one before.
+        self._keys: tuple[Array, Array] | None = None
 
     def numbers(self, epoch: int, start: int, stop: int) -> Array:
         """The numbers of the samples at positions `start` to `stop` of an epoch, int64."""
-        before = self._seek(start)
-        stores = np.empty(max(min(stop, self.num_positions) - start, 0), dtype=np.int64)
-        after = before.copy()
+        count = max(min(stop, self.num_positions) - start, 0)
+        if len(self._shuffles) == len(self.plans):
+            shuffled = self._shuffled(epoch, start, count)
+            if shuffled is not None:
+                return shuffled
+        stores = np.empty(count, dtype=np.int64)
+        after = self._seek(start)
+        before = after.copy()
         _merge(self._periods, after, stores)
+        done = epoch * self._per_epoch
+        begins, ends = (done + before).tolist(), (done + after).tolist()
+        own = [_consecutive(plan, begin, end) for plan, begin, end in zip(self.plans, begins, ends, strict=True)]
         numbers = np.empty(len(stores), dtype=np.int64)
-        for i, plan in enumerate(self.plans):
-            done = epoch * int(self._per_epoch[i])
-            if after[i] > before[i]:
-                numbers[stores == i] = self._bases[i] + _consecutive(plan, done + int(before[i]), done + int(after[i]))
+        _weave(stores, np.concatenate(own), after - before, self._bases, numbers)
         return numbers
+
+    def _shuffled(self, epoch: int, start: int, count: int) -> Array | None:
+        """The same for stores that are shuffled, by one kernel; None where a store begins its next epoch."""
+        numbers, done, known = np.empty(count, dtype=np.int64), epoch * self._per_epoch, self._keys
+        for _ in range(2):
+            if known is not None and _shuffle(self._periods, start, done, self._sizes, *known, self._bases, numbers):
+                return numbers
+            epochs = (done + self._seek(start)) // self._sizes
+            keys = [plan.permutation(one).keys for plan, one in zip(self._shuffles, epochs.tolist(), strict=True)]
+            known = self._keys = epochs, np.stack(keys)
+        return None
 
     def read_before(self, epoch: int, position: int) -> Array:
         """How many samples of each store come before a position, from the first epoch on."""
@@ -192,9 +250,8 @@ class MixturePlan:
 
     def _seek(self, position: int) -> Array:
         """How many samples of each store come before a position: those due before some time, corrected one by one."""
-        time = position / (1.0 / self._periods).sum()
-        counts: Array = np.maximum(np.floor(time / self._periods - 0.5).astype(np.int64), 0)
-        _correct(self._periods, counts, position)
+        counts = np.empty(len(self._periods), dtype=np.int64)
+        _seek(self._periods, position, counts)
         return counts
 
 
@@ -214,7 +271,11 @@ def check_weights(weights: Sequence[float] | None, sizes: Sequence[float]) -> Ar
 
 def _consecutive(plan: Plan, start: int, stop: int) -> Array:
     """Samples `start` to `stop` of a plan that is repeated, epoch after epoch."""
-    parts, size = [np.empty(0, dtype=np.int64)], plan.num_positions
+    size = plan.num_positions
+    epoch, place = divmod(start, size)
+    if place + stop - start <= size:
+        return plan.numbers(epoch, place, place + stop - start)
+    parts = []
     while start < stop:
         epoch, place = divmod(start, size)
         count = min(stop - start, size - place)
@@ -226,6 +287,7 @@ def _consecutive(plan: Plan, start: int, stop: int) -> Array:
 @kernel
 def _merge(periods: Array, counts: Array, stores: Array) -> None:
     """The store of each of the next positions; `counts` is moved on."""
+    # No due time is kept: branches that are foretold hide the two products, loads that wait for a store do not (3 and 11 ns).
     for i in range(len(stores)):
         best = 0
         for s in range(1, len(periods)):
@@ -233,6 +295,16 @@ def _merge(periods: Array, counts: Array, stores: Array) -> None:
                 best = s
         stores[i] = best
         counts[best] += 1
+
+
+@kernel
+def _weave(stores: Array, own: Array, counts: Array, bases: Array, numbers: Array) -> None:
+    """The next sample of each position's store; `own` has `counts` samples of each store, end to end."""
+    following = np.cumsum(counts) - counts
+    for i in range(len(stores)):
+        store = stores[i]
+        numbers[i] = own[following[store]] + bases[store]
+        following[store] += 1
 
 
 @kernel
@@ -259,3 +331,35 @@ def _correct(periods: Array, counts: Array, position: int) -> None:
             total += 1
         else:
             return
+
+
+@kernel
+def _seek(periods: Array, position: int, counts: Array) -> None:
+    rate = 0.0
+    for s in range(len(periods)):
+        rate += 1.0 / periods[s]
+    for s in range(len(periods)):
+        counts[s] = max(np.int64(np.floor(position / rate / periods[s] - 0.5)), 0)
+    _correct(periods, counts, position)
+
+
+@kernel
+def _shuffle(
+    periods: Array, position: int, done: Array, sizes: Array, epochs: Array, keys: Array, bases: Array, numbers: Array
+) -> bool:
+    """Merge, permute and weave; False if a store has other samples there than those of its epoch."""
+    before = np.empty(len(periods), dtype=np.int64)
+    _seek(periods, position, before)
+    after = before.copy()
+    stores = np.empty(len(numbers), dtype=np.int64)
+    _merge(periods, after, stores)
+    own = np.empty(len(numbers), dtype=np.int64)
+    end = 0
+    for s in range(len(periods)):
+        first, last = done[s] + before[s] - epochs[s] * sizes[s], done[s] + after[s] - epochs[s] * sizes[s]
+        if first < 0 or last > sizes[s]:
+            return False
+        permute_range(first, sizes[s], keys[s], own[end : end + last - first])
+        end += last - first
+    _weave(stores, own, after - before, bases, numbers)
+    return True

@@ -168,7 +168,7 @@ class SubsetSamples:
         self.num_series = samples.num_series
         self.row = samples.row
         self.padded = samples.padded
-        self._subset = subset
+        self.subset = subset
         self._runs = subset.runs
         self._samples = samples
 
@@ -185,9 +185,7 @@ class SubsetSamples:
 
     def notes(self) -> Sequence[str]:
         """Which subset this is."""
-        return [
-            f"the {self._subset.name} subset of {self._subset.origin}: {self.num_samples:,} of {self._subset.num_all:,} samples."
-        ]
+        return [f"the {self.subset.name} subset of {self.subset.origin}: {self.num_samples:,} of {self.subset.num_all:,} samples."]
 
     def step_ranges(self) -> Iterator[StepRanges]:
         """The steps from the first to the last of each run of samples, cut where a series ends; many series at a time.
