@@ -32,7 +32,7 @@ import xxhash
 import stoker
 from stoker import _disk
 from stoker.errors import BadValueError, DiskFullError, SourceChangedError, SourceEmptyError
-from stoker.store.formats.base import DataSource, InferredTypeError, RowLocation
+from stoker.store.formats.base import DataSource, InferredTypeError, NamedSource, RowLocation
 from stoker.store.formats.discover import find_sources
 from stoker.store.interop import from_texts
 from stoker.store.manifest import VERSION, Manifest, SourceEntry
@@ -114,6 +114,8 @@ class Packer:
         found = find_sources(
             source, dialect=options.dialect, table=is_table, wide=options.wide, left_out=left_out, limits=options.limits
         )
+        if options.source_column is not None:
+            found = [NamedSource(one, options.source_column) for one in found]
         self._plan = replace(make_plan(found, options), left_out=_unicode_names(left_out))
         self._folder = folder
         self._work = folder / WORK_NAME

@@ -386,7 +386,7 @@ def _unified(sources: Sequence[DataSource], schemas: Sequence[pa.Schema], option
     for role, name in (*named, *(("dtype=", name) for name in options.dtypes)):
         if name is not None and name not in first.names:
             raise OptionError(f"{role} names {name!r}, but {_columns_of(sources[0], first)}.")
-    roles = [name for name in (options.series, options.time) if name is not None]
+    roles = [name for name in (options.series, options.time, options.source_column) if name is not None]
     names = list(dict.fromkeys([*(first.names if options.columns is None else options.columns), *roles]))
     types = {name: asked_type(first.field(name).type, options.dtypes.get(name)) for name in names}
     by_name = options.columns is not None
@@ -457,6 +457,11 @@ def _plan(sources: Sequence[DataSource], options: PackOptions, schema: pa.Schema
         raise OptionError(f"time= names {options.time!r}, which has one value per series in {where}; expected one per step.")
     notes = [f"column {f.name!r} was decimal and is stored as float64" for f in (*step, *series) if pa.types.is_decimal(f.arrow)]
     grouping: Grouping = "key" if key is not None else "row" if lists else "file"
+    if grouping == "file" and options.source_column is not None:
+        raise OptionError(
+            f"source_column={options.source_column!r} is for files with several series, but each file is one series here, which has "
+            f"the name of the file. Leave it out, or name the column of series: series=."
+        )
     return PackPlan(
         sources=sources,
         options=options,
