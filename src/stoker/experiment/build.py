@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -55,6 +56,13 @@ class Fed:
     train: Feed
     valid: Feed | None
     split: Split | None
+    """Of the store; of the first one, where there are several."""
+    stores: Sequence[Store] = ()
+    """All stores to train on."""
+    splits: Sequence[Split] = ()
+    """One per store, where they are split."""
+    test: Feed | None = None
+    """What the trained model is evaluated on at the end."""
 
 
 class Process(NamedTuple):
@@ -87,15 +95,18 @@ def choose_device(config: Config, local_rank: int) -> str:
 
 
 def open_data(config: Config, device: str) -> Fed:
-    """Open the store, say what is predicted from what, and make the feeds."""
+    """Open the stores, say what is predicted from what, and make the feeds."""
+    from stoker.feed.columns import lengths_of
     from stoker.feed.feed import Feed
     from stoker.sampling.orders import BlockShuffle, ByLength, Sequential, Shuffle
     from stoker.sampling.views import Segments, Sequences, Windows
-    from stoker.split.split import chronological, grouped
-    from stoker.store.store import open_store
+    from stoker.split.split import by_value, chronological, grouped
 
     data, cut, seed = config.data, config.split, config.train.seed
-    store = open_store(data.store)
+    stores, held_back = _open_stores(data.store, "data.store"), _open_held_back(config)
+    store = stores[0]
+    for name, others in held_back.items():
+        _refuse_training_data(name, stores, others)
     view: AnyView
     if isinstance(data.view, named.SequenceView):
         longest = data.view.max_length
@@ -109,19 +120,20 @@ def open_data(config: Config, device: str) -> Fed:
         order = BlockShuffle(seed, data.order.block, data.order.window)
     elif isinstance(data.order, named.LengthOrder):
         order = ByLength(seed, pool=data.order.pool)
-    split: Split | None = None
-    if cut is not None:
+    splits: list[Split] = []
+    if isinstance(cut, named.ByValue):
+        splits = [by_value(one, view, cut.column, train=cut.train, valid=cut.valid, test=cut.test) for one in stores]
+    elif cut is not None:
         fractions = [1 - cut.valid - cut.test, cut.valid, *([cut.test] if cut.test else [])]
         if isinstance(cut, named.Grouped):
-            split = grouped(store, view, by=cut.by, fractions=fractions, seed=seed)
+            splits = [grouped(one, view, by=cut.by, fractions=fractions, seed=seed) for one in stores]
         else:
             distances: Any = {"horizon": cut.horizon, "warm_up": cut.warm_up, "embargo": cut.embargo}
-            split = chronological(store, view, fractions=fractions, time=cut.time, **distances)
-    task = _task(config, store)
+            splits = [chronological(one, view, fractions=fractions, time=cut.time, **distances) for one in stores]
+    task = _task(config, store, [*stores[1:], *chain(*held_back.values())], num_train=len(stores))
     feed = partial(
         Feed,
-        store,
-        view,
+        view=view,
         batch_size=data.batch_size,
         device=device,
         columns=list(dict.fromkeys([*task.inputs, *task.targets])),
@@ -130,9 +142,54 @@ def open_data(config: Config, device: str) -> Fed:
         residency=data.residency,
         threads=data.threads,
     )
-    train = feed(order=order, subset=split.train if split else None)
-    valid = feed(order=Sequential(), subset=split.valid) if split else None
-    return Fed(store=store, task=replace(task, padded=train.samples.padded), train=train, valid=valid, split=split)
+    padded = {view.over(lengths_of(one)).padded for one in [*stores, *chain(*held_back.values())]}
+    if len(padded) > 1:
+        feed = partial(feed, masks=True)  # all batches have masks, if some need them
+    train = feed(stores, order=order, weights=data.weights, subset=[one.train for one in splits] or None)
+    feed = partial(feed, order=Sequential(), categories=train.categories)
+    evaluated: dict[str, Feed | None] = {"valid": None, "test": None}
+    for name in evaluated:
+        if name in held_back:
+            evaluated[name] = feed(held_back[name])
+        # A test subset of fractions is kept for later, as it always was; one that is named is evaluated.
+        elif name in (splits[0].subsets if splits else ()) and (name == "valid" or isinstance(cut, named.ByValue)):
+            evaluated[name] = feed(stores, subset=[one.subsets[name] for one in splits])
+    task = replace(task, padded=True in padded)
+    first = splits[0] if splits else None
+    return Fed(store=store, task=task, train=train, split=first, stores=stores, splits=splits, **evaluated)
+
+
+def _open_stores(paths: str | list[str], name: str) -> list[Store]:
+    from stoker.store.store import open_store
+
+    listed = [paths] if isinstance(paths, str) else paths
+    if len({Path(one).resolve() for one in listed}) < len(listed):
+        raise ConfigError(
+            f"{name} names a store twice: {', '.join(listed)}. Name each once; data.weights says how often it is read."
+        )
+    return [open_store(one) for one in listed]
+
+
+def _open_held_back(config: Config) -> dict[str, list[Store]]:
+    """The stores to validate and to test on, by the name of their subset."""
+    data, cut, found = config.data, config.split, {}
+    for name, paths in (("valid", data.valid_store), ("test", data.test_store)):
+        if paths is None:
+            continue
+        if cut is not None and (name == "valid" or cut.test):
+            raise ConfigError(f"data.{name}_store and split both say what {name} samples are. Give one of them.")
+        found[name] = _open_stores(paths, f"data.{name}_store")
+    return found
+
+
+def _refuse_training_data(name: str, stores: Sequence[Store], others: Sequence[Store]) -> None:
+    known = {store.digest: store.name for store in stores}
+    for other in others:
+        if other.digest is not None and other.digest in known:
+            raise ConfigError(
+                f"data.{name}_store is {other.name}, which has the data of {known[other.digest]} in data.store: the model would be "
+                f"evaluated on what it was trained on. Name another store, or use a split."
+            )
 
 
 def make_trained(config: Config, fed: Fed) -> tuple[nn.Module, Callable[..., Any]]:
@@ -147,15 +204,17 @@ def make_trained(config: Config, fed: Fed) -> tuple[nn.Module, Callable[..., Any
         raise ConfigError("data.scale is true and data.normalize is set: values would be scaled twice. Give one of them.")
     scalers: dict[str, nn.Module] = {}
     if data.scale is not False and not data.normalize:  # fitted on the training samples: features, and targets that are amounts
-        part = fed.split.train if fed.split else None
-        scalers["scaler"] = Scaler.fit(fed.store, part, columns=list(fed.task.inputs))
+        stores = list(fed.stores) or [fed.store]
+        subsets = [one.train for one in fed.splits] if fed.splits else None
+        scalers["scaler"] = Scaler.fit(stores, subsets, columns=list(fed.task.inputs))
         if isinstance(config.loss, named.Mse | named.Mae | named.Huber | named.Quantile):
-            scalers["target_scaler"] = Scaler.fit(fed.store, part, columns=list(fed.task.targets))
+            scalers["target_scaler"] = Scaler.fit(stores, subsets, columns=list(fed.task.targets))
     torch.manual_seed(config.train.seed)
     return make_model(config.model, fed.task, **scalers), make_loss(config.loss, fed.task)
 
 
-def _task(config: Config, store: Store) -> Task:
+def _task(config: Config, store: Store, others: Sequence[Store] = (), *, num_train: int = 1) -> Task:
+    """What is predicted from what. `others` are the other stores; the first `num_train` of all are trained on."""
     import numpy as np
 
     from stoker.experiment.models import Task, outputs_each
@@ -168,8 +227,9 @@ def _task(config: Config, store: Store) -> Task:
     inputs = numbers if data.columns is None else data.columns
     targets = data.target if data.target is not None else inputs if horizon or shift else []
     for name in [*inputs, *targets]:
-        if name not in schema:
-            raise ConfigError(f"data.columns or data.target names {name!r}, but {store.name} has {', '.join(schema)}.")
+        for one in [store, *others]:
+            if name not in one.schema:
+                raise ConfigError(f"data.columns or data.target names {name!r}, but {one.name} has {', '.join(one.schema)}.")
     levels = {schema[name].level for name in targets}
     if (horizon or shift) and levels != {"step"}:
         raise ConfigError(f"data.target is {targets}; a horizon or shift predicts columns of steps.")
@@ -191,15 +251,18 @@ def _task(config: Config, store: Store) -> Task:
                 f"Leave it out, or use a model of your own (model: file.py:function)."
             )
     texts = schema[targets[0]].texts if len(targets) == 1 else None
-    num_categories = None if texts is None else len(texts)
+    num_categories = None
+    if texts is not None:  # of the stores to train on; a feed refuses other texts elsewhere
+        num_categories = len({text for one in [store, *others][:num_train] for text in one.schema[targets[0]].texts or ()})
     classes = (config.loss.classes or num_categories) if isinstance(config.loss, named.CrossEntropy) else None
     if classes is not None:  # a model has no output for more: a GPU would only say that an index is wrong, and stop
-        values = store.column(targets[0])
-        largest = np.fmax.reduce(values, axis=None) if values.size else -1
-        if largest >= classes:
-            raise ConfigError(
-                f"data.target {targets[0]!r} holds {largest:g}, but loss.classes is {classes}; expected classes below it."
-            )
+        for one in [store, *others] if texts is None else [store]:
+            values = one.column(targets[0])
+            largest = np.fmax.reduce(values, axis=None) if values.size else -1
+            if largest >= classes:
+                raise ConfigError(
+                    f"data.target {targets[0]!r} holds {largest:g}, but loss.classes is {classes}; expected classes below it."
+                )
     return Task(
         inputs={name: schema[name].width or 1 for name in inputs},
         targets={name: schema[name].width or 1 for name in targets},
@@ -440,7 +503,11 @@ def _train(
         keep()  # so that `--resume` begins again with what is stopped before its first step
     cleaning = _disk.removing_unless(record, kept) if is_new else contextlib.nullcontext()
     with cleaning, blaming(*(one.function for one in (config.model, config.loss) if isinstance(one, named.Own))), within_memory():
-        return trainer.fit(data.train, valid=data.valid, epochs=train.epochs, resume=resume, allow=allow)
+        result = trainer.fit(data.train, valid=data.valid, epochs=train.epochs, resume=resume, allow=allow)
+        if data.test is not None and result.stopped != "signal":
+            tested = {f"test_{name}": value for name, value in trainer.evaluate(data.test).items()}
+            result = replace(result, metrics={**result.metrics, **tested})
+        return result
 
 
 @contextlib.contextmanager
