@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -129,3 +130,21 @@ def test_small_columns_are_kept_on_the_device_and_the_reason_is_said() -> None:
     feed = stoker.Feed(make_store(), stoker.Windows(16), batch_size=32, device="cuda")
     assert feed.residency.where == "device"
     assert "fit 50% of the free GPU memory" in str(feed)
+
+
+@pytest.mark.parametrize("residency", ["device", "host"])
+@pytest.mark.parametrize("view", VIEWS, ids=str)
+def test_batches_of_several_stores_are_those_of_the_cpu(view: Any, residency: str) -> None:
+    stores = [make_store(), make_store(), make_store()]
+    options: dict[str, Any] = {"batch_size": 32, "order": stoker.Shuffle(3), "weights": [1, 2, 1], "normalize": "zero"}
+    options |= {"return_index": True, "return_store": True}
+    there = stoker.Feed(stores, view, device="cuda", residency=residency, **options)
+    for a, b in zip(stoker.Feed(stores, view, **options), there, strict=True):
+        assert_same(a, b)
+
+
+def test_several_stores_are_captured() -> None:
+    options: dict[str, Any] = {"batch_size": 32, "order": stoker.Shuffle(3), "device": "cuda", "return_store": True}
+    make = partial(stoker.Feed, [make_store(), make_store()], stoker.Windows(16, stride=3), **options)
+    for a, b in zip(make().captured(), make(), strict=True):
+        assert_same({name: tensor.cpu() for name, tensor in a.items()}, b)

@@ -218,7 +218,7 @@ class Feed:
         return JoinedSamples(parts, lengths, self.view)
 
     def _mixed(self, order: Order) -> Order:
-        """The order of all stores. One that looks at weights or lengths of samples takes the samples of all stores as one."""
+        """The order of all stores. One that depends on weights or lengths of samples takes the samples of all stores as one."""
         if len(self.stores) == 1:
             return order
         if not isinstance(order, Weighted | ByLength):

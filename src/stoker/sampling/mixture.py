@@ -347,19 +347,26 @@ def _seek(periods: Array, position: int, counts: Array) -> None:
 def _shuffle(
     periods: Array, position: int, done: Array, sizes: Array, epochs: Array, keys: Array, bases: Array, numbers: Array
 ) -> bool:
-    """Merge, permute and weave; False if a store has other samples there than those of its epoch."""
+    """Permute and merge; False if a store has other samples there than those of its epoch."""
     before = np.empty(len(periods), dtype=np.int64)
+    after = np.empty(len(periods), dtype=np.int64)
     _seek(periods, position, before)
-    after = before.copy()
-    stores = np.empty(len(numbers), dtype=np.int64)
-    _merge(periods, after, stores)
+    _seek(periods, position + len(numbers), after)
     own = np.empty(len(numbers), dtype=np.int64)
+    ahead = np.empty(len(periods), dtype=np.int64)
     end = 0
     for s in range(len(periods)):
         first, last = done[s] + before[s] - epochs[s] * sizes[s], done[s] + after[s] - epochs[s] * sizes[s]
         if first < 0 or last > sizes[s]:
             return False
         permute_range(first, sizes[s], keys[s], own[end : end + last - first])
+        ahead[s] = end - before[s]  # of the places in `own` to the counts
         end += last - first
-    _weave(stores, own, after - before, bases, numbers)
+    for i in range(len(numbers)):  # as in `_merge`
+        best = 0
+        for s in range(1, len(periods)):
+            if (before[s] + 0.5) * periods[s] < (before[best] + 0.5) * periods[best]:
+                best = s
+        numbers[i] = own[before[best] + ahead[best]] + bases[best]
+        before[best] += 1
     return True
