@@ -289,9 +289,9 @@ class MixtureGather(HostGather):
                 raise TypeError(f"column {column.name!r} is of one store")
             if column.places is not None:
                 if column.level == "step":
-                    here = found._replace(starts=_moved(found.starts, samples.first_steps, column.places, 1))
+                    here = Located(found.series, _moved(found.starts, samples.first_steps, column.places, 1), found.counts)
                 else:
-                    here = found._replace(series=_moved(found.series, samples.first_series, column.places, 1))
+                    here = Located(_moved(found.series, samples.first_series, column.places, 1), found.starts, found.counts)
                 self._fill(column, target, here, places, steps, len(numbers))
             else:
                 self._fill_by_store(column, target, numbers, found, places)

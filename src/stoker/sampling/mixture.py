@@ -229,10 +229,13 @@ class MixturePlan:
 
     def _shuffled(self, epoch: int, start: int, count: int) -> Array | None:
         """The same for stores that are shuffled, by one kernel; None where a store begins its next epoch."""
-        numbers, done, known = np.empty(count, dtype=np.int64), epoch * self._per_epoch, self._keys
+        numbers, known = np.empty(count, dtype=np.int64), self._keys
         for _ in range(2):
-            if known is not None and _shuffle(self._periods, start, done, self._sizes, *known, self._bases, numbers):
+            if known is not None and _shuffle(
+                self._periods, start, epoch, self._per_epoch, self._sizes, *known, self._bases, numbers
+            ):
                 return numbers
+            done = epoch * self._per_epoch
             epochs = (done + self._seek(start)) // self._sizes
             keys = [plan.permutation(one).keys for plan, one in zip(self._shuffles, epochs.tolist(), strict=True)]
             known = self._keys = epochs, np.stack(keys)
@@ -345,7 +348,15 @@ def _seek(periods: Array, position: int, counts: Array) -> None:
 
 @kernel
 def _shuffle(
-    periods: Array, position: int, done: Array, sizes: Array, epochs: Array, keys: Array, bases: Array, numbers: Array
+    periods: Array,
+    position: int,
+    epoch: int,
+    per_epoch: Array,
+    sizes: Array,
+    epochs: Array,
+    keys: Array,
+    bases: Array,
+    numbers: Array,
 ) -> bool:
     """Permute and merge; False if a store has other samples there than those of its epoch."""
     before = np.empty(len(periods), dtype=np.int64)
@@ -356,7 +367,8 @@ def _shuffle(
     ahead = np.empty(len(periods), dtype=np.int64)
     end = 0
     for s in range(len(periods)):
-        first, last = done[s] + before[s] - epochs[s] * sizes[s], done[s] + after[s] - epochs[s] * sizes[s]
+        done = epoch * per_epoch[s] - epochs[s] * sizes[s]
+        first, last = done + before[s], done + after[s]
         if first < 0 or last > sizes[s]:
             return False
         permute_range(first, sizes[s], keys[s], own[end : end + last - first])
