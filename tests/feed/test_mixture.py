@@ -20,6 +20,7 @@ import stoker
 from stoker import BlockShuffle, ByLength, Feed, Segments, Sequences, Sequential, Shuffle, Store, Weighted, Windows
 from stoker.errors import FeedError, LeakError, OptionError
 from stoker.feed.mixture import MixtureGather
+from stoker.sampling import mixture
 from stoker.sampling.mixture import store_seed
 from stoker.testing import assert_exactly_once, assert_resumes_exactly
 
@@ -118,6 +119,15 @@ def test_ranks_read_the_slow_list_of_due_times(
                 ].tolist()
                 assert batch["x"][real][:, 0].tolist() == batch["store"][real].tolist()
         assert seen == expected[epoch]
+
+
+@pytest.mark.parametrize("view", VIEWS, ids=str)
+def test_samples_of_many_series_are_found_store_by_store(view: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    make = partial(Feed, make_stores(), view, batch_size=5, columns=COLUMNS, order=Shuffle(2), return_index=True)
+    joined = list(make())
+    monkeypatch.setattr(mixture, "MOST_JOINED", 0)
+    for a, b in zip(make(), joined, strict=True):
+        assert_same_batch(a, b)
 
 
 ORDERS = [Sequential(), Shuffle(1), BlockShuffle(2, block=3, window=6), BlockShuffle(5), ByLength(4, group=5, pool=2)]
