@@ -81,6 +81,7 @@ GIVEN: dict[str, Any] = {
     "dtype": "float32",
     "segment": 5,
     "missing": "ffill",
+    "source_column": "src",
     "delimiter": ";",
     "quote": "'",
     "escape": "\\",

@@ -48,6 +48,16 @@ class FedColumn:
     """What is added to codes of categories, so that 0 means a missing one."""
 
     @property
+    def pieces(self) -> tuple[FedColumn, ...]:
+        """The column in each store of the feed."""
+        return (self,)
+
+    @property
+    def num_rows(self) -> int:
+        """Steps (or series), of all stores."""
+        return sum(len(piece.values) for piece in self.pieces)
+
+    @property
     def unit(self) -> int:
         """Bytes of one step (or series) as delivered."""
         return self.dtype.itemsize * (self.width or 1)

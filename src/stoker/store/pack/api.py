@@ -38,6 +38,7 @@ def pack(
     dtype: str | Mapping[str, str] | type | None = None,
     segment: int | None = None,
     missing: Missing = "keep",
+    source_column: str | None = None,
     delimiter: str | None = None,
     quote: str = '"',
     escape: str | None = None,
@@ -73,6 +74,8 @@ def pack(
         dtype: the type of all numeric columns, or of some: "float32", "close=float32,volume=int64", or a mapping.
         segment: cut series into segments of at most this many steps.
         missing: what to do with missing values: "keep" them as NaN, raise an "error", fill forward ("ffill"), or "drop" their rows.
+        source_column: add a column of categories of this name, with the file that each series comes from. Where rows of one series
+            may come from several files (`series=`), it has one value per step.
         delimiter: the field delimiter of text tables (default: auto-detected).
         quote: the quote character of text tables.
         escape: the escape character of text tables.
@@ -130,6 +133,7 @@ def pack(
         dtypes=dtypes,
         segment=segment,
         missing=missing,
+        source_column=source_column,
         dialect=Dialect(
             delimiter=delimiter,
             quote=quote,

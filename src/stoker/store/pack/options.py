@@ -44,6 +44,7 @@ class PackOptions:
     dtypes: Mapping[str, str] = field(default_factory=dict)
     segment: int | None = None
     missing: Missing = "keep"
+    source_column: str | None = None
     dialect: Dialect = field(default_factory=Dialect)
     memory_bytes: int = 1 << 30
     threads: int = 2
@@ -67,6 +68,8 @@ class PackOptions:
         _ = self.derived
         if self.wide and self.series is not None:
             raise OptionError("wide=True makes each column a series, so it cannot be combined with series=. Use one of them.")
+        if self.wide and self.source_column is not None:
+            raise OptionError("source_column= is not for wide=True, where series are named by their file and column.")
         if self.sort and self.time is None:
             raise OptionError("sort=True orders rows by time, so it needs time=.")
         if self.segment is not None and not 1 <= self.segment < 2**63:
