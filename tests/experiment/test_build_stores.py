@@ -157,3 +157,28 @@ def test_a_class_that_was_not_trained_on_is_refused(tmp_path: Path) -> None:
     Path("config.yaml").write_text(f"data: {{store: t, valid_store: v, {view}}}\nmodel: linear\nloss: cross_entropy\n")
     with pytest.raises(OptionError, match=r"column 'label' of v holds 'flat'; expected one of the 2 texts"):
         open_data(stoker.experiment.load("config.yaml"), "cpu")
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ("store: [a, b], scale: per_series", "data.scale is per series, which is for one store, but 2 are fed: a, b"),
+        ("store: a, valid_store: b, scale: per_series", "data.scale is per series, which is for one store, but 2 are fed"),
+        ("store: [a, b], version: 1", "data.version is 1, which is for one store, but data.store names 2"),
+    ],
+)
+def test_what_is_for_one_store_is_refused_for_several(data: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        open_data(load(data=data), "cpu")
+
+
+def test_the_condition_holds_for_every_store() -> None:
+    """Of each store one series has more than 45 steps."""
+    fed = open_data(load(data="store: [a, b], valid_store: c, where: num_steps > 45"), "cpu")
+    assert fed.valid is not None
+    assert (fed.train.num_samples, fed.valid.num_samples) == (52 - 9 + 53 - 9, 54 - 9)
+    split = open_data(load("split: {name: chronological, valid: 0.3}", data="store: [a, b], where: num_steps > 45"), "cpu")
+    assert all(subset is not None and "where num_steps > 45" in subset.origin for subset in split.train.subsets)
+    model, _ = make_trained(load(data="store: [a, b], where: num_steps > 45"), fed)
+    expected = Scaler.fit([stoker.open("a"), stoker.open("b")], fed.train.subsets, columns=["x"])  # type: ignore[arg-type]
+    assert any(torch.equal(one, expected.mean) for one in model.buffers())

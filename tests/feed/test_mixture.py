@@ -327,11 +327,105 @@ STORE = Store.from_arrays(x=[np.zeros(4)], y=[np.zeros(4)])
             {"return_store": True},
             "adds the entry 'store', which a column has the name of",
         ),
+        (
+            [STORE, STORE],
+            {"scaler": stoker.split.SeriesScaler.fit(STORE, None, columns=["x"])},
+            "scaler= is for one store, but the feed has 2",
+        ),
     ],
 )
 def test_what_cannot_be_mixed_is_refused(stores: Any, options: Any, message: str) -> None:
     with pytest.raises(OptionError, match=message):
         Feed(stores, Windows(4, tail="drop"), batch_size=2, **options)
+
+
+def with_missing(store: Store, seed: int) -> Store:
+    """The store with NaN in its floats."""
+    rng, columns = np.random.default_rng(seed), {name: store.column(name).copy() for name in store.schema}
+    for name in OBSERVED:
+        columns[name][rng.random(columns[name].shape) < 0.3] = np.nan
+    return Store.from_arrays(lengths=store.lengths, **columns)
+
+
+OBSERVED = ["xf8", "xf4", "xf2", "wf4", "sf4", "sw"]
+
+
+@pytest.mark.parametrize("normalize", [None, "zero"])
+@pytest.mark.parametrize("residency", ["host", "device"])
+@pytest.mark.parametrize("view", [*VIEWS, Sequences(3, keep="random"), Sequences(3, keep="random", layout="packed")], ids=str)
+def test_masks_random_places_and_series_are_those_of_one_store(view: Any, residency: str, normalize: Any) -> None:
+    """`wf4` has rows of 12 bytes, which are gathered store by store."""
+    stores = [with_missing(store, seed) for seed, store in enumerate(make_stores())]
+    options: dict[str, Any] = {"batch_size": 5, "columns": COLUMNS, "observed": OBSERVED, "return_index": True, "threads": 0}
+    options |= {"return_series": True, "normalize": normalize, "residency": residency, "order": Sequential()}
+    one, several = Feed(join(stores), view, **options), Feed(stores, view, **options)
+    for _ in range(2):
+        batches = {}
+        for batch in one:
+            batches |= rows_of(batch)
+        seen = {}
+        for batch in several:
+            seen |= rows_of(batch)
+        assert seen == batches
+        assert len(seen) == one.num_samples
+
+
+def rows_of(batch: dict[str, torch.Tensor]) -> dict[int, dict[str, Any]]:
+    """Each sample of a batch by its index: its values without padding, as text, so that NaN equals NaN."""
+    found: dict[int, dict[str, Any]] = {}
+    starts = batch.get("cu_seqlens")
+    for row, number in enumerate(batch["sample"].tolist()):
+        if number < 0:
+            continue
+        own: dict[str, Any] = {}
+        for name, values in batch.items():
+            if starts is not None and len(values) == int(starts[-1]) and name.removesuffix("_observed")[0] in "xw":
+                own[name] = repr(values[int(starts[row]) : int(starts[row + 1])].tolist())
+            elif values is not starts:
+                own[name] = repr(values[row].tolist()) if len(values) == len(batch["sample"]) else None
+        found[number] = own
+    return found
+
+
+def test_samples_at_random_places_are_found_store_by_store_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    make = partial(Feed, make_stores(), Sequences(3, keep="random"), batch_size=5, columns=COLUMNS, order=Shuffle(2))
+    joined = list(make())
+    monkeypatch.setattr(mixture, "MOST_JOINED", 0)
+    for a, b in zip(make(), joined, strict=True):
+        assert_same_batch(a, b)
+
+
+@pytest.mark.parametrize("view", [Windows(3, max_gap=1), Segments(2, max_gap=1)], ids=str)
+@pytest.mark.parametrize("residency", ["host", "device"])
+def test_no_window_of_several_stores_spans_a_gap(view: Any, residency: str, tmp_path: Path) -> None:
+    stores = []
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        rows = ["s,t,x"]
+        for series in range(4):
+            times = np.cumsum(rng.choice([1, 1, 1, 5], size=12))
+            rows += [f"{series},{time},{100 * seed + time}" for time in times]
+        (tmp_path / f"{seed}.csv").write_text("\n".join(rows) + "\n")
+        stores.append(stoker.pack(tmp_path / f"{seed}.csv", tmp_path / f"{seed}.stoker", series="s", time="t"))
+    options: dict[str, Any] = {"batch_size": 4, "columns": ["x"], "return_index": True, "residency": residency}
+    feed, expected = Feed(stores, view, **options), []
+    for store in stores:
+        expected += [row["x"] for batch in Feed(store, view, **options) for row in rows_of(batch).values()]
+    rows_seen = {number: row["x"] for batch in feed for number, row in rows_of(batch).items()}
+    assert [rows_seen[number] for number in range(feed.num_samples)] == expected
+    again = pickle.loads(pickle.dumps(feed.dataset))
+    assert again[list(range(5))]["x"].equal(feed.dataset[list(range(5))]["x"])
+
+
+@pytest.mark.parametrize("residency", ["host", "device"])
+def test_codes_of_several_stores_are_shifted(residency: str, tmp_path: Path) -> None:
+    a = texts_store(tmp_path / "a", ["up", "down"], [1, 2])
+    b = texts_store(tmp_path / "b", ["down", "flat", "up"], [2, 3, 1])
+    options: dict[str, Any] = {"columns": ["x", "label"], "residency": residency, "category_offset": 1}
+    feed = Feed([a, b], Sequences(2), batch_size=6, **options)
+    batch = next(iter(feed))
+    assert batch["label"].tolist() == [*batch["x"][:5, 0].tolist(), 0]
+    assert pickle.loads(pickle.dumps(feed.dataset))[[0, 1, 2, 3, 4]]["label"].tolist() == [1, 2, 2, 3, 1]
 
 
 def test_negative_control_rows_of_the_wrong_store_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -184,6 +184,21 @@ def content_digest(store: Store, names: Sequence[str]) -> str:
     return found.hexdigest()
 
 
+def first_non_finite(columns: list[FedColumn], row: tuple[int, int, int, int]) -> tuple[str, int, float] | None:
+    """The column, step and value of the first NaN or infinity of a sample (number, series, first step, steps); None without one."""
+    _, series, start, count = row
+    for column in columns:
+        if not np.issubdtype(column.values.dtype, np.floating):
+            continue
+        begin, end = (start, start + count) if column.level == "step" else (series, series + 1)
+        values = column.values[begin:end]
+        bad = np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(1))
+        if len(bad):
+            value = values[bad[0]].reshape(-1)
+            return column.name, int(begin + bad[0]) if column.level == "step" else start, float(value[~np.isfinite(value)][0])
+    return None
+
+
 def choose_columns(
     store: Store,
     names: Sequence[str] | None,

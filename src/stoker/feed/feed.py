@@ -26,6 +26,7 @@ from stoker.feed.columns import (
     choose_columns,
     choose_residency,
     content_digest,
+    first_non_finite,
     identity_of,
     mark_observed,
     samples_over,
@@ -628,7 +629,7 @@ def _describe_samples(
     """
     where = samples.locate(numbers, draw)
     rows = list(zip(numbers.tolist(), where.series.tolist(), where.starts.tolist(), where.counts.tolist(), strict=True))
-    bad = [(row, found) for row in rows if (found := _first_non_finite(columns, row)) is not None]
+    bad = [(row, found) for row in rows if (found := first_non_finite(columns, row)) is not None]
     if bad:
         lines = [
             f"sample {number + first:,}: {column} of series {series:,} is {value} at step {step - int(first_steps[series]):,}"
@@ -640,20 +641,6 @@ def _describe_samples(
         begin = start - int(first_steps[series])
         lines.append(f"{number + first:,} (series {series:,}, steps {begin:,} to {begin + count - 1:,})")
     return False, f"samples {', '.join(lines)}{', …' if len(rows) > SHOWN else ''} of {name}"
-
-
-def _first_non_finite(columns: list[FedColumn], row: tuple[int, int, int, int]) -> tuple[str, int, float] | None:
-    _, series, start, count = row
-    for column in columns:
-        if not np.issubdtype(column.values.dtype, np.floating):
-            continue
-        begin, end = (start, start + count) if column.level == "step" else (series, series + 1)
-        values = column.values[begin:end]
-        bad = np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(1))
-        if len(bad):
-            value = values[bad[0]].reshape(-1)
-            return column.name, int(begin + bad[0]) if column.level == "step" else start, float(value[~np.isfinite(value)][0])
-    return None
 
 
 def _summarize(feed: Feed) -> str:

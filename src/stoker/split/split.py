@@ -598,11 +598,9 @@ def by_value(
         mine = np.zeros(len(store), dtype=np.bool_)
         values = [] if asked is None else [asked] if isinstance(asked, str) or not isinstance(asked, Sequence) else list(asked)
         for value in values:
-            fits = (
-                codes == value
-                if texts is None
-                else np.isin(codes, [i for i, text in enumerate(texts) if fnmatchcase(text, str(value))])
-            )
+            fits = codes == value
+            if texts is not None:
+                fits = np.isin(codes, [i for i, text in enumerate(texts) if fnmatchcase(text, str(value))])
             if not np.any(fits):
                 there = sorted({*texts}) if texts is not None else np.unique(codes).tolist()
                 shown = ", ".join(map(repr, there[:4])) + (", …" if len(there) > 4 else "")
@@ -611,9 +609,7 @@ def by_value(
         twice = mine & (taken != "")
         if twice.any():
             one = int(twice.argmax())
-            raise OptionError(
-                f"series {one:,} of {store.name} is in {taken[one]} and in {name} by its {column}; expected one of them."
-            )
+            raise OptionError(f"series {one:,} of {store.name} is in {taken[one]} and in {name} by its {column}; expected one.")
         if values:
             taken[mine] = name
             runs[name] = Runs(firsts[:-1][mine], np.diff(firsts)[mine])
