@@ -104,6 +104,13 @@ def gather(record: Record) -> str:
     )
 
 
+def mixture(record: Record) -> str:
+    name = "speed of the mixture, relative to one store"
+    shares = [row[name]["median"] for row in record.data["cases"].values()]
+    wide = record.get("cases", "windows of 192 x 8 columns, batch 256", name)
+    return f"{min(shares):.2f}-{max(shares):.2f}; windows of 192 x 8 columns, batch 256: {wide:.2f}"
+
+
 def cold(record: Record) -> str:
     limited = "limited by blkio.throttle.read_bps_device 254:0 500000000"
     shares = [record.get(limited, kind, "sides", "feed, block shuffle", "share of sequential") for kind in ("events", "segments")]
@@ -231,6 +238,7 @@ TABLES: dict[str, list[Row]] = {
         ),
         Row("The same: windows of 48 x 55, batch 1024", "bench_peers", lambda r: peers(r, "windows")),
         Row("Bandwidth of random batches on one core, relative to memcpy", "bench_gather", gather),
+        Row("Speed of a mixture of 3 stores, relative to one store of their size", "bench_mixture", mixture),
         Row(
             "Times faster than Time-MoE's data sets, same values",
             "bench_timemoe",

@@ -87,6 +87,7 @@ GIVEN: dict[str, Any] = {
     "timezone": "Europe/Berlin",
     "ambiguous": "first",
     "nonexistent": "shift",
+    "source_column": "src",
     "delimiter": ";",
     "quote": "'",
     "escape": "\\",

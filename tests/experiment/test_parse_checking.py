@@ -52,7 +52,7 @@ def test_what_is_not_said_has_its_default(tmp_path: Path) -> None:
         ),
         ("transformer", "{width: 3}", "c.yaml:5: model.name is missing; expected one of transformer, gru, mlp, linear, own."),
         ("transformer", "[1]", "c.yaml:5: model is the list [1]; expected a name: transformer, gru, mlp, linear, own."),
-        ("store: prices.stoker", "columns: null", "c.yaml:1: data.store is missing; expected a string."),
+        ("store: prices.stoker", "columns: null", "c.yaml:1: data.store is missing; expected a string, or a list, each a string."),
         (
             "epochs: 3",
             "precision: fp31",

@@ -58,19 +58,20 @@ def test_the_manual_names_every_field() -> None:
 
 
 FROZEN = """\
-data.augment data.batch_size data.columns data.dtype data.normalize data.order data.order.block data.order.pool data.order.window
-data.residency data.scale data.scale.method data.scale.per data.scale.unseen
-data.store data.target data.threads data.version data.view data.view.buckets data.view.end data.view.horizon
-data.view.gaps data.view.keep data.view.max_gap
-data.view.length data.view.max_length data.view.shift data.view.stride data.view.tail data.where loss loss.classes loss.delta loss.function
-loss.options loss.positive_weight loss.quantiles loss.smoothing model model.causal model.dropout model.function model.heads
-model.hidden model.layers model.options model.width optimizer optimizer.alpha optimizer.betas optimizer.eps optimizer.lr
-optimizer.momentum optimizer.nesterov optimizer.weight_decay schedule schedule.end schedule.every schedule.factor schedule.start
-schedule.warmup split split.by split.embargo split.horizon split.overlap split.test split.time split.valid split.warm_up train
-train.activation_checkpointing train.compile train.device train.early_stopping train.early_stopping.metric
-train.early_stopping.min_delta train.early_stopping.mode train.early_stopping.patience train.ema train.epochs train.folder
-train.fused train.grad_accum_steps train.graph train.guard train.keep_checkpoints train.log_every train.loggers train.max_grad_norm
-train.max_seconds train.metrics train.parallel train.precision train.save_every train.seed train.setup train.speed data
+data data.augment data.batch_size data.columns data.dtype data.normalize data.order data.order.block data.order.pool
+data.order.window data.residency data.scale data.scale.method data.scale.per data.scale.unseen data.store data.target
+data.test_store data.threads data.valid_store data.version data.view data.view.buckets data.view.end data.view.gaps
+data.view.horizon data.view.keep data.view.length data.view.max_gap data.view.max_length data.view.shift data.view.stride
+data.view.tail data.weights data.where loss loss.classes loss.delta loss.function loss.options loss.positive_weight
+loss.quantiles loss.smoothing model model.causal model.dropout model.function model.heads model.hidden model.layers
+model.options model.width optimizer optimizer.alpha optimizer.betas optimizer.eps optimizer.lr optimizer.momentum
+optimizer.nesterov optimizer.weight_decay schedule schedule.end schedule.every schedule.factor schedule.start schedule.warmup
+split split.by split.column split.embargo split.horizon split.overlap split.test split.time split.train split.valid
+split.warm_up train train.activation_checkpointing train.compile train.device train.early_stopping
+train.early_stopping.metric train.early_stopping.min_delta train.early_stopping.mode train.early_stopping.patience train.ema
+train.epochs train.folder train.fused train.grad_accum_steps train.graph train.guard train.keep_checkpoints train.log_every
+train.loggers train.max_grad_norm train.max_seconds train.metrics train.parallel train.precision train.save_every train.seed
+train.setup train.speed
 """
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -223,3 +224,21 @@ def test_transforms_on_the_device_draw_the_same_after_a_resume(residency: str) -
     for a, b in zip(whole[5:], resumed, strict=True):
         assert all(tensor.is_cuda for tensor in b.values())
         assert all(a[name].equal(b[name]) for name in a)
+
+
+@pytest.mark.parametrize("residency", ["device", "host"])
+@pytest.mark.parametrize("view", VIEWS, ids=str)
+def test_batches_of_several_stores_are_those_of_the_cpu(view: Any, residency: str) -> None:
+    stores = [make_store(), make_store(), make_store()]
+    options: dict[str, Any] = {"batch_size": 32, "order": stoker.Shuffle(3), "weights": [1, 2, 1], "normalize": "zero"}
+    options |= {"return_index": True, "return_store": True}
+    there = stoker.Feed(stores, view, device="cuda", residency=residency, **options)
+    for a, b in zip(stoker.Feed(stores, view, **options), there, strict=True):
+        assert_same(a, b)
+
+
+def test_several_stores_are_captured() -> None:
+    options: dict[str, Any] = {"batch_size": 32, "order": stoker.Shuffle(3), "device": "cuda", "return_store": True}
+    make = partial(stoker.Feed, [make_store(), make_store()], stoker.Windows(16, stride=3), **options)
+    for a, b in zip(make().captured(), make(), strict=True):
+        assert_same({name: tensor.cpu() for name, tensor in a.items()}, b)

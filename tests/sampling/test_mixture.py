@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.errors import OptionError
-from stoker.sampling.mixture import MixturePlan
+from stoker.sampling.mixture import MixturePlan, store_seed
+from stoker.sampling.orders import ShufflePlan
 from stoker.sampling.orders import _SequentialPlan as SequentialPlan
-from stoker.sampling.orders import _ShufflePlan as ShufflePlan
 
 SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=5)
 
@@ -100,3 +100,12 @@ def test_negative_control_a_store_that_begins_again_early_repeats_samples() -> N
 def test_weights_that_are_invalid_are_refused(weights: list[float]) -> None:
     with pytest.raises(OptionError, match=r"weights is .*expected 2 positive numbers"):
         MixturePlan([SequentialPlan(2)] * 2, [2, 2], weights)
+
+
+def test_the_order_of_a_mixture_is_what_it_always_was() -> None:
+    """States of users name positions in it."""
+    seeds = [store_seed(7, store) for store in range(3)]
+    assert seeds == [7, 8187762994002270468, 5930632995308125352]
+    plans = [ShufflePlan(4, seeds[0]), ShufflePlan(3, seeds[1])]
+    assert MixturePlan(plans, [4, 3]).numbers(1, 0, 7).tolist() == [0, 5, 3, 6, 2, 4, 1]
+    assert MixturePlan(plans, [4, 3], [1, 3]).numbers(1, 0, 7).tolist() == [4, 1, 6, 4, 5, 2, 6]

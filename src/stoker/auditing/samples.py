@@ -148,16 +148,20 @@ def is_map_style(dataset: Any) -> bool:
 
 
 def _feed_claims(feed: Feed) -> LoaderClaims:
+    from stoker.sampling.mixture import MixtureOrder
     from stoker.sampling.orders import ByLength, Sequential, Weighted
 
+    order, repeats = feed.order, isinstance(feed.order, Weighted)
+    if isinstance(feed.order, MixtureOrder):
+        order, repeats = feed.order.order, feed.order.weights is not None
     dataset = None if feed.is_packed else feed.dataset
     return LoaderClaims(
         name=f"Feed of {feed.store.name}",
         dataset=dataset,
         collate=None if dataset is None else dataset.collate,
         # Samples of similar length need not be from everywhere, nor need heavy ones.
-        shuffled=None if isinstance(feed.order, ByLength | Weighted) else not isinstance(feed.order, Sequential),
-        once=not isinstance(feed.order, Weighted),
+        shuffled=None if isinstance(order, ByLength | Weighted) else not isinstance(order, Sequential),
+        once=not repeats,
         num_replicas=feed.ranks.world_size,
         droppable=feed.num_samples % (feed.batch_size * feed.ranks.world_size) if feed.drop_last else 0,
     )

@@ -35,6 +35,7 @@ from stoker.cli.main import AMBIGUOUS, DUPLICATES, MISSING, NONEXISTENT, PATH
 @click.option("--dtype", metavar="TYPE", help="float32, or close=float32,volume=int64. A value that does not fit is an error.")
 @click.option("--segment", type=int, metavar="N", help="Cut series into pieces of at most N steps.")
 @click.option("--missing", type=click.Choice(MISSING), default="keep", show_default=True, help="How to treat missing values.")
+@click.option("--source-column", metavar="NAME", help="Add a column with the file that each series comes from.")
 @click.option("--delimiter", help="Delimiter of text tables (default: auto-detected).")
 @click.option("--quote", default='"', show_default=True, help="Quote character of text tables; '' for none.")
 @click.option("--escape", help="Escape character of text tables.")

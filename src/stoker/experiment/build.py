@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from stoker.experiment.models import Task, When
     from stoker.feed.feed import Feed
     from stoker.sampling.orders import Order
+    from stoker.sampling.subset import Subset
     from stoker.sampling.views import AnyView
     from stoker.split.series_scaler import SeriesScaler
     from stoker.split.split import Split
@@ -61,8 +63,15 @@ class Fed:
     train: Feed
     valid: Feed | None
     split: Split | None
+    """Of the store; of the first one, where there are several."""
     scaler: SeriesScaler | None = None
     """That of the feeds, where each series has scales of its own."""
+    stores: Sequence[Store] = ()
+    """All stores to train on."""
+    splits: Sequence[Split] = ()
+    """One per store, where they are split."""
+    test: Feed | None = None
+    """What the trained model is evaluated on at the end."""
 
 
 class Process(NamedTuple):
@@ -95,16 +104,20 @@ def choose_device(config: Config, local_rank: int) -> str:
 
 
 def open_data(config: Config, device: str) -> Fed:
-    """Open the store, say what is predicted from what, and make the feeds."""
+    """Open the stores, say what is predicted from what, and make the feeds."""
     from stoker.experiment.models import load_function
+    from stoker.feed.columns import lengths_of
     from stoker.feed.feed import Feed
     from stoker.sampling.orders import BlockShuffle, ByLength, Sequential, Shuffle
     from stoker.sampling.views import Segments, Sequences, Windows
-    from stoker.split.split import chronological, grouped
-    from stoker.store.store import open_store
+    from stoker.split.selection import where
+    from stoker.split.split import by_value, chronological, grouped
 
     data, cut, seed = config.data, config.split, config.train.seed
-    store = open_store(data.store, version=data.version)
+    stores, held_back = _open_stores(data.store, "data.store", version=data.version), _open_held_back(config)
+    store = stores[0]
+    for name, others in held_back.items():
+        _refuse_training_data(name, stores, others)
     view: AnyView
     if isinstance(data.view, named.SequenceView):
         longest = data.view.max_length
@@ -118,20 +131,22 @@ def open_data(config: Config, device: str) -> Fed:
         order = BlockShuffle(seed, data.order.block, data.order.window)
     elif isinstance(data.order, named.LengthOrder):
         order = ByLength(seed, pool=data.order.pool)
-    split: Split | None = None
-    if cut is not None:
+    splits: list[Split] = []
+    if isinstance(cut, named.ByValue):
+        splits = [by_value(one, view, cut.column, train=cut.train, valid=cut.valid, test=cut.test) for one in stores]
+    elif cut is not None:
         fractions = [1 - cut.valid - cut.test, cut.valid, *([cut.test] if cut.test else [])]
         if isinstance(cut, named.Grouped):
-            split = grouped(store, view, by=cut.by, fractions=fractions, seed=seed)
+            splits = [grouped(one, view, by=cut.by, fractions=fractions, seed=seed) for one in stores]
         else:
             distances: Any = {"horizon": cut.horizon, "warm_up": cut.warm_up, "embargo": cut.embargo, "overlap": cut.overlap}
-            split = chronological(store, view, fractions=fractions, time=cut.time, **distances)
-    task = _task(config, store)
-    scaler = _fit_series_scaler(config, store, task, split)
+            splits = [chronological(one, view, fractions=fractions, time=cut.time, **distances) for one in stores]
+    all_stores = [*stores, *chain(*held_back.values())]
+    task = _task(config, store, all_stores[1:], num_train=len(stores))
+    scaler = _fit_series_scaler(config, all_stores, task, splits[0] if splits else None)
     feed = partial(
         Feed,
-        store,
-        view,
+        view=view,
         batch_size=data.batch_size,
         device=device,
         columns=list(dict.fromkeys([*task.inputs, *task.targets])),
@@ -142,26 +157,47 @@ def open_data(config: Config, device: str) -> Fed:
         residency=data.residency,
         threads=data.threads,
     )
-    chosen = split.train if split else None
+    padded = {view.over(lengths_of(one, view)).padded for one in all_stores} if len(all_stores) > 1 else set()
+    if len(padded) > 1:
+        feed = partial(feed, masks=True)  # all batches have masks, if some need them
     if data.where is not None:
-        from stoker.split.selection import where
-
-        split = where(store, split, data.where) if split else None
-        chosen = split.train if split else where(store, view, data.where)
+        splits = [where(one, split, data.where) for one, split in zip(stores, splits, strict=True)] if splits else []
+    chosen = [one.train for one in splits] or _chosen(stores, view, data.where)
     augment = load_function(data.augment) if data.augment is not None else None
-    train = feed(order=order, subset=chosen, device_transform=augment)
-    valid = feed(order=Sequential(), subset=split.valid) if split else None
-    task = replace(task, padded=train.samples.padded)
-    return Fed(store=store, task=task, train=train, valid=valid, split=split, scaler=scaler)
+    train = feed(stores, order=order, weights=data.weights, subset=chosen, device_transform=augment)
+    feed = partial(feed, order=Sequential(), categories=train.categories)
+    evaluated: dict[str, Feed | None] = {"valid": None, "test": None}
+    for name in evaluated:
+        if name in held_back:
+            evaluated[name] = feed(held_back[name], subset=_chosen(held_back[name], view, data.where))
+        # A test subset of fractions is kept for later, as it always was; one that is named is evaluated.
+        elif name in (splits[0].subsets if splits else ()) and (name == "valid" or isinstance(cut, named.ByValue)):
+            evaluated[name] = feed(stores, subset=[one.subsets[name] for one in splits])
+    task = replace(task, padded=train.samples.padded or True in padded)
+    first = splits[0] if splits else None
+    return Fed(store=store, task=task, train=train, split=first, scaler=scaler, stores=stores, splits=splits, **evaluated)
 
 
-def _fit_series_scaler(config: Config, store: Store, task: Task, split: Split | None) -> SeriesScaler | None:
+def _chosen(stores: Sequence[Store], view: AnyView, condition: str | None) -> list[Subset] | None:
+    """The samples of series that fulfil the condition, of each store; None for all samples."""
+    from stoker.split.selection import where
+
+    return None if condition is None else [where(one, view, condition) for one in stores]
+
+
+def _fit_series_scaler(config: Config, stores: Sequence[Store], task: Task, split: Split | None) -> SeriesScaler | None:
     """The scaler of `data.scale: per_series`: of features and of targets that are amounts, as far as they are numbers of steps."""
     from stoker.split.series_scaler import SeriesScaler
 
     scale = named.SeriesScale() if config.data.scale == "per_series" else config.data.scale
     if not isinstance(scale, named.SeriesScale):
         return None
+    if len(stores) > 1:
+        raise ConfigError(
+            f"data.scale is per series, which is for one store, but {len(stores)} are fed: {', '.join(one.name for one in stores)}. "
+            f"Leave data.scale out, or set data.normalize."
+        )
+    store = stores[0]
     if config.data.normalize:
         raise ConfigError("data.scale and data.normalize are set: values would be scaled twice. Give one of them.")
     has_amounts = isinstance(config.loss, AMOUNTS)
@@ -171,6 +207,41 @@ def _fit_series_scaler(config: Config, store: Store, task: Task, split: Split | 
         raise ConfigError("data.scale is per series, but no column has numbers of steps to scale. Leave data.scale out.")
     part = split.train if split else None
     return SeriesScaler.fit(store, part, columns=names, method=scale.method, unseen=scale.unseen)
+
+
+def _open_stores(paths: str | list[str], name: str, version: int | None = None) -> list[Store]:
+    from stoker.store.store import open_store
+
+    listed = [paths] if isinstance(paths, str) else paths
+    if len({Path(one).resolve() for one in listed}) < len(listed):
+        raise ConfigError(
+            f"{name} names a store twice: {', '.join(listed)}. Name each once; data.weights says how often it is read."
+        )
+    if version is not None and len(listed) > 1:
+        raise ConfigError(f"data.version is {version}, which is for one store, but {name} names {len(listed)}. Leave it out.")
+    return [open_store(one, version=version) for one in listed]
+
+
+def _open_held_back(config: Config) -> dict[str, list[Store]]:
+    """The stores to validate and to test on, by the name of their subset."""
+    data, cut, found = config.data, config.split, {}
+    for name, paths in (("valid", data.valid_store), ("test", data.test_store)):
+        if paths is None:
+            continue
+        if cut is not None and (name == "valid" or cut.test):
+            raise ConfigError(f"data.{name}_store and split both say what {name} samples are. Give one of them.")
+        found[name] = _open_stores(paths, f"data.{name}_store")
+    return found
+
+
+def _refuse_training_data(name: str, stores: Sequence[Store], others: Sequence[Store]) -> None:
+    known = {store.digest: store.name for store in stores}
+    for other in others:
+        if other.digest is not None and other.digest in known:
+            raise ConfigError(
+                f"data.{name}_store is {other.name}, which has the data of {known[other.digest]} in data.store: the model would be "
+                f"evaluated on what it was trained on. Name another store, or use a split."
+            )
 
 
 def make_trained(config: Config, fed: Fed) -> tuple[nn.Module, Callable[..., Any]]:
@@ -186,10 +257,11 @@ def make_trained(config: Config, fed: Fed) -> tuple[nn.Module, Callable[..., Any
     scalers: dict[str, nn.Module] = {}
     if data.scale is not False and not data.normalize and fed.scaler is None:
         # Fitted on the training samples: features, and targets that are amounts.
-        part = fed.train.subset
-        scalers["scaler"] = Scaler.fit(fed.store, part, columns=list(fed.task.inputs))
+        stores = list(fed.stores) or [fed.store]
+        subsets: Any = fed.train.subsets
+        scalers["scaler"] = Scaler.fit(stores, subsets, columns=list(fed.task.inputs))
         if isinstance(config.loss, AMOUNTS):
-            scalers["target_scaler"] = Scaler.fit(fed.store, part, columns=list(fed.task.targets))
+            scalers["target_scaler"] = Scaler.fit(stores, subsets, columns=list(fed.task.targets))
     torch.manual_seed(config.train.seed)
     loss = make_loss(config.loss, fed.task)
     if fed.scaler is not None and isinstance(loss, TaskLoss):
@@ -197,7 +269,8 @@ def make_trained(config: Config, fed: Fed) -> tuple[nn.Module, Callable[..., Any
     return make_model(config.model, fed.task, **scalers), loss
 
 
-def _task(config: Config, store: Store) -> Task:
+def _task(config: Config, store: Store, others: Sequence[Store] = (), *, num_train: int = 1) -> Task:
+    """What is predicted from what. `others` are the other stores; the first `num_train` of all are trained on."""
     import numpy as np
 
     from stoker.experiment.models import Task, outputs_each
@@ -210,8 +283,9 @@ def _task(config: Config, store: Store) -> Task:
     inputs = numbers if data.columns is None else data.columns
     targets = data.target if data.target is not None else inputs if horizon or shift else []
     for name in [*inputs, *targets]:
-        if name not in schema:
-            raise ConfigError(f"data.columns or data.target names {name!r}, but {store.name} has {', '.join(schema)}.")
+        for one in [store, *others]:
+            if name not in one.schema:
+                raise ConfigError(f"data.columns or data.target names {name!r}, but {one.name} has {', '.join(one.schema)}.")
     levels = {schema[name].level for name in targets}
     if (horizon or shift) and levels != {"step"}:
         raise ConfigError(f"data.target is {targets}; a horizon or shift predicts columns of steps.")
@@ -233,15 +307,18 @@ def _task(config: Config, store: Store) -> Task:
                 f"Leave it out, or use a model of your own (model: file.py:function)."
             )
     texts = schema[targets[0]].texts if len(targets) == 1 else None
-    num_categories = None if texts is None else len(texts)
+    num_categories = None
+    if texts is not None:  # of the stores to train on; a feed refuses other texts elsewhere
+        num_categories = len({text for one in [store, *others][:num_train] for text in one.schema[targets[0]].texts or ()})
     classes = (config.loss.classes or num_categories) if isinstance(config.loss, named.CrossEntropy) else None
     if classes is not None:  # a model has no output for more: a GPU would only say that an index is wrong, and stop
-        values = store.column(targets[0])
-        largest = np.fmax.reduce(values, axis=None) if values.size else -1
-        if largest >= classes:
-            raise ConfigError(
-                f"data.target {targets[0]!r} holds {largest:g}, but loss.classes is {classes}; expected classes below it."
-            )
+        for one in [store, *others] if texts is None else [store]:
+            values = one.column(targets[0])
+            largest = np.fmax.reduce(values, axis=None) if values.size else -1
+            if largest >= classes:
+                raise ConfigError(
+                    f"data.target {targets[0]!r} holds {largest:g}, but loss.classes is {classes}; expected classes below it."
+                )
     return Task(
         inputs={name: schema[name].width or 1 for name in inputs},
         targets={name: schema[name].width or 1 for name in targets},
@@ -477,7 +554,7 @@ def _train(
         from stoker.experiment.inputs import INPUTS_NAME, Inputs
 
         keep()
-        _disk.write_file(folder / INPUTS_NAME, Inputs.of(data.store, data.task).to_json())
+        _disk.write_file(folder / INPUTS_NAME, Inputs.of(data.store, data.task, data.train.categories).to_json())
 
     if ranks.is_first:
         trainer.on_open = (
@@ -488,7 +565,11 @@ def _train(
         keep()  # so that `--resume` begins again with what is stopped before its first step
     cleaning = _disk.removing_unless(record, kept) if is_new else contextlib.nullcontext()
     with cleaning, blaming(*(one.function for one in (config.model, config.loss) if isinstance(one, named.Own))), within_memory():
-        return trainer.fit(data.train, valid=data.valid, epochs=train.epochs, resume=resume, allow=allow)
+        result = trainer.fit(data.train, valid=data.valid, epochs=train.epochs, resume=resume, allow=allow)
+        if data.test is not None and result.stopped != "signal":
+            tested = {f"test_{name}": value for name, value in trainer.evaluate(data.test).items()}
+            result = replace(result, metrics={**result.metrics, **tested})
+        return result
 
 
 def _metric(name: str) -> tuple[str, Any]:

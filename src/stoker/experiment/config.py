@@ -108,8 +108,8 @@ class SeriesScale(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 class Data(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is fed."""
 
-    store: str
-    """Path of the store, as `stoker pack` makes it."""
+    store: str | Annotated[list[str], Meta(min_length=1)]
+    """Path of the store, as `stoker pack` makes it; or a list of paths, whose samples are mixed."""
     view: WindowView | SegmentView | SequenceView
     """What a sample is."""
     batch_size: Size
@@ -118,6 +118,12 @@ class Data(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Columns that the model sees; by default all numeric columns of steps, without a target of the same step."""
     target: Annotated[list[str], Meta(min_length=1)] | None = None
     """Columns that are predicted: with a horizon or shift their future, otherwise their value at the last step or of the series."""
+    weights: Annotated[list[Positive], Meta(min_length=1)] | None = None
+    """Of several stores: the share of each in every part of an epoch; by default their numbers of samples, so that all come once."""
+    valid_store: str | Annotated[list[str], Meta(min_length=1)] | None = None
+    """Path of a store, or of several, to validate on; instead of a split."""
+    test_store: str | Annotated[list[str], Meta(min_length=1)] | None = None
+    """Path of a store, or of several, on which the trained model is evaluated once, at the end."""
     order: SequentialOrder | ShuffleOrder | BlockOrder | LengthOrder = ShuffleOrder()
     """Order of the training samples; validation is sequential."""
     scale: bool | Literal["per_series"] | SeriesScale | None = None
@@ -132,9 +138,9 @@ class Data(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     threads: Annotated[int, Meta(ge=0, le=1024)] | None = None
     """Threads that prefetch batches; chosen by default."""
     where: str | None = None
-    """Only series that fulfil this condition over their own values, like "country == 'DE' and num_steps >= 100"."""
+    """Only series of each store that fulfil this condition over their own values, like "country == 'DE' and num_steps >= 100"."""
     version: Size | None = None
-    """Version of a store that was appended to, as `stoker history` lists them; by default the newest."""
+    """Version of a store that was appended to, as `stoker history` lists them; by default the newest. For one store."""
     augment: str | None = None
     """Function `f(batch, rng)` that augments training batches on the device, as `file.py:function`; it is run: name only code you trust."""
 
@@ -169,7 +175,20 @@ class Grouped(Choice, frozen=True, kw_only=True, tag="grouped"):
     """Series with the same value of this column stay together."""
 
 
-AnySplit = Chronological | Grouped
+class ByValue(Choice, frozen=True, kw_only=True, tag="by_value"):
+    """Whole series by the value of a column, such as the file that they come from."""
+
+    column: str
+    """Column with one value per series; `stoker pack --source-column` makes one of file names."""
+    train: str | Annotated[list[str], Meta(min_length=1)]
+    """Value, or values, of the series to train on; patterns such as `*_TRAIN.ts` are possible."""
+    valid: str | Annotated[list[str], Meta(min_length=1)] | None = None
+    """Value, or values, of the series to validate on."""
+    test: str | Annotated[list[str], Meta(min_length=1)] | None = None
+    """Value, or values, of the series on which the trained model is evaluated once, at the end."""
+
+
+AnySplit = Chronological | Grouped | ByValue
 
 
 # The sections `model` and `loss`: builtin ones by name with their options, or functions of the user's own.

@@ -5,6 +5,7 @@ It holds the task, the columns with their categories, and the options that new f
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -38,9 +39,9 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
     columns: list[InputColumn]
 
     @classmethod
-    def of(cls, store: Store, task: Task) -> Inputs:
-        """What predictions need to know about the store that a task is trained on."""
-        names = dict.fromkeys([*task.inputs, *task.targets])
+    def of(cls, store: Store, task: Task, categories: Mapping[str, list[str]] | None = None) -> Inputs:
+        """What predictions need to know about the store that a task is trained on; `categories` are those of its feed."""
+        names, known = dict.fromkeys([*task.inputs, *task.targets]), categories or {}
         columns = [
             InputColumn(
                 name=name,
@@ -48,7 +49,7 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
                 kind=column.kind,
                 dtype=None if column.dtype is None else column.dtype.name,
                 width=column.width,
-                texts=list(column.texts) if column.texts is not None and column.kind == "category" else None,
+                texts=known.get(name, list(column.texts)) if column.texts is not None and column.kind == "category" else None,
             )
             for name in names
             for column in [store.schema[name]]

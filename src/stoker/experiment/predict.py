@@ -203,7 +203,7 @@ def _read_inputs(folder: Path, config: Config) -> Inputs:
         from stoker.experiment.build import open_data
 
         fed = open_data(config, "cpu")
-        return Inputs.of(fed.store, fed.task)
+        return Inputs.of(fed.store, fed.task, fed.train.categories)
     try:
         return msgspec.json.decode(path.read_bytes(), type=Inputs)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -21,8 +21,10 @@ from torch.utils.data import Sampler
 from stoker._types import Array
 from stoker.errors import FeedError, OptionError
 from stoker.feed.columns import lengths_of
+from stoker.feed.mixture import MixtureGather, join_columns, share_categories
 from stoker.feed.padding import Assembler
 from stoker.feed.transfer import HostGather, Ring, as_tensors, rng_parameter
+from stoker.sampling.mixture import JoinedSamples
 from stoker.sampling.views import Lengths, Samples, Sequences
 from stoker.store.store import open_store
 
@@ -111,16 +113,21 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
         if feed.is_packed:
             raise OptionError("a packed batch cannot be taken apart into samples. Use Sequences(layout='padded') for a dataset.")
         self._name = feed.store.name
-        self._path = feed.store.path
-        self._digest = feed.store.digest
-        self._version = feed.store.version
+        self._paths = [store.path for store in feed.stores]
+        self._digests = [store.digest for store in feed.stores]
+        self._versions = [store.version for store in feed.stores]
+        self._categories = feed.categories
         self._files = feed.shards()
         self._view = feed.view
-        self._subset = feed.subset
+        self._subsets = feed.subsets
         self._samples = feed.samples
         self._columns = feed.columns
-        self._return_index = feed.return_index
-        self._masks = {"has_lengths": feed.samples.padded or bool(feed.masks), "makes_masks": feed.masks is not False}
+        self._return_index = feed.return_index or feed.return_store
+        self._entries: dict[str, Any] = {"shows_index": feed.return_index, "store_ends": feed.store_ends()}
+        self._masks: dict[str, Any] = {
+            "has_lengths": feed.samples.padded or bool(feed.masks),
+            "makes_masks": feed.masks is not False,
+        }
         self._transform = feed.transform
         self._return_series = feed.return_series
         self._refusal = _refusal(feed)
@@ -192,7 +199,8 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
         """What gathers in this process: a fork may have copied a lock that is held, and slots that the parent uses."""
         if self._opened is None or self._opened[0] != os.getpid():
             ring = Ring(pinned=False, keep=KEPT_SLOTS)
-            gather = HostGather(
+            kind = HostGather if len(self._paths) == 1 else MixtureGather
+            gather = kind(
                 self._view,
                 self._samples,
                 self._columns,
@@ -201,28 +209,40 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
                 return_series=self._return_series,
                 files=self._files,
             )
-            assemble = Assembler(view=self._view, columns=tuple(self._columns), marks_valid=False, **self._masks)
+            assemble = Assembler(view=self._view, columns=tuple(self._columns), marks_valid=False, **self._masks, **self._entries)
             self._opened = os.getpid(), gather, assemble
         return self._opened[1:]
 
     def __getstate__(self) -> dict[str, Any]:
         state = {**self.__dict__, "_opened": None}
-        if self._path is not None:
+        if None not in self._paths:
             empty, nowhere = np.empty(0), Lengths(num_series=0, num_steps=0)
             state["_columns"] = [
-                replace(column, values=empty.astype(column.values.dtype), lengths=nowhere) for column in self._columns
+                [
+                    replace(column.pieces[i], values=empty.astype(column.pieces[i].values.dtype), lengths=nowhere)
+                    for column in self._columns
+                ]
+                for i in range(len(self._paths))
             ]
             state["_samples"] = None
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        if self._path is None:
+        if None in self._paths:
             return
-        store = open_store(self._path, version=self._version)
-        if store.digest != self._digest:
-            raise FeedError(f"{self._path} was packed again since the feed was made from it. Make the feed and its dataset again.")
-        lengths = lengths_of(store, self._view)
-        self._columns = [replace(column, values=store.column(column.name), lengths=lengths) for column in self._columns]
-        samples: Samples = self._view.over(lengths)
-        self._samples = samples if self._subset is None else self._subset.over(samples)
+        stores, parts, columns, spaces = [], [], [], []
+        for i, (path, digest, subset) in enumerate(zip(self._paths, self._digests, self._subsets, strict=True)):
+            store = open_store(path or "", version=self._versions[i])
+            if store.digest != digest:
+                raise FeedError(f"{path} was packed again since the feed was made from it. Make the feed and its dataset again.")
+            lengths = lengths_of(store, self._view)
+            own = state["_columns"][i]
+            columns.append([replace(column, values=store.column(column.name), lengths=lengths) for column in own])
+            samples: Samples = self._view.over(lengths)
+            parts.append(samples if subset is None else subset.over(samples))
+            stores.append(store)
+            spaces.append(lengths)
+        columns, _ = share_categories(stores, columns, self._categories)
+        self._columns = columns[0] if len(stores) == 1 else join_columns(stores, columns)
+        self._samples = parts[0] if len(stores) == 1 else JoinedSamples(parts, spaces, self._view)

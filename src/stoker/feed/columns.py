@@ -48,6 +48,16 @@ class FedColumn:
     """What is added to codes of categories, so that 0 means a missing one."""
 
     @property
+    def pieces(self) -> tuple[FedColumn, ...]:
+        """The column in each store of the feed."""
+        return (self,)
+
+    @property
+    def num_rows(self) -> int:
+        """Steps (or series), of all stores."""
+        return sum(len(piece.values) for piece in self.pieces)
+
+    @property
     def unit(self) -> int:
         """Bytes of one step (or series) as delivered."""
         return self.dtype.itemsize * (self.width or 1)
@@ -172,6 +182,21 @@ def content_digest(store: Store, names: Sequence[str]) -> str:
     for array in (store.offsets, *(store.column(name) for name in names)):
         found.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return found.hexdigest()
+
+
+def first_non_finite(columns: list[FedColumn], row: tuple[int, int, int, int]) -> tuple[str, int, float] | None:
+    """The column, step and value of the first NaN or infinity of a sample (number, series, first step, steps); None without one."""
+    _, series, start, count = row
+    for column in columns:
+        if not np.issubdtype(column.values.dtype, np.floating):
+            continue
+        begin, end = (start, start + count) if column.level == "step" else (series, series + 1)
+        values = column.values[begin:end]
+        bad = np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(1))
+        if len(bad):
+            value = values[bad[0]].reshape(-1)
+            return column.name, int(begin + bad[0]) if column.level == "step" else start, float(value[~np.isfinite(value)][0])
+    return None
 
 
 def choose_columns(

@@ -127,14 +127,17 @@ class DeviceColumn:
         self.observed, self.shift = column.observed, column.shift
         with warnings.catch_warnings():  # torch has no read-only tensors, and warns of arrays that are; this one is only read
             warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-            flat = torch.from_numpy(column.values.reshape(-1))
+            pieces = [torch.from_numpy(piece.values.reshape(-1)) for piece in column.pieces]
         if column.torch_name == "bfloat16":
-            flat = flat.view(torch.bfloat16)
+            pieces = [piece.view(torch.bfloat16) for piece in pieces]
+        size, end = sum(map(len, pieces)), 0
         padding = row * self.width if column.level == "step" else 0
-        self.flat = torch.empty(len(flat) + padding, dtype=flat.dtype, device=device)
-        self.flat[: len(flat)].copy_(flat)
-        self.flat[len(flat) :] = 0
-        self.num_steps = len(flat) // self.width
+        self.flat = torch.empty(size + padding, dtype=pieces[0].dtype, device=device)
+        for piece in pieces:  # those of several stores end to end
+            self.flat[end : end + len(piece)].copy_(piece)
+            end += len(piece)
+        self.flat[size:] = 0
+        self.num_steps = size // self.width
         self.scales: tuple[torch.Tensor, torch.Tensor] | None = None
         self.truncate = False
         if column.scales is not None:
@@ -211,7 +214,7 @@ class DeviceGather:
     ) -> None:
         longest = samples.row
         if isinstance(view, Sequences):  # rows are as wide as their batch needs, and `max_length` may be any number
-            longest = view.width(min(longest, max((len(column.values) for column in columns if column.level == "step"), default=0)))
+            longest = view.width(min(longest, max((column.num_rows for column in columns if column.level == "step"), default=0)))
         self.columns = [DeviceColumn(column, longest, device) for column in columns]
         for column, there in zip(columns, self.columns, strict=True):
             rows = there.overflows(column.lengths) if column.may_overflow else ()

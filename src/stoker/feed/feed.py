@@ -26,18 +26,21 @@ from stoker.feed.columns import (
     choose_columns,
     choose_residency,
     content_digest,
+    first_non_finite,
     identity_of,
     mark_observed,
     samples_over,
     shift_categories,
 )
 from stoker.feed.device import Captured, DeviceGather, DeviceProducer
+from stoker.feed.mixture import MixtureGather, StoreGroup, check_columns, join_columns, list_for, list_stores, share_categories
 from stoker.feed.padding import COMPAT_ENTRIES, Assembler, check_names
 from stoker.feed.prefetch import Cursor, FeedIterator, Ranks, ReadAhead, Steps, check_state
 from stoker.feed.transfer import DeviceTransform, HostGather, HostProducer, Ring, Transform
-from stoker.sampling.orders import Order, Sequential
+from stoker.sampling.mixture import JoinedSamples, MixtureOrder, check_weights
+from stoker.sampling.orders import ByLength, Order, Sequential, Weighted
 from stoker.sampling.subset import Subset
-from stoker.sampling.views import AnyView, Draw, Samples, Sequences, is_integer, view_values
+from stoker.sampling.views import AnyView, Draw, Lengths, Samples, Sequences, is_integer, view_values
 from stoker.store.store import Store
 
 if TYPE_CHECKING:
@@ -61,10 +64,13 @@ class Feed:
     for one: it has `dataset`, `batch_sampler`, `set_epoch`, `state_dict` and `load_state_dict`.
 
     Args:
-        store: What `stoker.open`, `stoker.pack` or `Store.from_arrays` returns.
+        store: What `stoker.open`, `stoker.pack` or `Store.from_arrays` returns; or a list of these, whose samples are mixed.
         view: What a sample is: `Windows`, `Segments` or `Sequences`.
         batch_size: Samples per batch, on each rank.
-        subset: A subset that `stoker.split` made; the feed then has its samples only, with indices from 0.
+        subset: A subset that `stoker.split` made; the feed then has its samples only, with indices from 0. For several stores a
+            list with one per store, or None for all samples of a store.
+        weights: For several stores: the share of each store in every part of an epoch. By default their numbers of samples, so
+            that an epoch has every sample once. With weights a store that has given all of its samples begins its own next epoch.
         order: `Sequential()` (default), `Shuffle`, `BlockShuffle`, `Weighted` or `ByLength`.
         device: Where batches are delivered: "cpu", "cuda" or "cuda:N".
         columns: Names of the columns; by default all columns of numbers.
@@ -81,8 +87,12 @@ class Feed:
         world_size: The number of ranks; by default from WORLD_SIZE.
         threads: Background threads; by default chosen by device and residency. 0 makes batches when they are asked for.
         prefetch: Batches that are made before they are asked for.
-        return_index: Add the entry `sample`: the index of each sample, -1 in rows without one.
-        return_series: Add the entry `series`: the index of the series of each sample, -1 in rows without one.
+        return_index: Add the entry `sample`: the index of each sample, -1 in rows without one. Samples of several stores are
+            numbered on from store to store.
+        return_series: Add the entry `series`: the index of the series of each sample, -1 in rows without one; likewise numbered on.
+        return_store: Add the entry `store`: the place of each sample's store in the list of stores, -1 in rows without a sample.
+        categories: The texts that codes of columns of categories refer to, by column, such as `feed.categories` of another feed.
+            By default those of the store, or of all stores.
         masks: True adds masks and lengths even where nothing is padded; False leaves masks out, `lengths` stay.
         observed: Columns of floats whose missing values (NaN) become 0, after scaling; True for all of them per step. Each gets an
             entry `<column>_observed` that is True where there is a value, and `<column>_target_observed` beside a target.
@@ -107,11 +117,12 @@ class Feed:
 
     def __init__(
         self,
-        store: Store,
+        store: Store | Sequence[Store],
         view: AnyView,
         *,
         batch_size: int,
-        subset: Subset | None = None,
+        subset: Subset | Sequence[Subset | None] | None = None,
+        weights: Sequence[float] | None = None,
         order: Order | None = None,
         device: str | torch.device = "cpu",
         columns: Sequence[str] | None = None,
@@ -126,14 +137,18 @@ class Feed:
         threads: int | None = None,
         prefetch: int | None = None,
         return_index: bool = False,
+        return_store: bool = False,
+        categories: Mapping[str, Sequence[str]] | None = None,
         masks: bool | None = None,
         return_series: bool = False,
         observed: bool | str | Sequence[str] = False,
         category_offset: int = 0,
         device_transform: Transform | None = None,
     ) -> None:
-        lengths, samples = samples_over(store, view)
-        self.store = store
+        self.stores = list_stores(store)
+        """The store, or all stores."""
+        spaces = [samples_over(one, view) for one in self.stores]
+        self.store: Store | StoreGroup = self.stores[0] if len(self.stores) == 1 else StoreGroup(self.stores)
         self.view = view
         self.batch_size = _checked("batch_size", batch_size, least=1)
         if self.batch_size >= 2**31:
@@ -146,8 +161,8 @@ class Feed:
             raise OptionError(
                 f"device is {device!r}; expected 'cpu', 'cuda' or 'cuda:N'. Copy CPU batches to other devices yourself."
             )
-        self.digest = store.digest
-        """The digest of the store; None for one in memory."""
+        self.digest = self.store.digest
+        """The digest of the store, or of all stores; None for one in memory."""
         self.drop_last = last_batch == "drop"
         """Whether a short last batch is dropped, as `DataLoader` has it."""
         self.is_packed = isinstance(view, Sequences) and view.layout == "packed"
@@ -163,27 +178,53 @@ class Feed:
             raise OptionError(f"transform is {transform!r}; expected a function from a dict of arrays to one.")
         if device_transform is not None and not callable(device_transform):
             raise OptionError(f"device_transform is {device_transform!r}; expected a function from a dict of tensors to one.")
-        if subset is not None:
-            _check_subset(subset, store, view, normalize)
-        self.subset = subset
+        self.subsets: list[Subset | None] = list_for(self.stores, "subset", subset)
+        """One per store."""
+        for own, one in zip(self.subsets, self.stores, strict=True):
+            if own is not None:
+                _check_subset(own, one, view, normalize)
+        self.subset = self.subsets[0] if len(self.stores) == 1 else subset
         if scaler is not None:
-            _check_scaler(scaler, store, subset, normalize)
+            if len(self.stores) > 1:
+                raise OptionError(
+                    f"scaler= is for one store, but the feed has {len(self.stores)}. Use normalize=, or begin the model with "
+                    f"stoker.split.Scaler.fit(stores, subsets, …)."
+                )
+            _check_scaler(scaler, self.stores[0], self.subsets[0], normalize)
         self.scaler = scaler
         compat = not isinstance(view, Sequences) and view.compat is not None
-        self.columns = choose_columns(
-            store, columns, dtype=dtype, normalize=normalize, compat=compat, lengths=lengths, scaler=scaler
-        )
-        self.columns = mark_observed(shift_categories(store, self.columns, category_offset), observed)
+        chosen = [
+            choose_columns(one, columns, dtype=dtype, normalize=normalize, compat=compat, lengths=lengths, scaler=scaler)
+            for one, (lengths, _) in zip(self.stores, spaces, strict=True)
+        ]
+        check_columns(self.stores, chosen)
+        chosen = [
+            mark_observed(shift_categories(one, own, category_offset), observed)
+            for one, own in zip(self.stores, chosen, strict=True)
+        ]
+        chosen, self.categories = share_categories(self.stores, chosen, categories)
+        """The texts that the codes of each column of categories refer to."""
+        self.columns = chosen[0] if len(chosen) == 1 else join_columns(self.stores, chosen)
         check_names(view, self.columns, return_series=return_series)
+        if return_store and any(column.name == "store" for column in self.columns):
+            raise OptionError("return_store=True adds the entry 'store', which a column has the name of. Leave it out of columns=.")
         brief = [column.name for column in self.columns if column.torch_name == "bfloat16"]
         if transform is not None and brief:
             raise OptionError(f"transform gets NumPy arrays, which cannot hold bfloat16. Leave {', '.join(brief)} out of columns=.")
-        self.samples = samples if subset is None else subset.over(samples)
-        self.column_bytes = sum(column.values.nbytes for column in self.columns)
-        self._sample_bytes = self.column_bytes / samples.num_samples  # as stored: windows share steps, padding is not read
+        parts: list[Samples] = [
+            whole if own is None else own.over(whole) for own, (_, whole) in zip(self.subsets, spaces, strict=True)
+        ]
+        self.samples = parts[0] if len(parts) == 1 else self._joined(parts, [lengths for lengths, _ in spaces])
+        self.column_bytes = sum(piece.values.nbytes for column in self.columns for piece in column.pieces)
+        # As stored: windows share steps, padding is not read.
+        self._sample_bytes = self.column_bytes / sum(whole.num_samples for _, whole in spaces)
         needs_host = "transform runs on the CPU" if transform is not None else None
         self.residency = choose_residency(
-            residency, self.column_bytes, self.device, needs_host=needs_host, on_disk=store.path is not None
+            residency,
+            self.column_bytes,
+            self.device,
+            needs_host=needs_host,
+            on_disk=any(one.path is not None for one in self.stores),
         )
         is_resident = self.residency.where == "device"
         self.can_capture = is_resident and device_transform is None
@@ -198,18 +239,40 @@ class Feed:
         self.prefetch = _checked("prefetch", prefetch if prefetch is not None else max(HOST_PREFETCH, 2 * self.threads), least=1)
         self.return_index = return_index
         self.return_series = return_series
+        self.return_store = return_store
         self.masks = masks
         self.transform = transform
         self.device_transform = device_transform
         self._finish = DeviceTransform(device_transform, self.device) if device_transform is not None else None
         self.category_offset = category_offset
         self.normalize = normalize
-        self._given_order = order if order is not None else Sequential()
+        check_weights(weights, [1] * len(self.stores))
+        self.weights = None if weights is None else tuple(map(float, weights))
+        self._given_order = self._mixed(order if order is not None else Sequential())
         self._set_order(self._given_order)
         self._go_to(Cursor())
         self._live: weakref.WeakSet[FeedIterator] = weakref.WeakSet()
         self._latest: weakref.ref[FeedIterator] | None = None
         self._producer = self._make_producer()
+
+    def _joined(self, parts: list[Samples], lengths: list[Lengths]) -> JoinedSamples:
+        for one, part in zip(self.stores, parts, strict=True):
+            if not part.num_samples:
+                raise OptionError(f"the subset of {one.name} has no sample. Leave the store out, or give it another subset.")
+        return JoinedSamples(parts, lengths, self.view)
+
+    def _mixed(self, order: Order) -> Order:
+        """The order of all stores. One that depends on weights or lengths of samples takes the samples of all stores as one."""
+        if len(self.stores) == 1:
+            return order
+        if not isinstance(order, Weighted | ByLength):
+            return MixtureOrder(order, self.weights)
+        if self.weights is not None:
+            raise OptionError(
+                f"weights= is for stores that are read in their own orders, but order is {type(order).__name__}, which is over the "
+                f"samples of all stores. Leave weights out, or use Shuffle, BlockShuffle or Sequential."
+            )
+        return order
 
     def _set_order(self, order: Order) -> None:
         self.order = order
@@ -224,17 +287,20 @@ class Feed:
             has_lengths=self.samples.padded or bool(self.masks),
             marks_valid=rows is not None,
             makes_masks=self.masks is not False,
+            shows_index=self.return_index,
+            store_ends=self.store_ends(),
         )
         parts = (self.view, self.samples, self.columns)
-        returns: Any = {"return_index": self.return_index, "return_series": self.return_series}
+        returns: Any = {"return_index": self.return_index or self.return_store, "return_series": self.return_series}
         if self.residency.where == "device":
             there = DeviceGather(*parts, self.device, lengths=assemble.has_lengths, **returns)
             return DeviceProducer(
                 gather=there, assemble=assemble, samples=self.samples, device=self.device, rows=rows, threads=self.threads
             )
         ring = Ring(pinned=self.device.type == "cuda", keep=self.prefetch + self.threads + 1)
+        kind = HostGather if len(self.stores) == 1 else MixtureGather
         return HostProducer(
-            gather=HostGather(*parts, ring, files=self.shards(), **returns),
+            gather=kind(*parts, ring, files=self.shards(), **returns),
             assemble=assemble,
             device=self.device,
             transform=self.transform,
@@ -257,12 +323,22 @@ class Feed:
         """Samples per epoch, of all ranks together."""
         return self.plan.num_positions
 
+    def store_ends(self) -> tuple[int, ...] | None:
+        """For the entry `store`: the samples of all stores up to each but the last; None where it is not asked for."""
+        if not self.return_store:
+            return None
+        return tuple(self.samples.firsts[1:-1].tolist()) if isinstance(self.samples, JoinedSamples) else ()
+
     def shards(self) -> list[str]:
         """The files that hold the columns, for messages."""
-        if self.store.manifest is None or self.store.path is None:
-            return [self.store.name]
-        names = {column.name for column in self.columns}
-        return [str(self.store.path / one.values.file) for one in self.store.manifest.columns if one.name in names and one.values]
+        names, files = {column.name for column in self.columns}, []
+        for store in self.stores:
+            if store.manifest is None or store.path is None:
+                files.append(store.name)
+            else:
+                own = [one.values.file for one in store.manifest.columns if one.name in names and one.values]
+                files += [str(store.path / file) for file in own]
+        return files
 
     @property
     def dataset(self) -> SampleDataset:
@@ -416,14 +492,26 @@ class Feed:
         _, cursor, _ = check_state(state, num_positions=self.num_samples, fingerprint=self._fingerprint())
         steps = self._steps(cursor.epoch, cursor.position)
         numbers = np.concatenate([steps.numbers(step) for step in range(first, min(first + count, len(steps)))])
-        return _describe_samples(
-            self.samples, self.columns, numbers, name=self.store.name, first_steps=self.store.offsets, draw=steps.draw
-        )
+        told: list[tuple[bool, str]] = []
+        for i, store in enumerate(self.stores):
+            samples, columns, first, own, draw = self.samples, self.columns, 0, numbers, steps.draw
+            if isinstance(samples, JoinedSamples):
+                first, end = int(samples.firsts[i]), int(samples.firsts[i + 1])
+                draw = samples.draw_of(i, draw)
+                samples, own = samples.parts[i], numbers[(numbers >= first) & (numbers < end)] - first
+                columns = [column.pieces[i] for column in columns]
+            if len(own):
+                found = _describe_samples(samples, columns, own, name=store.name, first_steps=store.offsets, first=first, draw=draw)
+                told.append(found)
+        bad = [text for is_bad, text in told if is_bad]
+        return "; ".join(bad or [text for _, text in told])
 
     def _fingerprint(self) -> str:
         """What must be equal for a position to mean the same sample: data, view, subset and kind of order."""
-        what = f"{identity_of(self.store)} {type(self.view).__name__} {view_values(self.view)} {self.order.kind}"
-        what += "" if self.subset is None else f" {self.subset.fingerprint}"
+        data = " + ".join(map(identity_of, self.stores))
+        what = f"{data} {type(self.view).__name__} {view_values(self.view)} {self.order.kind}"
+        if any(one is not None for one in self.subsets):
+            what += "".join(f" {one.fingerprint if one is not None else 'all'}" for one in self.subsets)
         return xxhash.xxh3_64_hexdigest(what.encode())[:8]
 
     def identity(self) -> dict[str, Any]:
@@ -433,14 +521,18 @@ class Feed:
         """
         later = {
             "return_series": self.return_series,
+            "return_store": self.return_store,
             "observed": [column.name for column in self.columns if column.observed],
             "category_offset": self.category_offset,
             "device_transform": self.device_transform,
         }
+        names = [column.name for column in self.columns]
+        digests = [store.digest or content_digest(store, names) for store in self.stores]
+        parts = [None if subset is None else subset.fingerprint for subset in self.subsets]
         return {
-            "store": self.store.digest or content_digest(self.store, [column.name for column in self.columns]),
+            "store": digests[0] if len(digests) == 1 else digests,
             "view": self.view,
-            "part": None if self.subset is None else self.subset.fingerprint,
+            "part": parts[0] if len(parts) == 1 else parts if any(parts) else None,
             "order": self._given_order,
             "batch_size": self.batch_size * self.ranks.world_size,
             "last": "mask" if self.last_batch == "pad" else self.last_batch,
@@ -522,37 +614,33 @@ def _check_scaler(scaler: SeriesScales, store: Store, subset: Subset | None, nor
 
 
 def _describe_samples(
-    samples: Samples, columns: list[FedColumn], numbers: Array, *, name: str, first_steps: Array, draw: Draw | None = None
-) -> str:
-    """The samples with non-finite values, or (where there are none) the first ones; `first_steps` is where each series begins."""
+    samples: Samples,
+    columns: list[FedColumn],
+    numbers: Array,
+    *,
+    name: str,
+    first_steps: Array,
+    first: int,
+    draw: Draw | None = None,
+) -> tuple[bool, str]:
+    """The samples with non-finite values, or (where there are none) the first ones; and whether there are such.
+
+    `first_steps` is where each series begins, `first` the index of the first sample of the store.
+    """
     where = samples.locate(numbers, draw)
     rows = list(zip(numbers.tolist(), where.series.tolist(), where.starts.tolist(), where.counts.tolist(), strict=True))
-    bad = [(row, found) for row in rows if (found := _first_non_finite(columns, row)) is not None]
+    bad = [(row, found) for row in rows if (found := first_non_finite(columns, row)) is not None]
     if bad:
         lines = [
-            f"sample {number:,}: {column} of series {series:,} is {value} at step {step - int(first_steps[series]):,}"
+            f"sample {number + first:,}: {column} of series {series:,} is {value} at step {step - int(first_steps[series]):,}"
             for (number, series, _, _), (column, step, value) in bad[:SHOWN]
         ]
-        return f"{'; '.join(lines)}{'; …' if len(bad) > SHOWN else ''} in {name}"
+        return True, f"{'; '.join(lines)}{'; …' if len(bad) > SHOWN else ''} in {name}"
     lines = []
     for number, series, start, count in rows[:SHOWN]:
         begin = start - int(first_steps[series])
-        lines.append(f"{number:,} (series {series:,}, steps {begin:,} to {begin + count - 1:,})")
-    return f"samples {', '.join(lines)}{', …' if len(rows) > SHOWN else ''} of {name}"
-
-
-def _first_non_finite(columns: list[FedColumn], row: tuple[int, int, int, int]) -> tuple[str, int, float] | None:
-    _, series, start, count = row
-    for column in columns:
-        if not np.issubdtype(column.values.dtype, np.floating):
-            continue
-        begin, end = (start, start + count) if column.level == "step" else (series, series + 1)
-        values = column.values[begin:end]
-        bad = np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(1))
-        if len(bad):
-            value = values[bad[0]].reshape(-1)
-            return column.name, int(begin + bad[0]) if column.level == "step" else start, float(value[~np.isfinite(value)][0])
-    return None
+        lines.append(f"{number + first:,} (series {series:,}, steps {begin:,} to {begin + count - 1:,})")
+    return False, f"samples {', '.join(lines)}{', …' if len(rows) > SHOWN else ''} of {name}"
 
 
 def _summarize(feed: Feed) -> str:

@@ -355,6 +355,9 @@ class Assembler:
     has_lengths: bool
     marks_valid: bool
     makes_masks: bool
+    shows_index: bool = True
+    store_ends: tuple[int, ...] | None = None
+    """Samples of all stores up to each but the last, for the entry `store`."""
 
     def __call__(self, parts: Tensors, num_valid: int) -> Tensors:
         """The batch. `parts` are tensors under the names that `lay_out` gives them."""
@@ -377,10 +380,12 @@ class Assembler:
                 batch["valid"] = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
             else:
                 batch["valid"] = torch.arange(len(rows), device=rows.device) < num_valid
-        if NUMBERS in parts:
+        if NUMBERS in parts and self.shows_index:
             batch["sample"] = parts[NUMBERS]
         if SERIES in parts:
             batch["series"] = parts[SERIES]
+        if NUMBERS in parts and self.store_ends is not None:
+            batch["store"] = _stores_of(parts[NUMBERS], self.store_ends)
         return batch
 
     def _windows(self, view: Windows | Segments, parts: Tensors) -> Tensors:
@@ -418,6 +423,14 @@ class Assembler:
         if rows is not None and self.makes_masks:
             batch["mask"] = _mask(counts, 0, rows.shape[1])
         return batch
+
+
+def _stores_of(numbers: torch.Tensor, ends: tuple[int, ...]) -> torch.Tensor:
+    """The store of each sample; -1 in rows without one. Comparisons with numbers, so that a graph can capture it."""
+    stores = -(numbers < 0).to(torch.int64)
+    for end in ends:
+        stores += numbers >= end
+    return stores
 
 
 def _mask(counts: torch.Tensor, start: int, stop: int, dtype: torch.dtype = torch.bool) -> torch.Tensor:

@@ -34,6 +34,7 @@ from stoker._types import Array
 from stoker.errors import FeedError, OptionError, StoreDamagedError
 from stoker.feed.columns import FedColumn
 from stoker.feed.padding import Tensors
+from stoker.sampling.mixture import JoinedSamples, MixturePlan
 from stoker.sampling.orders import BlockPlan, Plan
 from stoker.sampling.permutation import MAX_SEED, derive, draw_below, epoch_key
 from stoker.sampling.subset import merge_ranges
@@ -450,8 +451,10 @@ def advise(addresses: Array, sizes: Array, advice: int, stop: Array) -> None:
 class MappedColumn:
     """The file behind a column, as far as hints go."""
 
-    def __init__(self, column: FedColumn) -> None:
+    def __init__(self, column: FedColumn, first: int = 0) -> None:
         base: Any = column.values
+        self._first = first
+        """The step at which it begins, where the columns of several stores are numbered on."""
         while isinstance(base, np.ndarray | memoryview):
             base = base.base if isinstance(base, np.ndarray) else base.obj
         self.num_steps = len(column.values)
@@ -465,6 +468,8 @@ class MappedColumn:
 
     def pages(self, starts: Array, stops: Array) -> tuple[Array, Array]:
         """Ranges given in steps, as ranges of the file in bytes: whole pages, sorted and merged."""
+        # Those of other stores become empty.
+        starts, stops = (np.clip(one - self._first, 0, self.num_steps) for one in (starts, stops))
         some = stops > starts  # an empty range may begin where the file ends, which cannot be asked for
         first = (starts[some] * self.step_bytes + self._lead) // PAGE * PAGE
         end = -(-(stops[some] * self.step_bytes + self._lead) // PAGE) * PAGE
@@ -491,6 +496,34 @@ class WindowUnits:
         return starts, stops
 
 
+class StoreUnits:
+    """The same for one of several stores: unit `e * num_windows + w` is the window w of its own epoch e."""
+
+    def __init__(self, steps: Steps, store: int, samples: Any) -> None:
+        self._steps = steps
+        self._store = store
+        self._plan: Any = steps.plan.plans[store]  # type: ignore[attr-defined]
+        self._samples, self._first_step = samples.parts[store], int(samples.first_steps[store])
+        self.count = 2**62
+        self.count = self.of(max(len(steps) - 1, 0))[1] + 1
+
+    def of(self, step: int) -> tuple[int, int]:
+        """The first and the last window that a step has samples of, on any rank."""
+        plan: Any = self._steps.plan
+        first, stop = (int(plan.read_before(self._steps.epoch, self._steps.end(one))[self._store]) for one in (step - 1, step))
+        # A step without samples of this store may be the last one before its next epoch.
+        return min(self._unit(first), self.count - 1), min(self._unit(max(first, stop - 1)), self.count - 1)
+
+    def _unit(self, place: int) -> int:
+        epoch, position = divmod(place, self._plan.num_positions)
+        return int(epoch * self._plan.num_windows + self._plan.window_of(epoch, position))
+
+    def ranges(self, unit: int) -> tuple[Array, Array]:
+        """Where the blocks of a window lie, in steps of the columns of all stores."""
+        _, _, starts, stops = self._plan.block_ranges(*divmod(unit, self._plan.num_windows), self._samples)
+        return starts + self._first_step, stops + self._first_step
+
+
 class BatchUnits:
     """Some batches at a time, of an order that has no windows."""
 
@@ -515,7 +548,7 @@ class BatchUnits:
 class Hints:
     """What a pass has asked for. Its threads share it; the thread that asks lives while there is something to ask for."""
 
-    def __init__(self, columns: list[MappedColumn], units: WindowUnits | BatchUnits) -> None:
+    def __init__(self, columns: list[MappedColumn], units: WindowUnits | StoreUnits | BatchUnits) -> None:
         self._columns = columns
         self._units = units
         self._stop = np.zeros(1, dtype=np.bool_)
@@ -576,19 +609,46 @@ class Hints:
                 self._changed.notify_all()
 
 
+class JoinedHints:
+    """What a pass has asked for of several stores."""
+
+    def __init__(self, hints: list[Hints]) -> None:
+        self._hints = hints
+
+    def before(self, step: int) -> None:
+        """Called before a step is gathered; waits until all of it was asked for."""
+        for one in self._hints:
+            one.before(step)
+
+    def close(self) -> None:
+        """Ask for nothing more."""
+        for one in self._hints:
+            one.close()
+
+
 class ReadAhead:
     """Hints for the columns of a feed."""
 
     def __init__(self, columns: list[FedColumn], samples: Samples) -> None:
-        mapped = [MappedColumn(column) for column in columns if column.level == "step"]
-        self._columns = [column for column in mapped if column.is_on_disk]
         self._samples = samples
+        firsts = samples.first_steps.tolist() if isinstance(samples, JoinedSamples) else [0]
+        pieces = [
+            column.pieces if isinstance(samples, JoinedSamples) else (column,) for column in columns if column.level == "step"
+        ]
+        mapped = [
+            [MappedColumn(one[i], first) for one in pieces] for i, first in enumerate(firsts[: len(pieces[0]) if pieces else 0])
+        ]
+        self._by_store = [[column for column in own if column.is_on_disk] for own in mapped]
+        self._columns = [column for own in self._by_store for column in own]
 
-    def over(self, steps: Steps) -> Hints | None:
+    def over(self, steps: Steps) -> Hints | JoinedHints | None:
         """The hints of a pass over these steps; None if there is nothing to ask for."""
         if not self._columns:
             return None
         if isinstance(steps.plan, BlockPlan):
             return Hints(self._columns, WindowUnits(steps, steps.plan, self._samples))
+        if isinstance(steps.plan, MixturePlan) and all(isinstance(plan, BlockPlan) for plan in steps.plan.plans):
+            on_disk = [i for i, own in enumerate(self._by_store) if own]
+            return JoinedHints([Hints(self._by_store[i], StoreUnits(steps, i, self._samples)) for i in on_disk])
         length = min(self._samples.row, self._columns[0].num_steps / max(1, self._samples.num_series))
         return Hints(self._columns, BatchUnits(steps, self._samples, length * sum(one.step_bytes for one in self._columns)))

@@ -33,7 +33,7 @@ from stoker.errors import FeedError, StoreDamagedError
 from stoker.feed import padding
 from stoker.feed.columns import FedColumn
 from stoker.feed.padding import COUNTS, NO_SAMPLE, NUMBERS, SERIES, STARTS, Assembler, Field, Tensors
-from stoker.feed.prefetch import Hints, Prefetcher, ReadAhead, Steps
+from stoker.feed.prefetch import Hints, JoinedHints, Prefetcher, ReadAhead, Steps
 from stoker.sampling.views import AnyView, Draw, Located, Samples, Sequences
 
 POISON = 0xCB
@@ -222,8 +222,8 @@ class HostGather:
         slot = self._ring.take(num_bytes)
         try:
             arrays = {name: field.array(slot.buffer, slot.lead) for name, field in fields.items()}
+            self._fill_columns(arrays, numbers, found, places, steps)
             for column in self._columns:
-                self._fill(column, arrays["column " + column.name], found, places, steps, len(numbers))
                 if column.observed:
                     values, marks = arrays["column " + column.name], arrays["observed " + column.name]
                     padding.mark_observed(values, column.torch_name, marks)
@@ -270,6 +270,10 @@ class HostGather:
             return None, places, int(counts.sum())
         steps = self._view.width(int(counts.max(initial=0))) if isinstance(self._view, Sequences) else self._samples.row
         return steps, np.arange(0, rows * steps, steps, dtype=np.int64), rows * steps
+
+    def _fill_columns(self, arrays: dict[str, Array], numbers: Array, found: Located, places: Array, steps: int | None) -> None:
+        for column in self._columns:
+            self._fill(column, arrays["column " + column.name], found, places, steps, len(numbers))
 
     def _fill(self, column: FedColumn, target: Array, found: Located, places: Array, steps: int | None, valid: int) -> None:
         if column.level == "series":
@@ -367,7 +371,7 @@ class HostProducer:
         while made:
             yield made.pop()
 
-    def make(self, steps: Steps, step: int, hints: Hints | None) -> Any:
+    def make(self, steps: Steps, step: int, hints: Hints | JoinedHints | None) -> Any:
         """One batch, or (for a GPU) the copy that is in flight and what it will be."""
         numbers = steps.numbers(step)
         try:

@@ -121,26 +121,34 @@ class Shuffle:
 
     def over(self, samples: Samples, *, batch_size: int, sample_bytes: float = 0.0) -> Plan:
         """The plan for these samples."""
-        return _ShufflePlan(samples.num_samples, self.seed)
+        return ShufflePlan(samples.num_samples, self.seed)
 
     def adopt(self, seed: int, shape: Mapping[str, int]) -> Shuffle:
         """With another seed."""
         return Shuffle(seed)
 
 
-class _ShufflePlan(Plan):
+class ShufflePlan(Plan):
+    """A permutation of all samples for each epoch."""
+
     def __init__(self, num_samples: int, seed: int) -> None:
         self.num_positions = num_samples
         self._seed = seed
         self._epoch: tuple[int, Permutation] | None = None  # one tuple, so that threads see all of it or the one before
 
     def numbers(self, epoch: int, start: int, stop: int) -> Array:
+        """A part of this epoch."""
         known = self._epoch
         if known is None or known[0] != epoch:
-            known = self._epoch = epoch, Permutation(self.num_positions, epoch_key(self._seed, epoch))
+            known = self._epoch = epoch, self.permutation(epoch)
         return known[1].part(start, stop)
 
+    def permutation(self, epoch: int) -> Permutation:
+        """All of an epoch."""
+        return Permutation(self.num_positions, epoch_key(self._seed, epoch))
+
     def describe(self) -> str:
+        """In a line."""
         return f"shuffled, seed {self._seed}"
 
 

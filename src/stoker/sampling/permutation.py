@@ -144,7 +144,7 @@ def _invert(number: int, size: int, keys: Array) -> Any:
 
 
 @kernel
-def _permute_range(start: int, size: int, keys: Array, out: Array) -> None:
+def permute_range(start: int, size: int, keys: Array, out: Array) -> None:
     """`permute_one` of consecutive numbers, a round for many of them at a time, so that the compiler can use vectors."""
     high, low = split(size)
     hs = np.empty(_LANES, dtype=np.uint64)
@@ -187,7 +187,7 @@ class Permutation:
     def part(self, start: int, stop: int) -> Array:
         """The places `start` to `stop` (exclusive), int64."""
         out = np.empty(max(0, min(stop, self.size) - start), dtype=np.int64)
-        _permute_range(start, self.size, self.keys, out)
+        permute_range(start, self.size, self.keys, out)
         return out
 
     def inverse(self, number: int) -> int:

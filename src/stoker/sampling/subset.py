@@ -174,7 +174,7 @@ class SubsetSamples:
         self.num_series = samples.num_series
         self.row = samples.row
         self.padded = samples.padded
-        self._subset = subset
+        self.subset = subset
         self._runs = subset.runs
         self._samples = samples
 
@@ -191,9 +191,9 @@ class SubsetSamples:
 
     def notes(self) -> Sequence[str]:
         """Which subset this is, and whether it is much smaller than was asked."""
-        name, origin = self._subset.name, self._subset.origin
-        which = f"the {name} subset of {origin}: {self.num_samples:,} of {self._subset.num_all:,} samples."
-        return [which, *([self._subset.note] if self._subset.note else [])]
+        name, origin = self.subset.name, self.subset.origin
+        which = f"the {name} subset of {origin}: {self.num_samples:,} of {self.subset.num_all:,} samples."
+        return [which, *([self.subset.note] if self.subset.note else [])]
 
     def step_ranges(self) -> Iterator[StepRanges]:
         """The steps from the first to the last of each run of samples, cut where a series ends or has a gap; many series at a time.

@@ -5,6 +5,7 @@
     purged          folds of time: cross-validation, or walk-forward
     shuffled        samples at random; refused where they share steps
     given           samples that you choose, checked
+    by_value        whole series by a value, such as the file that they come from
     where           the samples of series that fulfil a condition, of all or of a subset
 
 A sample is made of steps: those it holds, those that its targets were made of (`horizon`), and those that its indicators needed
@@ -23,6 +24,7 @@ _LAZY = {
     "Scaler": "stoker.split.scaler:Scaler",
     "SeriesScaler": "stoker.split.series_scaler:SeriesScaler",
     "Split": "stoker.split.split:Split",
+    "by_value": "stoker.split.split:by_value",
     "check": "stoker.split.split:check",
     "chronological": "stoker.split.split:chronological",
     "given": "stoker.split.split:given",
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from stoker.split.series_scaler import SeriesScaler as SeriesScaler
     from stoker.split.split import Folds as Folds
     from stoker.split.split import Split as Split
+    from stoker.split.split import by_value as by_value
     from stoker.split.split import check as check
     from stoker.split.split import chronological as chronological
     from stoker.split.split import given as given

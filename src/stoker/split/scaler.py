@@ -7,10 +7,11 @@ float64, so neither many values nor a large mean lose digits. Values that are no
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import xxhash
 from torch import Tensor, nn
 
 from stoker._kernels import kernel
@@ -149,15 +150,15 @@ class Scaler(nn.Module):
         self.register_buffer("fitted_on", torch.tensor([_NOT_FITTED, 0]))
 
     @classmethod
-    def fit(cls, store: Store, subset: Subset | None, *, columns: Sequence[str]) -> Scaler:
+    def fit(cls, store: Store | Sequence[Store], subset: Subset | Sequence[Subset] | None, *, columns: Sequence[str]) -> Scaler:
         """Fit mean and standard deviation on the steps that samples of a subset hold, each step once.
 
         Computed in float64 over finite values; a column without spread is divided by 1. Steps that a wide stride leaves out
         between two samples of the subset count too.
 
         Args:
-            store: The store.
-            subset: Usually `split.train`; None takes all steps.
+            store: The store, or a list of stores.
+            subset: Usually `split.train`; None takes all steps. For several stores a list with one per store.
             columns: Names of the columns, in the order of the features.
 
         Raises:
@@ -166,21 +167,33 @@ class Scaler(nn.Module):
         names = [columns] if isinstance(columns, str) else list(columns)
         if not names:
             raise OptionError("columns is empty; expected the names of the columns to scale, in the order of the features.")
-        if subset is not None and not isinstance(subset, Subset):
-            raise OptionError(
-                f"subset is {subset!r}; expected a subset of a split, like stoker.split.chronological(store, view).train."
-            )
-        found = [measure(store, subset, name) for name in names]
+        given: Any = subset
+        stores: list[Store] = [store] if isinstance(store, Store) else list(store)
+        subsets: list[Subset | None] = (
+            [None] * len(stores) if given is None else list(given) if isinstance(given, list | tuple) else [given]
+        )
+        for one in subsets:
+            if one is not None and not isinstance(one, Subset):
+                raise OptionError(
+                    f"subset is {one!r}; expected a subset of a split, like stoker.split.chronological(store, view).train."
+                )
+        if len(subsets) != len(stores):
+            raise OptionError(f"subset has {len(subsets)} values for {len(stores)} stores; expected a list with one per store.")
+        found = [_joined([measure(*pair, name) for pair in zip(stores, subsets, strict=True)]) for name in names]
         empty = [name for name, moments in zip(names, found, strict=True) if not moments.counts.all()]
         if empty:
-            raise OptionError(f"column {empty[0]!r} of {store.name} has no finite value in these steps, so it has no mean.")
+            where = " + ".join(one.name for one in stores)
+            raise OptionError(f"column {empty[0]!r} of {where} has no finite value in these steps, so it has no mean.")
         scaler = cls(sum(len(moments.means) for moments in found), columns=names)
         num_steps = max(moments.num_rows for moments in found)
         scaler.mean.copy_(torch.from_numpy(np.concatenate([moments.means for moments in found])))
         scaler.std.copy_(torch.from_numpy(np.concatenate([moments.deviations for moments in found])))
-        scaler.fitted_on.copy_(torch.tensor([_ALL_STEPS if subset is None else _number(subset), num_steps]))
+        scaler.fitted_on.copy_(torch.tensor([_number_of(subsets), num_steps]))
         # Checkpoints compare this string, so it keeps its wording.
-        scaler.steps = f"all steps of {store.name}" if subset is None else f"the {subset.name} part of {subset.origin}"
+        scaler.steps = " + ".join(
+            f"all steps of {one.name}" if part is None else f"the {part.name} part of {part.origin}"
+            for one, part in zip(stores, subsets, strict=True)
+        )
         return scaler
 
     def forward(self, x: Tensor) -> Tensor:
@@ -253,6 +266,32 @@ def pos_weight(store: Store, subset: Subset | None, column: str) -> Tensor:
             f"all {int(count):,} labels of column {column!r} are {share:.0f} in these steps, so there is nothing to weigh."
         )
     return torch.tensor((1 - share) / share, dtype=torch.float32)
+
+
+def _joined(parts: Sequence[Moments]) -> Moments:
+    """Moments of several stores as those of one (Chan's formula)."""
+    whole = parts[0]
+    for part in parts[1:]:
+        counts = whole.counts + part.counts
+        share = part.counts / np.maximum(counts, 1)
+        apart = part.means - whole.means
+        whole = Moments(
+            counts,
+            whole.means + apart * share,
+            whole.squares + part.squares + apart * apart * whole.counts * share,
+            np.minimum(whole.least, part.least),
+            np.maximum(whole.largest, part.largest),
+            whole.num_rows + part.num_rows,
+        )
+    return whole
+
+
+def _number_of(subsets: Sequence[Subset | None]) -> int:
+    """What `fitted_on` holds for these steps."""
+    numbers = [_ALL_STEPS if subset is None else _number(subset) for subset in subsets]
+    if len(numbers) == 1 or not any(numbers):
+        return numbers[0]
+    return int(xxhash.xxh3_64_intdigest(repr(numbers).encode())) >> 1 or 1
 
 
 def _number(subset: Subset) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from itertools import combinations
 from typing import Any, overload
 
@@ -551,6 +552,69 @@ def given(
     if allow_leak:
         warnings.warn("allow_leak=True: subsets may share steps, and a score on them may be too good.", stacklevel=2)
     return build(sampled, "given", runs, margins=margins, allow_leak=allow_leak)
+
+
+def by_value(
+    store: Store,
+    view: AnyView,
+    column: str,
+    *,
+    train: Any,
+    valid: Any = None,
+    test: Any = None,
+) -> Split:
+    """Subsets of whole series by the values of a column, such as the file that a series was packed from.
+
+    Args:
+        store: The store.
+        view: What a sample is.
+        column: A column per series: of categories, strings or integers.
+        train: The value, or a list of the values, of series to train on. Strings may be patterns such as "*_TRAIN.ts".
+        valid: The same for series to validate on; None leaves the subset out.
+        test: The same for series to test on.
+
+    Returns:
+        A `Split`.
+
+    Raises:
+        OptionError: No series has one of the values, or a series is in two subsets.
+
+    Example:
+        >>> import numpy as np, stoker
+        >>> store = stoker.Store.from_arrays(x=[np.arange(4.0)] * 3, year=np.array([2019, 2020, 2021]))
+        >>> split = stoker.split.by_value(store, stoker.Sequences(4), "year", train=[2019, 2020], valid=2021)
+        >>> len(split.train), len(split.valid)
+        (2, 1)
+    """
+    sampled = SampledStore.of(store, view)
+    kind = store.schema.get(column)
+    if kind is None or kind.level != "series" or kind.width is not None:
+        what = "has no such column" if kind is None else f"holds {kind.label} per {kind.level} in it"
+        raise OptionError(f"column is {column!r}, but {store.name} {what}; expected a column with one value per series.")
+    texts = None if kind.texts is None else list(kind.texts)
+    codes = np.arange(len(store)) if kind.dtype is None else store.column(column)
+    taken, firsts, runs, limits = np.zeros(len(store), dtype="<U5"), _firsts(sampled), {}, {}
+    for name, asked in zip(NAMES, (train, valid, test), strict=True):
+        mine = np.zeros(len(store), dtype=np.bool_)
+        values = [] if asked is None else [asked] if isinstance(asked, str) or not isinstance(asked, Sequence) else list(asked)
+        for value in values:
+            fits = codes == value
+            if texts is not None:
+                fits = np.isin(codes, [i for i, text in enumerate(texts) if fnmatchcase(text, str(value))])
+            if not np.any(fits):
+                there = sorted({*texts}) if texts is not None else np.unique(codes).tolist()
+                shown = ", ".join(map(repr, there[:4])) + (", …" if len(there) > 4 else "")
+                raise OptionError(f"{name} is {value!r}, but no series of {store.name} has this {column}; they have {shown}.")
+            mine |= fits
+        twice = mine & (taken != "")
+        if twice.any():
+            one = int(twice.argmax())
+            raise OptionError(f"series {one:,} of {store.name} is in {taken[one]} and in {name} by its {column}; expected one.")
+        if values:
+            taken[mine] = name
+            runs[name] = Runs(firsts[:-1][mine], np.diff(firsts)[mine])
+            limits[name] = f"of {int(mine.sum()):,} series"
+    return build(sampled, "by value", runs, margins=Margins.of(view, horizon=None, warm_up=0), limits=limits, whole_series=True)
 
 
 def shuffled(

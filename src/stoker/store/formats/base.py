@@ -9,7 +9,7 @@ import contextlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from stoker.errors import SourceChangedError, SourceEmptyError, SourceInvalidError, SourceTooLargeError, StokerError
+from stoker.errors import OptionError, SourceChangedError, SourceEmptyError, SourceInvalidError, SourceTooLargeError, StokerError
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +131,41 @@ class FileSource(DataSource):
         self.num_bytes = path.stat().st_size
         if self.num_bytes == 0:
             raise SourceEmptyError(f"{path} is empty (0 bytes). Remove it, or leave it out of the pattern.")
+
+
+class NamedSource(DataSource):
+    """A source with one more column: its own name, in every row (`pack(source_column=)`)."""
+
+    def __init__(self, inner: DataSource, column: str) -> None:
+        self._inner = inner
+        self._column = column
+        self.name, self.path, self.num_bytes, self.num_positions = inner.name, inner.path, inner.num_bytes, inner.num_positions
+        self.typed, self.limits = inner.typed, inner.limits
+
+    def __getattr__(self, name: str) -> Any:
+        """What only some sources have."""
+        return getattr(self._inner, name)
+
+    def schema(self) -> pa.Schema:
+        schema = self._inner.schema()
+        if self._column in schema.names:
+            raise OptionError(f"source_column={self._column!r} is a column of {self.label} already. Give another name.")
+        return schema.append(pa.field(self._column, _NAMES))
+
+    def read(self, schema: pa.Schema | None, *, start: RowLocation, chunk_bytes: int) -> Iterator[Task]:
+        inner = None if schema is None else pa.schema([field for field in schema if field.name != self._column])
+        for task in self._inner.read(inner, start=start, chunk_bytes=chunk_bytes):
+            yield SizedTask(partial(self._named, task, schema), getattr(task, "num_bytes", 0))
+
+    def _named(self, task: Task, schema: pa.Schema | None) -> Chunk:
+        chunk = task()
+        codes = pa.array(np.zeros(chunk.table.num_rows, dtype=np.int32))
+        names = pa.DictionaryArray.from_arrays(codes, pa.array([self.name]))
+        table = chunk.table.append_column(self._column, names)
+        return replace(chunk, table=table if schema is None else table.select(schema.names))
+
+
+_NAMES = pa.dictionary(pa.int32(), pa.string())
 
 
 def batch_chunks(

@@ -47,6 +47,7 @@ def pack(
     timezone: str | None = None,
     ambiguous: Ambiguous = "infer",
     nonexistent: Nonexistent = "error",
+    source_column: str | None = None,
     delimiter: str | None = None,
     quote: str = '"',
     escape: str | None = None,
@@ -92,6 +93,8 @@ def pack(
             take the "first" or the "last", or raise an "error".
         nonexistent: what to do with local times that are skipped when daylight saving begins: raise an "error", or "shift" them to
             the first time that exists.
+        source_column: add a column of categories of this name, with the file that each series comes from. Where rows of one series
+            may come from several files (`series=`), it has one value per step.
         delimiter: the field delimiter of text tables (default: auto-detected).
         quote: the quote character of text tables.
         escape: the escape character of text tables.
@@ -155,6 +158,7 @@ def pack(
         timezone=timezone,
         ambiguous=ambiguous,
         nonexistent=nonexistent,
+        source_column=source_column,
         dialect=Dialect(
             delimiter=delimiter,
             quote=quote,

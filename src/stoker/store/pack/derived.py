@@ -40,7 +40,7 @@ def read_names(schema: pa.Schema, options: PackOptions) -> tuple[list[str], froz
     if options.columns is None:
         return list(schema.names), frozenset()
     late = late_derived(schema, options)
-    roles = [name for name in (options.series, options.time) if name is not None]
+    roles = [name for name in (options.series, options.time, options.source_column) if name is not None and name in schema.names]
     derived = [name for name in options.derived if name in schema.names]
     shown = list(dict.fromkeys([*(name for name in options.columns if name not in late), *derived, *roles]))
     used = set(options.condition.columns if options.condition is not None else ())

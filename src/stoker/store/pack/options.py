@@ -54,6 +54,7 @@ class PackOptions:
     timezone: str | None = None
     ambiguous: Ambiguous = "infer"
     nonexistent: Nonexistent = "error"
+    source_column: str | None = None
     dialect: Dialect = field(default_factory=Dialect)
     memory_bytes: int = 1 << 30
     threads: int = 2
@@ -77,6 +78,8 @@ class PackOptions:
         _ = self.derived
         if self.wide and self.series is not None:
             raise OptionError("wide=True makes each column a series, so it cannot be combined with series=. Use one of them.")
+        if self.wide and self.source_column is not None:
+            raise OptionError("source_column= is not for wide=True, where series are named by their file and column.")
         if self.sort and self.time is None:
             raise OptionError("sort=True orders rows by time, so it needs time=.")
         if self.segment is not None and not 1 <= self.segment < 2**63:

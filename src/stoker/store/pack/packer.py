@@ -32,7 +32,7 @@ import xxhash
 import stoker
 from stoker import _disk
 from stoker.errors import BadValueError, DiskFullError, SourceChangedError, SourceEmptyError
-from stoker.store.formats.base import DataSource, InferredTypeError, RowLocation
+from stoker.store.formats.base import DataSource, InferredTypeError, NamedSource, RowLocation
 from stoker.store.formats.discover import find_sources
 from stoker.store.interop import from_texts
 from stoker.store.manifest import VERSION, Manifest, SourceEntry
@@ -130,6 +130,8 @@ class Packer:
             self._metadata.refuse_condition(options.condition, found)
         if options.changes_rows:
             found = change_sources(found, options)
+        if options.source_column is not None:
+            found = [NamedSource(one, options.source_column) for one in found]
         self._plan = replace(make_plan(found, options), left_out=_unicode_names(left_out))
         if self._metadata is not None:
             self._metadata.load(self._plan)

@@ -550,6 +550,11 @@ def _plan(sources: Sequence[DataSource], options: PackOptions, schema: pa.Schema
         raise OptionError(f"time= names {options.time!r}, which has one value per series in {where}; expected one per step.")
     notes = [f"column {f.name!r} was decimal and is stored as float64" for f in (*step, *series) if pa.types.is_decimal(f.arrow)]
     grouping: Grouping = "key" if key is not None else "row" if lists else "file"
+    if grouping == "file" and options.source_column is not None:
+        raise OptionError(
+            f"source_column={options.source_column!r} is for files with several series, but each file is one series here, which has "
+            f"the name of the file. Leave it out, or name the column of series: series=."
+        )
     return PackPlan(
         sources=sources,
         options=options,

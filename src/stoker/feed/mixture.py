@@ -1,0 +1,346 @@
+"""Feeds of several stores: their columns one store behind the other, and a gather that reads each store's rows from its own.
+
+    StoreGroup       the stores of a feed, where it needs one name, one digest and one number of series
+    JoinedColumn     a column of all stores
+    MixtureGather    `HostGather` for several stores
+
+Samples, series and steps are numbered on from store to store (`JoinedSamples` in `sampling/mixture.py`). On a device the columns of
+all stores lie end to end in one tensor. On the host they stay where they are, and one call of a kernel gathers from all of them: it
+takes the memory from the first to the last column as one array, and reads only rows of columns. One call per store, which writes to
+rows here and there, has 0.6 of the speed (docs/journal.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from stoker._kernels import kernel
+from stoker._types import Array
+from stoker.errors import FeedError, OptionError, StoreDamagedError
+from stoker.feed import padding
+from stoker.feed.columns import FedColumn, Scales
+from stoker.feed.transfer import HostGather
+from stoker.sampling.mixture import JoinedSamples
+from stoker.sampling.views import Lengths, Located
+from stoker.store.store import Store
+
+SHOWN = 4
+"""Samples, or texts, that a message names."""
+
+
+@dataclass(frozen=True)
+class StoreGroup:
+    """The stores of a feed."""
+
+    stores: tuple[Store, ...]
+
+    @property
+    def name(self) -> str:
+        """Their names."""
+        return " + ".join(store.name for store in self.stores)
+
+    @property
+    def path(self) -> None:
+        """A group has no folder of its own."""
+        return None
+
+    @cached_property
+    def digest(self) -> str | None:
+        """A hash of their digests; None where one is in memory."""
+        digests = [store.digest for store in self.stores]
+        return None if None in digests else xxhash.xxh3_128_hexdigest(" ".join(map(str, digests)).encode())
+
+    def __len__(self) -> int:
+        return sum(map(len, self.stores))
+
+
+def list_stores(given: Store | Sequence[Store]) -> tuple[Store, ...]:
+    """The store or stores that a feed was given; what they are is checked where they are read."""
+    if isinstance(given, Store) or not isinstance(given, list | tuple):
+        return (given,)  # type: ignore[return-value]
+    if not given:
+        raise OptionError("store is an empty list; expected a store, or a list of stores.")
+    return tuple(given)
+
+
+def list_for(stores: tuple[Store, ...], name: str, given: Any) -> list[Any]:
+    """An option with one value per store, or None for all of them."""
+    if given is None:
+        return [None] * len(stores)
+    values = list(given) if isinstance(given, list | tuple) else [given]
+    if len(values) != len(stores):
+        raise OptionError(f"{name} has {len(values)} values for {len(stores)} stores; expected a list with one per store.")
+    return values
+
+
+@dataclass(frozen=True)
+class _JoinedLengths(Lengths):
+    parts: tuple[Lengths, ...] = ()
+
+    def bounds(self, first: int = 0, last: int | None = None) -> Array:
+        steps = np.cumsum([0, *(part.num_steps for part in self.parts)])
+        inside = [part.bounds()[:-1] + base for part, base in zip(self.parts, steps, strict=False)]
+        joined: Array = np.concatenate([*inside, steps[-1:]])
+        return joined[first : None if last is None else last + 1]
+
+
+@dataclass(frozen=True)
+class JoinedColumn(FedColumn):
+    """A column of several stores. `values` is the memory from the first to the last of its pieces, with all that is between."""
+
+    _: KW_ONLY
+    parts: tuple[FedColumn, ...]
+    places: Array | None
+    """Where in `values` the piece of each store begins, in rows; None where one begins within a row."""
+    memory: Array
+    """The same memory as bytes."""
+    offsets: Array
+    """Where in `memory` the piece of each store begins."""
+
+    def refuse_overflow(self, series: Array, starts: Array, counts: Array) -> None:
+        """Raise for the first finite value of these spans that is delivered as an infinite one, if there is one."""
+        if self.places is None:
+            raise TypeError(f"column {self.name!r} is gathered store by store")
+        firsts = np.cumsum([0, *(part.lengths.num_series for part in self.parts)])
+        for i, part in enumerate(self.parts):
+            rows = starts - self.places[i]
+            if self.level == "series":
+                own = (rows >= 0) & (rows < len(part.values))
+                part.refuse_overflow(rows[own], rows[own], counts[own])
+            else:
+                own = (series >= firsts[i]) & (series < firsts[i + 1]) & (counts > 0)
+                part.refuse_overflow(series[own] - firsts[i], rows[own], counts[own])
+
+    @property
+    def pieces(self) -> tuple[FedColumn, ...]:
+        """The column in each store of the feed."""
+        return self.parts
+
+    def overflow(self, series: int, row: int) -> FeedError:
+        """The error for a row with a value that cannot be delivered."""
+        i = 0
+        while series >= self.parts[i].lengths.num_series:
+            series, row = series - self.parts[i].lengths.num_series, row - len(self.parts[i].values)
+            i += 1
+        return self.parts[i].overflow(series, row)
+
+
+def share_categories(
+    stores: Sequence[Store], columns: Sequence[list[FedColumn]], given: Mapping[str, Sequence[str]] | None
+) -> tuple[list[list[FedColumn]], dict[str, list[str]]]:
+    """The columns of each store with codes that mean the same in all, and the texts that codes refer to.
+
+    Codes of a store number its texts as they first appear in its rows. They are kept where they mean what they should, and
+    are mapped to others, in memory, where they do not.
+    """
+    names = [column.name for column in columns[0] if stores[0].schema[column.name].kind == "category"]
+    shared: dict[str, list[str]] = {}
+    for name in names:
+        known: dict[str, int] = {text: i for i, text in enumerate((given or {}).get(name, ()))}
+        for store in stores:
+            new = [text for text in _texts(store, name) if text not in known]
+            if given is not None and name in given and new:
+                shown = ", ".join(map(repr, new[:SHOWN])) + (", …" if len(new) > SHOWN else "")
+                raise OptionError(
+                    f"column {name!r} of {store.name} holds {shown}; expected one of the {len(known):,} texts of categories=."
+                )
+            known.update({text: len(known) + i for i, text in enumerate(new)})
+        shared[name] = list(known)
+    made = []
+    for store, own in zip(stores, columns, strict=True):
+        made.append([_recoded(column, _texts(store, column.name), shared.get(column.name)) for column in own])
+    return made, shared
+
+
+def _recoded(column: FedColumn, texts: list[str], shared: list[str] | None) -> FedColumn:
+    if shared is None or shared[: len(texts)] == texts:
+        return column
+    places = {text: i for i, text in enumerate(shared)}
+    table = np.array([*(places[text] for text in texts), -1], dtype=column.values.dtype)  # the last one is for missing values, -1
+    return replace(column, values=table[column.values])
+
+
+def _texts(store: Store, name: str) -> list[str]:
+    column = store.schema.get(name)
+    return [] if column is None or column.texts is None or column.kind != "category" else list(column.texts)
+
+
+def join_columns(stores: Sequence[Store], columns: Sequence[Sequence[FedColumn]]) -> list[FedColumn]:
+    """The columns of all stores, which must agree in name, type, width and level."""
+    lengths = tuple(own[0].lengths for own in columns)
+    joined = _JoinedLengths(
+        num_series=sum(one.num_series for one in lengths),
+        num_steps=sum(one.num_steps for one in lengths),
+        name=" + ".join(one.name for one in lengths),
+        parts=lengths,
+    )
+    made: list[FedColumn] = []
+    for i, column in enumerate(columns[0]):
+        parts = tuple(own[i] for own in columns)
+        values, places = _spanning([part.values for part in parts])
+        memory, offsets = _spanning([part.values.reshape(-1).view(np.uint8) for part in parts])
+        made.append(
+            JoinedColumn(
+                column.name,
+                column.level,
+                values,
+                dtype=column.dtype,
+                torch_name=column.torch_name,
+                width=column.width,
+                lengths=joined,
+                scales=_join_scales([part.scales for part in parts]),
+                observed=column.observed,
+                shift=column.shift,
+                parts=parts,
+                places=places,
+                memory=memory,
+                offsets=np.zeros(0, dtype=np.int64) if offsets is None else offsets,
+            )
+        )
+    return made
+
+
+class _Memory:
+    """Memory at an address, as NumPy asks for it."""
+
+    def __init__(self, address: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        self.__array_interface__ = {"version": 3, "data": (address, True), "shape": shape, "typestr": dtype.str}
+
+
+def _spanning(arrays: list[Array]) -> tuple[Array, Array | None]:
+    """One array from the first to the last of some arrays, and the rows in it at which each begins; None if that is within rows.
+
+    Only their own rows may be read: what is between them may not be mapped. They must outlive the array.
+    """
+    row_bytes = arrays[0].dtype.itemsize * (arrays[0].shape[1] if arrays[0].ndim == 2 else 1)
+    addresses = np.array([array.ctypes.data for array in arrays], dtype=np.int64)
+    there = np.array([array.nbytes > 0 for array in arrays])
+    if not there.any():
+        return arrays[0], np.zeros(len(arrays), dtype=np.int64)
+    first = int(addresses[there].min())
+    distances = np.where(there, addresses - first, 0)
+    if (distances % row_bytes).any():  # rows of 12 bytes, say, that begin at multiples of 64
+        return arrays[0][:0], None
+    places: Array = distances // row_bytes
+    end = max(int(place) + len(array) for place, array in zip(places, arrays, strict=True))
+    return np.asarray(_Memory(first, (end, *arrays[0].shape[1:]), arrays[0].dtype)), places
+
+
+def check_columns(stores: Sequence[Store], columns: Sequence[Sequence[FedColumn]]) -> None:
+    """Refuse columns that the stores do not have in common."""
+    first, expected = stores[0], [column.name for column in columns[0]]
+    for store, own in zip(stores, columns, strict=True):
+        names = [column.name for column in own]
+        for odd in sorted({*names} ^ {*expected}):
+            has, lacks = (store, first) if odd in names else (first, store)
+            raise OptionError(f"column {odd!r} is in {has.name}, but not in {lacks.name}. Name those that all have: columns=[…].")
+        for name in names:
+            if _form(store, name) != _form(first, name):
+                raise OptionError(
+                    f"column {name!r} is {_form(first, name)} in {first.name}, but {_form(store, name)} in {store.name}. "
+                    f"Pack both alike (dtype=), or leave it out of columns=."
+                )
+
+
+def _form(store: Store, name: str) -> str:
+    column = store.schema[name]
+    return f"{column.label if column.kind != 'category' else f'category ({column.dtype})'} per {column.level}"
+
+
+def _join_scales(scales: Sequence[Scales | None]) -> Scales | None:
+    known = [one for one in scales if one is not None]
+    if not known:
+        return None
+    centers, divisors = (np.concatenate([one[i] for one in known]) for i in range(2))
+    return Scales(centers, divisors, known[0].truncate)
+
+
+@kernel
+def _moved(rows: Array, firsts: Array, places: Array, unit: int) -> Array:
+    """Rows that are numbered on from store to store (each has those from `firsts` on), as `places` of memory, in `unit` per row.
+
+    One pass per store, which the compiler makes vectors of. A row behind the last of a store is taken for one of the next
+    store: it begins a sample without steps.
+    """
+    moved = np.empty(len(rows), dtype=np.int64)
+    for i in range(len(rows)):
+        moved[i] = rows[i] * unit + places[0]
+    for s in range(1, len(places)):
+        distance = (places[s] - firsts[s] * unit) - (places[s - 1] - firsts[s - 1] * unit)
+        for i in range(len(rows)):
+            moved[i] += distance if rows[i] >= firsts[s] else 0
+    return moved
+
+
+class MixtureGather(HostGather):
+    """Copies samples of several stores into slots."""
+
+    _samples: JoinedSamples
+
+    def _fill_columns(self, arrays: dict[str, Array], numbers: Array, found: Located, places: Array, steps: int | None) -> None:
+        samples, rows = self._samples, len(found.counts)
+        for column in self._columns:
+            target = arrays["column " + column.name]
+            if not isinstance(column, JoinedColumn):
+                raise TypeError(f"column {column.name!r} is of one store")
+            if column.places is not None:
+                if column.level == "step":
+                    here = Located(found.series, _moved(found.starts, samples.first_steps, column.places, 1), found.counts)
+                else:
+                    here = Located(_moved(found.series, samples.first_series, column.places, 1), found.starts, found.counts)
+                self._fill(column, target, here, places, steps, len(numbers))
+            else:
+                self._fill_by_store(column, target, numbers, found, places)
+                if column.shift and column.level == "step":
+                    target += column.shift  # of all stores at once; rows without a sample are cleared below
+                if column.level == "series":
+                    target[len(numbers) :] = 0
+                elif steps is not None and samples.padded | (len(numbers) < rows):
+                    padding.clear_tails(target.reshape(-1).view(np.uint8), found.counts, steps, column.unit)
+
+    def _fill_by_store(self, column: JoinedColumn, target: Array, numbers: Array, found: Located, places: Array) -> None:
+        """Where columns do not lie whole rows apart: bytes are copied at once, anything else store by store."""
+        samples, unit = self._samples, column.unit
+        if column.is_copied and column.level == "step":
+            starts = _moved(found.starts, samples.first_steps, column.offsets, unit)
+            flat = target.reshape(-1).view(np.uint8)
+            padding.copy_spans(
+                column.memory,
+                starts,
+                found.counts * unit,
+                flat,
+                places * unit,
+                1,
+                len(flat) >= padding.STREAMING_BYTES and not column.observed,
+            )
+            return
+        order, ends = samples.group(numbers)
+        for i, piece in enumerate(column.parts):
+            own = order[ends[i] : ends[i + 1]]
+            inside = Located(
+                found.series[own] - samples.first_series[i], found.starts[own] - samples.first_steps[i], found.counts[own]
+            )
+            if column.level == "step":
+                self._fill(replace(piece, shift=0), target, inside, places[own], None, len(own))
+            else:
+                values = np.empty((len(own), *target.shape[1:]), dtype=target.dtype)
+                self._fill(piece, values, inside, places[own], None, len(own))
+                target[own] = values
+
+    def origin(self, numbers: Array) -> str:
+        """The store and series of some samples, in words; also where the samples cannot be found."""
+        samples, shown = self._samples, []
+        for number in numbers[:SHOWN].tolist():
+            i = int(np.searchsorted(samples.firsts, number, side="right")) - 1
+            try:
+                series = f"{samples.parts[i].locate(np.array([number - samples.firsts[i]])).series[0]:,}"
+            except StoreDamagedError:
+                series = "?"
+            shown.append(f"{series} of store {i}")
+        return f"series {', '.join(shown)}{', …' if len(numbers) > SHOWN else ''} in {', '.join(self._files)}"
