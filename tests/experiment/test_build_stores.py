@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,18 @@ def test_ucr_train_and_test_are_two_stores_or_one(ucr: list[str]) -> None:
             for batch in feed:
                 falls = batch["value"][:, 0] > batch["value"][:, -1]
                 assert batch["label"][batch["valid"]].tolist() == falls[batch["valid"]].int().tolist()
+
+
+def test_predictions_have_the_categories_of_all_stores(ucr: list[str]) -> None:
+    """Texts of the second store alone have codes too, and the codes of `TEST` are not its own."""
+    stoker.pack({"value": [[9.0, 9, 9, 9]], "label": ["flat"]}, "flat.stoker", dtype={"value": "float64", "label": "category"})
+    text = Path(ucr[0]).read_text().replace("store: TRAIN.stoker, valid_store: TEST.stoker", "store: [TEST.stoker, flat.stoker]")
+    Path("three.yaml").write_text(text)
+    config = stoker.experiment.load("three.yaml", overrides=["epochs=1"])
+    stoker.experiment.run(config, folder="three", progress=False)
+    kept = json.loads(Path("three/inputs.json").read_text())
+    labels = next(column["texts"] for column in kept["columns"] if column["name"] == "label")
+    assert labels == open_data(config, "cpu").train.categories["label"] == ["down", "up", "flat"]
 
 
 @pytest.mark.slow

@@ -77,5 +77,5 @@ def test_changed_rows_keep_the_source(tmp_path: Path) -> None:
     store = stoker.pack(str(tmp_path / "*.csv"), tmp_path / "s", series="k", source_column="file", **options)  # type: ignore[arg-type]
     assert {*store.schema} == {"k", "z", "d", "file"}
     assert (store.column("z").tolist(), store.column("file").tolist()) == ([2, 4], [0, 1])
-    with pytest.raises(OptionError, match=r"where= uses 'file', but a.csv has the columns"):
+    with pytest.raises(OptionError, match=r"where= uses 'file', but .*a\.csv has the columns"):
         stoker.pack(str(tmp_path / "*.csv"), tmp_path / "t", series="k", source_column="file", where="file == 'a.csv'")
