@@ -59,6 +59,9 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    if dynamo is not None:
+        dynamo.counters.clear()  # what an earlier test compiled: a diagnosis asks whether its process has compiled anything
     if item.get_closest_marker("gpu") and not _has_gpu():
         pytest.skip("needs a GPU")
 

@@ -21,6 +21,9 @@ Stoker = Callable[..., Done]
 
 CALLS = {
     "pack": ["a.csv", "out"],
+    "append": ["s.stoker", "a.csv"],
+    "history": ["s.stoker"],
+    "compact": ["s.stoker", "out"],
     "inspect": ["s.stoker"],
     "verify": ["s.stoker"],
     "encode": ["a.csv", "--key", "k", "--out", "out"],
@@ -143,6 +146,12 @@ def test_many_threads_are_refused(stoker: Stoker, folder: Path) -> None:
 # ---- every path is one ----
 
 NO_PATHS = {
+    "FREQ",
+    "ZONE",
+    "EXPR",
+    "OLD=NEW",
+    "NAME=EXPR",
+    "PATTERN",
     "KEY",
     "COL",
     "A,B,…",
