@@ -223,8 +223,9 @@ def stream(store: Store, **options: Any) -> Feed:
     return Feed(store, Windows(50, stride=20), batch_size=16, order=order, residency="stream", columns=["x"], **options)
 
 
-def test_a_pass_that_is_closed_stops_asking(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever waits for hints is let go, and the one who asks is told."""
+@pytest.mark.parametrize("closes", [True, False], ids=["closed", "forgotten"])
+def test_a_pass_that_ends_stops_asking(store: Store, monkeypatch: pytest.MonkeyPatch, closes: bool) -> None:
+    """Threads that wait for hints are released, and the thread that asks for them ends."""
     begun = threading.Event()
 
     def endless(addresses: Array, sizes: Array, advice: int, stop: Array) -> None:
@@ -235,22 +236,8 @@ def test_a_pass_that_is_closed_stops_asking(store: Store, monkeypatch: pytest.Mo
     monkeypatch.setattr(prefetch, "advise", endless)
     batches = iter(stream(store, threads=2))
     begun.wait()
-    batches.close()
-    for thread in hint_threads():
-        thread.join()
-
-
-def test_a_pass_that_is_forgotten_stops_asking(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun = threading.Event()
-
-    def endless(addresses: Array, sizes: Array, advice: int, stop: Array) -> None:
-        begun.set()
-        while not stop[0]:
-            time.sleep(0.001)
-
-    monkeypatch.setattr(prefetch, "advise", endless)
-    batches = iter(stream(store, threads=2))
-    begun.wait()
+    if closes:
+        batches.close()
     del batches
     gc.collect()
     for thread in hint_threads():

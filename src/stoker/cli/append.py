@@ -8,7 +8,7 @@ import click
 
 from stoker._progress import progress
 from stoker._text import printable
-from stoker.cli.main import PATH
+from stoker.cli.main import PATH, reading_options
 
 OVERLAP = ["error", "replace", "keep"]
 
@@ -27,17 +27,7 @@ OVERLAP = ["error", "replace", "keep"]
 @click.option("--sort", is_flag=True, help="Sort the new rows by time instead of rejecting unsorted times.")
 @click.option("--wide", is_flag=True, help="Each numeric column of the new files is a series.")
 @click.option("--missing", type=click.Choice(["keep", "error", "drop"]), default="keep", show_default=True, help="Missing values.")
-@click.option("--delimiter", help="Delimiter of text tables (default: auto-detected).")
-@click.option("--quote", default='"', show_default=True, help="Quote character of text tables; '' for none.")
-@click.option("--escape", help="Escape character of text tables.")
-@click.option("--header/--no-header", default=None, help="Whether the first line has column names (default: auto-detected).")
-@click.option("--skip", type=int, default=0, metavar="N", help="Lines to skip at the top of text tables.")
-@click.option("--null", multiple=True, metavar="TEXT", help="String that means missing, besides the usual ones. May be repeated.")
-@click.option("--decimal", default=".", show_default=True, help="Decimal point of text tables.")
-@click.option("--encoding", default="utf-8", show_default=True, help="Encoding of text files.")
-@click.option("--time-format", metavar="FORMAT", help="strptime format of times that are not ISO 8601.")
-@click.option("--memory", default="1GB", show_default=True, help="Memory limit of the whole process.")
-@click.option("--threads", type=int, help="Number of decoding threads (default: the cores available to this process).")
+@reading_options
 @click.option("--json", "as_json", is_flag=True, help="Print the new version as JSON.")
 @click.option("--quiet", is_flag=True, help="Hide the progress bar.")
 def command(store: str, source: tuple[str, ...], as_json: bool, quiet: bool, time: str | None, **options: object) -> None:

@@ -7,6 +7,7 @@ import io
 import re
 import signal
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -153,6 +154,32 @@ DUPLICATES = ["error", "first", "last", "mean", "keep"]
 AMBIGUOUS = ["infer", "first", "last", "error"]
 NONEXISTENT = ["error", "shift"]
 """What --ambiguous and --nonexistent may be."""
+
+
+def reading_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of all commands that read raw files: text tables, memory and threads."""
+    options = [
+        click.option("--delimiter", help="Delimiter of text tables (default: auto-detected)."),
+        click.option("--quote", default='"', show_default=True, help="Quote character of text tables; '' for none."),
+        click.option("--escape", help="Escape character of text tables."),
+        click.option(
+            "--header/--no-header", default=None, help="Whether the first line has column names (default: auto-detected)."
+        ),
+        click.option("--skip", type=int, default=0, metavar="N", help="Lines to skip at the top of text tables."),
+        click.option(
+            "--null", multiple=True, metavar="TEXT", help="String that means missing, besides the usual ones. May be repeated."
+        ),
+        click.option("--decimal", default=".", show_default=True, help="Decimal point of text tables."),
+        click.option("--encoding", default="utf-8", show_default=True, help="Encoding of text files."),
+        click.option("--time-format", metavar="FORMAT", help="strptime format of times that are not ISO 8601."),
+        click.option(
+            "--memory", default="1GB", show_default=True, help="Memory limit of the whole process. The input may be larger."
+        ),
+        click.option("--threads", type=int, help="Number of decoding threads (default: the cores available to this process)."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
 
 
 def new_table(**options: Any) -> Table:

@@ -8,7 +8,7 @@ import click
 
 from stoker._progress import progress
 from stoker._text import printable
-from stoker.cli.main import AMBIGUOUS, DUPLICATES, MISSING, NONEXISTENT, PATH
+from stoker.cli.main import AMBIGUOUS, DUPLICATES, MISSING, NONEXISTENT, PATH, reading_options
 
 
 @click.command("pack", short_help="Pack raw files into a store.")
@@ -36,17 +36,7 @@ from stoker.cli.main import AMBIGUOUS, DUPLICATES, MISSING, NONEXISTENT, PATH
 @click.option("--segment", type=int, metavar="N", help="Cut series into pieces of at most N steps.")
 @click.option("--missing", type=click.Choice(MISSING), default="keep", show_default=True, help="How to treat missing values.")
 @click.option("--source-column", metavar="NAME", help="Add a column with the file that each series comes from.")
-@click.option("--delimiter", help="Delimiter of text tables (default: auto-detected).")
-@click.option("--quote", default='"', show_default=True, help="Quote character of text tables; '' for none.")
-@click.option("--escape", help="Escape character of text tables.")
-@click.option("--header/--no-header", default=None, help="Whether the first line has column names (default: auto-detected).")
-@click.option("--skip", type=int, default=0, metavar="N", help="Lines to skip at the top of text tables.")
-@click.option("--null", multiple=True, metavar="TEXT", help="String that means missing, besides the usual ones. May be repeated.")
-@click.option("--decimal", default=".", show_default=True, help="Decimal point of text tables.")
-@click.option("--encoding", default="utf-8", show_default=True, help="Encoding of text files.")
-@click.option("--time-format", metavar="FORMAT", help="strptime format of times that are not ISO 8601.")
-@click.option("--memory", default="1GB", show_default=True, help="Memory limit of the whole process. The input may be larger.")
-@click.option("--threads", type=int, help="Number of decoding threads (default: the cores available to this process).")
+@reading_options
 @click.option("--replace", is_flag=True, help="Replace an existing store.")
 @click.option(
     "--rename", multiple=True, metavar="OLD=NEW", help="Rename a column. Other options use the new name. May be repeated."

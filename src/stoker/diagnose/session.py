@@ -349,7 +349,7 @@ class Session:
 
     @property
     def without_data(self) -> StepInput:
-        """The input of a step whose data should cost nothing, if that is possible."""
+        """The input of a step without the cost of its data, where that is possible."""
         return CACHED if self.can_cache else REAL
 
     @property

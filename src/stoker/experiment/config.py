@@ -396,7 +396,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     data: Data
     """What is fed."""
     split: AnySplit | None = None
-    """Which samples are held back for validation and test; by default none."""
+    """Which samples are held out for validation and test; by default none."""
     model: AnyModel
     """What is trained."""
     loss: AnyLoss = Mse()

@@ -380,7 +380,7 @@ class HostProducer:
             gathered = self.gather.gather(numbers, len(numbers) if self.rows is None else self.rows, steps.draw)
             try:
                 if self._transform is not None:
-                    return self._transformed(gathered, len(numbers), steps.seed_of(step))
+                    return self._transformed(self._transform, gathered, len(numbers), steps.seed_of(step))
                 if self._stream is not None:
                     return self._copy(gathered, len(numbers))
                 return self.assemble(gathered.tensors(), len(numbers))
@@ -431,11 +431,10 @@ class HostProducer:
         slot.copied = event
         return {name: field.tensor(there) for name, field in gathered.fields.items()}, event, num_valid
 
-    def _transformed(self, gathered: Gathered, num_valid: int, seed: int) -> Any:
-        assert self._transform is not None
+    def _transformed(self, transform: Callable[..., Any], gathered: Gathered, num_valid: int, seed: int) -> Any:
         batch = self.assemble(gathered.tensors(), num_valid)
         arrays = {name: tensor.numpy() for name, tensor in batch.items()}
-        tensors = as_tensors(self._transform(arrays, lambda: np.random.default_rng(seed)))
+        tensors = as_tensors(transform(arrays, lambda: np.random.default_rng(seed)))
         if "valid" in batch:
             tensors.setdefault("valid", batch["valid"])  # rows without a sample must stay marked
         if self._stream is None:

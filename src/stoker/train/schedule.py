@@ -361,7 +361,7 @@ class EarlyStopping:
             raise OptionError(f"min_delta is {min_delta!r}; expected a number of at least 0.")
         guessed = guess_mode(metric) if mode is None else mode
         if guessed is None:
-            raise OptionError(f"the name {metric!r} does not tell whether less or more is better. Give mode='min' or mode='max'.")
+            raise OptionError(f"the name {metric!r} does not say whether less or more is better. Give mode='min' or mode='max'.")
         self.metric = metric
         self.patience = patience
         self.mode: Mode = guessed

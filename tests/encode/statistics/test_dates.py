@@ -85,7 +85,14 @@ def test_an_invalid_timestamp_is_refused(text: str) -> None:
         parse_moments([text])
 
 
+@pytest.fixture
+def always_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use the kernel also for few values, whatever this process compiled before."""
+    monkeypatch.setattr(calendar, "compiled", lambda _size: kernels)
+
+
 @pytest.mark.parametrize("span", [10**3, 10**9, 10**13, 10**17])
+@pytest.mark.usefixtures("always_compiled")
 def test_ranges_of_parts_though_they_end_early(span: int, rng: np.random.Generator) -> None:
     micros = np.sort(rng.integers(-span, span, 30_000))
     least, most = np.full(9, 2**62), np.full(9, -(2**62))
@@ -95,6 +102,7 @@ def test_ranges_of_parts_though_they_end_early(span: int, rng: np.random.Generat
     assert most.tolist() == [int(parts[part].max()) for part in PARTS]
 
 
+@pytest.mark.usefixtures("always_compiled")
 def test_negative_control_ending_too_early_is_found(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     micros = np.sort(rng.integers(0, 10**9, 5_000))
     least, most = np.full(9, 2**62), np.full(9, -(2**62))

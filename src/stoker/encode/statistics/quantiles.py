@@ -14,6 +14,7 @@ Few values are processed by NumPy, without kernels: `compiled` decides. Both way
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -548,7 +549,7 @@ def _first_at(edge: float, low: int, high: int) -> Any:
     return low
 
 
-class OrderedGatherer:
+class OrderedGatherer(ABC):
     """Counts, histogram, extremes and quantiles of the keys of one column, part by part.
 
     Keys are buffered until there are enough to be worth a sort.
@@ -613,6 +614,6 @@ class OrderedGatherer:
     def _extremes(self, run: Run) -> Extremes:
         return Extremes.of(run)
 
+    @abstractmethod
     def _widen(self, run: Run) -> None:
         """Take in what only this kind of column gathers."""
-        raise NotImplementedError
