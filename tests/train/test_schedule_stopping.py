@@ -68,7 +68,7 @@ def test_the_mode_is_guessed_from_whole_words_only(metric: str, mode: str | None
 def test_a_guess_is_said_and_an_order_is_not() -> None:
     assert EarlyStopping("val_auc").note == "more val_auc is better (guessed from its name; mode= says otherwise)"
     assert EarlyStopping("val_auc", mode="max").note is None
-    with pytest.raises(OptionError, match="'width' does not tell"):
+    with pytest.raises(OptionError, match="'width' does not say"):
         EarlyStopping("width")
 
 
