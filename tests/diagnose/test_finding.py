@@ -10,8 +10,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from tests.diagnose.findings import ALL, on_cpu, on_gpu, with_texts, without_verdict
 
-from stoker.diagnose.measurements import Finding
-from stoker.diagnose.render import show, text
+from stoker.diagnose.finding import Finding, show, text
 
 IN_A_PIPE = """\
 VERDICT  data-bound: 55 % of each step waits for the loader
