@@ -87,7 +87,7 @@ def certainty(finding: Finding) -> str:
 
 
 def place_beside(finding: Finding) -> SourceLine | None:
-    """The line to look at, where `why` does not name it."""
+    """The line to inspect, where `why` does not name it."""
     place = finding.place
     return None if place is None or f"{place.file}:{place.line}" in finding.why else place
 
