@@ -31,8 +31,9 @@ from benchmarks.verdicts.measure import ROOT
 from benchmarks.verdicts.needs import can_run, data_for
 from benchmarks.verdicts.table import PROGRAMS, Program
 from stoker.diagnose.api import measure_script
+from stoker.diagnose.finding import Finding
 from stoker.diagnose.fixes import FIXES
-from stoker.diagnose.measurements import Advice, Finding
+from stoker.diagnose.measurements import Advice
 from stoker.diagnose.trials import try_advice
 from stoker.diagnose.verdict import conclude
 

@@ -18,7 +18,7 @@ from benchmarks.verdicts.neighbour import noisy_neighbours
 from benchmarks.verdicts.table import OTHERS, PROGRAMS, SINGLES, Program
 
 from stoker.diagnose.api import measure_script
-from stoker.diagnose.measurements import Finding
+from stoker.diagnose.finding import Finding
 from stoker.diagnose.verdict import conclude
 
 OTHERS_FOLDER = FOLDER.parent / "others"

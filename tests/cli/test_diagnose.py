@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from tests.cli.calling import Done, call, stoker_command
 from tests.diagnose.findings import ALL, on_gpu, with_texts, without_verdict
-from tests.diagnose.test_render_show import IN_A_PIPE
+from tests.diagnose.test_finding import IN_A_PIPE
 
-from stoker.diagnose.measurements import Finding
+from stoker.diagnose.finding import Finding
 from stoker.diagnose.thresholds import RULE
 from stoker.errors import TrainError
 

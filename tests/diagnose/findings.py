@@ -9,11 +9,11 @@ from typing import Any
 
 import msgspec
 
+from stoker.diagnose.finding import Finding
 from stoker.diagnose.measurements import (
     Advice,
     Blame,
     Cause,
-    Finding,
     Loader,
     Machine,
     Measurements,

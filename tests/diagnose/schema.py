@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from msgspec import inspect
 
+from stoker.diagnose.finding import Finding
 from stoker.diagnose.measurements import (
     Advice,
     Blame,
     Cause,
-    Finding,
     Loader,
     Machine,
     Measurements,

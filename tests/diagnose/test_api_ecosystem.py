@@ -17,8 +17,8 @@ from tests.diagnose.markup import Markup
 
 from stoker.diagnose import api
 from stoker.diagnose.child import Answer
+from stoker.diagnose.finding import text as shown
 from stoker.diagnose.measurements import Measurements
-from stoker.diagnose.render import text as shown
 from stoker.diagnose.report import render
 from stoker.diagnose.verdict import conclude
 from stoker.errors import TrainError

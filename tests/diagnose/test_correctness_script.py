@@ -8,7 +8,7 @@ import pytest
 from tests.diagnose import programs
 
 from stoker.diagnose import api
-from stoker.diagnose.render import text
+from stoker.diagnose.finding import text
 from stoker.diagnose.verdict import conclude
 
 pytestmark = pytest.mark.slow  # a process for each

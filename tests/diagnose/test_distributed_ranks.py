@@ -16,7 +16,7 @@ from stoker.diagnose import distributed as module
 from stoker.diagnose.attribution import attribute
 from stoker.diagnose.distributed import Meeting, Ranks, find_ranks
 from stoker.diagnose.hooks import StepTimes
-from stoker.diagnose.measure_windows import apart
+from stoker.diagnose.measure_windows import apart, measure_all
 from stoker.diagnose.measurements import Measurements, Rank
 from stoker.diagnose.session import Session
 from stoker.diagnose.verdict import conclude, rank
@@ -138,7 +138,7 @@ def test_who_meets_does_so_before_gradients_are_exchanged(monkeypatch: pytest.Mo
 
 def test_an_exchange_is_what_it_adds_where_all_begin_it_together() -> None:
     """Measured by the windows of one process; its backward pass takes 1 ms by itself, 4 where all meet, and 9 as it is."""
-    session = Session(on_done=lambda: None, pace=0.1)
+    session = Session(measure_all, on_done=lambda: None, pace=0.1)
     session.ranks = Ranks(0, 1, Store())
     session.recorder.loop.steps += [times(backward=9)] * 8
     for round_number in range(2):

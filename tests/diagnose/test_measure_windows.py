@@ -11,7 +11,7 @@ from tests.diagnose.fake_cuda import FakeCuda
 
 from stoker.diagnose import measure_windows
 from stoker.diagnose.hooks import BACKWARD, FORWARD, OPTIMIZER, REST, StepMarks, StepTimes
-from stoker.diagnose.measure_windows import other_threads
+from stoker.diagnose.measure_windows import measure_all, other_threads
 from stoker.diagnose.session import REAL, Plan, Session
 
 
@@ -25,7 +25,7 @@ def threads_as_before() -> Iterator[None]:
 @pytest.mark.parametrize("given", [1, 2, 8])
 def test_numbers_of_threads_are_tried_from_whatever_the_program_has(given: int) -> None:
     """The first one that is tried need not be the program's own."""
-    session = Session(on_done=lambda: None)
+    session = Session(measure_all, on_done=lambda: None)
     session.recorder.cores = 2
     torch.set_num_threads(given)
     plan = other_threads(session)
@@ -59,7 +59,7 @@ def times(seconds: float) -> StepTimes:
 
 @pytest.fixture
 def on_gpu(monkeypatch: pytest.MonkeyPatch) -> tuple[Session, FakeCuda]:
-    session, cuda = Session(on_done=lambda: None), FakeCuda()
+    session, cuda = Session(measure_all, on_done=lambda: None), FakeCuda()
     session.device = "cuda"
     monkeypatch.setattr(torch.cuda, "synchronize", cuda.synchronize)
     for name in ("DeviceOnlyStep", "SyncFinder", "cycles_per_second"):

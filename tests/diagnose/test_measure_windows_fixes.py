@@ -16,7 +16,7 @@ from stoker.diagnose.child import Child, Request
 from stoker.diagnose.feed_fix import gathering
 from stoker.diagnose.fixes import Fused
 from stoker.diagnose.loaders import Source, WatchedIterator
-from stoker.diagnose.measure_windows import fix_inside, fixes_wanted, seconds_before_profile
+from stoker.diagnose.measure_windows import fix_inside, fixes_wanted, measure_all, seconds_before_profile
 from stoker.diagnose.measurements import Measurements
 from stoker.diagnose.recorder import Recorder
 from stoker.diagnose.session import Session
@@ -154,7 +154,7 @@ def test_gathered_batches_are_like_those_of_the_program() -> None:
 
 
 def test_what_is_measured_in_place_of_batches_outlives_a_pass_of_the_program() -> None:
-    session = Session(on_done=lambda: None)
+    session = Session(measure_all, on_done=lambda: None)
     passes = [WatchedIterator(session.sources, Source([7, 8], None), iter([7, 8]), 0) for _ in range(2)]
     session.replacement = iter("abcd")
     assert [session._real_batch(one) for one in (*passes, *passes)] == list("abcd")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from stoker.diagnose import measure_windows
+from stoker.diagnose.measure_windows import measure_all
 from stoker.diagnose.session import Session
 
 
@@ -29,7 +30,7 @@ def order(monkeypatch: pytest.MonkeyPatch) -> Any:
             monkeypatch.setattr(measure_windows, name, noted(name))
         monkeypatch.setattr(measure_windows, "measure_fixes", noted("measure_fixes"))
         monkeypatch.setattr(measure_windows, "find_ranks", lambda: None)
-        session = Session(on_done=lambda: None)
+        session = Session(measure_all, on_done=lambda: None)
         session.device = device
         for _ in measure_windows.measure_all(session):
             pass

@@ -10,6 +10,7 @@ from tests.diagnose.measured import on_cpu
 
 from stoker.diagnose.hooks import FORWARD, NAMES, NEXT, REST, StepHooks, StepTimes
 from stoker.diagnose.loaders import Sources
+from stoker.diagnose.measure_windows import measure_all
 from stoker.diagnose.measurements import Loader
 from stoker.diagnose.recorder import EpochStart, Recorder, Series, between_epochs
 from stoker.diagnose.session import REAL, Session
@@ -113,7 +114,7 @@ class FakeMarks:
 def test_device_times_of_a_temporary_series_never_reach_another(monkeypatch: pytest.MonkeyPatch) -> None:
     """They were once kept by the `id` of a list, which Python gives to another list after the first is freed."""
     monkeypatch.setattr("stoker.diagnose.session.StepMarks", FakeMarks)
-    session = Session(on_done=lambda: None)
+    session = Session(measure_all, on_done=lambda: None)
     session.device = "cuda"
     freed: set[int] = set()
     for _ in range(50):

@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from typing import get_args
 
-import msgspec
 import pytest
-from tests.diagnose.findings import on_cpu, on_gpu, without_verdict
 
 from stoker.diagnose import render
 from stoker.diagnose.measurements import Advice, Losses, TrialResult, Verdict
@@ -67,22 +65,6 @@ def test_counts_and_amounts() -> None:
     assert [render.size(number) for number in (3_352_000.0, None, math.inf)] == ["3.4 MB", "unknown", "unknown"]
 
 
-def test_rungs_at_which_nothing_is_won_are_left_out() -> None:
-    assert [(level.name, level.rate) for level in render.ladder_levels(on_gpu())] == [
-        ("now", 74.1),
-        ("data free", 165.3),
-        ("launch free", 307.7),
-        ("roofline", 2900.0),
-    ]
-    assert [level.name for level in render.ladder_levels(on_cpu())] == ["now", "roofline"]
-    assert render.ladder_levels(without_verdict()) == []
-
-
-def test_a_rung_without_a_number_is_left_out() -> None:
-    finding = msgspec.structs.replace(on_gpu(), ladder={"now": 0.0, "data_free": 10.0, "roofline": math.inf})
-    assert [level.name for level in render.ladder_levels(finding)] == ["data free"]
-
-
 @pytest.mark.parametrize(
     ("losses", "difference", "told"),
     [
@@ -97,9 +79,3 @@ def test_a_rung_without_a_number_is_left_out() -> None:
 def test_losses(losses: Losses, difference: float | None, told: str) -> None:
     tried = TrialResult(speedup=2.11, low=2.02, high=2.2, losses=losses, largest_difference=difference)
     assert render.outcome(tried) == f"tried 2.11x (2.02-2.20)   {told}"
-
-
-def test_the_line_to_inspect_is_not_said_twice() -> None:
-    assert render.place_beside(on_gpu()) is None
-    elsewhere = msgspec.structs.replace(on_gpu(), why="files are read whole")
-    assert str(render.place_beside(elsewhere)) == "IceDataset.__getitem__ (iceaggr/data.py:88)"

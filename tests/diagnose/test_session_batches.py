@@ -8,12 +8,13 @@ import pytest
 import torch
 
 from stoker.diagnose.loaders import Source, WatchedIterator
+from stoker.diagnose.measure_windows import measure_all
 from stoker.diagnose.session import MAX_CACHED, Session
 from stoker.errors import TrainError
 
 
 def session_over(iterable: list[torch.Tensor] | Iterator[torch.Tensor]) -> Session:
-    session = Session(on_done=lambda: None)
+    session = Session(measure_all, on_done=lambda: None)
     session.watched = WatchedIterator(session.sources, Source(iterable, None), iter(iterable), 0)
     return session
 

@@ -90,7 +90,7 @@ def test_a_trial_gives_a_measurement_window_when_it_is_asked_for_one(monkeypatch
     turns: list[list[float]] = []
     session = session_of(turns)
     monkeypatch.setattr(session, "short_steps", False)
-    plan = session._make_plan()
+    plan = session.windows()
     next(plan)
     step = StepTimes((10_000_000,) * 6, False)
     with contextlib.suppress(StopIteration):

@@ -12,7 +12,8 @@ from hypothesis import given
 from tests.diagnose.measured import COMPUTING, MOVING, MS, TWO_CORES, around, on_cpu, on_gpu
 from tests.diagnose.test_verdict_rule import ON_CPU, PROGRAMS, cpu_runs, gpu_runs
 
-from stoker.diagnose.measurements import Advice, Blame, Finding, Loader, Measurements, Reads, SourceLine, WhatIf
+from stoker.diagnose.finding import Finding
+from stoker.diagnose.measurements import Advice, Blame, Loader, Measurements, Reads, SourceLine, WhatIf
 from stoker.diagnose.thresholds import RULE
 from stoker.diagnose.verdict import conclude
 

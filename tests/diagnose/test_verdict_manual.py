@@ -13,8 +13,8 @@ from tests.diagnose.schema import RECORDS, rows
 
 from stoker.cli.diagnose import NO_VERDICT, command
 from stoker.diagnose import file_overlay, verdict
+from stoker.diagnose.finding import text
 from stoker.diagnose.measurements import SCHEMA, Verdict
-from stoker.diagnose.render import text
 from stoker.diagnose.thresholds import RULE
 
 PAGE = (Path(__file__).parents[2] / "docs" / "diagnosing.md").read_text()

@@ -11,7 +11,7 @@ from tests.encode.digits_twin import WINDOWS, hard_numbers, mixed_numbers, print
 
 from stoker.encode import digit_tensors as digits_tensor
 from stoker.encode import join_digits, split_digits
-from stoker.encode.digit_tensors import split_on_device
+from stoker.encode.digits import split_on_device
 from stoker.errors import BadValueError, OptionError
 
 

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from stoker.gate import counts
-from stoker.gate.counts import Counts, StepCounter
+from stoker.gate.budget import Counts
+from stoker.gate.counts import StepCounter
 
 
 def count(run: Callable[[], Any]) -> Counts:

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from stoker.errors import OptionError
-from stoker.gate.counts import Counts
-from stoker.gate.gate import TITLES, Gate, budget_of, compare, gate_step, read_budget, summarize
+from stoker.gate.budget import TITLES, Counts, Gate, budget_of, compare, read_budget, summarize
+from stoker.gate.gate import gate_step
 
 Step = Callable[[torch.Tensor], Any]
 BATCHES = [torch.randn(4, 8) for _ in range(3)]

@@ -80,7 +80,7 @@ def command(
     torchrun --nproc-per-node 2 -m stoker diagnose train.py
     """
     from stoker.diagnose.api import diagnose_script
-    from stoker.diagnose.render import show
+    from stoker.diagnose.finding import show
     from stoker.diagnose.report import check_path, write_report
 
     path = check_path(Path(report)) if report is not None else None

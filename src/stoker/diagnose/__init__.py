@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from stoker._lazy import lazy
 
 _LAZY = {
-    "Finding": "stoker.diagnose.measurements:Finding",
+    "Finding": "stoker.diagnose.finding:Finding",
     "Measurements": "stoker.diagnose.measurements:Measurements",
     "audit_loaders": "stoker.diagnose.correctness:audit_loaders",
     "diagnose_script": "stoker.diagnose.api:diagnose_script",
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from stoker.diagnose.api import measure_script as measure_script
     from stoker.diagnose.api import measure_step as measure_step
     from stoker.diagnose.correctness import audit_loaders as audit_loaders
-    from stoker.diagnose.measurements import Finding as Finding
+    from stoker.diagnose.finding import Finding as Finding
     from stoker.diagnose.measurements import Measurements as Measurements
     from stoker.diagnose.stopwatch import watch as watch
     from stoker.gate.gate import gate_step as gate_step

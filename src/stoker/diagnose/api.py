@@ -26,7 +26,7 @@ from stoker.diagnose.measurements import Measurements
 from stoker.errors import BatchError, OptionError, TrainError
 
 if TYPE_CHECKING:
-    from stoker.diagnose.measurements import Finding
+    from stoker.diagnose.finding import Finding
 
 T = TypeVar("T", bound=msgspec.Struct)
 Batch = TypeVar("Batch")
@@ -210,13 +210,14 @@ def measure_step(train_step: Callable[[Batch], object], batches: Iterable[Batch]
         431
     """
     from stoker.diagnose.loaders import Source, WatchedIterator
+    from stoker.diagnose.measure_windows import measure_all
     from stoker.diagnose.session import Session
 
     if not callable(train_step):
         raise OptionError(f"train_step is {train_step!r}; expected a function of a batch that makes one step.")
     if not hasattr(batches, "__iter__"):
         raise OptionError(f"batches is {batches!r}; expected a loader or another iterable of batches.")
-    session = Session(on_done=lambda: None, step_per_batch=True, pace=pace)
+    session = Session(measure_all, on_done=lambda: None, step_per_batch=True, pace=pace)
     frame = own_frame(sys._getframe(1))
     source = Source(batches, place_of(frame) if frame is not None else None)
     session.hooks.install()

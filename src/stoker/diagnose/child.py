@@ -51,13 +51,14 @@ class Child:
     """One run of one program."""
 
     def __init__(self, request: Request, connection: Connection) -> None:
+        from stoker.diagnose.measure_windows import measure_all
         from stoker.diagnose.session import Session  # torch is imported here
 
         self._request = request
         self._connection = connection
         self._scratch = Scratch(Path(request.scratch))
         self._pid = os.getpid()
-        self.session = Session(on_done=self._done, seconds=request.seconds, pace=request.pace)
+        self.session = Session(measure_all, on_done=self._done, seconds=request.seconds, pace=request.pace)
 
     def run(self) -> NoReturn:
         """Run the program to its end, or until enough is measured."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -316,47 +316,3 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     predicted_low: float | None = None  # the lower end; None if only the upper one is known
     predicted_high: float | None = None
     tried: TrialResult | None = None
-
-
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a diagnosis: the bottleneck of a training run, its evidence, and what to do next.
-
-    `print(finding)` shows it; `as_dict()` is its JSON form.
-
-    Example:
-        >>> finding = Finding(verdict="none", confidence="low", spread=0.3, why="only 5 steps were measured")
-        >>> print(str(finding).splitlines()[0])
-        VERDICT  NO VERDICT: only 5 steps were measured
-    """
-
-    schema: Literal[1] = SCHEMA
-    verdict: Verdict
-    """"none" if there is no verdict; `why` then has the reason."""
-    confidence: Confidence
-    spread: float
-    causes: list[Cause] = []
-    """The first is the verdict; empty if there is none."""
-    why: str
-    place: SourceLine | None = None
-    ladder: dict[str, float] = {}
-    """Steps per second: now, data_free, sync_free, launch_free, roofline; each at least the one before."""
-    next: list[Advice] = []
-    correctness: list[str] = []
-    """What is wrong with the batches, besides speed."""
-    measurements: Measurements | None = None
-
-    @property
-    def second(self) -> Cause | None:
-        """The second cause."""
-        return self.causes[1] if len(self.causes) > 1 else None
-
-    def __str__(self) -> str:
-        from stoker.diagnose.render import text
-
-        return text(self)
-
-    def as_dict(self) -> dict[str, Any]:
-        """The JSON form: the fields, and `second` as a verdict's name."""
-        plain: dict[str, Any] = msgspec.to_builtins(self)
-        plain["second"] = self.second.verdict if self.second is not None else None
-        return plain

@@ -1,23 +1,21 @@
-"""Everything that people read in a finding: names, numbers, sentences, and the finding on a terminal.
+"""The words of a finding.
 
 - Names and numbers: `TITLES`, `percent`, `times`, `duration`, …
 - Sentences: `cause`, `evidence`, `no_verdict`, `advice`. The wording is in the tables `CAUSES`, `NO_VERDICT`, `ADVICE` and `TRIAL`.
-- Terminal: `show` prints a finding, `text` returns it as a string. report.py makes the HTML page.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple, get_args
+from typing import TYPE_CHECKING, get_args
 
-from stoker._text import printable, readable_bytes, readable_seconds
+from stoker._text import readable_bytes, readable_seconds
 from stoker.diagnose.attribution import Attribution, copies_seconds, flops_seconds, scaled_phases, seconds_of
-from stoker.diagnose.measurements import Advice, Finding, Measurements, RareSteps, SourceLine, TrialResult, Verdict
+from stoker.diagnose.measurements import Advice, Measurements, RareSteps, SourceLine, TrialResult, Verdict
 from stoker.diagnose.thresholds import RULE
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    pass
 
 UNKNOWN = "unknown"
 TITLES: dict[str, str] = {name: f"{name}-bound" for name in get_args(Verdict)}
@@ -25,46 +23,6 @@ TITLES: dict[str, str] = {name: f"{name}-bound" for name in get_args(Verdict)}
 TITLES |= {"oversubscribed": "oversubscribed", "straggler": "held by a straggler", "none": "NO VERDICT"}
 KINDS = {"gemm": "matmuls", "elementwise": "element-wise", "search": "sorts", "other_ops": "other operations"}
 """Classes of operations whose name is not what people say."""
-SAME = 1.005  # a level of the ladder less than this times the one before it is not shown: nothing is gained there
-
-
-class LadderLevel(NamedTuple):
-    """One level of the ladder."""
-
-    name: str
-    rate: float
-    gain: float  # times the level before it; 1 for the first
-
-
-def headline(finding: Finding) -> str:
-    """The verdict in one sentence; why there is none where there is none."""
-    title = TITLES.get(finding.verdict, finding.verdict)
-    sentence = finding.causes[0].sentence if finding.causes else finding.why
-    return f"{title}: {sentence}" if sentence else title
-
-
-def certainty(finding: Finding) -> str:
-    """How sure it is."""
-    sure = "" if finding.verdict == "none" else f"confidence {finding.confidence}, "
-    return f"{sure}spread {percent(finding.spread)}"
-
-
-def place_beside(finding: Finding) -> SourceLine | None:
-    """The line to look at, where `why` does not name it."""
-    place = finding.place
-    return None if place is None or f"{place.file}:{place.line}" in finding.why else place
-
-
-def ladder_levels(finding: Finding) -> list[LadderLevel]:
-    """The ladder from below, without the levels at which nothing is gained and those that are not finite."""
-    found: list[LadderLevel] = []
-    for name, rate in finding.ladder.items():
-        if not (math.isfinite(rate) and rate > 0):
-            continue
-        gain = rate / found[-1].rate if found else 1.0
-        if not found or gain >= SAME:
-            found.append(LadderLevel(name.replace("_", " "), rate, gain))
-    return found
 
 
 def outcome(tried: TrialResult) -> str:
@@ -398,115 +356,3 @@ def _and_workers(measured: Measurements) -> str:
 
 # A finding on a terminal: VERDICT, WHY, NEXT, WRONG and NOTE, each in a few lines. Lines are folded at the width of a terminal, but not in
 # a pipe or a log. Names from the program are shown as text, never interpreted.
-
-LABEL_WIDTH = 9
-NARROWEST = 40
-MOST_NOTES = 6
-WIDEST_HEAD = 60  # of what to do next, with its numbers beside it
-ALARMING = "bold red"
-
-
-class Line(NamedTuple):
-    """One line before it is folded; only the first of a part has a label."""
-
-    label: str
-    text: str
-    style: str = ""
-    hang: int = 0  # by how much its second line is moved to the right
-
-
-def show(finding: Finding, console: Console | None = None) -> None:
-    """Print a finding, with colours where they are seen."""
-    from rich.console import Console
-    from rich.text import Text
-
-    console = Console(highlight=False) if console is None else console
-    width = max(NARROWEST, console.width) if console.is_terminal else None
-    for line in _folded(finding, width):
-        label = Text(line.label.ljust(LABEL_WIDTH), style="bold")
-        console.print(label + Text(line.text, style=line.style), soft_wrap=True)
-
-
-def text(finding: Finding, *, width: int | None = None) -> str:
-    """The finding as plain text; without a width nothing is folded."""
-    return "".join(f"{line.label.ljust(LABEL_WIDTH)}{line.text}".rstrip() + "\n" for line in _folded(finding, width))
-
-
-def _folded(finding: Finding, width: int | None) -> Iterator[Line]:
-    from rich.console import Console
-    from rich.text import Text
-
-    room = None if width is None else width - LABEL_WIDTH
-    for line in _lines(finding, room):
-        line = line._replace(text=printable(line.text))
-        if room is None:
-            yield line
-            continue
-        # Rich folds by the cells that letters take, of which some take two.
-        folder = Console(width=room, highlight=False)
-        first, *rest = Text(line.text).wrap(folder, room, overflow="fold", no_wrap=False) or [Text()]
-        yield Line(line.label, first.plain.rstrip(), line.style)
-        if rest:
-            left = line.text[len(first.plain) :].lstrip()
-            for more in Text(left).wrap(folder, room - line.hang, overflow="fold", no_wrap=False):
-                yield Line("", " " * line.hang + more.plain.rstrip(), line.style)
-
-
-def _lines(finding: Finding, room: int | None) -> Iterator[Line]:
-    """All lines, in order."""
-    style = "bold yellow" if finding.verdict == "none" else "bold green"
-    yield Line("VERDICT", headline(finding), style=style)
-    second = finding.second
-    then = f"; then {TITLES.get(second.verdict, second.verdict)}, {percent(second.share)}" if second is not None else ""
-    yield Line("", f"({certainty(finding)}{then})", style="dim")
-    if finding.verdict != "none":
-        yield Line("WHY", finding.why)
-    place = place_beside(finding)
-    if place is not None:
-        yield Line("", f"at {place}")
-    if finding.ladder:
-        yield from _ladder(finding, room)
-    yield from _next(finding.next, room)
-    for number, wrong in enumerate(finding.correctness):
-        yield Line("" if number else "WRONG", wrong, style=ALARMING)
-    notes = finding.measurements.notes if finding.measurements is not None else []
-    for number, note in enumerate(notes[:MOST_NOTES]):
-        yield Line("" if number else "NOTE", note, style="dim")
-    if len(notes) > MOST_NOTES:
-        yield Line("", f"… and {len(notes) - MOST_NOTES} more notes", style="dim")
-
-
-def _ladder(finding: Finding, room: int | None) -> Iterator[Line]:
-    """The levels in a line, cut between levels where it is too long."""
-    levels = [f"{level.name} {per_second(level.rate)}" for level in ladder_levels(finding)]
-    if not levels:
-        return
-    row = f"{levels[0]} it/s"
-    for level in levels[1:]:
-        if room is not None and len(row) + len(level) + 4 > room:
-            yield Line("", row, style="cyan")
-            row = f"  -> {level}"
-        else:
-            row += f" -> {level}"
-    yield Line("", row, style="cyan")
-
-
-def _next(steps: list[Advice], room: int | None) -> Iterator[Line]:
-    """What to do, with what was predicted and tried: beside it where all fit, else below it."""
-    heads = [printable(f"{number}. {step.sentence}") for number, step in enumerate(steps, 1)]
-    tails = []
-    for step in steps:
-        numbers = [f"predicted {predicted(step)}"] if predicted(step) else []
-        tails.append(printable("   ".join([*numbers, *([outcome(step.tried)] if step.tried is not None else [])])))
-    widest = max(map(len, heads), default=0)
-    fits = room is None or widest + 3 + max(map(len, tails), default=0) <= room
-    beside = fits and widest <= WIDEST_HEAD
-    for number, (head, tail, step) in enumerate(zip(heads, tails, steps, strict=True)):
-        changed = step.tried is not None and step.tried.losses == "changed"
-        label, style = "" if number else "NEXT", ALARMING if changed else ""
-        if beside:
-            yield Line(label, f"{head.ljust(widest)}   {tail}".rstrip(), style)
-            continue
-        yield Line(label, head, hang=3)
-        if tail:
-            yield Line("", f"   {tail}", style or "cyan", 3)

@@ -21,7 +21,8 @@ import stoker
 from stoker._disk import write_file
 from stoker._text import printable
 from stoker.diagnose import render as show
-from stoker.diagnose.measurements import Advice, Finding, Loader, Machine, Measurements, Work
+from stoker.diagnose.finding import Finding, certainty, ladder_levels, place_beside
+from stoker.diagnose.measurements import Advice, Loader, Machine, Measurements, Work
 from stoker.errors import OptionError
 
 if TYPE_CHECKING:
@@ -94,8 +95,8 @@ def _values(finding: Finding) -> dict[str, Any]:
         "finding": finding,
         "verdict": show.TITLES.get(finding.verdict, finding.verdict),
         "headline": finding.causes[0].sentence if finding.causes else finding.why,
-        "place": show.place_beside(finding),
-        "certainty": show.certainty(finding),
+        "place": place_beside(finding),
+        "certainty": certainty(finding),
         "others": [(show.TITLES.get(cause.verdict, cause.verdict), cause) for cause in finding.causes[1:MOST_CAUSES]],
         "percent": show.percent,
         "times": show.times,
@@ -173,7 +174,7 @@ class TrialBar:
 
 def ladder_bars(finding: Finding) -> list[LadderBar]:
     """The levels as times of a step; the first has the full width."""
-    levels = show.ladder_levels(finding)
+    levels = ladder_levels(finding)
     drawn: list[LadderBar] = []
     before = 100.0
     for level in levels:

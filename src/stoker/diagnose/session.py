@@ -125,14 +125,20 @@ class LoopTimer:
 
 
 class Session:
-    """One diagnosis of one program.
+    """One diagnosis of one program. `plan` is called with the session, and says what its steps are measured for.
 
     `step_per_batch` counts each iteration as a step, whatever happens in it. `pace` scales the length of all windows, and `seconds`
     limits the time of measuring.
     """
 
     def __init__(
-        self, *, on_done: Callable[[], None], step_per_batch: bool = False, pace: float = 1.0, seconds: float | None = None
+        self,
+        plan: Callable[[Any], Plan],
+        *,
+        on_done: Callable[[], None],
+        step_per_batch: bool = False,
+        pace: float = 1.0,
+        seconds: float | None = None,
     ) -> None:
         self.state: State = "search"
         self.failure: Exception | None = None
@@ -157,7 +163,7 @@ class Session:
         self._max_seconds = seconds
         self.begin_ns = 0  # when the time limit of measuring starts
         self._device_step: float | None = None  # median step on a GPU's timeline in the last window
-        self._plan = self._make_plan()
+        self._plan = plan(self)
         self._input = REAL
         self._timer: LoopTimer | None = None
         self._num_cached = 0
@@ -165,11 +171,6 @@ class Session:
         self._backwards = 0
         self._epoch_ended_ns: int | None = None  # until the next epoch begins
         self._epoch_sampler = Sampler(self.hooks, slow_from=0.0)  # runs between two epochs
-
-    def _make_plan(self) -> Plan:
-        from stoker.diagnose.measure_windows import measure_all
-
-        return measure_all(self)
 
     @property
     def done(self) -> bool:

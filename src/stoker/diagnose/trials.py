@@ -28,10 +28,11 @@ from stoker.diagnose.advice import best_threads, workers_to_use
 from stoker.diagnose.api import scratch_for, start_child
 from stoker.diagnose.attribution import attribute
 from stoker.diagnose.child import Child, Request, one_line
+from stoker.diagnose.finding import Finding
 from stoker.diagnose.fixes import FIXES, Fix, fix_named, set_seeds
 from stoker.diagnose.loaders import WatchedIterator
 from stoker.diagnose.measure_windows import phases, warm_up
-from stoker.diagnose.measurements import Advice, Finding, Losses, Measurements, Stretch, TrialResult, Verdict
+from stoker.diagnose.measurements import Advice, Losses, Measurements, Stretch, TrialResult, Verdict
 from stoker.diagnose.recorder import Series
 from stoker.diagnose.session import CACHED, REAL, Plan, Session, StepInput
 from stoker.diagnose.thresholds import RULE
@@ -72,7 +73,7 @@ class TrialSession(Session):
     """A session that measures windows of the unchanged loop, each on request."""
 
     def __init__(self, *, on_done: Callable[[], None], fix: Fix | None, turn: Turn) -> None:
-        super().__init__(on_done=on_done)
+        super().__init__(TrialSession.windows, on_done=on_done)
         self._fix = fix
         self._turn = turn
         self._looped = Series()
@@ -88,7 +89,8 @@ class TrialSession(Session):
         value = super()._real_batch(watched)
         return value if self._fix is None else self._fix.batch(value)
 
-    def _make_plan(self) -> Plan:
+    def windows(self) -> Plan:
+        """Measure until no further window is asked for."""
         yield from warm_up(self)
         yield from phases(self)  # losses are seen here; from here on nothing is recorded that costs time
         mode = REAL

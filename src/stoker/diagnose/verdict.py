@@ -21,7 +21,8 @@ import msgspec
 from stoker.diagnose import render
 from stoker.diagnose.advice import advise, advise_on_rare_steps, line_of
 from stoker.diagnose.attribution import Attribution, attribute, crowded, flops_seconds
-from stoker.diagnose.measurements import Cause, Confidence, Finding, Measurements, RareSteps, Verdict
+from stoker.diagnose.finding import Finding
+from stoker.diagnose.measurements import Cause, Confidence, Measurements, RareSteps, Verdict
 from stoker.diagnose.thresholds import RULE
 
 BETWEEN_RANKS: tuple[Verdict, ...] = ("straggler", "communication")

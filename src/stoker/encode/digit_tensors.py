@@ -11,7 +11,7 @@ from functools import cache
 import numpy as np
 import torch
 
-from stoker.encode.digits import HIGHEST, LOWEST, Digits, Window, infinite_value, split_digits
+from stoker.encode.digit_window import HIGHEST, LOWEST, Window
 from stoker.encode.kernels import LOWEST_POWER, powers_of_ten
 
 Tensor = torch.Tensor
@@ -23,22 +23,17 @@ _FIVES = 5**20
 _MOST_DIGITS = 17
 
 
-def split_tensor(values: Tensor, max_decimal: int | None, min_decimal: int | None, name: str | None) -> Digits:
-    """Split a tensor into digits, as a tensor on the same device."""
-    values = values.detach()
-    if values.device.type == "cpu" or values.dtype == torch.bool or values.is_complex() or values.ndim != 1:
-        made = split_digits(as_array(values), max_decimal=max_decimal, min_decimal=min_decimal, name=name)
-        return Digits(matrix=torch.from_numpy(made.matrix), window=made.window, num_cut=made.num_cut, name=name)
-    return split_on_device(values, max_decimal, min_decimal, name)
-
-
 def as_array(values: Tensor) -> np.ndarray:
     """A tensor as a NumPy array, which has no bfloat16."""
     return (values.double() if values.dtype == torch.bfloat16 else values).cpu().numpy()
 
 
-def split_on_device(values: Tensor, max_decimal: int | None, min_decimal: int | None, name: str | None) -> Digits:
-    """Split a tensor into digits without leaving its device."""
+def split_tensor(values: Tensor, max_decimal: int | None, min_decimal: int | None) -> tuple[Tensor, Window, int, int | None]:
+    """Split a tensor into digits without leaving its device.
+
+    Returns:
+        The digits, their places, how many values have digits outside of them, and the row of the first infinite value, if any.
+    """
     window = Window.asked(max_decimal, min_decimal)
     if max_decimal is None or min_decimal is None:
         whole = Window(HIGHEST, LOWEST)
@@ -55,11 +50,8 @@ def split_on_device(values: Tensor, max_decimal: int | None, min_decimal: int | 
     for start in range(0, len(values), CHUNK):
         counts += _write(values[start : start + CHUNK], window, matrix[start : start + CHUNK])
     num_cut, num_infinite = counts.tolist()
-    if num_infinite:
-        start = next(start for start in range(0, len(values), CHUNK) if values[start : start + CHUNK].isinf().any())
-        row = start + int(values[start : start + CHUNK].isinf().nonzero()[0])
-        raise infinite_value(name, row, float(values[row]))
-    return Digits(matrix=matrix, window=window, num_cut=num_cut, name=name)
+    first = int(values.isinf().nonzero()[0]) if num_infinite else None
+    return matrix, window, num_cut, first
 
 
 def _write(values: Tensor, window: Window, target: Tensor) -> Tensor:

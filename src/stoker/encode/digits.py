@@ -8,19 +8,16 @@ The digits are those of the printed number, `np.format_float_positional(abs(x), 
 They are not `x // 10**place % 10`, which float64 cannot compute: 19.99 would read as 19.98999.
 
 A column (`Numbers`) is read in blocks of 2048 rows, of which only the current one is copied, and `kernels` compute the digits;
-tensors on a GPU are split there (`digit_tensors`). `Window` is the range of places. Numba is not imported here, so that
-`stoker.encode.analyze` can use a window without it.
+tensors on a GPU are split there (`digit_tensors`).
 """
 
 from __future__ import annotations
 
 import math
-import operator
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -28,66 +25,11 @@ import numpy as np
 import numpy.typing as npt
 
 from stoker._types import Array
+from stoker.encode.digit_window import HIGHEST, LOWEST, MAX_DECIMAL, MIN_DECIMAL, Window
 from stoker.errors import BadValueError, OptionError
 
 if TYPE_CHECKING:
     import torch
-
-HIGHEST, LOWEST = 49, -20
-"""Beyond these places a printed number has no digits: see docs/encoding/digits.md."""
-MAX_DECIMAL, MIN_DECIMAL = 18, -8
-"""The default window."""
-
-
-@dataclass(frozen=True)
-class Window:
-    """The places from `max_decimal` down to `min_decimal`, both included."""
-
-    max_decimal: int = MAX_DECIMAL
-    min_decimal: int = MIN_DECIMAL
-
-    def __post_init__(self) -> None:
-        for name in ("max_decimal", "min_decimal"):
-            given = getattr(self, name)
-            try:
-                if isinstance(given, bool):
-                    raise TypeError
-                object.__setattr__(self, name, operator.index(given))
-            except TypeError:
-                raise OptionError(f"{name} is {given!r}; expected an integer.") from None
-        if not LOWEST <= self.min_decimal <= self.max_decimal <= HIGHEST:
-            raise OptionError(
-                f"max_decimal is {self.max_decimal} and min_decimal {self.min_decimal}, but places end at {HIGHEST} and {LOWEST}. "
-                f"Choose {LOWEST} <= min_decimal <= max_decimal <= {HIGHEST}."
-            )
-
-    @staticmethod
-    def asked(max_decimal: int | None, min_decimal: int | None) -> Window:
-        """The requested window; a bound that is None is as far as possible."""
-        return Window(HIGHEST if max_decimal is None else max_decimal, LOWEST if min_decimal is None else min_decimal)
-
-    @staticmethod
-    def derived(used: Collection[int], max_decimal: int | None, min_decimal: int | None) -> Window:
-        """A bound that is None becomes the highest (but at least 0) or lowest place that is used, as far as the other allows."""
-        lowest, highest = min(used, default=0), max(used, default=0)
-        if max_decimal is None:
-            max_decimal = max(highest, 0 if min_decimal is None else min_decimal)
-        return Window(max_decimal, min(lowest, max_decimal) if min_decimal is None else min_decimal)
-
-    @property
-    def num_places(self) -> int:
-        """Number of columns of digits."""
-        return self.max_decimal - self.min_decimal + 1
-
-    @cached_property
-    def places(self) -> range:
-        """The places in the order of their columns."""
-        return range(self.max_decimal, self.min_decimal - 1, -1)
-
-    @cached_property
-    def columns(self) -> tuple[str, ...]:
-        """The names of all columns."""
-        return ("nan", "neg", *(f"E{place}" for place in self.places))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -180,10 +122,10 @@ def split_digits(
         [[0, 0, 1, 9, 9, 9], [0, 1, 0, 0, 5, 0], [1, 0, 0, 0, 0, 0]]
     """
     if type(values).__module__.partition(".")[0] == "torch":
-        from stoker.encode.digit_tensors import as_array, split_tensor
+        from stoker.encode.digit_tensors import as_array
 
         if not frame:
-            return split_tensor(values, max_decimal, min_decimal, name)
+            return _split_tensor(values.detach(), max_decimal, min_decimal, name)
         values = as_array(values.detach())
     numbers, window = Numbers.of(values, name=name), Window.asked(max_decimal, min_decimal)
     if max_decimal is None or min_decimal is None:
@@ -210,6 +152,27 @@ def split_digits(
     columns = np.empty((len(window.columns), numbers.num_rows), dtype=np.int64)
     write(columns)
     return pandas.DataFrame(columns.T, index=numbers.index, columns=list(window.columns), copy=False)
+
+
+def _split_tensor(values: torch.Tensor, max_decimal: int | None, min_decimal: int | None, name: str | None) -> Digits:
+    import torch
+
+    from stoker.encode.digit_tensors import as_array
+
+    if values.device.type != "cpu" and values.dtype != torch.bool and not values.is_complex() and values.ndim == 1:
+        return split_on_device(values, max_decimal, min_decimal, name)
+    made = split_digits(as_array(values), max_decimal=max_decimal, min_decimal=min_decimal, name=name)
+    return Digits(matrix=torch.from_numpy(made.matrix), window=made.window, num_cut=made.num_cut, name=name)
+
+
+def split_on_device(values: torch.Tensor, max_decimal: int | None, min_decimal: int | None, name: str | None) -> Digits:
+    """Split a tensor into digits without leaving its device."""
+    from stoker.encode.digit_tensors import split_tensor
+
+    matrix, window, num_cut, infinite = split_tensor(values, max_decimal, min_decimal)
+    if infinite is not None:
+        raise infinite_value(name, infinite, float(values[infinite]))
+    return Digits(matrix=matrix, window=window, num_cut=num_cut, name=name)
 
 
 def _filled_blocks(numbers: Numbers, window: Window) -> Iterator[tuple[int, Any]]:

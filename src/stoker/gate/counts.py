@@ -27,9 +27,9 @@ from stoker.diagnose.child import Child, one_line
 from stoker.diagnose.hooks import own_frame, shown
 from stoker.diagnose.measurements import SourceLine
 from stoker.diagnose.ops import Counting, Profiling
-from stoker.diagnose.session import Session
+from stoker.diagnose.session import Plan, Session
 from stoker.errors import StokerError
-from stoker.gate.gate import CountAnswer, CountRequest, summarize
+from stoker.gate.budget import CountAnswer, CountRequest, Counts, summarize
 
 WAITING = {
     "aten._local_scalar_dense", "aten.nonzero", "aten.masked_select", "aten.equal", "aten.repeat_interleave", "aten.bincount",
@@ -45,34 +45,6 @@ COPYING = {"aten._to_copy", "aten.copy_", "aten.copy"}
 RECEIVING_FILE = str(reductions.__file__)
 RECEIVING_DEPTH = 6
 """Calls between an operation and the function of torch.multiprocessing that receives a tensor with it."""
-
-
-class Counts(msgspec.Struct, frozen=True, kw_only=True):
-    """What was counted in one step."""
-
-    ops: int
-    """Operations that torch dispatches."""
-    flops: int
-    """Floating-point operations of matmuls and their like."""
-    syncs: int
-    """Times that the host waits for a result of the device (`.item()`, masks, copies back). On a CPU: would wait."""
-    h2d_copies: int
-    h2d_bytes: int
-    d2h_copies: int
-    d2h_bytes: int
-    allocations: int
-    """Blocks of memory that tensors were given: of the device, by its allocator, or of the host."""
-    allocated_bytes: int
-    kernels: int | None = None
-    """On a GPU."""
-    recompiles: int | None = None
-    """Graphs that torch compiled in this step; None if it compiles nothing."""
-    graph_breaks: int | None = None
-    """Graph breaks in the whole program so far."""
-    kinds: dict[str, int] = {}
-    """Operations by name."""
-    places: dict[str, dict[str, int]] = {}
-    """Operations, syncs, copies and allocations by line of the user's code, as `key_of` writes it."""
 
 
 class StepCounter(Counting):  # type: ignore[no-untyped-call]
@@ -246,6 +218,11 @@ def _num_breaks() -> int | None:
     return None if _num_compiled() is None else sum(sys.modules["torch._dynamo.utils"].counters["graph_break"].values())
 
 
+def _no_windows(_session: Session) -> Plan:
+    """The plan of a session that measures no time."""
+    yield from ()
+
+
 class CountSession(Session):
     """A session that counts steps and measures no time.
 
@@ -253,7 +230,7 @@ class CountSession(Session):
     """
 
     def __init__(self, *, on_done: Callable[[], None], warmup: int, steps: int) -> None:
-        super().__init__(on_done=on_done)
+        super().__init__(_no_windows, on_done=on_done)
         self.counted: list[Counts] = []
         self.counter: StepCounter | None = None
         self._warmup = warmup

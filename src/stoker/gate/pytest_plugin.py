@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from stoker.gate.gate import Gate
+    from stoker.gate.budget import Gate
 
 WRITE = "--stoker-write"
 

@@ -10,7 +10,7 @@ from tests.recipes.time_moe.test_model import model_of
 
 import stoker
 from stoker.recipes.time_moe import SIZES
-from stoker.recipes.time_moe.model import Cache
+from stoker.recipes.time_moe.layers import Cache
 
 
 def anew(model: torch.nn.Module, context: torch.Tensor, horizon: int) -> torch.Tensor:

@@ -15,8 +15,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from stoker.recipes.time_moe.layers import GPU_TILE
-
 COUNTED = 512  # choices that one program sorts
 GATED_ROWS = 2
 TURNED = 64  # rows and columns per program of a transpose
@@ -34,8 +32,8 @@ class Tile(NamedTuple):
 
 
 # Measured on an H200 by `benchmarks/gpu_time_moe.py --part experts`. Wide ones are for float32.
-ROWS_TILE = Tile(GPU_TILE, 128, 64, 8, 3)
-ROWS_TILE_WIDE = Tile(GPU_TILE, 128, 32, 8, 3)
+ROWS_TILE = Tile(128, 128, 64, 8, 3)  # rows of one group only: `layers.GPU_TILE` is a multiple of them
+ROWS_TILE_WIDE = Tile(128, 128, 32, 8, 3)
 WEIGHTS_TILE = Tile(128, 128, 64, 8, 3, chunk=2048)
 WEIGHTS_TILE_WIDE = Tile(128, 128, 32, 8, 3, chunk=1024)
 
@@ -196,10 +194,10 @@ def rows_by_group(rows: Tensor, weights: Tensor, ends: Tensor, *, transposed: bo
     out = rows.new_empty(len(rows), width_out)
     tile = tile or (ROWS_TILE_WIDE if rows.dtype == torch.float32 else ROWS_TILE)
     columns = min(tile.right, _power(width_out))
-    _rows_kernel[(len(rows) // GPU_TILE * triton.cdiv(width_out, columns),)](
+    _rows_kernel[(len(rows) // tile.left * triton.cdiv(width_out, columns),)](
         rows, weights, ends, out, width_in, width_out,
         n * k, 1 if transposed else k, k if transposed else 1,
-        NUM_GROUPS=groups, GROUPS=_power(groups, least=1), TILE=GPU_TILE, OUT=columns,
+        NUM_GROUPS=groups, GROUPS=_power(groups, least=1), TILE=tile.left, OUT=columns,
         IN=min(tile.inner, _power(width_in)), PRECISION=precision_of(rows), num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     return out

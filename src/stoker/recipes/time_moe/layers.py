@@ -5,16 +5,13 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from stoker.errors import OptionError
-
-if TYPE_CHECKING:
-    from stoker.recipes.time_moe.model import Cache
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,7 +208,7 @@ def _(gradient: Tensor, gate_up: Tensor, shares: Tensor) -> tuple[Tensor, Tensor
 # Groups follow each other; `ends` (int32, on the device) says where each ends, and every group begins at a multiple of `tile_of`.
 # Rows after the last group are undefined and must not be read. On a GPU these are Triton kernels, on a CPU a loop.
 
-GPU_TILE = 128  # rows per program of a kernel, all of one group
+GPU_TILE = 128  # a multiple of the rows per program of the kernels: those of a program are all of one group
 CPU_TILE = 8  # small, so that tests have padding without being large
 
 
@@ -489,6 +486,25 @@ class Positions(NamedTuple):
     cos: Tensor  # cosine and sine of the rotary angle of each position, [l, d/2] or [b, l, d/2]
     sin: Tensor
     within: Tensor | Runs | None  # visible positions, as a mask or as the runs of packed rows; None for all earlier ones
+
+
+class Cache:
+    """Keys and values of the points that one layer has seen."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._kept: tuple[Tensor, Tensor] | None = None
+        self._count = 0
+
+    def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Append keys and values [b, l, h, d] of new points; returns those of all points so far."""
+        if self._kept is None:
+            rows, _, heads, width = keys.shape
+            self._kept = keys.new_empty(rows, self._capacity, heads, width), values.new_empty(rows, self._capacity, heads, width)
+        begin, self._count = self._count, self._count + keys.shape[1]
+        for kept, new in zip(self._kept, (keys, values), strict=True):
+            kept[:, begin : self._count] = new
+        return self._kept[0][:, : self._count], self._kept[1][:, : self._count]
 
 
 class Attention(nn.Module):

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from stoker import _disk
 from stoker._text import readable_bytes
 from stoker.errors import OptionError, SourceInvalidError, SourceNotFoundError
-from stoker.recipes.time_moe.layers import Attention, Experts, Heads, Load, Positions, Size, positions_of, runs_of
+from stoker.recipes.time_moe.layers import Attention, Cache, Experts, Heads, Load, Positions, Size, positions_of, runs_of
 
 
 class TimeMoe(nn.Module):
@@ -199,25 +199,6 @@ def time_moe_loss(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
 
 
 # ---- decoding ----
-
-
-class Cache:
-    """Keys and values of the points that one layer has seen."""
-
-    def __init__(self, capacity: int) -> None:
-        self._capacity = capacity
-        self._kept: tuple[Tensor, Tensor] | None = None
-        self._count = 0
-
-    def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Append keys and values [b, l, h, d] of new points; returns those of all points so far."""
-        if self._kept is None:
-            rows, _, heads, width = keys.shape
-            self._kept = keys.new_empty(rows, self._capacity, heads, width), values.new_empty(rows, self._capacity, heads, width)
-        begin, self._count = self._count, self._count + keys.shape[1]
-        for kept, new in zip(self._kept, (keys, values), strict=True):
-            kept[:, begin : self._count] = new
-        return self._kept[0][:, : self._count], self._kept[1][:, : self._count]
 
 
 @torch.no_grad()

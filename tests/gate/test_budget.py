@@ -9,7 +9,7 @@ import pytest
 from tests.gate.test_gate import counted, written
 
 from stoker.errors import ConfigError, OptionError, TrainError
-from stoker.gate.gate import read_budget, summarize
+from stoker.gate.budget import read_budget, summarize
 
 
 def test_too_few_steps_say_nothing() -> None:

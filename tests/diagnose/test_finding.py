@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 
 import msgspec
 import pytest
@@ -10,8 +11,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from tests.diagnose.findings import ALL, on_cpu, on_gpu, with_texts, without_verdict
 
-from stoker.diagnose.measurements import Finding
-from stoker.diagnose.render import show, text
+from stoker.diagnose.finding import Finding, ladder_levels, place_beside, show, text
 
 IN_A_PIPE = """\
 VERDICT  data-bound: 55 % of each step waits for the loader
@@ -127,3 +127,25 @@ def test_names_do_not_steer_the_terminal(name: str, terminal: bool) -> None:
     plain = shown if not terminal else "".join(part.partition("m")[2] for part in f"\x1b[m{shown}".split("\x1b[")[1:])
     assert not set(plain) & {"\x1b", "\x07", "\x9b", "\r", "\u202e"}
     assert "\\x1b]0;owned\\x07[bold" in plain
+
+
+def test_levels_without_a_gain_are_left_out() -> None:
+    assert [(level.name, level.rate) for level in ladder_levels(on_gpu())] == [
+        ("now", 74.1),
+        ("data free", 165.3),
+        ("launch free", 307.7),
+        ("roofline", 2900.0),
+    ]
+    assert [level.name for level in ladder_levels(on_cpu())] == ["now", "roofline"]
+    assert ladder_levels(without_verdict()) == []
+
+
+def test_a_level_that_is_not_finite_is_left_out() -> None:
+    finding = msgspec.structs.replace(on_gpu(), ladder={"now": 0.0, "data_free": 10.0, "roofline": math.inf})
+    assert [level.name for level in ladder_levels(finding)] == ["data free"]
+
+
+def test_the_line_to_inspect_is_not_said_twice() -> None:
+    assert place_beside(on_gpu()) is None
+    elsewhere = msgspec.structs.replace(on_gpu(), why="files are read whole")
+    assert str(place_beside(elsewhere)) == "IceDataset.__getitem__ (iceaggr/data.py:88)"

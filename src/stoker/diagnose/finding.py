@@ -1,0 +1,210 @@
+"""The result of a diagnosis, and its text on a terminal; report.py makes the HTML page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import msgspec
+
+from stoker._text import printable
+from stoker.diagnose.measurements import SCHEMA, Advice, Cause, Confidence, Measurements, SourceLine, Verdict
+from stoker.diagnose.render import TITLES, outcome, per_second, percent, predicted
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+SAME = 1.005  # a level of the ladder less than this times the one before it is not shown: nothing is gained there
+LABEL_WIDTH = 9
+NARROWEST = 40
+MOST_NOTES = 6
+WIDEST_HEAD = 60  # of what to do next, with its numbers beside it
+ALARMING = "bold red"
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a diagnosis: the bottleneck of a training run, its evidence, and what to do next.
+
+    `print(finding)` shows it; `as_dict()` is its JSON form.
+
+    Example:
+        >>> finding = Finding(verdict="none", confidence="low", spread=0.3, why="only 5 steps were measured")
+        >>> print(str(finding).splitlines()[0])
+        VERDICT  NO VERDICT: only 5 steps were measured
+    """
+
+    schema: Literal[1] = SCHEMA
+    verdict: Verdict
+    """"none" if there is no verdict; `why` then has the reason."""
+    confidence: Confidence
+    spread: float
+    causes: list[Cause] = []
+    """The first is the verdict; empty if there is none."""
+    why: str
+    place: SourceLine | None = None
+    ladder: dict[str, float] = {}
+    """Steps per second: now, data_free, sync_free, launch_free, roofline; each at least the one before."""
+    next: list[Advice] = []
+    correctness: list[str] = []
+    """What is wrong with the batches, besides speed."""
+    measurements: Measurements | None = None
+
+    @property
+    def second(self) -> Cause | None:
+        """The second cause."""
+        return self.causes[1] if len(self.causes) > 1 else None
+
+    def __str__(self) -> str:
+        return text(self)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The JSON form: the fields, and `second` as a verdict's name."""
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        plain["second"] = self.second.verdict if self.second is not None else None
+        return plain
+
+
+class LadderLevel(NamedTuple):
+    """One level of the ladder."""
+
+    name: str
+    rate: float
+    gain: float  # times the level before it; 1 for the first
+
+
+def headline(finding: Finding) -> str:
+    """The verdict in one sentence; why there is none where there is none."""
+    title = TITLES.get(finding.verdict, finding.verdict)
+    sentence = finding.causes[0].sentence if finding.causes else finding.why
+    return f"{title}: {sentence}" if sentence else title
+
+
+def certainty(finding: Finding) -> str:
+    """How sure it is."""
+    sure = "" if finding.verdict == "none" else f"confidence {finding.confidence}, "
+    return f"{sure}spread {percent(finding.spread)}"
+
+
+def place_beside(finding: Finding) -> SourceLine | None:
+    """The line to inspect, where `why` does not name it."""
+    place = finding.place
+    return None if place is None or f"{place.file}:{place.line}" in finding.why else place
+
+
+def ladder_levels(finding: Finding) -> list[LadderLevel]:
+    """The ladder from below, without the levels at which nothing is gained and those that are not finite."""
+    found: list[LadderLevel] = []
+    for name, rate in finding.ladder.items():
+        if not (math.isfinite(rate) and rate > 0):
+            continue
+        gain = rate / found[-1].rate if found else 1.0
+        if not found or gain >= SAME:
+            found.append(LadderLevel(name.replace("_", " "), rate, gain))
+    return found
+
+
+class Line(NamedTuple):
+    """One line before it is folded; only the first of a part has a label."""
+
+    label: str
+    text: str
+    style: str = ""
+    hang: int = 0  # by how much its second line is moved to the right
+
+
+def show(finding: Finding, console: Console | None = None) -> None:
+    """Print a finding, with colours where they are seen."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False) if console is None else console
+    width = max(NARROWEST, console.width) if console.is_terminal else None
+    for line in _folded(finding, width):
+        label = Text(line.label.ljust(LABEL_WIDTH), style="bold")
+        console.print(label + Text(line.text, style=line.style), soft_wrap=True)
+
+
+def text(finding: Finding, *, width: int | None = None) -> str:
+    """The finding as plain text; without a width nothing is folded."""
+    return "".join(f"{line.label.ljust(LABEL_WIDTH)}{line.text}".rstrip() + "\n" for line in _folded(finding, width))
+
+
+def _folded(finding: Finding, width: int | None) -> Iterator[Line]:
+    from rich.console import Console
+    from rich.text import Text
+
+    room = None if width is None else width - LABEL_WIDTH
+    for line in _lines(finding, room):
+        line = line._replace(text=printable(line.text))
+        if room is None:
+            yield line
+            continue
+        # Rich folds by the cells that letters take, of which some take two.
+        folder = Console(width=room, highlight=False)
+        first, *rest = Text(line.text).wrap(folder, room, overflow="fold", no_wrap=False) or [Text()]
+        yield Line(line.label, first.plain.rstrip(), line.style)
+        if rest:
+            left = line.text[len(first.plain) :].lstrip()
+            for more in Text(left).wrap(folder, room - line.hang, overflow="fold", no_wrap=False):
+                yield Line("", " " * line.hang + more.plain.rstrip(), line.style)
+
+
+def _lines(finding: Finding, room: int | None) -> Iterator[Line]:
+    """All lines, in order."""
+    style = "bold yellow" if finding.verdict == "none" else "bold green"
+    yield Line("VERDICT", headline(finding), style=style)
+    second = finding.second
+    then = f"; then {TITLES.get(second.verdict, second.verdict)}, {percent(second.share)}" if second is not None else ""
+    yield Line("", f"({certainty(finding)}{then})", style="dim")
+    if finding.verdict != "none":
+        yield Line("WHY", finding.why)
+    place = place_beside(finding)
+    if place is not None:
+        yield Line("", f"at {place}")
+    if finding.ladder:
+        yield from _ladder(finding, room)
+    yield from _next(finding.next, room)
+    for number, wrong in enumerate(finding.correctness):
+        yield Line("" if number else "WRONG", wrong, style=ALARMING)
+    notes = finding.measurements.notes if finding.measurements is not None else []
+    for number, note in enumerate(notes[:MOST_NOTES]):
+        yield Line("" if number else "NOTE", note, style="dim")
+    if len(notes) > MOST_NOTES:
+        yield Line("", f"… and {len(notes) - MOST_NOTES} more notes", style="dim")
+
+
+def _ladder(finding: Finding, room: int | None) -> Iterator[Line]:
+    """The levels in a line, cut between levels where it is too long."""
+    levels = [f"{level.name} {per_second(level.rate)}" for level in ladder_levels(finding)]
+    if not levels:
+        return
+    row = f"{levels[0]} it/s"
+    for level in levels[1:]:
+        if room is not None and len(row) + len(level) + 4 > room:
+            yield Line("", row, style="cyan")
+            row = f"  -> {level}"
+        else:
+            row += f" -> {level}"
+    yield Line("", row, style="cyan")
+
+
+def _next(steps: list[Advice], room: int | None) -> Iterator[Line]:
+    """What to do, with what was predicted and tried: beside it where all fit, else below it."""
+    heads = [printable(f"{number}. {step.sentence}") for number, step in enumerate(steps, 1)]
+    tails = []
+    for step in steps:
+        numbers = [f"predicted {predicted(step)}"] if predicted(step) else []
+        tails.append(printable("   ".join([*numbers, *([outcome(step.tried)] if step.tried is not None else [])])))
+    widest = max(map(len, heads), default=0)
+    fits = room is None or widest + 3 + max(map(len, tails), default=0) <= room
+    beside = fits and widest <= WIDEST_HEAD
+    for number, (head, tail, step) in enumerate(zip(heads, tails, steps, strict=True)):
+        changed = step.tried is not None and step.tried.losses == "changed"
+        label, style = "" if number else "NEXT", ALARMING if changed else ""
+        if beside:
+            yield Line(label, f"{head.ljust(widest)}   {tail}".rstrip(), style)
+            continue
+        yield Line(label, head, hang=3)
+        if tail:
+            yield Line("", f"   {tail}", style or "cyan", 3)
