@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import functools
 import inspect
 import json
 import math
@@ -258,6 +259,7 @@ def check(document: Document, config: type[T]) -> T:
         raise ConfigError(f"{document.name}: {error}.") from error
 
 
+@functools.cache  # milliseconds each, and a check asks for every record of a configuration
 def _struct(config: type) -> StructType:
     info = type_info(config)
     if not isinstance(info, StructType):

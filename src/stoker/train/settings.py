@@ -11,12 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, cast, get_type_hints
 
 import msgspec
 from msgspec import Meta
-from msgspec.inspect import type_info
+from msgspec.inspect import Field, type_info
 
 from stoker._fields import LARGE, expected
 from stoker.errors import OptionError
@@ -76,8 +76,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Raises:
             OptionError: A value is of another type, or beyond its limits.
         """
-        fields = {field.name: field for field in type_info(Settings).fields}  # type: ignore[attr-defined]
-        hints = get_type_hints(Settings, include_extras=True)
+        fields, hints = _schema()
         found = {}
         for name in fields.keys() & options.keys():
             value = options[name]
@@ -91,6 +90,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 words = expected(fields[name].type, limits=isinstance(value, int) and value >= LARGE, python=True)
                 raise OptionError(f"{name} is {value!r}; expected {words}.") from None
         return cls(**found)
+
+
+@cache
+def _schema() -> tuple[dict[str, Field], dict[str, Any]]:
+    """Fields and annotations by name; reading them takes longer than a step of a small model."""
+    fields = {field.name: field for field in type_info(Settings).fields}  # type: ignore[attr-defined]
+    return fields, get_type_hints(Settings, include_extras=True)
 
 
 @dataclass(frozen=True, kw_only=True)
