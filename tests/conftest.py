@@ -114,7 +114,7 @@ def run_python(tmp_path: Path) -> Callable[..., str]:
 
     def run(code: str, *arguments: str) -> str:
         command = [sys.executable, "-c", code, *arguments]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

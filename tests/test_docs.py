@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import runpy
 from collections.abc import Iterator
@@ -29,6 +30,11 @@ SUITES = {"slow", "gpu", "originals", "soak"}
 """Markers of tests that `make test` does not run."""
 
 
+@functools.cache
+def parsed(path: str) -> ast.Module:
+    return ast.parse((ROOT / path).read_text())
+
+
 def suite_of(path: str, name: str) -> str:
     """What runs a test, or all tests of a file: "" for `make test`, else a marker, after "partly" where some cases have it."""
     marks: dict[str, set[str]] = {}
@@ -38,7 +44,7 @@ def suite_of(path: str, name: str) -> str:
         attributes = {one.attr for one in ast.walk(node) if isinstance(one, ast.Attribute)} & SUITES
         return attributes.union(*(marks.get(one.id, set()) for one in ast.walk(node) if isinstance(one, ast.Name)))
 
-    for node in ast.parse((ROOT / path).read_text()).body:
+    for node in parsed(path).body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             marks[node.targets[0].id] = used(node.value)
         if isinstance(node, ast.FunctionDef) and node.name == name:

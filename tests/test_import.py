@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -77,7 +78,7 @@ def code_from_data(tree: ast.Module) -> Iterator[Finding]:
                 if module.split(".")[0] in CODE_MODULES or module in CODE_NAMES:
                     yield node.lineno, f"import {module}"
         elif isinstance(node, ast.Call):
-            name = ast.unparse(node.func)
+            name = dotted(node.func)
             if name in CODE_BUILTINS | CODE_CALLS or name.split(".")[-1] in CODE_METHODS:
                 yield node.lineno, name
         elif isinstance(node, ast.keyword) and node.arg == "allow_pickle" and ast.unparse(node.value) != "False":
@@ -103,7 +104,7 @@ def writes(tree: ast.Module) -> Iterator[Finding]:
         if isinstance(node, ast.ImportFrom):
             yield from ((node.lineno, name) for name in imported(node) if WRITING_OS.fullmatch(name))
         elif isinstance(node, ast.Call):
-            name = ast.unparse(node.func)
+            name = dotted(node.func)
             owner, _, method = name.rpartition(".")
             if owner.split(".")[-1] == "disk":
                 continue
@@ -130,6 +131,13 @@ def opens_for_writing(call: ast.Call, method: str) -> bool:
     return any(set(mode) & set("wax+") for mode in modes)
 
 
+def dotted(node: ast.expr) -> str:
+    """What `ast.unparse` says, in a tenth of its time where it is a name."""
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ast.unparse(node)
+
+
 def imported(node: ast.Import | ast.ImportFrom) -> list[str]:
     """The dotted names that an import statement brings in."""
     prefix = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
@@ -139,8 +147,12 @@ def imported(node: ast.Import | ast.ImportFrom) -> list[str]:
 def findings(law: Callable[[ast.Module], Iterator[Finding]], *, spare: set[str]) -> list[str]:
     files = sorted(path for path in SOURCE.rglob("*.py") if path.relative_to(SOURCE).parts[0] not in spare)
     assert len(files) > 10, "the source was not found"
-    trees = {path.relative_to(SOURCE): ast.parse(path.read_text(encoding="utf-8")) for path in files}
-    return [f"{path}:{line}: {what}" for path, tree in trees.items() for line, what in law(tree)]
+    return [f"{path.relative_to(SOURCE)}:{line}: {what}" for path in files for line, what in law(parsed(path))]
+
+
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def test_data_never_becomes_code() -> None:

@@ -87,7 +87,7 @@ def run(tmp_path: Path) -> Run:
         os.close(theirs)
         seen = _read_all(ours)
         os.close(ours)
-        printed, written = child.communicate(timeout=120)
+        printed, written = child.communicate(timeout=280)
         assert child.returncode == 0, written or seen
         return printed, seen if terminal else written
 
@@ -118,7 +118,10 @@ def test_negative_control_without_its_cache_a_kernel_is_announced_again(run: Run
     assert LINE in run(TWO_KERNELS, NUMBA_CACHE_DIR=str(tmp_path / "another"))[1]
 
 
-@pytest.mark.parametrize(("asked", "terminal", "announced"), [("", False, False), ("1", False, True), ("0", True, False)])
+@pytest.mark.parametrize(
+    ("asked", "terminal", "announced"),
+    [("1", False, True), *(pytest.param(*case, marks=pytest.mark.slow) for case in (("", False, False), ("0", True, False)))],
+)
 def test_what_is_not_a_terminal_is_reported_only_where_it_asks(run: Run, asked: str, terminal: bool, announced: bool) -> None:
     _, written = run(TWO_KERNELS, terminal=terminal, STOKER_ANNOUNCE=asked)
     assert (LINE in written) == announced
@@ -134,6 +137,7 @@ def test_functions_of_others_are_not_announced(run: Run) -> None:
     assert run(FOREIGN) == ("2\n", "")
 
 
+@pytest.mark.slow  # compiles the kernels of an order anew
 def test_a_command_announces_its_kernels(run: Run, tmp_path: Path) -> None:
     stoker.Store.from_arrays(lengths=[1, 3], x=np.arange(4.0)).save(tmp_path / "some.stoker")
     printed, written = run(COMMAND, "order", "some.stoker")

@@ -53,6 +53,6 @@ def slow_command(seconds: float, *arguments: str | Path) -> list[str]:
 def call(command: Sequence[str], folder: Path, **extra: str) -> Done:
     """Run a command to its end in a process of its own."""
     done = subprocess.run(
-        command, cwd=folder, env=environment(**extra), capture_output=True, text=True, timeout=120, check=False, encoding="utf-8"
+        command, cwd=folder, env=environment(**extra), capture_output=True, text=True, timeout=280, check=False, encoding="utf-8"
     )
     return Done(done.returncode, done.stdout, done.stderr)

@@ -46,7 +46,7 @@ def start(command: list[str], folder: Path) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)])
 def test_a_stopped_pack_continues(inputs: Path, tmp_path: Path, number: signal.Signals, code: int) -> None:
     arguments = ("pack", inputs, "out", "--series", "k", "--memory", "256MB")
     process = start(slow_command(0.2, *arguments), tmp_path)

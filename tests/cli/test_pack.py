@@ -190,7 +190,13 @@ def test_nothing_but_the_result_where_there_is_no_terminal(prices: Path, tmp_pat
     assert done.out.startswith("packed 4 rows into 2 series")
 
 
-@pytest.mark.parametrize("extra", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}])
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+        pytest.param({"PYTHONIOENCODING": "ascii"}, marks=pytest.mark.slow),
+    ],
+)
 def test_a_terminal_that_knows_little_is_not_an_error(tmp_path: Path, extra: dict[str, str]) -> None:
     (tmp_path / "ü.csv").write_text("größe\n1\n2\n", encoding="utf-8")
     for arguments in (["pack", tmp_path / "ü.csv", "out"], ["inspect", "out"], ["verify", "out"], ["inspect", "out", "--json"]):

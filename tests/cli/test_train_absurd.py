@@ -124,7 +124,10 @@ def test_the_table_is_large() -> None:
     assert len(known_paths(Config)) * len(ABSURD) >= 1500
 
 
-@pytest.mark.parametrize("key", sorted({key for key, _ in RUN}))
+@pytest.mark.parametrize(
+    "key",
+    [pytest.param(key, marks=[] if i % 3 == 0 else pytest.mark.slow) for i, key in enumerate(sorted({key for key, _ in RUN}))],
+)
 def test_an_absurd_value_ends_in_one_line_or_in_a_run(stoker: Stoker, folder: Path, key: str) -> None:
     for number, value in enumerate(value for name, value in RUN if name == key):
         sets = ["epochs=1", *FIRST.get(key, ()), f"{key}={value}"]
@@ -148,6 +151,7 @@ def test_a_value_of_any_key_is_read_or_refused_in_one_line(tmp_path: Path, path:
             assert len(line) < 600
 
 
+@pytest.mark.slow  # a process of its own; the errors of torch are told apart below
 def test_a_model_that_does_not_fit_into_memory_is_one_line(folder: Path) -> None:
     code = (
         "import resource, sys\nfrom stoker.cli.main import main\n"

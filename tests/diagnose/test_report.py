@@ -76,7 +76,7 @@ def test_the_same_finding_gives_the_same_bytes() -> None:
     assert render(on_gpu(), title="t") == render(on_gpu(), title="t")
 
 
-@pytest.mark.parametrize(("name", "every"), [("gpu", 1), ("cpu", 25), ("none", 25)])
+@pytest.mark.parametrize(("name", "every"), [("gpu", 5), ("cpu", 25), ("none", 25), pytest.param("gpu", 1, marks=pytest.mark.slow)])
 def test_500_payloads_in_every_field_are_text(name: str, every: int) -> None:
     assert len(set(PAYLOADS)) == 500
     plain = Markup(render(with_texts(ALL[name](), "x"), title="x"))

@@ -246,6 +246,7 @@ for _ in range(1000):
 """
 
 
+@pytest.mark.slow  # two processes that import torch
 def test_a_program_without_a_seed_gives_the_same_losses_in_each_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     program = tmp_path / "train.py"

@@ -6,7 +6,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from tests.harness import FaultyFiles, Operation, Snapshot
+from tests.harness import FaultyFiles, Operation, Snapshot, take_snapshot
 from tests.train.trees import is_same, state
 
 from stoker.train.checkpoint import Checkpoints
@@ -28,6 +28,12 @@ def prepare(folder: Path, kind: str) -> None:
         save(folder, OLD - 15, best=True)
         save(folder, OLD - 10)
         save(folder, OLD)
+
+
+def prepared(folder: Path, kind: str) -> Snapshot:
+    """What `prepare` leaves, to be laid out many times."""
+    prepare(folder, kind)
+    return take_snapshot(folder)
 
 
 def save_and_die(folder: str, kind: str, kill_at: int, short_write_at: int | None = None) -> None:

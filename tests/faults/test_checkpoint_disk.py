@@ -14,7 +14,7 @@ from unittest import mock
 
 import pytest
 import torch
-from tests.faults.saving import KINDS, NEW, OLD, found, go_on, prepare, record_save
+from tests.faults.saving import KINDS, NEW, OLD, found, go_on, prepare, prepared, record_save
 from tests.harness import FaultyFiles, take_snapshot
 from tests.train.trees import state
 
@@ -34,19 +34,26 @@ def try_to_save(folder: Path, kind: str) -> str | None:
     return str(told[0].message) if told else None
 
 
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EACCES], ids=errno.errorcode.get)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        *((kind, errno.ENOSPC) for kind in KINDS),
+        ("replacing", errno.EIO),
+        *(pytest.param(kind, errno.EIO, marks=pytest.mark.slow) for kind in ("first", "best")),
+        *(pytest.param(kind, errno.EACCES, marks=pytest.mark.slow) for kind in KINDS),
+    ],
+)
 @pytest.mark.parametrize("sticky", [False, True], ids=["once", "sticky"])
 def test_an_error_at_any_operation_is_reported_and_leaves_the_old_or_the_new(
     quick_path: Path, kind: str, code: int, sticky: bool
 ) -> None:
-    prepare(quick_path / "log", kind)
+    before = prepared(quick_path / "log", kind)
     log = record_save(quick_path / "log", kind)
     commit = next(k for k, operation in enumerate(log) if operation.target and operation.target.name in ("BEST", "LATEST"))
     for k, operation in enumerate(log):
         folder = quick_path / str(k)
-        prepare(folder, kind)
-        before = take_snapshot(folder).files if kind != "first" else {}
+        if kind != "first":
+            before.write_to(folder)
         with FaultyFiles(error_at=(k, code), sticky=sticky):
             told = try_to_save(folder, kind)
         assert told is not None, f"operation {k} ({operation})"
@@ -60,7 +67,7 @@ def test_an_error_at_any_operation_is_reported_and_leaves_the_old_or_the_new(
         if k < commit:
             left = take_snapshot(folder).files if folder.exists() else {}
             committing = [name for name in left if name.startswith("step-000000030")]
-            assert {name: data for name, data in left.items() if name not in committing} == before
+            assert {name: data for name, data in left.items() if name not in committing} == before.files
             assert not committing or f"step-{NEW:09d}/checkpoint.json" in committing, "debris"
         assert found(folder) in (None if kind == "first" else OLD, NEW)
         go_on(folder)

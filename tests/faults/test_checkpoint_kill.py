@@ -12,7 +12,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from tests.faults.saving import KINDS, NEW, OLD, found, go_on, prepare, record_save, save, save_and_die
+from tests.faults.saving import KINDS, NEW, OLD, found, go_on, prepare, prepared, record_save, save, save_and_die
 from tests.harness import FaultyFiles, Zygote, take_snapshot
 from tests.train.trees import is_same, state
 
@@ -29,20 +29,13 @@ def save_zygote() -> Iterator[Zygote]:
         yield zygote
 
 
-def count_operations(folder: Path, kind: str) -> int:
-    prepare(folder, kind)
-    return len(record_save(folder, kind))
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_killed_at_any_operation_the_latest_is_the_old_or_the_new(save_zygote: Zygote, quick_path: Path, kind: str) -> None:
-    num_operations = count_operations(quick_path / "count", kind)
-    prepare(quick_path / "before", kind)
-    before = take_snapshot(quick_path / "before") if kind != "first" else None
+    before = prepared(quick_path / "log", kind)
     seen: Counter[int | None] = Counter()
-    for kill_at in range(num_operations):
+    for kill_at in range(len(record_save(quick_path / "log", kind))):
         folder = quick_path / str(kill_at)
-        if before is not None:
+        if kind != "first":
             before.write_to(folder)
         outcome = save_zygote.run(save_and_die, folder=folder, kind=kind, kill_at=kill_at)
         assert outcome.signal == signal.SIGKILL, f"operation {kill_at}: {outcome}"
@@ -54,10 +47,10 @@ def test_killed_at_any_operation_the_latest_is_the_old_or_the_new(save_zygote: Z
 
 
 def test_killed_within_any_write_the_latest_is_the_old_or_the_new(save_zygote: Zygote, quick_path: Path) -> None:
-    num_operations = count_operations(quick_path / "count", "best")
-    for kill_at in range(1, num_operations):
+    before = prepared(quick_path / "log", "best")
+    for kill_at in range(1, len(record_save(quick_path / "log", "best"))):
         folder = quick_path / str(kill_at)
-        prepare(folder, "best")
+        before.write_to(folder)
         save_zygote.run(save_and_die, folder=folder, kind="best", kill_at=kill_at, short_write_at=kill_at - 1)
         assert found(folder) in (OLD, NEW)
         go_on(folder)
@@ -107,10 +100,11 @@ def save_cleaned_first_and_die(folder: str, kill_at: int) -> None:
 
 @pytest.mark.parametrize("wrong", [save_named_first_and_die, save_in_place_and_die, save_cleaned_first_and_die])
 def test_negative_control_another_order_is_found(save_zygote: Zygote, quick_path: Path, wrong: Any) -> None:
+    before = prepared(quick_path / "before", "replacing")
     torn, kill_at, alive = 0, 0, False
     while not alive:
         folder = quick_path / str(kill_at)
-        prepare(folder, "replacing")
+        before.write_to(folder)
         outcome = save_zygote.run(wrong, folder=folder, kill_at=kill_at)
         alive = outcome.exit == 0
         try:

@@ -73,7 +73,7 @@ def test_no_power_loss_tears_what_latest_and_best_name(quick_path: Path, rng: np
 @pytest.mark.parametrize("kind", KINDS)
 def test_after_any_power_loss_a_run_continues(quick_path: Path, rng: np.random.Generator, kind: str) -> None:
     recording = record(quick_path / "disk", kind)
-    for i, state in enumerate(crash_states(recording.log, recording.before, rng, count=120)):
+    for i, state in enumerate(crash_states(recording.log, recording.before, rng, count=40)):
         state.write_to(quick_path / str(i))
         folder = quick_path / str(i) / "run"
         if folder.exists():

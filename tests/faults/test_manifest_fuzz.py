@@ -1,4 +1,4 @@
-"""Ten thousand mutated manifests: each is refused as `ManifestError`, or it is a manifest by every rule of the format.
+"""Mutated manifests: each is refused as `ManifestError`, or it is a manifest by every rule of the format.
 
 The mutants are made and judged in a child with little memory, so that a crash, an endless loop or a hunger for memory
 is the outcome of one test and not the end of all.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,8 @@ def fuzz(path: str, seed: int, count: int, guard: str | None = None) -> dict[str
             outcomes[judge(data, stores[i % 2].path)] += 1
         except Exception as error:
             outcomes[f"fault: {type(error).__name__}: {error} in mutant {i}"] += 1
+        if guard and faults(outcomes):
+            break
     return outcomes
 
 
@@ -132,17 +135,18 @@ def run(zygote: Zygote, path: Path, seed: int, count: int, guard: str | None = N
     return outcomes
 
 
-def faults(outcomes: dict[str, int]) -> list[str]:
+def faults(outcomes: Mapping[str, int]) -> list[str]:
     return [outcome for outcome in outcomes if outcome.startswith("fault") or outcome == "opened: False"]
 
 
-def test_ten_thousand_mutants_are_refused_or_valid(zygote: Zygote, tmp_path: Path, seed: int) -> None:
-    outcomes = run(zygote, tmp_path, seed, 10_000)
+@pytest.mark.parametrize(("count", "corners"), [(2_000, 30), pytest.param(10_000, 45, marks=pytest.mark.slow)])
+def test_mutants_are_refused_or_valid(zygote: Zygote, tmp_path: Path, seed: int, count: int, corners: int) -> None:
+    outcomes = run(zygote, tmp_path, seed, count)
     assert not faults(outcomes)
-    assert sum(outcomes.values()) == 10_000
-    assert outcomes["opened: True"] > 50, "some mutants are valid stores"
-    assert outcomes["loaded, and its shards do not fit"] > 50, "the sizes of shards are checked behind the manifest"
-    assert len([outcome for outcome in outcomes if outcome.startswith("refused at $")]) > 45, "all corners are reached"
+    assert sum(outcomes.values()) == count
+    assert outcomes["opened: True"] > count // 200, "some mutants are valid stores"
+    assert outcomes["loaded, and its shards do not fit"] > count // 200, "the sizes of shards are checked behind the manifest"
+    assert len([outcome for outcome in outcomes if outcome.startswith("refused at $")]) > corners, "all corners are reached"
 
 
 @pytest.mark.soak

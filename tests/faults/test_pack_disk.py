@@ -29,7 +29,7 @@ from stoker.store.manifest import Manifest
 from stoker.store.pack import api as packs
 from stoker.store.store import open_store
 
-ERRORS = (errno.ENOSPC, errno.EIO, errno.EACCES)
+ERRORS = (errno.ENOSPC, errno.EIO, pytest.param(errno.EACCES, marks=pytest.mark.slow))
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -118,7 +118,7 @@ def test_failed_packs_leave_no_descriptor_open(quick_path: Path) -> None:
     assert set(Path("/proc/self/fd").iterdir()) == before
 
 
-@pytest.mark.parametrize("name", ["straight", "lists in rows"])
+@pytest.mark.parametrize("name", ["straight", pytest.param("lists in rows", marks=pytest.mark.slow)])
 def test_short_writes_at_any_operation_make_the_same_store(quick_path: Path, name: str) -> None:
     source, store = make_source(name, quick_path / "source"), quick_path / "store"
     pack_shape(name, source, store)

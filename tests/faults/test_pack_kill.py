@@ -113,7 +113,10 @@ def kill_each(trial: Trial, moments: Iterable[int]) -> Counter[tuple[str, int]]:
     return seen
 
 
-@pytest.mark.parametrize(("name", "every"), [("straight", 1), ("grouped", 7), pytest.param("grouped", 1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("name", "every"),
+    [("straight", 2), ("grouped", 21), *(pytest.param(name, 1, marks=pytest.mark.slow) for name in ("straight", "grouped"))],
+)
 def test_killed_at_any_operation_there_is_no_store_or_a_whole_one_and_the_pack_continues(
     pack_zygote: Zygote, quick_path: Path, name: str, every: int
 ) -> None:
@@ -154,7 +157,7 @@ def test_killed_at_any_operation_a_store_that_is_replaced_is_the_old_or_the_new(
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[] if name in ("lists", "categories", "sort and ffill") else pytest.mark.slow)
+        pytest.param(name, marks=[] if name in ("categories", "sort and ffill") else pytest.mark.slow)
         for name in SHAPES
         if name not in ("straight", "grouped")
     ],
@@ -194,9 +197,10 @@ def pack_and_die_writing(name: str, source: str, store: str, kill_at: int) -> No
         pack_shape(name, source, store)
 
 
-def test_killed_within_any_write_a_pack_continues(pack_zygote: Zygote, quick_path: Path) -> None:
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.slow)])
+def test_killed_within_any_write_a_pack_continues(pack_zygote: Zygote, quick_path: Path, every: int) -> None:
     trial = prepare(pack_zygote, "straight", quick_path)
-    for kill_at in range(1, trial.num_operations):
+    for kill_at in range(1, trial.num_operations, every):
         pack_zygote.run(pack_and_die_writing, name=trial.name, source=trial.source, store=trial.store, kill_at=kill_at)
         assert found(trial.store) in ("none", "new")
         trial.restart()
@@ -320,7 +324,7 @@ def test_a_thousand_random_kills_on_a_real_file_system(pack_zygote: Zygote, tmp_
 
 
 def test_some_random_kills_on_a_real_file_system(pack_zygote: Zygote, tmp_path: Path, seed: int) -> None:
-    kill_at_random(pack_zygote, tmp_path, seed, kills=15)
+    kill_at_random(pack_zygote, tmp_path, seed, kills=8)
 
 
 def kill_at_random(zygote: Zygote, folder: Path, seed: int, *, kills: int) -> None:

@@ -110,17 +110,20 @@ def test_no_power_loss_of_ten_thousand_tears_a_store(quick_path: Path, rng: np.r
     check(record(quick_path, kind, name), rng, 10_000)
 
 
+@pytest.mark.parametrize("count", [25, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_after_any_power_loss_the_next_pack_makes_the_same_store(quick_path: Path, rng: np.random.Generator, kind: str) -> None:
+def test_after_any_power_loss_the_next_pack_makes_the_same_store(
+    quick_path: Path, rng: np.random.Generator, kind: str, count: int
+) -> None:
     recording = record(quick_path, kind)
     read_again = set()
-    for i, state in enumerate(recording.states(rng, 100)):
+    for i, state in enumerate(recording.states(rng, count)):
         folder = quick_path / str(i)
         state.write_to(folder)
-        with counted_blocks() as count:
+        with counted_blocks() as num_blocks:
             pack_shape(recording.name, recording.source, folder / "store")
         assert whole_content(folder / "store") == recording.stores["new"], state.label
-        read_again.add(count[0])
+        read_again.add(num_blocks[0])
     assert len(read_again) >= 3, "some packs went on, others started over"
 
 

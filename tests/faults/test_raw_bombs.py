@@ -84,6 +84,7 @@ def explode(zygote: Zygote, source: Path, store: Path, *, limit_bytes: int = LIM
     return value
 
 
+@pytest.mark.slow  # attacks/parquet_bomb.py is a smaller one, in tests/faults/test_raw_attacks.py
 def test_a_parquet_bomb_is_packed_within_its_memory(bomb_zygote: Zygote, parquet_bomb: Path, tmp_path: Path) -> None:
     found = explode(bomb_zygote, parquet_bomb, tmp_path / "store")
     assert found["error"] is None
@@ -144,7 +145,7 @@ def test_a_line_of_a_gigabyte_is_refused(bomb_zygote: Zygote, tmp_path: Path, na
     assert explode(bomb_zygote, tmp_path / name, tmp_path / "store")["error"] in ("SourceTooLargeError", "SourceInvalidError")
 
 
-@pytest.mark.parametrize("name", ["bomb.json.gz", "bomb.jsonl.gz"])
+@pytest.mark.parametrize("name", ["bomb.json.gz", pytest.param("bomb.jsonl.gz", marks=pytest.mark.slow)])
 def test_a_number_of_a_gigabyte_is_refused(bomb_zygote: Zygote, tmp_path: Path, name: str) -> None:
     gzip_bomb(tmp_path / name, b'[{"x": 1},\n{"x": ' if "json.gz" in name else b'{"x": 1}\n{"x": ', b"7", 1 << 30)
     assert explode(bomb_zygote, tmp_path / name, tmp_path / "store")["error"] == "SourceTooLargeError"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from tests.feed.stores import write_store
 
 from stoker import Feed, Shuffle, Store, Windows
@@ -89,6 +90,7 @@ def run_together(store: Path, meeting: Path, state: dict[str, Any], num_steps: i
     return [json.loads(text.splitlines()[-1]) for text, _ in outputs]
 
 
+@pytest.mark.slow  # four processes; tests/train/test_distributed.py does the same with a trainer
 def test_one_then_two_then_one_process(tmp_path: Path) -> None:
     store = make_store(tmp_path / "s")
     first = make_feed(store, 4)

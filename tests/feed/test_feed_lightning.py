@@ -124,7 +124,7 @@ def resumed(folder: Path, *, at: int, callbacks: list[Any]) -> tuple[Tiny, Tiny]
 
 
 @pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
-@pytest.mark.parametrize("at", range(1, 11))
+@pytest.mark.parametrize("at", [pytest.param(at, marks=[] if at in (1, 5, 6, 10) else pytest.mark.slow) for at in range(1, 11)])
 @pytest.mark.parametrize("callbacks", [[], [SetEpoch()]], ids=["", "set_epoch"])
 def test_a_training_run_resumed_anywhere_continues_with_the_next_batch(tmp_path: Path, at: int, callbacks: list[Any]) -> None:
     whole, rest = resumed(tmp_path, at=at, callbacks=callbacks)

@@ -130,7 +130,7 @@ def test_a_pass_that_is_closed_ends_for_all_threads() -> None:
     waiting = [threading.Thread(target=lambda: taken.extend(batches), daemon=True) for _ in range(3)]
     for thread in waiting:
         thread.start()
-    assert begun.acquire(timeout=120)
+    assert begun.acquire(timeout=280)
     closing = threading.Thread(target=feed.close, daemon=True)
     closing.start()
     for thread in waiting:

@@ -184,7 +184,7 @@ def test_resumes_in_a_new_process(tmp_path: Path) -> None:
     state = json.dumps(feed.state_dict())
     command = [sys.executable, "-c", RESUME, str(tmp_path / "s"), state]
     environment = {**os.environ, "PYTHONHASHSEED": "77", "TZ": "Asia/Kathmandu", "LC_ALL": "C"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False, env=environment)
     assert done.returncode == 0, done.stderr
     found = [number for batch in json.loads(done.stdout) for number in batch if number >= 0]
     size = feed.num_samples

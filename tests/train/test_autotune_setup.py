@@ -3,11 +3,13 @@ there when the run is resumed."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -166,6 +168,10 @@ SOURCES: dict[str, Callable[[], Any]] = {
 }
 
 
+ALIKE = dict.fromkeys(("shuffled", "own generator"), pytest.mark.slow)
+"""Loaders like "drawn"."""
+
+
 def fitted(kind: str, **options: Any) -> tuple[nn.Module, torch.Tensor]:
     model = network(dropout=0.3)
     torch.manual_seed(2)
@@ -176,7 +182,7 @@ def fitted(kind: str, **options: Any) -> tuple[nn.Module, torch.Tensor]:
     return model, torch.rand(4)
 
 
-@pytest.mark.parametrize("kind", SOURCES)
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=ALIKE.get(kind, ())) for kind in SOURCES])
 def test_measuring_leaves_no_trace_in_data_or_random_numbers(kind: str, pace: Any) -> None:
     pace(lambda setup: 1.0)  # nothing is faster, so nothing is chosen
     measured, after = fitted(kind, speed="measured")
@@ -185,7 +191,7 @@ def test_measuring_leaves_no_trace_in_data_or_random_numbers(kind: str, pace: An
     assert torch.equal(after, expected)
 
 
-@pytest.mark.parametrize("kind", ["shuffled", "own generator", "drawn"])
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=ALIKE.get(kind, ())) for kind in ("shuffled", "own generator", "drawn")])
 def test_batches_that_are_read_ahead_would_leave_one(kind: str, pace: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control: what was done before."""
 
@@ -268,19 +274,25 @@ def raise_stop() -> None:
     raise Stop
 
 
-def run_in(folder: Path, *, stop_at: int | None = None, resume: bool = False, **options: Any) -> tuple[Setup, nn.Module]:
+WORTH_MEASURING = 80
+"""Epochs of `run_in` that are enough for measurements to pay off."""
+
+
+def run_in(
+    folder: Path, *, stop_at: int | None = None, resume: bool = False, epochs: int = 30, **options: Any
+) -> tuple[Setup, nn.Module]:
     model = network(dropout=0.2)
     torch.manual_seed(3)
     stop_at_call(model, stop_at, raise_stop, counts=(folder / "run.json").exists)  # measured steps come before that file
     trainer = trainer_of(model, folder=folder, save_every=100, **options)
-    result = trainer.fit(pairs(), epochs=80, resume=resume)
+    result = trainer.fit(pairs(), epochs=epochs, resume=resume)
     return result.setup, model
 
 
 def test_the_setup_is_recorded_before_the_first_step_and_resumed_without_a_checkpoint(tmp_path: Path, pace: Any) -> None:
     pace(faster_with_all)
     with pytest.raises(Stop):
-        run_in(tmp_path / "killed", stop_at=0, speed="measured")
+        run_in(tmp_path / "killed", stop_at=0, epochs=WORTH_MEASURING, speed="measured")
     chosen = Setup(precision="bf16", fused=True)
     assert recorded_setup(tmp_path / "killed") == chosen
     trials = {trial["name"]: trial for trial in read_record(tmp_path / "killed").last.trials}
@@ -288,9 +300,9 @@ def test_the_setup_is_recorded_before_the_first_step_and_resumed_without_a_check
     assert trials["fused"]["gain_low"] == trials["fused"]["gain_high"] == 2.0
     assert not list((tmp_path / "killed" / "checkpoints").glob("step-*"))
     pace(lambda setup: 1.0)  # now another setup would be chosen
-    setup, model = run_in(tmp_path / "killed", resume=True, speed="measured")
+    setup, model = run_in(tmp_path / "killed", resume=True, epochs=WORTH_MEASURING, speed="measured")
     assert setup == chosen
-    setup, copied = run_in(tmp_path / "copied", setup=tmp_path / "killed")
+    setup, copied = run_in(tmp_path / "copied", epochs=WORTH_MEASURING, setup=tmp_path / "killed")
     assert setup == chosen
     assert same_weights(model, copied)
 
@@ -298,12 +310,12 @@ def test_the_setup_is_recorded_before_the_first_step_and_resumed_without_a_check
 def test_a_run_that_chose_again_would_be_seen(tmp_path: Path, pace: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control: resume without looking at what is recorded."""
     pace(faster_with_all)
-    _, whole = run_in(tmp_path / "whole", speed="measured")
+    _, whole = run_in(tmp_path / "whole", epochs=WORTH_MEASURING, speed="measured")
     with pytest.raises(Stop):
-        run_in(tmp_path / "killed", stop_at=0, speed="measured")
+        run_in(tmp_path / "killed", stop_at=0, epochs=WORTH_MEASURING, speed="measured")
     monkeypatch.setattr(Trainer, "_known_setup", lambda *given, **options: None)
     pace(lambda setup: 1.0)
-    setup, model = run_in(tmp_path / "killed", resume=True, speed="measured")
+    setup, model = run_in(tmp_path / "killed", resume=True, epochs=WORTH_MEASURING, speed="measured")
     assert setup == Setup()
     assert not same_weights(model, whole)
 
@@ -355,7 +367,7 @@ def test_a_resumed_run_refuses_another_setup_unless_allowed(stop_at: int, tmp_pa
         run_in(tmp_path / "run", resume=True, fused=False)
     model = network(dropout=0.2)
     trainer = trainer_of(model, folder=tmp_path / "run", save_every=100, precision="bf16")
-    result = trainer.fit(pairs(), epochs=80, resume=True, allow=["setup.precision"])
+    result = trainer.fit(pairs(), epochs=30, resume=True, allow=["setup.precision"])
     assert result.setup == Setup(precision="bf16", fused=True)
 
 
@@ -415,10 +427,15 @@ def quick_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stoker.train.run.find_commit", lambda folder: None)
 
 
-@pytest.mark.parametrize("moments", [MOMENTS[::4], pytest.param(MOMENTS, marks=pytest.mark.slow)], ids=len)
-def test_one_config_gives_one_set_of_bits_beside_a_cpu_hog(quick_runs: None, tmp_path: Path, moments: tuple[int, ...]) -> None:
+# A hog takes all cores from the tests beside it.
+@pytest.mark.parametrize(
+    ("moments", "beside"), [(MOMENTS[1::6], contextlib.nullcontext), pytest.param(MOMENTS, hog, marks=pytest.mark.slow)]
+)
+def test_one_config_gives_one_set_of_bits_beside_a_cpu_hog(
+    quick_runs: None, tmp_path: Path, moments: tuple[int, ...], beside: Callable[[], AbstractContextManager[None]]
+) -> None:
     """Several times, and ended at several moments: the same weights. By an exception; by kill -9 in the slow test below."""
-    with hog():
+    with beside():
         found = [train_here() for _ in moments]
         for moment in moments:
             with pytest.raises(Killed):
@@ -438,11 +455,16 @@ def test_a_choice_by_the_clock_would_give_several(monkeypatch: pytest.MonkeyPatc
     assert found[0] != found[1]
 
 
-@pytest.mark.parametrize("moment", [3, 40, 150])
-def test_a_measured_setup_stays_that_of_its_run_beside_a_cpu_hog(quick_runs: None, moment: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("moment", "beside"),
+    [(40, contextlib.nullcontext), *(pytest.param(moment, hog, marks=pytest.mark.slow) for moment in (3, 40, 150))],
+)
+def test_a_measured_setup_stays_that_of_its_run_beside_a_cpu_hog(
+    quick_runs: None, tmp_path: Path, moment: int, beside: Callable[[], AbstractContextManager[None]]
+) -> None:
     """Ended while setups are measured, or later; a run that copies the setup has the same bits."""
     options: Any = {"precision": "fp32", "compile": False}
-    with hog():
+    with beside():
         with pytest.raises(Killed):
             train_here(tmp_path / "run", kill_at=moment, speed="measured", **options)
         ended = train_here(tmp_path / "run", resume=True, speed="measured", **options)

@@ -27,7 +27,15 @@ def load(path: Path) -> Callable[[dict[str, torch.Tensor]], torch.Tensor]:
     return lambda batch: module(batch)
 
 
-@pytest.mark.parametrize(("kind", "name"), [*((kind, "transformer") for kind in TASKS), ("series", "gru"), ("series", "mlp")])
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("horizon", "transformer"),
+        ("series", "gru"),
+        *(pytest.param(kind, "transformer", marks=pytest.mark.slow) for kind in TASKS if kind != "horizon"),
+        pytest.param("series", "mlp", marks=pytest.mark.slow),
+    ],
+)
 def test_a_program_answers_as_the_model_does(tmp_path: Path, kind: str, name: str) -> None:
     task, batch = task_and_batch(kind)
     entries = {key: batch[key] for key in task.entries}

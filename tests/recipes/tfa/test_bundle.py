@@ -21,6 +21,8 @@ from stoker.recipes.tfa import Predictor, train, verify_bundle, write_bundle, wr
 from stoker.recipes.tfa.bundle import read_bundle
 
 YAMLS = {"banded": OURS, "tfa": THEIRS, "sentio": OURS + "mode: sentio\nstationary: false\n"}
+of_one_kind = pytest.mark.parametrize("bundle", ["banded"], indirect=True)
+"""For what is refused before a model is built, which does not depend on the kind of bundle."""
 
 
 @pytest.fixture(scope="module", params=list(YAMLS))
@@ -80,7 +82,7 @@ def test_a_history_warms_the_predictor(bundle: Path) -> None:
     assert one.bars_to_go == one.bundle.warm_up + one.bundle.reach - 1
 
 
-@pytest.mark.parametrize("price", [None, 0.0, -1.0, math.inf])
+@pytest.mark.parametrize("price", [None, 0.0, *(pytest.param(price, marks=pytest.mark.slow) for price in (-1.0, math.inf))])
 def test_a_missing_price_ends_the_series_as_in_the_training(bundle: Path, price: float | None) -> None:
     _, rows = bars_of()
     predictor, fresh = Predictor.load(bundle), Predictor.load(bundle)
@@ -115,7 +117,7 @@ def assert_same(one: Predictor, other: Predictor) -> None:
 
 
 @pytest.mark.parametrize("holes", HOLES)
-@pytest.mark.parametrize("column", ["close", "high"])
+@pytest.mark.parametrize("column", ["close", pytest.param("high", marks=pytest.mark.slow)])
 def test_a_history_with_holes_is_as_its_bars_one_by_one(bundle: Path, holes: str, column: str) -> None:
     _, rows = bars_of()
     if column not in Predictor.load(bundle)._prices:
@@ -197,6 +199,7 @@ def edit(folder: Path, **changes: Any) -> None:
     (folder / "bundle.json").write_text(json.dumps({**told, **changes}))
 
 
+@of_one_kind
 def test_another_window_is_refused(copy: Path) -> None:
     own = Predictor.load(copy).bundle.length
     with pytest.raises(OptionError, match=f"windows here have 64 rows, but the model of .* was trained on {own}"):
@@ -206,6 +209,7 @@ def test_another_window_is_refused(copy: Path) -> None:
         Predictor.load(copy)
 
 
+@of_one_kind
 def test_another_spec_is_refused(copy: Path) -> None:
     other = {**SPEC, "features": SPEC["features"][::-1]}
     with pytest.raises(OptionError, match=r"the spec here is sha256:.*, but the model of .* was trained on sha256:"):
@@ -215,6 +219,7 @@ def test_another_spec_is_refused(copy: Path) -> None:
         Predictor.load(copy)
 
 
+@of_one_kind
 def test_a_file_that_changed_or_is_missing_is_refused(copy: Path) -> None:
     data = bytearray((copy / "model.safetensors").read_bytes())
     data[-1] ^= 1
@@ -226,6 +231,7 @@ def test_a_file_that_changed_or_is_missing_is_refused(copy: Path) -> None:
         verify_bundle(copy)
 
 
+@of_one_kind
 @pytest.mark.parametrize(
     "name", ["feature_spec.json", "model.safetensors", "model.pt2", "golden.safetensors", "model.pt", "model.meta.json"]
 )
@@ -235,6 +241,7 @@ def test_no_file_of_a_bundle_may_change(copy: Path, name: str) -> None:
         verify_bundle(copy)
 
 
+@of_one_kind
 @pytest.mark.parametrize(("name", "other"), [("warm_up", 0), ("features", ["one", "two", "three", "four", "five"])])
 def test_what_the_spec_gives_is_not_taken_from_elsewhere(copy: Path, name: str, other: Any) -> None:
     edit(copy, **{name: other})
@@ -242,6 +249,7 @@ def test_what_the_spec_gives_is_not_taken_from_elsewhere(copy: Path, name: str, 
         Predictor.load(copy)
 
 
+@of_one_kind
 def test_other_folders_are_not_bundles(tmp_path: Path, copy: Path) -> None:
     with pytest.raises(ConfigError, match="so it is not a bundle"):
         Predictor.load(tmp_path)

@@ -69,6 +69,7 @@ def test_invalid_options(folder: Path) -> None:
         Dataset(folder, 32, strid=3)
 
 
+@pytest.mark.slow  # imports the trainer of transformers
 def test_the_trainer_of_hugging_face_is_fed_as_by_the_authors(folder: Path, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
 

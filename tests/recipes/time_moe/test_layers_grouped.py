@@ -53,7 +53,7 @@ def test_operations_are_what_torch_expects_of_one() -> None:
     torch.library.opcheck(gated_backward, (torch.randn(6, 5), torch.randn(6, 10), torch.rand(6)))
 
 
-@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("packed", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_the_model_is_traced_as_one_graph(packed: bool) -> None:
     """Traced with gradients, and run as traced; which code comes of it is not looked at here."""
     torch.manual_seed(0)

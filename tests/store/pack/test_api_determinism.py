@@ -140,7 +140,7 @@ def test_the_environment_does_not_matter(inputs: Path, tmp_path: Path) -> None:
             cwd=tmp_path / str(i),
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=280,
             check=False,
         )
         assert done.returncode == 0, done.stderr
