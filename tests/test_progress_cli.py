@@ -80,11 +80,12 @@ def test_a_bar_is_wiped_when_done(table: Path, tmp_path: Path) -> None:
     assert shown.endswith("\x1b[2K") or shown.rstrip("\r\n").endswith(("\x1b[2K", "\x1b[?25h"))
 
 
-@pytest.mark.parametrize("flag", ["--quiet", "--json"])
+@pytest.mark.parametrize("flag", ["--quiet", pytest.param("--json", marks=pytest.mark.slow)])
 def test_not_where_it_is_not_wanted(table: Path, tmp_path: Path, flag: str) -> None:
     assert on_a_terminal(slow_command(0.1, "pack", table, "out", flag), tmp_path) == (0, "")
 
 
+@pytest.mark.slow
 def test_verify_shows_one_too(table: Path, tmp_path: Path) -> None:
     assert on_a_terminal(stoker_command("pack", table, "out", "--quiet"), tmp_path) == (0, "")
     code, shown = on_a_terminal(stoker_command("verify", "out"), tmp_path)

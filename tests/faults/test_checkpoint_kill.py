@@ -12,7 +12,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from tests.faults.saving import KINDS, NEW, OLD, found, go_on, prepare, prepared, record_save, save, save_and_die
+from tests.faults.saving import NEW, OLD, found, go_on, prepare, prepared, record_save, save, save_and_die
 from tests.harness import FaultyFiles, Zygote, take_snapshot
 from tests.train.trees import is_same, state
 
@@ -29,7 +29,7 @@ def save_zygote() -> Iterator[Zygote]:
         yield zygote
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["first", "replacing", pytest.param("best", marks=pytest.mark.slow)])
 def test_killed_at_any_operation_the_latest_is_the_old_or_the_new(save_zygote: Zygote, quick_path: Path, kind: str) -> None:
     before = prepared(quick_path / "log", kind)
     seen: Counter[int | None] = Counter()

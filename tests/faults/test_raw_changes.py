@@ -110,7 +110,7 @@ def pack_while_it_changes(path: str, change: str, moment: int) -> dict[str, Any]
 
 
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", [pytest.param(form, marks=pytest.mark.slow if "json" in form else ()) for form in FORMS])
 def test_a_source_that_changes_while_it_is_read_is_reported(pack_zygote: Zygote, quick_path: Path, form: str, change: str) -> None:
     for moment in (-1, 0, 4):
         folder = quick_path / str(moment)

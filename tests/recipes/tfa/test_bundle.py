@@ -23,6 +23,9 @@ from stoker.recipes.tfa.bundle import read_bundle
 YAMLS = {"banded": OURS, "tfa": THEIRS, "sentio": OURS + "mode: sentio\nstationary: false\n"}
 of_one_kind = pytest.mark.parametrize("bundle", ["banded"], indirect=True)
 """For what is refused before a model is built, which does not depend on the kind of bundle."""
+of_one_kind_or_slow = pytest.mark.parametrize(
+    "bundle", ["banded", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("tfa", "sentio"))], indirect=True
+)
 
 
 @pytest.fixture(scope="module", params=list(YAMLS))
@@ -82,6 +85,7 @@ def test_a_history_warms_the_predictor(bundle: Path) -> None:
     assert one.bars_to_go == one.bundle.warm_up + one.bundle.reach - 1
 
 
+@of_one_kind_or_slow
 @pytest.mark.parametrize("price", [None, 0.0, *(pytest.param(price, marks=pytest.mark.slow) for price in (-1.0, math.inf))])
 def test_a_missing_price_ends_the_series_as_in_the_training(bundle: Path, price: float | None) -> None:
     _, rows = bars_of()
@@ -116,6 +120,7 @@ def assert_same(one: Predictor, other: Predictor) -> None:
     assert one.features.tobytes() == other.features.tobytes()
 
 
+@of_one_kind_or_slow
 @pytest.mark.parametrize("holes", HOLES)
 @pytest.mark.parametrize("column", ["close", pytest.param("high", marks=pytest.mark.slow)])
 def test_a_history_with_holes_is_as_its_bars_one_by_one(bundle: Path, holes: str, column: str) -> None:
