@@ -209,7 +209,7 @@ def test_a_signal_to_all_ranks_saves_once_and_ends_them(tmp_path: Path) -> None:
     assert len(list((tmp_path / "run" / "checkpoints").glob("step-*"))) == 1
 
 
-@pytest.mark.slow  # two processes more; an error that is raised on one rank is among `OTHERS`
+@pytest.mark.slow  # starts two more processes, which import torch
 def test_a_rank_that_fails_does_not_leave_the_other_waiting(tmp_path: Path) -> None:
     codes, said = end(start(tmp_path, "crashing ddp"))
     assert 0 not in codes

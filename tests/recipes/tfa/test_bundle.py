@@ -21,8 +21,6 @@ from stoker.recipes.tfa import Predictor, train, verify_bundle, write_bundle, wr
 from stoker.recipes.tfa.bundle import read_bundle
 
 YAMLS = {"banded": OURS, "tfa": THEIRS, "sentio": OURS + "mode: sentio\nstationary: false\n"}
-of_one_kind = pytest.mark.parametrize("bundle", ["banded"], indirect=True)
-"""For what is refused before a model is built, which does not depend on the kind of bundle."""
 of_one_kind_or_slow = pytest.mark.parametrize(
     "bundle", ["banded", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("tfa", "sentio"))], indirect=True
 )
@@ -204,7 +202,7 @@ def edit(folder: Path, **changes: Any) -> None:
     (folder / "bundle.json").write_text(json.dumps({**told, **changes}))
 
 
-@of_one_kind
+@of_one_kind_or_slow
 def test_another_window_is_refused(copy: Path) -> None:
     own = Predictor.load(copy).bundle.length
     with pytest.raises(OptionError, match=f"windows here have 64 rows, but the model of .* was trained on {own}"):
@@ -214,7 +212,7 @@ def test_another_window_is_refused(copy: Path) -> None:
         Predictor.load(copy)
 
 
-@of_one_kind
+@of_one_kind_or_slow
 def test_another_spec_is_refused(copy: Path) -> None:
     other = {**SPEC, "features": SPEC["features"][::-1]}
     with pytest.raises(OptionError, match=r"the spec here is sha256:.*, but the model of .* was trained on sha256:"):
@@ -224,7 +222,7 @@ def test_another_spec_is_refused(copy: Path) -> None:
         Predictor.load(copy)
 
 
-@of_one_kind
+@of_one_kind_or_slow
 def test_a_file_that_changed_or_is_missing_is_refused(copy: Path) -> None:
     data = bytearray((copy / "model.safetensors").read_bytes())
     data[-1] ^= 1
@@ -236,7 +234,7 @@ def test_a_file_that_changed_or_is_missing_is_refused(copy: Path) -> None:
         verify_bundle(copy)
 
 
-@of_one_kind
+@of_one_kind_or_slow
 @pytest.mark.parametrize(
     "name", ["feature_spec.json", "model.safetensors", "model.pt2", "golden.safetensors", "model.pt", "model.meta.json"]
 )
@@ -246,7 +244,7 @@ def test_no_file_of_a_bundle_may_change(copy: Path, name: str) -> None:
         verify_bundle(copy)
 
 
-@of_one_kind
+@of_one_kind_or_slow
 @pytest.mark.parametrize(("name", "other"), [("warm_up", 0), ("features", ["one", "two", "three", "four", "five"])])
 def test_what_the_spec_gives_is_not_taken_from_elsewhere(copy: Path, name: str, other: Any) -> None:
     edit(copy, **{name: other})
@@ -254,7 +252,7 @@ def test_what_the_spec_gives_is_not_taken_from_elsewhere(copy: Path, name: str, 
         Predictor.load(copy)
 
 
-@of_one_kind
+@of_one_kind_or_slow
 def test_other_folders_are_not_bundles(tmp_path: Path, copy: Path) -> None:
     with pytest.raises(ConfigError, match="so it is not a bundle"):
         Predictor.load(tmp_path)
