@@ -27,7 +27,7 @@ LARGE = 700
 
 LAYERS = (
     {"errors", "_types", "_lazy"},
-    {"_text", "_clock", "_batch", "_fields"},
+    {"_text", "_clock", "_batch"},
     {"_disk", "_progress"},
     {"_kernels"},
     {"store", "sampling"},

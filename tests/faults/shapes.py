@@ -26,7 +26,7 @@ from stoker.store.pack import packer as states
 from stoker.store.pack.api import pack
 from stoker.store.pack.blocks import Shaper
 from stoker.store.pack.options import PackOptions
-from stoker.store.pack.threads import BackgroundWriter
+from stoker.store.pack.sorted_runs import BackgroundWriter
 from stoker.store.store import MANIFEST_NAME, Store
 
 

@@ -11,8 +11,7 @@ from functools import cache
 import numpy as np
 import torch
 
-from stoker.encode.digit_window import HIGHEST, LOWEST, Window
-from stoker.encode.kernels import LOWEST_POWER, powers_of_ten
+from stoker.encode.kernels import HIGHEST, LOWEST, LOWEST_POWER, Window, powers_of_ten
 
 Tensor = torch.Tensor
 CHUNK = 2**18

@@ -24,7 +24,7 @@ _NAMES = {
     "stoker.store.pack.options": "DEFAULT_MEMORY Missing PackOptions parse_names parse_threads",
     "stoker.store.pack.packer": "Progress quiet",
     "stoker.store.pack.plan": "PackPlan make_plan plain_type settle_plan unify_types",
-    "stoker.store.pack.threads": "read_ahead",
+    "stoker.store.pack.sorted_runs": "read_ahead",
     "stoker.store.pack.values": "one_array",
     "stoker.store.shards": "MISSING_CODE MISSING_TIME Column ColumnFile Level NonFiniteCount TextFile Texts map_shard",
     "stoker.store.store": "MANIFEST_NAME WORK_NAME Series Store open_store",
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from stoker.store.pack.packer import Progress as Progress, quiet as quiet
     from stoker.store.pack.plan import PackPlan as PackPlan, make_plan as make_plan, plain_type as plain_type
     from stoker.store.pack.plan import settle_plan as settle_plan, unify_types as unify_types
-    from stoker.store.pack.threads import read_ahead as read_ahead
+    from stoker.store.pack.sorted_runs import read_ahead as read_ahead
     from stoker.store.pack.values import one_array as one_array
     from stoker.store.shards import MISSING_CODE as MISSING_CODE, MISSING_TIME as MISSING_TIME, Column as Column
     from stoker.store.shards import ColumnFile as ColumnFile, Level as Level, NonFiniteCount as NonFiniteCount

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Meta
 from msgspec.inspect import type_info
 
-from stoker._fields import LARGE, expected
+from stoker._types import LARGE, expected
 from stoker.errors import OptionError
 
 if TYPE_CHECKING:

@@ -27,12 +27,11 @@ from stoker.feed.protocol import as_batch_source
 from stoker.train import resume as resuming
 from stoker.train import state_dict
 from stoker.train.autotune import Setup, Trial
-from stoker.train.callbacks import Callback, check_callbacks
 from stoker.train.checkpoint import Checkpoint, Checkpoints
 from stoker.train.distributed import Elsewhere, Ranks, is_shard, shard
 from stoker.train.engine import Engine, Stream
 from stoker.train.loggers import Writer
-from stoker.train.loop import Fit, Result, Signals, check_rates, evaluate
+from stoker.train.loop import Callback, Fit, Result, Signals, check_callbacks, check_rates, evaluate
 from stoker.train.metrics import Metric, TorchMetric, as_metric
 from stoker.train.numerics import autocast, check_optimizer, check_precision, kept_matmul_flags, recomputed, refuses_fused
 from stoker.train.readout import Log
