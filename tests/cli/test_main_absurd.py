@@ -187,7 +187,7 @@ def test_negative_control_without_the_type_a_url_becomes_a_folder(
     monkeypatch.setattr("stoker.cli.main.check_path", Path)
     monkeypatch.setattr("stoker._disk.check_path", Path)
     monkeypatch.setattr("stoker.store.pack.api.check_path", Path)
-    monkeypatch.setattr("stoker.store.store.check_path", Path)
+    monkeypatch.setattr("stoker.store.versions.check_path", Path)
     assert stoker("pack", "a.csv", "s3://bucket/a").code == 0
     assert (folder / "s3:" / "bucket" / "a" / "manifest.json").exists()
 

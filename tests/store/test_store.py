@@ -16,7 +16,8 @@ from tests.store.tampering import edit_manifest
 from stoker.errors import ManifestError, OptionError, StoreDamagedError, StoreNotFoundError
 from stoker.store import store as stores
 from stoker.store.manifest import HEADER_BYTES
-from stoker.store.store import Series, Store, open_store
+from stoker.store.store import Series, Store
+from stoker.store.versions import open_store
 
 STEP_COLUMNS = [name for name in COLUMNS if name not in ("label", "symbol")]
 

@@ -57,7 +57,8 @@ def command(
     from stoker.encode.indicators.spec import parse_spec
     from stoker.errors import OptionError
     from stoker.store.inspect import inspect
-    from stoker.store.store import MANIFEST_NAME, open_store
+    from stoker.store.manifest import MANIFEST_NAME
+    from stoker.store.versions import open_store
     from stoker.store.writer import check_target
 
     wanted = parse_spec(Path(spec), compat=compat)  # before a long pack

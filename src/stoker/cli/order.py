@@ -120,7 +120,7 @@ def _examine(path: str, view: str | None, columns: str | None, batch_size: int, 
     from stoker.sampling.orders import Sequential, Shuffle, choose
     from stoker.sampling.quality import count_reads, measure
     from stoker.sampling.views import Sequences
-    from stoker.store.store import open_store
+    from stoker.store.versions import open_store
 
     store = open_store(path)
     chosen_view = parse_view(view) if view else Sequences(max(1, store.num_steps))

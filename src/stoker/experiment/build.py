@@ -210,7 +210,7 @@ def _fit_series_scaler(config: Config, stores: Sequence[Store], task: Task, spli
 
 
 def _open_stores(paths: str | list[str], name: str, version: int | None = None) -> list[Store]:
-    from stoker.store.store import open_store
+    from stoker.store.versions import open_store
 
     listed = [paths] if isinstance(paths, str) else paths
     if len({Path(one).resolve() for one in listed}) < len(listed):

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,11 +27,8 @@ from stoker._types import Array
 from stoker.errors import OptionError
 from stoker.feed.columns import FedColumn
 from stoker.feed.padding import COUNTS, NO_SAMPLE, NUMBERS, SERIES, STARTS, Assembler, Tensors
-from stoker.feed.prefetch import Prefetcher, Steps
+from stoker.feed.prefetch import Cursor, Prefetcher, Steps
 from stoker.sampling.views import AnyView, Draw, Lengths, Samples, Sequences
-
-if TYPE_CHECKING:
-    from stoker.feed.feed import Feed
 
 BLOCK = 2048
 _WARPS = 4
@@ -362,26 +359,36 @@ _WARM_UP = 3
 class Captured:
     """Batches of a feed with device residency, in tensors at fixed addresses."""
 
-    def __init__(self, feed: Feed, producer: DeviceProducer) -> None:
-        view = feed.view
+    def __init__(
+        self,
+        producer: DeviceProducer,
+        *,
+        batch_size: int,
+        last_batch: str,
+        begin_pass: Callable[[], tuple[Steps, Cursor]],
+        waits: Spans,
+    ) -> None:
+        view = producer.assemble.view
         if isinstance(view, Sequences) and view.buckets != (view.max_length,):
             raise OptionError(
                 f"{view} has batches of different shapes, which a graph cannot have. Give buckets=({view.max_length},)."
             )
-        if feed.last_batch == "short":
+        if last_batch == "short":
             raise OptionError(
                 "last_batch='short' makes a batch of another shape, which a graph cannot have. Use last_batch='pad' or 'drop'."
             )
-        self._feed = feed
+        self._begin_pass = begin_pass
+        self._waits = waits
+        self._device = producer.device
         self._producer = producer
         self._gather = producer.gather
         self._assemble = replace(producer.assemble, marks_valid=False)
-        self._rows = feed.batch_size
-        self._masked = feed.samples.padded or feed.last_batch == "pad"
-        device = feed.device
-        self._table = torch.zeros(4, CAPTURED_STEPS * self._rows, dtype=torch.int64, device=device)
-        self._place = torch.zeros(1, dtype=torch.int64, device=device)
-        self._longest = np.array([feed.samples.row], dtype=np.int64)
+        self._rows = batch_size
+        self._marks_valid = last_batch == "pad" and not getattr(view, "compat", None)
+        self._masked = producer.samples.padded or last_batch == "pad"
+        self._table = torch.zeros(4, CAPTURED_STEPS * self._rows, dtype=torch.int64, device=self._device)
+        self._place = torch.zeros(1, dtype=torch.int64, device=self._device)
+        self._longest = np.array([producer.samples.row], dtype=np.int64)
         self.graph: torch.cuda.CUDAGraph | None = None
         """The graph of the gather, after the first iteration."""
         self.batch: Tensors = {}
@@ -390,7 +397,7 @@ class Captured:
         """Gather the next batch: device work only, so that a graph can capture it."""
         table = Table(self._table, rows=self._rows, place=self._place)
         batch = self._assemble(self._gather.gather(table, self._longest, masked=self._masked), self._rows)
-        if self._feed.last_batch == "pad" and not getattr(self._feed.view, "compat", None):
+        if self._marks_valid:
             batch["valid"] = table.numbers >= 0
         self._place.add_(self._rows)
         return batch
@@ -401,14 +408,14 @@ class Captured:
 
     def passes(self) -> Iterator[int]:
         """The steps of a pass; each must be followed by one gather. The host fills the table between some of them."""
-        steps, cursor = self._feed.begin_pass()
+        steps, cursor = self._begin_pass()
         producer = self._producer
 
         def make(chunk: int) -> torch.Tensor:
             return producer.join(producer.tables(steps, chunk * CAPTURED_STEPS, CAPTURED_STEPS))
 
         num_chunks = -(-len(steps) // CAPTURED_STEPS)
-        chunks = Prefetcher(make, num_chunks, threads=self._feed.threads, prefetch=2, waits=self._feed.waits)
+        chunks = Prefetcher(make, num_chunks, threads=producer.threads, prefetch=2, waits=self._waits)
         if not len(steps):
             cursor.epoch, cursor.position = steps.after(-1)  # less than a batch was left of the epoch
         try:
@@ -430,16 +437,16 @@ class Captured:
 
     def _capture(self) -> Callable[[], None]:
         """A function that gathers the next batch into `batch`: the replay of a graph, or (without a GPU) the gather itself."""
-        if self._feed.device.type != "cuda":
+        if self._device.type != "cuda":
             return self._gather_in_place
         if self.graph is None:
-            stream = torch.cuda.Stream(self._feed.device)  # type: ignore[no-untyped-call]
-            stream.wait_stream(torch.cuda.current_stream(self._feed.device))
+            stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+            stream.wait_stream(torch.cuda.current_stream(self._device))
             with torch.cuda.stream(stream):
                 for _ in range(_WARM_UP):
                     self.enqueue()
                     self.rewind()
-            torch.cuda.current_stream(self._feed.device).wait_stream(stream)
+            torch.cuda.current_stream(self._device).wait_stream(stream)
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
                 self.batch = self.enqueue()

@@ -10,19 +10,25 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import re
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, NoReturn
 
 import msgspec
 import numpy as np
 import xxhash
 
-from stoker._disk import SHARD_NAME
+from stoker._disk import SHARD_NAME, open_plain
 from stoker._types import Array
-from stoker.errors import ManifestError, OptionError
+from stoker.errors import ManifestError, OptionError, StoreNotFoundError
+
+MANIFEST_NAME = "manifest.json"
+WORK_NAME = "work"
+
 
 NANOSECONDS = {
     "ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9, "d": 86_400 * 10**9, "w": 604_800 * 10**9,
@@ -445,3 +451,38 @@ class _Rules:
         self.shard(path, shard, dtype=dtype, rows=rows)
         if len(shard.shape) != 1:
             self.broken(f"{path}.shape", "one number", f"{len(shard.shape)}")
+
+
+def manifest_stamp(folder: Path) -> tuple[int, int, int] | None:
+    """Changes whenever a pack replaces the manifest, even by an equal one; None where there is none."""
+    try:
+        found = (folder / MANIFEST_NAME).lstat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_ctime_ns
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read and check the manifest of a store."""
+    path = folder / MANIFEST_NAME
+    if not folder.is_dir():
+        _explain_absence(folder)
+    try:
+        fd = open_plain(path, ManifestError)
+    except FileNotFoundError:
+        _explain_absence(folder)
+    try:
+        # One byte more than allowed, so that the size rule can fire without reading a file of any size.
+        with os.fdopen(fd, "rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ManifestError(f"{path} cannot be read ({os.strerror(error.errno or 0)}).") from error
+    return load(data, str(path))
+
+
+def _explain_absence(folder: Path) -> NoReturn:
+    if not folder.exists():
+        raise StoreNotFoundError(f"{folder} does not exist. Make a store with `stoker pack SOURCE {folder}`.")
+    if (folder / WORK_NAME).is_dir():
+        raise StoreNotFoundError(f"{folder} holds a pack that was interrupted: run the same `stoker pack` again to resume it.")
+    raise StoreNotFoundError(f"{folder} is not a store: it has no {MANIFEST_NAME}.")

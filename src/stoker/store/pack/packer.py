@@ -35,7 +35,7 @@ from stoker.errors import BadValueError, DiskFullError, SourceChangedError, Sour
 from stoker.store.formats.base import DataSource, InferredTypeError, NamedSource, RowLocation
 from stoker.store.formats.discover import find_sources
 from stoker.store.interop import from_texts
-from stoker.store.manifest import VERSION, Manifest, SourceEntry
+from stoker.store.manifest import VERSION, WORK_NAME, Manifest, SourceEntry
 from stoker.store.pack.blocks import Shaper
 from stoker.store.pack.changes import change_sources
 from stoker.store.pack.merge import FAN_IN, CursorMark, explain_disorder, explain_off_grid, merge_runs, seal_run
@@ -55,7 +55,7 @@ from stoker.store.pack.sorted_runs import (
 )
 from stoker.store.pack.values import Categories, HourPass, MissingIntegersError
 from stoker.store.shards import Mark, TextFile
-from stoker.store.store import WORK_NAME, Store
+from stoker.store.store import Store
 from stoker.store.writer import make_work, new_store, remove_debris
 
 JOURNAL_BYTES = 256 << 20  # at most about this much is done again after a kill
