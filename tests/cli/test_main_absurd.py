@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -53,7 +52,8 @@ NEVER = ["", "\0", "a\0b", "s3://bucket/a", "http://host/a", "file:///etc/hosts"
 
 def commands() -> Iterator[tuple[str, click.Command]]:
     for name in cli.COMMANDS:
-        command = importlib.import_module(f"stoker.cli.{name}").command
+        command = cli.cli.get_command(click.Context(cli.cli), name)
+        assert command is not None
         yield from (
             ((f"{name} {one}", sub) for one, sub in command.commands.items())
             if isinstance(command, click.Group)
