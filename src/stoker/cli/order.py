@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from stoker.sampling.orders import Order, Plan
-    from stoker.sampling.quality import Quality, Reads
+    from stoker.sampling.quality import DiskReads, Quality
     from stoker.sampling.views import Samples, Segments, Sequences, Windows
 
 COUNT = click.IntRange(min=1, max=2**40)
@@ -35,7 +35,7 @@ class Report:
     batch_size: int
     plans: Mapping[str, Plan]
     qualities: Mapping[str, Quality]
-    reads: Mapping[str, Reads]
+    reads: Mapping[str, DiskReads]
     enough: tuple[int, int]
     """Block and window that reach the required effective batch size."""
     chosen: str

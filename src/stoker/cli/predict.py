@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from stoker.recipes.time_moe.files import Corpus
-    from stoker.recipes.time_moe.forecasting import Loaded
+    from stoker.recipes.time_moe.forecasting import LoadedModel
 
 
 FORMATS = (".parquet", ".csv", ".arrow", ".feather")
@@ -240,7 +240,7 @@ def forecast_command(
 
 
 def _forecast(
-    loaded: Loaded,
+    loaded: LoadedModel,
     corpus: Corpus,
     number: int,
     at: int | None,
@@ -303,7 +303,7 @@ def _show_forecast(title: str, end: int, found: Any, actual: Any) -> None:
     console.print(table)
 
 
-def _score(loaded: Loaded, corpus: Corpus, *, horizon: int, context: int | None, stride: int, as_json: bool) -> None:
+def _score(loaded: LoadedModel, corpus: Corpus, *, horizon: int, context: int | None, stride: int, as_json: bool) -> None:
     from rich.console import Console
 
     from stoker.recipes.time_moe.forecasting import evaluate

@@ -2,7 +2,7 @@
 
     float64 values ──► `DigitBlock`: fixed-point decimals, eight places per limb ──► `write_columns`, `widen_ranges`
     digits         ──► `join_rows`: the nearest float64
-    `Window`           the range of decimal places that digits are written for
+    `DigitWindow`           the range of decimal places that digits are written for
 
 Limb 3 of a block holds the places 0 to 7, limb 2 the eight decimals, and so on from place -24 up to 55. `place_most` places
 nearly all values with float64 arithmetic, many at a time; `place_shortest` takes the few for which that is not proven to be right.
@@ -44,7 +44,7 @@ MAX_DECIMAL, MIN_DECIMAL = 18, -8
 
 
 @dataclass(frozen=True)
-class Window:
+class DigitWindow:
     """The places from `max_decimal` down to `min_decimal`, both included."""
 
     max_decimal: int = MAX_DECIMAL
@@ -66,17 +66,17 @@ class Window:
             )
 
     @staticmethod
-    def asked(max_decimal: int | None, min_decimal: int | None) -> Window:
+    def asked(max_decimal: int | None, min_decimal: int | None) -> DigitWindow:
         """The requested window; a bound that is None is as far as possible."""
-        return Window(HIGHEST if max_decimal is None else max_decimal, LOWEST if min_decimal is None else min_decimal)
+        return DigitWindow(HIGHEST if max_decimal is None else max_decimal, LOWEST if min_decimal is None else min_decimal)
 
     @staticmethod
-    def derived(used: Collection[int], max_decimal: int | None, min_decimal: int | None) -> Window:
+    def derived(used: Collection[int], max_decimal: int | None, min_decimal: int | None) -> DigitWindow:
         """A bound that is None becomes the highest (but at least 0) or lowest place that is used, as far as the other allows."""
         lowest, highest = min(used, default=0), max(used, default=0)
         if max_decimal is None:
             max_decimal = max(highest, 0 if min_decimal is None else min_decimal)
-        return Window(max_decimal, min(lowest, max_decimal) if min_decimal is None else min_decimal)
+        return DigitWindow(max_decimal, min(lowest, max_decimal) if min_decimal is None else min_decimal)
 
     @property
     def num_places(self) -> int:

@@ -1,6 +1,6 @@
 """Batches gathered on the device, from columns that were uploaded once.
 
-    Table            where the samples of a batch lie; selects rows by one Triton kernel, which pads with zeros in the same pass
+    SampleTable      where the samples of a batch lie; selects rows by one Triton kernel, which pads with zeros in the same pass
     DeviceGather     columns on the device, and batches gathered from them
     DeviceProducer   the batches of a pass; the host sends only where samples lie
     Captured         the gather as (part of) a CUDA graph
@@ -84,7 +84,7 @@ def sample_table(samples: Samples, numbers: Array, rows: int | None, draw: Draw 
     return table
 
 
-class Table:
+class SampleTable:
     """Where the samples of a batch lie, on the device: the whole of a `sample_table`, or `rows` from where a counter says.
 
     The counter is a tensor, so that a graph which reads it moves through the table from replay to replay.
@@ -158,7 +158,7 @@ class DeviceColumn:
             found.append(first + bad.any(1).nonzero()[:, 0].cpu().numpy())
         return np.concatenate(found)
 
-    def windows(self, table: Table, steps: int, *, masked: bool) -> torch.Tensor:
+    def windows(self, table: SampleTable, steps: int, *, masked: bool) -> torch.Tensor:
         """Rows of `steps` steps: [rows, steps, width]; zero behind the steps of a sample if `masked`."""
         if self.flat.is_cuda and is_available():
             return table.select(self.flat, steps, self.width, masked=masked)
@@ -230,7 +230,7 @@ class DeviceGather:
         self._return_series = return_series
         self._has_lengths = lengths
 
-    def gather(self, table: Table, counts: Array, *, masked: bool) -> Tensors:
+    def gather(self, table: SampleTable, counts: Array, *, masked: bool) -> Tensors:
         """The parts of a batch; `counts` are those of the table on the host, from which shapes follow.
 
         `masked` says that some rows may be shorter than the others and are to be filled with zeros.
@@ -325,7 +325,7 @@ class DeviceProducer:
         table, host = entry
         counts, valid = host[_COUNT], int(np.count_nonzero(host[_NUMBER] >= 0))
         masked = self.samples.padded or valid < host.shape[1]
-        return self.assemble(self.gather.gather(Table(table), counts, masked=masked), valid)
+        return self.assemble(self.gather.gather(SampleTable(table), counts, masked=masked), valid)
 
     def tables(self, steps: Steps, first: int, count: int) -> list[Array]:
         """Where the samples of `count` steps lie, as `sample_table` has it."""
@@ -395,7 +395,7 @@ class Captured:
 
     def enqueue(self) -> Tensors:
         """Gather the next batch: device work only, so that a graph can capture it."""
-        table = Table(self._table, rows=self._rows, place=self._place)
+        table = SampleTable(self._table, rows=self._rows, place=self._place)
         batch = self._assemble(self._gather.gather(table, self._longest, masked=self._masked), self._rows)
         if self._marks_valid:
             batch["valid"] = table.numbers >= 0

@@ -36,7 +36,7 @@ from stoker.feed.columns import (
 from stoker.feed.device import Captured, DeviceGather, DeviceProducer
 from stoker.feed.mixture import MixtureGather, StoreGroup, check_columns, join_columns, list_for, list_stores, share_categories
 from stoker.feed.padding import COMPAT_ENTRIES, Assembler, check_names
-from stoker.feed.prefetch import Cursor, FeedIterator, Ranks, ReadAhead, Steps, check_state
+from stoker.feed.prefetch import Cursor, FeedIterator, FeedRanks, ReadAhead, Steps, check_state
 from stoker.feed.transfer import DeviceTransform, HostGather, HostProducer, Ring, Transform
 from stoker.sampling.mixture import JoinedSamples, MixtureOrder, check_weights
 from stoker.sampling.orders import ByLength, Order, Sequential, Weighted
@@ -150,7 +150,7 @@ class Feed:
         self.batch_size = _checked("batch_size", batch_size, least=1)
         if self.batch_size >= 2**31:
             raise OptionError(f"batch_size is {self.batch_size:,}; expected a number of samples below 2**31.")
-        self.ranks = Ranks.find(rank, world_size)
+        self.ranks = FeedRanks.find(rank, world_size)
         self._is_of_worker = rank is not None and get_worker_info() is not None
         """Whether a worker of a DataLoader made it with a rank of its own."""
         self.device = check_device(device)

@@ -36,7 +36,7 @@ from stoker.train import resume, state_dict
 from stoker.train.autotune import Setup, Trial
 from stoker.train.checkpoint import Checkpoints
 from stoker.train.engine import Engine, Stream
-from stoker.train.graph import Work
+from stoker.train.graph import StepWork
 from stoker.train.metrics import AllGather, Metric
 from stoker.train.readout import Log, Window
 from stoker.train.resume import Progress, Taken
@@ -264,7 +264,7 @@ class Fit:
 
     parts: Components
     engine: Engine
-    work: Work
+    work: StepWork
     train: Stream
     _: KW_ONLY
     setup: Setup

@@ -47,7 +47,7 @@ from stoker.train.run import (
     step_reached,
 )
 from stoker.train.schedule import EarlyStopping, as_schedule, is_torch_scheduler, scheduled_rates
-from stoker.train.settings import Components, Settings
+from stoker.train.settings import Components, TrainerSettings
 from stoker.train.step import Ema, as_loss
 
 Auto = Literal["auto"]
@@ -141,7 +141,7 @@ class Trainer:
         config: Mapping[str, Any] | None = None,
         progress: bool = True,
     ) -> None:
-        settings = Settings.checked(locals())  # the parameters that are plain values have the names of its fields
+        settings = TrainerSettings.checked(locals())  # the parameters that are plain values have the names of its fields
         if not isinstance(model, nn.Module):
             raise OptionError(f"model is {model!r}; expected a torch.nn.Module.")
         if seed is not None:
