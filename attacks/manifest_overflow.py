@@ -11,7 +11,8 @@ import msgspec
 from attempt import main
 from tests.harness import seal_manifest, tiny_store
 
-from stoker.store.store import MANIFEST_NAME, open_store
+from stoker.store.manifest import MANIFEST_NAME
+from stoker.store.versions import open_store
 
 Change = Callable[[dict[str, Any]], None]
 

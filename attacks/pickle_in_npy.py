@@ -15,7 +15,7 @@ from attempt import main
 from tests.harness import tiny_store
 
 from stoker.store.pack.api import pack
-from stoker.store.store import open_store
+from stoker.store.versions import open_store
 
 
 class Payload:

@@ -12,7 +12,8 @@ import msgspec
 from attempt import main
 from tests.harness import seal_manifest, tiny_store
 
-from stoker.store.store import MANIFEST_NAME, open_store
+from stoker.store.manifest import MANIFEST_NAME
+from stoker.store.versions import open_store
 
 SECRET = b"\x93NUMPY a private file that lies outside of the store"
 

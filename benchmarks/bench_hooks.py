@@ -16,7 +16,7 @@ from torch import nn
 from benchmarks.record import arguments, ratio, save, spread
 from stoker._clock import now_ns
 from stoker.diagnose.loaders import Source, WatchedIterator
-from stoker.diagnose.recorder import Series
+from stoker.diagnose.recorder import StepSeries
 from stoker.diagnose.session import REAL, Plan, Session
 
 QUESTION = "What does it cost a step to be diagnosed?"
@@ -37,7 +37,7 @@ class Light(Session):
     def _make_plan(self) -> Plan:
         yield REAL
         self.hooks.pause()
-        yield from self.record(REAL, 1e3, 1, Series())
+        yield from self.record(REAL, 1e3, 1, StepSeries())
 
 
 class Training:

@@ -15,7 +15,7 @@ import numpy as np
 import stoker
 from benchmarks import record
 from stoker.recipes.time_moe.batches import Batches, PackedRows
-from stoker.recipes.time_moe.dataset import Pieces, Scales
+from stoker.recipes.time_moe.dataset import CorpusScales, Pieces
 from stoker.recipes.time_moe.files import open_corpus
 
 QUESTION = "How full are rows of short series, what does packing them cost, and how fast are batches of them made?"
@@ -53,7 +53,7 @@ def rows_of(mean: int, spread: str, length: int, points: int, *, packed: bool) -
     lengths = lengths_of(mean, spread, points)
     values = np.cumsum(np.random.default_rng(1).standard_normal(int(lengths.sum()), dtype=np.float32))
     corpus = open_corpus(stoker.Store.from_arrays(x=values, lengths=lengths))
-    return PackedRows(Pieces(corpus, length), Scales(corpus, "zero"), seed=0, packed=packed)
+    return PackedRows(Pieces(corpus, length), CorpusScales(corpus, "zero"), seed=0, packed=packed)
 
 
 def fullness(mean: int, spread: str, length: int, points: int) -> dict[str, float]:

@@ -24,7 +24,7 @@ from benchmarks import record
 from benchmarks.before import mostlyai_statistics as before
 from stoker.encode import analyze
 from stoker.encode.statistics.numbers import DigitRanges
-from stoker.encode.statistics.quantiles import EXACT, Run, closest_positions, float_keys, whole_keys
+from stoker.encode.statistics.quantiles import EXACT, KeyRun, closest_positions, float_keys, whole_keys
 
 QUESTION = "What does it cost to analyse a column, and 50 columns of a million rows, next to the way of mostlyai-engine?"
 
@@ -119,11 +119,11 @@ def costs(values: Any, rounds: int) -> dict[str, Any]:
     """All of it, the digits alone, and the sort next to NumPy's; and the scratch of the digits."""
     form: Any = "float" if values.dtype.kind == "f" else "int"
     keys = float_keys(values)[0] if form == "float" else whole_keys(values)
-    run = Run.of(keys.copy())
+    run = KeyRun.of(keys.copy())
     sides: dict[str, Callable[[], Any]] = {
         "all": lambda: analyze({"x": values}, threads=1),
         "digit ranges": lambda: DigitRanges().add(run.keys, form),
-        "sort and count": lambda: Run.of(keys.copy()),
+        "sort and count": lambda: KeyRun.of(keys.copy()),
         "np.sort": partial(np.sort, keys),
     }
     seconds = record.interleave(sides, rounds=rounds, clock=time.process_time)

@@ -26,7 +26,8 @@ from stoker.errors import (
     shorten,
 )
 from stoker.store.pack.api import pack
-from stoker.store.store import Store, open_store
+from stoker.store.store import Store
+from stoker.store.versions import open_store
 
 # ---- the umask ----
 

@@ -69,3 +69,10 @@ def test_negative_control_broken_rules_are_found(tree: Path) -> None:
 def test_the_report_names_large_modules(tree: Path) -> None:
     (tree / "src" / "train" / "step.py").write_text("x = 1\n" * (structure.LARGE + 1))
     assert "train.step (701)" in structure.report()
+
+
+def test_a_module_that_a_package_exports_or_that_is_loaded_by_name_is_an_entry_point(tree: Path) -> None:
+    assert structure.with_few_importers() == ["store.three", "store.two", "train.step"]
+    (tree / "src" / "store" / "__init__.py").write_text("from stoker.store.two import f\n")
+    (tree / "src" / "train" / "__init__.py").write_text('LAZY = {"Step": "stoker.train.step:Step"}\n')
+    assert structure.with_few_importers() == ["store.three"]

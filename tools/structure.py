@@ -3,6 +3,7 @@
     python -m tools.structure             prints a report (part of `make lint`; nothing fails)
     python -m tools.structure --write     writes tests/data/public_names.txt, and drops exceptions that are no longer needed
     python -m tools.structure --accept    the same, and accepts all exceptions of today (after modules were renamed or moved)
+    python -m tools.structure --trace     counts the files whose functions run when a CSV file becomes a checkpoint
 
 tests/test_structure.py compares the source with the two files in tests/data.
 """
@@ -13,10 +14,14 @@ import ast
 import json
 import re
 import sys
+import tempfile
+import threading
+import tomllib
 from collections import defaultdict
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from types import FrameType
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "stoker"
@@ -27,7 +32,7 @@ LARGE = 700
 
 LAYERS = (
     {"errors", "_types", "_lazy"},
-    {"_text", "_clock", "_batch", "_fields"},
+    {"_text", "_clock", "_batch"},
     {"_disk", "_progress"},
     {"_kernels"},
     {"store", "sampling"},
@@ -74,6 +79,65 @@ def import_graph() -> dict[str, set[str]]:
     """For each module the modules it imports; packages' own `__init__` only list names, and are left out."""
     known = {name: path for name, path in modules().items() if path.name != "__init__.py"}
     return {name: imports(path, known) - {name} for name, path in known.items()}
+
+
+def entry_points() -> set[str]:
+    """Modules that users or other programs load: exported by a package, named in pyproject.toml, or loaded by their name."""
+    known = modules()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    scripts = [*project["scripts"].values(), *(name for group in project["entry-points"].values() for name in group.values())]
+    found = {name.partition(":")[0].removeprefix("stoker.") for name in scripts}
+    for module, path in known.items():
+        package = module.rpartition(".")[0]
+        if path.name == "__init__.py":
+            found |= imports(path, known)
+        for text in re.findall(r'"([\w.]+)(?::\w+)"', path.read_text()):
+            found |= {text.removeprefix("stoker."), f"{package}.{text}"}
+    commands = {name for name in known if name.startswith("cli.")}
+    return found & known.keys() | commands | {"__main__"}
+
+
+def with_few_importers() -> list[str]:
+    """Modules that are no entry point, and that at most one other imports."""
+    graph, entries = import_graph(), entry_points()
+    return [name for name in graph if name not in entries and sum(name in targets for targets in graph.values()) <= 1]
+
+
+def files_run() -> list[str]:
+    """The files of stoker whose functions run from a CSV file to a checkpoint: pack, feed and two epochs, on the CPU."""
+    seen: set[str] = set()
+
+    def note(frame: FrameType, event: str, argument: object) -> None:
+        if event == "call":
+            seen.add(frame.f_code.co_filename)
+
+    _train_once()  # what runs on import does not count
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        _train_once()
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    return sorted(str(Path(one).relative_to(SOURCE)) for one in seen if one.startswith(str(SOURCE)))
+
+
+def _train_once() -> None:
+    import torch
+
+    import stoker
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        rows = [f"{key},{step},{step % 7}.5" for key in "ab" for step in range(100)]
+        (folder / "rows.csv").write_text("\n".join(["key,time,value", *rows]) + "\n")
+        store = stoker.pack(folder / "rows.csv", folder / "rows.stoker", series="key", time="time")
+        view = stoker.Windows(8, horizon=1)
+        feed = stoker.Feed(store, view, columns=["value"], dtype="float32", batch_size=8, order=stoker.Shuffle(seed=0))
+        model = torch.nn.Linear(8, 1)
+        loss = stoker.train.supervised(torch.nn.MSELoss(), x="value", y="value_target")
+        trainer = stoker.Trainer(model, loss, torch.optim.AdamW(model.parameters()), folder=folder / "run", progress=False)
+        trainer.fit(feed, epochs=2)
 
 
 def layer_of(module: str) -> int | None:
@@ -196,13 +260,11 @@ LISTS = {
 def report() -> str:
     """Sizes of the tree, and how many exceptions each rule has."""
     lines = {name: len(path.read_text().splitlines()) for name, path in modules().items()}
-    graph = import_graph()
-    importers = {name: sum(name in targets for targets in graph.values()) for name in graph}
-    few = [name for name, count in importers.items() if count <= 1 and name.split(".")[0] != "cli"]
+    few = len(with_few_importers()) / len(lines)
     large = sorted((f"{name} ({count:,})" for name, count in lines.items() if count > LARGE), reverse=True)
     return "\n".join(
         [
-            f"Structure: {len(lines)} modules, {sum(lines.values()):,} lines; {len(few) / len(graph):.0%} have at most one importer.",
+            f"Structure: {len(lines)} modules, {sum(lines.values()):,} lines; {few:.0%} have at most one importer.",
             f"  modules over {LARGE} lines: {', '.join(large) or 'none'}",
             *(f"  {title}: {len(function())}" for title, function in LISTS.items()),
         ]
@@ -218,6 +280,10 @@ def write(*, accept: bool) -> None:
 
 
 if __name__ == "__main__":
+    if "--trace" in sys.argv[1:]:
+        files = files_run()
+        print("\n".join([*files, f"{len(files)} files of {len(modules())}"]))
+        sys.exit()
     if {"--write", "--accept"} & set(sys.argv[1:]):
         write(accept="--accept" in sys.argv[1:])
     print(report())

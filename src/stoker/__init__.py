@@ -61,7 +61,7 @@ _LAZY = {
     "history": "stoker.store.append:history",
     "inspect": "stoker.store.inspect:inspect",
     "load": "stoker.experiment.predict:load",
-    "open": "stoker.store.store:open_store",
+    "open": "stoker.store.versions:open_store",
     "pack": "stoker.store.pack.api:pack",
     "verify": "stoker.store.inspect:verify",
 }
@@ -87,7 +87,7 @@ if TYPE_CHECKING:
     from stoker.store.inspect import inspect, verify
     from stoker.store.pack.api import pack
     from stoker.store.store import Store
-    from stoker.store.store import open_store as open
+    from stoker.store.versions import open_store as open
     from stoker.train.schedule import EarlyStopping
     from stoker.train.trainer import Trainer
 else:

@@ -1,9 +1,69 @@
-"""Type aliases that all packages share."""
+"""Types that packages share: arrays, and what the fields of structs may be, in words, with their documentation.
+
+The trainer's settings, the config of `stoker train` and the settings of the recipes are structs. Their fields are declared once,
+with a type that holds the limits and a docstring below; checks, error messages and manuals are made from that.
+"""
 
 from __future__ import annotations
 
+import ast
+import inspect
+import math
+import textwrap
+from itertools import pairwise
 from typing import Any
 
 import numpy.typing as npt
+from msgspec import Struct
+from msgspec import inspect as types
 
 Array = npt.NDArray[Any]
+
+
+LARGE = 2**31
+
+
+def expected(info: types.Type, *, limits: bool = False, python: bool = False) -> str:
+    """What a value may be, in words: those of a config, or of Python.
+
+    The limits of large numbers are only in the way, unless a number is beyond them (`limits`).
+    """
+    if isinstance(info, types.Metadata):
+        return (info.extra_json_schema or {}).get("description") or expected(info.type, limits=limits, python=python)
+    if isinstance(info, types.UnionType):
+        words = dict.fromkeys(expected(one, limits=limits, python=python) for one in info.types)
+        return ", or ".join(words) if any("," in word for word in words) else " or ".join(words)
+    if isinstance(info, types.LiteralType):
+        values = ", ".join(repr(value) if python else str(value) for value in info.values)
+        return values if len(info.values) < 2 else f"one of {values}"
+    if isinstance(info, types.IntType | types.FloatType):
+        kind = "an integer" if isinstance(info, types.IntType) else "a number"
+        bounds = {"from": info.ge, "above": info.gt, "up to": info.le, "below": info.lt}
+        shown = {word: bound for word, bound in bounds.items() if bound is not None and (limits or bound < LARGE)}
+        texts = {word: f"{bound:,}" if bound < 2**53 else f"2**{math.log2(bound):g}" for word, bound in shown.items()}
+        return " ".join([kind, *(f"{word} {text}" for word, text in texts.items())])
+    if isinstance(info, types.StructType):
+        return f"keys such as {', '.join(field.name for field in info.fields[:3])}" if info.tag is None else str(info.tag)
+    if isinstance(info, types.ListType | types.VarTupleType):
+        return f"a list, each {expected(info.item_type, limits=limits)}"
+    if isinstance(info, types.TupleType):
+        return f"a list of {len(info.item_types)}, each {expected(info.item_types[0])}"
+    names: dict[type, str] = {types.BoolType: "true or false", types.NoneType: "null", types.DictType: "keys and their values"}
+    if python:
+        names |= {types.BoolType: "True, False", types.NoneType: "None"}
+    return names.get(type(info), "a string")
+
+
+def docstrings(record: type) -> dict[str, str]:
+    """The text under each field of a struct, those of its base classes first."""
+    found: dict[str, str] = {}
+    for kind in reversed(record.__mro__):
+        if not issubclass(kind, Struct) or kind is Struct:
+            continue
+        tree = ast.parse(textwrap.dedent(inspect.getsource(kind)))
+        body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
+        for one, text in pairwise(body):
+            if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name) and isinstance(text, ast.Expr):
+                value: Any = ast.literal_eval(text.value)
+                found[one.target.id] = " ".join(str(value).split())
+    return found

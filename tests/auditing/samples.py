@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 from stoker.auditing.audit import AuditReport
-from stoker.auditing.checks import Finding
+from stoker.auditing.checks import AuditFinding
 
 NUM = 400
 X = torch.randn(NUM, 6, 2, generator=torch.Generator().manual_seed(0))
@@ -18,7 +18,7 @@ DATA = TensorDataset(X, Y)
 ALL = ("seen twice", "never seen", "mixed rows", "foreign rows", "order", "same order", "reused memory")
 
 
-def of(audit: AuditReport, kind: str) -> Finding:
+def of(audit: AuditReport, kind: str) -> AuditFinding:
     return next(check for check in audit.checks if check.kind == kind)
 
 

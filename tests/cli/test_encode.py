@@ -16,7 +16,7 @@ from stoker.cli.encode import command
 from stoker.encode import Statistics, analyze
 from stoker.encode.sequences import store as sequences_store
 from stoker.errors import OptionError
-from stoker.store.store import open_store
+from stoker.store.versions import open_store
 
 Stoker = Callable[..., Done]
 

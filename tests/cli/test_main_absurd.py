@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -53,7 +52,8 @@ NEVER = ["", "\0", "a\0b", "s3://bucket/a", "http://host/a", "file:///etc/hosts"
 
 def commands() -> Iterator[tuple[str, click.Command]]:
     for name in cli.COMMANDS:
-        command = importlib.import_module(f"stoker.cli.{name}").command
+        command = cli.cli.get_command(click.Context(cli.cli), name)
+        assert command is not None
         yield from (
             ((f"{name} {one}", sub) for one, sub in command.commands.items())
             if isinstance(command, click.Group)
@@ -187,7 +187,7 @@ def test_negative_control_without_the_type_a_url_becomes_a_folder(
     monkeypatch.setattr("stoker.cli.main.check_path", Path)
     monkeypatch.setattr("stoker._disk.check_path", Path)
     monkeypatch.setattr("stoker.store.pack.api.check_path", Path)
-    monkeypatch.setattr("stoker.store.store.check_path", Path)
+    monkeypatch.setattr("stoker.store.versions.check_path", Path)
     assert stoker("pack", "a.csv", "s3://bucket/a").code == 0
     assert (folder / "s3:" / "bucket" / "a" / "manifest.json").exists()
 

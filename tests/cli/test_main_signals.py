@@ -15,7 +15,7 @@ import pytest
 from tests.cli.calling import call, environment, slow_command, stoker_command
 
 from stoker.store.pack.api import pack
-from stoker.store.store import open_store
+from stoker.store.versions import open_store
 
 LINE = "stoker: stopped. Run the same command again to resume.\n"
 

@@ -102,7 +102,7 @@ def test_json_for_programs(stoker: Stoker, events: Path) -> None:
     ],
 )
 def test_it_chooses_what_a_feed_chooses(stoker: Stoker, events: Path, text: str | None, view: Any) -> None:
-    from stoker.store.store import open_store
+    from stoker.store.versions import open_store
 
     found = judged(stoker, events, "--batch", "8", *(["--view", text] if text else []))
     feed = Feed(open_store(events), view, batch_size=8, order=BlockShuffle())

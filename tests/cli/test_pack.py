@@ -15,7 +15,7 @@ from stoker.cli.pack import command
 from stoker.errors import OptionError
 from stoker.store.pack import api as packs
 from stoker.store.pack.api import pack
-from stoker.store.store import open_store
+from stoker.store.versions import open_store
 
 Stoker = Callable[..., Done]
 

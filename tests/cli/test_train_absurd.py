@@ -228,6 +228,6 @@ def test_negative_control_without_the_bounds_of_the_schema_a_value_ends_in_a_tra
     stoker: Stoker, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parse, "_leaves", lambda value: iter(()))
-    monkeypatch.setattr("stoker.store.store.check_path", Path)  # which refuses such a path as well
+    monkeypatch.setattr("stoker.store.versions.check_path", Path)  # which refuses such a path as well
     with pytest.raises(ValueError, match="null byte"):
         stoker("train", "c.yaml", "--quiet", "--set", 'store="a\\0b"')

@@ -19,7 +19,7 @@ from stoker.diagnose.attribution import Periods, slow_of, slow_of_windows
 from stoker.diagnose.hooks import StepHooks, StepTimes
 from stoker.diagnose.measurements import Measurements, RareSteps, SourceLine, Stretch
 from stoker.diagnose.profilers import Sampler
-from stoker.diagnose.recorder import Recorder, Series
+from stoker.diagnose.recorder import Recorder, StepSeries
 from stoker.diagnose.session import LoopTimer
 from stoker.diagnose.thresholds import RULE
 from stoker.diagnose.verdict import conclude, dominant_rare_steps, doubt, verdict_of_rare_steps
@@ -147,7 +147,7 @@ def test_turns_ask_when_they_have_lasted_their_time() -> None:
         asked.append((last, steps()))
         return len(asked) < 3
 
-    series = Series()
+    series = StepSeries()
     timer = LoopTimer(series=series, seconds=0.0, least=2, most=100, cached=False, extend=go_on)
     for now in range(0, 100, 10):
         if timer.is_over(now * 10**6):
@@ -179,7 +179,7 @@ def elsewhere(sampler: Sampler, clock: Clock) -> None:
 
 def sampled(
     clock: Clock, monkeypatch: pytest.MonkeyPatch, *does: Callable[[Sampler, Clock], None], times: int = 1, library: bool = False
-) -> sampling.Line:
+) -> sampling.SlowLine:
     """Ten steps, the last two of which do something more, or the same several times."""
     monkeypatch.setattr(sampling, "now_ns", clock)
     monkeypatch.setattr(sampling, "is_own", lambda file: file == __file__ and not library)

@@ -14,7 +14,7 @@ from tests.diagnose.measured import MS, TWO_CORES, around, on_cpu
 
 from stoker.diagnose import distributed as module
 from stoker.diagnose.attribution import attribute
-from stoker.diagnose.distributed import Meeting, Ranks, find_ranks
+from stoker.diagnose.distributed import MeasuredRanks, Meeting, find_ranks
 from stoker.diagnose.hooks import StepTimes
 from stoker.diagnose.measure_windows import apart, measure_all
 from stoker.diagnose.measurements import Measurements, Rank
@@ -82,7 +82,7 @@ def of_ranks(
 
 def test_all_do_what_the_first_says() -> None:
     store = Store()
-    first, second = Ranks(0, 2, store), Ranks(1, 2, store)
+    first, second = MeasuredRanks(0, 2, store), MeasuredRanks(1, 2, store)
     assert [first.agree(12.0), second.agree(40.0)] == [12.0, 12.0]
     assert [first.agree(True), second.agree(False)] == [1.0, 1.0]
     with pytest.raises(RuntimeError, match="agreed/3"):
@@ -91,7 +91,7 @@ def test_all_do_what_the_first_says() -> None:
 
 def test_the_first_gets_what_all_have_found() -> None:
     store = Store()
-    both = [Ranks(number, 2, store) for number in range(2)]
+    both = [MeasuredRanks(number, 2, store) for number in range(2)]
     for one in both:
         one.publish(Rank(rank=one.rank, step_seconds=0.02, apart_seconds=0.01 * (1 + one.rank)))
     assert [one.apart_seconds for one in both[0].all()] == [0.01, 0.02]
@@ -106,7 +106,7 @@ def test_parted_processes_exchange_no_gradients_and_are_as_before_when_they_join
     monkeypatch.setattr(torch.distributed, "all_reduce", lambda value: value)
     clock = iter(range(0, 1000, 7))
     monkeypatch.setattr(module, "now_ns", lambda: next(clock))
-    plain, model, ranks = torch.distributed.all_reduce, Parallel(), Ranks(0, 2, Store())
+    plain, model, ranks = torch.distributed.all_reduce, Parallel(), MeasuredRanks(0, 2, Store())
     ranks.part([model, torch.nn.Linear(1, 1)])
     assert not model.require_backward_grad_sync
     assert torch.distributed.all_reduce(3) == 3
@@ -122,7 +122,7 @@ def test_who_meets_does_so_before_gradients_are_exchanged(monkeypatch: pytest.Mo
     monkeypatch.setattr(torch.nn.parallel, "DistributedDataParallel", Parallel)
     monkeypatch.setattr(torch.autograd, "backward", lambda *tensors: told.append("backward"))
     monkeypatch.setattr(Meeting, "wait", lambda meeting: told.append("all are here"))
-    plain, model, ranks = torch.autograd.backward, Parallel(), Ranks(0, 2, Store())
+    plain, model, ranks = torch.autograd.backward, Parallel(), MeasuredRanks(0, 2, Store())
     ranks.meet([model, torch.nn.Linear(1, 1)])
     torch.autograd.backward(torch.ones(()))
     model.require_backward_grad_sync = False
@@ -139,7 +139,7 @@ def test_who_meets_does_so_before_gradients_are_exchanged(monkeypatch: pytest.Mo
 def test_an_exchange_is_what_it_adds_where_all_begin_it_together() -> None:
     """Measured by the windows of one process; its backward pass takes 1 ms by itself, 4 where all meet, and 9 as it is."""
     session = Session(measure_all, on_done=lambda: None, pace=0.1)
-    session.ranks = Ranks(0, 1, Store())
+    session.ranks = MeasuredRanks(0, 1, Store())
     session.recorder.loop.steps += [times(backward=9)] * 8
     for round_number in range(2):
         plan = apart(session, session.ranks, seconds=1.0)

@@ -13,13 +13,13 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSa
 from stoker.diagnose import fixes as pinned_fix
 from stoker.diagnose.fixes import (
     FIXES,
-    Attention,
     Autocast,
     Batch,
     Cudnn,
     Fix,
     Fused,
-    Gathered,
+    FusedAttention,
+    GatheredLoader,
     LoaderFix,
     ModuleFix,
     Pinned,
@@ -213,7 +213,7 @@ def test_sdpa_leaves_out_the_weights_of_attention(request: pytest.FixtureRequest
     x = torch.randn(2, 5, 8)
     before, weights = attention(x, x, x)
     assert weights is not None
-    fix = installed(Attention(), request)
+    fix = installed(FusedAttention(), request)
     after, weights = attention(x, x, x)
     assert weights is None
     torch.testing.assert_close(before, after)
@@ -272,7 +272,7 @@ def test_batches_that_the_program_makes_are_not_doubled(request: pytest.FixtureR
 @pytest.mark.parametrize("dataset", [Pairs(), TensorDataset(torch.randn(40, 3), torch.arange(40))])
 def test_gathered_batches_are_those_of_the_program(dataset: Any, request: pytest.FixtureRequest) -> None:
     before, drawn = epoch(dataset), torch.rand(1)
-    fix = installed(Gathered(), request)
+    fix = installed(GatheredLoader(), request)
     after = epoch(dataset)
     assert torch.equal(drawn, torch.rand(1))  # nothing more was drawn
     assert fix.used
@@ -288,7 +288,7 @@ def test_samples_that_differ_from_call_to_call_are_left_as_they_are(request: pyt
             return x + torch.rand(2), y
 
     before = epoch(Noisy())
-    fix = installed(Gathered(), request)
+    fix = installed(GatheredLoader(), request)
     after = epoch(Noisy())
     assert not fix.used
     assert fix.unused_reason == "samples of Noisy differ from one call to the next"
@@ -296,7 +296,7 @@ def test_samples_that_differ_from_call_to_call_are_left_as_they_are(request: pyt
 
 
 def test_loaders_of_whole_batches_have_nothing_to_gather(request: pytest.FixtureRequest) -> None:
-    fix = installed(Gathered(), request)
+    fix = installed(GatheredLoader(), request)
     DataLoader(TensorDataset(torch.arange(40)), batch_size=None, sampler=BatchSampler(RandomSampler(range(40)), 5, True))
     DataLoader(Endless(), batch_size=2)
     assert not fix.used

@@ -12,7 +12,7 @@ from stoker.diagnose.hooks import FORWARD, NAMES, NEXT, REST, StepHooks, StepTim
 from stoker.diagnose.loaders import Sources
 from stoker.diagnose.measure_windows import measure_all
 from stoker.diagnose.measurements import Loader
-from stoker.diagnose.recorder import EpochStart, Recorder, Series, between_epochs
+from stoker.diagnose.recorder import EpochStart, Recorder, StepSeries, between_epochs
 from stoker.diagnose.session import REAL, Session
 from stoker.diagnose.verdict import conclude
 
@@ -33,49 +33,49 @@ def end(at: int, wait: int, between: int = 0, *, window: int = 0, ours: bool = F
 
 
 def test_a_step_has_its_part_of_what_the_loader_takes_to_begin_and_of_what_else_passes() -> None:
-    found = between_epochs([Series(steps=STEPS, epoch_starts=[end(0, 32, 50), end(4, 32, 50), end(8, 32, 50)])], length=99)
+    found = between_epochs([StepSeries(steps=STEPS, epoch_starts=[end(0, 32, 50), end(4, 32, 50), end(8, 32, 50)])], length=99)
     assert found is not None
     assert found.loader == pytest.approx(0.030 / 5), "epochs of five steps"
     assert found.other == pytest.approx(0.050 / 5)
 
 
 def test_one_end_is_enough_where_the_length_of_an_epoch_is_known() -> None:
-    series = Series(steps=STEPS, epoch_starts=[end(3, 32)])
+    series = StepSeries(steps=STEPS, epoch_starts=[end(3, 32)])
     found = between_epochs([series], length=10)
     assert found is not None
     assert found.loader == pytest.approx(0.003)
     assert between_epochs([series], length=None) is None
-    assert between_epochs([Series(steps=STEPS, epoch_starts=[])], length=10) is None
+    assert between_epochs([StepSeries(steps=STEPS, epoch_starts=[])], length=10) is None
 
 
 def test_epochs_that_the_diagnosis_begins_have_nothing_else_between() -> None:
-    found = between_epochs([Series(steps=STEPS, epoch_starts=[end(0, 2, 100), end(4, 2, ours=True)])], length=None)
+    found = between_epochs([StepSeries(steps=STEPS, epoch_starts=[end(0, 2, 100), end(4, 2, ours=True)])], length=None)
     assert found is not None
     assert found.other == pytest.approx(0.100 / 5)
 
 
 def test_ends_of_two_measurement_windows_have_no_epoch_between_them() -> None:
-    series = Series(steps=STEPS, window_starts=[0, 5], epoch_starts=[end(2, 2), end(6, 2, window=1)])
+    series = StepSeries(steps=STEPS, window_starts=[0, 5], epoch_starts=[end(2, 2), end(6, 2, window=1)])
     assert series.epoch_lengths() == []
     assert series.epochs() == [[], []]
 
 
 def test_the_mean_step_of_an_epoch_has_the_begin_of_it_and_not_what_else_passed() -> None:
-    [[one]] = Series(steps=STEPS, epoch_starts=[end(0, 32, 50), end(4, 32, 50)]).epochs()
+    [[one]] = StepSeries(steps=STEPS, epoch_starts=[end(0, 32, 50), end(4, 32, 50)]).epochs()
     assert one.seconds == pytest.approx(0.010 + 0.030 / 5)
 
 
 def test_on_a_gpu_the_timeline_of_the_device_reports() -> None:
     """Its host may wait for a batch while the device still works."""
     ends = [end(0, 32, seconds=9.0), end(4, 32, ours=True, seconds=0.025), end(8, 32, ours=True, seconds=0.025)]
-    found = between_epochs([Series(steps=STEPS, epoch_starts=ends, device_seconds=[0.010] * 12)], length=None, on_gpu=True)
+    found = between_epochs([StepSeries(steps=STEPS, epoch_starts=ends, device_seconds=[0.010] * 12)], length=None, on_gpu=True)
     assert found is not None
     assert found.loader == pytest.approx(0.015 / 5)
-    assert Series(steps=STEPS, epoch_starts=ends).extra_waits(on_gpu=True) == []
+    assert StepSeries(steps=STEPS, epoch_starts=ends).extra_waits(on_gpu=True) == []
 
 
 def test_epoch_starts_have_their_window_and_their_time_on_the_device() -> None:
-    series = Series()
+    series = StepSeries()
     series.begin_window()
     series.steps += STEPS
     series.add_epoch_start(times(32, 3, 1), ours=False)
@@ -88,7 +88,7 @@ def test_epoch_starts_have_their_window_and_their_time_on_the_device() -> None:
     ]
 
 
-def recorded(session: Session, series: Series, seconds: float, number: int = 4) -> list[float]:
+def recorded(session: Session, series: StepSeries, seconds: float, number: int = 4) -> list[float]:
     """Record steps of a fake GPU, and return the times of the series."""
     plan = session.record(REAL, 0.0, number, series)
     next(plan)
@@ -118,13 +118,13 @@ def test_device_times_of_a_temporary_series_never_reach_another(monkeypatch: pyt
     session.device = "cuda"
     freed: set[int] = set()
     for _ in range(50):
-        temporary = Series()
+        temporary = StepSeries()
         assert recorded(session, temporary, 0.010) == [1.0] * 4
         freed.add(id(temporary.steps))
         del temporary
     session.device = "cpu"
     reused = 0
-    kept = [Series() for _ in range(200)]
+    kept = [StepSeries() for _ in range(200)]
     for series in kept:
         reused += id(series.steps) in freed
         assert recorded(session, series, 0.010) == pytest.approx([0.010] * 4)
@@ -135,7 +135,7 @@ def test_device_times_of_a_temporary_series_never_reach_another(monkeypatch: pyt
 def test_a_program_that_ends_in_its_warm_up_gets_no_device_times_of_other_windows() -> None:
     recorder = Recorder(early=[times(2, 3)] * 5, on_gpu=True)
     for _ in range(50):
-        temporary = Series(steps=list(STEPS))
+        temporary = StepSeries(steps=list(STEPS))
         temporary.add_device_seconds([9.0] * 12, [])
         del temporary
     hooks = StepHooks()
@@ -153,7 +153,7 @@ def test_worker_processes_that_start_in_each_epoch_are_to_stay(workers: int, per
 
 
 def test_steps_of_a_trial_have_their_part_of_what_the_loader_takes_to_begin() -> None:
-    recorder, series = Recorder(), Series()
+    recorder, series = Recorder(), StepSeries()
     for _ in range(2):
         series.begin_window()
         for _ in range(2):
@@ -165,7 +165,7 @@ def test_steps_of_a_trial_have_their_part_of_what_the_loader_takes_to_begin() ->
 
 
 def test_a_short_measurement_window_of_a_trial_is_not_lost_where_steps_are_inspected_several_at_a_time() -> None:
-    recorder, series = Recorder(batch_bytes=[1, 2]), Series()  # batches of two sizes: four at a time, where there are enough
+    recorder, series = Recorder(batch_bytes=[1, 2]), StepSeries()  # batches of two sizes: four at a time, where there are enough
     for number in (100, 3):
         series.begin_window()
         series.steps += [times(2, 3)] * number

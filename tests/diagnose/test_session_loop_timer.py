@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stoker.diagnose.hooks import StepTimes
-from stoker.diagnose.recorder import Series
+from stoker.diagnose.recorder import StepSeries
 from stoker.diagnose.session import LoopTimer
 
 MS = 1_000_000
@@ -24,7 +24,7 @@ def run(timer: LoopTimer, number: int, *, wait: int = 2, work: int = 8, broken: 
 
 
 def test_a_measurement_window_ends_after_its_time_and_its_number() -> None:
-    series = Series()
+    series = StepSeries()
     assert run(LoopTimer(series=series, seconds=0.05, least=3, most=100, cached=False), 100) == 5
     assert [(one.seconds, one.without_data) for one in series.steps] == [(0.010, 0.008)] * 5
     series.steps.clear()
@@ -33,13 +33,13 @@ def test_a_measurement_window_ends_after_its_time_and_its_number() -> None:
 
 
 def test_turns_at_which_an_epoch_ended_do_not_count() -> None:
-    series = Series()
+    series = StepSeries()
     assert run(LoopTimer(series=series, seconds=0.0, least=4, most=100, cached=False), 100, broken=(1, 3)) == 6
     assert len(series.steps) == 4
 
 
 def test_what_passes_between_epochs_is_in_none_but_the_turn_behind_it() -> None:
-    series = Series()
+    series = StepSeries()
     ends: list[StepTimes] = []
     timer = LoopTimer(series=series, seconds=0.0, least=4, most=100, cached=False, add_epoch_start=ends.append)
     assert not timer.is_over(0)
@@ -55,13 +55,13 @@ def test_what_passes_between_epochs_is_in_none_but_the_turn_behind_it() -> None:
 
 
 def test_where_nearly_all_turns_are_so_they_are_the_steps() -> None:
-    series = Series()
+    series = StepSeries()
     assert run(LoopTimer(series=series, seconds=0.0, least=2, most=6, cached=False), 100, broken=(0, 1, 2, 3, 4, 5)) == 6
     assert len(series.steps) == 6
 
 
 def test_a_measurement_window_that_is_cut_short_keeps_the_turns_that_ended() -> None:
-    series = Series()
+    series = StepSeries()
     timer = LoopTimer(series=series, seconds=9.0, least=3, most=100, cached=False)
     assert run(timer, 4) == 4
     assert timer.end() == 3  # the last has no end

@@ -14,7 +14,7 @@ from tests.diagnose.measured import on_cpu
 from stoker.diagnose import render
 from stoker.diagnose.measurements import Advice, Stretch
 from stoker.diagnose.trials import (
-    Baseline,
+    BaselineRuns,
     Comparison,
     Outcome,
     TrialProcess,
@@ -61,7 +61,7 @@ class Fake:
 
 def tried_in_turn(
     by_fix: dict[str, float | Outcome], names: list[str], *, together: int = 2, **options: Any
-) -> tuple[list[str], Baseline, dict[str, Comparison]]:
+) -> tuple[list[str], BaselineRuns, dict[str, Comparison]]:
     """Fixes with their seconds or with what goes wrong; `together` processes of the program can be there at once."""
     order: list[str] = []
 
@@ -96,9 +96,9 @@ def test_the_interval_holds_what_steps_differ_by() -> None:
 
 def test_the_interval_holds_what_two_processes_of_the_program_differ_by() -> None:
     compared = Comparison(base=[steps(2.0)] * 4, tried=[steps(1.0)] * 4, outcome=Outcome(losses=LOSSES))
-    unsure = judge("fused", Baseline(difference=0.3, losses=[LOSSES]), compared)
+    unsure = judge("fused", BaselineRuns(difference=0.3, losses=[LOSSES]), compared)
     assert "vary too much for a number" in str(unsure.error)
-    narrow, wide = (judge("fused", Baseline(difference=one, losses=[LOSSES]), compared) for one in (0.0, 0.1))
+    narrow, wide = (judge("fused", BaselineRuns(difference=one, losses=[LOSSES]), compared) for one in (0.0, 0.1))
     assert narrow.low > 1.95
     assert wide.low == pytest.approx(2 * math.exp(-0.2), rel=0.01)
 
@@ -251,7 +251,7 @@ def test_a_program_without_a_seed_gives_the_same_losses_in_each_process(tmp_path
     monkeypatch.chdir(tmp_path)
     program = tmp_path / "train.py"
     program.write_text(PROGRAM)
-    base, tried = (TrialProcess(program, fix=fix, quiet=True, limit_seconds=60) for fix in (None, "feed"))
+    base, tried = (TrialProcess(program, fix=fix, quiet=True, limit_seconds=280) for fix in (None, "feed"))
     assert base.is_ready()
     assert tried.is_ready()
     for one in (base, tried, base):
@@ -269,7 +269,7 @@ def test_a_program_without_a_seed_gives_the_same_losses_in_each_process(tmp_path
 def test_what_goes_wrong_in_a_process_is_reported(tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     program.write_text("raise ValueError('no data')")
-    running = TrialProcess(program, quiet=True, limit_seconds=60)
+    running = TrialProcess(program, quiet=True, limit_seconds=280)
     assert not running.is_ready()
     assert running.stretch(0.01) is None
     assert "raised ValueError: no data" in str(running.end().error)

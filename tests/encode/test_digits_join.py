@@ -12,8 +12,7 @@ import pytest
 from tests.encode.digits_twin import hard_numbers, mixed_numbers, money
 
 from stoker.encode import Digits, join_digits, split_digits
-from stoker.encode.digits import Window
-from stoker.encode.kernels import BLOCK
+from stoker.encode.kernels import BLOCK, DigitWindow
 from stoker.errors import BadValueError, OptionError
 
 
@@ -43,7 +42,7 @@ def assert_same_bits(found: Any, expected: Any) -> None:
 @pytest.mark.parametrize("window", [(18, -8), (49, -20), (9, -2), (49, 20), (-1, -20), (0, 0)], ids=str)
 def test_any_digits_join_to_the_nearest_number(rng: np.random.Generator, window: tuple[int, int]) -> None:
     matrix = random_digits(rng, 3000, window[0] - window[1] + 1)
-    assert_same_bits(join_digits(Digits(matrix=matrix, window=Window(*window), num_cut=0)), spelled(matrix, window[1]))
+    assert_same_bits(join_digits(Digits(matrix=matrix, window=DigitWindow(*window), num_cut=0)), spelled(matrix, window[1]))
 
 
 @pytest.mark.parametrize("text", ["90071992547409925", "90071992547409915", "90071992547409935", "180143985094819845"])
@@ -52,7 +51,7 @@ def test_halves_between_two_numbers_round_to_even(text: str, tail: str) -> None:
     whole = f"{text}{tail}".rjust(50, "0")
     matrix = np.array([[0, 0, *map(int, whole)]], dtype=np.int8)
     for lowest in (-20, -1, 0):
-        made = Digits(matrix=matrix, window=Window(lowest + 49, lowest), num_cut=0)
+        made = Digits(matrix=matrix, window=DigitWindow(lowest + 49, lowest), num_cut=0)
         assert join_digits(made).tolist() == [float(f"{whole}e{lowest}")]
 
 
@@ -90,7 +89,7 @@ def test_tables_of_digits_join_too(rng: np.random.Generator) -> None:
 def test_no_digit_at_all_is_zero(window: tuple[int, int]) -> None:
     matrix = np.zeros((2, 3 + window[0] - window[1]), dtype=np.int8)
     matrix[1, 1] = 1
-    assert str(join_digits(Digits(matrix=matrix, window=Window(*window), num_cut=0)).tolist()) == "[0.0, -0.0]"
+    assert str(join_digits(Digits(matrix=matrix, window=DigitWindow(*window), num_cut=0)).tolist()) == "[0.0, -0.0]"
 
 
 def test_columns_that_are_left_out_count_as_zero() -> None:
@@ -131,4 +130,4 @@ def test_an_entry_that_is_not_a_digit_is_named(row: int, column: int, value: int
 )
 def test_a_matrix_that_does_not_fit_its_window_is_refused(matrix: Any) -> None:
     with pytest.raises(OptionError, match=r"needs int8 \[rows, 29\]"):
-        join_digits(Digits(matrix=matrix, window=Window(), num_cut=0))
+        join_digits(Digits(matrix=matrix, window=DigitWindow(), num_cut=0))

@@ -8,14 +8,14 @@ import pytest
 from tests.experiment.files import SMALL, read
 
 from stoker.errors import ConfigError
-from stoker.experiment.config import AdamW, Gru, Mse, Own, Transformer
+from stoker.experiment.config import AdamW, GruConfig, Mse, Own, TransformerConfig
 from stoker.train.schedule import Constant, Cosine, Linear
 
 
 def test_what_is_not_said_has_its_default(tmp_path: Path) -> None:
     config = read(tmp_path)
     assert config.data.batch_size == 256
-    assert config.model == Transformer()
+    assert config.model == TransformerConfig()
     assert config.loss == Mse()
     assert config.optimizer == AdamW(lr=1e-3)
     assert config.schedule == Constant()
@@ -83,7 +83,7 @@ def test_the_nearest_name_is_reported(tmp_path: Path) -> None:
 
 
 def test_a_choice_may_be_a_name_alone(tmp_path: Path) -> None:
-    assert read(tmp_path, SMALL.replace("transformer", "gru")).model == Gru()
+    assert read(tmp_path, SMALL.replace("transformer", "gru")).model == GruConfig()
     assert read(tmp_path, SMALL + "schedule: cosine\n").schedule == Cosine()
     assert read(tmp_path, SMALL + "schedule: {name: linear, warmup: 0.1}\n").schedule == Linear(warmup=0.1)
 

@@ -8,7 +8,7 @@ import pytest
 from tests.experiment.files import SMALL, read
 
 from stoker.errors import ConfigError
-from stoker.experiment.config import Gru, Own, Sgd, Transformer
+from stoker.experiment.config import GruConfig, Own, Sgd, TransformerConfig
 
 
 def test_the_end_of_a_path_is_enough(tmp_path: Path) -> None:
@@ -26,10 +26,10 @@ def test_values_are_typed_like_the_file(tmp_path: Path) -> None:
 
 
 def test_a_choice_can_be_changed_with_its_options(tmp_path: Path) -> None:
-    assert read(tmp_path, SMALL, "model=gru", "model.width=32").model == Gru(width=32)
+    assert read(tmp_path, SMALL, "model=gru", "model.width=32").model == GruConfig(width=32)
     assert read(tmp_path, SMALL, "optimizer={name: sgd, lr: 0.5}").optimizer == Sgd(lr=0.5)
-    assert read(tmp_path, SMALL, "model.name=gru").model == Gru()
-    assert read(tmp_path, SMALL, "model.layers=5").model == Transformer(layers=5)
+    assert read(tmp_path, SMALL, "model.name=gru").model == GruConfig()
+    assert read(tmp_path, SMALL, "model.layers=5").model == TransformerConfig(layers=5)
     assert read(tmp_path, SMALL, "model=a.py:f", "model.options.depth=3").model == Own(function="a.py:f", options={"depth": 3})
 
 

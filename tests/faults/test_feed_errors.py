@@ -16,7 +16,7 @@ from tests.feed.stores import every_number, write_store
 
 from stoker import Feed, Sequences, Shuffle, Store, Windows
 from stoker.errors import FeedError, StoreDamagedError
-from stoker.store.store import open_store
+from stoker.store.versions import open_store
 
 NUM_BATCHES = 6
 

@@ -18,7 +18,8 @@ from tests.harness import Zygote, seal_manifest
 from stoker import Feed, Sequences, Shuffle, Store, Windows
 from stoker.errors import StoreDamagedError
 from stoker.store import shards as shards
-from stoker.store.store import MANIFEST_NAME, open_store
+from stoker.store.manifest import MANIFEST_NAME
+from stoker.store.versions import open_store
 
 
 @pytest.fixture(scope="module")

@@ -15,9 +15,9 @@ from tests.faults.shapes import make_source, pack_shape, whole_content
 from stoker.errors import ManifestError, StokerError, StoreDamagedError
 from stoker.store import manifest as manifests
 from stoker.store.inspect import verify
-from stoker.store.manifest import BLOCK_BYTES, HEADER_BYTES, Shard
+from stoker.store.manifest import BLOCK_BYTES, HEADER_BYTES, MANIFEST_NAME, Shard
 from stoker.store.pack.api import pack
-from stoker.store.store import MANIFEST_NAME, open_store
+from stoker.store.versions import open_store
 
 
 def flip(path: Path, bit: int) -> None:

@@ -18,7 +18,7 @@ from tests.harness.faulty import Kind
 
 from stoker.errors import DiskError
 from stoker.store import writer
-from stoker.store.store import MANIFEST_NAME
+from stoker.store.manifest import MANIFEST_NAME
 from stoker.store.writer import remove_debris
 
 KINDS = ("fresh", "replacing", "taken up again")

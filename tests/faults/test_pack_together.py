@@ -22,7 +22,8 @@ from stoker.store import store as stores
 from stoker.store.inspect import verify
 from stoker.store.pack.api import pack
 from stoker.store.shards import map_shard
-from stoker.store.store import Store, open_store
+from stoker.store.store import Store
+from stoker.store.versions import open_store
 
 
 class RunQueueDelay(FaultyFiles):

@@ -16,7 +16,7 @@ from stoker._disk import AppendFile
 from stoker.errors import DiskError, StoreError, StoreNotFoundError
 from stoker.store import manifest as manifests
 from stoker.store.shards import ColumnFile, damaged_blocks
-from stoker.store.store import open_store
+from stoker.store.versions import open_store
 
 OLD = bytes(range(256)) * 40
 NEW = bytes(range(255, -1, -1)) * 60

@@ -60,10 +60,10 @@ shard_paths.open_store = lambda path: store.map_store(path, store.read_manifest(
     # Types are right, but no rule is checked.
     "manifest_overflow": """
 import numpy
-from stoker.store import manifest, store
+from stoker.store import manifest, store, versions
 manifest._check = lambda *_: None
 store.map_shard = lambda folder, shard, what: numpy.zeros(9 if what.startswith("column") else 5, dtype="i8")
-store.map_store = lambda folder, manifest, **_: []
+versions.map_store = lambda folder, manifest, **_: []
 """,
     # What NumPy does if it is asked to.
     "pickle_in_npy": """

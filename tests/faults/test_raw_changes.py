@@ -23,7 +23,7 @@ from stoker.errors import SourceError, StoreNotFoundError
 from stoker.store.pack.api import pack
 from stoker.store.pack.blocks import Shaper
 from stoker.store.pack.packer import Packer
-from stoker.store.store import open_store
+from stoker.store.versions import open_store
 
 ROWS = 30_000
 MAPPED = ("table.arrow",)

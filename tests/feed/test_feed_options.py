@@ -12,7 +12,7 @@ from tests.harness import tiny_store
 
 from stoker import Feed, Segments, Sequences, Shuffle, Store, Windows
 from stoker.errors import FeedError, OptionError
-from stoker.store.interop import store_from_arrays
+from stoker.store.store import store_from_arrays
 
 
 def store() -> Store:

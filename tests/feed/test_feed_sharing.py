@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from stoker import Feed, Shuffle, Store, Windows
 from stoker._clock import Spans
 from stoker.errors import FeedError
-from stoker.feed.prefetch import Cursor, FeedIterator, Ranks, Steps
+from stoker.feed.prefetch import Cursor, FeedIterator, FeedRanks, Steps
 
 NUM_THREADS = 8
 
@@ -97,7 +97,7 @@ class Slow:
 
 def batches_of(source: Slow) -> FeedIterator:
     plan: Any = type("Plan", (), {"num_positions": NUM_THREADS})()
-    steps = Steps(plan=plan, epoch=0, start=0, batch_size=1, ranks=Ranks(rank=0, world_size=1), drops_last=False)
+    steps = Steps(plan=plan, epoch=0, start=0, batch_size=1, ranks=FeedRanks(rank=0, world_size=1), drops_last=False)
     return FeedIterator(source, steps, Cursor(), Spans())  # type: ignore[arg-type]
 
 

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 
 from stoker.errors import OptionError
-from stoker.feed.prefetch import Ranks
+from stoker.feed.prefetch import FeedRanks
 
 
 @given(start=st.integers(0, 2**62), count=st.integers(0, 10_000), world=st.integers(1, 300))
 def test_shares_are_the_whole(start: int, count: int, world: int) -> None:
-    shares = [Ranks(rank, world).share(start, start + count) for rank in range(world)]
+    shares = [FeedRanks(rank, world).share(start, start + count) for rank in range(world)]
     assert shares[0][0] == start
     assert shares[-1][1] == start + count
     assert all(a[1] == b[0] for a, b in itertools.pairwise(shares))
@@ -27,7 +27,7 @@ def test_shares_are_the_whole(start: int, count: int, world: int) -> None:
 @given(start=st.integers(0, 2**62), batch=st.integers(1, 1000), world=st.integers(1, 300))
 def test_a_whole_step_gives_each_a_batch(start: int, batch: int, world: int) -> None:
     for rank in (0, world // 2, world - 1):
-        assert Ranks(rank, world).share(start, start + batch * world) == (start + batch * rank, start + batch * (rank + 1))
+        assert FeedRanks(rank, world).share(start, start + batch * world) == (start + batch * rank, start + batch * (rank + 1))
 
 
 @pytest.mark.parametrize(
@@ -47,14 +47,14 @@ def test_ranks_are_read_from_the_environment(
         monkeypatch.delenv(name, raising=False)
     for name, text in variables.items():
         monkeypatch.setenv(name, text)
-    assert Ranks.find(None, None) == Ranks(*expected)
+    assert FeedRanks.find(None, None) == FeedRanks(*expected)
 
 
 def test_arguments_go_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "8")
-    assert Ranks.find(0, 2) == Ranks(0, 2)
-    assert Ranks.find(np.int64(1), np.int32(2)) == Ranks(1, 2)
+    assert FeedRanks.find(0, 2) == FeedRanks(0, 2)
+    assert FeedRanks.find(np.int64(1), np.int32(2)) == FeedRanks(1, 2)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_arguments_go_before_the_environment(monkeypatch: pytest.MonkeyPatch) ->
 )
 def test_invalid_ranks_are_refused(rank: Any, world_size: Any, message: str) -> None:
     with pytest.raises(OptionError, match=message):
-        Ranks.find(rank, world_size)
+        FeedRanks.find(rank, world_size)
 
 
 @pytest.mark.parametrize(("rank", "world_size"), [("one", "2"), ("1", "two"), ("1.0", "2")])
@@ -80,11 +80,11 @@ def test_an_environment_that_cannot_be_is_refused(rank: str, world_size: str, mo
     monkeypatch.setenv("RANK", rank)
     monkeypatch.setenv("WORLD_SIZE", world_size)
     with pytest.raises(OptionError, match=r"the environment variable (RANK|WORLD_SIZE) is '.*'; expected an integer."):
-        Ranks.find(None, None)
+        FeedRanks.find(None, None)
 
 
 def test_a_rank_without_its_number_of_ranks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     with pytest.raises(OptionError, match="rank 1 of 1 is invalid"):
-        Ranks.find(None, None)
+        FeedRanks.find(None, None)

@@ -14,9 +14,10 @@ import xxhash
 
 from stoker import _disk
 from stoker.store import manifest as manifests
-from stoker.store.manifest import ColumnEntry, Manifest, NonFinite, Shard, SourceEntry, Text
+from stoker.store.manifest import MANIFEST_NAME, ColumnEntry, Manifest, NonFinite, Shard, SourceEntry, Text
 from stoker.store.shards import MISSING_CODE, MISSING_TIME, ColumnFile, Kind, Level, Texts
-from stoker.store.store import MANIFEST_NAME, Store, open_store
+from stoker.store.store import Store
+from stoker.store.versions import open_store
 
 Array = npt.NDArray[Any]
 

@@ -12,7 +12,8 @@ from hypothesis import example, given, settings
 from tests.encode.digits_twin import mixed_numbers, printed_digits
 
 from stoker.encode import Digits, join_digits, profile_digits, split_digits
-from stoker.encode.digits import HIGHEST, LOWEST, Window, split_on_device
+from stoker.encode.digits import HIGHEST, LOWEST, split_on_device
+from stoker.encode.kernels import DigitWindow
 
 BITS = st.integers(0, 2**64 - 1).map(lambda bits: float(np.uint64(bits).view(np.float64)))
 DECIMALS = st.builds(lambda digits, place: float(f"{digits}e{place}"), st.integers(-(10**17), 10**17), st.integers(-40, 60))
@@ -80,7 +81,7 @@ def test_any_digits_join_to_the_nearest_number(data: st.DataObject, window: tupl
     places = window[0] - window[1] + 1
     digits = data.draw(st.lists(st.sampled_from([0, 0, 0, 9, 9, 1, 2, 3, 4, 5, 6, 7, 8]), min_size=places, max_size=places))
     negative = data.draw(st.integers(0, 1))
-    made = Digits(matrix=np.array([[0, negative, *digits]], dtype=np.int8), window=Window(*window), num_cut=0)
+    made = Digits(matrix=np.array([[0, negative, *digits]], dtype=np.int8), window=DigitWindow(*window), num_cut=0)
     sign = "-" if negative else ""
     expected = float(f"{sign}{''.join(map(str, digits))}e{window[1]}")
     assert join_digits(made).view(np.int64).tolist() == np.array([expected]).view(np.int64).tolist()

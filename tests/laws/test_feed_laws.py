@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from tests.feed.stores import every_number, write_store
 
 from stoker import BlockShuffle, ByLength, Feed, Segments, Sequences, Sequential, Shuffle, Store, Weighted, Windows
-from stoker.feed.prefetch import Ranks, Steps
+from stoker.feed.prefetch import FeedRanks, Steps
 from stoker.testing import assert_exactly_once, assert_resumes_exactly
 
 ORDERS = [
@@ -261,7 +261,7 @@ def test_ten_thousand_restarts(order: Any, rng: np.random.Generator) -> None:
     epochs: list[list[Any]] = [[]]
     for _ in range(10_000):
         world, batch_size, num_steps = int(rng.integers(1, 9)), int(rng.integers(1, 40)), int(rng.integers(0, 4))
-        ranks = [Ranks(rank, world) for rank in range(world)]
+        ranks = [FeedRanks(rank, world) for rank in range(world)]
         passes = [
             Steps(plan=plan, epoch=epoch, start=position, batch_size=batch_size, ranks=one, drops_last=False) for one in ranks
         ]

@@ -16,7 +16,7 @@ from tests.encode.indicators.markets import Bars, market, troubled_markets
 from tests.encode.indicators.specs import all_operators, any_specs
 
 from stoker.encode.indicators import engine as engines
-from stoker.encode.indicators.engine import Engine, FeatureStream, compile_spec, features
+from stoker.encode.indicators.engine import FeatureEngine, FeatureStream, compile_spec, features
 from stoker.encode.indicators.operators import OPERATORS
 from stoker.encode.indicators.spec import Spec, parse_spec
 
@@ -31,7 +31,7 @@ def in_pieces(spec: Spec, bars: Bars, cuts: Sequence[int], *, block: int = engin
     """The features of bars that come in pieces, with blocks of any length; `forget` loses the state between pieces."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engines, "BLOCK", block)
-        engine = Engine(compile_spec(spec))
+        engine = FeatureEngine(compile_spec(spec))
     num_bars = len(bars["close"])
     sources = np.array([bars[name] for name in engine.program.sources])
     out = np.empty((num_bars, len(spec.features)), dtype=np.float32)

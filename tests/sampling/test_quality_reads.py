@@ -12,14 +12,14 @@ from tests.sampling.plans import whole
 
 from stoker.sampling import quality
 from stoker.sampling.orders import BlockPlan, BlockShuffle, Order, Sequential, Shuffle
-from stoker.sampling.quality import PAGE, Reads, count_reads
+from stoker.sampling.quality import PAGE, DiskReads, count_reads
 from stoker.sampling.subset import merge_ranges
 from stoker.sampling.views import Lengths, Samples, Segments, Sequences, Windows
 
 BATCH = 16
 
 
-def reads_of(order: Order, samples: Samples, step_bytes: Sequence[int], batch_size: int = BATCH) -> Reads:
+def reads_of(order: Order, samples: Samples, step_bytes: Sequence[int], batch_size: int = BATCH) -> DiskReads:
     return count_reads(order.over(samples, batch_size=batch_size), samples, batch_size=batch_size, step_bytes=step_bytes)
 
 

@@ -14,9 +14,9 @@ from stoker.store import inspect as verifying
 from stoker.store import manifest as manifests
 from stoker.store import shards as shards
 from stoker.store.inspect import verify
-from stoker.store.manifest import Shard
+from stoker.store.manifest import MANIFEST_NAME, Shard
 from stoker.store.pack.api import pack
-from stoker.store.store import MANIFEST_NAME, open_store
+from stoker.store.versions import open_store
 
 
 @pytest.fixture

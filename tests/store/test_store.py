@@ -14,9 +14,10 @@ from tests.harness import COLUMNS, TinyStore, Zygote, tiny_store, write_shard
 from tests.store.tampering import edit_manifest
 
 from stoker.errors import ManifestError, OptionError, StoreDamagedError, StoreNotFoundError
-from stoker.store import store as stores
+from stoker.store import versions
 from stoker.store.manifest import HEADER_BYTES
-from stoker.store.store import Series, Store, open_store
+from stoker.store.store import Series, Store
+from stoker.store.versions import open_store
 
 STEP_COLUMNS = [name for name in COLUMNS if name not in ("label", "symbol")]
 
@@ -294,7 +295,7 @@ def test_a_shard_truncated_in_place_kills_its_reader_and_is_named_by_the_next(tm
 def test_open_looks_again_when_the_store_was_replaced_in_between(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old = tiny_store(tmp_path / "store", columns=["price"], seed=1)
     replacements = iter([2, 3])
-    read = stores.read_manifest
+    read = versions.read_manifest
 
     def replacing(folder: Path) -> Any:
         found = read(folder)
@@ -305,7 +306,7 @@ def test_open_looks_again_when_the_store_was_replaced_in_between(tmp_path: Path,
             tiny_store(folder, columns=["price"], seed=seed)
         return found
 
-    monkeypatch.setattr(stores, "read_manifest", replacing)
+    monkeypatch.setattr(versions, "read_manifest", replacing)
     store = open_store(old.path)
     assert store.digest == read(old.path).digest != old.manifest.digest
 
@@ -313,13 +314,13 @@ def test_open_looks_again_when_the_store_was_replaced_in_between(tmp_path: Path,
 def test_open_does_not_look_forever_at_a_damaged_store(built: TinyStore, monkeypatch: pytest.MonkeyPatch) -> None:
     next(iter(built.path.glob("*.npy"))).unlink()
     looks: list[Path] = []
-    read = stores.read_manifest
+    read = versions.read_manifest
 
     def counting(folder: Path) -> Any:
         looks.append(folder)
         return read(folder)
 
-    monkeypatch.setattr(stores, "read_manifest", counting)
+    monkeypatch.setattr(versions, "read_manifest", counting)
     with pytest.raises(StoreDamagedError, match="is missing"):
         open_store(built.path)
     assert len(looks) == 1

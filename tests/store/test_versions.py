@@ -31,9 +31,9 @@ def test_opening_reads_nothing_of_the_parts(folder: Path, monkeypatch: pytest.Mo
     original = versions.read_manifest
     monkeypatch.setattr(versions, "read_manifest", lambda path: read.append(path) or original(path))
     store = stoker.open(folder)
-    assert (store.version, store.key, store.digest is not None, read) == (3, "id", True, [])
+    assert (store.version, store.key, store.digest is not None, read) == (3, "id", True, [folder])
     assert len(store) == 3
-    assert len(read) == 2
+    assert len(read) == 3
 
 
 @pytest.mark.parametrize("change", ["removed", "changed", "cut", "foreign"])

@@ -24,7 +24,8 @@ from stoker.store.inspect import verify
 from stoker.store.manifest import Manifest
 from stoker.store.pack import plan as plans
 from stoker.store.pack.api import pack
-from stoker.store.store import Store, open_store
+from stoker.store.store import Store
+from stoker.store.versions import open_store
 from stoker.store.writer import make_work
 
 TABLE = {"k": ["a", "a", "b"], "x": [1.0, 2.0, 3.0]}

@@ -11,7 +11,8 @@ from tests.harness import FaultyFiles, tiny_store
 
 from stoker.errors import DiskError, OptionError
 from stoker.store.inspect import verify
-from stoker.store.store import Store, open_store
+from stoker.store.store import Store
+from stoker.store.versions import open_store
 from stoker.store.writer import make_work
 
 

@@ -22,7 +22,7 @@ from stoker.train.graph import Gathering, Graphs
 from stoker.train.loop import Fit, Signals
 from stoker.train.numerics import LearningRate
 from stoker.train.readout import Log
-from stoker.train.step import Step
+from stoker.train.step import EagerStep
 
 
 class Replay:
@@ -47,14 +47,14 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(Graphs, "_record", record)
     monkeypatch.setattr(Engine, "_refuses_graph", lambda self, step: None)
-    original = Step.__init__
+    original = EagerStep.__init__
 
-    def gated(self: Step, *given: Any, **options: Any) -> None:
+    def gated(self: EagerStep, *given: Any, **options: Any) -> None:
         original(self, *given, **options)
         self.gated = True
         self.bind()
 
-    monkeypatch.setattr(Step, "__init__", gated)
+    monkeypatch.setattr(EagerStep, "__init__", gated)
     return recorded
 
 
@@ -160,16 +160,16 @@ def test_the_host_never_waits_between_windows(stand_in: list[int], options: dict
     seen: list[int] = []
     model = network(norm=norm)
     trainer = trainer_of(model, log_every=1000, **options)
-    original = Step.update
+    original = EagerStep.update
 
-    def counting(self: Step) -> bool:
+    def counting(self: EagerStep) -> bool:
         with Asked() as asked:
             is_good = original(self)
         in_readout = 3  # loss, norm and flag
         seen.append(len(asked.seen) - in_readout)
         return is_good
 
-    with mock.patch.object(Step, "update", counting):
+    with mock.patch.object(EagerStep, "update", counting):
         fit_in_graphs(trainer, pairs())
     assert seen
     assert not any(seen)

@@ -18,7 +18,7 @@ import stoker
 from stoker.errors import NonFiniteError, OptionError, StokerError, TrainError
 from stoker.train.metrics import MAE
 from stoker.train.schedule import EarlyStopping
-from stoker.train.settings import Settings
+from stoker.train.settings import TrainerSettings
 from stoker.train.trainer import Trainer
 
 
@@ -291,5 +291,5 @@ def test_negative_control_without_the_check_a_whole_epoch_is_lost(monkeypatch: p
 def test_the_settings_are_the_options_of_the_trainer() -> None:
     """Each option that is a plain value is declared once; the signature repeats its name and default."""
     parameters = inspect.signature(Trainer).parameters
-    for field in msgspec.structs.fields(Settings):
+    for field in msgspec.structs.fields(TrainerSettings):
         assert parameters[field.name].default == field.default, field.name

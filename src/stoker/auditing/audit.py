@@ -21,8 +21,8 @@ import numpy as np
 
 from stoker._types import Array
 from stoker.auditing import checks, samples
-from stoker.auditing.checks import Coverage, EpochLog, Finding, Kind, counted, shown
-from stoker.auditing.fingerprints import BatchForm, Hashes, Rows, rows_of
+from stoker.auditing.checks import AuditFinding, Coverage, EpochLog, Kind, counted, shown
+from stoker.auditing.fingerprints import BatchForm, BatchRows, Hashes, rows_of
 from stoker.auditing.samples import UNKNOWN, Catalogue, LoaderClaims, MatcherSetup, MixedRow, ReferenceIndex, SampleMatcher
 from stoker.errors import BatchError, OptionError
 
@@ -119,15 +119,15 @@ class AuditReport:
     num_samples: int  # rows of all epochs that are not masked
     entries: tuple[str, ...]  # those by which samples were recognised
     basis: str  # how samples were recognised, and the limits of that
-    checks: tuple[Finding, ...]  # all of them, faults first
+    checks: tuple[AuditFinding, ...]  # all of them, faults first
 
     @property
-    def findings(self) -> tuple[Finding, ...]:
+    def findings(self) -> tuple[AuditFinding, ...]:
         """Faults and notes."""
         return tuple(one for one in self.checks if one.severity in ("fault", "note"))
 
     @property
-    def faults(self) -> tuple[Finding, ...]:
+    def faults(self) -> tuple[AuditFinding, ...]:
         """What is wrong with the batches."""
         return tuple(one for one in self.checks if one.severity == "fault")
 
@@ -175,7 +175,7 @@ class Auditor:
         self.claims = LoaderClaims(name="")
         self.num_batches = self.num_samples = 0
         self.matcher: SampleMatcher | None = None
-        self._findings: list[Finding] = []
+        self._findings: list[AuditFinding] = []
         self._appearance = checks.Appearance()
         self._before: Array | None = None
         self._set_epoch: Callable[[int], None] | None = None
@@ -218,27 +218,27 @@ class Auditor:
                 break
         if tables:
             self._identify(log, tables, numbers)
-        fine = Finding("reused memory", "passed", "Batches that were kept did not change.")
+        fine = AuditFinding("reused memory", "passed", "Batches that were kept did not change.")
         self._findings.append(held.close() or fine)
         self.num_batches += log.num_batches
         self.num_samples += log.num_rows
         came = counted(log.num_batches, "batch")
         if declared is not None and log.complete and declared != log.num_batches:
             text = f"len() says {declared:,}, but {came} came."
-            self._findings.append(Finding("length", "note", text, abs(declared - log.num_batches)))
+            self._findings.append(AuditFinding("length", "note", text, abs(declared - log.num_batches)))
         if self.matcher is None or not log.num_rows:
-            self._findings.append(Finding("empty", "fault", f"Epoch {number} gave {came} and no sample.", 1))
+            self._findings.append(AuditFinding("empty", "fault", f"Epoch {number} gave {came} and no sample.", 1))
         else:
             self._judge(log, self.matcher)
 
-    def close(self) -> tuple[Finding, ...]:
+    def close(self) -> tuple[AuditFinding, ...]:
         """The worst of all epochs for each kind of check, faults first; the loader gets its first epoch back."""
         if self._set_epoch is not None:
             self._set_epoch(0)
         alike = any(finding.kind == "same order" for finding in self._findings)
         if self.num_samples and not alike and self._promised_order is not False:
-            self._findings.append(Finding("same order", "unchecked", "Needs two epochs."))
-        merged: dict[Kind, list[Finding]] = {}
+            self._findings.append(AuditFinding("same order", "unchecked", "Needs two epochs."))
+        merged: dict[Kind, list[AuditFinding]] = {}
         for finding in [*self._findings, *self._appearance.findings()]:
             merged.setdefault(finding.kind, []).append(finding)
         worst = [_worst(findings) for findings in merged.values()]
@@ -262,7 +262,7 @@ class Auditor:
             self._set_epoch(number)
         return opened
 
-    def _prepare(self, rows: Rows) -> MatcherSetup:
+    def _prepare(self, rows: BatchRows) -> MatcherSetup:
         """With the form of a first batch, read the reference."""
 
         def report(share: float, count: int) -> None:
@@ -309,7 +309,7 @@ class Auditor:
         self._findings += found
 
 
-def _worst(findings: list[Finding]) -> Finding:
+def _worst(findings: list[AuditFinding]) -> AuditFinding:
     """The first of the worst findings of one kind, and in how many more epochs there was one like it."""
     worst = min(findings, key=lambda finding: checks.SEVERITIES.index(finding.severity))
     others = sum(finding.severity == worst.severity for finding in findings) - 1
@@ -327,10 +327,10 @@ MIN_SHIFTED = 12  # mixed rows, all with the same distance, that make a shift
 
 def judge_repeats(
     cover: Coverage, log: EpochLog, catalogue: Catalogue | None, claims: LoaderClaims, once: bool, again_by_chance: float
-) -> Finding:
+) -> AuditFinding:
     """Samples that came more than once in an epoch; `again_by_chance` may seem so where the catalogue lists only some."""
     if not cover.num_again:
-        return Finding("seen twice", "passed", "No sample came more than once per epoch.")
+        return AuditFinding("seen twice", "passed", "No sample came more than once per epoch.")
     known, times = catalogue is not None, cover.times
     certain = known and cover.num_again > again_by_chance
     every = times >= 2 and (certain or (not known and cover.num_listed >= max(checks.MIN_CONTENTS, 4 * times)))
@@ -348,12 +348,12 @@ def judge_repeats(
         last = log.num_rows - int(log.starts[-2])
         certain = certain or (last / log.num_rows) ** cover.num_again < SURE
     if not once:
-        return Finding("seen twice", "note", f"{text}That is meant to be so.", cover.num_again)
+        return AuditFinding("seen twice", "note", f"{text}That is meant to be so.", cover.num_again)
     if not certain and not every:
         unread = "Samples that were not read may be equal."
         text += unread if known else "The data may hold equal rows: give reference= to find out."
-        return Finding("seen twice", "note", text, cover.num_again)
-    return Finding("seen twice", "fault", text.rstrip(), cover.num_again)
+        return AuditFinding("seen twice", "note", text, cover.num_again)
+    return AuditFinding("seen twice", "fault", text.rstrip(), cover.num_again)
 
 
 def _repeats(cover: Coverage, log: EpochLog, catalogue: Catalogue | None) -> list[str]:
@@ -369,27 +369,27 @@ def _repeats(cover: Coverage, log: EpochLog, catalogue: Catalogue | None) -> lis
     return texts
 
 
-def judge_absences(cover: Coverage, log: EpochLog, catalogue: Catalogue | None, claims: LoaderClaims, once: bool) -> Finding:
+def judge_absences(cover: Coverage, log: EpochLog, catalogue: Catalogue | None, claims: LoaderClaims, once: bool) -> AuditFinding:
     """Samples that never came in an epoch."""
     if catalogue is None:
-        return Finding("never seen", "unchecked", "Needs a reference: a dataset, or another iterable of batches.")
+        return AuditFinding("never seen", "unchecked", "Needs a reference: a dataset, or another iterable of batches.")
     if not log.complete:
         came = f"{cover.num_listed - cover.num_missing:,} of {cover.num_listed:,} samples came"
-        return Finding("never seen", "unchecked", f"The epoch was not followed to its end; {came}.")
+        return AuditFinding("never seen", "unchecked", f"The epoch was not followed to its end; {came}.")
     looked = counted(cover.num_listed, "sample") + (f" looked for (of {catalogue.num_samples:,})" if catalogue.partial else "")
     if not cover.num_missing:
-        return Finding("never seen", "passed", f"Each of {looked} came.")
+        return AuditFinding("never seen", "passed", f"Each of {looked} came.")
     numbers = np.sort(catalogue.numbers[cover.missing])
     text = f"{cover.num_missing:,} of {looked} never came in epoch {log.epoch}: {_ranges(numbers)}"
     if claims.num_replicas > 1:
         text += f" This is one loader of {claims.num_replicas}: check the batches of all of them, one after the other."
-        return Finding("never seen", "unchecked", text, cover.num_missing)
+        return AuditFinding("never seen", "unchecked", text, cover.num_missing)
     if not once:
-        return Finding("never seen", "note", f"{text} That is meant to be so.", cover.num_missing)
+        return AuditFinding("never seen", "note", f"{text} That is meant to be so.", cover.num_missing)
     if cover.num_missing <= claims.droppable and not catalogue.partial:
         text += " They would have made a short last batch (drop_last)."
-        return Finding("never seen", "note", text, cover.num_missing)
-    return Finding("never seen", "fault", text, cover.num_missing)
+        return AuditFinding("never seen", "note", text, cover.num_missing)
+    return AuditFinding("never seen", "fault", text, cover.num_missing)
 
 
 def _ranges(numbers: Array) -> str:
@@ -400,25 +400,25 @@ def _ranges(numbers: Array) -> str:
     return f"{'sample' if len(numbers) == 1 else 'samples'} {shown(texts, len(cuts) + 1, ', ')}"
 
 
-def judge_pairs(log: EpochLog, known: ReferenceIndex | None) -> Finding:
+def judge_pairs(log: EpochLog, known: ReferenceIndex | None) -> AuditFinding:
     """Rows whose entries belong to different samples."""
     if known is None:
-        return Finding("mixed rows", "unchecked", "Needs a reference, which says what belongs together.")
+        return AuditFinding("mixed rows", "unchecked", "Needs a reference, which says what belongs together.")
     if len(known.entries) < 2:
-        return Finding("mixed rows", "unchecked", f"Samples are known by {known.anchor!r} alone: there is no pair to compare.")
+        return AuditFinding("mixed rows", "unchecked", f"Samples are known by {known.anchor!r} alone: there is no pair to compare.")
     if not known.anchors_tell:
         text = f"Only some samples of the reference were read, and several have the same {known.anchor!r}: a row may be any other."
-        return Finding("mixed rows", "unchecked", text)
+        return AuditFinding("mixed rows", "unchecked", text)
     unmatched = log.unmatched
     if not unmatched.num_mixed:
-        return Finding("mixed rows", "passed", "The entries of each row belong to one sample.")
+        return AuditFinding("mixed rows", "passed", "The entries of each row belong to one sample.")
     rows = f"{unmatched.num_mixed:,} of {log.rows}"
     if unmatched.num_mixed <= known.mixed_by_chance(unmatched):
         text = f"{rows} share {known.anchor!r} with a sample that is different; they may be samples that were not read."
-        return Finding("mixed rows", "unchecked", text)
+        return AuditFinding("mixed rows", "unchecked", text)
     texts = [f"{log.place(mixed.row)} has {_pair(mixed, known.anchor)}" for mixed in unmatched.mixed[:NUM_EXAMPLES]]
     text = f"{rows} have entries of different samples: {shown(texts, unmatched.num_mixed)}{_shift(unmatched.mixed)}"
-    return Finding("mixed rows", "fault", text, unmatched.num_mixed)
+    return AuditFinding("mixed rows", "fault", text, unmatched.num_mixed)
 
 
 def _pair(mixed: MixedRow, anchor: str) -> str:
@@ -437,26 +437,26 @@ def _shift(mixed: Sequence[MixedRow]) -> str:
     return ""
 
 
-def judge_foreign(log: EpochLog, known: ReferenceIndex | None) -> Finding:
+def judge_foreign(log: EpochLog, known: ReferenceIndex | None) -> AuditFinding:
     """Rows that the reference does not hold."""
     if known is None:
-        return Finding("foreign rows", "unchecked", "Needs a reference to find rows in.")
+        return AuditFinding("foreign rows", "unchecked", "Needs a reference to find rows in.")
     if known.partial:
         text = "Only some samples of the reference were read: a row may be any of the others."
-        return Finding("foreign rows", "unchecked", text)
+        return AuditFinding("foreign rows", "unchecked", text)
     number = log.unmatched.num_foreign
     if not number:
-        return Finding("foreign rows", "passed", "Each row is in the reference.")
+        return AuditFinding("foreign rows", "passed", "Each row is in the reference.")
     texts = [f"{log.place(row)} ({names})" for row, names in log.unmatched.foreign[:NUM_EXAMPLES]]
     text = f"{number:,} of {log.rows} have a content that is nowhere in the reference: {shown(texts, number)}"
-    return Finding("foreign rows", "fault", text, number)
+    return AuditFinding("foreign rows", "fault", text, number)
 
 
-def judge_numbers(log: EpochLog, catalogue: Catalogue) -> Finding:
+def judge_numbers(log: EpochLog, catalogue: Catalogue) -> AuditFinding:
     """Rows whose number is none of those that there should be."""
     strange = np.flatnonzero(log.identities == UNKNOWN)
     if catalogue.partial or not len(strange):
-        return Finding("foreign rows", "passed", "Each number is one of the reference.")
+        return AuditFinding("foreign rows", "passed", "Each number is one of the reference.")
     places = shown([log.place(row) for row in strange[:NUM_EXAMPLES].tolist()], len(strange), ", ")
     text = f"{counted(len(strange), 'row')} of epoch {log.epoch} carry a number that the reference lacks: {places}"
-    return Finding("foreign rows", "fault", text, len(strange))
+    return AuditFinding("foreign rows", "fault", text, len(strange))

@@ -1,10 +1,10 @@
 """Checks of an audit: what is measured in batches and epochs, and the findings made of it.
 
-Finding, EpochLog  one check and its outcome; which sample each row of an epoch was
+AuditFinding       one check and its outcome; EpochLog: which sample each row of an epoch was
 Appearance         types, shapes and non-finite values of the entries; gives notes, never faults
 Coverage           which samples came more than once in an epoch, and which never
 judge_overlap      samples that are also in other data
-Order, Recurrence  how an order compares with a uniform permutation, and with that of the epoch before
+OrderTraits        how an order compares with a uniform permutation; Recurrence: with that of the epoch before
 HeldBatches        batches that change after they were handed out
 """
 
@@ -20,7 +20,7 @@ import numpy as np
 
 from stoker._batch import is_tensor
 from stoker._types import Array
-from stoker.auditing.fingerprints import Rows, as_array, listed, seal
+from stoker.auditing.fingerprints import BatchRows, as_array, listed, seal
 from stoker.auditing.samples import UNKNOWN, Catalogue, Reference, ReferenceIndex, SampleMatcher, UnmatchedRows
 
 Severity = Literal["fault", "note", "unchecked", "passed"]
@@ -33,7 +33,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 @dataclass(frozen=True)
-class Finding:
+class AuditFinding:
     """One check and its outcome."""
 
     kind: Kind
@@ -127,7 +127,7 @@ class Appearance:
         self._changes: dict[str, tuple[int, str, int]] = {}
         self._nonfinite: dict[str, tuple[int, int, str]] = {}
 
-    def add(self, rows: Rows, index: int) -> None:
+    def add(self, rows: BatchRows, index: int) -> None:
         """Look at a batch, the `index`-th of its epoch."""
         looks = {name: _look(rows, name) for name in rows.entries} | dict(rows.others)
         for name in {**self._first, **looks}:
@@ -141,23 +141,23 @@ class Appearance:
                 self._count(name, cells, rows, index)
         self._num_batches += 1
 
-    def findings(self) -> Iterator[Finding]:
+    def findings(self) -> Iterator[AuditFinding]:
         """Notes on what changed and what is not finite."""
         if self._changes:
             parts = []
             for name, (batch, look, number) in list(self._changes.items())[:MAX_ENTRIES]:
                 share = f"{number:,} of {counted(self._num_batches, 'batch')} differ"
                 parts.append(f"{name!r} is {self._first[name]} at first, but {look} in batch {batch:,} ({share})")
-            yield Finding("shapes", "note", shown(parts, len(self._changes)), len(self._changes))
+            yield AuditFinding("shapes", "note", shown(parts, len(self._changes)), len(self._changes))
         if self._nonfinite:
             parts = [
                 f"{name!r} has {nan:,} NaN and {inf:,} infinite values, first in {place}"
                 for name, (nan, inf, place) in list(self._nonfinite.items())[:MAX_ENTRIES]
             ]
             total = sum(nan + inf for nan, inf, _ in self._nonfinite.values())
-            yield Finding("not finite", "note", shown(parts, len(self._nonfinite)), total)
+            yield AuditFinding("not finite", "note", shown(parts, len(self._nonfinite)), total)
 
-    def _count(self, name: str, cells: Array, rows: Rows, index: int) -> None:
+    def _count(self, name: str, cells: Array, rows: BatchRows, index: int) -> None:
         with np.errstate(all="ignore"):
             if np.isfinite(cells.sum()):  # one pass without a mask; a sum may overflow, then the values are counted
                 return
@@ -174,7 +174,7 @@ class Appearance:
         self._nonfinite[name] = (nan + num_nan, inf + num_inf, place or f"batch {index:,}{row}")
 
 
-def _look(rows: Rows, name: str) -> str:
+def _look(rows: BatchRows, name: str) -> str:
     cells = rows.entries[name]
     if isinstance(cells, list):
         return "a list"
@@ -248,7 +248,7 @@ FREQUENT = 8  # times the usual number of a content, beyond which it is an excep
 BEYOND_CHANCE = 3.0  # times what contents that repeat by themselves would share, from which samples are shared for another reason
 
 
-def judge_overlap(log: EpochLog, matcher: SampleMatcher, other: Reference) -> Finding:
+def judge_overlap(log: EpochLog, matcher: SampleMatcher, other: Reference) -> AuditFinding:
     """Compare an epoch with other data: by number where samples have numbers, else by content.
 
     A content that is frequent on either side (a constant window, an empty row) says nothing about a leak and is left out. Nor do
@@ -256,13 +256,13 @@ def judge_overlap(log: EpochLog, matcher: SampleMatcher, other: Reference) -> Fi
     """
     lacking = [name for name in matcher.contents.entries if name in other.lacking]
     if lacking and not matcher.numbered:
-        return Finding("shared samples", "unchecked", f"apart_from has no {listed(lacking)}, by which samples are known.")
+        return AuditFinding("shared samples", "unchecked", f"apart_from has no {listed(lacking)}, by which samples are known.")
     known = log.identities[log.identities != UNKNOWN] if matcher.catalogue is not None else log.identities
     if not matcher.numbered:
         distinct, keys, counts = matcher.contents.came(known)
         their_keys = matcher.contents.words(other.table)
     elif other.ids is None:
-        return Finding("shared samples", "unchecked", "Samples are numbered, but those of apart_from are not.")
+        return AuditFinding("shared samples", "unchecked", "Samples are numbered, but those of apart_from are not.")
     else:
         distinct = np.unique(known)
         keys = distinct if matcher.catalogue is None else matcher.catalogue.numbers[distinct]
@@ -275,7 +275,7 @@ def judge_overlap(log: EpochLog, matcher: SampleMatcher, other: Reference) -> Fi
     aside = f" {counted(num_frequent, 'content')} that are frequent on either side were left out." if num_frequent else ""
     num_shared = len(ours) - num_frequent
     if not num_shared:
-        return Finding("shared samples", "passed", f"No sample is in apart_from, too.{aside}")
+        return AuditFinding("shared samples", "passed", f"No sample is in apart_from, too.{aside}")
     # Without a reference, samples that come again look like contents that repeat.
     chance = _chance(counts) if matcher.catalogue is not None else min(_chance(counts), _chance(their_counts))
     explained = BEYOND_CHANCE * chance * float(counts.sum()) * float(their_counts.sum())
@@ -283,7 +283,7 @@ def judge_overlap(log: EpochLog, matcher: SampleMatcher, other: Reference) -> Fi
         explained = max(explained, matcher.contents.shared_by_chance(their_keys))
     if num_shared <= explained:
         text = f"Contents are no more often equal in both than within each, so nothing can be said.{aside}"
-        return Finding("shared samples", "unchecked", text)
+        return AuditFinding("shared samples", "unchecked", text)
     pairs = zip(distinct[ours[~frequent]].tolist(), other.numbers[first[theirs[~frequent]]].tolist(), strict=True)
     examples = []
     for identity, there in itertools.islice(pairs, NUM_EXAMPLES):
@@ -291,7 +291,7 @@ def judge_overlap(log: EpochLog, matcher: SampleMatcher, other: Reference) -> Fi
         here = place if matcher.catalogue is None else f"sample {matcher.catalogue.numbers[identity]:,} ({place})"
         examples.append(f"{here} is row {there:,} there")
     text = f"{num_shared:,} of {counted(len(keys), 'sample')} are in apart_from, too: {shown(examples, num_shared)}{aside}"
-    return Finding("shared samples", "fault", text, num_shared)
+    return AuditFinding("shared samples", "fault", text, num_shared)
 
 
 def _usual(counts: Array) -> float:
@@ -316,7 +316,7 @@ SURE = 6.0  # standard deviations between a measured spread and 1 before it is c
 GROUP = 32  # samples in a row that are compared together where batches hold a single one
 
 
-class Order(NamedTuple):
+class OrderTraits(NamedTuple):
     """What an order looks like."""
 
     spread: float  # of numbers inside a batch; 1.0 where batches are drawn from everywhere
@@ -341,7 +341,7 @@ class Order(NamedTuple):
         return self.stepped or self.clustered or self.num_samples > MIN_EVENTS / MIN_SHARE or SURE * self.error < 1 - MIN_SPREAD**2
 
 
-def measure(ranks: Array, starts: Array, num_samples: int) -> Order:
+def measure(ranks: Array, starts: Array, num_samples: int) -> OrderTraits:
     """Measure one epoch, from the rank of each row's sample among `num_samples` (-1: unknown) and where batches begin."""
     known = np.flatnonzero(ranks >= 0)
     starts = np.searchsorted(known, starts)
@@ -351,7 +351,7 @@ def measure(ranks: Array, starts: Array, num_samples: int) -> Order:
     if len(number):
         best = int(np.argmax(number))
         step, share = int(steps[best]), float(number[best] / max(len(ranks) - 1, 1))
-    return Order(*_spread(ranks, starts, num_samples), step, share, len(ranks))
+    return OrderTraits(*_spread(ranks, starts, num_samples), step, share, len(ranks))
 
 
 def _spread(ranks: Array, starts: Array, num_samples: int) -> tuple[float, float]:
@@ -416,25 +416,25 @@ def _pairs(identities: Array) -> Array:
 # Verdicts on order: is it as shuffled as it is said to be, and does each epoch have another order?
 
 
-def judge_order(order: Order | None, shuffled: bool | None) -> Finding:
+def judge_order(order: OrderTraits | None, shuffled: bool | None) -> AuditFinding:
     """The order of an epoch, against what is said of it."""
     if order is None:
-        return Finding("order", "unchecked", "Needs sample numbers: by a reference, or by ids.")
+        return AuditFinding("order", "unchecked", "Needs sample numbers: by a reference, or by ids.")
     if not order.judged:
         rows = counted(order.num_samples, "row")
-        return Finding("order", "unchecked", f"{rows} had a number of their own: too few to judge their order.")
+        return AuditFinding("order", "unchecked", f"{rows} had a number of their own: too few to judge their order.")
     spread = f"sample numbers inside a batch spread {order.spread:.2f} times as far as after a shuffle"
     if order.stepped:
         text = f"{order.step_share:.0%} of the samples are followed by the {_follower(order.step)}; {spread}."
     elif order.clustered:
         text = f"Batches are drawn from parts of the data: {spread}."
     else:
-        return Finding("order", "passed", f"Shuffled: {spread}, and no step from one to the next is common.")
+        return AuditFinding("order", "passed", f"Shuffled: {spread}, and no step from one to the next is common.")
     if shuffled is False:
-        return Finding("order", "passed", f"Not shuffled, as it says. {text}")
+        return AuditFinding("order", "passed", f"Not shuffled, as it says. {text}")
     if shuffled is None:
-        return Finding("order", "note", f"Not shuffled. {text}", 1)
-    return Finding("order", "fault", f"Said to be shuffled, but is not. {text}", 1)
+        return AuditFinding("order", "note", f"Not shuffled. {text}", 1)
+    return AuditFinding("order", "fault", f"Said to be shuffled, but is not. {text}", 1)
 
 
 def _follower(step: int) -> str:
@@ -443,18 +443,18 @@ def _follower(step: int) -> str:
     return f"one {abs(step):,} {'after' if step > 0 else 'before'} it" if step else "same one"
 
 
-def judge_recurrence(again: Recurrence, order: Order | None, shuffled: bool | None) -> Finding:
+def judge_recurrence(again: Recurrence, order: OrderTraits | None, shuffled: bool | None) -> AuditFinding:
     """The order of one epoch against that of the epoch before."""
     if again.num_compared < MIN_EVENTS:
         text = f"{counted(again.num_compared, 'sample')} of a content of their own came in two epochs: too few to compare."
-        return Finding("same order", "unchecked", text)
+        return AuditFinding("same order", "unchecked", text)
     if again.share < MIN_SHARE or again.number < MIN_EVENTS:
-        return Finding("same order", "passed", "Each epoch has an order of its own.")
+        return AuditFinding("same order", "passed", "Each epoch has an order of its own.")
     some = f"{again.share:.0%} of the samples have the same follower in two epochs"
     text = some if again.share < 1 else "Two epochs have the very same order"
     if shuffled is False or (order is not None and order.stepped):
-        return Finding("same order", "passed", f"{text}, as expected of an order that is not shuffled.")
-    return Finding("same order", "fault" if shuffled else "note", f"{text}: is the seed the same each time?", again.number)
+        return AuditFinding("same order", "passed", f"{text}, as expected of an order that is not shuffled.")
+    return AuditFinding("same order", "fault" if shuffled else "note", f"{text}: is the seed the same each time?", again.number)
 
 
 # Kept batches: an audit holds on to some of what it was given, and looks again whether it is still the same.
@@ -491,7 +491,7 @@ class HeldBatches:
         self._same: dict[int, int] = {}
         self._num_seen = 0
 
-    def add(self, rows: Rows) -> None:
+    def add(self, rows: BatchRows) -> None:
         """Hold a batch, and look again at those before it."""
         if not rows.num_rows:
             self._num_seen += 1
@@ -512,7 +512,7 @@ class HeldBatches:
             self._first.append(batch)
         self._latest.append(batch)
 
-    def close(self) -> Finding | None:
+    def close(self) -> AuditFinding | None:
         """Look at everything held a last time; the finding, if any memory changed or came twice."""
         for kept in self._held():
             self._look_again(kept, self._num_seen - 1 - kept.number, None)
@@ -523,20 +523,20 @@ class HeldBatches:
                 f"{counted(len(self._changed), 'batch')}{epoch} changed after being handed out: batch {number:,} {how}. "
                 f"A program that keeps a batch, or copies it asynchronously, trains on the wrong samples."
             )
-            return Finding("reused memory", "fault", text, len(self._changed))
+            return AuditFinding("reused memory", "fault", text, len(self._changed))
         if self._same:
             later, earlier = min(self._same.items())
             text = (
                 f"{counted(len(self._same), 'batch')}{epoch} came in memory that an earlier one had not given back: "
                 f"batch {later:,} is the memory and content of batch {earlier:,}."
             )
-            return Finding("reused memory", "fault", text, len(self._same))
+            return AuditFinding("reused memory", "fault", text, len(self._same))
         return None
 
     def _held(self) -> list[_Batch]:
         return list({kept.number: kept for kept in (*self._first, *self._latest)}.values())
 
-    def _hold(self, rows: Rows) -> _Batch:
+    def _hold(self, rows: BatchRows) -> _Batch:
         batch = _Batch(self._num_seen, dict(rows.originals), {}, rows.num_samples)
         for name, tensor in rows.originals.items():
             cells = rows.entries.get(name)

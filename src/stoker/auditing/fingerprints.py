@@ -1,7 +1,7 @@
 """Fingerprints: a batch of any shape as rows, and 64 bits for each row and entry.
 
     leaves_of      the tensors, arrays and lists inside a batch, by name
-    Rows           a batch as named entries with one value per row
+    BatchRows      a batch as named entries with one value per row
     BatchForm      names and types of the entries, which everything compared is converted to
     fingerprint    the hash of each row and entry
 
@@ -62,7 +62,7 @@ def _collect(value: Any, name: str, leaves: dict[str, Any]) -> None:
 def _parts(value: Any) -> list[tuple[str, Any]] | None:
     """The named parts of a container; None for what is a leaf."""
     if isinstance(value, list | tuple):
-        if isinstance(value, Column | Stack) or not value or _is_line(value):
+        if isinstance(value, ListColumn | Stack) or not value or _is_line(value):
             return None
         samples = _samples(value)
         if samples is not None:
@@ -79,7 +79,7 @@ def _samples(value: Sequence[Any]) -> list[tuple[str, Any]] | None:
     if all(_is_line(part) for part in value):
         ragged = len({_kind(part) for part in value}) == 1 and len({len(part) for part in value}) > 1
         stacked = len(value) > MAX_LIST and len({(_kind(part), len(part)) for part in value}) == 1
-        return [("[:]", Column(value))] if ragged else [("[:]", Stack(value))] if stacked else None
+        return [("[:]", ListColumn(value))] if ragged else [("[:]", Stack(value))] if stacked else None
     if any(_parts(part) is None for part in value):
         return None
     tables: list[dict[str, Any]] = [{} for _ in value]
@@ -91,10 +91,10 @@ def _samples(value: Sequence[Any]) -> list[tuple[str, Any]] | None:
     lengths = {len(leaf) if _is_line(leaf) else -1 for table in tables for leaf in table.values()}
     if len(lengths) == 1 and -1 not in lengths:
         return None  # every leaf has the same length: that is the number of rows
-    return [(name, Column([table[name] for table in tables])) for name in names]
+    return [(name, ListColumn([table[name] for table in tables])) for name in names]
 
 
-class Column(list[Any]):
+class ListColumn(list[Any]):
     """One entry of a list of samples: a leaf, whatever its values are."""
 
 
@@ -125,7 +125,7 @@ def is_array(value: Any) -> bool:
 
 def cells_of(leaf: Any) -> Cells | None:
     """The values of a leaf, one per row if it has rows; None for what has none."""
-    if isinstance(leaf, Column):
+    if isinstance(leaf, ListColumn):
         values = [as_array(value) if is_array(value) else value for value in leaf]
         return values if all(value is not None for value in values) else None
     if isinstance(leaf, Stack):
@@ -166,7 +166,7 @@ class BatchForm:
     ndims: dict[str, int]  # axes of the entries that are arrays, rows included
 
     @classmethod
-    def of(cls, rows: Rows) -> BatchForm:
+    def of(cls, rows: BatchRows) -> BatchForm:
         """The form of a (first) batch."""
         arrays = {name: cells for name, cells in rows.entries.items() if isinstance(cells, np.ndarray)}
         dtypes = {name: array.dtype for name, array in arrays.items()}
@@ -179,15 +179,15 @@ class BatchForm:
             return bool(ndims) and list(ndims.values()) == list(self.ndims.values())
         return all(ndims[name] == ndim for name, ndim in self.ndims.items() if name in ndims)
 
-    def table(self, rows: Rows) -> Hashes:
+    def table(self, rows: BatchRows) -> Hashes:
         """Fingerprints, one row per sample and one column per entry; 0 for entries that the rows lack."""
         return fingerprint(rows, self.names, self.dtypes)
 
-    def lacking(self, rows: Rows) -> list[str]:
+    def lacking(self, rows: BatchRows) -> list[str]:
         """Entries that these rows do not have."""
         return [name for name in self.names if name not in rows.entries]
 
-    def adapt(self, rows: Rows) -> Rows:
+    def adapt(self, rows: BatchRows) -> BatchRows:
         """Rows from elsewhere with the names of this form; by position where a dataset of tuples feeds batches of dicts."""
         entries = rows.entries
         if not set(self.names) & set(entries) and len(entries) == len(self.names):
@@ -209,7 +209,7 @@ _FIRST = np.uint64(0xBF58476D1CE4E5B9)
 _SECOND = np.uint64(0x94D049BB133111EB)
 
 
-def fingerprint(rows: Rows, names: Sequence[str], dtypes: dict[str, np.dtype[Any]] | None = None) -> Hashes:
+def fingerprint(rows: BatchRows, names: Sequence[str], dtypes: dict[str, np.dtype[Any]] | None = None) -> Hashes:
     """One row per sample, one column per name; masked rows are left out, absent entries are 0.
 
     `dtypes` casts arrays first, so that a reference can be compared with batches of another precision.
@@ -292,7 +292,7 @@ VALID = "valid"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rows:
+class BatchRows:
     """A batch as rows."""
 
     num_rows: int
@@ -309,7 +309,7 @@ class Rows:
         return self.num_rows if self.valid is None else int(np.count_nonzero(self.valid))
 
 
-def rows_of(batch: Any) -> Rows:
+def rows_of(batch: Any) -> BatchRows:
     """Look at a batch as rows. Tensors on a device are copied to memory."""
     leaves = leaves_of(batch)
     cells = {name: cells_of(leaf) for name, leaf in leaves.items()}
@@ -339,21 +339,21 @@ def rows_of(batch: Any) -> Rows:
     else:
         valid = None
     originals = {name: leaf for name, leaf in leaves.items() if is_array(leaf)}
-    rows = Rows(num_rows=num_rows, entries=entries, others=others, originals=originals)
+    rows = BatchRows(num_rows=num_rows, entries=entries, others=others, originals=originals)
     return dataclasses.replace(rows, packed=frozenset(packed), bounds=bounds, valid=valid)
 
 
-def rows_of_items(items: Sequence[Any]) -> Rows:
+def rows_of_items(items: Sequence[Any]) -> BatchRows:
     """Look at the items of a dataset as rows, one each, before anyone has made a batch of them."""
     columns: dict[str, list[Any]] = {}
     for item in items:
         for name, leaf in leaves_of_item(item).items():
             columns.setdefault(name, []).append(leaf)
-    cells = {name: cells_of(Column(column)) for name, column in columns.items() if len(column) == len(items)}
+    cells = {name: cells_of(ListColumn(column)) for name, column in columns.items() if len(column) == len(items)}
     lacking = {name: len(column) for name, column in columns.items() if cells.get(name) is None}
     others = {name: f"{number:,} values for {len(items):,} items" for name, number in lacking.items()}
     entries = {name: found for name, found in cells.items() if found is not None}
-    return Rows(num_rows=len(items), entries=entries, others=others, originals={})
+    return BatchRows(num_rows=len(items), entries=entries, others=others, originals={})
 
 
 def _bounds(arrays: dict[str, Array]) -> tuple[str, Array | None]:

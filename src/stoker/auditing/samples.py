@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from stoker._types import Array
-from stoker.auditing.fingerprints import BatchForm, Hashes, Rows, as_array, combine, listed, rows_of, rows_of_items
+from stoker.auditing.fingerprints import BatchForm, BatchRows, Hashes, as_array, combine, listed, rows_of, rows_of_items
 from stoker.errors import OptionError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ UNKNOWN = -1
 SampleIds = str | Callable[[Any], Any]  # the name of an entry, or a function of the batch
 
 
-def numbers_of(ids: SampleIds, rows: Rows, batch: Any) -> Array:
+def numbers_of(ids: SampleIds, rows: BatchRows, batch: Any) -> Array:
     """The sample number of each row that is not masked, int64."""
     if callable(ids):
         given = ids(batch)
@@ -533,7 +533,7 @@ class _ReferenceReader:
         parts = (self._items(numbers[i : i + PART].tolist()) for i in range(0, len(numbers), PART))
         return self._read(parts, numbers, total)
 
-    def _read(self, parts: Iterator[tuple[Rows, Any]], numbers: Array | None, total: int) -> Reference:
+    def _read(self, parts: Iterator[tuple[BatchRows, Any]], numbers: Array | None, total: int) -> Reference:
         tables, ids, count = [np.zeros((0, len(self._form.names)), np.uint64)], [], 0
         lacking: set[str] = set()
         wanted = self._setup.ids
@@ -579,10 +579,10 @@ class _ReferenceReader:
         items = (self._data[i] for i in range(len(self._data)))
         return items if self._collate is None else map(self._collate, items)
 
-    def _look(self, batch: Any) -> tuple[Rows, Any]:
+    def _look(self, batch: Any) -> tuple[BatchRows, Any]:
         return self._adapt(rows_of(batch)), batch
 
-    def _adapt(self, rows: Rows) -> Rows:
+    def _adapt(self, rows: BatchRows) -> BatchRows:
         adapted = self._form.adapt(rows)
         # The loader's own dataset may be encoded into something else; data that the user names must be comparable.
         if rows.num_rows and not self._is_own and len(self._form.lacking(adapted)) == len(self._form.names):
@@ -590,7 +590,7 @@ class _ReferenceReader:
             raise OptionError(f"the {self._role} has {names}: there is nothing to compare.")
         return adapted
 
-    def _items(self, numbers: list[int]) -> tuple[Rows, Any]:
+    def _items(self, numbers: list[int]) -> tuple[BatchRows, Any]:
         data = self._data
         items = data.__getitems__(numbers) if hasattr(data, "__getitems__") else [data[number] for number in numbers]
         if self._collate is not None:

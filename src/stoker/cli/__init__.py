@@ -1,1 +1,1 @@
-"""The command line: one file a command, imported when it is called."""
+"""The command line: a file per command or family of commands, imported when it is called."""

@@ -1,4 +1,4 @@
-"""`stoker append`: add rows and series to a store."""
+"""`stoker append`, `stoker history` and `stoker compact`: add rows to a store, list its versions, make it one plain store."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import json
 import click
 
 from stoker._progress import progress
-from stoker._text import printable
-from stoker.cli.main import PATH, reading_options
+from stoker._text import printable, readable_bytes
+from stoker.cli.main import PATH, new_table, reading_options
 
 OVERLAP = ["error", "replace", "keep"]
 
@@ -54,3 +54,49 @@ def command(store: str, source: tuple[str, ...], as_json: bool, quiet: bool, tim
     click.echo(
         f"appended {newest.num_new_rows:,} rows: {printable(store)} has {len(added):,} series{new}, version {added.version:,}"
     )
+
+
+MAX_NAMES = 3
+
+
+@click.command("history", short_help="List the versions of a store.")
+@click.argument("store", type=PATH)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def history_command(store: str, as_json: bool) -> None:
+    """List the versions of STORE: one for the pack, and one for each append. `stoker.open(path, version=N)` opens one of them."""
+    from stoker.store.append import history
+
+    versions = history(store)
+    if as_json:
+        click.echo(json.dumps([version.to_dict() for version in versions]))
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    table = new_table()
+    for title in ("version", "written", "rows", "series", "new", "size", "overlap", "sources"):
+        table.add_column(title, justify="left" if title in ("written", "overlap", "sources") else "right", overflow="fold")
+    for one in versions:
+        names = ", ".join(source.name for source in one.sources[:MAX_NAMES])
+        names += f" and {len(one.sources) - MAX_NAMES:,} more" if len(one.sources) > MAX_NAMES else ""
+        counts = [f"{count:,}" for count in (one.num_new_rows, one.num_series, one.num_new_series)]
+        rule = one.overlap if one.overlap != "error" else ""
+        written = f"{one.written:%Y-%m-%d %H:%M:%S}"
+        table.add_row(f"{one.version:,}", written, *counts, readable_bytes(one.num_bytes), rule, Text(printable(names)))
+    Console(highlight=False).print(table)
+
+
+@click.command("compact", short_help="Rewrite a store with appended rows as one plain store.")
+@click.argument("store", type=PATH)
+@click.argument("out", type=PATH, required=False)
+@click.option("--replace", is_flag=True, help="Replace an existing store OUT.")
+def compact_command(store: str, out: str | None, replace: bool) -> None:
+    """Rewrite STORE as one plain store, in one step. Its earlier versions are removed.
+
+    With OUT, write the plain store there; STORE and its versions stay as they are.
+    """
+    from stoker.store.append import compact
+
+    done = compact(store, out, replace=replace)
+    where = printable(out if out is not None else store)
+    click.echo(f"compacted: {where} has {len(done):,} series, {done.num_steps:,} steps, {readable_bytes(done.num_bytes)}")

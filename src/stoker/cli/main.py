@@ -40,6 +40,9 @@ COMMANDS = {
     "runs": "Compare the runs in a folder.",
 }
 
+MODULES = {"history": "append", "compact": "append", "verify": "inspect", "indicators": "encode", "forecast": "predict"}
+"""Commands in the module of another one: there, `history_command` and so on. All others are the `command` of their own module."""
+
 
 class _Lazy(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -48,7 +51,8 @@ class _Lazy(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(f"stoker.cli.{cmd_name}").command
+        module = importlib.import_module(f"stoker.cli.{MODULES.get(cmd_name, cmd_name)}")
+        command: click.Command = getattr(module, f"{cmd_name}_command" if cmd_name in MODULES else "command")
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from stoker.sampling.orders import Order, Plan
-    from stoker.sampling.quality import Quality, Reads
+    from stoker.sampling.quality import DiskReads, Quality
     from stoker.sampling.views import Samples, Segments, Sequences, Windows
 
 COUNT = click.IntRange(min=1, max=2**40)
@@ -35,7 +35,7 @@ class Report:
     batch_size: int
     plans: Mapping[str, Plan]
     qualities: Mapping[str, Quality]
-    reads: Mapping[str, Reads]
+    reads: Mapping[str, DiskReads]
     enough: tuple[int, int]
     """Block and window that reach the required effective batch size."""
     chosen: str
@@ -120,7 +120,7 @@ def _examine(path: str, view: str | None, columns: str | None, batch_size: int, 
     from stoker.sampling.orders import Sequential, Shuffle, choose
     from stoker.sampling.quality import count_reads, measure
     from stoker.sampling.views import Sequences
-    from stoker.store.store import open_store
+    from stoker.store.versions import open_store
 
     store = open_store(path)
     chosen_view = parse_view(view) if view else Sequences(max(1, store.num_steps))

@@ -1,20 +1,27 @@
-"""`stoker predict`: predictions of a trained run for new data, as a table."""
+"""`stoker predict`: predictions of a trained run for new data, as a table. `stoker forecast`: forecasts of a Time-MoE model."""
 
 from __future__ import annotations
 
 import io
 import json
+import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from stoker._progress import progress
 from stoker._text import printable
 from stoker.cli.main import PATH, new_table
 from stoker.errors import OptionError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from stoker.recipes.time_moe.files import Corpus
+    from stoker.recipes.time_moe.forecasting import LoadedModel
+
 
 FORMATS = (".parquet", ".csv", ".arrow", ".feather")
 SHOWN_ROWS = 12
@@ -148,3 +155,182 @@ def _show(table: pa.Table) -> None:
         cells = [row.get(name, "…") for name in table.column_names]
         shown.add_row(*(f"{cell:.6g}" if isinstance(cell, float) else printable(str(cell)) for cell in cells))
     Console(highlight=False).print(shown)
+
+
+@click.command("forecast", short_help="Forecast a series with a trained Time-MoE.")
+@click.argument("run", type=PATH)
+@click.option(
+    "--data",
+    required=True,
+    type=PATH,
+    metavar="DATA",
+    help="A store, a tree of Time-MoE data (binary folders, .jsonl, .json, .npy), or a table such as .csv.",
+)
+@click.option("--series", metavar="NAME", help="Name of the series, the end of its name, or its number. [default: the only one]")
+@click.option("--horizon", type=int, default=96, show_default=True, metavar="N", help="Points to forecast.")
+@click.option(
+    "--context",
+    type=int,
+    metavar="N",
+    help="Points of the context. [default: as many as the model takes; with --score at most 512]",
+)
+@click.option("--at", type=int, metavar="STEP", help="Forecast from this step, without later points. [default: the end]")
+@click.option(
+    "--score",
+    is_flag=True,
+    help="MSE and MAE over the last 20 % of all series (or of --series), scaled by their first 70 %, beside repeating "
+    "the last point and seasonal naive forecasts: periods of 24, of 168, and by autocorrelation.",
+)
+@click.option("--stride", type=int, metavar="N", help="With --score: steps between two forecasts. [default: the horizon]")
+@click.option("--plot", type=PATH, metavar="FILE", help="Plot the forecast into a .png or .svg file.")
+@click.option("--csv", "csv_path", type=PATH, metavar="FILE", help="Write the forecast as CSV.")
+@click.option("--device", metavar="DEVICE", help="cpu, cuda or cuda:N. [default: a GPU if there is one]")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
+def forecast_command(
+    run: str,
+    data: str,
+    series: str | None,
+    horizon: int,
+    context: int | None,
+    at: int | None,
+    score: bool,
+    stride: int | None,
+    plot: str | None,
+    csv_path: str | None,
+    device: str | None,
+    as_json: bool,
+) -> None:
+    """Forecast with RUN: the folder of a run of `stoker train time-moe`, or an official checkpoint.
+
+    The context is scaled by its own points, as series are in training. The forecast is in the units of the data.
+
+    \b
+    stoker forecast runs/ett --data ett.stoker --series HUFL --horizon 96 --plot hufl.png
+    stoker forecast TimeMoE-50M/ --data ett.stoker --series HUFL --at 17000
+    stoker forecast runs/ett --data ett.stoker --horizon 96 --score
+    """
+    import torch
+
+    from stoker.recipes.time_moe.files import open_corpus
+    from stoker.recipes.time_moe.forecasting import load_model
+    from stoker.train.plots import check_plot
+
+    if plot is not None:
+        check_plot(plot)
+    if csv_path is not None and not Path(csv_path).absolute().parent.is_dir():
+        raise OptionError(f"{csv_path} cannot be written: there is no folder {Path(csv_path).parent}. Create it first.")
+    for name, given in (("--horizon", horizon), ("--context", context), ("--stride", stride)):
+        if given is not None and given < 1:
+            raise click.UsageError(f"{name} is {given}; expected an integer from 1.")
+    if score and (at is not None or plot or csv_path):
+        raise click.UsageError("--score is over many forecasts: leave out --at, --plot and --csv.")
+    if stride is not None and not score:
+        raise click.UsageError("--stride needs --score.")
+    corpus = open_corpus(data, report=lambda note: click.echo(f"note: {printable(note)}", err=True))
+    number = corpus.find(series) if series is not None else None
+    if number is None and not score and len(corpus) > 1:
+        names = ", ".join(corpus.series_name(i) for i in range(min(len(corpus), 8))) + (" …" if len(corpus) > 8 else "")
+        raise OptionError(f"{corpus.name} has {len(corpus):,} series: {names}. Choose one: --series NAME")
+    loaded = load_model(run, device=device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if score:
+        chosen = corpus if number is None else corpus.only(number)
+        _score(loaded, chosen, horizon=horizon, context=context, stride=stride or horizon, as_json=as_json)
+    else:
+        _forecast(loaded, corpus, number or 0, at, horizon, context, plot=plot, csv_path=csv_path, as_json=as_json)
+
+
+def _forecast(
+    loaded: LoadedModel,
+    corpus: Corpus,
+    number: int,
+    at: int | None,
+    horizon: int,
+    context: int | None,
+    *,
+    plot: str | None,
+    csv_path: str | None,
+    as_json: bool,
+) -> None:
+    import numpy as np
+
+    from stoker import _disk
+    from stoker.recipes.time_moe import forecasting
+
+    values, name = corpus.series(number), corpus.series_name(number)
+    end = len(values) if at is None else at
+    if not 1 <= end <= len(values):
+        raise OptionError(f"--at is {end:,}; expected a step from 1 to {len(values):,}, the points of series {name!r}.")
+    known = np.asarray(values[max(0, end - (context or end)) : end], dtype=np.float64)
+    found = forecasting.forecast(loaded, known[None], horizon)[0]
+    came = np.asarray(values[end : end + horizon], dtype=np.float64)
+    # Steps after the end of the series are unknown like missing ones.
+    actual = np.concatenate([came, np.full(horizon - len(came), np.nan)]) if np.isfinite(came).any() else None
+    if csv_path is not None:
+        _disk.write_file(Path(csv_path), forecasting.as_csv(found, actual, first=end).encode(), durable=False)
+    if plot is not None:
+        forecasting.plot_forecast(plot, np.asarray(values[:end], dtype=np.float64), found, actual, title=name)
+    mse, mae, count = (0.0, 0.0, 0) if actual is None else forecasting.errors_of(found, actual)
+    if as_json:
+        fields: dict[str, Any] = {"series": name, "model": loaded.source, "from": end, "horizon": horizon}
+        fields |= {"mse": mse, "mae": mae, "known": count} if count else {}
+        click.echo(forecasting.as_json(found, actual, **fields))
+        return
+    _show_forecast(f"{printable(name)} by {printable(loaded.source)}", end, found, actual)
+    if count:
+        partly = f", over the {count:,} known points" if count < horizon else ""
+        click.echo(f"MSE {mse:.6g}, MAE {mae:.6g} in the units of the series{partly}")
+    for path in (plot, csv_path):
+        if path is not None:
+            click.echo(f"written: {printable(path)}")
+
+
+def _show_forecast(title: str, end: int, found: Any, actual: Any) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    columns = {"step": [f"{end + i:,}" for i in range(len(found))], "forecast": [f"{value:.6g}" for value in found]}
+    if actual is not None:
+        columns["actual"] = [f"{value:.6g}" if math.isfinite(value) else "" for value in actual]
+    table = new_table()
+    for header in columns:
+        table.add_column(header, justify="right")
+    rows = list(zip(*columns.values(), strict=True))
+    half = SHOWN_ROWS // 2
+    for row in rows if len(rows) <= SHOWN_ROWS else [*rows[:half], ("…",) * len(columns), *rows[-half:]]:
+        table.add_row(*row)
+    console = Console(highlight=False)
+    console.print(Text(title), soft_wrap=True)
+    console.print(table)
+
+
+def _score(loaded: LoadedModel, corpus: Corpus, *, horizon: int, context: int | None, stride: int, as_json: bool) -> None:
+    from rich.console import Console
+
+    from stoker.recipes.time_moe.forecasting import evaluate
+
+    context = context or max(1, min(loaded.length, 512, loaded.model.size.max_position - horizon))
+    with progress(unit="windows", enabled=not as_json) as show:
+
+        def report(done: int, total: int) -> None:
+            show("scoring", done / total, done)
+
+        score = evaluate(loaded, corpus, context=context, horizon=horizon, stride=stride, report=report)
+    if as_json:
+        click.echo(json.dumps({"model": loaded.source, "context": context, "horizon": horizon, **asdict(score)}))
+        return
+    table = new_table()
+    table.add_column(f"{score.windows:,} windows, {context} -> {horizon}", no_wrap=True)
+    for title in ("MSE", "MAE"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_row(printable(loaded.source), f"{score.mse:.4f}", f"{score.mae:.4f}")
+    for one in score.baselines:
+        numbers = ["-", "-"] if one.mse is None or one.mae is None else [f"{one.mse:.4f}", f"{one.mae:.4f}"]
+        table.add_row(f"naive: {one.name}", *numbers)
+    console = Console(highlight=False)
+    console.print(table)
+    console.print(
+        "Series are scaled by the mean and deviation of their first 70 %, targets are in their last 20 %.", soft_wrap=True
+    )
+    best = score.best_baseline
+    if best.mse is not None and score.mse >= best.mse:
+        console.print(f"The model is not better than a naive forecast ({best.name}).", soft_wrap=True)

@@ -269,7 +269,7 @@ def _tfa(
     _show_tfa(done, folder, as_json=as_json)
 
 
-def _show_tfa(done: tfa.Trained, folder: Path, *, as_json: bool) -> None:
+def _show_tfa(done: tfa.TrainedTfa, folder: Path, *, as_json: bool) -> None:
     from stoker.recipes.tfa.pipeline import NAMES
 
     result, score = done.result, done.score

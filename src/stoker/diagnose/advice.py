@@ -28,7 +28,7 @@ WITHOUT_DATA = ("cached", "feed")  # fixes after which batches cost nothing, or 
 
 def advise(measured: Measurements, attribution: Attribution, causes: list[Cause]) -> list[Advice]:
     """What to do, the most useful first: for the verdict, then for the other causes that matter."""
-    predictor = Predictor(measured=measured, attribution=attribution)
+    predictor = SpeedPredictor(measured=measured, attribution=attribution)
     steps: dict[str, Advice] = {}
     for number, cause in enumerate(causes):
         if number == 0 or cause.share >= RULE.advise_share:
@@ -51,7 +51,7 @@ def advise_on_rare_steps(rare: RareSteps) -> list[Advice]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Predictor:
+class SpeedPredictor:
     """Predicts what is left of a step with a fix."""
 
     measured: Measurements
@@ -132,7 +132,7 @@ def error_of(what_if: WhatIf, before: float) -> float:
     return ratio_of(what_if) * math.hypot(2 * what_if.as_it_is.error, 2 * what_if.with_fix.error, changed, half)
 
 
-def _data(predictor: Predictor) -> list[Advice]:
+def _data(predictor: SpeedPredictor) -> list[Advice]:
     measured, step = predictor.measured, predictor.attribution.step
     loader, cached, gathered = measured.loader, measured.cached, measured.what_ifs.get("feed")
     if gathered is not None:
@@ -170,19 +170,19 @@ def _workers_sentence(wanted: int, now: int) -> str:
     return render.advice("workers", wanted=wanted, processes="process" if wanted == 1 else "processes", now=now)
 
 
-def _waits(predictor: Predictor) -> list[Advice]:
+def _waits(predictor: SpeedPredictor) -> list[Advice]:
     lines = [f"{sync.place}" for sync in predictor.measured.syncs if sync.place is not None][:2]
     sentence = render.advice("sync", where=f": {', '.join(lines)}" if lines else "")
     return [predictor.predict("sync", sentence, predictor.without("sync"))]
 
 
-def _host(predictor: Predictor) -> list[Advice]:
+def _host(predictor: SpeedPredictor) -> list[Advice]:
     place = line_of("host", predictor.measured)
     sentence = render.advice("host_at", place=place) if place else render.advice("host")
     return [predictor.predict("host", sentence, predictor.without("host"))]
 
 
-def _launch(predictor: Predictor) -> list[Advice]:
+def _launch(predictor: SpeedPredictor) -> list[Advice]:
     if "graph" in predictor.measured.what_ifs:
         graph = predictor.from_what_if("graph", render.advice("graph_of_model"))
     else:
@@ -190,7 +190,7 @@ def _launch(predictor: Predictor) -> list[Advice]:
     return [graph, _compile("compile_launch"), _batch(predictor), *_fused(predictor)]
 
 
-def _batch(predictor: Predictor) -> Advice:
+def _batch(predictor: SpeedPredictor) -> Advice:
     """Twice as large: batches cost twice as much, and steps what steps of two batches in one were measured to take."""
     what_if, sentence = predictor.measured.what_ifs.get("batch"), render.advice("batch")
     if what_if is None:
@@ -200,7 +200,7 @@ def _batch(predictor: Predictor) -> Advice:
     return predictor.predict("batch", sentence, left, rest * error_of(what_if, rest) / 2)
 
 
-def _fused(predictor: Predictor) -> list[Advice]:
+def _fused(predictor: SpeedPredictor) -> list[Advice]:
     measured = predictor.measured
     if measured.optimizer_fused or measured.optimizer not in FUSIBLE:
         return []
@@ -218,7 +218,7 @@ def waiting_threads(measured: Measurements) -> float:
     return min(1.0, max(0.0, lost)) * min(1.0, max(0.0, measured.cores_used - 1))
 
 
-def _malloc(predictor: Predictor) -> list[Advice]:
+def _malloc(predictor: SpeedPredictor) -> list[Advice]:
     measured, step = predictor.measured, predictor.attribution.step
     pages, seconds = statistics.fmean(measured.pages.get("loop") or [0.0]), measured.for_pages("loop")
     spent = min(statistics.fmean(seconds or [0.0]), RULE.malloc_max_share * step)
@@ -234,19 +234,19 @@ def best_threads(measured: Measurements) -> int | None:
     return int(best) if best is not None and int(best) != measured.machine.threads else None
 
 
-def _threads(predictor: Predictor) -> list[Advice]:
+def _threads(predictor: SpeedPredictor) -> list[Advice]:
     best, now = best_threads(predictor.measured), predictor.measured.machine.threads
     return [predictor.from_what_if("threads", render.advice("threads", best=best, now=now))] if best is not None else []
 
 
-def _fewer(predictor: Predictor) -> list[Advice]:
+def _fewer(predictor: SpeedPredictor) -> list[Advice]:
     """Fewer threads, and fewer workers where there are more than a step needs."""
     workers, wanted = predictor.measured.loader.workers, workers_to_use(predictor.measured, predictor.attribution)
     too_many = workers > wanted
     return _threads(predictor) + ([predictor.predict("workers", _workers_sentence(wanted, workers))] if too_many else [])
 
 
-def _autocast(predictor: Predictor) -> list[Advice]:
+def _autocast(predictor: SpeedPredictor) -> list[Advice]:
     peaks, precision = predictor.measured.machine.matmul_flops, predictor.measured.precision
     if precision in ("bf16", "fp16") or peaks.get("bf16", 0.0) < RULE.autocast_ratio * peaks.get(precision, math.inf):
         return []  # this machine is no faster in it
@@ -258,17 +258,17 @@ def _compile(wording: str) -> Advice:
     return Advice(name="compile", sentence=render.advice(wording), predicted=None)
 
 
-def _precision(predictor: Predictor) -> list[Advice]:
+def _precision(predictor: SpeedPredictor) -> list[Advice]:
     has_tf32 = predictor.measured.machine.matmul_flops.get("tf32")
     return [*([predictor.from_what_if("tf32", render.advice("tf32"))] if has_tf32 else []), *_autocast(predictor)]
 
 
-def _between_ranks(predictor: Predictor, name: str, cause: str) -> list[Advice]:
+def _between_ranks(predictor: SpeedPredictor, name: str, cause: str) -> list[Advice]:
     slowest = max(predictor.measured.ranks, key=lambda one: one.apart_seconds).rank
     return [predictor.at_most(name, render.advice(name, slowest=slowest), predictor.without(cause))]
 
 
-_ADVISERS: dict[Verdict, Callable[[Predictor], list[Advice]]] = {
+_ADVISERS: dict[Verdict, Callable[[SpeedPredictor], list[Advice]]] = {
     "data": _data,
     "transfer": lambda one: [
         one.from_what_if("pinned", render.advice("pinned")),

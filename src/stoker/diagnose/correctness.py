@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader
 
 from stoker._clock import now_ns
 from stoker.auditing.audit import AuditReport, audit
-from stoker.auditing.fingerprints import BatchForm, Rows, rows_of
+from stoker.auditing.fingerprints import BatchForm, BatchRows, rows_of
 from stoker.auditing.samples import LoaderClaims, claims_of
 from stoker.diagnose.fixes import kept_seeds
 from stoker.diagnose.loaders import Sources, length_of
@@ -242,7 +242,7 @@ def comparable(loader: Any, others: list[Any]) -> list[Any]:
     return found
 
 
-def _rows(loader: Any) -> Rows | None:
+def _rows(loader: Any) -> BatchRows | None:
     """The rows of the first batch."""
     try:
         rows = rows_of(next(iter(loader)))

@@ -2,9 +2,9 @@
 
 Each process has its own session. What all must do alike, such as the number of steps of a window, rank 0 decides and publishes
 through the key-value store of torch.distributed; nothing is added to the program's collectives. A window without the all-reduce
-(`Ranks.part`) shows how long each rank takes alone, and so which one is slow. A window in which all ranks meet before each all-reduce
-(`Ranks.meet`) shows what it costs when no rank is late: a rank that slept until the last one came wakes up slowly, which is not a
-cost of the all-reduce. Rank 0 makes the verdict.
+(`MeasuredRanks.part`) shows how long each rank takes alone, and so which one is slow. A window in which all ranks meet before each
+all-reduce (`MeasuredRanks.meet`) shows what it costs when no rank is late: a rank that slept until the last one came wakes up
+slowly, which is not a cost of the all-reduce. Rank 0 makes the verdict.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Meeting:
         self.held += 1
 
 
-class Ranks:
+class MeasuredRanks:
     """The processes that train together, as one of them sees them."""
 
     def __init__(self, rank: int, number: int, store: Any) -> None:
@@ -150,11 +150,11 @@ class Ranks:
                 self._store.set("measured", "1")
 
 
-def find_ranks() -> Ranks | None:
+def find_ranks() -> MeasuredRanks | None:
     """The processes that train together; None if there is only one."""
     distributed = torch.distributed
     if not distributed.is_available() or not distributed.is_initialized() or distributed.get_world_size() < 2:
         return None
     shared: Any = distributed.distributed_c10d
     store = shared.PrefixStore("stoker-diagnose", shared._get_default_store())
-    return Ranks(distributed.get_rank(), distributed.get_world_size(), store)
+    return MeasuredRanks(distributed.get_rank(), distributed.get_world_size(), store)

@@ -34,7 +34,7 @@ Make = Callable[[Sequence[int]], tuple[list[Any], TreeSpec]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Column:
+class TensorColumn:
     """One tensor of a batch: sample i is `length` values of a tensor from `offset + stride * i` on, or one value where None."""
 
     values: torch.Tensor
@@ -56,7 +56,7 @@ class Column:
 class Columns(Dataset[Any]):
     """All tensors of a batch, and the structure around them: a dataset that gives whole batches."""
 
-    columns: list[Column]
+    columns: list[TensorColumn]
     form: TreeSpec
     count: int  # samples
 
@@ -109,9 +109,11 @@ def _read_all(made: Make, count: int, probe: list[Any], form: TreeSpec, name: st
             return f"samples of {name} differ in their shapes"
         for column, leaf in zip(whole, leaves, strict=True):
             column[start:stop] = leaf
-        if (now_ns() - begin) / 1e9 * count / stop > MAX_SECONDS:
+        seconds = (now_ns() - begin) / 1e9
+        # A single chunk may have waited for other programs: less than a second says nothing about the rest.
+        if seconds > min(1, MAX_SECONDS) and seconds * count / stop > MAX_SECONDS:
             return f"{name} has {count:,} samples: reading them all would take too long for a trial"
-    return Columns(columns=[Column(values=one, dtype=one.dtype) for one in whole], form=form, count=count)
+    return Columns(columns=[TensorColumn(values=one, dtype=one.dtype) for one in whole], form=form, count=count)
 
 
 def _tensors_within(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
@@ -129,7 +131,7 @@ def _tensors_within(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
             yield from _tensors_within(part, depth + 1)
 
 
-def _find(leaf: torch.Tensor, numbers: list[int], count: int, arrays: list[torch.Tensor]) -> Column | None:
+def _find(leaf: torch.Tensor, numbers: list[int], count: int, arrays: list[torch.Tensor]) -> TensorColumn | None:
     """The array whose rows or windows the samples are."""
     for column in (one for values in arrays for one in _candidates(leaf, numbers, count, values)):
         reaches = column.offset + column.stride * (count - 1) + (column.length or 1) <= len(column.values)
@@ -138,7 +140,7 @@ def _find(leaf: torch.Tensor, numbers: list[int], count: int, arrays: list[torch
     return None
 
 
-def _candidates(leaf: torch.Tensor, numbers: list[int], count: int, values: torch.Tensor) -> Iterator[Column]:
+def _candidates(leaf: torch.Tensor, numbers: list[int], count: int, values: torch.Tensor) -> Iterator[TensorColumn]:
     width = values.shape[1:]
     if leaf.shape[1:] == width:
         length = None
@@ -147,13 +149,13 @@ def _candidates(leaf: torch.Tensor, numbers: list[int], count: int, values: torc
     else:
         return
     if len(values) == count and length is None:
-        yield Column(values=values, dtype=leaf.dtype)
+        yield TensorColumn(values=values, dtype=leaf.dtype)
     if len(numbers) < 3:
         return
     offsets = _rows_of(leaf[0], values, length, 0)
     for offset in offsets[:4]:
         for second in _rows_of(leaf[1], values, length, offset + 1)[:4]:
-            yield Column(values=values, dtype=leaf.dtype, stride=second - offset, offset=offset, length=length)
+            yield TensorColumn(values=values, dtype=leaf.dtype, stride=second - offset, offset=offset, length=length)
 
 
 def _rows_of(sample: torch.Tensor, values: torch.Tensor, length: int | None, start: int) -> list[int]:
@@ -184,7 +186,7 @@ def gathering(batches: Sequence[Any], rows: int, size: int) -> Iterator[Any] | N
             return None
         whole = torch.cat(tensors)
         times = max(1, min(rows, MAX_COLUMN_BYTES // max(1, whole[:1].nbytes)) // max(1, len(whole)))
-        columns.append(Column(values=whole.repeat(times, *[1] * (whole.ndim - 1)), dtype=whole.dtype))
+        columns.append(TensorColumn(values=whole.repeat(times, *[1] * (whole.ndim - 1)), dtype=whole.dtype))
     count = min(len(column.values) for column in columns)
     if count < size:
         return None

@@ -104,7 +104,7 @@ def ladder_levels(finding: Finding) -> list[LadderLevel]:
     return found
 
 
-class Line(NamedTuple):
+class ReportLine(NamedTuple):
     """One line before it is folded; only the first of a part has a label."""
 
     label: str
@@ -130,7 +130,7 @@ def text(finding: Finding, *, width: int | None = None) -> str:
     return "".join(f"{line.label.ljust(LABEL_WIDTH)}{line.text}".rstrip() + "\n" for line in _folded(finding, width))
 
 
-def _folded(finding: Finding, width: int | None) -> Iterator[Line]:
+def _folded(finding: Finding, width: int | None) -> Iterator[ReportLine]:
     from rich.console import Console
     from rich.text import Text
 
@@ -143,38 +143,38 @@ def _folded(finding: Finding, width: int | None) -> Iterator[Line]:
         # Rich folds by the cells that letters take, of which some take two.
         folder = Console(width=room, highlight=False)
         first, *rest = Text(line.text).wrap(folder, room, overflow="fold", no_wrap=False) or [Text()]
-        yield Line(line.label, first.plain.rstrip(), line.style)
+        yield ReportLine(line.label, first.plain.rstrip(), line.style)
         if rest:
             left = line.text[len(first.plain) :].lstrip()
             for more in Text(left).wrap(folder, room - line.hang, overflow="fold", no_wrap=False):
-                yield Line("", " " * line.hang + more.plain.rstrip(), line.style)
+                yield ReportLine("", " " * line.hang + more.plain.rstrip(), line.style)
 
 
-def _lines(finding: Finding, room: int | None) -> Iterator[Line]:
+def _lines(finding: Finding, room: int | None) -> Iterator[ReportLine]:
     """All lines, in order."""
     style = "bold yellow" if finding.verdict == "none" else "bold green"
-    yield Line("VERDICT", headline(finding), style=style)
+    yield ReportLine("VERDICT", headline(finding), style=style)
     second = finding.second
     then = f"; then {TITLES.get(second.verdict, second.verdict)}, {percent(second.share)}" if second is not None else ""
-    yield Line("", f"({certainty(finding)}{then})", style="dim")
+    yield ReportLine("", f"({certainty(finding)}{then})", style="dim")
     if finding.verdict != "none":
-        yield Line("WHY", finding.why)
+        yield ReportLine("WHY", finding.why)
     place = place_beside(finding)
     if place is not None:
-        yield Line("", f"at {place}")
+        yield ReportLine("", f"at {place}")
     if finding.ladder:
         yield from _ladder(finding, room)
     yield from _next(finding.next, room)
     for number, wrong in enumerate(finding.correctness):
-        yield Line("" if number else "WRONG", wrong, style=ALARMING)
+        yield ReportLine("" if number else "WRONG", wrong, style=ALARMING)
     notes = finding.measurements.notes if finding.measurements is not None else []
     for number, note in enumerate(notes[:MOST_NOTES]):
-        yield Line("" if number else "NOTE", note, style="dim")
+        yield ReportLine("" if number else "NOTE", note, style="dim")
     if len(notes) > MOST_NOTES:
-        yield Line("", f"… and {len(notes) - MOST_NOTES} more notes", style="dim")
+        yield ReportLine("", f"… and {len(notes) - MOST_NOTES} more notes", style="dim")
 
 
-def _ladder(finding: Finding, room: int | None) -> Iterator[Line]:
+def _ladder(finding: Finding, room: int | None) -> Iterator[ReportLine]:
     """The levels in a line, cut between levels where it is too long."""
     levels = [f"{level.name} {per_second(level.rate)}" for level in ladder_levels(finding)]
     if not levels:
@@ -182,14 +182,14 @@ def _ladder(finding: Finding, room: int | None) -> Iterator[Line]:
     row = f"{levels[0]} it/s"
     for level in levels[1:]:
         if room is not None and len(row) + len(level) + 4 > room:
-            yield Line("", row, style="cyan")
+            yield ReportLine("", row, style="cyan")
             row = f"  -> {level}"
         else:
             row += f" -> {level}"
-    yield Line("", row, style="cyan")
+    yield ReportLine("", row, style="cyan")
 
 
-def _next(steps: list[Advice], room: int | None) -> Iterator[Line]:
+def _next(steps: list[Advice], room: int | None) -> Iterator[ReportLine]:
     """What to do, with what was predicted and tried: beside it where all fit, else below it."""
     heads = [printable(f"{number}. {step.sentence}") for number, step in enumerate(steps, 1)]
     tails = []
@@ -203,8 +203,8 @@ def _next(steps: list[Advice], room: int | None) -> Iterator[Line]:
         changed = step.tried is not None and step.tried.losses == "changed"
         label, style = "" if number else "NEXT", ALARMING if changed else ""
         if beside:
-            yield Line(label, f"{head.ljust(widest)}   {tail}".rstrip(), style)
+            yield ReportLine(label, f"{head.ljust(widest)}   {tail}".rstrip(), style)
             continue
-        yield Line(label, head, hang=3)
+        yield ReportLine(label, head, hang=3)
         if tail:
-            yield Line("", f"   {tail}", style or "cyan", 3)
+            yield ReportLine("", f"   {tail}", style or "cyan", 3)

@@ -403,7 +403,7 @@ def _unblocked(original: Any) -> Any:
     return copied
 
 
-class Attention(Fix):
+class FusedAttention(Fix):
     """`nn.MultiheadAttention` with `need_weights=False`, which uses scaled_dot_product_attention."""
 
     unused_reason = "no nn.MultiheadAttention of the program asks for its weights"
@@ -487,7 +487,7 @@ class Workers(LoaderFix):
             self._drawing.append(loader)
 
 
-class Gathered(LoaderFix):
+class GatheredLoader(LoaderFix):
     """Each batch gathered at once from columns, as stoker.Feed does, in the order of the program's sampler.
 
     For datasets whose samples are rows or windows of arrays, or are few enough to be read once before the training.
@@ -514,7 +514,7 @@ class Gathered(LoaderFix):
 class Columnar(Dataset[Any]):
     """A dataset that returns batches: from columns, or, where it has none, as before."""
 
-    def __init__(self, dataset: Any, collate: Collate, fix: Gathered) -> None:
+    def __init__(self, dataset: Any, collate: Collate, fix: GatheredLoader) -> None:
         self._dataset = dataset
         self._collate = collate
         self._fix = fix
@@ -551,12 +551,12 @@ FIXES: dict[str, type[Fix]] = {
     "cached": Cached,
     "compile": Compile,
     "cudnn": Cudnn,
-    "feed": Gathered,
+    "feed": GatheredLoader,
     "fused": Fused,
     "graph": Graph,
     "malloc": Malloc,
     "pinned": Pinned,
-    "sdpa": Attention,
+    "sdpa": FusedAttention,
     "tf32": Tf32,
     "threads": Threads,
     "workers": Workers,

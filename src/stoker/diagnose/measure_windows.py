@@ -22,7 +22,7 @@ import torch
 from stoker._clock import RunQueueDelay, busy_ns, now_ns
 from stoker.diagnose.advice import best_threads
 from stoker.diagnose.attribution import Periods, slow_of
-from stoker.diagnose.distributed import Ranks, find_ranks
+from stoker.diagnose.distributed import MeasuredRanks, find_ranks
 from stoker.diagnose.feed_fix import gathering
 from stoker.diagnose.fixes import Fix, fix_named
 from stoker.diagnose.hardware import pages_so_far
@@ -31,7 +31,7 @@ from stoker.diagnose.loaders import WatchedIterator
 from stoker.diagnose.measurements import Device, Machine, Measurements, Stretch, WhatIf
 from stoker.diagnose.ops import Counting, Profiling, main_precision, with_times, work_of
 from stoker.diagnose.profilers import Sampler, profile_iterable, profile_loader
-from stoker.diagnose.recorder import Recorder, Series
+from stoker.diagnose.recorder import Recorder, StepSeries
 from stoker.diagnose.session import CACHED, MAX_CACHED, REAL, Plan, Session, StepInput
 from stoker.diagnose.thresholds import RULE
 from stoker.diagnose.verdict import conclude
@@ -114,7 +114,7 @@ def without_data(session: Session, *, seconds: float, least: int) -> Plan:
 
 
 def _record(
-    session: Session, step_input: StepInput, seconds: float, least: int, series: Series, periods: Periods | None = None
+    session: Session, step_input: StepInput, seconds: float, least: int, series: StepSeries, periods: Periods | None = None
 ) -> Plan:
     """Record a window together with its waits for cores, the cores it used, and the memory pages it got from the system."""
     recorder, number = session.recorder, len(series.steps)
@@ -129,7 +129,7 @@ def _record(
     session.hooks.unpause()
 
 
-def apart(session: Session, ranks: Ranks, *, seconds: float) -> Plan:
+def apart(session: Session, ranks: MeasuredRanks, *, seconds: float) -> Plan:
     """The baseline without the all-reduce; and with it, if all ranks start it at the same time."""
     recorder = session.recorder
     ranks.part(session.hooks.roots)
@@ -144,7 +144,7 @@ def apart(session: Session, ranks: Ranks, *, seconds: float) -> Plan:
     alone = recorder.apart.steps[number:]
     if session.device == "cuda":
         return  # the host does not wait for an all-reduce
-    together = Series()
+    together = StepSeries()
     meeting = ranks.meet(session.hooks.roots)
     yield from session.skip(REAL, 1)
     in_collectives = yield from _record_collectives(session, ranks, seconds, together)
@@ -154,7 +154,9 @@ def apart(session: Session, ranks: Ranks, *, seconds: float) -> Plan:
         recorder.all_reduce_seconds.append(max(0.0, with_all_reduce - own) + in_collectives)
 
 
-def _record_collectives(session: Session, ranks: Ranks, seconds: float, series: Series) -> Generator[StepInput, StepTimes, float]:
+def _record_collectives(
+    session: Session, ranks: MeasuredRanks, seconds: float, series: StepSeries
+) -> Generator[StepInput, StepTimes, float]:
     """Record a window, undo `part` or `meet`, and return seconds per step in collectives that the program calls itself."""
     before, number = ranks.collective_ns, len(series.steps)
     yield from session.record(REAL, seconds, 3, series)
@@ -175,7 +177,7 @@ def other_threads(session: Session) -> Plan:
                 continue  # threads that wait for one without a core can take a hundred times as long
             torch.set_num_threads(number)
             yield from session.skip(step_input, 1)
-            series = Series()
+            series = StepSeries()
             yield from session.record(step_input, 0.15, 3, series)
             if series.steps:
                 seconds = statistics.median(one.without_data for one in series.steps)
@@ -247,7 +249,7 @@ def lines(session: Session) -> Plan:
         def extend(last: float, others: object) -> bool:
             return sampler.num_slow < wanted and now_ns() < until_ns
 
-        yield from session.record(REAL, 1.2, 4, Series(), each=sampler.end_step, extend=extend)
+        yield from session.record(REAL, 1.2, 4, StepSeries(), each=sampler.end_step, extend=extend)
     session.recorder.blames = sampler.blames()
     session.recorder.rare_line = sampler.rare_line()
 
@@ -321,7 +323,7 @@ def fix_gain(session: Session, name: str, fix: Fix, *, rounds: int, inputs: tupl
     plain, changed = inputs or ((REAL, REAL) if fix.with_data else (session.without_data,) * 2)
     seconds, batches, hooks = FIX_SECONDS[session.device], session.batches, session.hooks  # batches are changed in place
     kept = list(batches)
-    without, with_fix = Series(), Series()
+    without, with_fix = StepSeries(), StepSeries()
     try:
         if session.has_short_steps(plain):
             hooks.pause()

@@ -41,7 +41,7 @@ Stack = tuple[tuple[CodeType, int], ...]  # lines that call each other, the oute
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Line:
+class SlowLine:
     """Where rare steps spend their extra time."""
 
     phase: str  # the phase with most of it
@@ -141,7 +141,7 @@ class Sampler:
                 self._stacks[slow][stack[:depth]] += spent
         self._step.clear()
 
-    def rare_line(self) -> Line | None:
+    def rare_line(self) -> SlowLine | None:
         """Where slow steps spend their extra time; None without slow steps."""
         others, slow = max(1, self._steps[0]), self._steps[1]
         if not slow:
@@ -160,7 +160,7 @@ class Sampler:
         # In a library the first is the line of its loop that calls what is rare; the next one says what that is.
         here = next((one for one in reversed(own) if one in alone), (alone[:2] or own[-1:] or [()])[-1])
         above = next((one for one in reversed(own) if len(one) < len(here)), ())
-        return Line(
+        return SlowLine(
             phase=NAMES[phase],
             in_phase=longer[phase] / max(1e-9, sum(one for one in longer if one > 0)),
             place=_place(here),

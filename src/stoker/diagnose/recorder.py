@@ -1,6 +1,6 @@
 """What a session records, and the `Measurements` made of it.
 
-`Series` holds the steps of one kind of measurement, from one or more windows. `Recorder` holds all series and everything else that
+`StepSeries` holds the steps of one kind of measurement, from one or more windows. `Recorder` holds all series and everything else that
 was measured; `Recorder.measurements` can be called at any time.
 
 A step that starts an epoch is a different kind of step, kept apart from the others. What it waits longer for its batch (workers that
@@ -40,7 +40,7 @@ from stoker.diagnose.measurements import (
     WhatIf,
     Work,
 )
-from stoker.diagnose.profilers import MOSTLY, Line, Profile
+from stoker.diagnose.profilers import MOSTLY, Profile, SlowLine
 from stoker.diagnose.render import percent
 from stoker.diagnose.thresholds import RULE
 from stoker.errors import TrainError
@@ -62,7 +62,7 @@ class EpochStart(NamedTuple):
 
 
 @dataclass(kw_only=True, slots=True)
-class Series:
+class StepSeries:
     """Steps of one kind of measurement, from one or more windows."""
 
     steps: list[StepTimes] = field(default_factory=list)  # without the first steps of epochs
@@ -141,7 +141,7 @@ class BetweenEpochs(NamedTuple):
     steps: float  # steps of an epoch
 
 
-def between_epochs(series: Sequence[Series], length: float | None, *, on_gpu: bool = False) -> BetweenEpochs | None:
+def between_epochs(series: Sequence[StepSeries], length: float | None, *, on_gpu: bool = False) -> BetweenEpochs | None:
     """Time between epochs; None if none ended, or if neither the series nor `length` says how many steps an epoch has."""
     lengths = [found for one in series for found in one.epoch_lengths()]
     waits = [found for one in series for found in one.extra_waits(on_gpu=on_gpu)]
@@ -165,10 +165,10 @@ class Recorder:
 
     early: list[StepTimes] = field(default_factory=list)
     """Steps of the warm-up, epoch starts included: all there is of a program that ends in it."""
-    phased: Series = field(default_factory=Series)  # baseline steps with their phases, where these cannot be timed within T
-    loop: Series = field(default_factory=Series)  # T: baseline steps
-    cached: Series = field(default_factory=Series)  # C: steps with cached batches
-    apart: Series = field(default_factory=Series)  # steps without the all-reduce
+    phased: StepSeries = field(default_factory=StepSeries)  # baseline steps with their phases, where these cannot be timed within T
+    loop: StepSeries = field(default_factory=StepSeries)  # T: baseline steps
+    cached: StepSeries = field(default_factory=StepSeries)  # C: steps with cached batches
+    apart: StepSeries = field(default_factory=StepSeries)  # steps without the all-reduce
     collective_seconds: list[float] = field(default_factory=list)
     """Seconds per step of `apart` in collectives that the program calls itself, by window."""
     waited_apart: list[float] = field(default_factory=list)
@@ -186,8 +186,8 @@ class Recorder:
     batch_rows: int | None = None
     by_threads: dict[int, float] = field(default_factory=dict)
     blames: dict[str, list[Blame]] = field(default_factory=dict)
-    rare_line: Line | None = None  # where rare steps spend their time
-    epoch_line: Line | None = None  # where the time between epochs is spent
+    rare_line: SlowLine | None = None  # where rare steps spend their time
+    epoch_line: SlowLine | None = None  # where the time between epochs is spent
     syncs: list[Sync] = field(default_factory=list)
     profile: Profile | None = None
     work: Work | None = None
@@ -209,7 +209,7 @@ class Recorder:
 
     def measurements(self, sources: Sources, hooks: StepHooks, device: Device, machine: Machine | None = None) -> Measurements:
         """Everything known so far. Measures the machine unless one is given; raises `TrainError` if nothing was measured."""
-        measured = next((one for one in (self.loop, self.phased) if one.steps), Series(steps=self.early[1:]))
+        measured = next((one for one in (self.loop, self.phased) if one.steps), StepSeries(steps=self.early[1:]))
         if not measured.steps:  # the first of `early` includes the time before it
             nothing = "no optimizer of torch made a step. Nothing was trained, or not with torch.optim, or in other processes."
             one = "the training ended after one step, before anything could be measured. Let it train for at least 30 steps."
@@ -218,7 +218,7 @@ class Recorder:
         together = self._steps_together(source, len(self.loop.steps))
         phased = in_groups(self.phased.steps or measured.steps, together)
         starts = [EpochStart(0, number, one) for number, one in enumerate(self.early) if one.new_epoch]  # each alone
-        early = Series(steps=[one for one in self.early[1:] if not one.new_epoch], epoch_starts=starts)
+        early = StepSeries(steps=[one for one in self.early[1:] if not one.new_epoch], epoch_starts=starts)
         lost = between_epochs([early, self.phased, self.loop], _epoch_length(source, batches), on_gpu=self.on_gpu)
         starting = lost.loader if lost is not None and not self.apart.steps else 0.0  # with several ranks, others wait meanwhile
         epochs = self._epochs(measured, source)
@@ -287,7 +287,7 @@ class Recorder:
         waited = statistics.fmean(one.phases_ns[NEXT] for one in loop.steps) / 1e9
         return replace(best, share=best.share * best.mean / (best.mean + waited), mean=best.mean + waited)
 
-    def last_window(self, series: Series, source: Source | None) -> list[float]:
+    def last_window(self, series: StepSeries, source: Source | None) -> list[float]:
         """Seconds of the steps of the last window, each with its part of the time to start an epoch."""
         epochs = self._epochs(series, source, least=MIN_EPOCHS_OF_A_TRIAL)
         if epochs:
@@ -327,7 +327,7 @@ class Recorder:
         phase = line.phase if line.in_phase >= MOSTLY and not rare.between_epochs else None
         return msgspec.structs.replace(rare, phase=phase, alone=line.alone, place=line.place, called=line.called)
 
-    def _epochs(self, series: Series, source: Source | None, *, least: int = MIN_EPOCHS) -> list[list[StepTimes]]:
+    def _epochs(self, series: StepSeries, source: Source | None, *, least: int = MIN_EPOCHS) -> list[list[StepTimes]]:
         """Mean steps of epochs by window, where epochs are so short that workers never reach a steady rate in one."""
         if not _workers(source) or self.apart.steps or series.device_seconds is not None:
             return []

@@ -268,7 +268,7 @@ YES_NO = {True: "yes", False: "no"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Table:
+class ReportTable:
     """A title, column heads (empty for a table of names and values), and rows."""
 
     title: str
@@ -282,18 +282,20 @@ class Table:
         return not any(self.heads)
 
 
-def tables_of(measured: Measurements) -> list[Table]:
+def tables_of(measured: Measurements) -> list[ReportTable]:
     """Every table that has rows."""
     tables = [
-        Table(title="Measurement windows", heads=("", "what ran", "per step", "spread", "steps"), rows=_windows(measured), texts=2),
+        ReportTable(
+            title="Measurement windows", heads=("", "what ran", "per step", "spread", "steps"), rows=_windows(measured), texts=2
+        ),
         program_table(measured),
         *([work_table(measured.work)] if measured.work else []),
-        Table(
+        ReportTable(
             title="Where the host waits for the device",
             heads=("place", "times per step"),
             rows=[(str(sync.place) if sync.place else show.UNKNOWN, show.count(sync.count)) for sync in measured.syncs],
         ),
-        Table(
+        ReportTable(
             title="Lines of the program, with what they call",
             heads=("phase", "line", "of the phase"),
             rows=[
@@ -303,12 +305,12 @@ def tables_of(measured: Measurements) -> list[Table]:
             ],
             texts=2,
         ),
-        Table(
+        ReportTable(
             title="A cached step by the number of threads",
             heads=("threads", "per step"),
             rows=[(threads, show.duration(seconds)) for threads, seconds in measured.fewer_threads.items()],
         ),
-        Table(
+        ReportTable(
             title="Steps with a fix switched on, in turn with baseline steps",
             heads=("fix", "baseline", "with it", "speed-up"),
             rows=[
@@ -317,7 +319,7 @@ def tables_of(measured: Measurements) -> list[Table]:
                 for before, after in [(one.as_it_is.median, one.with_fix.median)]
             ],
         ),
-        Table(
+        ReportTable(
             title="The processes of the run",
             heads=("rank", "per step", "without the others"),
             rows=[(f"{one.rank}", show.duration(one.step_seconds), show.duration(one.apart_seconds)) for one in measured.ranks],
@@ -342,9 +344,9 @@ def _windows(measured: Measurements) -> list[tuple[str, ...]]:
     ]
 
 
-def _facts(title: str, rows: Iterable[tuple[str, str | None]]) -> Table:
+def _facts(title: str, rows: Iterable[tuple[str, str | None]]) -> ReportTable:
     """A table of names and values; values that are None are left out."""
-    return Table(title=title, heads=("", ""), rows=[(name, value) for name, value in rows if value is not None], texts=2)
+    return ReportTable(title=title, heads=("", ""), rows=[(name, value) for name, value in rows if value is not None], texts=2)
 
 
 def _known(value: T | None, shown: Callable[[T], str | None]) -> str | None:
@@ -359,7 +361,7 @@ def _listed(values: Mapping[str, float], shown: Callable[[float], str]) -> str |
     return ", ".join(f"{name} {shown(value)}" for name, value in values.items()) or None
 
 
-def machine_table(machine: Machine) -> Table:
+def machine_table(machine: Machine) -> ReportTable:
     """Rates of the machine."""
     rows = [
         ("GPU", machine.gpu or "none"),
@@ -375,7 +377,7 @@ def machine_table(machine: Machine) -> Table:
     return _facts("The machine", rows)
 
 
-def loader_table(loader: Loader) -> Table:
+def loader_table(loader: Loader) -> ReportTable:
     """Where batches come from."""
     read, used, reads = loader.bytes_read, loader.bytes_used, loader.reads
     rows = [
@@ -404,7 +406,7 @@ def loader_table(loader: Loader) -> Table:
     return _facts("The loader", rows)
 
 
-def program_table(measured: Measurements) -> Table:
+def program_table(measured: Measurements) -> ReportTable:
     """What is known of the program."""
     rows = [
         ("device", measured.device),
@@ -421,7 +423,7 @@ def program_table(measured: Measurements) -> Table:
     return _facts("The program", rows)
 
 
-def work_table(work: Work) -> Table:
+def work_table(work: Work) -> ReportTable:
     """What a step does."""
     copied = f"{show.size(work.h2d_bytes)} in {show.count(work.h2d_copies)} copies" if work.h2d_copies else None
     rows = [

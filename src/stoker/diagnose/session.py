@@ -19,12 +19,12 @@ from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 from stoker._clock import now_ns
-from stoker.diagnose.distributed import Ranks
+from stoker.diagnose.distributed import MeasuredRanks
 from stoker.diagnose.hooks import FORWARD, NAMES, NEXT, PREPARE, REST, StepHooks, StepMarks, StepTimes, copied, num_bytes, num_rows
 from stoker.diagnose.loaders import Sources, WatchedIterator, wait_for_workers
 from stoker.diagnose.measurements import Device, Machine, Measurements
 from stoker.diagnose.profilers import Sampler
-from stoker.diagnose.recorder import Recorder, Series
+from stoker.diagnose.recorder import Recorder, StepSeries
 from stoker.errors import TrainError
 
 MAX_SECONDS: dict[Device, float] = {"cpu": 20.0, "cuda": 12.0}  # time limit of measuring, from the first measured step
@@ -59,7 +59,7 @@ class LoopTimer:
     the window is over.
     """
 
-    series: Series
+    series: StepSeries
     seconds: float
     least: int
     most: int
@@ -146,7 +146,7 @@ class Session:
         self.sources = Sources(self.hooks)
         self.recorder = Recorder()
         self.device: Device = "cpu"
-        self.ranks: Ranks | None = None  # the processes that train together, if there are several
+        self.ranks: MeasuredRanks | None = None  # the processes that train together, if there are several
         self.step_per_batch = step_per_batch
         # How the plan wants steps to be run.
         self.endless = False  # whether epochs end no more: the session begins another pass instead
@@ -421,7 +421,7 @@ class Session:
         step_input: StepInput,
         seconds: float,
         least: int,
-        series: Series,
+        series: StepSeries,
         *,
         extend: Extend | None = None,
         each: Callable[[StepTimes], None] | None = None,

@@ -33,7 +33,7 @@ from stoker.diagnose.fixes import FIXES, Fix, fix_named, set_seeds
 from stoker.diagnose.loaders import WatchedIterator
 from stoker.diagnose.measure_windows import phases, warm_up
 from stoker.diagnose.measurements import Advice, Losses, Measurements, Stretch, TrialResult, Verdict
-from stoker.diagnose.recorder import Series
+from stoker.diagnose.recorder import StepSeries
 from stoker.diagnose.session import CACHED, REAL, Plan, Session, StepInput
 from stoker.diagnose.thresholds import RULE
 from stoker.errors import TrainError
@@ -76,7 +76,7 @@ class TrialSession(Session):
         super().__init__(TrialSession.windows, on_done=on_done)
         self._fix = fix
         self._turn = turn
-        self._looped = Series()
+        self._looped = StepSeries()
         self.endless = True  # epochs do not end, in any trial, so that all see the same batches
 
     def take_control(self) -> None:
@@ -305,7 +305,7 @@ class Comparison:
 
 
 @dataclass(kw_only=True)
-class Baseline:
+class BaselineRuns:
     """The program without a fix, in two processes."""
 
     difference: float = 0.0  # between the two, as the logarithm of a ratio
@@ -379,14 +379,14 @@ def value_of(name: str, measured: Measurements, verdict: Verdict) -> int | None:
 
 def run_in_turn(
     names: Sequence[str], values: dict[str, int | None], start: Start, *, seconds: float = 1.5, at_most: float | None = None
-) -> tuple[Baseline, dict[str, Comparison]]:
+) -> tuple[BaselineRuns, dict[str, Comparison]]:
     """The baseline against baseline, and each fix against the baseline."""
     # One baseline process stays, and waits while the other has its turn. Where two cannot run at once (each needs more than half of
     # the memory, or the same port), they run one after the other.
     if not names:
-        return Baseline(), {}
+        return BaselineRuns(), {}
     begin = now_ns()
-    baseline, by_name = Baseline(), {}
+    baseline, by_name = BaselineRuns(), {}
     base = start(None, None)
     if not base.is_ready():
         why = render.TRIAL["baseline_failed"].format(error=base.end().error)
@@ -439,7 +439,7 @@ def alone(trial: TrialProcess, seconds: float) -> Comparison:
     return Comparison(tried=[one for one in stretches if one is not None and one.seconds], outcome=trial.end())
 
 
-def judge(name: str, baseline: Baseline, compared: Comparison) -> TrialResult:
+def judge(name: str, baseline: BaselineRuns, compared: Comparison) -> TrialResult:
     """The result of a trial."""
     fix, outcome = fix_named(name), compared.outcome
     error = outcome.error or outcome.unused_reason

@@ -11,8 +11,7 @@ from functools import cache
 import numpy as np
 import torch
 
-from stoker.encode.digit_window import HIGHEST, LOWEST, Window
-from stoker.encode.kernels import LOWEST_POWER, powers_of_ten
+from stoker.encode.kernels import HIGHEST, LOWEST, LOWEST_POWER, DigitWindow, powers_of_ten
 
 Tensor = torch.Tensor
 CHUNK = 2**18
@@ -28,15 +27,15 @@ def as_array(values: Tensor) -> np.ndarray:
     return (values.double() if values.dtype == torch.bfloat16 else values).cpu().numpy()
 
 
-def split_tensor(values: Tensor, max_decimal: int | None, min_decimal: int | None) -> tuple[Tensor, Window, int, int | None]:
+def split_tensor(values: Tensor, max_decimal: int | None, min_decimal: int | None) -> tuple[Tensor, DigitWindow, int, int | None]:
     """Split a tensor into digits without leaving its device.
 
     Returns:
         The digits, their places, how many values have digits outside of them, and the row of the first infinite value, if any.
     """
-    window = Window.asked(max_decimal, min_decimal)
+    window = DigitWindow.asked(max_decimal, min_decimal)
     if max_decimal is None or min_decimal is None:
-        whole = Window(HIGHEST, LOWEST)
+        whole = DigitWindow(HIGHEST, LOWEST)
         used = torch.zeros(whole.num_places, dtype=torch.bool, device=values.device)
         for start in range(0, len(values), CHUNK):
             part = values[start : start + CHUNK]
@@ -44,7 +43,7 @@ def split_tensor(values: Tensor, max_decimal: int | None, min_decimal: int | Non
             _write(part, whole, matrix)
             used |= (matrix[:, 2:] != 0).any(0)
         places = [place for place, seen in zip(whole.places, used.tolist(), strict=True) if seen]
-        window = Window.derived(places, max_decimal, min_decimal)
+        window = DigitWindow.derived(places, max_decimal, min_decimal)
     matrix = torch.empty(len(values), len(window.columns), dtype=torch.int8, device=values.device)
     counts = torch.zeros(2, dtype=torch.int64, device=values.device)
     for start in range(0, len(values), CHUNK):
@@ -54,7 +53,7 @@ def split_tensor(values: Tensor, max_decimal: int | None, min_decimal: int | Non
     return matrix, window, num_cut, first
 
 
-def _write(values: Tensor, window: Window, target: Tensor) -> Tensor:
+def _write(values: Tensor, window: DigitWindow, target: Tensor) -> Tensor:
     """Write the rows of a chunk; returns how many of its values have digits outside of the window, and how many are infinite.
 
     Infinite values get some digits here: to ask for them first would make the host wait for each chunk.

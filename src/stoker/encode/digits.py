@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stoker._types import Array
-from stoker.encode.digit_window import HIGHEST, LOWEST, MAX_DECIMAL, MIN_DECIMAL, Window
+from stoker.encode.kernels import HIGHEST, LOWEST, MAX_DECIMAL, MIN_DECIMAL, DigitWindow
 from stoker.errors import BadValueError, OptionError
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Digits:
     matrix: npt.NDArray[np.int8] | torch.Tensor
     """int8 [rows, columns], row-major; a tensor where a tensor was split."""
 
-    window: Window
+    window: DigitWindow
     """The places of the columns."""
 
     num_cut: int
@@ -127,9 +127,9 @@ def split_digits(
         if not frame:
             return _split_tensor(values.detach(), max_decimal, min_decimal, name)
         values = as_array(values.detach())
-    numbers, window = Numbers.of(values, name=name), Window.asked(max_decimal, min_decimal)
+    numbers, window = Numbers.of(values, name=name), DigitWindow.asked(max_decimal, min_decimal)
     if max_decimal is None or min_decimal is None:
-        window = Window.derived(_profile(numbers, Window(HIGHEST, LOWEST)).used_places, max_decimal, min_decimal)
+        window = DigitWindow.derived(_profile(numbers, DigitWindow(HIGHEST, LOWEST)).used_places, max_decimal, min_decimal)
 
     def write(target: Array) -> int:
         num_cut = 0
@@ -175,7 +175,7 @@ def split_on_device(values: torch.Tensor, max_decimal: int | None, min_decimal: 
     return Digits(matrix=matrix, window=window, num_cut=num_cut, name=name)
 
 
-def _filled_blocks(numbers: Numbers, window: Window) -> Iterator[tuple[int, Any]]:
+def _filled_blocks(numbers: Numbers, window: DigitWindow) -> Iterator[tuple[int, Any]]:
     """The rows of a column in one block that is filled again and again, and the number of its first row."""
     from stoker.encode.kernels import BLOCK, DigitBlock
 
@@ -191,7 +191,7 @@ def _filled_blocks(numbers: Numbers, window: Window) -> Iterator[tuple[int, Any]
 class DigitProfile:
     """Counts of a column and the range of its digits at each place; missing values have no digits."""
 
-    window: Window
+    window: DigitWindow
     num_rows: int
     num_null: int
     num_negative: int
@@ -245,10 +245,10 @@ def profile_digits(
         >>> profile.num_null, profile.num_negative, profile.max_digits
         (1, 1, (1, 9, 9, 9))
     """
-    return _profile(Numbers.of(values, name=name), Window(max_decimal, min_decimal))
+    return _profile(Numbers.of(values, name=name), DigitWindow(max_decimal, min_decimal))
 
 
-def _profile(numbers: Numbers, window: Window) -> DigitProfile:
+def _profile(numbers: Numbers, window: DigitWindow) -> DigitProfile:
     least = np.full(window.num_places, 9, dtype=np.int8)
     most = np.zeros(window.num_places, dtype=np.int8)
     num_null = num_negative = num_cut = 0
@@ -297,7 +297,7 @@ def join_digits(digits: Any) -> Any:
     return torch.from_numpy(_joined(digits.matrix.cpu().numpy(), digits.window)).to(digits.matrix.device)
 
 
-def _joined(matrix: Array, window: Window, first_row: int = 0) -> npt.NDArray[np.float64]:
+def _joined(matrix: Array, window: DigitWindow, first_row: int = 0) -> npt.NDArray[np.float64]:
     from stoker.encode.kernels import join_rows, powers_of_ten
 
     if matrix.dtype != np.int8 or matrix.ndim != 2 or matrix.shape[1] != len(window.columns):
@@ -329,7 +329,7 @@ def _joined_table(table: Any) -> Any:
     if not places or unknown:
         given = ", ".join(map(str, unknown or names)) or "no columns"
         raise OptionError(f"the table of digits has {given}; expected the columns nan, neg, E18, E17 and so on.")
-    window = Window(max(places.values()), min(places.values()))
+    window = DigitWindow(max(places.values()), min(places.values()))
     columns = {window.columns.index(str(name)): Numbers.of(table[name], name=str(name)) for name in names}
     lengths = {column.num_rows for column in columns.values()}
     if len(lengths) != 1:

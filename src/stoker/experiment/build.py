@@ -34,7 +34,7 @@ from stoker.experiment.parse import (
     to_tree,
     to_yaml,
 )
-from stoker.train.settings import Settings
+from stoker.train.settings import TrainerSettings
 
 if TYPE_CHECKING:
     from torch import nn
@@ -89,9 +89,9 @@ class Process(NamedTuple):
 
 def find_ranks() -> Process:
     """Which process this is. Nothing else of the command line asks."""
-    from stoker.feed.prefetch import Ranks
+    from stoker.feed.prefetch import FeedRanks
 
-    found = Ranks.find(None, None)
+    found = FeedRanks.find(None, None)
     return Process(found.rank, found.world_size, int(os.environ.get("LOCAL_RANK") or 0))
 
 
@@ -210,7 +210,7 @@ def _fit_series_scaler(config: Config, stores: Sequence[Store], task: Task, spli
 
 
 def _open_stores(paths: str | list[str], name: str, version: int | None = None) -> list[Store]:
-    from stoker.store.store import open_store
+    from stoker.store.versions import open_store
 
     listed = [paths] if isinstance(paths, str) else paths
     if len({Path(one).resolve() for one in listed}) < len(listed):
@@ -538,7 +538,7 @@ def _train(
             device=data.train.device,
             config=to_tree(config),
             progress=progress and ranks.is_first,
-            **{name: getattr(train, name) for name in Settings.__struct_fields__},
+            **{name: getattr(train, name) for name in TrainerSettings.__struct_fields__},
         )
     trainer.speed_option = speed_option
     if ranks.is_first and report is not None:

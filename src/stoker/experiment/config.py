@@ -12,7 +12,7 @@ from msgspec import Meta, Struct, field
 
 from stoker.train import schedule as schedules
 from stoker.train.schedule import Choice, Constant, Updates
-from stoker.train.settings import Count, Positive, Settings
+from stoker.train.settings import Count, Positive, TrainerSettings
 
 MANY = 2**48
 Whole = Annotated[int, Meta(ge=0, le=MANY)]
@@ -196,7 +196,7 @@ AnySplit = Chronological | Grouped | ByValue
 Layers = Annotated[int, Meta(ge=1, le=1000)]
 
 
-class Transformer(Choice, frozen=True, kw_only=True, tag="transformer"):
+class TransformerConfig(Choice, frozen=True, kw_only=True, tag="transformer"):
     """Attention over the steps, with learned positions."""
 
     width: Size = 128
@@ -213,7 +213,7 @@ class Transformer(Choice, frozen=True, kw_only=True, tag="transformer"):
     """Whether a step sees only those before it; by default where every step predicts, and there it must."""
 
 
-class Gru(Choice, frozen=True, kw_only=True, tag="gru"):
+class GruConfig(Choice, frozen=True, kw_only=True, tag="gru"):
     """A recurrent network."""
 
     width: Size = 128
@@ -224,7 +224,7 @@ class Gru(Choice, frozen=True, kw_only=True, tag="gru"):
     """Dropout between layers in training."""
 
 
-class Mlp(Choice, frozen=True, kw_only=True, tag="mlp"):
+class MlpConfig(Choice, frozen=True, kw_only=True, tag="mlp"):
     """All steps at once through fully connected layers."""
 
     width: Size = 256
@@ -235,7 +235,7 @@ class Mlp(Choice, frozen=True, kw_only=True, tag="mlp"):
     """Dropout in training."""
 
 
-class Linear(Choice, frozen=True, kw_only=True, tag="linear"):
+class LinearConfig(Choice, frozen=True, kw_only=True, tag="linear"):
     """One matrix from all steps to the prediction: the baseline to beat."""
 
 
@@ -286,7 +286,7 @@ class Quantile(Choice, frozen=True, kw_only=True, tag="quantile"):
     """Which ones."""
 
 
-AnyModel = Transformer | Gru | Mlp | Linear | Own
+AnyModel = TransformerConfig | GruConfig | MlpConfig | LinearConfig | Own
 AnyLoss = Mse | Mae | Huber | Bce | CrossEntropy | Quantile | Own
 
 
@@ -356,7 +356,7 @@ Metric = Annotated[
 ]
 
 
-class EarlyStopping(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class EarlyStoppingConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """When to stop before the last epoch."""
 
     metric: str = "val_loss"
@@ -369,7 +369,7 @@ class EarlyStopping(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """What counts as an improvement at least."""
 
 
-class Train(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Train(TrainerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How the run goes: the options of the trainer, and some that are named here."""
 
     epochs: Count = 1
@@ -384,7 +384,7 @@ class Train(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Folder of a run whose precision, fused, graph and compile are used."""
     metrics: list[Metric] = field(default_factory=list)
     """What is measured in evaluation, beside the loss; `torchmetrics:MeanAbsolutePercentageError` is one of torchmetrics."""
-    early_stopping: EarlyStopping | None = None
+    early_stopping: EarlyStoppingConfig | None = None
     """When to stop before the last epoch."""
     loggers: list[Literal["tensorboard", "wandb", "mlflow"]] = field(default_factory=list)
     """Where metrics go beside metrics.jsonl."""

@@ -532,10 +532,10 @@ def _first_line(error: Exception) -> str:
 # From the names of a configuration to the model, the loss, the optimizer and the schedule.
 
 MODELS: dict[type, Callable[..., nn.Module]] = {
-    named.Transformer: Transformer,
-    named.Gru: Gru,
-    named.Mlp: Mlp,
-    named.Linear: lambda task: Mlp(task, layers=0),
+    named.TransformerConfig: Transformer,
+    named.GruConfig: Gru,
+    named.MlpConfig: Mlp,
+    named.LinearConfig: lambda task: Mlp(task, layers=0),
 }
 LOSSES: dict[type, Callable[..., TaskLoss]] = {
     named.Mse: mse,

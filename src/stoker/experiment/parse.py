@@ -30,7 +30,7 @@ import msgspec
 from msgspec import NODEFAULT, Struct
 from msgspec.inspect import Field, ListType, LiteralType, NoneType, StructType, Type, UnionType, type_info
 
-from stoker._fields import LARGE, docstrings, expected
+from stoker._types import LARGE, docstrings, expected
 from stoker.errors import ConfigError
 
 CONFIG_NAME = "config.yaml"

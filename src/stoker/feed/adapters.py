@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -20,24 +20,45 @@ from torch.utils.data import Sampler
 
 from stoker._types import Array
 from stoker.errors import FeedError, OptionError
-from stoker.feed.columns import lengths_of
-from stoker.feed.mixture import MixtureGather, join_columns, share_categories
+from stoker.feed.columns import FedColumn, lengths_of
+from stoker.feed.mixture import MixtureGather, StoreGroup, join_columns, share_categories
 from stoker.feed.padding import Assembler
-from stoker.feed.transfer import HostGather, Ring, as_tensors, rng_parameter
+from stoker.feed.transfer import HostGather, Ring, Transform, as_tensors, rng_parameter
 from stoker.sampling.mixture import JoinedSamples
-from stoker.sampling.views import Lengths, Samples, Sequences
-from stoker.store.store import open_store
-
-if TYPE_CHECKING:
-    from stoker.feed.feed import Feed
+from stoker.sampling.orders import Plan
+from stoker.sampling.subset import Subset
+from stoker.sampling.views import AnyView, Lengths, Samples, Sequences
+from stoker.store.store import Store
+from stoker.store.versions import open_store
 
 AT_ONCE = 4096
+
+
+class OrderedFeed(Protocol):
+    """What a sampler asks of a feed."""
+
+    plan: Plan
+
+    @property
+    def num_samples(self) -> int:
+        """Samples per epoch, of all ranks together."""
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next batch."""
+
+    @property
+    def is_resumed(self) -> bool:
+        """Whether a loaded state puts the next batch in the middle of an epoch."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch of the next pass."""
 
 
 class OrderSampler(Sampler[int]):
     """The numbers of an epoch's samples, of all ranks together, in the order of the feed; the same ones until `set_epoch`."""
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: OrderedFeed) -> None:
         self._feed = feed
 
     def __len__(self) -> int:
@@ -94,7 +115,32 @@ class GatheredSamples(Sequence[Sample]):
         return iter(self._samples)
 
 
-def _refusal(feed: Feed) -> str | None:
+class SampleFeed(Protocol):
+    """What a dataset asks of a feed."""
+
+    store: Store | StoreGroup
+    stores: tuple[Store, ...]
+    view: AnyView
+    subsets: list[Subset | None]
+    samples: Samples
+    columns: list[FedColumn]
+    categories: dict[str, list[str]]
+    transform: Transform | None
+    device_transform: Transform | None
+    is_packed: bool
+    return_index: bool
+    return_series: bool
+    return_store: bool
+    masks: bool | None
+
+    def shards(self) -> list[str]:
+        """The files that hold the columns, for messages."""
+
+    def store_ends(self) -> tuple[int, ...] | None:
+        """For the entry `store`: the samples of all stores up to each but the last."""
+
+
+def _refusal(feed: SampleFeed) -> str | None:
     """Why samples of this feed cannot be made without their epoch and position."""
     if isinstance(feed.view, Sequences) and feed.view.keep == "random":
         return "keep='random' takes other steps of a series in every epoch"
@@ -109,7 +155,7 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
     `dataset[7]` is a sample; `dataset[[7, 3]]` and `dataset[3:8]` are batches.
     """
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: SampleFeed) -> None:
         if feed.is_packed:
             raise OptionError("a packed batch cannot be taken apart into samples. Use Sequences(layout='padded') for a dataset.")
         self._name = feed.store.name

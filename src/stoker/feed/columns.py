@@ -17,7 +17,7 @@ from stoker._types import Array
 from stoker.errors import FeedError, OptionError
 from stoker.sampling.gaps import find_runs
 from stoker.sampling.views import AnyView, Lengths, Samples, Sequences, is_integer
-from stoker.store.frequency import NANOSECONDS, parse_frequency
+from stoker.store.manifest import NANOSECONDS, parse_frequency
 from stoker.store.shards import Level
 from stoker.store.store import Store
 

@@ -1,6 +1,6 @@
 """Batches gathered on the device, from columns that were uploaded once.
 
-    Table            where the samples of a batch lie; selects rows by one Triton kernel, which pads with zeros in the same pass
+    SampleTable      where the samples of a batch lie; selects rows by one Triton kernel, which pads with zeros in the same pass
     DeviceGather     columns on the device, and batches gathered from them
     DeviceProducer   the batches of a pass; the host sends only where samples lie
     Captured         the gather as (part of) a CUDA graph
@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,11 +27,8 @@ from stoker._types import Array
 from stoker.errors import OptionError
 from stoker.feed.columns import FedColumn
 from stoker.feed.padding import COUNTS, NO_SAMPLE, NUMBERS, SERIES, STARTS, Assembler, Tensors
-from stoker.feed.prefetch import Prefetcher, Steps
+from stoker.feed.prefetch import Cursor, Prefetcher, Steps
 from stoker.sampling.views import AnyView, Draw, Lengths, Samples, Sequences
-
-if TYPE_CHECKING:
-    from stoker.feed.feed import Feed
 
 BLOCK = 2048
 _WARPS = 4
@@ -87,7 +84,7 @@ def sample_table(samples: Samples, numbers: Array, rows: int | None, draw: Draw 
     return table
 
 
-class Table:
+class SampleTable:
     """Where the samples of a batch lie, on the device: the whole of a `sample_table`, or `rows` from where a counter says.
 
     The counter is a tensor, so that a graph which reads it moves through the table from replay to replay.
@@ -161,7 +158,7 @@ class DeviceColumn:
             found.append(first + bad.any(1).nonzero()[:, 0].cpu().numpy())
         return np.concatenate(found)
 
-    def windows(self, table: Table, steps: int, *, masked: bool) -> torch.Tensor:
+    def windows(self, table: SampleTable, steps: int, *, masked: bool) -> torch.Tensor:
         """Rows of `steps` steps: [rows, steps, width]; zero behind the steps of a sample if `masked`."""
         if self.flat.is_cuda and is_available():
             return table.select(self.flat, steps, self.width, masked=masked)
@@ -233,7 +230,7 @@ class DeviceGather:
         self._return_series = return_series
         self._has_lengths = lengths
 
-    def gather(self, table: Table, counts: Array, *, masked: bool) -> Tensors:
+    def gather(self, table: SampleTable, counts: Array, *, masked: bool) -> Tensors:
         """The parts of a batch; `counts` are those of the table on the host, from which shapes follow.
 
         `masked` says that some rows may be shorter than the others and are to be filled with zeros.
@@ -328,7 +325,7 @@ class DeviceProducer:
         table, host = entry
         counts, valid = host[_COUNT], int(np.count_nonzero(host[_NUMBER] >= 0))
         masked = self.samples.padded or valid < host.shape[1]
-        return self.assemble(self.gather.gather(Table(table), counts, masked=masked), valid)
+        return self.assemble(self.gather.gather(SampleTable(table), counts, masked=masked), valid)
 
     def tables(self, steps: Steps, first: int, count: int) -> list[Array]:
         """Where the samples of `count` steps lie, as `sample_table` has it."""
@@ -362,35 +359,45 @@ _WARM_UP = 3
 class Captured:
     """Batches of a feed with device residency, in tensors at fixed addresses."""
 
-    def __init__(self, feed: Feed, producer: DeviceProducer) -> None:
-        view = feed.view
+    def __init__(
+        self,
+        producer: DeviceProducer,
+        *,
+        batch_size: int,
+        last_batch: str,
+        begin_pass: Callable[[], tuple[Steps, Cursor]],
+        waits: Spans,
+    ) -> None:
+        view = producer.assemble.view
         if isinstance(view, Sequences) and view.buckets != (view.max_length,):
             raise OptionError(
                 f"{view} has batches of different shapes, which a graph cannot have. Give buckets=({view.max_length},)."
             )
-        if feed.last_batch == "short":
+        if last_batch == "short":
             raise OptionError(
                 "last_batch='short' makes a batch of another shape, which a graph cannot have. Use last_batch='pad' or 'drop'."
             )
-        self._feed = feed
+        self._begin_pass = begin_pass
+        self._waits = waits
+        self._device = producer.device
         self._producer = producer
         self._gather = producer.gather
         self._assemble = replace(producer.assemble, marks_valid=False)
-        self._rows = feed.batch_size
-        self._masked = feed.samples.padded or feed.last_batch == "pad"
-        device = feed.device
-        self._table = torch.zeros(4, CAPTURED_STEPS * self._rows, dtype=torch.int64, device=device)
-        self._place = torch.zeros(1, dtype=torch.int64, device=device)
-        self._longest = np.array([feed.samples.row], dtype=np.int64)
+        self._rows = batch_size
+        self._marks_valid = last_batch == "pad" and not getattr(view, "compat", None)
+        self._masked = producer.samples.padded or last_batch == "pad"
+        self._table = torch.zeros(4, CAPTURED_STEPS * self._rows, dtype=torch.int64, device=self._device)
+        self._place = torch.zeros(1, dtype=torch.int64, device=self._device)
+        self._longest = np.array([producer.samples.row], dtype=np.int64)
         self.graph: torch.cuda.CUDAGraph | None = None
         """The graph of the gather, after the first iteration."""
         self.batch: Tensors = {}
 
     def enqueue(self) -> Tensors:
         """Gather the next batch: device work only, so that a graph can capture it."""
-        table = Table(self._table, rows=self._rows, place=self._place)
+        table = SampleTable(self._table, rows=self._rows, place=self._place)
         batch = self._assemble(self._gather.gather(table, self._longest, masked=self._masked), self._rows)
-        if self._feed.last_batch == "pad" and not getattr(self._feed.view, "compat", None):
+        if self._marks_valid:
             batch["valid"] = table.numbers >= 0
         self._place.add_(self._rows)
         return batch
@@ -401,14 +408,14 @@ class Captured:
 
     def passes(self) -> Iterator[int]:
         """The steps of a pass; each must be followed by one gather. The host fills the table between some of them."""
-        steps, cursor = self._feed.begin_pass()
+        steps, cursor = self._begin_pass()
         producer = self._producer
 
         def make(chunk: int) -> torch.Tensor:
             return producer.join(producer.tables(steps, chunk * CAPTURED_STEPS, CAPTURED_STEPS))
 
         num_chunks = -(-len(steps) // CAPTURED_STEPS)
-        chunks = Prefetcher(make, num_chunks, threads=self._feed.threads, prefetch=2, waits=self._feed.waits)
+        chunks = Prefetcher(make, num_chunks, threads=producer.threads, prefetch=2, waits=self._waits)
         if not len(steps):
             cursor.epoch, cursor.position = steps.after(-1)  # less than a batch was left of the epoch
         try:
@@ -430,16 +437,16 @@ class Captured:
 
     def _capture(self) -> Callable[[], None]:
         """A function that gathers the next batch into `batch`: the replay of a graph, or (without a GPU) the gather itself."""
-        if self._feed.device.type != "cuda":
+        if self._device.type != "cuda":
             return self._gather_in_place
         if self.graph is None:
-            stream = torch.cuda.Stream(self._feed.device)  # type: ignore[no-untyped-call]
-            stream.wait_stream(torch.cuda.current_stream(self._feed.device))
+            stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+            stream.wait_stream(torch.cuda.current_stream(self._device))
             with torch.cuda.stream(stream):
                 for _ in range(_WARM_UP):
                     self.enqueue()
                     self.rewind()
-            torch.cuda.current_stream(self._feed.device).wait_stream(stream)
+            torch.cuda.current_stream(self._device).wait_stream(stream)
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
                 self.batch = self.enqueue()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from stoker._clock import Spans
 from stoker._text import check_device, readable_bytes
 from stoker._types import Array
 from stoker.errors import FeedError, LeakError, OptionError
+from stoker.feed.adapters import OrderSampler, SampleDataset
 from stoker.feed.columns import (
     FedColumn,
     Method,
@@ -35,17 +36,13 @@ from stoker.feed.columns import (
 from stoker.feed.device import Captured, DeviceGather, DeviceProducer
 from stoker.feed.mixture import MixtureGather, StoreGroup, check_columns, join_columns, list_for, list_stores, share_categories
 from stoker.feed.padding import COMPAT_ENTRIES, Assembler, check_names
-from stoker.feed.prefetch import Cursor, FeedIterator, Ranks, ReadAhead, Steps, check_state
+from stoker.feed.prefetch import Cursor, FeedIterator, FeedRanks, ReadAhead, Steps, check_state
 from stoker.feed.transfer import DeviceTransform, HostGather, HostProducer, Ring, Transform
 from stoker.sampling.mixture import JoinedSamples, MixtureOrder, check_weights
 from stoker.sampling.orders import ByLength, Order, Sequential, Weighted
 from stoker.sampling.subset import Subset
 from stoker.sampling.views import AnyView, Draw, Lengths, Samples, Sequences, is_integer, view_values
 from stoker.store.store import Store
-
-if TYPE_CHECKING:
-    from stoker.feed.adapters import SampleDataset
-
 
 SHOWN = 4
 """Samples that a message names."""
@@ -153,7 +150,7 @@ class Feed:
         self.batch_size = _checked("batch_size", batch_size, least=1)
         if self.batch_size >= 2**31:
             raise OptionError(f"batch_size is {self.batch_size:,}; expected a number of samples below 2**31.")
-        self.ranks = Ranks.find(rank, world_size)
+        self.ranks = FeedRanks.find(rank, world_size)
         self._is_of_worker = rank is not None and get_worker_info() is not None
         """Whether a worker of a DataLoader made it with a rank of its own."""
         self.device = check_device(device)
@@ -350,8 +347,6 @@ class Feed:
     @property
     def batch_sampler(self) -> BatchSampler:
         """The indices of the samples, batch by batch, in the order of the next epoch, as `DataLoader` has it."""
-        from stoker.feed.adapters import OrderSampler
-
         return BatchSampler(OrderSampler(self), self.batch_size, self.drop_last)
 
     @property
@@ -435,7 +430,13 @@ class Feed:
             raise OptionError(
                 "captured() does not run device_transform, whose generator a graph cannot seed. Leave one of them out."
             )
-        return Captured(self, self._producer)
+        return Captured(
+            self._producer,
+            batch_size=self.batch_size,
+            last_batch=self.last_batch,
+            begin_pass=self.begin_pass,
+            waits=self.waits,
+        )
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next pass. A position in that epoch that was just loaded is kept."""
@@ -547,8 +548,6 @@ class Feed:
 
     def as_dataset(self) -> SampleDataset:
         """The samples as a map-style dataset, for `DataLoader` and everything built on it."""
-        from stoker.feed.adapters import SampleDataset
-
         return SampleDataset(self)
 
     def __reduce__(self) -> NoReturn:

@@ -1,6 +1,6 @@
 """Prefetch: batches made by background threads before they are asked for, in the order of a cursor.
 
-    Ranks            this process among all of a training run
+    FeedRanks        this process among all of a training run
     Cursor           epoch and position: with the seed, all the state of a feed
     Steps            which positions each step of a pass takes
     FeedIterator     what iter(feed) returns: takes batches from a Prefetcher and moves the position of the feed
@@ -42,14 +42,14 @@ from stoker.sampling.views import Draw, Samples, is_integer
 
 
 @dataclass(frozen=True)
-class Ranks:
+class FeedRanks:
     """This process and how many there are."""
 
     rank: int
     world_size: int
 
     @classmethod
-    def find(cls, rank: int | None, world_size: int | None) -> Ranks:
+    def find(cls, rank: int | None, world_size: int | None) -> FeedRanks:
         """As given, or from RANK and WORLD_SIZE as `torchrun` sets them, or a single process."""
         if (rank is None) != (world_size is None):
             raise OptionError(f"rank is {rank} and world_size {world_size}; give both, or none to read RANK and WORLD_SIZE.")
@@ -136,7 +136,7 @@ class Steps:
     start: int
     _: KW_ONLY
     batch_size: int
-    ranks: Ranks
+    ranks: FeedRanks
     drops_last: bool
     seed: int = 0
     """Of the order."""

@@ -168,7 +168,7 @@ _CHOICE_READS = 8  # what keys are for here; orders have the numbers below
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reads:
+class DiskReads:
     """What an order costs a disk. Each column is a file of its own."""
 
     unit: Literal["batch", "window"]
@@ -192,13 +192,13 @@ class Reads:
         return {**asdict(self), "bytes_per_read": self.bytes_per_read}
 
 
-def count_reads(plan: Plan, samples: Samples, *, batch_size: int, step_bytes: Sequence[int]) -> Reads:
+def count_reads(plan: Plan, samples: Samples, *, batch_size: int, step_bytes: Sequence[int]) -> DiskReads:
     """Count what batches (or windows of blocks) of the first epoch read, in columns of `step_bytes` bytes per step."""
     counted = _count_windows(plan, samples, step_bytes) if isinstance(plan, BlockPlan) else None
     unit: Literal["batch", "window"] = "window" if counted else "batch"
     counted = counted or _count_batches(plan, samples, batch_size, step_bytes)
     per_batch = min(batch_size, plan.num_positions) / max(1, counted.samples)
-    return Reads(
+    return DiskReads(
         unit=unit,
         unit_bytes=counted.read / max(1, counted.units),
         batch_bytes=counted.read * per_batch,

@@ -13,26 +13,29 @@ from typing import TYPE_CHECKING
 from stoker._lazy import lazy
 
 _NAMES = {
+    "stoker.store.append": "add_column",
     "stoker.store.formats.base": "Chunk DataSource InferredTypeError ReadLimits RowLocation is_list",
     "stoker.store.formats.csv": "Dialect",
     "stoker.store.formats.discover": "TableSource find_sources",
     "stoker.store.formats.time_moe": "is_time_moe map_time_moe",
     "stoker.store.inspect": "StoreSummary VerifyResult",
-    "stoker.store.interop": "decimals_as_floats from_numpy from_texts store_from_arrays to_numpy",
-    "stoker.store.manifest": "BLOCK_BYTES ColumnEntry Manifest NonFinite Shard SourceEntry Text",
+    "stoker.store.interop": "decimals_as_floats from_numpy from_texts to_numpy",
+    "stoker.store.manifest": "BLOCK_BYTES MANIFEST_NAME WORK_NAME ColumnEntry Manifest NonFinite Shard SourceEntry Text",
     "stoker.store.pack.metadata": "encode_table read_table",
     "stoker.store.pack.options": "DEFAULT_MEMORY Missing PackOptions parse_names parse_threads",
     "stoker.store.pack.packer": "Progress quiet",
     "stoker.store.pack.plan": "PackPlan make_plan plain_type settle_plan unify_types",
-    "stoker.store.pack.threads": "read_ahead",
+    "stoker.store.pack.sorted_runs": "read_ahead",
     "stoker.store.pack.values": "one_array",
     "stoker.store.shards": "MISSING_CODE MISSING_TIME Column ColumnFile Level NonFiniteCount TextFile Texts map_shard",
-    "stoker.store.store": "MANIFEST_NAME WORK_NAME Series Store open_store",
-    "stoker.store.writer": "add_column check_target make_work new_store replace_store",
+    "stoker.store.store": "Series Store store_from_arrays",
+    "stoker.store.versions": "open_store",
+    "stoker.store.writer": "check_target make_work new_store replace_store",
 }
 
 if TYPE_CHECKING:
     # isort: off
+    from stoker.store.append import add_column as add_column
     from stoker.store.formats.base import Chunk as Chunk, DataSource as DataSource, InferredTypeError as InferredTypeError
     from stoker.store.formats.base import ReadLimits as ReadLimits, RowLocation as RowLocation, is_list as is_list
     from stoker.store.formats.csv import Dialect as Dialect
@@ -40,7 +43,8 @@ if TYPE_CHECKING:
     from stoker.store.formats.time_moe import is_time_moe as is_time_moe, map_time_moe as map_time_moe
     from stoker.store.inspect import StoreSummary as StoreSummary, VerifyResult as VerifyResult
     from stoker.store.interop import decimals_as_floats as decimals_as_floats, from_numpy as from_numpy, from_texts as from_texts
-    from stoker.store.interop import store_from_arrays as store_from_arrays, to_numpy as to_numpy
+    from stoker.store.interop import to_numpy as to_numpy
+    from stoker.store.manifest import MANIFEST_NAME as MANIFEST_NAME, WORK_NAME as WORK_NAME
     from stoker.store.manifest import BLOCK_BYTES as BLOCK_BYTES, ColumnEntry as ColumnEntry, Manifest as Manifest
     from stoker.store.manifest import NonFinite as NonFinite, Shard as Shard, SourceEntry as SourceEntry, Text as Text
     from stoker.store.pack.metadata import encode_table as encode_table, read_table as read_table
@@ -49,14 +53,14 @@ if TYPE_CHECKING:
     from stoker.store.pack.packer import Progress as Progress, quiet as quiet
     from stoker.store.pack.plan import PackPlan as PackPlan, make_plan as make_plan, plain_type as plain_type
     from stoker.store.pack.plan import settle_plan as settle_plan, unify_types as unify_types
-    from stoker.store.pack.threads import read_ahead as read_ahead
+    from stoker.store.pack.sorted_runs import read_ahead as read_ahead
     from stoker.store.pack.values import one_array as one_array
     from stoker.store.shards import MISSING_CODE as MISSING_CODE, MISSING_TIME as MISSING_TIME, Column as Column
     from stoker.store.shards import ColumnFile as ColumnFile, Level as Level, NonFiniteCount as NonFiniteCount
     from stoker.store.shards import TextFile as TextFile, Texts as Texts, map_shard as map_shard
-    from stoker.store.store import MANIFEST_NAME as MANIFEST_NAME, WORK_NAME as WORK_NAME, Series as Series, Store as Store
-    from stoker.store.store import open_store as open_store
-    from stoker.store.writer import add_column as add_column, check_target as check_target, make_work as make_work
+    from stoker.store.store import Series as Series, Store as Store, store_from_arrays as store_from_arrays
+    from stoker.store.versions import open_store as open_store
+    from stoker.store.writer import check_target as check_target, make_work as make_work
     from stoker.store.writer import new_store as new_store, replace_store as replace_store
     # isort: on
 else:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, get_args
@@ -22,27 +22,40 @@ import pyarrow.compute as pc
 
 from stoker import _disk
 from stoker._types import Array
-from stoker.errors import BadValueError, DiskError, OptionError, SchemaError, TimeOrderError
+from stoker.errors import BadValueError, DiskError, OptionError, SchemaError, StoreDamagedError, TimeOrderError
 from stoker.store import manifest as manifests
 from stoker.store.formats.csv import Dialect
 from stoker.store.formats.discover import find_sources
 from stoker.store.interop import to_numpy
-from stoker.store.manifest import Manifest, SourceEntry
+from stoker.store.manifest import WORK_NAME, ColumnEntry, Manifest, SourceEntry, read_manifest
 from stoker.store.pack.api import pack
 from stoker.store.pack.options import parse_dtypes, parse_names
 from stoker.store.pack.packer import Progress, quiet
-from stoker.store.shards import Column
-from stoker.store.store import WORK_NAME, Store, open_store, read_manifest
-from stoker.store.versions import AppendedStore, Order, Overlap, PartLine, convert_times, keys_of, list_entry, read_parts
+from stoker.store.shards import Column, NonFiniteCount, map_shard
+from stoker.store.store import Store
+from stoker.store.versions import (
+    AppendedStore,
+    Order,
+    Overlap,
+    PartLine,
+    convert_times,
+    keys_of,
+    list_entry,
+    open_store,
+    read_parts,
+)
 from stoker.store.writer import (
     PARTS_LIST,
     PARTS_NAME,
     commit_manifest,
+    make_work,
     new_store,
     remove_debris,
     remove_parts,
     remove_work,
     save_store,
+    write_array,
+    write_shard,
     write_store,
 )
 
@@ -458,3 +471,64 @@ def compact(path: str | os.PathLike[str], out: str | os.PathLike[str] | None = N
         store = open_store(folder)
         commit(write_store(store, folder, note=folder.name))
     return open_store(folder)
+
+
+def add_column(
+    store: Store, path: Path, name: str, parts: Iterator[Array], *, dtype: str, width: int | None, note: str, replace: bool = False
+) -> Store:
+    """Write a copy of a store on disk to `path`, with one more column of one row per step.
+
+    The copy replaces a store at `path` in one step: until its manifest is written, the store that was there stays as it was.
+
+    Args:
+        store: The store to copy. Its shards are hashed again, so that damage is not copied.
+        path: Folder of the new store.
+        name: Name of the new column.
+        parts: The rows of the column, piece by piece, so that memory is bounded.
+        dtype: Type of the column, such as "<f4".
+        width: Numbers per row; None for one.
+        note: Note that the new store keeps about the column.
+        replace: Replace a store at `path`; without it, a store there is an error.
+
+    Returns:
+        The new store.
+
+    Raises:
+        OptionError: The store is in memory, or has a column of this name.
+        StoreDamagedError: A shard has changed since it was written.
+        StoreExistsError: There is a store at `path`, and `replace` is False.
+    """
+    manifest, source = store.manifest, store.path
+    if source is None or manifest is None:
+        raise OptionError(f"{store.name} is in memory: pack it first, stoker.pack(store, path).")
+    if manifest.parts is not None:
+        raise OptionError(f"{store.name} was appended to. Run `stoker compact {source}` first.")
+    if name in store.schema:
+        raise OptionError(f"{store.name} has a column {name!r} already. Choose another name.")
+
+    tally = NonFiniteCount()
+
+    def counted() -> Iterator[Array]:
+        done = 0
+        for part in parts:
+            tally.add(part, first_step=done)
+            done += len(part)
+            yield part
+
+    with new_store(path, [source], replace=replace) as commit:
+        make_work(path)
+        for i, shard in enumerate({shard.file: shard for shard in manifests.shards(manifest)}.values()):
+            if write_array(path, map_shard(source, shard, "a column of the store"), f"final.{i}") != shard:
+                raise StoreDamagedError(f"{source / shard.file} has changed since it was written. Run `stoker verify {source}`.")
+        column = ColumnEntry(
+            name=name,
+            level="step",
+            kind="number",
+            unit=None,
+            values=write_shard(path, "final.added", np.dtype(dtype), width, counted()),
+            texts=None,
+            missing=0,
+            nonfinite=tally.at(store.offsets),
+        )
+        commit(msgspec.structs.replace(manifest, columns=[*manifest.columns, column], notes=[*manifest.notes, note]))
+    return open_store(path)

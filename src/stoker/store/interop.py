@@ -15,8 +15,7 @@ import pyarrow as pa
 from stoker._types import Array
 from stoker.errors import OptionError, StoreDamagedError
 from stoker.store.manifest import DTYPES
-from stoker.store.shards import Column, Level, NonFiniteCount, Texts
-from stoker.store.store import Store
+from stoker.store.shards import Column, Level, NonFiniteCount, StoredColumns, Texts
 
 
 def from_numpy(values: npt.NDArray[Any]) -> pa.Array:
@@ -109,12 +108,12 @@ def _validity(valid: Array) -> list[pa.Buffer | None]:
 # Stores as Arrow tables.
 
 
-def store_to_arrow(store: Store) -> pa.Table:
+def store_to_arrow(store: StoredColumns) -> pa.Table:
     """One row per series: large (or fixed-size) lists of steps, plain columns of what belongs to a series. Numbers are shared."""
     return pa.table({name: _checked(store, column) for name, column in store.schema.items()})
 
 
-def _checked(store: Store, column: Column) -> pa.Array:
+def _checked(store: StoredColumns, column: Column) -> pa.Array:
     """Arrow trusts offsets and codes and would read beyond its buffers, so they are validated here."""
     try:
         array = _flat(store, column)
@@ -128,7 +127,7 @@ def _checked(store: Store, column: Column) -> pa.Array:
     return array
 
 
-def _flat(store: Store, column: Column) -> pa.Array:
+def _flat(store: StoredColumns, column: Column) -> pa.Array:
     """All values of a column, as times or categories with nulls where they are."""
     if column.kind == "text" and column.texts is not None:
         return from_texts(column.texts)
@@ -156,21 +155,10 @@ def _flat(store: Store, column: Column) -> pa.Array:
 #     a list of strings              one string per series
 
 
-def store_from_arrays(columns: Mapping[str, Any], *, lengths: Sequence[int] | Array | None = None) -> Store:
-    """Build a store in memory that shares the given arrays where they are contiguous.
-
-    Args:
-        columns: arrays by name: lists of arrays, arrays of one to three axes, or lists of strings.
-        lengths: the number of steps of each series, where arrays hold the steps of all series end to end.
-
-    Raises:
-        OptionError: a column has a type or shape that does not fit the others.
-
-    Example:
-        >>> store = store_from_arrays({"x": [[1.0, 2.0], [3.0]], "name": ["a", "b"]})
-        >>> store[1]["x"].tolist(), store[1]["name"]
-        ([3.0], 'b')
-    """
+def columns_from_arrays(
+    columns: Mapping[str, Any], lengths: Sequence[int] | Array | None
+) -> tuple[dict[str, Column], dict[str, Array], Array]:
+    """The schema, the values and the offsets of a store in memory; see `store_from_arrays`."""
     if not columns:
         raise OptionError("from_arrays needs at least one column, like from_arrays(x=array).")
     read = {name: _read(name, given) for name, given in columns.items()}
@@ -200,9 +188,7 @@ def store_from_arrays(columns: Mapping[str, Any], *, lengths: Sequence[int] | Ar
         found = tally.at(offsets if level == "step" else None)
         schema[name] = Column(name=name, dtype=flat.dtype, level=level, kind="number", width=width, nonfinite=found)
         values[name] = flat
-    uniform = int(counts[0]) if len(counts) and (counts == counts[0]).all() else None
-    kept = offsets if uniform is None else None
-    return Store(schema, values, num_series=len(counts), length=uniform, offsets=kept, name="<memory>")
+    return schema, values, offsets
 
 
 def _read(name: str, given: Any) -> Texts | list[Array] | Array:

@@ -2,23 +2,120 @@
 
 Replacing this file is the commit point of a pack. `docs/format.md` is the normative text; the rules here follow it in the same
 order, and each error names the JSON path that breaks a rule.
+
+`Frequency` is the regular grid of times that a series has, such as "15min" or "1mo", with or without gaps.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
+import os
+import re
 import unicodedata
 from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, NoReturn
 
 import msgspec
 import numpy as np
 import xxhash
 
-from stoker._disk import SHARD_NAME
-from stoker.errors import ManifestError, OptionError
-from stoker.store.frequency import parse_frequency
+from stoker._disk import SHARD_NAME, open_plain
+from stoker._types import Array
+from stoker.errors import ManifestError, OptionError, StoreNotFoundError
+
+MANIFEST_NAME = "manifest.json"
+WORK_NAME = "work"
+
+
+NANOSECONDS = {
+    "ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9, "d": 86_400 * 10**9, "w": 604_800 * 10**9,
+}  # fmt: skip
+_MONTHS = {"mo": 1, "q": 3, "y": 12}
+_ALIASES = {"sec": "s", "t": "min", "m": "min", "minute": "min", "hour": "h", "day": "d", "week": "w", "month": "mo", "year": "y"}
+
+
+@dataclass(frozen=True)
+class Frequency:
+    """The distance between two steps: a number of nanoseconds, or of months."""
+
+    text: str
+    nanoseconds: int = 0
+    months: int = 0
+
+    def __str__(self) -> str:
+        return self.text
+
+    def grid_index(self, times: Array) -> tuple[Array, Array]:
+        """Where times lie on the grid that begins with the first of them.
+
+        Args:
+            times: Nanoseconds since 1970, int64; at least one.
+
+        Returns:
+            The index of the last grid point up to each time, and whether the time is that grid point.
+        """
+        if self.nanoseconds:
+            index, rest = np.divmod(times - times[0], self.nanoseconds)
+            return index, rest == 0
+        month, _, _ = _month_parts(times)
+        index = (month - month[0]) // self.months
+        is_later = self.times_at(times, index) > times
+        index = index - is_later
+        return index, self.times_at(times, index) == times
+
+    def times_at(self, times: Array, index: Array) -> Array:
+        """The times at some indices of the grid that begins with the first of `times`, nanoseconds since 1970.
+
+        A grid of months keeps the day of the month (the last day, where a month is shorter). If all times are the last day of their
+        month, so is the grid.
+        """
+        if self.nanoseconds:
+            found: Array = times[0] + index * self.nanoseconds
+            return found
+        month, day, rest = _month_parts(times)
+        days = np.int64(30) if (day == _days_in(month) - 1).all() else day[0]
+        target = month[0] + index * self.months
+        first_day = target.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
+        found = (first_day + np.minimum(days, _days_in(target) - 1)) * NANOSECONDS["d"] + rest[0]
+        return found
+
+
+def parse_frequency(text: str, option: str) -> Frequency:
+    """A frequency from text; raises `OptionError` naming the option.
+
+    Example:
+        >>> parse_frequency("15min", "freq").nanoseconds == 15 * 60 * 10**9, parse_frequency("q", "freq").months
+        (True, 3)
+    """
+    found = re.fullmatch(r"\s*(\d{0,9})\s*([a-zA-Z]+)\s*", text) if isinstance(text, str) else None
+    if found is not None and (not found[1] or int(found[1])):
+        count, unit = int(found[1] or 1), found[2].lower()
+        if unit not in NANOSECONDS:  # "ms" is not several "m"
+            unit = _ALIASES.get(unit, _ALIASES.get(unit.removesuffix("s"), unit))
+        if unit in NANOSECONDS and count * NANOSECONDS[unit] < 2**62:
+            return Frequency(f"{count}{unit}", nanoseconds=count * NANOSECONDS[unit])
+        if unit in _MONTHS:
+            return Frequency(f"{count}{unit}", months=count * _MONTHS[unit])
+    raise OptionError(
+        f"{option} is {text!r}; expected a number and a unit, like '15min', '1h', '1d' or '1mo' (ns us ms s min h d w mo q y)."
+    )
+
+
+def _month_parts(times: Array) -> tuple[Array, Array, Array]:
+    """Months since 1970, days since the first of the month, and nanoseconds since midnight."""
+    days, rest = np.divmod(times, NANOSECONDS["d"])
+    month = days.astype("datetime64[D]").astype("datetime64[M]")
+    return month.astype(np.int64), days - month.astype("datetime64[D]").astype(np.int64), rest
+
+
+def _days_in(month: Array) -> Array:
+    first: Array = month.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
+    found: Array = (month + 1).astype("datetime64[M]").astype("datetime64[D]").astype(np.int64) - first
+    return found
+
 
 VERSION = 1
 NEWEST_VERSION = 2  # written only where one of its fields is used, so that plain stores stay as they were
@@ -354,3 +451,38 @@ class _Rules:
         self.shard(path, shard, dtype=dtype, rows=rows)
         if len(shard.shape) != 1:
             self.broken(f"{path}.shape", "one number", f"{len(shard.shape)}")
+
+
+def manifest_stamp(folder: Path) -> tuple[int, int, int] | None:
+    """Changes whenever a pack replaces the manifest, even by an equal one; None where there is none."""
+    try:
+        found = (folder / MANIFEST_NAME).lstat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_ctime_ns
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read and check the manifest of a store."""
+    path = folder / MANIFEST_NAME
+    if not folder.is_dir():
+        _explain_absence(folder)
+    try:
+        fd = open_plain(path, ManifestError)
+    except FileNotFoundError:
+        _explain_absence(folder)
+    try:
+        # One byte more than allowed, so that the size rule can fire without reading a file of any size.
+        with os.fdopen(fd, "rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ManifestError(f"{path} cannot be read ({os.strerror(error.errno or 0)}).") from error
+    return load(data, str(path))
+
+
+def _explain_absence(folder: Path) -> NoReturn:
+    if not folder.exists():
+        raise StoreNotFoundError(f"{folder} does not exist. Make a store with `stoker pack SOURCE {folder}`.")
+    if (folder / WORK_NAME).is_dir():
+        raise StoreNotFoundError(f"{folder} holds a pack that was interrupted: run the same `stoker pack` again to resume it.")
+    raise StoreNotFoundError(f"{folder} is not a store: it has no {MANIFEST_NAME}.")

@@ -11,10 +11,10 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self, overload
+from typing import Any, Literal, Protocol, Self, overload
 
 import msgspec
 import numpy as np
@@ -26,7 +26,8 @@ from stoker import _disk
 from stoker._disk import AppendFile, naming
 from stoker._types import Array
 from stoker.errors import DiskError, StoreDamagedError
-from stoker.store.manifest import BLOCK_BYTES, HEADER_BYTES, NonFinite, Shard, Text
+from stoker.store import manifest as manifests
+from stoker.store.manifest import BLOCK_BYTES, HEADER_BYTES, MANIFEST_NAME, Manifest, NonFinite, Shard, SourceEntry, Text
 
 
 class NonFiniteCount:
@@ -430,3 +431,75 @@ class TextFile:
         """Close the descriptors."""
         self._utf8.close()
         self._offsets.close()
+
+
+SERIES_OFFSETS = "the offsets of the series"
+
+
+def check_ends(folder: Path, what: str, ends: tuple[int, int], expected: int) -> None:
+    """Refuse offsets that do not run from 0 to the expected end."""
+    if ends != (0, expected):
+        raise StoreDamagedError(
+            f"{folder}: {what} run from {ends[0]:,} to {ends[1]:,}, but 0 to {expected:,} are expected. Pack the store again."
+        )
+
+
+class StoredColumns(Protocol):
+    """What functions that write or convert a whole store ask of it."""
+
+    @property
+    def schema(self) -> Mapping[str, Column]:
+        """Its columns by name."""
+
+    @property
+    def name(self) -> str:
+        """Its name in messages."""
+
+    @property
+    def path(self) -> Path | None:
+        """Its folder, if it is on disk."""
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """What describes it on disk."""
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of all series."""
+
+    @property
+    def uniform_length(self) -> int | None:
+        """The length of all series, where they have the same."""
+
+    @property
+    def offsets(self) -> Array:
+        """Where each series begins, and the end of the last."""
+
+    @property
+    def key(self) -> str | None:
+        """The column that names the series."""
+
+    @property
+    def time(self) -> str | None:
+        """The column that orders the steps."""
+
+    def __len__(self) -> int: ...
+    def column(self, name: str) -> Array:
+        """A whole flat column."""
+
+    def _pieces(self, name: str, max_bytes: int) -> Iterator[Array]: ...
+    def _origins(self) -> tuple[list[str], list[SourceEntry] | None]: ...
+
+
+def check_staged(folder: Path, data: bytes) -> None:
+    """Refuse manifest bytes that `open_store` would refuse in this folder; nothing is mapped. Called before a commit."""
+    manifest = manifests.load(data, str(folder / MANIFEST_NAME))
+    for column in manifest.columns:
+        if column.values is not None:
+            os.close(open_shard(folder, column.values, f"column {column.name!r}"))
+        if column.texts is not None:
+            os.close(open_shard(folder, column.texts.utf8, f"texts of column {column.name!r}"))
+            what = f"the text offsets of column {column.name!r}"
+            check_ends(folder, what, ends_of(folder, column.texts.offsets, what), column.texts.utf8.shape[0])
+    if manifest.offsets is not None:
+        check_ends(folder, SERIES_OFFSETS, ends_of(folder, manifest.offsets, SERIES_OFFSETS), manifest.num_steps)

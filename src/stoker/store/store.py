@@ -1,6 +1,6 @@
 """`Store`: immutable columns of ragged series, mapped from disk or held in memory behind one interface.
 
-Opening reads the manifest and maps the shards. It never reads values, so it takes the same time for ten series and for 48 million.
+`map_store` reads no values, so it takes the same time for ten series and for 48 million.
 Columns and series are read-only views; nothing is copied until the caller does.
 """
 
@@ -14,19 +14,14 @@ from typing import TYPE_CHECKING, Any, NoReturn, overload
 import numpy as np
 import numpy.typing as npt
 
-from stoker._disk import check_path, open_plain
+from stoker._disk import check_path
 from stoker._types import Array
-from stoker.errors import ManifestError, OptionError, StoreDamagedError, StoreNotFoundError
-from stoker.store import manifest as manifests
-from stoker.store.manifest import ColumnEntry, Manifest, SourceEntry
-from stoker.store.shards import Column, Texts, ends_of, map_shard, open_shard
+from stoker.errors import OptionError, StoreDamagedError
+from stoker.store.manifest import ColumnEntry, Manifest, SourceEntry, read_manifest
+from stoker.store.shards import SERIES_OFFSETS, Column, Texts, check_ends, map_shard
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-
-MANIFEST_NAME = "manifest.json"
-WORK_NAME = "work"
 
 
 class Series(Mapping[str, Any]):
@@ -119,8 +114,6 @@ class Store:
             >>> Store.from_arrays(x=[0.5, 1.5, 2.5], lengths=[2, 1])[0]["x"].tolist()
             [0.5, 1.5]
         """
-        from stoker.store.interop import store_from_arrays
-
         return store_from_arrays(columns, lengths=lengths)
 
     def __len__(self) -> int:
@@ -271,7 +264,7 @@ class Store:
             >>> store.where("country == 'DE' and num_steps > 1").tolist()
             [0]
         """
-        from stoker.store.selection import find_series
+        from stoker.store.expressions import find_series
 
         return find_series(expression, schema=self.schema, values=self._values, offsets=self.offsets, name=self.name)
 
@@ -289,8 +282,9 @@ class Store:
         """
         from stoker.store.writer import save_store
 
-        save_store(self, check_path(path), note=note, replace=replace)
-        return open_store(path)
+        folder = check_path(path)
+        save_store(self, folder, note=note, replace=replace)
+        return map_store(folder, read_manifest(folder))
 
     def to_arrow(self) -> pa.Table:
         """An Arrow table with one row per series: list columns for steps, plain ones for series. Numbers are shared, not copied."""
@@ -323,80 +317,29 @@ class Store:
         return f"<store {self.name}: {self._num_series:,} series, {self._num_steps:,} steps, {columns}>"
 
 
-def open_store(path: str | os.PathLike[str], *, version: int | None = None) -> Store:
-    """Open a packed store: check the manifest and the size of every shard, and map the shards. Reads no values.
-
-    What `stoker.append` has added is mapped and merged when it is first used.
+def store_from_arrays(columns: Mapping[str, Any], *, lengths: Sequence[int] | Array | None = None) -> Store:
+    """Build a store in memory that shares the given arrays where they are contiguous.
 
     Args:
-        path: the folder of the store.
-        version: an earlier version of a store that was appended to, see `stoker.history` (default: the newest).
+        columns: arrays by name: lists of arrays, arrays of one to three axes, or lists of strings.
+        lengths: the number of steps of each series, where arrays hold the steps of all series end to end.
 
     Raises:
-        StoreNotFoundError: there is no store at this path, or it has no such version.
-        ManifestError: the manifest breaks a rule of the format.
-        StoreDamagedError: a shard is missing, or has the wrong size or header.
+        OptionError: a column has a type or shape that does not fit the others.
 
     Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     _ = Store.from_arrays(x=[[1.0, 2.0], [3.0]]).save(folder + "/a.stoker")
-        ...     open_store(folder + "/a.stoker").lengths.tolist()
-        [2, 1]
+        >>> store = store_from_arrays({"x": [[1.0, 2.0], [3.0]], "name": ["a", "b"]})
+        >>> store[1]["x"].tolist(), store[1]["name"]
+        ([3.0], 'b')
     """
-    folder = check_path(path)
-    while True:
-        stamp = manifest_stamp(folder)
-        try:
-            return _open(folder, read_manifest(folder), version)
-        except StoreDamagedError:
-            if manifest_stamp(folder) == stamp:
-                raise  # the store was not replaced meanwhile, so it is damaged
+    from stoker.store.interop import columns_from_arrays
 
-
-def _open(folder: Path, manifest: Manifest, version: int | None) -> Store:
-    if manifest.parts is None and version in (None, 1):
-        return map_store(folder, manifest)
-    from stoker.store.versions import AppendedStore, manifest_of
-
-    manifest = manifest_of(folder, manifest, version)
-    base = map_store(folder, manifest)
-    return base if manifest.parts is None else AppendedStore(base)
-
-
-def manifest_stamp(folder: Path) -> tuple[int, int, int] | None:
-    """Changes whenever a pack replaces the manifest, even by an equal one; None where there is none."""
-    try:
-        found = (folder / MANIFEST_NAME).lstat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_ctime_ns
-
-
-def read_manifest(folder: Path) -> Manifest:
-    """Read and check the manifest of a store."""
-    path = folder / MANIFEST_NAME
-    if not folder.is_dir():
-        _explain_absence(folder)
-    try:
-        fd = open_plain(path, ManifestError)
-    except FileNotFoundError:
-        _explain_absence(folder)
-    try:
-        # One byte more than allowed, so that the size rule can fire without reading a file of any size.
-        with os.fdopen(fd, "rb") as file:
-            data = file.read(manifests.MAX_BYTES + 1)
-    except OSError as error:
-        raise ManifestError(f"{path} cannot be read ({os.strerror(error.errno or 0)}).") from error
-    return manifests.load(data, str(path))
-
-
-def _explain_absence(folder: Path) -> NoReturn:
-    if not folder.exists():
-        raise StoreNotFoundError(f"{folder} does not exist. Make a store with `stoker pack SOURCE {folder}`.")
-    if (folder / WORK_NAME).is_dir():
-        raise StoreNotFoundError(f"{folder} holds a pack that was interrupted: run the same `stoker pack` again to resume it.")
-    raise StoreNotFoundError(f"{folder} is not a store: it has no {MANIFEST_NAME}.")
+    schema, values, offsets = columns_from_arrays(columns, lengths)
+    counts = np.diff(offsets)
+    uniform = int(counts[0]) if len(counts) and (counts == counts[0]).all() else None
+    return Store(
+        schema, values, num_series=len(counts), length=uniform, offsets=offsets if uniform is None else None, name="<memory>"
+    )
 
 
 def map_store(folder: Path, manifest: Manifest, *, read_below: int = 0) -> Store:
@@ -409,8 +352,8 @@ def map_store(folder: Path, manifest: Manifest, *, read_below: int = 0) -> Store
             values[entry.name] = map_shard(folder, entry.values, f"column {entry.name!r}", read_below=read_below)
     offsets = None
     if manifest.offsets is not None:
-        offsets = map_shard(folder, manifest.offsets, _OFFSETS, read_below=read_below)
-        _check_ends(folder, _OFFSETS, (offsets.item(0), offsets.item(-1)), manifest.num_steps)
+        offsets = map_shard(folder, manifest.offsets, SERIES_OFFSETS, read_below=read_below)
+        check_ends(folder, SERIES_OFFSETS, (offsets.item(0), offsets.item(-1)), manifest.num_steps)
     return Store(
         columns,
         values,
@@ -423,30 +366,6 @@ def map_store(folder: Path, manifest: Manifest, *, read_below: int = 0) -> Store
     )
 
 
-_OFFSETS = "the offsets of the series"
-
-
-def _check_ends(folder: Path, what: str, ends: tuple[int, int], expected: int) -> None:
-    if ends != (0, expected):
-        raise StoreDamagedError(
-            f"{folder}: {what} run from {ends[0]:,} to {ends[1]:,}, but 0 to {expected:,} are expected. Pack the store again."
-        )
-
-
-def check_staged(folder: Path, data: bytes) -> None:
-    """Refuse manifest bytes that `open_store` would refuse in this folder; nothing is mapped. Called before a commit."""
-    manifest = manifests.load(data, str(folder / MANIFEST_NAME))
-    for column in manifest.columns:
-        if column.values is not None:
-            os.close(open_shard(folder, column.values, f"column {column.name!r}"))
-        if column.texts is not None:
-            os.close(open_shard(folder, column.texts.utf8, f"texts of column {column.name!r}"))
-            what = f"the text offsets of column {column.name!r}"
-            _check_ends(folder, what, ends_of(folder, column.texts.offsets, what), column.texts.utf8.shape[0])
-    if manifest.offsets is not None:
-        _check_ends(folder, _OFFSETS, ends_of(folder, manifest.offsets, _OFFSETS), manifest.num_steps)
-
-
 def _column(folder: Path, entry: ColumnEntry, read_below: int) -> Column:
     shape = entry.values.shape if entry.values is not None else []
     texts = None
@@ -454,7 +373,7 @@ def _column(folder: Path, entry: ColumnEntry, read_below: int) -> Column:
         what = f"the text offsets of column {entry.name!r}"
         utf8 = map_shard(folder, entry.texts.utf8, f"texts of column {entry.name!r}", read_below=read_below)
         texts = Texts(utf8, map_shard(folder, entry.texts.offsets, what, read_below=read_below))
-        _check_ends(folder, what, (texts.offsets.item(0), texts.offsets.item(-1)), len(texts.utf8))
+        check_ends(folder, what, (texts.offsets.item(0), texts.offsets.item(-1)), len(texts.utf8))
     return Column(
         name=entry.name,
         dtype=np.dtype(entry.values.dtype) if entry.values is not None else None,

@@ -1,4 +1,4 @@
-"""Versions: what `stoker.append` has added to a store, and how base and parts are read as one store.
+"""Versions: `open_store` opens a store, and reads what `stoker.append` has added to it and its base as one store.
 
     manifest.json    the base (the store as it was packed), and how many lines of `parts.jsonl` count
     parts.jsonl      one line per append: the folder of its part, its digest, and the rule by which it is merged
@@ -25,18 +25,17 @@ import msgspec
 import numpy as np
 import psutil
 import pyarrow as pa
-import pyarrow.compute as pc
 import xxhash
 
-from stoker._disk import open_plain
+from stoker._disk import check_path, open_plain
 from stoker._text import readable_bytes
 from stoker._types import Array
 from stoker.errors import BadValueError, StoreDamagedError, StoreError, StoreNotFoundError
 from stoker.store import manifest as manifests
 from stoker.store.interop import from_numpy, from_texts, to_numpy
-from stoker.store.manifest import Manifest, NonFinite, PartList, SourceEntry
+from stoker.store.manifest import Manifest, NonFinite, PartList, SourceEntry, manifest_stamp, read_manifest
 from stoker.store.shards import MISSING_CODE, MISSING_TIME, Column, NonFiniteCount, Texts
-from stoker.store.store import Store, manifest_stamp, map_store, open_store, read_manifest
+from stoker.store.store import Store, map_store
 from stoker.store.writer import PART_NAME, PARTS_LIST, PARTS_NAME
 
 Overlap = Literal["error", "replace", "keep"]
@@ -175,13 +174,15 @@ def keys_of(store: Store, name: str | None) -> pa.Array:
 
 def _join_series(base: Store, parts: list[Store], lines: list[PartLine]) -> tuple[Array, Array, int]:
     """The merged index of each series of the base and of the parts, and the number of merged series."""
+    import pyarrow.compute as pc  # a fifth of a second, which opening a plain store must not take
+
     num_base, num_added = len(base), sum(len(part) for part in parts)
     if base.key is None or lines[0].order == "new":
         return np.arange(num_base), num_base + np.arange(num_added), num_base + num_added
     known = keys_of(base, base.key)
     keys = pa.concat_arrays([keys_of(part, base.key) for part in parts])
     found = pc.index_in(keys, value_set=known)
-    new = pc.unique(keys.filter(found.is_null()))
+    new = keys.filter(found.is_null()).unique()
     added = to_numpy(found.fill_null(0)).astype(np.int64)
     if len(new):
         at_end = to_numpy(pc.index_in(keys, value_set=new).fill_null(-1)).astype(np.int64)
@@ -456,7 +457,7 @@ class AppendedStore(Store):
     def _vocabulary(self, name: str) -> pa.Array:
         """The categories in the order of their first rows, as a full pack numbers them."""
         texts = [store.schema[name].texts for store in (self.base, *self.parts) if name in store.schema]
-        return pc.unique(pa.concat_arrays([from_texts(one) for one in texts if one is not None]))
+        return pa.concat_arrays([from_texts(one) for one in texts if one is not None]).unique()
 
     def _winners(self, name: str) -> Array:
         """Of each merged series, which series of base and parts (one behind the other) gives its value: the newest; -1 for none."""
@@ -518,6 +519,8 @@ class AppendedStore(Store):
         """A merged column from its first row to its last, in pieces."""
         name, codes = column.name, []
         if column.kind == "category":
+            import pyarrow.compute as pc
+
             words = self._vocabulary(name)
             for part in self.parts:
                 own = part.schema[name].texts if name in part.schema else None
@@ -590,3 +593,44 @@ def lay_texts(values: pa.Array) -> Texts:
     laid = offsets - begin if len(offsets) else np.zeros(1, dtype="<i8")
     laid.flags.writeable = False
     return Texts(utf8[begin:end], laid)
+
+
+def open_store(path: str | os.PathLike[str], *, version: int | None = None) -> Store:
+    """Open a packed store: check the manifest and the size of every shard, and map the shards. Reads no values.
+
+    What `stoker.append` has added is mapped and merged when it is first used.
+
+    Args:
+        path: the folder of the store.
+        version: an earlier version of a store that was appended to, see `stoker.history` (default: the newest).
+
+    Raises:
+        StoreNotFoundError: there is no store at this path, or it has no such version.
+        ManifestError: the manifest breaks a rule of the format.
+        StoreDamagedError: a shard is missing, or has the wrong size or header.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = Store.from_arrays(x=[[1.0, 2.0], [3.0]]).save(folder + "/a.stoker")
+        ...     open_store(folder + "/a.stoker").lengths.tolist()
+        [2, 1]
+    """
+    folder = check_path(path)
+    while True:
+        stamp = manifest_stamp(folder)
+        try:
+            return _open(folder, read_manifest(folder), version)
+        except StoreDamagedError:
+            if manifest_stamp(folder) == stamp:
+                raise  # the store was not replaced meanwhile, so it is damaged
+
+
+def _open(folder: Path, manifest: Manifest, version: int | None) -> Store:
+    if manifest.parts is None and version in (None, 1):
+        return map_store(folder, manifest)
+    from stoker.store.versions import AppendedStore, manifest_of
+
+    manifest = manifest_of(folder, manifest, version)
+    base = map_store(folder, manifest)
+    return base if manifest.parts is None else AppendedStore(base)

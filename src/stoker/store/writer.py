@@ -15,16 +15,24 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from stoker import _disk
 from stoker._types import Array
 from stoker.errors import DiskError, ManifestError, OptionError, StoreDamagedError, StoreExistsError, StoreNotFoundError
 from stoker.store import manifest as manifests
-from stoker.store.manifest import BLOCK_BYTES, ColumnEntry, Manifest, Shard, SourceEntry, Text
-from stoker.store.shards import Column, ColumnFile, NonFiniteCount, map_shard
-from stoker.store.store import MANIFEST_NAME, WORK_NAME, Store, check_staged, open_store, read_manifest
+from stoker.store.manifest import (
+    BLOCK_BYTES,
+    MANIFEST_NAME,
+    WORK_NAME,
+    ColumnEntry,
+    Manifest,
+    Shard,
+    SourceEntry,
+    Text,
+    read_manifest,
+)
+from stoker.store.shards import Column, ColumnFile, StoredColumns, check_staged
 
 WORK_FILE = re.compile(r"(journal|mark)(\.tmp)?|(run\d+|final)\.\w+|categories\d+o?")  # names of the files in a work folder
 MARK_NAME = "mark"  # says that Stoker made a work folder, and the shards beside it: written first and removed last
@@ -248,13 +256,13 @@ def _clean_up(folder: Path) -> None:
 # Saving a store that is open: same columns, same series, same order.
 
 
-def save_store(store: Store, folder: Path, *, note: str, replace: bool = False) -> None:
+def save_store(store: StoredColumns, folder: Path, *, note: str, replace: bool = False) -> None:
     """Write all columns to `folder`, all or nothing. `note` says where the values are from."""
     with new_store(folder, [store.path], replace=replace) as commit:
         commit(write_store(store, folder, note=note))
 
 
-def write_store(store: Store, folder: Path, *, note: str) -> Manifest:
+def write_store(store: StoredColumns, folder: Path, *, note: str) -> Manifest:
     """Write the shards of all columns to `folder`, and return the manifest to commit."""
     make_work(folder)
     notes, sources = store._origins()
@@ -266,7 +274,7 @@ def write_store(store: Store, folder: Path, *, note: str) -> Manifest:
         num_series=len(store),
         num_steps=store.num_steps,
         length=store.uniform_length,
-        offsets=None if offsets is None else _shard(folder, offsets),
+        offsets=None if offsets is None else write_array(folder, offsets),
         key=store.key,
         time=store.time,
         columns=[_entry(folder, store, column) for column in store.schema.values()],
@@ -276,13 +284,13 @@ def write_store(store: Store, folder: Path, *, note: str) -> Manifest:
     return manifests.with_fields_of(manifest, store.manifest) if store.manifest is not None else manifest
 
 
-def _entry(folder: Path, store: Store, column: Column) -> ColumnEntry:
+def _entry(folder: Path, store: StoredColumns, column: Column) -> ColumnEntry:
     values = None
     if column.dtype is not None:
-        values = _write_shard(folder, "final.column", column.dtype, column.width, store._pieces(column.name, BLOCK_BYTES))
+        values = write_shard(folder, "final.column", column.dtype, column.width, store._pieces(column.name, BLOCK_BYTES))
     texts = None
     if column.texts is not None:
-        texts = Text(utf8=_shard(folder, column.texts.utf8), offsets=_shard(folder, column.texts.offsets))
+        texts = Text(utf8=write_array(folder, column.texts.utf8), offsets=write_array(folder, column.texts.offsets))
     return ColumnEntry(
         name=column.name,
         level=column.level,
@@ -295,15 +303,16 @@ def _entry(folder: Path, store: Store, column: Column) -> ColumnEntry:
     )
 
 
-def _shard(folder: Path, values: Array, name: str = "final.column") -> Shard:
+def write_array(folder: Path, values: Array, name: str = "final.column") -> Shard:
     """Write an array, in parts of some megabytes, so that no more of a mapped column is in memory at once."""
     width = values.shape[1] if values.ndim == 2 else None
     rows = max(1, BLOCK_BYTES // (values.dtype.itemsize * (width or 1)))
     parts = (np.ascontiguousarray(values[start : start + rows]) for start in range(0, len(values), rows))
-    return _write_shard(folder, name, values.dtype, width, parts)
+    return write_shard(folder, name, values.dtype, width, parts)
 
 
-def _write_shard(folder: Path, name: str, dtype: np.dtype[Any], width: int | None, parts: Iterator[Array]) -> Shard:
+def write_shard(folder: Path, name: str, dtype: np.dtype[Any], width: int | None, parts: Iterator[Array]) -> Shard:
+    """Write the rows of a column, piece by piece."""
     column = ColumnFile.create(folder / WORK_NAME / name, dtype, width)
     try:
         for part in parts:
@@ -314,64 +323,3 @@ def _write_shard(folder: Path, name: str, dtype: np.dtype[Any], width: int | Non
 
 
 # A store with one more column.
-
-
-def add_column(
-    store: Store, path: Path, name: str, parts: Iterator[Array], *, dtype: str, width: int | None, note: str, replace: bool = False
-) -> Store:
-    """Write a copy of a store on disk to `path`, with one more column of one row per step.
-
-    The copy replaces a store at `path` in one step: until its manifest is written, the store that was there stays as it was.
-
-    Args:
-        store: The store to copy. Its shards are hashed again, so that damage is not copied.
-        path: Folder of the new store.
-        name: Name of the new column.
-        parts: The rows of the column, piece by piece, so that memory is bounded.
-        dtype: Type of the column, such as "<f4".
-        width: Numbers per row; None for one.
-        note: Note that the new store keeps about the column.
-        replace: Replace a store at `path`; without it, a store there is an error.
-
-    Returns:
-        The new store.
-
-    Raises:
-        OptionError: The store is in memory, or has a column of this name.
-        StoreDamagedError: A shard has changed since it was written.
-        StoreExistsError: There is a store at `path`, and `replace` is False.
-    """
-    manifest, source = store.manifest, store.path
-    if source is None or manifest is None:
-        raise OptionError(f"{store.name} is in memory: pack it first, stoker.pack(store, path).")
-    if manifest.parts is not None:
-        raise OptionError(f"{store.name} was appended to. Run `stoker compact {source}` first.")
-    if name in store.schema:
-        raise OptionError(f"{store.name} has a column {name!r} already. Choose another name.")
-
-    tally = NonFiniteCount()
-
-    def counted() -> Iterator[Array]:
-        done = 0
-        for part in parts:
-            tally.add(part, first_step=done)
-            done += len(part)
-            yield part
-
-    with new_store(path, [source], replace=replace) as commit:
-        make_work(path)
-        for i, shard in enumerate({shard.file: shard for shard in manifests.shards(manifest)}.values()):
-            if _shard(path, map_shard(source, shard, "a column of the store"), f"final.{i}") != shard:
-                raise StoreDamagedError(f"{source / shard.file} has changed since it was written. Run `stoker verify {source}`.")
-        column = ColumnEntry(
-            name=name,
-            level="step",
-            kind="number",
-            unit=None,
-            values=_write_shard(path, "final.added", np.dtype(dtype), width, counted()),
-            texts=None,
-            missing=0,
-            nonfinite=tally.at(store.offsets),
-        )
-        commit(msgspec.structs.replace(manifest, columns=[*manifest.columns, column], notes=[*manifest.notes, note]))
-    return open_store(path)

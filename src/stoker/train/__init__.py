@@ -1,13 +1,12 @@
 """Training: batches become steps.
 
     trainer     Trainer: what a run consists of             settings    its options, declared once
-    loop        epochs, validation, logging, saving         engine      setups, measured and chosen; autotune: the test
+    loop        epochs, validation, saving, callbacks       engine      setups, measured and chosen; autotune: the test
     step        the loss, one update, and the EMA           graph       steps as CUDA graphs
     numerics    precision and fused optimizers              distributed ranks: DDP and FSDP
     schedule    learning rates and early stopping           metrics     accuracy, AUC, MAE, ...; readout: numbers on the device
     checkpoint  checkpoints on disk; state_dict, resume, fingerprint: what they hold, and what must be the same
     run         the folder of a run; loggers, plots         export      weights and programs of a run
-    callbacks   code of the user after updates and epochs
 
 It takes any iterable of batches, and knows neither feed nor store. These are the public names; each is imported when first used.
 """
@@ -18,10 +17,9 @@ from stoker._lazy import lazy
 
 _MODULES = {
     "autotune": "Setup Trial",
-    "callbacks": "Callback CallbackReport",
     "export": "Exported export_model load_trained",
     "loggers": "Mlflow TensorBoard Wandb Writer",
-    "loop": "Result",
+    "loop": "Callback CallbackReport Result",
     "metrics": "AUC Accuracy MAE MSE Mean Metric QuantileLoss",
     "plots": "Curve Panel check_plot save_figure save_plot",
     "schedule": "Constant Cosine EarlyStopping Inverse Linear OneCycle StepDecay",
@@ -33,8 +31,6 @@ _LAZY = {name: f"{__name__}.{module}:{name}" for module, names in _MODULES.items
 if TYPE_CHECKING:
     from stoker.train.autotune import Setup as Setup
     from stoker.train.autotune import Trial as Trial
-    from stoker.train.callbacks import Callback as Callback
-    from stoker.train.callbacks import CallbackReport as CallbackReport
     from stoker.train.export import Exported as Exported
     from stoker.train.export import export_model as export_model
     from stoker.train.export import load_trained as load_trained
@@ -42,6 +38,8 @@ if TYPE_CHECKING:
     from stoker.train.loggers import TensorBoard as TensorBoard
     from stoker.train.loggers import Wandb as Wandb
     from stoker.train.loggers import Writer as Writer
+    from stoker.train.loop import Callback as Callback
+    from stoker.train.loop import CallbackReport as CallbackReport
     from stoker.train.loop import Result as Result
     from stoker.train.metrics import AUC as AUC
     from stoker.train.metrics import MAE as MAE

@@ -94,7 +94,7 @@ class Timed(NamedTuple):
     """A digest of weights, buffers and optimizer state after the steps, where it was asked for."""
 
 
-class Run(Protocol):
+class TimedRun(Protocol):
     """Does `num_steps` steps in a setup, from the first state on, and measures them."""
 
     def __call__(self, setup: Setup, num_steps: int, *, shaken: bool = False, bits: bool = False) -> Timed:
@@ -149,7 +149,7 @@ class Trial:
 class Chooser:
     """Compares setups."""
 
-    run: Run
+    run: TimedRun
     trials: list[Trial] = field(default_factory=list)
     waiting: Callable[[], RunQueueDelay] = RunQueueDelay
 

@@ -34,7 +34,7 @@ from torch import Tensor
 from stoker import _disk
 from stoker._disk import AppendFile
 from stoker.errors import CheckpointError, CheckpointInvalidError, DiskError, OptionError
-from stoker.train.state_dict import Layout, Run, Signature, flatten, lay_out, signature, unflatten
+from stoker.train.state_dict import Layout, PlaceRun, Signature, flatten, lay_out, signature, unflatten
 
 CHUNK_BYTES = 16 << 20
 _SPARE_SHARE = 0.5  # of the device memory that is free: more would take it from the next step
@@ -96,7 +96,7 @@ class Image:
         self._has_room = {run.device: _has_room(run.device, layout) for run in layout.runs if run.device.type == "cuda"}
         self._signature = found
 
-    def _capture_cuda(self, run: Run, views: list[Tensor], sources: list[Tensor]) -> None:
+    def _capture_cuda(self, run: PlaceRun, views: list[Tensor], sources: list[Tensor]) -> None:
         stream = self._streams.get(run.device)
         if stream is None:
             stream = self._streams[run.device] = torch.cuda.Stream(run.device)  # type: ignore[no-untyped-call]
@@ -172,7 +172,7 @@ class Index(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     parts: list[Part]
 
 
-class Captured(NamedTuple):
+class CapturedState(NamedTuple):
     """A state as it was at one moment, on its way to the disk."""
 
     facts: Any
@@ -181,7 +181,7 @@ class Captured(NamedTuple):
     """Of the parts that have tensors."""
 
 
-def capture(parts: Mapping[str, Any], facts: Mapping[str, Any], *, memory: dict[str, Image] | None = None) -> Captured:
+def capture(parts: Mapping[str, Any], facts: Mapping[str, Any], *, memory: dict[str, Image] | None = None) -> CapturedState:
     """Copy a state into host memory; `memory` of an earlier capture is used again."""
     tensors, encoded_facts = flatten(dict(facts))
     if tensors:
@@ -195,7 +195,7 @@ def capture(parts: Mapping[str, Any], facts: Mapping[str, Any], *, memory: dict[
         if tensors:
             images[name] = memory.setdefault(name, Image())
             images[name].capture(tensors)
-    return Captured(encoded_facts, skeletons, images)
+    return CapturedState(encoded_facts, skeletons, images)
 
 
 def write(folder: Path, parts: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
@@ -203,7 +203,7 @@ def write(folder: Path, parts: Mapping[str, Any], facts: Mapping[str, Any]) -> N
     write_captured(folder, capture(parts, facts))
 
 
-def write_captured(folder: Path, captured: Captured) -> None:
+def write_captured(folder: Path, captured: CapturedState) -> None:
     """The part of `write` that needs no tensor of the training."""
     if not _disk.make_folder(folder):
         raise CheckpointError(f"{folder} exists: a checkpoint is never written over.")
@@ -571,7 +571,7 @@ class Checkpoints:
 
     # ---- writing ----
 
-    def _write(self, step: int, captured: Captured, best: bool) -> str | None:
+    def _write(self, step: int, captured: CapturedState, best: bool) -> str | None:
         """Write, name and clean up, in this order; runs in the background. What is returned is a complaint."""
         _disk.make_folder(self.folder)
         path = self._new_path(step)

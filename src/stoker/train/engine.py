@@ -29,11 +29,11 @@ from stoker.feed.protocol import as_batch_source, copy_first_batches
 from stoker.train import autotune, state_dict
 from stoker.train.autotune import Chooser, Gain, Setup, Timed, Trial, steps_of_choice, steps_per_round
 from stoker.train.distributed import Joint, Replicas, Shards
-from stoker.train.graph import Eager, Gathering, Graphs, Work
+from stoker.train.graph import Eager, Gathering, Graphs, StepWork
 from stoker.train.numerics import FUSED, LearningRate, Scale, is_fused, may_be_fused, set_fused, set_matmul_flags
 from stoker.train.readout import Readout
 from stoker.train.settings import Components
-from stoker.train.step import Step, takes_flag
+from stoker.train.step import EagerStep, takes_flag
 
 
 class Stream:
@@ -218,7 +218,7 @@ class Engine:
         self._may_be_fused = settings.fused is None and may_be_fused(parts.optimizer)
         self._unfused = [group.get("fused") if not group.get("fused") else None for group in parts.optimizer.param_groups]
         self._was_fused = is_fused(parts.optimizer)
-        self._tried: dict[Setup, tuple[Step, Work, Readout]] = {}
+        self._tried: dict[Setup, tuple[EagerStep, StepWork, Readout]] = {}
         self.rate = LearningRate(parts.optimizer)
         self.scale: Scale | None = None
         self.readout = Readout(parts.device, capacity=settings.log_every)
@@ -233,7 +233,7 @@ class Engine:
             if hasattr(self._parts.optimizer, name):
                 delattr(self._parts.optimizer, name)
 
-    def work(self, setup: Setup) -> Work:
+    def work(self, setup: Setup) -> StepWork:
         """The work of a run in this setup."""
         self._tried.clear()
         self.scale = Scale(self._parts.device) if setup.precision == "fp16" else None
@@ -251,11 +251,11 @@ class Engine:
                 )
         return work
 
-    def _make(self, setup: Setup, scale: Scale | None, *, joint: Joint | None = None) -> tuple[Step, Work, Readout]:
+    def _make(self, setup: Setup, scale: Scale | None, *, joint: Joint | None = None) -> tuple[EagerStep, StepWork, Readout]:
         parts, settings = self._parts, self._settings
         self._activate(setup)
         readout = Readout(parts.device, capacity=max(settings.log_every, 64))
-        step = Step(
+        step = EagerStep(
             self._model(setup),
             parts.loss if joint is None else joint.loss,
             parts.optimizer,
@@ -297,7 +297,7 @@ class Engine:
     def _model(self, setup: Setup) -> nn.Module:
         return self._parts.compiled if setup.compile else self._parts.model
 
-    def _refuses_graph(self, step: Step) -> str | None:
+    def _refuses_graph(self, step: EagerStep) -> str | None:
         """Why the step cannot be a graph; None where nothing speaks against it."""
         optimizer = self._parts.optimizer
         if self._parts.device.type != "cuda":
@@ -310,7 +310,7 @@ class Engine:
             return "the model has running statistics, and several micro-batches make an update"
         return None
 
-    def _preserve(self, step: Step) -> Callable[[], None]:
+    def _preserve(self, step: EagerStep) -> Callable[[], None]:
         """Remember all that a step changes; returns what puts it back."""
         snapshot, restore_step = Snapshot(self._parts.model, self._parts.optimizer), step.preserve()
 
@@ -494,7 +494,7 @@ class Engine:
         losses = [loss for window in readout.ready(wait=True) for loss in window.column("loss")]
         return Timed(seconds, losses[:num_steps], snapshot.digest() if bits else "")
 
-    def _run(self, work: Work, batches: list[Any], num_steps: int) -> None:
+    def _run(self, work: StepWork, batches: list[Any], num_steps: int) -> None:
         entries = islice(cycle(batches), num_steps * self._settings.grad_accum_steps)
         for number, entry in enumerate(entries, 1):
             work.micro(entry)

@@ -16,7 +16,7 @@ from stoker._text import sync_debug_mode
 from stoker.errors import TrainError
 from stoker.train.autotune import reason_of
 from stoker.train.readout import Readout
-from stoker.train.step import Step
+from stoker.train.step import EagerStep
 
 WARM_UP = 3
 MOST_SHAPES = 32
@@ -25,7 +25,7 @@ MOST_SHAPES = 32
 Signature = tuple[tuple[torch.Size, torch.dtype], ...]
 
 
-class Work(Protocol):
+class StepWork(Protocol):
     """How steps are done: eagerly or by graphs. The loop knows nothing else of them."""
 
     def source(self, batches: Iterable[Any]) -> Iterator[Any]:
@@ -41,7 +41,7 @@ class Work(Protocol):
 class Eager:
     """Steps as torch does them."""
 
-    def __init__(self, step: Step, readout: Readout) -> None:
+    def __init__(self, step: EagerStep, readout: Readout) -> None:
         self._step = step
         self._readout = readout
 
@@ -63,7 +63,9 @@ class Eager:
 class Graphs:
     """Steps replayed from graphs; shapes that come once run eagerly."""
 
-    def __init__(self, step: Step, readout: Readout, *, grad_accum_steps: int, preserve: Callable[[], Callable[[], None]]) -> None:
+    def __init__(
+        self, step: EagerStep, readout: Readout, *, grad_accum_steps: int, preserve: Callable[[], Callable[[], None]]
+    ) -> None:
         self._step = step
         self._readout = readout
         self._whole = grad_accum_steps == 1
@@ -140,7 +142,7 @@ class Gathering(Graphs):
     """Graphs that gather their batches themselves, from a feed that lives on the device."""
 
     def __init__(
-        self, step: Step, readout: Readout, feed: Any, *, grad_accum_steps: int, preserve: Callable[[], Callable[[], None]]
+        self, step: EagerStep, readout: Readout, feed: Any, *, grad_accum_steps: int, preserve: Callable[[], Callable[[], None]]
     ) -> None:
         super().__init__(step, readout, grad_accum_steps=grad_accum_steps, preserve=preserve)
         self._captured = feed.captured()

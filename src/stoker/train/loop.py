@@ -1,12 +1,14 @@
-"""The training loop: epochs, validation, logging, saving, signals and budgets.
+"""The training loop: epochs, validation, logging, saving, callbacks, signals and budgets.
 
     Fit         one call of `Trainer.fit`
     Result      what it returns
     evaluate    the mean loss and the metrics of all batches
+    Callback    code of the user, called after each update or epoch; with several ranks, each rank calls its own
     Signals     Ctrl-C, SIGTERM and SIGHUP end a run after its step, when it is saved
 
 Guarantee: the first signal changes nothing but `asked`, so no step and no save is torn; a Ctrl-C after it ends at once. A signal
-that was ignored before (as under nohup) stays ignored, and all handlers are put back.
+that was ignored before (as under nohup) stays ignored, and all handlers are put back. What a
+callback raises ends the run. The state of a callback is not saved: a resumed run calls new ones.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Protocol, Self
 
 import torch
 from torch import nn
@@ -32,16 +34,79 @@ from stoker.errors import NonFiniteError, OptionError, TrainError
 from stoker.feed.protocol import as_batch_source
 from stoker.train import resume, state_dict
 from stoker.train.autotune import Setup, Trial
-from stoker.train.callbacks import Callback, CallbackReport, methods_of
 from stoker.train.checkpoint import Checkpoints
 from stoker.train.engine import Engine, Stream
-from stoker.train.graph import Work
+from stoker.train.graph import StepWork
 from stoker.train.metrics import AllGather, Metric
 from stoker.train.readout import Log, Window
 from stoker.train.resume import Progress, Taken
 from stoker.train.schedule import EarlyStopping
 from stoker.train.settings import Components
 from stoker.train.step import LossFunction, num_samples, outcome_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallbackReport:
+    """What a callback gets.
+
+    Args:
+        step: Updates so far.
+        epoch: The number of the epoch, from 0.
+        lr: Learning rate of the first parameter group.
+        metrics: Metrics of the epoch, as the log has them: `loss`, and those of the validation with `val_`. After an update empty.
+    """
+
+    step: int
+    epoch: int
+    lr: float
+    metrics: Mapping[str, float]
+    read_loss: Callable[[], float]
+    ask_to_stop: Callable[[], None]
+
+    @property
+    def loss(self) -> float:
+        """The loss of the last update, or the mean of the epoch. On a GPU, to read it after an update waits for the update."""
+        return self.metrics["loss"] if "loss" in self.metrics else self.read_loss()
+
+    def stop(self) -> None:
+        """End the run: it is saved, and `Result.stopped` is "callback". With ranks, all end as soon as one asks."""
+        self.ask_to_stop()
+
+
+class EpochCallback(Protocol):
+    """Called after each epoch, when it is evaluated and, where that is due, saved."""
+
+    def on_epoch_end(self, report: CallbackReport) -> None:
+        """Called with the metrics of the epoch."""
+
+
+class BatchCallback(Protocol):
+    """Called after each update of the weights."""
+
+    def on_batch_end(self, report: CallbackReport) -> None:
+        """Called with the number of the update."""
+
+
+Callback = EpochCallback | BatchCallback
+METHODS = ("on_epoch_end", "on_batch_end")
+
+
+def check_callbacks(given: Sequence[Callback]) -> tuple[Callback, ...]:
+    """The callbacks; refuses what has neither method."""
+    if isinstance(given, str | Mapping) or not isinstance(given, Sequence):
+        raise OptionError(f"callbacks is {given!r}; expected a list of objects with on_epoch_end(report) or on_batch_end(report).")
+    for number, one in enumerate(given):
+        if isinstance(one, type) or not any(callable(getattr(one, name, None)) for name in METHODS):
+            raise OptionError(
+                f"callbacks[{number}] is {one!r}; expected an object with the method on_epoch_end(report) or on_batch_end(report)."
+            )
+    return tuple(given)
+
+
+def methods_of(callbacks: Sequence[Callback], name: str) -> tuple[Callable[[CallbackReport], Any], ...]:
+    """The methods of this name, of those callbacks that have it."""
+    return tuple(method for one in callbacks if callable(method := getattr(one, name, None)))
+
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -199,7 +264,7 @@ class Fit:
 
     parts: Components
     engine: Engine
-    work: Work
+    work: StepWork
     train: Stream
     _: KW_ONLY
     setup: Setup

@@ -42,7 +42,7 @@ GIT_SECONDS = 10
 NVIDIA = Path("/proc/driver/nvidia")
 
 
-class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Computer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The computer of a run."""
 
     host: str
@@ -63,7 +63,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Whether files that git knows differ from the commit."""
 
 
-def find_machine() -> Machine:
+def find_machine() -> Computer:
     """This computer."""
     import psutil
 
@@ -73,7 +73,7 @@ def find_machine() -> Machine:
     else:  # to ask torch would open every GPU, which a run on the CPU has no use for
         models = [_line_of(path, r"^Model:\s*(.+)$") for path in sorted((NVIDIA / "gpus").glob("*/information"))]
         gpus = [model for model in models if model is not None]
-    return Machine(
+    return Computer(
         host=platform.node(),
         system=platform.platform(),
         cpu=_line_of(Path("/proc/cpuinfo"), r"^model name\s*:\s*(.+)$") or platform.processor() or platform.machine(),
@@ -133,7 +133,7 @@ VERSION = 1
 MAX_BYTES = 64 << 20
 
 
-class Session(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RunSession(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One process that worked on a run."""
 
     started: str
@@ -156,7 +156,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     stores: dict[str, str]
     """The digest of each store that was fed, by its use or name."""
     versions: dict[str, str]
-    machine: Machine
+    machine: Computer
     git: Commit | None
 
 
@@ -165,10 +165,10 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     format: Literal["stoker-run"] = "stoker-run"
     version: Literal[1] = 1
-    sessions: list[Session]
+    sessions: list[RunSession]
 
     @property
-    def last(self) -> Session:
+    def last(self) -> RunSession:
         """The session that worked on the run last."""
         return self.sessions[-1]
 
@@ -269,7 +269,7 @@ class Run:
         try:
             earlier = [] if is_new else read_record(self.folder).sessions
             plain = msgspec.to_builtins({} if config is None else config, enc_hook=str, str_keys=True)  # what JSON lacks is text
-            session = Session(
+            session = RunSession(
                 started=now_utc(),
                 from_step=from_step or 0,
                 process=os.getpid(),

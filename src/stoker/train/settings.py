@@ -1,6 +1,6 @@
 """The settings of a training run, and what they apply to.
 
-`Settings` holds the options of a `Trainer` that are plain values. Each is declared once: the type has its limits, the default is
+`TrainerSettings` holds the options of a `Trainer` that are plain values. Each is declared once: the type has its limits, the default is
 that of the `Trainer`, the text below is its documentation. The section `train:` of a config inherits them.
 
 `Components` is what a trainer was made of. The engine, the loop and the checkpoints get it; none of them knows the trainer.
@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Meta
 from msgspec.inspect import Field, type_info
 
-from stoker._fields import LARGE, expected
+from stoker._types import LARGE, expected
 from stoker.errors import OptionError
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ Count = Annotated[int, Meta(ge=1, le=2**48)]
 Positive = Annotated[float, Meta(gt=0)]
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TrainerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The options of a `Trainer` that are plain values."""
 
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
@@ -95,15 +95,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 @cache
 def _schema() -> tuple[dict[str, Field], dict[str, Any]]:
     """Fields and annotations by name; reading them takes longer than a step of a small model."""
-    fields = {field.name: field for field in type_info(Settings).fields}  # type: ignore[attr-defined]
-    return fields, get_type_hints(Settings, include_extras=True)
+    fields = {field.name: field for field in type_info(TrainerSettings).fields}  # type: ignore[attr-defined]
+    return fields, get_type_hints(TrainerSettings, include_extras=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Components:
     """What a trainer was made of, checked and on its device."""
 
-    settings: Settings
+    settings: TrainerSettings
     model: nn.Module
     loss: LossFunction
     loss_modules: tuple[nn.Module, ...]

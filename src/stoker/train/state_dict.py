@@ -59,7 +59,7 @@ class Place(NamedTuple):
     end: int
 
 
-class Run(NamedTuple):
+class PlaceRun(NamedTuple):
     """Places of one width that are filled from one device, end to end."""
 
     device: torch.device
@@ -73,7 +73,7 @@ class Layout(NamedTuple):
     """All of one file: its header, and the runs behind it."""
 
     header: bytes
-    runs: list[Run]
+    runs: list[PlaceRun]
     num_bytes: int
     """Of the values, without the header."""
 
@@ -94,7 +94,7 @@ def lay_out(entries: Signature) -> Layout:
             begin, end = end, end + shape.numel() * width
             places.append(Place(name, shape, begin, end))
             header[name] = {"dtype": NAMES[dtype], "shape": list(shape), "data_offsets": [begin, end]}
-        runs.append(Run(device, CARRIERS[width], places, places[0].begin, end))
+        runs.append(PlaceRun(device, CARRIERS[width], places, places[0].begin, end))
     text = msgspec.json.encode(header)
     text = text.ljust(-(-len(text) // _ALIGNMENT) * _ALIGNMENT)
     return Layout(len(text).to_bytes(8, "little") + text, runs, end)

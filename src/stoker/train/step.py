@@ -1,7 +1,7 @@
 """One training step: the loss of a batch, the update of the weights, and their EMA.
 
     supervised, as_loss     loss functions, in the one form `loss(model, batch)`
-    Step                    micro-batches forward and backward, then one update that nothing non-finite can reach
+    EagerStep               micro-batches forward and backward, then one update that nothing non-finite can reach
     Ema                     the EMA of the weights: updated by one fused operation, swapped in to evaluate
 
 A loss function returns a scalar tensor, or a dict of them with the key "loss"; other scalars of the dict are logged. The entries
@@ -293,7 +293,7 @@ CHECKED_TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 @dataclass(eq=False)
-class Step:
+class EagerStep:
     """One update, eagerly: `micro` for each micro-batch, then `update`."""
 
     model: nn.Module

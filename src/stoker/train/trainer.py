@@ -27,12 +27,11 @@ from stoker.feed.protocol import as_batch_source
 from stoker.train import resume as resuming
 from stoker.train import state_dict
 from stoker.train.autotune import Setup, Trial
-from stoker.train.callbacks import Callback, check_callbacks
 from stoker.train.checkpoint import Checkpoint, Checkpoints
 from stoker.train.distributed import Elsewhere, Ranks, is_shard, shard
 from stoker.train.engine import Engine, Stream
 from stoker.train.loggers import Writer
-from stoker.train.loop import Fit, Result, Signals, check_rates, evaluate
+from stoker.train.loop import Callback, Fit, Result, Signals, check_callbacks, check_rates, evaluate
 from stoker.train.metrics import Metric, TorchMetric, as_metric
 from stoker.train.numerics import autocast, check_optimizer, check_precision, kept_matmul_flags, recomputed, refuses_fused
 from stoker.train.readout import Log
@@ -48,7 +47,7 @@ from stoker.train.run import (
     step_reached,
 )
 from stoker.train.schedule import EarlyStopping, as_schedule, is_torch_scheduler, scheduled_rates
-from stoker.train.settings import Components, Settings
+from stoker.train.settings import Components, TrainerSettings
 from stoker.train.step import Ema, as_loss
 
 Auto = Literal["auto"]
@@ -142,7 +141,7 @@ class Trainer:
         config: Mapping[str, Any] | None = None,
         progress: bool = True,
     ) -> None:
-        settings = Settings.checked(locals())  # the parameters that are plain values have the names of its fields
+        settings = TrainerSettings.checked(locals())  # the parameters that are plain values have the names of its fields
         if not isinstance(model, nn.Module):
             raise OptionError(f"model is {model!r}; expected a torch.nn.Module.")
         if seed is not None:

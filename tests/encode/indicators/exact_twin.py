@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stoker.encode.indicators.operators import Settings
+from stoker.encode.indicators.operators import FeatureSettings
 
 Array = npt.NDArray[Any]
 Column = list[float]
@@ -95,42 +95,42 @@ class ExactTwin:
         largest = float(np.finfo(np.float32).max)
         columns = {name: [float(v) if abs(v) <= largest else NAN for v in values] for name, values in bars.items()}
         self.o, self.h, self.l, self.c, self.v = (columns[name] for name in ("open", "high", "low", "close", "volume"))
-        self.sources = {**columns, "logret": self.logret(self.c, 0, Settings())}
+        self.sources = {**columns, "logret": self.logret(self.c, 0, FeatureSettings())}
 
-    def compute(self, op: str, on: Settings) -> Column:
+    def compute(self, op: str, on: FeatureSettings) -> Column:
         column: Column = getattr(self, op.lower())(self.sources[on.source], on.window, on)
         return column
 
-    def ident(self, x: Column, w: int, on: Settings) -> Column:
+    def ident(self, x: Column, w: int, on: FeatureSettings) -> Column:
         return x
 
-    def logret(self, x: Column, w: int, on: Settings) -> Column:
+    def logret(self, x: Column, w: int, on: FeatureSettings) -> Column:
         logs = each(log, x)
         return each(lambda a, b: a - b, logs, lag(logs, 1))
 
-    def momentum(self, x: Column, w: int, on: Settings) -> Column:
+    def momentum(self, x: Column, w: int, on: FeatureSettings) -> Column:
         return each(lambda a, b: a - b, x, lag(x, w))
 
-    def roc(self, x: Column, w: int, on: Settings) -> Column:
+    def roc(self, x: Column, w: int, on: FeatureSettings) -> Column:
         return each(lambda a, b: (a - b) / b * 100 if b else NAN, x, lag(x, w))
 
-    def sma(self, x: Column, w: int, on: Settings) -> Column:
+    def sma(self, x: Column, w: int, on: FeatureSettings) -> Column:
         return windows(mean, x, w)
 
-    def ema(self, x: Column, w: int, on: Settings) -> Column:
+    def ema(self, x: Column, w: int, on: FeatureSettings) -> Column:
         return smooth(x, w, 2 / (w + 1))
 
-    def volatility(self, x: Column, w: int, on: Settings) -> Column:
+    def volatility(self, x: Column, w: int, on: FeatureSettings) -> Column:
         return windows(deviation, x, w)
 
-    def zwin(self, x: Column, w: int, on: Settings) -> Column:
+    def zwin(self, x: Column, w: int, on: FeatureSettings) -> Column:
         return windows(score, x, w)
 
-    def parkinson(self, x: Column, w: int, on: Settings) -> Column:
+    def parkinson(self, x: Column, w: int, on: FeatureSettings) -> Column:
         terms = each(lambda h, low: log(h / low) ** 2 / (4 * math.log(2)) if low else NAN, self.h, self.l)
         return each(math.sqrt, windows(mean, terms, w))
 
-    def garman_klass(self, x: Column, w: int, on: Settings) -> Column:
+    def garman_klass(self, x: Column, w: int, on: FeatureSettings) -> Column:
         def term(o: float, h: float, low: float, c: float) -> float:
             if not (low and o):
                 return NAN
@@ -139,7 +139,7 @@ class ExactTwin:
         terms = each(term, self.o, self.h, self.l, self.c)
         return [math.sqrt(max(one, 0.0)) if known(one) else NAN for one in windows(mean, terms, w)]
 
-    def rsi(self, x: Column, w: int, on: Settings) -> Column:
+    def rsi(self, x: Column, w: int, on: FeatureSettings) -> Column:
         change = self.momentum(x, 1, on)
         up, down = (smooth(each(lambda d, s=sign: max(s * d, 0.0), change), w, 1 / w) for sign in (1, -1))
         return each(lambda u, d: over(100 * u, u + d, 50.0), up, down)
@@ -147,10 +147,10 @@ class ExactTwin:
     def true_range(self) -> Column:
         return each(lambda h, low, c: max(h - low, abs(h - c), abs(low - c)), self.h, self.l, lag(self.c, 1))
 
-    def atr(self, x: Column, w: int, on: Settings) -> Column:
+    def atr(self, x: Column, w: int, on: FeatureSettings) -> Column:
         return smooth(self.true_range(), w, 1 / w)
 
-    def adx(self, x: Column, w: int, on: Settings) -> Column:
+    def adx(self, x: Column, w: int, on: FeatureSettings) -> Column:
         rise = each(lambda a, b: a - b, self.h, lag(self.h, 1))
         fall = each(lambda a, b: b - a, self.l, lag(self.l, 1))
         plus = smooth(each(lambda a, b: max(a, 0.0) if a > b else 0.0, rise, fall), w, 1 / w)
@@ -160,39 +160,39 @@ class ExactTwin:
     def _bollinger(self, x: Column, w: int, k: float) -> Column:
         return windows(lambda values: mean(values) + k * deviation(values), x, w)
 
-    def bollinger_upper(self, x: Column, w: int, on: Settings) -> Column:
+    def bollinger_upper(self, x: Column, w: int, on: FeatureSettings) -> Column:
         return self._bollinger(x, w, on.k)
 
-    def bollinger_middle(self, x: Column, w: int, on: Settings) -> Column:
+    def bollinger_middle(self, x: Column, w: int, on: FeatureSettings) -> Column:
         return self._bollinger(x, w, 0.0)
 
-    def bollinger_lower(self, x: Column, w: int, on: Settings) -> Column:
+    def bollinger_lower(self, x: Column, w: int, on: FeatureSettings) -> Column:
         return self._bollinger(x, w, -on.k)
 
-    def macd_line(self, x: Column, w: int, on: Settings) -> Column:
+    def macd_line(self, x: Column, w: int, on: FeatureSettings) -> Column:
         return each(lambda a, b: a - b, self.ema(x, on.fast, on), self.ema(x, on.slow, on))
 
-    def macd_signal(self, x: Column, w: int, on: Settings) -> Column:
+    def macd_signal(self, x: Column, w: int, on: FeatureSettings) -> Column:
         return self.ema(self.macd_line(x, w, on), on.signal, on)
 
-    def macd_histogram(self, x: Column, w: int, on: Settings) -> Column:
+    def macd_histogram(self, x: Column, w: int, on: FeatureSettings) -> Column:
         return each(lambda a, b: a - b, self.macd_line(x, w, on), self.macd_signal(x, w, on))
 
-    def stochastic_k(self, x: Column, w: int, on: Settings) -> Column:
+    def stochastic_k(self, x: Column, w: int, on: FeatureSettings) -> Column:
         high, low = windows(max, self.h, w), windows(min, self.l, w)
         return each(lambda c, h, low: over(100 * (c - low), h - low, 50.0), self.c, high, low)
 
-    def stochastic_d(self, x: Column, w: int, on: Settings) -> Column:
+    def stochastic_d(self, x: Column, w: int, on: FeatureSettings) -> Column:
         return windows(mean, self.stochastic_k(x, w, on), on.d_period)
 
-    def williams_r(self, x: Column, w: int, on: Settings) -> Column:
+    def williams_r(self, x: Column, w: int, on: FeatureSettings) -> Column:
         high, low = windows(max, self.h, w), windows(min, self.l, w)
         return each(lambda c, h, low: over(-100 * (h - c), h - low, -50.0), self.c, high, low)
 
     def typical(self) -> Column:
         return each(lambda h, low, c: (h + low + c) / 3, self.h, self.l, self.c)
 
-    def cci(self, x: Column, w: int, on: Settings) -> Column:
+    def cci(self, x: Column, w: int, on: FeatureSettings) -> Column:
         def value(values: Column) -> float:
             middle = mean(values)
             away = mean([abs(one - middle) for one in values])
@@ -200,7 +200,7 @@ class ExactTwin:
 
         return windows(value, self.typical(), w)
 
-    def mfi(self, x: Column, w: int, on: Settings) -> Column:
+    def mfi(self, x: Column, w: int, on: FeatureSettings) -> Column:
         price = self.typical()
         before = lag(price, 1)
         rising = each(lambda p, b, v: p * v if p - b > 1e-12 * abs(p) else 0.0, price, before, self.v)
@@ -208,31 +208,31 @@ class ExactTwin:
         up, down = windows(mean, rising, w), windows(mean, falling, w)
         return each(lambda u, d: over(100 * u, u + d, 50.0), up, down)
 
-    def obv(self, x: Column, w: int, on: Settings) -> Column:
+    def obv(self, x: Column, w: int, on: FeatureSettings) -> Column:
         return total(each(lambda c, b, v: v * ((c > b) - (c < b)), self.c, lag(self.c, 1), self.v))
 
-    def vpt(self, x: Column, w: int, on: Settings) -> Column:
+    def vpt(self, x: Column, w: int, on: FeatureSettings) -> Column:
         return total(each(lambda c, b, v: (c - b) / b * v if b else NAN, self.c, lag(self.c, 1), self.v))
 
-    def ad_line(self, x: Column, w: int, on: Settings) -> Column:
+    def ad_line(self, x: Column, w: int, on: FeatureSettings) -> Column:
         return total(self.order_flow(x, w, on))
 
-    def order_flow(self, x: Column, w: int, on: Settings) -> Column:
+    def order_flow(self, x: Column, w: int, on: FeatureSettings) -> Column:
         return each(lambda h, low, c, v: over((c - low) - (h - c), h - low, 0.0) * v, self.h, self.l, self.c, self.v)
 
-    def spread_bp(self, x: Column, w: int, on: Settings) -> Column:
+    def spread_bp(self, x: Column, w: int, on: FeatureSettings) -> Column:
         return each(lambda h, low: over(h - low, (h + low) / 2, NAN) * 1e4, self.h, self.l)
 
-    def price_impact(self, x: Column, w: int, on: Settings) -> Column:
+    def price_impact(self, x: Column, w: int, on: FeatureSettings) -> Column:
         def impact(c: float, before: float, v: float) -> float:
             return over(over(abs(c - before), before, NAN), math.sqrt(v) if v >= 0 else NAN, NAN) * 1e6
 
         return each(impact, self.c, lag(self.c, 1), self.v)
 
-    def market_depth(self, x: Column, w: int, on: Settings) -> Column:
+    def market_depth(self, x: Column, w: int, on: FeatureSettings) -> Column:
         return each(lambda h, low, v: over(h - low, log(v + 1), NAN), self.h, self.l, self.v)
 
-    def bid_ask_ratio(self, x: Column, w: int, on: Settings) -> Column:
+    def bid_ask_ratio(self, x: Column, w: int, on: FeatureSettings) -> Column:
         def value(h: float, low: float, c: float) -> float:
             p = over(c - low, h - low, 0.5)
             return p / (1 - p + 1e-8)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stoker.encode.indicators.operators import Settings
+from stoker.encode.indicators.operators import FeatureSettings
 
 Array = npt.NDArray[Any]
 F = np.float32
@@ -131,7 +131,7 @@ class SentioTwin:
             self.v = np.trunc(bars["volume"]).astype(F)
             self.sources = {**prices, "volume": self.v, "logret": logret(self.c)}
 
-    def compute(self, op: str, on: Settings) -> Array:
+    def compute(self, op: str, on: FeatureSettings) -> Array:
         with np.errstate(all="ignore"):
             x, w = self.sources[on.source], on.window
             by_source = {"LOGRET": lambda: logret(x), "SMA": lambda: sma(x, w), "EMA": lambda: ema(x, w), "IDENT": lambda: x}
@@ -143,14 +143,14 @@ class SentioTwin:
         """A value for each bar, 0 before the first."""
         return np.array([value(i) if i >= first else F(0) for i in range(len(self.c))], dtype=F)
 
-    def momentum(self, x: Array, w: int, on: Settings) -> Array:
+    def momentum(self, x: Array, w: int, on: FeatureSettings) -> Array:
         return self.each(w, lambda i: x[i] - x[i - w])
 
-    def roc(self, x: Array, w: int, on: Settings) -> Array:
+    def roc(self, x: Array, w: int, on: FeatureSettings) -> Array:
         before = [larger(value, F(1e-12)) for value in x]
         return self.each(w, lambda i: (x[i] - before[i - w]) / before[i - w] * F(100))
 
-    def parkinson(self, x: Array, w: int, on: Settings) -> Array:
+    def parkinson(self, x: Array, w: int, on: FeatureSettings) -> Array:
         def term(i: int) -> np.float32:
             if not (self.h[i] > 0 and self.l[i] > 0):
                 return F(0)
@@ -160,7 +160,7 @@ class SentioTwin:
         mean = sma(self.each(0, term), w)
         return np.sqrt(mean * F(1 / (4 * math.log(2))))
 
-    def garman_klass(self, x: Array, w: int, on: Settings) -> Array:
+    def garman_klass(self, x: Array, w: int, on: FeatureSettings) -> Array:
         def term(i: int) -> np.float32:
             if not (self.h[i] > 0 and self.l[i] > 0 and self.o[i] > 0 and self.c[i] > 0):
                 return F(0)
@@ -174,10 +174,10 @@ class SentioTwin:
         h, low, c = self.h, self.l, self.c
         return self.each(1, lambda i: larger(larger(h[i] - low[i], abs(h[i] - c[i - 1])), abs(low[i] - c[i - 1])))
 
-    def atr(self, x: Array, w: int, on: Settings) -> Array:
+    def atr(self, x: Array, w: int, on: FeatureSettings) -> Array:
         return wilder(self.true_range(), w)
 
-    def adx(self, x: Array, w: int, on: Settings) -> Array:
+    def adx(self, x: Array, w: int, on: FeatureSettings) -> Array:
         h, low = self.h, self.l
 
         def direction(i: int, up: bool) -> np.float32:
@@ -200,25 +200,25 @@ class SentioTwin:
 
         return self.each(2 * w, mean_of_the_same)
 
-    def bollinger_upper(self, x: Array, w: int, on: Settings) -> Array:
+    def bollinger_upper(self, x: Array, w: int, on: FeatureSettings) -> Array:
         mean, sd = sma(x, w), volatility(x, w)
         return self.each(w, lambda i: mean[i] + F(on.k) * sd[i])
 
-    def bollinger_middle(self, x: Array, w: int, on: Settings) -> Array:
+    def bollinger_middle(self, x: Array, w: int, on: FeatureSettings) -> Array:
         mean = sma(x, w)
         return self.each(w, lambda i: mean[i])
 
-    def bollinger_lower(self, x: Array, w: int, on: Settings) -> Array:
+    def bollinger_lower(self, x: Array, w: int, on: FeatureSettings) -> Array:
         mean, sd = sma(x, w), volatility(x, w)
         return self.each(w, lambda i: mean[i] - F(on.k) * sd[i])
 
-    def macd_line(self, x: Array, w: int, on: Settings) -> Array:
+    def macd_line(self, x: Array, w: int, on: FeatureSettings) -> Array:
         return ema(x, on.fast) - ema(x, on.slow)
 
-    def macd_signal(self, x: Array, w: int, on: Settings) -> Array:
+    def macd_signal(self, x: Array, w: int, on: FeatureSettings) -> Array:
         return ema(self.macd_line(x, w, on), on.signal)
 
-    def macd_histogram(self, x: Array, w: int, on: Settings) -> Array:
+    def macd_histogram(self, x: Array, w: int, on: FeatureSettings) -> Array:
         return self.macd_line(x, w, on) - self.macd_signal(x, w, on)
 
     def _extremes(self, i: int, w: int) -> tuple[np.float32, np.float32]:
@@ -229,17 +229,17 @@ class SentioTwin:
             low = self.l[j] if self.l[j] < low else low
         return high, low
 
-    def stochastic_k(self, x: Array, w: int, on: Settings) -> Array:
+    def stochastic_k(self, x: Array, w: int, on: FeatureSettings) -> Array:
         def k(i: int) -> np.float32:
             high, low = self._extremes(i, w)
             return (self.c[i] - low) / (high - low) * F(100) if high > low else F(0)
 
         return self.each(w, k)
 
-    def stochastic_d(self, x: Array, w: int, on: Settings) -> Array:
+    def stochastic_d(self, x: Array, w: int, on: FeatureSettings) -> Array:
         return sma(self.stochastic_k(x, w, on), on.d_period)
 
-    def williams_r(self, x: Array, w: int, on: Settings) -> Array:
+    def williams_r(self, x: Array, w: int, on: FeatureSettings) -> Array:
         def r(i: int) -> np.float32:
             high, low = self._extremes(i, w)
             return (high - self.c[i]) / (high - low) * F(-100) if high > low else F(0)
@@ -249,7 +249,7 @@ class SentioTwin:
     def typical(self) -> Array:
         return np.asarray((self.h + self.l + self.c) / F(3), dtype=F)
 
-    def cci(self, x: Array, w: int, on: Settings) -> Array:
+    def cci(self, x: Array, w: int, on: FeatureSettings) -> Array:
         price = self.typical()
         mean = sma(price, w)
 
@@ -262,7 +262,7 @@ class SentioTwin:
 
         return self.each(w, value)
 
-    def obv(self, x: Array, w: int, on: Settings) -> Array:
+    def obv(self, x: Array, w: int, on: FeatureSettings) -> Array:
         c = self.c
 
         def signed(i: int) -> np.float32:
@@ -270,11 +270,11 @@ class SentioTwin:
 
         return self._total(self.each(1, signed))
 
-    def vpt(self, x: Array, w: int, on: Settings) -> Array:
+    def vpt(self, x: Array, w: int, on: FeatureSettings) -> Array:
         c = self.c
         return self._total(self.each(1, lambda i: (c[i] - c[i - 1]) / c[i - 1] * self.v[i] if c[i - 1] > 0 else F(0)))
 
-    def ad_line(self, x: Array, w: int, on: Settings) -> Array:
+    def ad_line(self, x: Array, w: int, on: FeatureSettings) -> Array:
         def flow(i: int) -> np.float32:
             h, low, c = self.h[i], self.l[i], self.c[i]
             return ((c - low) - (h - c)) / (h - low) * self.v[i] if h - low > F(1e-8) else F(0)
@@ -287,7 +287,7 @@ class SentioTwin:
             y[i] = s = s + term
         return y
 
-    def mfi(self, x: Array, w: int, on: Settings) -> Array:
+    def mfi(self, x: Array, w: int, on: FeatureSettings) -> Array:
         price = self.typical()
 
         def flow(i: int, up: bool) -> np.float32:
@@ -302,14 +302,14 @@ class SentioTwin:
 
         return self.each(w, value)
 
-    def spread_bp(self, x: Array, w: int, on: Settings) -> Array:
+    def spread_bp(self, x: Array, w: int, on: FeatureSettings) -> Array:
         def value(i: int) -> np.float32:
             middle = (self.h[i] + self.l[i]) / F(2)
             return (self.h[i] - self.l[i]) / middle * F(1e4) if middle > F(1e-8) else F(0)
 
         return self.each(0, value)
 
-    def price_impact(self, x: Array, w: int, on: Settings) -> Array:
+    def price_impact(self, x: Array, w: int, on: FeatureSettings) -> Array:
         c = self.c
 
         def value(i: int) -> np.float32:
@@ -319,16 +319,16 @@ class SentioTwin:
 
         return self.each(1, value)
 
-    def order_flow(self, x: Array, w: int, on: Settings) -> Array:
+    def order_flow(self, x: Array, w: int, on: FeatureSettings) -> Array:
         def value(i: int, span: np.float32) -> np.float32:
             return ((self.c[i] - self.l[i]) / span - (self.h[i] - self.c[i]) / span) * self.v[i]
 
         return self._where_there_is_a_range(value)
 
-    def market_depth(self, x: Array, w: int, on: Settings) -> Array:
+    def market_depth(self, x: Array, w: int, on: FeatureSettings) -> Array:
         return self._where_there_is_a_range(lambda i, span: span / log(self.v[i] + F(1)) if self.v[i] > F(1e-8) else F(0))
 
-    def bid_ask_ratio(self, x: Array, w: int, on: Settings) -> Array:
+    def bid_ask_ratio(self, x: Array, w: int, on: FeatureSettings) -> Array:
         def value(i: int, span: np.float32) -> np.float32:
             p = (self.c[i] - self.l[i]) / span
             return p / (F(1) - p + F(1e-8))

@@ -14,7 +14,7 @@ from tests.encode.indicators.markets import edge_markets, golden_bars
 from tests.encode.indicators.specs import all_operators
 
 from stoker.encode.indicators.engine import features
-from stoker.encode.indicators.operators import OPERATORS, Settings
+from stoker.encode.indicators.operators import OPERATORS, FeatureSettings
 from stoker.encode.indicators.program import Assembly, Term
 from stoker.encode.indicators.sentio import FLAT, SentioAssembly
 
@@ -82,13 +82,13 @@ def test_negative_control_words_of_the_exact_arithmetic_are_found(
     assert seen <= {name for name in EDGE_BITS if found[name] != EDGE_BITS[name]}
 
 
-def _flow_in_one_division(make: SentioAssembly, on: Settings) -> Term:
+def _flow_in_one_division(make: SentioAssembly, on: FeatureSettings) -> Term:
     high, low, close = (make.column(name) for name in ("high", "low", "close"))
     apart, span = make.subtract(make.subtract(close, low), make.subtract(high, close)), make.subtract(high, low)
     return make.where(make.above(span, FLAT), make.multiply(make.divide(apart, span), make.column("volume")))
 
 
-def _klass_of_squares(make: SentioAssembly, on: Settings) -> Term:
+def _klass_of_squares(make: SentioAssembly, on: FeatureSettings) -> Term:
     logs = [make.logarithm(make.divide(make.column(a), make.column(b))) for a, b in (("high", "low"), ("close", "open"))]
     wide, far = (make.multiply(make.multiply(x, x), k) for x, k in zip(logs, (0.5, 2 * math.log(2) - 1), strict=True))
     term = make.subtract(wide, far, first=1)

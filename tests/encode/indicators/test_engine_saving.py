@@ -23,7 +23,8 @@ from stoker.errors import BadValueError, DiskError, OptionError, StoreDamagedErr
 from stoker.sampling.views import Windows
 from stoker.store.inspect import verify
 from stoker.store.pack.api import pack
-from stoker.store.store import Store, open_store
+from stoker.store.store import Store
+from stoker.store.versions import open_store
 
 SPEC = all_operators(window=5)
 LENGTHS = [40, 3, 300, 0, 57]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stoker.encode.statistics.quantiles import Distribution, Run, closest_positions
+from stoker.encode.statistics.quantiles import Distribution, KeyRun, closest_positions
 
 SHARES = np.linspace(0, 1, 1001)
 
@@ -21,10 +21,10 @@ def test_exact_up_to_the_limit_whatever_the_number_of_values(piece: int, rng: np
     values = rng.integers(0, 1024, 100_000).astype(np.uint64) ** np.uint64(3)
     distribution = Distribution(1024)
     for start in range(0, len(values), piece):
-        distribution.add(Run.of(values[start : start + piece].copy()))
+        distribution.add(KeyRun.of(values[start : start + piece].copy()))
     assert distribution.rank_error == 0
     assert distribution.quantiles().tolist() == np.quantile(values, SHARES, method="closest_observation").tolist()
-    distribution.add(Run.of(np.array([5], dtype=np.uint64)))  # one value more than the limit
+    distribution.add(KeyRun.of(np.array([5], dtype=np.uint64)))  # one value more than the limit
     assert distribution.rank_error > 0
     assert distribution.num_values == 100_001
 
@@ -35,5 +35,5 @@ def test_no_values_have_no_quantiles() -> None:
 
 def test_one_value_is_all_quantiles() -> None:
     distribution = Distribution(1024)
-    distribution.add(Run.of(np.array([9], dtype=np.uint64)))
+    distribution.add(KeyRun.of(np.array([9], dtype=np.uint64)))
     assert set(distribution.quantiles().tolist()) == {9}

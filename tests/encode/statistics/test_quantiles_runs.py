@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from tests.encode.statistics.twin import keys_in, listed, run_of
 
-from stoker.encode.statistics.quantiles import Run
+from stoker.encode.statistics.quantiles import KeyRun
 
 WORDS = st.lists(st.integers(0, 5) | st.integers(0, 2**64 - 1) | st.integers(2**63 - 300, 2**63 + 300), max_size=60)
 
 
 @given(WORDS)
 def test_a_run_is_the_sorted_keys(values: list[int]) -> None:
-    run = Run.of(keys_in(values))
+    run = KeyRun.of(keys_in(values))
     assert run.keys.tolist() == sorted(set(values))
     assert listed(run) == sorted(values)
     assert run.num_values == len(values)
@@ -26,7 +26,7 @@ def test_a_run_is_the_sorted_keys(values: list[int]) -> None:
 def test_keys_of_any_width_are_sorted(bits: int, rng: np.random.Generator) -> None:
     values = rng.integers(0, 2**bits - 1, 5000, dtype=np.uint64, endpoint=True) << np.uint64(rng.integers(0, 65 - bits))
     expected, counts = np.unique(values, return_counts=True)
-    run = Run.of(values.copy())
+    run = KeyRun.of(values.copy())
     assert (run.keys == expected).all()
     assert (run.counts == counts).all()
 

@@ -10,7 +10,7 @@ import pytest
 from tests.encode.statistics.twin import rank_distance
 
 from stoker.encode.statistics import quantiles as sketches
-from stoker.encode.statistics.quantiles import Distribution, Run, Sketch, closest_positions, rank_error
+from stoker.encode.statistics.quantiles import Distribution, KeyRun, Sketch, closest_positions, rank_error
 
 SHARES = np.linspace(0, 1, 1001)
 
@@ -47,7 +47,7 @@ def sketched(values: Any, *, block: int, piece: int) -> Distribution:
     distribution = Distribution(block)
     distribution.sketch = Sketch(block)
     for start in range(0, len(values), piece):
-        distribution.add(Run.of(values[start : start + piece].copy()))
+        distribution.add(KeyRun.of(values[start : start + piece].copy()))
     return distribution
 
 
@@ -107,10 +107,10 @@ def test_the_smallest_and_largest_value_are_exact(rng: np.random.Generator) -> N
 def test_negative_control_a_sketch_that_keeps_the_first_of_a_group_breaks_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.arange(64 * 64, dtype=np.uint64)
 
-    def first_of_group(run: Run, positions: Any) -> Any:
+    def first_of_group(run: KeyRun, positions: Any) -> Any:
         return run.keys[positions - (positions[1] - positions[0]) // 2 + 1]
 
-    monkeypatch.setattr(sketches.Run, "at", first_of_group)
+    monkeypatch.setattr(sketches.KeyRun, "at", first_of_group)
     broken = sketched(values, block=4096, piece=4096)
     monkeypatch.undo()
     assert worst_distance(values, broken) > broken.rank_error == 8

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from stoker.encode.statistics.quantiles import Keys, Run
+from stoker.encode.statistics.quantiles import KeyRun, Keys
 
 
 def as_json(analysis: dict[str, Any]) -> Any:
@@ -18,12 +18,12 @@ def as_json(analysis: dict[str, Any]) -> Any:
     return json.loads(json.dumps(texts, default=lambda number: number.item()))
 
 
-def run_of(values: list[int]) -> Run:
+def run_of(values: list[int]) -> KeyRun:
     counts = {value: values.count(value) for value in sorted(set(values))}
-    return Run(np.array(list(counts), dtype=np.uint64), np.array(list(counts.values()), dtype=np.int64))
+    return KeyRun(np.array(list(counts), dtype=np.uint64), np.array(list(counts.values()), dtype=np.int64))
 
 
-def listed(run: Run) -> list[int]:
+def listed(run: KeyRun) -> list[int]:
     """All values of a run, one by one."""
     return [key for key, count in zip(run.keys.tolist(), run.counts.tolist(), strict=True) for _ in range(count)]
 

@@ -9,8 +9,8 @@ import pytest
 from benchmarks.markets import market, write_csv
 
 from stoker.errors import ConfigError, SourceNotFoundError
-from stoker.recipes.tfa.data import Bars, check_bars, read_bars
-from stoker.recipes.tfa.settings import Dataset
+from stoker.recipes.tfa.data import BarSeries, check_bars, read_bars
+from stoker.recipes.tfa.settings import DatasetSettings
 
 ISO = """\
 timestamp,symbol,open,high,low,close,volume
@@ -21,11 +21,11 @@ timestamp,symbol,open,high,low,close,volume
 NYT = "ts_utc,ts_nyt_epoch,open,high,low,close,volume\n2024-01-02T14:30:00Z,1704187800,1,2,0.5,1.5,100\n"
 
 
-def read(tmp_path: Path, *texts: str) -> Bars:
+def read(tmp_path: Path, *texts: str) -> BarSeries:
     sources = []
     for number, text in enumerate(texts):
         (tmp_path / f"{number}.csv").write_text(text)
-        sources.append(Dataset(path=str(tmp_path / f"{number}.csv"), weight=number + 1.0))
+        sources.append(DatasetSettings(path=str(tmp_path / f"{number}.csv"), weight=number + 1.0))
     return read_bars(sources, tmp_path / "bars")
 
 
@@ -59,18 +59,18 @@ def test_several_files_stay_apart_whatever_their_times(tmp_path: Path) -> None:
 def test_what_is_packed_is_not_read_again(tmp_path: Path) -> None:
     first = read(tmp_path, NYT)
     (tmp_path / "0.csv").unlink()
-    again = read_bars([Dataset(path=str(tmp_path / "0.csv"))], tmp_path / "bars")
+    again = read_bars([DatasetSettings(path=str(tmp_path / "0.csv"))], tmp_path / "bars")
     assert again.columns["close"].tolist() == first.columns["close"].tolist()
 
 
 def test_what_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(SourceNotFoundError, match="there is no file"):
-        read_bars([Dataset(path=str(tmp_path / "none.csv"))], tmp_path / "bars")
+        read_bars([DatasetSettings(path=str(tmp_path / "none.csv"))], tmp_path / "bars")
     with pytest.raises(ConfigError, match="expected a time"):
         read(tmp_path, "close\n1\n2\n")
     with pytest.raises(ConfigError, match="leveraged"):
         read(tmp_path / ".", ISO.replace("SPY", "TQQQ")) if not (tmp_path / "bars").exists() else read_bars(
-            [Dataset(path=_written(tmp_path, ISO.replace("SPY", "TQQQ")))], tmp_path / "other"
+            [DatasetSettings(path=_written(tmp_path, ISO.replace("SPY", "TQQQ")))], tmp_path / "other"
         )
 
 
@@ -83,6 +83,6 @@ def test_bars_are_cut_at_holes(tmp_path: Path) -> None:
     bars = market(500, "none", 0)
     keep = np.delete(np.arange(500), [100, 101, 300])
     write_csv(tmp_path / "b.csv", {name: values[keep] for name, values in bars.items()})
-    found = read_bars([Dataset(path=str(tmp_path / "b.csv"))], tmp_path / "bars")
+    found = read_bars([DatasetSettings(path=str(tmp_path / "b.csv"))], tmp_path / "bars")
     assert check_bars(found, gaps="refuse").lengths.tolist() == [497]  # less than one in a hundred
     assert check_bars(found, gaps="cut").lengths.tolist() == [100, 198, 199]  # a night is no hole

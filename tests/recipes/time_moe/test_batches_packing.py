@@ -25,7 +25,7 @@ from stoker.recipes.time_moe.batches import (
     PackedRows,
     pack_rows,
 )
-from stoker.recipes.time_moe.dataset import CompatSamples, Pieces, Scales
+from stoker.recipes.time_moe.dataset import CompatSamples, CorpusScales, Pieces
 from stoker.recipes.time_moe.files import Corpus, open_corpus
 
 Array = npt.NDArray[Any]
@@ -99,7 +99,7 @@ def lengths_around(mean: int, *, spread: str, seed: int = 0) -> Array:
 def rows_over(lengths: Array, length: int, **options: Any) -> PackedRows:
     series = np.random.default_rng(1).normal(size=int(lengths.sum())).astype(np.float32)
     corpus = open_corpus(stoker.Store.from_arrays(x=series, lengths=lengths))
-    return PackedRows(Pieces(corpus, length), Scales(corpus, "zero"), seed=3, **options)
+    return PackedRows(Pieces(corpus, length), CorpusScales(corpus, "zero"), seed=3, **options)
 
 
 @pytest.mark.parametrize("length", [2048, 4096])
@@ -122,7 +122,7 @@ def corpus_of_ramps(lengths: list[int]) -> Corpus:
 def test_batches_hold_every_target_once_an_epoch_in_segments_of_one_series() -> None:
     lengths = np.random.default_rng(0).integers(1, 90, 200).tolist()
     corpus = corpus_of_ramps(lengths)
-    rows = PackedRows(Pieces(corpus, 64), Scales(corpus, "none"), seed=0)
+    rows = PackedRows(Pieces(corpus, 64), CorpusScales(corpus, "none"), seed=0)
     assert rows.packed
     seen = []
     for batch in FirstBatches(rows, batch_size=7, most=10**6):
@@ -147,7 +147,7 @@ def test_the_loss_of_packed_series_is_that_of_the_same_series_one_a_row() -> Non
     model = time_moe.TimeMoe(dataclasses.replace(time_moe.SIZES["tiny"], aux_factor=0.0)).double()
     losses = []
     for packed in (True, False):
-        rows = PackedRows(Pieces(corpus, 64), Scales(corpus, "zero"), seed=0, packed=packed)
+        rows = PackedRows(Pieces(corpus, 64), CorpusScales(corpus, "zero"), seed=0, packed=packed)
         pool = rows.pool(0, 0)
         assert not packed or len(pool.counts) == len(lengths), "none is cut"
         [batch] = FirstBatches(rows, batch_size=pool.num_rows, most=1)
@@ -179,7 +179,9 @@ def test_long_series_are_not_packed_and_need_no_segments() -> None:
 def test_values_are_scaled_in_float64_and_missing_ones_are_not_targets() -> None:
     values = np.array([5.0, 7.0, np.nan, 9.0, np.inf, 1.0])
     corpus = open_corpus(stoker.Store.from_arrays(x=[values]))
-    batch = next(iter(Batches(PackedRows(Pieces(corpus, 8), Scales(corpus, "zero"), seed=0, packed=True), batch_size=1, steps=1)))
+    batch = next(
+        iter(Batches(PackedRows(Pieces(corpus, 8), CorpusScales(corpus, "zero"), seed=0, packed=True), batch_size=1, steps=1))
+    )
     scaled = ((values - 5.5) / np.array([5.0, 7.0, 9.0, 1.0]).std()).astype(np.float32)
     expected = np.where(np.isfinite(scaled), scaled, np.float32(0))
     assert batch["x"][0, :5].numpy().tobytes() == expected[:5].tobytes()
@@ -193,7 +195,7 @@ def test_series_of_all_types_in_several_files(dtype: str) -> None:
         a=[np.arange(9).astype(dtype), np.arange(4).astype(dtype)], b=[np.arange(9) * 0.5, np.arange(4) * 0.5]
     )
     corpus = open_corpus(store)
-    rows = PackedRows(Pieces(corpus, 16), Scales(corpus, "none"), seed=0, packed=True)
+    rows = PackedRows(Pieces(corpus, 16), CorpusScales(corpus, "none"), seed=0, packed=True)
     found = np.sort(np.concatenate([batch["y"][batch["mask"]].numpy() for batch in FirstBatches(rows, batch_size=2, most=9)]))
     expected = np.sort(np.concatenate([np.r_[np.arange(1, 9), np.arange(1, 4)] * scale for scale in (1, 0.5)]))
     assert found.tolist() == expected.tolist()

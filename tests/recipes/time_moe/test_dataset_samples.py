@@ -17,7 +17,7 @@ from hypothesis import given, settings
 
 import stoker
 from stoker.errors import OptionError
-from stoker.recipes.time_moe.dataset import CompatSamples, Method, Pieces, Scales, train_ends
+from stoker.recipes.time_moe.dataset import CompatSamples, CorpusScales, Method, Pieces, train_ends
 from stoker.recipes.time_moe.files import Corpus, open_corpus
 from stoker.recipes.time_moe.forecasting import scale_rows
 
@@ -62,12 +62,12 @@ def test_validation_begins_where_training_ends_and_shares_no_point() -> None:
 def test_integers_keep_their_values_and_constant_series_become_zero() -> None:
     rng = np.random.default_rng(0)
     corpus = open_corpus(stoker.Store.from_arrays(x=[np.arange(100), np.full(50, 7)]))
-    scales = Scales(corpus, "zero")
+    scales = CorpusScales(corpus, "zero")
     scales.know(np.arange(2))
     assert scales.centers.tolist() == [49.5, 7.0]
     assert scales.divisors.tolist() == [np.arange(100.0).std(), 1.0]
     noisy = corpus_of([np.full(1000, 0.1, dtype=np.float32), rng.normal(size=100).astype(np.float32)])
-    scales = Scales(noisy, "zero")
+    scales = CorpusScales(noisy, "zero")
     scales.know(np.arange(2))
     assert scales.divisors[0] == 1.0
     constant = (noisy.series(0).astype(float) - scales.centers[0]) / scales.divisors[0]
@@ -87,7 +87,7 @@ def test_half_precision_does_not_overflow_and_one_nan_spoils_nothing(method: Met
     values = (np.random.default_rng(0).normal(size=5000) * 300).astype(np.float16)
     values[17] = np.nan
     corpus = corpus_of([values, np.full(4, np.nan, dtype=np.float16)])
-    scales = Scales(corpus, method)
+    scales = CorpusScales(corpus, method)
     scales.know(np.array([0, 1, 0]))
     finite = values[np.isfinite(values)].astype(float)
     expected = (finite.mean(), finite.std()) if method == "zero" else (0.0, np.abs(finite).max())
@@ -100,7 +100,7 @@ def test_sums_beyond_float64_do_not_make_a_series_zero() -> None:
     small[7] = np.nan
     finite = small[np.isfinite(small)]
     for factor in (1e300, 1.5e308 / np.abs(finite).max(), 1e-200):
-        scales = Scales(corpus_of([small * factor]), "zero")
+        scales = CorpusScales(corpus_of([small * factor]), "zero")
         scales.know(np.array([0]))
         np.testing.assert_allclose(scales.centers[0] / factor, finite.mean(), rtol=1e-12)
         np.testing.assert_allclose(scales.divisors[0] / factor, finite.std() if factor > 1 else 1 / factor, rtol=1e-12)
@@ -111,7 +111,7 @@ def test_sums_beyond_float64_do_not_make_a_series_zero() -> None:
 
 def test_scales_are_those_of_the_training_part_alone() -> None:
     corpus = corpus_of([np.r_[np.zeros(50), np.ones(50) * 100] + np.arange(100)])
-    scales = Scales(corpus, "zero", ends=train_ends(corpus, 0.5))
+    scales = CorpusScales(corpus, "zero", ends=train_ends(corpus, 0.5))
     scales.know(np.array([0]))
     assert scales.centers[0] == np.arange(50.0).mean()
 

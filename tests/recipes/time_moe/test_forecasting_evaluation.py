@@ -18,7 +18,7 @@ from stoker.errors import OptionError, SourceNotFoundError
 from stoker.recipes import time_moe
 from stoker.recipes.time_moe import forecasting
 from stoker.recipes.time_moe.forecasting import (
-    Loaded,
+    LoadedModel,
     _batches,
     evaluate,
     find_period,
@@ -45,8 +45,8 @@ class Repeating(nn.Module):
         return context[:, -1:].expand(-1, horizon)
 
 
-def loaded(model: Any = None, **options: Any) -> Loaded:
-    return Loaded(**{"model": model or Repeating(), "method": "zero", "length": 64, "source": "a test", **options})
+def loaded(model: Any = None, **options: Any) -> LoadedModel:
+    return LoadedModel(**{"model": model or Repeating(), "method": "zero", "length": 64, "source": "a test", **options})
 
 
 @settings(max_examples=80, deadline=None)
@@ -215,10 +215,10 @@ def test_forecasts_are_in_the_units_of_the_data() -> None:
 def test_a_context_is_scaled_as_series_are_in_the_training() -> None:
     values = make_waves(64)["HUFL"]
     corpus = time_moe.open_corpus(stoker.Store.from_arrays(x=[values]))
-    from stoker.recipes.time_moe.dataset import Scales
+    from stoker.recipes.time_moe.dataset import CorpusScales
 
     for method in ("zero", "max", "none"):
-        scales = Scales(corpus, method)  # type: ignore[arg-type]
+        scales = CorpusScales(corpus, method)  # type: ignore[arg-type]
         scales.know(np.array([0]))
         _, centers, divisors = scale_rows(values[None], method)  # type: ignore[arg-type]
         np.testing.assert_allclose((centers[0], divisors[0]), (scales.centers[0], scales.divisors[0]), rtol=1e-12)

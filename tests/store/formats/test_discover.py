@@ -13,7 +13,7 @@ from stoker.errors import OptionError, SourceEmptyError, SourceInvalidError, Sou
 from stoker.store.formats.csv import Dialect
 from stoker.store.formats.discover import SUFFIXES, find_sources
 from stoker.store.pack.api import pack
-from stoker.store.store import open_store
+from stoker.store.versions import open_store
 
 
 @pytest.fixture

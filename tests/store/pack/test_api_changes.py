@@ -13,7 +13,7 @@ from tests.store.shrink import shrunk
 
 from stoker.errors import SourceChangedError, SourceError
 from stoker.store.pack.api import pack
-from stoker.store.store import open_store
+from stoker.store.versions import open_store
 
 
 def write(path: Path, value: float) -> None:

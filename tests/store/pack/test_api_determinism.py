@@ -16,7 +16,8 @@ from tests.store.shrink import shrunk
 
 from stoker.errors import OptionError
 from stoker.store.pack.api import pack
-from stoker.store.store import Store, open_store
+from stoker.store.store import Store
+from stoker.store.versions import open_store
 
 
 def write_inputs(folder: Path, *, backwards: bool = False) -> None:

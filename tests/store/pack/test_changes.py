@@ -20,7 +20,8 @@ from tests.store.twin import slow_pack
 from stoker.errors import BadValueError, OptionError, SourceEmptyError, SourceError, TimeOrderError
 from stoker.store.pack import changes
 from stoker.store.pack.api import pack
-from stoker.store.store import Store, open_store
+from stoker.store.store import Store
+from stoker.store.versions import open_store
 
 Row = Mapping[str, Any]
 NAN = math.nan

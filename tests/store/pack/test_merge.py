@@ -14,8 +14,7 @@ from tests.store.pack.runs import Segment, Series, block, grouped, layout, read
 
 from stoker.store.pack import merge
 from stoker.store.pack.merge import CursorMark, merge_runs
-from stoker.store.pack.sorted_runs import RepeatedKeyError, RunLayout, RunMark, SortedRun
-from stoker.store.pack.threads import BackgroundWriter
+from stoker.store.pack.sorted_runs import BackgroundWriter, RepeatedKeyError, RunLayout, RunMark, SortedRun
 
 KEYS = {"int64": st.integers(-2, 3), "uint64": st.integers(2**64 - 4, 2**64 - 1), "text": st.sampled_from(["", "a", "b", "é"])}
 

@@ -13,8 +13,7 @@ import pytest
 from tests.store.pack.runs import Segment, block, layout, read
 
 from stoker.store.pack.blocks import RowBlock
-from stoker.store.pack.sorted_runs import RepeatedKeyError, RunLayout, RunMark, SortedRun, UnsortedTimesError
-from stoker.store.pack.threads import BackgroundWriter
+from stoker.store.pack.sorted_runs import BackgroundWriter, RepeatedKeyError, RunLayout, RunMark, SortedRun, UnsortedTimesError
 from stoker.store.pack.values import to_bfloat16
 
 

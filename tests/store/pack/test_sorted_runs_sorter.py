@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from tests.store.pack.runs import Segment, block, grouped, layout, read
 
-from stoker.store.pack.sorted_runs import Sorter
-from stoker.store.pack.threads import BackgroundWriter
+from stoker.store.pack.sorted_runs import BackgroundWriter, Sorter
 
 KEYS = {"int64": st.integers(-2, 3), "text": st.sampled_from("abcé")}
 ROWS = st.lists(st.tuples(st.integers(0, 9), st.floats(0, 9)), max_size=4)

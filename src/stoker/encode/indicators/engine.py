@@ -39,7 +39,7 @@ BLOCK = 512
 NO_STARTS = np.zeros(0, dtype=np.int64)
 
 
-class Engine:
+class FeatureEngine:
     """Computes rows of features. Not thread-safe."""
 
     def __init__(self, program: Program) -> None:
@@ -143,7 +143,7 @@ def features(
     program = compile_spec(wanted)
 
     def compute(share: Share) -> None:
-        engine = Engine(program)
+        engine = FeatureEngine(program)
         for start in range(*share, PIECE):
             stop = min(start + PIECE, share[1])
             if table.order is None:
@@ -167,7 +167,7 @@ def features(
     return FeatureFrame(values=values, spec=wanted, offsets=table.offsets, order=table.order)
 
 
-def advance(engine: Engine, bars: Bars, start: int, stop: int, out: Array) -> None:
+def advance(engine: FeatureEngine, bars: Bars, start: int, stop: int, out: Array) -> None:
     """Advance an engine over some rows of the bars, counted series by series; it is reset where a series begins."""
     rows = slice(start, stop) if bars.order is None else bars.order[start:stop]
     sources = np.empty((len(engine.program.sources), stop - start))
@@ -208,7 +208,7 @@ class FeatureStream:
 
     def __init__(self, spec: Any, *, compat: str | None = None) -> None:
         self.spec = parse_spec(spec, compat=compat)
-        self._engine = Engine(compile_spec(self.spec))
+        self._engine = FeatureEngine(compile_spec(self.spec))
         self._columns = self._engine.program.sources
         self._places = [BAR.index(name) for name in self._columns]
         self._bar = np.empty((len(self._columns), 1))
@@ -382,7 +382,7 @@ def _rows_in_order(bars: Bars, program: Program, threads: int) -> Iterator[Array
 
     def compute(share: Share) -> Array:
         out = np.empty((share[1] - share[0], program.num_features), dtype=np.float32)
-        advance(Engine(program), bars, *share, out)
+        advance(FeatureEngine(program), bars, *share, out)
         return out
 
     ahead: deque[Future[Array]] = deque()
@@ -394,14 +394,14 @@ def _rows_in_order(bars: Bars, program: Program, threads: int) -> Iterator[Array
             while ahead and (len(ahead) > threads or share[1] - share[0] > _LONG):
                 yield ahead.popleft().result()
             if share[1] - share[0] > _LONG:
-                yield from _pieces(Engine(program), bars, share)
+                yield from _pieces(FeatureEngine(program), bars, share)
         while ahead:
             yield ahead.popleft().result()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _pieces(engine: Engine, bars: Bars, share: Share) -> Iterator[Array]:
+def _pieces(engine: FeatureEngine, bars: Bars, share: Share) -> Iterator[Array]:
     for start in range(*share, PIECE):
         stop = min(start + PIECE, share[1])
         out = np.empty((stop - start, engine.program.num_features), dtype=np.float32)

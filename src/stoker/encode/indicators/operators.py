@@ -13,7 +13,7 @@ from stoker.encode.indicators.sentio import FLAT, TINY, SentioAssembly
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class FeatureSettings:
     """The fields of a feature, with the operator's defaults; fields that it does not have are 0."""
 
     source: str = "close"
@@ -32,7 +32,7 @@ _NOISE = 1e-12  # relative to a price: rounding of its thirds is not a change
 _ALMOST = 1e-8
 _MISSING = math.nan
 
-First = Callable[[Settings], int]
+First = Callable[[FeatureSettings], int]
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class Operator:
     """One entry of the table of operators."""
 
     name: str
-    exact: Callable[[Any, Settings], Output]
-    sentio: Callable[[Any, Settings], Output]
+    exact: Callable[[Any, FeatureSettings], Output]
+    sentio: Callable[[Any, FeatureSettings], Output]
     """The definitions in both arithmetics."""
     first: First
     """The first bar that is ready, for a source from bar 0 without missing values."""
@@ -65,17 +65,17 @@ def after(plus: int) -> First:
 class _Shared(Assembly):
     """Definitions that are the same in both arithmetics."""
 
-    def ident(self, on: Settings) -> Term:
+    def ident(self, on: FeatureSettings) -> Term:
         return self.source(on.source)
 
-    def momentum(self, on: Settings) -> Term:
+    def momentum(self, on: FeatureSettings) -> Term:
         x = self.source(on.source)
         return self.subtract(x, x.back(on.window), first=on.window)
 
-    def sma(self, on: Settings) -> Term:
+    def sma(self, on: FeatureSettings) -> Term:
         return self.mean(self.source(on.source), on.window)
 
-    def ema(self, on: Settings) -> Lane:
+    def ema(self, on: FeatureSettings) -> Lane:
         return Lane("ema", self.source(on.source), on.window)
 
     def _volume_by_change(self) -> Term:
@@ -83,10 +83,10 @@ class _Shared(Assembly):
         change = self.divide(self.subtract(close, close.back(1)), close.back(1))
         return self.multiply(change, self.column("volume"), first=1)
 
-    def volatility(self, on: Settings) -> Term:
+    def volatility(self, on: FeatureSettings) -> Term:
         return self.deviation(self.source(on.source), on.window)
 
-    def zwin(self, on: Settings) -> Term:
+    def zwin(self, on: FeatureSettings) -> Term:
         return self.score(self.source(on.source), on.window)
 
     def _squared_logarithm(self, above: str, below: str) -> Term:
@@ -104,7 +104,7 @@ class _Shared(Assembly):
         high, low = self.column("high"), self.column("low")
         return self.subtract(high, high.back(1)), self.subtract(low.back(1), low)
 
-    def rsi(self, on: Settings) -> Lane:
+    def rsi(self, on: FeatureSettings) -> Lane:
         return Lane("rsi", self.source(on.source), on.window)
 
     def _typical(self) -> Term:
@@ -128,53 +128,53 @@ class _Shared(Assembly):
 class _Exact(_Shared, ExactAssembly):
     """Definitions in the exact arithmetic."""
 
-    def logret(self, on: Settings) -> Term:
+    def logret(self, on: FeatureSettings) -> Term:
         level = self.logarithm(self.source(on.source))
         return self.subtract(level, level.back(1))
 
-    def roc(self, on: Settings) -> Term:
+    def roc(self, on: FeatureSettings) -> Term:
         x = self.source(on.source)
         before = x.back(on.window)
         return self.multiply(self.divide(self.subtract(x, before), before), 100.0)
 
-    def obv(self, on: Settings) -> Term:
+    def obv(self, on: FeatureSettings) -> Term:
         close = self.column("close")
         sign = self.subtract(self.above(close, close.back(1)), self.above(close.back(1), close))
         return self.total(self.multiply(sign, self.column("volume"), first=1))
 
-    def macd(self, on: Settings) -> tuple[Term, Term]:
+    def macd(self, on: FeatureSettings) -> tuple[Term, Term]:
         x = self.source(on.source)
         fast, slow = (self.smooth(x, window, weight=ema_weight(window)) for window in (on.fast, on.slow))
         line = self.subtract(fast, slow)
         return line, self.smooth(line, on.signal, weight=ema_weight(on.signal))
 
-    def bollinger(self, on: Settings, sign: float) -> Term:
+    def bollinger(self, on: FeatureSettings, sign: float) -> Term:
         return self.band(self.source(on.source), on.window, means=1.0, deviations=sign * on.k)
 
-    def vpt(self, on: Settings) -> Term:
+    def vpt(self, on: FeatureSettings) -> Term:
         return self.total(self._volume_by_change())
 
-    def order_flow(self, on: Settings) -> Term:
+    def order_flow(self, on: FeatureSettings) -> Term:
         """The volume times -1 where the close is the low up to 1 where it is the high; 0 for a bar without a range."""
         high, low, close = self.column("high"), self.column("low"), self.column("close")
         apart = self.subtract(self.subtract(close, low), self.subtract(high, close))
         return self.multiply(self.ratio(apart, self.subtract(high, low), otherwise=0.0), self.column("volume"))
 
-    def ad_line(self, on: Settings) -> Term:
+    def ad_line(self, on: FeatureSettings) -> Term:
         return self.total(self.order_flow(on))
 
-    def parkinson(self, on: Settings) -> Term:
+    def parkinson(self, on: FeatureSettings) -> Term:
         return self.root(self.multiply(self.mean(self._squared_logarithm("high", "low"), on.window), _PARKINSON))
 
-    def garman_klass(self, on: Settings) -> Term:
+    def garman_klass(self, on: FeatureSettings) -> Term:
         span = self.multiply(self._squared_logarithm("high", "low"), 0.5)
         term = self.subtract(span, self.multiply(self._squared_logarithm("close", "open"), _CLOSE_TO_OPEN))
         return self.root(self.larger(self.mean(term, on.window), 0.0))
 
-    def atr(self, on: Settings) -> Term:
+    def atr(self, on: FeatureSettings) -> Term:
         return self.smooth(self._true_range(), on.window, weight=1.0 / on.window)
 
-    def adx(self, on: Settings) -> Term:
+    def adx(self, on: FeatureSettings) -> Term:
         up, down = self._directions()
         rises = self.multiply(self.larger(up, 0.0), self.above(up, down), first=1)
         falls = self.multiply(self.larger(down, 0.0), self.above(down, up), first=1)
@@ -183,26 +183,26 @@ class _Exact(_Shared, ExactAssembly):
         apart = self.multiply(self.absolute(self.subtract(up, down)), 100.0)
         return self.smooth(self.ratio(apart, self.add(up, down), otherwise=0.0), on.window, weight=1.0 / on.window)
 
-    def stochastic(self, on: Settings) -> Term:
+    def stochastic(self, on: FeatureSettings) -> Term:
         """The position of the close between the lowest and the highest price, in percent; 50 where these are equal."""
         low = self.lowest(self.column("low"), on.window)
         span = self.subtract(self.highest(self.column("high"), on.window), low)
         return self.ratio(self.multiply(self.subtract(self.column("close"), low), 100.0), span, otherwise=50.0)
 
-    def stochastic_d(self, on: Settings) -> Term:
+    def stochastic_d(self, on: FeatureSettings) -> Term:
         return self.mean(self.stochastic(on), on.d_period)
 
-    def williams(self, on: Settings) -> Term:
+    def williams(self, on: FeatureSettings) -> Term:
         return self.add(self.stochastic(on), -100.0)
 
-    def cci(self, on: Settings) -> Term:
+    def cci(self, on: FeatureSettings) -> Term:
         price = self._typical()
         mean = self.mean(price, on.window)
         away = self.distance(price, mean, on.window)
         deviates = self.above(away, self.multiply(self.absolute(mean), _NOISE))
         return self.ratio(self.multiply(self.subtract(price, mean), deviates), self.multiply(away, _CCI_SCALE), otherwise=0.0)
 
-    def mfi(self, on: Settings) -> Term:
+    def mfi(self, on: FeatureSettings) -> Term:
         price = self._typical()
         before = price.back(1)
         noise = self.multiply(self.absolute(price), _NOISE)
@@ -211,18 +211,18 @@ class _Exact(_Shared, ExactAssembly):
         falling = self.mean(self.multiply(flow, self.above(self.subtract(before, price), noise)), on.window)
         return self.ratio(self.multiply(rising, 100.0), self.add(rising, falling), otherwise=50.0)
 
-    def spread(self, on: Settings) -> Term:
+    def spread(self, on: FeatureSettings) -> Term:
         return self.multiply(self.ratio(self._range(), self._middle(), otherwise=_MISSING), 1e4)
 
-    def impact(self, on: Settings) -> Term:
+    def impact(self, on: FeatureSettings) -> Term:
         change, before = self._change()
         share = self.ratio(change, before, otherwise=_MISSING)
         return self.multiply(self.ratio(share, self.root(self.column("volume")), otherwise=_MISSING), 1e6, first=1)
 
-    def depth(self, on: Settings) -> Term:
+    def depth(self, on: FeatureSettings) -> Term:
         return self.ratio(self._range(), self._logarithm_of_volume(), otherwise=_MISSING)
 
-    def bid_ask(self, on: Settings) -> Term:
+    def bid_ask(self, on: FeatureSettings) -> Term:
         position = self.ratio(self.subtract(self.column("close"), self.column("low")), self._range(), otherwise=0.5)
         return self.divide(position, self.add(self.subtract(1.0, position), _ALMOST))
 
@@ -230,35 +230,35 @@ class _Exact(_Shared, ExactAssembly):
 class _Sentio(_Shared, SentioAssembly):
     """Definitions in the arithmetic of Sentio's C++ builder."""
 
-    def logret(self, on: Settings) -> Term:
+    def logret(self, on: FeatureSettings) -> Term:
         return self.change_of_logarithm(self.source(on.source))
 
-    def roc(self, on: Settings) -> Term:
+    def roc(self, on: FeatureSettings) -> Term:
         x = self.source(on.source)
         before = self.larger(x.back(on.window), TINY)
         return self.multiply(self.divide(self.subtract(x, before), before), 100.0, first=on.window)
 
-    def obv(self, on: Settings) -> Term:
+    def obv(self, on: FeatureSettings) -> Term:
         close, volume = self.column("close"), self.column("volume")
         bought = self.where(self.above(close, close.back(1)), volume, first=1)
         return self.total(self.subtract(bought, self.where(self.above(close.back(1), close), volume, first=1)))
 
-    def macd(self, on: Settings) -> tuple[Term, Term]:
+    def macd(self, on: FeatureSettings) -> tuple[Term, Term]:
         x = self.source(on.source)
         line = self.subtract(self.smooth(x, on.fast), self.smooth(x, on.slow))
         return line, self.smooth(line, on.signal)
 
-    def bollinger(self, on: Settings, sign: float) -> Term:
+    def bollinger(self, on: FeatureSettings, sign: float) -> Term:
         x = self.source(on.source)
         width = self.multiply(self.deviation(x, on.window), on.k)
         if sign == 0:
             return self.multiply(self.mean(x, on.window), 1.0, first=on.window)
         return (self.add if sign > 0 else self.subtract)(self.mean(x, on.window), width, first=on.window)
 
-    def vpt(self, on: Settings) -> Term:
+    def vpt(self, on: FeatureSettings) -> Term:
         return self.total(self.where(self.above(self.column("close").back(1), 0.0), self._volume_by_change(), first=1))
 
-    def ad_line(self, on: Settings) -> Term:
+    def ad_line(self, on: FeatureSettings) -> Term:
         high, low, close = self.column("high"), self.column("low"), self.column("close")
         apart, span = self.subtract(self.subtract(close, low), self.subtract(high, close)), self.subtract(high, low)
         flow = self.multiply(self.divide(apart, span), self.column("volume"))
@@ -269,21 +269,21 @@ class _Sentio(_Shared, SentioAssembly):
         one, other = self.column(above), self.column(below)
         return self.logarithm(self.divide(one, other)), self.both(self.above(one, 0.0), self.above(other, 0.0))
 
-    def parkinson(self, on: Settings) -> Term:
+    def parkinson(self, on: FeatureSettings) -> Term:
         ratio, valid = self._logarithm("high", "low")
         return self.root(self.multiply(self.mean(self.where(valid, self.multiply(ratio, ratio)), on.window), _PARKINSON))
 
-    def garman_klass(self, on: Settings) -> Term:
+    def garman_klass(self, on: FeatureSettings) -> Term:
         (span, valid), (move, also) = (self._logarithm(*names) for names in (("high", "low"), ("close", "open")))
         # Squares are formed as (weight * x) * x, which rounds otherwise than weight * (x * x). The first bar counts as 0.
         wide, far = (self.multiply(self.multiply(x, weight), x) for x, weight in ((span, 0.5), (move, _CLOSE_TO_OPEN)))
         term = self.where(self.both(valid, also), self.subtract(wide, far), first=1)
         return self.root(self.larger(0.0, self.mean(term, on.window)))
 
-    def atr(self, on: Settings) -> Term:
+    def atr(self, on: FeatureSettings) -> Term:
         return self.wilder(self._true_range(), on.window)
 
-    def adx(self, on: Settings) -> Term:
+    def adx(self, on: FeatureSettings) -> Term:
         def percent(condition: Term, a: Term, b: Term) -> Term:
             return self.where(condition, self.multiply(self.divide(a, b), 100.0))
 
@@ -297,31 +297,31 @@ class _Sentio(_Shared, SentioAssembly):
         index = percent(self.above(both, 0.0), self.absolute(self.subtract(up, down)), both)
         return self.multiply(self.repeated_mean(index, on.window), 1.0, first=2 * on.window)
 
-    def span(self, on: Settings) -> tuple[Term, Term]:
+    def span(self, on: FeatureSettings) -> tuple[Term, Term]:
         """The highest and the lowest price of window + 1 bars."""
         return self.highest(self.column("high"), on.window + 1), self.lowest(self.column("low"), on.window + 1)
 
-    def stochastic(self, on: Settings) -> Term:
+    def stochastic(self, on: FeatureSettings) -> Term:
         high, low = self.span(on)
         share = self.divide(self.subtract(self.column("close"), low), self.subtract(high, low))
         return self.where(self.above(high, low), self.multiply(share, 100.0), first=on.window)
 
-    def stochastic_d(self, on: Settings) -> Term:
+    def stochastic_d(self, on: FeatureSettings) -> Term:
         return self.mean(self.stochastic(on), on.d_period)
 
-    def williams(self, on: Settings) -> Term:
+    def williams(self, on: FeatureSettings) -> Term:
         high, low = self.span(on)
         share = self.divide(self.subtract(high, self.column("close")), self.subtract(high, low))
         return self.where(self.above(high, low), self.multiply(share, -100.0), first=on.window)
 
-    def cci(self, on: Settings) -> Term:
+    def cci(self, on: FeatureSettings) -> Term:
         price = self._typical()
         mean = self.mean(price, on.window)
         away = self.distance(price, mean, on.window)
         index = self.divide(self.subtract(price, mean), self.multiply(away, _CCI_SCALE))
         return self.where(self.above(away, FLAT), index, first=on.window)
 
-    def mfi(self, on: Settings) -> Term:
+    def mfi(self, on: FeatureSettings) -> Term:
         price = self._typical()
         flow = self.multiply(price, self.column("volume"))
         rising = self.window_sum(self.where(self.above(price, price.back(1)), flow), on.window)
@@ -329,28 +329,28 @@ class _Sentio(_Shared, SentioAssembly):
         rest = self.divide(self.constant(100.0), self.add(self.divide(rising, falling), 1.0))
         return self.where(self.above(falling, FLAT), self.subtract(100.0, rest), first=on.window)
 
-    def spread(self, on: Settings) -> Term:
+    def spread(self, on: FeatureSettings) -> Term:
         middle = self._middle()
         return self.where(self.above(middle, FLAT), self.multiply(self.divide(self._range(), middle), 1e4))
 
-    def impact(self, on: Settings) -> Term:
+    def impact(self, on: FeatureSettings) -> Term:
         change, before = self._change()
         root = self.root(self.column("volume"))
         impact = self.multiply(self.divide(self.divide(change, before), root), 1e6)
         return self.where(self.both(self.above(root, FLAT), self.above(before, FLAT)), impact, first=1)
 
-    def order_flow(self, on: Settings) -> Term:
+    def order_flow(self, on: FeatureSettings) -> Term:
         span, close = self._range(), self.column("close")
         bought = self.divide(self.subtract(close, self.column("low")), span)
         sold = self.divide(self.subtract(self.column("high"), close), span)
         return self.where(self.above(span, FLAT), self.multiply(self.subtract(bought, sold), self.column("volume")))
 
-    def depth(self, on: Settings) -> Term:
+    def depth(self, on: FeatureSettings) -> Term:
         span = self._range()
         known = self.both(self.above(self.column("volume"), FLAT), self.above(span, FLAT))
         return self.where(known, self.divide(span, self._logarithm_of_volume()))
 
-    def bid_ask(self, on: Settings) -> Term:
+    def bid_ask(self, on: FeatureSettings) -> Term:
         span = self._range()
         position = self.divide(self.subtract(self.column("close"), self.column("low")), span)
         ratio = self.divide(position, self.add(self.subtract(1.0, position), _ALMOST))
@@ -365,24 +365,24 @@ def new_assembly(arithmetic: Arithmetic) -> Assembly:
 def _macd_operator(name: str, choose: Callable[[Any, Term, Term], Term], *, signalled: bool) -> Operator:
     """One of the three outputs; those with the signal in them are ready when that is."""
 
-    def define(make: Any, on: Settings) -> Output:
+    def define(make: Any, on: FeatureSettings) -> Output:
         return choose(make, *make.macd(on))
 
-    def first(on: Settings) -> int:
+    def first(on: FeatureSettings) -> int:
         return max(on.fast, on.slow) - 1 + (on.signal - 1 if signalled else 0)
 
     return Operator(name, define, define, first, at(0), {"fast": 12, "slow": 26, "signal": 9})
 
 
 def _bollinger_operator(name: str, sign: float) -> Operator:
-    def define(make: Any, on: Settings) -> Output:
+    def define(make: Any, on: FeatureSettings) -> Output:
         band: Term = make.bollinger(on, sign)
         return band
 
     return Operator(name, define, define, after(-1), after(0), {"window": 20, "k": 2.0})
 
 
-def _d_first(on: Settings) -> int:
+def _d_first(on: FeatureSettings) -> int:
     return on.window - 1 + on.d_period - 1
 
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, NoReturn
 
 import msgspec
 
-from stoker.encode.indicators.operators import OPERATORS, Operator, Settings
+from stoker.encode.indicators.operators import OPERATORS, FeatureSettings, Operator
 from stoker.encode.indicators.program import BAR
 from stoker.errors import OptionError
 
@@ -62,7 +62,7 @@ class Feature:
 
     name: str
     operator: Operator
-    settings: Settings
+    settings: FeatureSettings
     first: int
     """The first bar that is ready, in a series without missing values."""
 
@@ -194,7 +194,7 @@ class _Checker:
         source = "close" if one.source in MEANING_CLOSE else one.source
         if source not in SOURCES:
             self.refuse(f"{field}.source", repr(one.source), f"a source{_nearest(one.source, SOURCES)}")
-        settings = Settings(source=source, **self._numbers(field, one, operator))  # type: ignore[arg-type]
+        settings = FeatureSettings(source=source, **self._numbers(field, one, operator))  # type: ignore[arg-type]
         own = 1 if source == "logret" and not operator.reads else 0  # the first bar of the source itself
         first = operator.sentio_first(settings) if self._compat else operator.first(settings) + own
         if one.name is not None:

@@ -19,8 +19,8 @@ from stoker._types import Array
 from stoker.encode.statistics.quantiles import (
     BaseColumn,
     Extremes,
+    KeyRun,
     OrderedGatherer,
-    Run,
     State,
     compiled,
     decode_keys,
@@ -203,7 +203,7 @@ class DateGatherer(OrderedGatherer):
             )
         return numbers * scale
 
-    def _widen(self, run: Run) -> None:
+    def _widen(self, run: KeyRun) -> None:
         widen_parts(decode_keys(run.keys, "int"), self.least, self.most)
 
 

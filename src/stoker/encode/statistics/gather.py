@@ -22,8 +22,8 @@ from stoker.encode.statistics.numbers import MAX_DISCRETE, NumberColumn, NumberG
 from stoker.encode.statistics.quantiles import (
     BaseColumn,
     Extremes,
+    KeyRun,
     Limits,
-    Run,
     counted_by_key,
     decode_keys,
     with_counts_by_key,
@@ -512,7 +512,7 @@ class CountsByKey:
         form, ranges = column.form, self._ranges[column.name]
         found = (ranges.column(name) for name in ("least", "most"))
         keys = (to_numpy(one).copy() if len(one) else np.empty(0, dtype=np.uint64) for one in found)
-        least, most = (Extremes.of(Run.of(one)) for one in keys)
+        least, most = (Extremes.of(KeyRun.of(one)) for one in keys)
         known: dict[str, Any] = {
             "min_n": decode_keys(least.smallest, form).astype(np.float64).tolist(),
             "max_n": decode_keys(most.largest[::-1], form).astype(np.float64).tolist(),
@@ -533,7 +533,7 @@ class CountsByKey:
         counts = owned.cnt_values if error else {text: owned.cnt_values.get(text, 0) for text in every.cnt_values}
         return {"cnt_values": counts, "num_distinct": None if error else len(counts), "count_error": error}
 
-    def _keys_by_value(self, column: NumberColumn) -> Run:
+    def _keys_by_value(self, column: NumberColumn) -> KeyRun:
         """All values, with how many keys have each; where both zeros occur, a key that has one of them is counted at 0.0."""
         values = np.frombuffer(column.state.keys if column.state is not None else b"", dtype="<u8").astype(np.uint64)
         counts = np.zeros(len(values), dtype=np.int64)
@@ -544,7 +544,7 @@ class CountsByKey:
             if column.form == "float" and np.isin(_ZEROS, values).all():
                 zeros = table.filter(pc.is_in(table.column("value"), value_set=from_numpy(_ZEROS)))
                 counts[np.searchsorted(values, _ZEROS)] = 0, pc.count_distinct(zeros.column("key"), mode="only_valid").as_py()
-        return Run(values, counts)
+        return KeyRun(values, counts)
 
     def _gathered(self, name: str, values: pa.Array) -> AnyColumn:
         gatherer = ColumnGatherer(name, self._kinds[name], self._types[name], self._limits)

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stoker._types import Array
-from stoker.encode.digit_window import LOWEST, MAX_DECIMAL, MIN_DECIMAL, Window
+from stoker.encode.kernels import LOWEST, MAX_DECIMAL, MIN_DECIMAL, DigitWindow
 from stoker.encode.statistics import quantiles
-from stoker.encode.statistics.quantiles import BaseColumn, Extremes, Form, Keys, OrderedGatherer, Run, State, compiled
+from stoker.encode.statistics.quantiles import BaseColumn, Extremes, Form, KeyRun, Keys, OrderedGatherer, State, compiled
 from stoker.errors import BadValueError, OptionError
 from stoker.store import decimals_as_floats, to_numpy
 
@@ -93,7 +93,7 @@ class DigitRanges:
         if not len(keys):
             return
         whole = form != "float"
-        window = Window(MAX_DECIMAL, 0 if whole else LOWEST)
+        window = DigitWindow(MAX_DECIMAL, 0 if whole else LOWEST)
         if self._block is None:
             self._block = kernels.DigitBlock(window.max_decimal, window.min_decimal)
         if whole:
@@ -288,12 +288,12 @@ class NumberGatherer(OrderedGatherer):
             quantiles=quantiles.decode_keys(distribution.quantiles(), form).tolist() if num_finite else None,
         )
 
-    def _widen(self, run: Run) -> None:
+    def _widen(self, run: KeyRun) -> None:
         zero = np.array([_FIRST_NOT_NEGATIVE[self.form]], dtype=np.uint64)
         self.num_negative += int(run.before(np.searchsorted(run.keys, zero))[0])
         self.digits.add(run.keys, self.form)
 
-    def _extremes(self, run: Run) -> Extremes:
+    def _extremes(self, run: KeyRun) -> Extremes:
         """Extremes of all forms are floats."""
         found = Extremes.of(run)
         if self.form == "float":
@@ -349,11 +349,11 @@ def count_values(column: NumberColumn) -> dict[Any, int]:
     return dict(zip(quantiles.decode_keys(run.keys, column.form).tolist(), run.counts.tolist(), strict=True))
 
 
-def joined_zeros(run: Run, form: Form) -> Run:
+def joined_zeros(run: KeyRun, form: Form) -> KeyRun:
     """-0.0 and 0.0 are one value, which is 0.0 if that occurs."""
     counts = run.counts.copy()
     place = count_zeros_once(run.keys, counts, form)
-    return run if place is None else Run(np.delete(run.keys, place), np.delete(counts, place))
+    return run if place is None else KeyRun(np.delete(run.keys, place), np.delete(counts, place))
 
 
 def count_zeros_once(keys: Keys, counts: npt.NDArray[np.int64], form: Form) -> int | None:
@@ -366,7 +366,7 @@ def count_zeros_once(keys: Keys, counts: npt.NDArray[np.int64], form: Form) -> i
     return place
 
 
-def value_texts(run: Run, form: Form) -> dict[str, int]:
+def value_texts(run: KeyRun, form: Form) -> dict[str, int]:
     """Counts by the text of each value."""
     return dict(zip(map(repr, quantiles.decode_keys(run.keys, form).tolist()), run.counts.tolist(), strict=True))
 

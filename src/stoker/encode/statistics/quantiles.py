@@ -1,6 +1,6 @@
 """Quantiles, extremes and histograms of numbers, whatever their type: values become ordered keys, keys become runs.
 
-    values ──► keys: uint64 in the same order ──► `Run`: sorted keys with counts ──► `Distribution`: 1001 quantiles
+    values ──► keys: uint64 in the same order ──► `KeyRun`: sorted keys with counts ──► `Distribution`: 1001 quantiles
 
 Keys. a < b exactly if the key of a is below that of b, and a key gives its number back bit for bit. The keys of floats put -0.0
 before 0.0; NaN and infinite numbers have none. So one sort and one sketch serve all types.
@@ -148,32 +148,32 @@ def decode_floats(keys: Keys, form: Form) -> npt.NDArray[np.float64]:
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class KeyRun:
     """Different keys in ascending order, and the count of each (int64, at least 1)."""
 
     keys: Keys
     counts: npt.NDArray[np.int64]
 
     @staticmethod
-    def empty() -> Run:
+    def empty() -> KeyRun:
         """No keys."""
-        return Run(np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.int64))
+        return KeyRun(np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.int64))
 
     @staticmethod
-    def of(keys: Keys) -> Run:
+    def of(keys: Keys) -> KeyRun:
         """Sort and count; overwrites `keys`."""
         kernels = compiled(len(keys))
         if kernels is None:
             found, counts = np.unique(keys, return_counts=True)
-            return Run(found, counts.astype(np.int64, copy=False))
+            return KeyRun(found, counts.astype(np.int64, copy=False))
         if not len(keys):
-            return Run.empty()
+            return KeyRun.empty()
         scratch = np.empty_like(keys)
         if kernels.sort_keys(keys, scratch):
             keys, scratch = scratch, keys
         counts = scratch.view(np.int64)
         size = kernels.count_runs(keys, counts)
-        return Run(keys, counts) if size == len(keys) else Run(keys[:size].copy(), counts[:size].copy())
+        return KeyRun(keys, counts) if size == len(keys) else KeyRun(keys[:size].copy(), counts[:size].copy())
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -196,7 +196,7 @@ class Run:
         """How many values come before the key at each place; behind the last key, all of them."""
         return places if self.once else np.where(places > 0, self._ends[np.maximum(places, 1) - 1], 0)
 
-    def merge(self, other: Run) -> Run:
+    def merge(self, other: KeyRun) -> KeyRun:
         """The run of both."""
         if not len(self) or not len(other):
             return self if len(self) else other
@@ -205,25 +205,25 @@ class Run:
             keys, places = np.unique(np.concatenate([self.keys, other.keys]), return_inverse=True)
             counts = np.zeros(len(keys), dtype=np.int64)
             np.add.at(counts, places, np.concatenate([self.counts, other.counts]))
-            return Run(keys, counts)
+            return KeyRun(keys, counts)
         keys = np.empty(len(self) + len(other), dtype=np.uint64)
         counts = np.empty(len(keys), dtype=np.int64)
         size = kernels.merge_runs(self.keys, self.counts, other.keys, other.counts, keys, counts)
-        return Run(keys, counts) if size == len(keys) else Run(keys[:size].copy(), counts[:size].copy())
+        return KeyRun(keys, counts) if size == len(keys) else KeyRun(keys[:size].copy(), counts[:size].copy())
 
     def at(self, positions: Array) -> Keys:
         """The keys at positions from 0 on, in the sorted sequence of all values."""
         return self.keys[positions if self.once else np.searchsorted(self._ends, positions, side="right")]
 
-    def cut(self, start: int, stop: int) -> Run:
+    def cut(self, start: int, stop: int) -> KeyRun:
         """The part of the sorted sequence from position `start` up to `stop`."""
         if start >= stop:
-            return Run.empty()
+            return KeyRun.empty()
         first, last = np.searchsorted(self._ends, [start, stop - 1], side="right")
         counts = self.counts[first : last + 1].copy()
         counts[0] = self._ends[first] - start
         counts[-1] -= self._ends[last] - stop
-        return Run(self.keys[first : last + 1].copy(), counts)
+        return KeyRun(self.keys[first : last + 1].copy(), counts)
 
 
 ENOUGH = 1 << 18
@@ -259,7 +259,7 @@ class Sketch:
 
     def __init__(self, block: int) -> None:
         self.block = block
-        self.open = Run.empty()
+        self.open = KeyRun.empty()
         self.levels: list[Keys | None] = []
 
     @property
@@ -272,7 +272,7 @@ class Sketch:
         """How many values were taken in."""
         return self.num_blocks * self.block + self.open.num_values
 
-    def add(self, run: Run) -> None:
+    def add(self, run: KeyRun) -> None:
         """Take in values."""
         together = self.open.merge(run)
         num_blocks, num_open = divmod(together.num_values, self.block)
@@ -294,13 +294,13 @@ class Sketch:
                 self._carry(i, level)
         self.add(other.open)
 
-    def weighted(self) -> Run:
+    def weighted(self) -> KeyRun:
         """All that is kept, as keys with weights."""
         kept = self.open
         for i, level in enumerate(self.levels):
             if level is not None:
-                run = Run.of(level.copy())
-                kept = kept.merge(Run(run.keys, run.counts * (GROUP << i)))
+                run = KeyRun.of(level.copy())
+                kept = kept.merge(KeyRun(run.keys, run.counts * (GROUP << i)))
         return kept
 
     def _carry(self, i: int, keys: Keys) -> None:
@@ -339,7 +339,7 @@ class Distribution:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.run = Run.empty()
+        self.run = KeyRun.empty()
         self.sketch: Sketch | None = None
         self.least: int | None = None
         self.most: int | None = None
@@ -354,7 +354,7 @@ class Distribution:
         """Bound on how far the rank of a quantile is off; 0 where all values are kept."""
         return 0 if self.sketch is None else rank_error(self.sketch.num_values, self.limit)
 
-    def add(self, run: Run) -> None:
+    def add(self, run: KeyRun) -> None:
         """Take in values."""
         if not len(run):
             return
@@ -381,7 +381,7 @@ class Distribution:
     def _open_sketch(self) -> Sketch:
         self.sketch = Sketch(self.limit)
         self.sketch.add(self.run)
-        self.run = Run.empty()
+        self.run = KeyRun.empty()
         return self.sketch
 
     def quantiles(self, shares: Array | None = None) -> Keys:
@@ -421,10 +421,10 @@ def distribution_of(state: State, limit: int) -> Distribution:
     counts = _counts(state)
     distribution = Distribution(limit)
     if not state.levels:
-        distribution.add(Run(keys, counts))
+        distribution.add(KeyRun(keys, counts))
         return distribution
     distribution.sketch = sketch = Sketch(limit)
-    sketch.open = Run(keys, counts)
+    sketch.open = KeyRun(keys, counts)
     sketch.levels = [np.frombuffer(level, dtype="<u8").astype(np.uint64) if level else None for level in state.levels]
     return distribution
 
@@ -461,12 +461,12 @@ def find_fault(state: State, *, num_values: int, limit: int) -> tuple[str, str, 
     return None
 
 
-def counted_by_key(state: State) -> Run | None:
+def counted_by_key(state: State) -> KeyRun | None:
     """The values of a state with how many keys have each; None where that is not known."""
     if state.num_keys is None:
         return None
     counts = np.frombuffer(state.num_keys, dtype="<u8").astype(np.int64)
-    return Run(np.frombuffer(state.keys, dtype="<u8").astype(np.uint64), counts)
+    return KeyRun(np.frombuffer(state.keys, dtype="<u8").astype(np.uint64), counts)
 
 
 def with_counts_by_key(state: State, counts: npt.NDArray[np.int64] | None) -> State:
@@ -499,10 +499,10 @@ class Extremes:
         self.smallest, self.largest = smallest, largest
 
     @staticmethod
-    def of(run: Run) -> Extremes:
+    def of(run: KeyRun) -> Extremes:
         """Those of a run."""
-        first = Run(run.keys[:NUM_EXTREMES], run.counts[:NUM_EXTREMES])
-        last = Run(run.keys[-NUM_EXTREMES:], run.counts[-NUM_EXTREMES:])
+        first = KeyRun(run.keys[:NUM_EXTREMES], run.counts[:NUM_EXTREMES])
+        last = KeyRun(run.keys[-NUM_EXTREMES:], run.counts[-NUM_EXTREMES:])
         num_first, num_last = first.num_values, last.num_values
         return Extremes(
             first.at(np.arange(min(num_first, NUM_EXTREMES))), last.at(np.arange(max(num_last - NUM_EXTREMES, 0), num_last))
@@ -522,7 +522,7 @@ EDGES = (*(-(2.0**i) for i in range(63, -1, -1)), 0.0, *(2.0**i for i in range(6
 _BOUNDS = {"int": (-(2**63), 2**63 - 1, np.int64), "uint": (0, 2**64 - 1, np.uint64)}
 
 
-def log_histogram(run: Run, form: Form) -> npt.NDArray[np.int64]:
+def log_histogram(run: KeyRun, form: Form) -> npt.NDArray[np.int64]:
     """The counts of a run; integers count as the nearest float64."""
     begins = run.before(np.searchsorted(run.keys, _first_keys(form)))
     return np.diff(begins, prepend=0, append=run.num_values)
@@ -605,15 +605,15 @@ class OrderedGatherer(ABC):
     def _take(self) -> None:
         arrays, self._buffer, self._num_buffered = self._buffer, [], 0
         if arrays:
-            run = Run.of(arrays[0] if len(arrays) == 1 else np.concatenate(arrays))
+            run = KeyRun.of(arrays[0] if len(arrays) == 1 else np.concatenate(arrays))
             self.histogram += log_histogram(run, self.form)
             self.extremes.merge(self._extremes(run))
             self.distribution.add(run)
             self._widen(run)
 
-    def _extremes(self, run: Run) -> Extremes:
+    def _extremes(self, run: KeyRun) -> Extremes:
         return Extremes.of(run)
 
     @abstractmethod
-    def _widen(self, run: Run) -> None:
+    def _widen(self, run: KeyRun) -> None:
         """Take in what only this kind of column gathers."""

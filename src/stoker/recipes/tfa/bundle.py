@@ -45,7 +45,7 @@ from stoker.experiment import Predicted, TrainedRun
 from stoker.recipes.tfa.data import BARS_NAME, PRICES, bars_of, check_bars, read_bars, warm_up_of, without_compat
 from stoker.recipes.tfa.model import KNOWN, SMALL, Banded, Tfa, TfaModel, build_model, levels_of
 from stoker.recipes.tfa.pipeline import CONFIG_NAME, SCORE_NAME, SPEC_NAME, length_of, using
-from stoker.recipes.tfa.settings import Dataset, Settings, read_settings
+from stoker.recipes.tfa.settings import DatasetSettings, Settings, read_settings
 from stoker.train import Exported
 
 BUNDLE_NAME, WEIGHTS_NAME, PROGRAM_NAME, GOLDEN_NAME = "bundle.json", "model.safetensors", "model.pt2", "golden.safetensors"
@@ -501,10 +501,10 @@ def _predict(
             f"the model predicts the label of each bar (label_horizon {settings.label_horizon}). Leave out horizon, stride."
         )
     if isinstance(data, stoker.Store):
-        bars = bars_of(data, Dataset(path=data.name))
+        bars = bars_of(data, DatasetSettings(path=data.name))
     else:
         with _disk.temporary_folder() as folder:
-            bars = read_bars([Dataset(path=str(data))], folder)
+            bars = read_bars([DatasetSettings(path=str(data))], folder)
     numbered = replace(bars, columns={**bars.columns, _ROW: np.arange(bars.num_bars)})
     checked = check_bars(numbered, gaps=settings.gaps)
     rows, logits = [], []

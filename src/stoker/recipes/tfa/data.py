@@ -27,7 +27,7 @@ from stoker import _disk
 from stoker._types import Array
 from stoker.errors import BadValueError, ConfigError, OptionError, SourceEmptyError, SourceNotFoundError, TimeOrderError
 from stoker.recipes.tfa.model import Levels, levels_of, ratios
-from stoker.recipes.tfa.settings import LEVERAGED, WHY_LEVERAGED, Dataset, Settings
+from stoker.recipes.tfa.settings import LEVERAGED, WHY_LEVERAGED, DatasetSettings, Settings
 
 # ---- bars ----
 
@@ -40,7 +40,7 @@ _FINER = (10**11, 10**14, 10**17)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bars:
+class BarSeries:
     """Series of bars, end to end."""
 
     names: tuple[str, ...]  # of the series
@@ -70,12 +70,12 @@ class Bars:
         several = f" of series {self.names[number]!r}" if len(set(self.sources)) < len(self.names) else ""
         return f"bar {row - int(self.offsets[number]) + 1:,}{several} of {self.sources[number]}"
 
-    def cut(self, begins: Array) -> Bars:
+    def cut(self, begins: Array) -> BarSeries:
         """The same bars with a new series at each of these rows."""
         offsets = np.union1d(self.offsets, begins)
         return self._pick(np.searchsorted(self.offsets, offsets[:-1], side="right") - 1, lengths=np.diff(offsets))
 
-    def without(self, rows: Array) -> Bars:
+    def without(self, rows: Array) -> BarSeries:
         """The bars without these rows; a new series begins after each."""
         whole = self.cut(np.concatenate([rows, rows + 1]))
         keep = np.ones(self.num_bars, dtype=bool)
@@ -84,13 +84,13 @@ class Bars:
         columns = {name: values[keep] for name, values in self.columns.items()}
         return whole._pick(kept, lengths=whole.lengths[kept], times=self.times[keep], columns=columns)
 
-    def _pick(self, series: Array, **changes: Any) -> Bars:
+    def _pick(self, series: Array, **changes: Any) -> BarSeries:
         for name in ("names", "weights", "sources"):
             changes[name] = tuple(getattr(self, name)[i] for i in series)
         return replace(self, **changes)
 
 
-def read_bars(sources: Sequence[Dataset], folder: Path) -> Bars:
+def read_bars(sources: Sequence[DatasetSettings], folder: Path) -> BarSeries:
     """Read all files, each packed into `folder` under its number; files that were packed before are not read again."""
     parts = []
     for number, source in enumerate(sources):
@@ -106,7 +106,7 @@ def read_bars(sources: Sequence[Dataset], folder: Path) -> Bars:
             stoker.pack(str(path), target, series=next((name for name in header if name.lower() in KEYS), None))
         parts.append(bars_of(stoker.open(target), source))
     shared = [name for name in PRICES if all(name in part.columns for part in parts)]
-    return Bars(
+    return BarSeries(
         names=tuple(name for part in parts for name in part.names),
         weights=tuple(weight for part in parts for weight in part.weights),
         lengths=np.concatenate([part.lengths for part in parts]),
@@ -116,7 +116,7 @@ def read_bars(sources: Sequence[Dataset], folder: Path) -> Bars:
     )
 
 
-def bars_of(store: stoker.Store, source: Dataset) -> Bars:
+def bars_of(store: stoker.Store, source: DatasetSettings) -> BarSeries:
     """The bars of a store; messages name them as those of `source`."""
     path = source.path
     names = {name.lower(): name for name, column in store.schema.items() if column.level == "step"}
@@ -130,7 +130,7 @@ def bars_of(store: stoker.Store, source: Dataset) -> Bars:
     for name in keys:
         if name.upper() in LEVERAGED:
             raise ConfigError(f"{path} has bars of {name}, {WHY_LEVERAGED}")
-    return Bars(
+    return BarSeries(
         names=tuple(keys),
         weights=(source.weight,) * len(store),
         lengths=np.asarray(store.lengths, dtype=np.int64),
@@ -176,7 +176,7 @@ COMPUTED_AGAIN = 4096  # rows at the start of each series whose features are com
 AGAIN = "Write it again with `stoker indicators`, or leave feature_cache out."
 
 
-def check_bars(bars: Bars, *, gaps: str = "refuse") -> Bars:
+def check_bars(bars: BarSeries, *, gaps: str = "refuse") -> BarSeries:
     """The bars, cut at gaps if requested; raises an error for an invalid time, price or row."""
     if not bars.num_bars:
         raise SourceEmptyError(f"{', '.join(bars.sources)} has no bars.")
@@ -186,7 +186,7 @@ def check_bars(bars: Bars, *, gaps: str = "refuse") -> Bars:
     return bars
 
 
-def _check_times(bars: Bars) -> None:
+def _check_times(bars: BarSeries) -> None:
     steps = np.diff(bars.times)
     inside = np.ones(len(steps), dtype=bool)
     inside[bars.offsets[1:-1] - 1] = False
@@ -204,7 +204,7 @@ def _check_times(bars: Bars) -> None:
     )
 
 
-def _check_prices(bars: Bars, gaps: str) -> Bars:
+def _check_prices(bars: BarSeries, gaps: str) -> BarSeries:
     is_price = {name: np.isfinite(values) & (values > 0) for name in PRICES[:-1] if (values := bars.columns.get(name)) is not None}
     good = np.logical_and.reduce(list(is_price.values()))
     if good.all():
@@ -219,7 +219,7 @@ def _check_prices(bars: Bars, gaps: str) -> Bars:
     )
 
 
-def _check_holes(bars: Bars, gaps: str) -> Bars:
+def _check_holes(bars: BarSeries, gaps: str) -> BarSeries:
     """Within a session bars are evenly spaced; a night is not a gap."""
     steps = np.diff(bars.times).astype(np.float64)
     steps[bars.offsets[1:-1] - 1] = np.nan
@@ -241,7 +241,7 @@ def _check_holes(bars: Bars, gaps: str) -> Bars:
     return bars
 
 
-def _check_paths(bars: Bars) -> None:
+def _check_paths(bars: BarSeries) -> None:
     """In one price path, bars that are further apart in time are not nearer in price."""
     for number, name in enumerate(bars.names):
         close = np.log(bars.columns["close"][bars.series(number)])
@@ -262,7 +262,7 @@ def _seconds(milliseconds: float) -> str:
     return f"{milliseconds / 1000:,.0f} s"
 
 
-def check_cache(cache: stoker.Store, bars: Bars, spec: Mapping[str, Any]) -> Array:
+def check_cache(cache: stoker.Store, bars: BarSeries, spec: Mapping[str, Any]) -> Array:
     """The features of a store of `stoker indicators`, if they are those of these bars and this spec."""
     known = {stoker.encode.FeatureStream(one).spec.content_hash for one in (spec, without_compat(spec))}
     parsed = stoker.encode.FeatureStream(spec).spec
@@ -278,7 +278,7 @@ def check_cache(cache: stoker.Store, bars: Bars, spec: Mapping[str, Any]) -> Arr
     if column is None or column.width != len(parsed.names):
         found = "no column 'features'" if column is None else f"{column.width} features"
         raise OptionError(f"the cache {cache.name} has {found}; expected {len(parsed.names)}. {AGAIN}")
-    different = _different(bars_of(cache, Dataset(path=cache.name)), bars)
+    different = _different(bars_of(cache, DatasetSettings(path=cache.name)), bars)
     if different is not None:
         raise OptionError(f"the cache {cache.name} has the features of other bars than {bars.sources[0]}: {different}. {AGAIN}")
     values = np.asarray(cache.column("features"), dtype=np.float32)
@@ -292,7 +292,7 @@ def check_cache(cache: stoker.Store, bars: Bars, spec: Mapping[str, Any]) -> Arr
     return values
 
 
-def _different(cached: Bars, bars: Bars) -> str | None:
+def _different(cached: BarSeries, bars: BarSeries) -> str | None:
     """The first difference of cached bars from those of the run; None where they are equal."""
     if not np.array_equal(cached.lengths, bars.lengths):
         cut = " (`gaps: cut` cuts series, so a cache of whole ones cannot be used)" if len(bars.names) > len(cached.names) else ""
@@ -432,7 +432,7 @@ class Prepared:
     names: tuple[str, ...]  # of the features
     warm_up: int  # rows at the start of a series before all indicators are ready
     rule: Rule
-    bars: Bars
+    bars: BarSeries
     store: stoker.Store  # the ready rows: features, label, ts, row (its number among all bars) and volatility
     weights: Array  # of the series of the store
     shape: Shape
@@ -541,20 +541,22 @@ def drop_store(path: Path) -> None:
         _disk.remove_folder(path)
 
 
-def compute_features(settings: Settings, bars: Bars, spec: Mapping[str, Any]) -> Array:
+def compute_features(settings: Settings, bars: BarSeries, spec: Mapping[str, Any]) -> Array:
     """The indicators of all bars, or those of a cache for these bars and this spec."""
     if settings.feature_cache is not None and (Path(settings.feature_cache) / "manifest.json").is_file():
         return check_cache(stoker.open(settings.feature_cache), bars, spec)
     return stoker.encode.features(stoker.Store.from_arrays(lengths=bars.lengths, **bars.columns), spec).values
 
 
-def _by_series(bars: Bars, function: Any) -> Array:
+def _by_series(bars: BarSeries, function: Any) -> Array:
     """The results of a function for the columns of each series, concatenated."""
     parts = [function({name: values[bars.series(i)] for name, values in bars.columns.items()}) for i in range(len(bars.names))]
     return np.concatenate(parts)
 
 
-def _ready_rows(bars: Bars, values: Array, labels: Array, levels: Levels | None, *, warm_up: int) -> tuple[stoker.Store, Array]:
+def _ready_rows(
+    bars: BarSeries, values: Array, labels: Array, levels: Levels | None, *, warm_up: int
+) -> tuple[stoker.Store, Array]:
     """A store of the rows with all features, where a series with gaps becomes several; and the original series of each."""
     offsets = bars.offsets
     place = np.arange(bars.num_bars) - np.repeat(offsets[:-1], bars.lengths)

@@ -81,13 +81,13 @@ BANDED = Defaults(epochs=4, lr=3e-3, patience=2, schedule="one-cycle")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trained:
+class TrainedTfa:
     """A finished training run."""
 
     prepared: Prepared
     model: TfaModel  # with its best weights
     result: stoker.train.Result
-    score: Score
+    score: ModelScore
 
 
 def _silent(word: str, sentence: str) -> None:
@@ -141,7 +141,7 @@ def train(
     overwrite: bool = False,
     progress: bool = False,
     say: Say = _silent,
-) -> Trained:
+) -> TrainedTfa:
     """Train and score a model.
 
     Args:
@@ -180,7 +180,7 @@ def train(
             found = score(model.cpu(), prepared)
         training = {"best_validation_loss": result.best, "steps": result.step, "epochs": result.epoch, "stopped": result.stopped}
         _disk.write_file(folder / SCORE_NAME, json.dumps({**asdict(found), **training}, indent=1).encode() + b"\n")
-        return Trained(prepared=prepared, model=model, result=result, score=found)
+        return TrainedTfa(prepared=prepared, model=model, result=result, score=found)
 
 
 @contextlib.contextmanager
@@ -469,7 +469,7 @@ class Line:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Score:
+class ModelScore:
     """The score of a model and its baselines."""
 
     labels: int
@@ -493,7 +493,7 @@ def predict(model: nn.Module, prepared: Prepared, part: str, *, device: str = "c
     return torch.cat(found).numpy()
 
 
-def score(model: Any, prepared: Prepared, *, device: str = "cpu") -> Score:
+def score(model: Any, prepared: Prepared, *, device: str = "cpu") -> ModelScore:
     """Score a model on the labelled rows of the score block."""
     rows = prepared.labelled_rows("test")
     labels = np.asarray(prepared.store.column(LABEL), dtype=np.float64)[rows]
@@ -509,7 +509,7 @@ def score(model: Any, prepared: Prepared, *, device: str = "cpu") -> Score:
     mean, error = gain(logits, baselines[best.name], labels)
     skilled, verdict = judge(lines[0].auc, chance, best, mean, error)
     found: dict[str, Any] = {"chance": chance, "gain": mean, "error": error, "skilled": skilled, "verdict": verdict}
-    return Score(labels=len(labels), up=float(labels.mean()), lines=tuple(lines), **found)
+    return ModelScore(labels=len(labels), up=float(labels.mean()), lines=tuple(lines), **found)
 
 
 def judge(area: float, chance: float, best: Line, mean: float, error: float) -> tuple[bool, str]:

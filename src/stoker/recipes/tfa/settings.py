@@ -50,7 +50,7 @@ LEVERAGED = frozenset(
 """Leveraged and inverse funds: their price is a daily multiple of another and decays."""
 
 
-class Dataset(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class DatasetSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One of several series."""
 
     path: str
@@ -70,7 +70,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Symbol of the bars; leveraged funds are an error."""
     bars_csv: str | None = None
     """CSV of the bars; or use `datasets`."""
-    datasets: list[Dataset] | None = None
+    datasets: list[DatasetSettings] | None = None
     """Several series, each with the CSV of its bars."""
     feature_spec: str
     """JSON with the indicators."""
@@ -193,11 +193,11 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return train, valid, score
 
     @property
-    def sources(self) -> list[Dataset]:
+    def sources(self) -> list[DatasetSettings]:
         """All series, also where there is only one."""
         if self.datasets is not None:
             return self.datasets
-        return [Dataset(path=self.bars_csv or "", regime=self.symbol or "")]
+        return [DatasetSettings(path=self.bars_csv or "", regime=self.symbol or "")]
 
 
 def ignored(settings: Settings) -> list[str]:

@@ -29,7 +29,7 @@ import stoker
 from stoker._kernels import kernel
 from stoker._types import Array
 from stoker.errors import FeedError, OptionError
-from stoker.recipes.time_moe.dataset import CompatSamples, Pieces, Scales, gathered
+from stoker.recipes.time_moe.dataset import CompatSamples, CorpusScales, Pieces, gathered
 
 POOL_ROWS = 128  # approximate rows of a pool; its last row is not full
 SLACK_SHARE = 64
@@ -177,7 +177,7 @@ def _numbers(seed: int, num_samples: int) -> Callable[[int, int, int], Array]:
 class PackedRows:
     """All pieces of a part as rows of `length` positions, packed or (with `packed=False`) one piece per row."""
 
-    def __init__(self, pieces: Pieces, scales: Scales, *, seed: int, packed: bool | None = None) -> None:
+    def __init__(self, pieces: Pieces, scales: CorpusScales, *, seed: int, packed: bool | None = None) -> None:
         self.pieces = pieces
         self.length = pieces.length
         self.packed = pieces.filled < WORTH_PACKING if packed is None else packed
@@ -255,7 +255,7 @@ POOL = 4096
 
 
 @dataclass(frozen=True)
-class Cursor:
+class RowCursor:
     """The next row."""
 
     epoch: int = 0
@@ -298,7 +298,7 @@ def empty_batch(rows: Rows, num_rows: int, *, pinned: bool = False) -> Batch:
     return batch
 
 
-def assemble(rows: Rows, place: Cursor, batch_size: int, num_rows: int, *, pinned: bool = False) -> tuple[Batch, Cursor]:
+def assemble(rows: Rows, place: RowCursor, batch_size: int, num_rows: int, *, pinned: bool = False) -> tuple[Batch, RowCursor]:
     """A batch with `num_rows` rows from `place` on, padded to `batch_size`; and the next row after them."""
     batch = empty_batch(rows, batch_size, pinned=pinned)
     arrays = {name: tensor.numpy() for name, tensor in batch.items()}
@@ -314,7 +314,7 @@ def assemble(rows: Rows, place: Cursor, batch_size: int, num_rows: int, *, pinne
     return batch, place
 
 
-def advance(rows: Rows, place: Cursor, count: int) -> Cursor:
+def advance(rows: Rows, place: RowCursor, count: int) -> RowCursor:
     """The row `count` rows later; epochs follow each other without a gap."""
     while count:
         left = rows.pool(place.epoch, place.pool).num_rows - place.row
@@ -322,7 +322,7 @@ def advance(rows: Rows, place: Cursor, count: int) -> Cursor:
             return replace(place, row=place.row + count)
         count -= left
         is_last = place.pool + 1 == rows.num_pools
-        place = Cursor(place.epoch + 1) if is_last else Cursor(place.epoch, place.pool + 1)
+        place = RowCursor(place.epoch + 1) if is_last else RowCursor(place.epoch, place.pool + 1)
     return place
 
 
@@ -340,7 +340,7 @@ class Batches:
         self._steps, self._total = steps, total
         self._rank, self._world_size = int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)
         self._pass = self._given = 0
-        self._place = Cursor()
+        self._place = RowCursor()
 
     def __len__(self) -> int:
         """Batches of a pass."""
@@ -365,11 +365,11 @@ class Batches:
         """Batches that a thread prefetches while the device works."""
         left = self._length(self._pass) - self._given
         with ThreadPoolExecutor(1, thread_name_prefix="stoker-time-moe") as thread:
-            waiting: deque[Future[tuple[Batch, Cursor]]] = deque()
+            waiting: deque[Future[tuple[Batch, RowCursor]]] = deque()
             # One thread: each call begins where the previous one ended.
             made = [self._place]
 
-            def make() -> tuple[Batch, Cursor]:
+            def make() -> tuple[Batch, RowCursor]:
                 batch, made[0] = self._make(made[0])
                 return batch, made[0]
 
@@ -384,14 +384,14 @@ class Batches:
                 for one in waiting:
                     one.cancel()
 
-    def _hand_out(self, batch: Batch, place: Cursor) -> Batch:
+    def _hand_out(self, batch: Batch, place: RowCursor) -> Batch:
         self._place = place
         self._given += 1
         if self._given == self._length(self._pass):
             self._pass, self._given = self._pass + 1, 0
         return batch
 
-    def _make(self, place: Cursor) -> tuple[Batch, Cursor]:
+    def _make(self, place: RowCursor) -> tuple[Batch, RowCursor]:
         """The batch of this rank in the step that begins at `place`, and the first row of the next step."""
         mine = advance(self.rows, place, self._rank * self.batch_size)
         batch, behind = assemble(self.rows, mine, self.batch_size, self.batch_size, pinned=self.device.type == "cuda")
@@ -408,12 +408,12 @@ class Batches:
                 f"the state belongs to other data or other rows: {state.get('rows')!r} saved, {self.rows.fingerprint!r} now. "
                 f"Resume with the same data, length and samples."
             )
-        self._pass, self._given, self._place = int(state["epoch"]), int(state["position"]), Cursor(**state["place"])
+        self._pass, self._given, self._place = int(state["epoch"]), int(state["position"]), RowCursor(**state["place"])
 
     def state_after(self, state: Mapping[str, Any], batches: int) -> dict[str, Any]:
         """The state of a pass that began at `state`, after `batches` batches."""
         given = int(state["position"]) + batches
-        place = advance(self.rows, Cursor(**state["place"]), batches * self.batch_size * self._world_size)
+        place = advance(self.rows, RowCursor(**state["place"]), batches * self.batch_size * self._world_size)
         is_over = given >= self._length(int(state["epoch"]))
         return {**state, "epoch": state["epoch"] + is_over, "position": 0 if is_over else given, "place": asdict(place)}
 
@@ -430,7 +430,7 @@ class FirstBatches:
 
     def __iter__(self) -> Iterator[Batch]:
         pools = range(min(self.rows.num_pools, self._batch_size * self._most))  # each has at least one row
-        left, place = sum(self.rows.pool(0, number).num_rows for number in pools), Cursor()
+        left, place = sum(self.rows.pool(0, number).num_rows for number in pools), RowCursor()
         for _ in range(self._most):
             if not left:
                 return

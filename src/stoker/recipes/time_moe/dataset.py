@@ -31,7 +31,7 @@ LEAST_DEVIATION = 1e-7
 """Relative to the mean: the deviation of a constant series consists of rounding errors, and dividing by it would give noise."""
 
 
-class Located(NamedTuple):
+class LocatedPieces(NamedTuple):
     """The positions of pieces, one number per piece each."""
 
     series: Array
@@ -66,11 +66,11 @@ class Pieces:
         """The share of positions with a target if each piece had its own row."""
         return self.num_positions / (self.num_samples * self.length)
 
-    def locate(self, numbers: Array) -> Located:
+    def locate(self, numbers: Array) -> LocatedPieces:
         """The positions of these pieces."""
         series = np.searchsorted(self._firsts, numbers, side="right") - 1
         starts = self.begins[series] + (numbers - self._firsts[series]) * self.length
-        return Located(series, starts, np.minimum(self.ends[series] - 1 - starts, self.length))
+        return LocatedPieces(series, starts, np.minimum(self.ends[series] - 1 - starts, self.length))
 
 
 def train_ends(corpus: Corpus, valid: float) -> Array:
@@ -85,7 +85,7 @@ def _check_method(method: object) -> None:
         raise OptionError(f"normalize is {method!r}; expected 'zero', 'max' or 'none'.")
 
 
-class Scales:
+class CorpusScales:
     """The center and divisor of each series, in float64 over finite points; computed when a series is first used."""
 
     def __init__(self, corpus: Corpus, method: Method, *, ends: Array | None = None) -> None:

@@ -33,7 +33,7 @@ from stoker._text import check_device
 from stoker._types import Array
 from stoker.errors import OptionError, SourceNotFoundError
 from stoker.experiment import Predicted, TrainedRun
-from stoker.recipes.time_moe.dataset import LEAST_DEVIATION, Method, Scales, train_ends
+from stoker.recipes.time_moe.dataset import LEAST_DEVIATION, CorpusScales, Method, train_ends
 from stoker.recipes.time_moe.files import Corpus, open_corpus
 from stoker.recipes.time_moe.model import CONFIG, TimeMoe, load_weights, read_size
 from stoker.recipes.time_moe.training import NAME, find_size, read_settings
@@ -44,7 +44,7 @@ LARGE = 1e140  # sums of squares of larger values may overflow float64
 
 
 @dataclass(frozen=True, kw_only=True)
-class Loaded:
+class LoadedModel:
     """A trained model."""
 
     model: TimeMoe
@@ -54,7 +54,7 @@ class Loaded:
     step: int = 0  # step of the run
 
 
-def load_model(path: str | Path, *, device: str = "cpu", latest: bool = False) -> Loaded:
+def load_model(path: str | Path, *, device: str = "cpu", latest: bool = False) -> LoadedModel:
     """Load the best model of a run (or the `latest`), or an official checkpoint."""
     folder = Path(path)
     check_device(device)
@@ -63,16 +63,16 @@ def load_model(path: str | Path, *, device: str = "cpu", latest: bool = False) -
         model = TimeMoe(find_size(settings)).to(device)
         found = stoker.train.load_trained(model, folder, latest=latest)
         source = f"{folder}, step {found.step:,}"
-        return Loaded(model=model.eval(), method=settings.normalize, length=settings.length, source=source, step=found.step)
+        return LoadedModel(model=model.eval(), method=settings.normalize, length=settings.length, source=source, step=found.step)
     if (folder / CONFIG).is_file():
         model = TimeMoe(read_size(folder)).to(device)
         load_weights(model, folder)
-        return Loaded(model=model.eval(), method="zero", length=model.size.max_position, source=str(folder))
+        return LoadedModel(model=model.eval(), method="zero", length=model.size.max_position, source=str(folder))
     what = f"neither a run of Time-MoE ({NAME}) nor a checkpoint ({CONFIG} and model.safetensors)"
     raise SourceNotFoundError(f"{folder} is {what}. Train one: stoker train time-moe --data …")
 
 
-def forecast(loaded: Loaded, context: Array, horizon: int) -> Array:
+def forecast(loaded: LoadedModel, context: Array, horizon: int) -> Array:
     """Forecast the `horizon` points after each row of `context` [rows, points], in its units, float64."""
     if isinstance(horizon, bool) or not isinstance(horizon, int) or horizon < 1:
         raise OptionError(f"horizon is {horizon!r}; expected an integer from 1.")
@@ -90,7 +90,7 @@ def forecast(loaded: Loaded, context: Array, horizon: int) -> Array:
     return _unscaled(loaded, *scale_rows(seen, loaded.method), horizon)
 
 
-def _unscaled(loaded: Loaded, scaled: Array, centers: Array, divisors: Array, horizon: int) -> Array:
+def _unscaled(loaded: LoadedModel, scaled: Array, centers: Array, divisors: Array, horizon: int) -> Array:
     """The forecasts of scaled rows, in their units."""
     device = next(loaded.model.parameters()).device
     found = loaded.model.forecast(torch.from_numpy(scaled).to(device), horizon).double().cpu().numpy()
@@ -159,7 +159,7 @@ def open_run(folder: Path, *, latest: bool, device: str) -> TrainedRun:
 
 
 def _predict(
-    loaded: Loaded,
+    loaded: LoadedModel,
     columns: Sequence[str] | None,
     data: str | os.PathLike[str] | stoker.Store,
     *,
@@ -254,7 +254,7 @@ class Score:
 
 
 def evaluate(
-    loaded: Loaded,
+    loaded: LoadedModel,
     data: str | os.PathLike[str] | stoker.Store | Corpus,
     *,
     context: int = 512,
@@ -335,7 +335,7 @@ def _batches(
 ) -> Iterator[tuple[Array, Array]]:
     """Windows of context and target, scaled by the training part of their series, float64 [rows, points]; and their periods."""
     ends, trained = train_ends(corpus, test), corpus.begins + (corpus.lengths * train).astype(np.int64)
-    scales = Scales(corpus, "zero", ends=trained)
+    scales = CorpusScales(corpus, "zero", ends=trained)
     waiting: list[Array] = []
     periods: list[Array] = []
     for number in range(len(corpus)):

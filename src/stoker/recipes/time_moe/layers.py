@@ -468,7 +468,7 @@ def best(probabilities: Tensor, k: int) -> tuple[Tensor, Tensor]:
 WIDTHS = (16, 32, 64)  # of heads that the kernels can have
 
 
-class Runs(NamedTuple):
+class SeriesRuns(NamedTuple):
     """Series within packed rows: where the series of each position [b, l] begins and ends (int32)."""
 
     begins: Tensor
@@ -485,7 +485,7 @@ class Positions(NamedTuple):
 
     cos: Tensor  # cosine and sine of the rotary angle of each position, [l, d/2] or [b, l, d/2]
     sin: Tensor
-    within: Tensor | Runs | None  # visible positions, as a mask or as the runs of packed rows; None for all earlier ones
+    within: Tensor | SeriesRuns | None  # visible positions, as a mask or as the runs of packed rows; None for all earlier ones
 
 
 class Cache:
@@ -535,13 +535,13 @@ def turned(x_blhd: Tensor, place: Positions) -> Tensor:
     return torch.cat((first * cos - second * sin, second * cos + first * sin), -1).to(x_blhd.dtype)
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, within: Tensor | Runs | None) -> Tensor:
+def attend(q: Tensor, k: Tensor, v: Tensor, within: Tensor | SeriesRuns | None) -> Tensor:
     """Scaled dot-product attention; all are [b, l, h, d]."""
     if not isinstance(within, Tensor) and has_kernel(q):
         begins, ends = (None, None) if within is None else within
         found: Tensor = causal_attention(q, k, v, begins, ends)[0]
         return found
-    mask = seen_within(within) if isinstance(within, Runs) else within
+    mask = seen_within(within) if isinstance(within, SeriesRuns) else within
     q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None).transpose(1, 2)
 
@@ -551,7 +551,7 @@ def has_kernel(q: Tensor) -> bool:
     return q.is_cuda and q.dtype != torch.float64 and q.shape[-1] in WIDTHS
 
 
-def seen_within(runs: Runs) -> Tensor:
+def seen_within(runs: SeriesRuns) -> Tensor:
     """The attention mask of packed rows, [b, 1, l, l]."""
     index = torch.arange(runs.begins.shape[1], device=runs.begins.device)
     return ((index >= runs.begins.unsqueeze(2)) & (index <= index.unsqueeze(1))).unsqueeze(1)
@@ -598,18 +598,18 @@ def _backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...
 causal_attention.register_autograd(_backward, setup_context=_keep)
 
 
-def positions_of(positions: Tensor, size: Size, dtype: torch.dtype, within: Tensor | Runs | None) -> Positions:
+def positions_of(positions: Tensor, size: Size, dtype: torch.dtype, within: Tensor | SeriesRuns | None) -> Positions:
     """The rotary angles of positions [l] or [b, l], computed in `dtype`, and the mask."""
     exponents = torch.arange(0, size.head_width, 2, device=positions.device, dtype=dtype) / size.head_width
     angles = positions.to(dtype).unsqueeze(-1) * size.rope_theta**-exponents
     return Positions(angles.cos(), angles.sin(), within)
 
 
-def runs_of(segments: Tensor) -> Runs:
+def runs_of(segments: Tensor) -> SeriesRuns:
     """The runs of equal segments in [b, l]."""
     length = segments.shape[1]
     index = torch.arange(length, device=segments.device).expand(segments.shape)
     changes = segments[:, 1:] != segments[:, :-1]
     begins = torch.where(F.pad(changes, (1, 0), value=False), index, 0).cummax(1).values
     ends = torch.where(F.pad(changes, (0, 1), value=False), index + 1, length).flip(1).cummin(1).values.flip(1)
-    return Runs(begins.int().contiguous(), ends.int().contiguous())
+    return SeriesRuns(begins.int().contiguous(), ends.int().contiguous())

@@ -27,7 +27,7 @@ from stoker import _disk
 from stoker._text import check_device, printable, readable_bytes
 from stoker.errors import ConfigError, OptionError, SourceNotFoundError
 from stoker.recipes.time_moe.batches import Batches, CompatRows, FirstBatches, PackedRows
-from stoker.recipes.time_moe.dataset import CompatSamples, Pieces, Scales, train_ends
+from stoker.recipes.time_moe.dataset import CompatSamples, CorpusScales, Pieces, train_ends
 from stoker.recipes.time_moe.files import Corpus, Report, open_corpus, warn
 from stoker.recipes.time_moe.layers import SIZES, Size
 from stoker.recipes.time_moe.model import CONFIG, TimeMoe, check_free, load_weights, read_size, save_weights, time_moe_loss
@@ -39,7 +39,7 @@ Precision = Literal["auto", "fp32", "tf32", "bf16", "fp16"]
 MOST = 10**12  # upper bound of all counts
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TimeMoeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The defaults are the authors' recipe, but for batches of 8 rows (they: 64, which `grad_accum_steps=8` gives)."""
 
     recipe: Literal["time-moe"] = "time-moe"
@@ -75,7 +75,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     max_seconds: float | None = None
     seed: int = 9899
 
-    def checked(self) -> Settings:
+    def checked(self) -> TimeMoeSettings:
         """The settings themselves; raises `OptionError` for invalid ones."""
         rules: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
             ("length batch_size grad_accum_steps steps valid_batches validate_every save_every stride",
@@ -110,10 +110,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return self.valid if self.valid is not None else 0.0 if self.samples == "compat" else 0.1
 
 
-def make_settings(given: dict[str, Any]) -> Settings:
+def make_settings(given: dict[str, Any]) -> TimeMoeSettings:
     """Settings from plain values; raises `OptionError` for an invalid one."""
     try:
-        return msgspec.convert(given, Settings).checked()
+        return msgspec.convert(given, TimeMoeSettings).checked()
     except msgspec.ValidationError as error:
         raise OptionError(f"time-moe: {error}.") from error
 
@@ -122,14 +122,14 @@ _EARLIER_NAMES = {"accumulate": "grad_accum_steps", "clip": "max_grad_norm", "re
 """Keys in the recipe.json of earlier versions, and their names now."""
 
 
-def read_settings(folder: Path) -> Settings:
+def read_settings(folder: Path) -> TimeMoeSettings:
     """The settings of a run's folder."""
     path = folder / NAME
     try:
         saved = msgspec.json.decode(path.read_bytes())
         if isinstance(saved, dict):
             saved = {_EARLIER_NAMES.get(name, name): value for name, value in saved.items()}
-        return msgspec.convert(saved, Settings).checked()
+        return msgspec.convert(saved, TimeMoeSettings).checked()
     except FileNotFoundError:
         raise ConfigError(f"{folder} has no {NAME}, so it is not a run of Time-MoE. Start one: stoker train time-moe …") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -192,7 +192,7 @@ class Trained:
     epochs: float  # passes over the data
 
 
-def make_rows(settings: Settings, *, report: Report = warn) -> Rows:
+def make_rows(settings: TimeMoeSettings, *, report: Report = warn) -> Rows:
     """Open the data and make its rows."""
     needed, free = settings.batch_size * settings.length * ROW_BYTES, psutil.virtual_memory().available
     if needed > free:
@@ -212,7 +212,7 @@ def make_rows(settings: Settings, *, report: Report = warn) -> Rows:
     if settings.valid is None and not (corpus.ends - train_ends(corpus, share) > 1).any():
         report(f"{corpus.name}: no validation, as no series has 2 points in its last tenth. Use longer series, or set valid.")
         share = 0.0
-    scales = Scales(corpus, settings.normalize, ends=train_ends(corpus, share))
+    scales = CorpusScales(corpus, settings.normalize, ends=train_ends(corpus, share))
     packed = None if settings.samples == "packed" else False
     train = PackedRows(Pieces(corpus, length, valid=share), scales, seed=seed, packed=packed)
     valid = PackedRows(Pieces(corpus, length, valid=share, part="valid"), scales, seed=seed, packed=packed) if share else None
@@ -239,7 +239,7 @@ def _refuse_nonfinite(corpus: Corpus) -> None:
     )
 
 
-def make_model(settings: Settings) -> TimeMoe:
+def make_model(settings: TimeMoeSettings) -> TimeMoe:
     """A model with random weights from the seed, or those of a checkpoint."""
     torch.manual_seed(settings.seed)
     size = find_size(settings)
@@ -267,7 +267,7 @@ def _checkpoint(init: str) -> Path:
     return folder / WEIGHTS
 
 
-def find_size(settings: Settings) -> Size:
+def find_size(settings: TimeMoeSettings) -> Size:
     """The size of the model, checked against the length of rows."""
     size = _named_size(settings)
     if settings.length > size.max_position:
@@ -275,7 +275,7 @@ def find_size(settings: Settings) -> Size:
     return size
 
 
-def _named_size(settings: Settings) -> Size:
+def _named_size(settings: TimeMoeSettings) -> Size:
     if isinstance(settings.size, Size):
         return settings.size
     if settings.size is not None and settings.size not in SIZES:
@@ -296,7 +296,7 @@ def _named_size(settings: Settings) -> Size:
     return found
 
 
-def make_optimizer(settings: Settings) -> Callable[[Any], torch.optim.Optimizer]:
+def make_optimizer(settings: TimeMoeSettings) -> Callable[[Any], torch.optim.Optimizer]:
     """AdamW without weight decay of biases and norms."""
 
     def make(parameters: Any) -> torch.optim.Optimizer:
@@ -310,14 +310,14 @@ def make_optimizer(settings: Settings) -> Callable[[Any], torch.optim.Optimizer]
     return make
 
 
-def wants_compiling(settings: Settings, model: TimeMoe, total: int) -> bool:
+def wants_compiling(settings: TimeMoeSettings, model: TimeMoe, total: int) -> bool:
     """Whether layers are compiled: as set, or on a GPU if the run is long enough to make up for the time."""
     if settings.compile != "auto":
         return settings.compile
     return next(model.parameters()).device.type == "cuda" and total >= WORTH_COMPILING
 
 
-def best_on(device: torch.device, settings: Settings) -> tuple[Precision, bool | Literal["auto"]]:
+def best_on(device: torch.device, settings: TimeMoeSettings) -> tuple[Precision, bool | Literal["auto"]]:
     """Precision and graph as set; "auto" is known for a GPU (docs/recipes/time-moe.md) and need not be measured."""
     precision, graph = settings.precision, settings.graph
     if device.type == "cuda":
@@ -347,7 +347,7 @@ def train(
         progress: Show a progress bar.
         export: Folder of the best weights. Default: `weights` in `folder`.
         report: Called with one line on what was left out of the data, and if one epoch has very few updates.
-        **options: Fields of `Settings`.
+        **options: Fields of `TimeMoeSettings`.
 
     Returns:
         The model, the result, and the exported weights.
@@ -382,7 +382,7 @@ def resume(
 
 
 def run(
-    settings: Settings,
+    settings: TimeMoeSettings,
     folder: Path | None,
     *,
     device: str | None,

@@ -21,7 +21,8 @@ from stoker.errors import OptionError, SourceEmptyError, SourceInvalidError, Sou
 from stoker.store.formats.base import MAX_LIMITS, DataSource, ReadLimits, RowLocation, Task, batch_chunks
 from stoker.store.formats.csv import CsvSource, Dialect
 from stoker.store.formats.time_moe import META, TimeMoeSource, is_time_moe
-from stoker.store.store import Store, open_store
+from stoker.store.store import Store
+from stoker.store.versions import open_store
 
 _COMPRESSED = {".gz", ".zst", ".bz2", ".xz"}
 _FORMATS = {

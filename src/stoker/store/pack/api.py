@@ -26,7 +26,8 @@ from stoker.store.pack.options import (
     parse_threads,
 )
 from stoker.store.pack.packer import Packer, Progress, quiet
-from stoker.store.store import Store, open_store
+from stoker.store.store import Store
+from stoker.store.versions import open_store
 
 
 def pack(

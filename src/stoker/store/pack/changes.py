@@ -21,8 +21,13 @@ from stoker.errors import BadValueError, OptionError, SourceInvalidError
 from stoker.store.expressions import Expression, stored_values, text_array
 from stoker.store.formats.base import Chunk, DataSource, InferredTypeError, RowLocation, SizedTask, Task, is_list
 from stoker.store.interop import from_numpy
-from stoker.store.pack.derived import checked_result, early_names, late_inputs
-from stoker.store.pack.options import PackOptions, SeriesFunction
+from stoker.store.pack.options import (
+    PackOptions,
+    SeriesFunction,
+    checked_result,
+    early_names,
+    late_inputs,
+)
 from stoker.store.pack.plan import ColumnPlan, PackPlan, asked_type, late_columns, make_field, plain_type
 from stoker.store.pack.sorted_runs import SortedRun
 from stoker.store.pack.values import Locate, from_bfloat16, one_array, to_numbers

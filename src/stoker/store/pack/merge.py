@@ -22,17 +22,25 @@ from stoker._disk import remove_file
 from stoker._types import Array
 from stoker.errors import OptionError, TimeOrderError
 from stoker.store.formats.base import RowLocation
-from stoker.store.frequency import parse_frequency
 from stoker.store.interop import from_numpy, from_texts, to_numpy
-from stoker.store.manifest import NEWEST_VERSION, VERSION, ColumnEntry, Manifest, NonFinite, Shard, SourceEntry, Text
+from stoker.store.manifest import (
+    NEWEST_VERSION,
+    VERSION,
+    ColumnEntry,
+    Manifest,
+    NonFinite,
+    Shard,
+    SourceEntry,
+    Text,
+    parse_frequency,
+)
 from stoker.store.pack.blocks import RowBlock, concatenate, join_segments, sort_block, take
 from stoker.store.pack.changes import derive_steps
-from stoker.store.pack.local_times import LocalTimes, show_time
 from stoker.store.pack.metadata import Metadata
 from stoker.store.pack.plan import ColumnPlan, PackPlan, wide_series
 from stoker.store.pack.regular import OffGridError, StepRules
 from stoker.store.pack.sorted_runs import RepeatedKeyError, SortedRun, UnsortedTimesError
-from stoker.store.pack.values import from_bfloat16, one_array, to_numbers
+from stoker.store.pack.values import LocalTimes, from_bfloat16, one_array, show_time, to_numbers
 from stoker.store.shards import ColumnFile, NonFiniteCount, TextFile
 
 Bound = tuple[Any, ...]  # (key,) or (key, time)

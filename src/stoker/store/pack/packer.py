@@ -35,20 +35,27 @@ from stoker.errors import BadValueError, DiskFullError, SourceChangedError, Sour
 from stoker.store.formats.base import DataSource, InferredTypeError, NamedSource, RowLocation
 from stoker.store.formats.discover import find_sources
 from stoker.store.interop import from_texts
-from stoker.store.manifest import VERSION, Manifest, SourceEntry
+from stoker.store.manifest import VERSION, WORK_NAME, Manifest, SourceEntry
 from stoker.store.pack.blocks import Shaper
 from stoker.store.pack.changes import change_sources
-from stoker.store.pack.local_times import HourPass
 from stoker.store.pack.merge import FAN_IN, CursorMark, explain_disorder, explain_off_grid, merge_runs, seal_run
 from stoker.store.pack.metadata import Metadata
 from stoker.store.pack.options import PackOptions
 from stoker.store.pack.plan import PackPlan, make_plan, settle_plan, wide_series, widen_integers
 from stoker.store.pack.regular import IntegerGapsError, OffGridError, RulesMark, StepGrid, StepRules, describe_irregular
-from stoker.store.pack.sorted_runs import RepeatedKeyError, RunLayout, RunMark, SortedRun, Sorter, UnsortedTimesError
-from stoker.store.pack.threads import BackgroundWriter, read_ahead
-from stoker.store.pack.values import Categories, MissingIntegersError
+from stoker.store.pack.sorted_runs import (
+    BackgroundWriter,
+    RepeatedKeyError,
+    RunLayout,
+    RunMark,
+    SortedRun,
+    Sorter,
+    UnsortedTimesError,
+    read_ahead,
+)
+from stoker.store.pack.values import Categories, HourPass, MissingIntegersError
 from stoker.store.shards import Mark, TextFile
-from stoker.store.store import WORK_NAME, Store
+from stoker.store.store import Store
 from stoker.store.writer import make_work, new_store, remove_debris
 
 JOURNAL_BYTES = 256 << 20  # at most about this much is done again after a kill

@@ -22,8 +22,16 @@ from stoker.errors import BadValueError, OptionError, SchemaError, SourceInvalid
 from stoker.store.expressions import Expression, stored_values
 from stoker.store.formats.base import DataSource, RowLocation, is_list
 from stoker.store.manifest import MAX_BYTES, MAX_COLUMNS
-from stoker.store.pack.derived import check_late, checked_result, late_derived, late_inputs, read_names
-from stoker.store.pack.options import PackOptions, SeriesFunction, parse_pattern
+from stoker.store.pack.options import (
+    PackOptions,
+    SeriesFunction,
+    check_late,
+    checked_result,
+    late_derived,
+    late_inputs,
+    parse_pattern,
+    read_names,
+)
 from stoker.store.shards import Kind, Level
 
 

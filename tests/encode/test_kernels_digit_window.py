@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from stoker.encode.digit_window import HIGHEST, LOWEST, MAX_DECIMAL, MIN_DECIMAL, Window
+from stoker.encode.kernels import HIGHEST, LOWEST, MAX_DECIMAL, MIN_DECIMAL, DigitWindow
 from stoker.errors import OptionError
 
 PLACES = st.integers(LOWEST, HIGHEST)
@@ -16,7 +16,7 @@ PLACES = st.integers(LOWEST, HIGHEST)
 
 @given(PLACES, PLACES)
 def test_columns_are_one_per_place_from_the_highest(one: int, other: int) -> None:
-    window = Window(max(one, other), min(one, other))
+    window = DigitWindow(max(one, other), min(one, other))
     assert window.num_places == len(window.places) == abs(one - other) + 1
     assert list(window.places) == sorted(window.places, reverse=True)
     assert window.columns == ("nan", "neg", *(f"E{place}" for place in window.places))
@@ -24,15 +24,15 @@ def test_columns_are_one_per_place_from_the_highest(one: int, other: int) -> Non
 
 @given(st.sets(PLACES))
 def test_a_derived_window_holds_every_place_that_occurs(used: set[int]) -> None:
-    window = Window.derived(sorted(used, reverse=True), None, None)
+    window = DigitWindow.derived(sorted(used, reverse=True), None, None)
     assert used <= set(window.places)
 
 
 @pytest.mark.parametrize("bounds", [(HIGHEST + 1, 0), (0, LOWEST - 1), (0, 1), (True, 0), (1.5, 0), ("3", 0)])
 def test_impossible_places_are_refused(bounds: tuple[Any, Any]) -> None:
     with pytest.raises(OptionError, match="max_decimal"):
-        Window(*bounds)
+        DigitWindow(*bounds)
 
 
 def test_the_default_is_that_of_the_encoder() -> None:
-    assert (Window().max_decimal, Window().min_decimal) == (MAX_DECIMAL, MIN_DECIMAL) == (18, -8)
+    assert (DigitWindow().max_decimal, DigitWindow().min_decimal) == (MAX_DECIMAL, MIN_DECIMAL) == (18, -8)

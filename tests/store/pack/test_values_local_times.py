@@ -11,7 +11,7 @@ import pytest
 from tests.store.shrink import shrunk
 
 from stoker.errors import BadValueError, OptionError
-from stoker.store.pack import local_times
+from stoker.store.pack import values
 from stoker.store.pack.api import pack
 
 ZONE = "Europe/Berlin"
@@ -108,7 +108,7 @@ def test_zones_that_do_not_fit(tmp_path: Path, times: Any, zone: str, message: s
 
 
 def test_negative_control_without_the_order_of_rows_a_repeated_hour_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_times.LocalTimes, "_second_passes", lambda self, times, *more: np.zeros(len(times), dtype=bool))
-    monkeypatch.setattr(local_times.LocalTimes, "finish", lambda self: None)
+    monkeypatch.setattr(values.LocalTimes, "_second_passes", lambda self, times, *more: np.zeros(len(times), dtype=bool))
+    monkeypatch.setattr(values.LocalTimes, "finish", lambda self: None)
     rows = pd.DataFrame({"t": autumn("h", periods=12).tz_localize(None), "x": 1.0})
     assert pack(rows, tmp_path / "out", time="t", timezone=ZONE, duplicates="first").num_steps == 11

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.errors import OptionError
-from stoker.store.frequency import parse_frequency
+from stoker.store.manifest import parse_frequency
 
 OFFSETS = {
     "s": lambda n: pd.DateOffset(seconds=n),

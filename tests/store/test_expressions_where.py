@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.errors import OptionError
-from stoker.store import selection
+from stoker.store import expressions
 from stoker.store.pack.api import pack
 from stoker.store.store import Store
 
@@ -30,7 +30,7 @@ def test_series_are_chosen_as_by_a_loop(rows: list[tuple[str, int, int]], part: 
     if store.schema["age"].level != "series":  # as many steps as series: an array of numbers is then one of steps
         return
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(selection, "_PART", part)
+        patch.setattr(expressions, "_PART", part)
         found = store.where("country in ('DE', 'ä b') and age >= 0 or num_steps == 3")
     assert found.dtype == np.int64
     expected = [i for i, (country, age, count) in enumerate(rows) if (country != "AT" and age >= 0) or count == 3]

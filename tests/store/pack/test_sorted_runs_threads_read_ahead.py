@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from stoker.store.pack.threads import read_ahead
+from stoker.store.pack.sorted_runs import read_ahead
 
 
 @pytest.fixture(params=[1, 2, 4])

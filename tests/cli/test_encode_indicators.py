@@ -17,7 +17,7 @@ from stoker.encode.indicators import engine
 from stoker.encode.indicators.engine import features
 from stoker.sampling.views import Windows
 from stoker.store.pack.api import pack
-from stoker.store.store import open_store
+from stoker.store.versions import open_store
 
 Stoker = Callable[..., Done]
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from stoker.store.pack.threads import BackgroundWriter
+from stoker.store.pack.sorted_runs import BackgroundWriter
 
 
 def test_tasks_are_done_in_order_on_one_thread() -> None:
