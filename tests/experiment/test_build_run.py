@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 from tests.cli.trainings import make_folder
 
 import stoker
 from stoker.errors import ConfigError, OptionError
 from stoker.experiment.build import open_data
 from stoker.experiment.parse import check, read_saved
+from stoker.train import state_dict
 
 
 @pytest.fixture
@@ -137,3 +140,47 @@ def test_metrics_that_cannot_be_measured_are_named(folder: Path, name: str, line
     pytest.importorskip("torchmetrics")
     with pytest.raises(stoker.StokerError, match=line):
         stoker.experiment.run("c.yaml", overrides=[f"metrics=['{name}']"], progress=False)
+
+
+DRAWING = """\
+import random
+import numpy as np
+from torch import nn
+
+
+class Noisy(nn.Module):
+    def __init__(self, task):
+        super().__init__()
+        self.layer = nn.Linear(task.length, task.steps)
+
+    def forward(self, batch):
+        noise = random.random() + float(np.random.rand()) if self.training else 0.0
+        return self.layer(batch["close"] + noise)[..., None]
+
+
+def make(task):
+    return Noisy(task)
+"""
+
+
+def weights_of_noisy_run(folder: Path) -> list[bytes]:
+    result = stoker.experiment.run(
+        "c.yaml", overrides=["epochs=1", "model=noisy.py:make", "data.target=[close]"], folder=folder, progress=False
+    )
+    assert result.folder is not None
+    return [path.read_bytes() for path in sorted((result.folder / "checkpoints").glob("step-*/*.safetensors"))]
+
+
+@pytest.mark.parametrize("seeds_all", [True, False], ids=["", "negative control: torch alone is seeded"])
+def test_the_seed_is_that_of_every_generator_that_a_model_may_draw_from(
+    folder: Path, seeds_all: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "noisy.py").write_text(DRAWING)
+    if not seeds_all:
+        monkeypatch.setattr(state_dict, "seed_all", torch.manual_seed)
+    runs = []
+    for number in range(2):
+        random.seed(number)
+        np.random.seed(number)
+        runs.append(weights_of_noisy_run(folder / f"run{number}"))
+    assert (runs[0] == runs[1]) == seeds_all

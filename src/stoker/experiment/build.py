@@ -246,10 +246,9 @@ def _refuse_training_data(name: str, stores: Sequence[Store], others: Sequence[S
 
 def make_trained(config: Config, fed: Fed) -> tuple[nn.Module, Callable[..., Any]]:
     """The model, with the weights that its seed decides, and the loss."""
-    import torch
-
     from stoker.experiment.models import TargetScales, TaskLoss, make_loss, make_model
     from stoker.split.scaler import Scaler
+    from stoker.train import state_dict
 
     data = config.data
     if data.scale and data.normalize:
@@ -262,7 +261,7 @@ def make_trained(config: Config, fed: Fed) -> tuple[nn.Module, Callable[..., Any
         scalers["scaler"] = Scaler.fit(stores, subsets, columns=list(fed.task.inputs))
         if isinstance(config.loss, AMOUNTS):
             scalers["target_scaler"] = Scaler.fit(stores, subsets, columns=list(fed.task.targets))
-    torch.manual_seed(config.train.seed)
+    state_dict.seed_all(config.train.seed)
     loss = make_loss(config.loss, fed.task)
     if fed.scaler is not None and isinstance(loss, TaskLoss):
         loss.unscale = TargetScales.of(fed.scaler, fed.task, fed.train.device)
