@@ -14,6 +14,7 @@ from tests.cli.trainings import make_folder
 
 import stoker
 from stoker.errors import ConfigError, OptionError
+from stoker.experiment import build
 from stoker.experiment.build import open_data
 from stoker.experiment.parse import check, read_saved
 from stoker.train import state_dict
@@ -140,6 +141,28 @@ def test_metrics_that_cannot_be_measured_are_named(folder: Path, name: str, line
     pytest.importorskip("torchmetrics")
     with pytest.raises(stoker.StokerError, match=line):
         stoker.experiment.run("c.yaml", overrides=[f"metrics=['{name}']"], progress=False)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_file_of_the_users_under_any_name_of_a_run_is_not_replaced(folder: Path, overwrite: bool) -> None:
+    stoker.experiment.run("c.yaml", overrides=["epochs=1"], folder="made", progress=False)
+    names = [path.name for path in Path("made").iterdir() if path.name != ".lock"]
+    assert {"inputs.json", "config.yaml", "run.json", "metrics.jsonl", "checkpoints"} <= set(names)
+    for name in names:
+        mine = folder / f"mine-{name}" / (f"{name}/mine" if name == "checkpoints" else name)
+        mine.parent.mkdir(parents=True)
+        mine.write_text("precious")
+        with pytest.raises(OptionError, match=r"mine-"):
+            stoker.experiment.run("c.yaml", folder=folder / f"mine-{name}", overwrite=overwrite, progress=False)
+        assert mine.read_text() == "precious"
+
+
+def test_negative_control_without_the_check_a_file_of_the_users_is_replaced(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "mine").mkdir()
+    (folder / "mine" / "inputs.json").write_text("precious")
+    monkeypatch.setattr(build, "_check_folder", lambda *_, **__: None)
+    stoker.experiment.run("c.yaml", overrides=["epochs=1"], folder="mine", progress=False)
+    assert (folder / "mine" / "inputs.json").read_text() != "precious"
 
 
 DRAWING = """\

@@ -454,6 +454,7 @@ def run(
 
 def _check_folder(config: Config, folder: Path, *, overwrite: bool) -> None:
     """Refuse the folder of another run, for a new one."""
+    from stoker.experiment.inputs import INPUTS_NAME
     from stoker.train.run import check_new
 
     if (folder / "run.json").exists():
@@ -465,6 +466,8 @@ def _check_folder(config: Config, folder: Path, *, overwrite: bool) -> None:
     elif folder.exists():
         check_new(folder)
         kept = folder / CONFIG_NAME
+        if not kept.exists() and (folder / INPUTS_NAME).exists():  # a run writes its config first
+            raise OptionError(f"{folder / INPUTS_NAME} is there, but not of a run of stoker. Choose another folder (train.folder).")
         if kept.exists() and kept.read_bytes() != to_yaml(config):
             raise OptionError(
                 f"{kept} is there, but no run.json says that it is of a run of stoker. Choose another folder, or resume what was "
