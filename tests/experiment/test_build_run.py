@@ -119,6 +119,19 @@ def test_a_config_augments_training_batches_only(folder: Path) -> None:
     assert stoker.experiment.run("c.yaml", overrides=["data.augment=mine.py:double", "epochs=1"], progress=False).epoch == 1
 
 
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("def f(batch, rng):\n    return 1 / 0\n", r"aug.py:2 raised ZeroDivisionError: division by zero"),
+        ("def f(task):\n    return task\n", r"data.augment is aug.py:f, which cannot be called as f\(batch, rng\): too many"),
+    ],
+)
+def test_a_function_that_cannot_augment_is_one_line(folder: Path, text: str, line: str) -> None:
+    (folder / "aug.py").write_text(text)
+    with pytest.raises((OptionError, ConfigError), match=line):
+        stoker.experiment.run("c.yaml", overrides=["data.augment=aug.py:f"], progress=False)
+
+
 def test_metrics_of_torchmetrics_by_name(folder: Path) -> None:
     pytest.importorskip("torchmetrics")
     metrics = "metrics=[mae, torchmetrics:MeanAbsoluteError, torchmetrics:regression.MeanSquaredError]"

@@ -8,6 +8,7 @@ result = stoker.experiment.run("runs/config", resume=True)
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -164,6 +165,11 @@ def open_data(config: Config, device: str) -> Fed:
         splits = [where(one, split, data.where) for one, split in zip(stores, splits, strict=True)] if splits else []
     chosen = [one.train for one in splits] or _chosen(stores, view, data.where)
     augment = load_function(data.augment) if data.augment is not None else None
+    if augment is not None:
+        try:
+            inspect.signature(augment).bind("batch", "rng")
+        except TypeError as error:
+            raise ConfigError(f"data.augment is {data.augment}, which cannot be called as f(batch, rng): {error}.") from None
     train = feed(stores, order=order, weights=data.weights, subset=chosen, device_transform=augment)
     feed = partial(feed, order=Sequential(), categories=train.categories)
     evaluated: dict[str, Feed | None] = {"valid": None, "test": None}
@@ -566,7 +572,9 @@ def _train(
     if is_new:
         keep()  # so that `--resume` begins again with what is stopped before its first step
     cleaning = _disk.removing_unless(record, kept) if is_new else contextlib.nullcontext()
-    with cleaning, blaming(*(one.function for one in (config.model, config.loss) if isinstance(one, named.Own))), within_memory():
+    own = [one.function for one in (config.model, config.loss) if isinstance(one, named.Own)]
+    own += [config.data.augment] if config.data.augment is not None else []
+    with cleaning, blaming(*own), within_memory():
         result = trainer.fit(data.train, valid=data.valid, epochs=train.epochs, resume=resume, allow=allow)
         if data.test is not None and result.stopped != "signal":
             tested = {f"test_{name}": value for name, value in trainer.evaluate(data.test).items()}
