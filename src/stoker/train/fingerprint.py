@@ -304,7 +304,7 @@ def _globals_of(function: FunctionType) -> Iterator[tuple[str, Any]]:
 
 
 def _uses_of_classes(kinds: Iterable[type]) -> dict[str, Any]:
-    """What the methods of classes use, and what those functions use in turn, as one flat list: each is looked at once."""
+    """What the methods of classes use, and what those functions use in turn, as one flat list: each is inspected once."""
     found: dict[str, Any] = {}
     todo: list[Any] = list(kinds)
     first = len(todo)
