@@ -56,6 +56,7 @@ FIRST: dict[str, tuple[str, ...]] = {
     "loss.smoothing": (*CLASSES, "loss.classes=2"),
     "loss.quantiles": ("loss.name=quantile", "metrics=[]"),
     "optimizer.momentum": ("optimizer.name=sgd",),
+    "optimizer.nesterov": ("optimizer={name: sgd, momentum: 0}",),
     "optimizer.alpha": ("optimizer.name=rmsprop",),
     "schedule.end": ("schedule.name=cosine",),
     "schedule.start": ("schedule.name=one_cycle",),
@@ -85,6 +86,7 @@ RUN: list[tuple[str, str]] = [
     *(("loss.quantiles", value) for value in ("[]", "[0]", "[1]", "[.nan]", "[[0.5]]")),
     *(("loss.delta", value) for value in ("0", "1e-320", "1e308")),
     *(("optimizer.lr", value) for value in ("1e308", "0", "-1", ".nan")),
+    *(("optimizer.nesterov", value) for value in ("true", "1")),
     *(("optimizer.eps", value) for value in ("1e-320", "0", "1e308")),
     *(("optimizer.betas", value) for value in ("[0, 0]", "[0.999999999999, 0]", "[]", "[1, 1]")),
     *(("optimizer.weight_decay", value) for value in ("1e308", "-1")),
@@ -158,10 +160,17 @@ def test_a_model_that_does_not_fit_into_memory_is_one_line(folder: Path) -> None
         "import torch, stoker.experiment.build\n"
         "resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))\nmain(sys.argv[1:])\n"
     )
-    command = [sys.executable, "-c", code, "train", "c.yaml", "--quiet", "--set", "data.batch_size=2147483647"]
+    command = [sys.executable, "-c", code, "train", "c.yaml", "--quiet", "--set", "model={name: mlp, width: 2000000000}"]
     done = call(command, folder, OMP_NUM_THREADS="1")
     check(done)
     assert "the training does not fit into memory" in done.err
+
+
+def test_a_batch_that_does_not_fit_into_memory_is_one_line(stoker: Stoker, folder: Path) -> None:
+    """Without a limit of the system, which may promise memory that it does not have, and then kills the process."""
+    done = stoker("train", "c.yaml", "--quiet", "--set", "data.batch_size=2147483647")
+    check(done)
+    assert "batch_size is 2,147,483,647: a batch takes 171.8 GB, but " in done.err
 
 
 def test_torch_says_in_several_ways_that_memory_is_not_enough() -> None:

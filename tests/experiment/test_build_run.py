@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 from tests.cli.trainings import make_folder
 
 import stoker
 from stoker.errors import ConfigError, OptionError
+from stoker.experiment import build
 from stoker.experiment.build import open_data
 from stoker.experiment.parse import check, read_saved
+from stoker.train import state_dict
 
 
 @pytest.fixture
@@ -115,6 +119,19 @@ def test_a_config_augments_training_batches_only(folder: Path) -> None:
     assert stoker.experiment.run("c.yaml", overrides=["data.augment=mine.py:double", "epochs=1"], progress=False).epoch == 1
 
 
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("def f(batch, rng):\n    return 1 / 0\n", r"aug.py:2 raised ZeroDivisionError: division by zero"),
+        ("def f(task):\n    return task\n", r"data.augment is aug.py:f, which cannot be called as f\(batch, rng\): too many"),
+    ],
+)
+def test_a_function_that_cannot_augment_is_one_line(folder: Path, text: str, line: str) -> None:
+    (folder / "aug.py").write_text(text)
+    with pytest.raises((OptionError, ConfigError), match=line):
+        stoker.experiment.run("c.yaml", overrides=["data.augment=aug.py:f"], progress=False)
+
+
 def test_metrics_of_torchmetrics_by_name(folder: Path) -> None:
     pytest.importorskip("torchmetrics")
     metrics = "metrics=[mae, torchmetrics:MeanAbsoluteError, torchmetrics:regression.MeanSquaredError]"
@@ -137,3 +154,69 @@ def test_metrics_that_cannot_be_measured_are_named(folder: Path, name: str, line
     pytest.importorskip("torchmetrics")
     with pytest.raises(stoker.StokerError, match=line):
         stoker.experiment.run("c.yaml", overrides=[f"metrics=['{name}']"], progress=False)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_file_of_the_users_under_any_name_of_a_run_is_not_replaced(folder: Path, overwrite: bool) -> None:
+    stoker.experiment.run("c.yaml", overrides=["epochs=1"], folder="made", progress=False)
+    names = [path.name for path in Path("made").iterdir() if path.name != ".lock"]
+    assert {"inputs.json", "config.yaml", "run.json", "metrics.jsonl", "checkpoints"} <= set(names)
+    for name in names:
+        mine = folder / f"mine-{name}" / (f"{name}/mine" if name == "checkpoints" else name)
+        mine.parent.mkdir(parents=True)
+        mine.write_text("precious")
+        with pytest.raises(OptionError, match=r"mine-"):
+            stoker.experiment.run("c.yaml", folder=folder / f"mine-{name}", overwrite=overwrite, progress=False)
+        assert mine.read_text() == "precious"
+
+
+def test_negative_control_without_the_check_a_file_of_the_users_is_replaced(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "mine").mkdir()
+    (folder / "mine" / "inputs.json").write_text("precious")
+    monkeypatch.setattr(build, "_check_folder", lambda *_, **__: None)
+    stoker.experiment.run("c.yaml", overrides=["epochs=1"], folder="mine", progress=False)
+    assert (folder / "mine" / "inputs.json").read_text() != "precious"
+
+
+DRAWING = """\
+import random
+import numpy as np
+from torch import nn
+
+
+class Noisy(nn.Module):
+    def __init__(self, task):
+        super().__init__()
+        self.layer = nn.Linear(task.length, task.steps)
+
+    def forward(self, batch):
+        noise = random.random() + float(np.random.rand()) if self.training else 0.0
+        return self.layer(batch["close"] + noise)[..., None]
+
+
+def make(task):
+    return Noisy(task)
+"""
+
+
+def weights_of_noisy_run(folder: Path) -> list[bytes]:
+    result = stoker.experiment.run(
+        "c.yaml", overrides=["epochs=1", "model=noisy.py:make", "data.target=[close]"], folder=folder, progress=False
+    )
+    assert result.folder is not None
+    return [path.read_bytes() for path in sorted((result.folder / "checkpoints").glob("step-*/*.safetensors"))]
+
+
+@pytest.mark.parametrize("seeds_all", [True, False], ids=["", "negative control: torch alone is seeded"])
+def test_the_seed_is_that_of_every_generator_that_a_model_may_draw_from(
+    folder: Path, seeds_all: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "noisy.py").write_text(DRAWING)
+    if not seeds_all:
+        monkeypatch.setattr(state_dict, "seed_all", torch.manual_seed)
+    runs = []
+    for number in range(2):
+        random.seed(number)
+        np.random.seed(number)
+        runs.append(weights_of_noisy_run(folder / f"run{number}"))
+    assert (runs[0] == runs[1]) == seeds_all

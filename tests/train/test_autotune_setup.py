@@ -8,6 +8,7 @@ import json
 import os
 import re
 import signal
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import asdict
@@ -230,6 +231,68 @@ def test_what_modules_count_is_put_back(pace: Any) -> None:
         found.append((model.calls, criterion.calls, model.line.weight.detach().clone()))
     assert found[0][:2] == found[1][:2] == (360, 360)
     assert torch.equal(found[0][2], found[1][2])
+
+
+SHARED: list[int] = []
+
+
+class Keeping(nn.Module):
+    """A model that counts its calls in one kind of attribute, and computes with the count."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.line = nn.Linear(6, 1)
+        self.tensor, self.table, self.items, self.recent = torch.zeros(()), {"a": {"n": 0}}, [torch.zeros(())], deque([0])
+        self.names, self.held = {0}, SHARED
+
+    def count(self) -> int:
+        if self.kind == "tensor":
+            self.tensor += 1
+            return int(self.tensor)
+        if self.kind == "other tensor":
+            self.tensor = self.tensor + 1
+            return int(self.tensor)
+        if self.kind == "dict":
+            self.table["a"]["n"] += 1
+            return self.table["a"]["n"]
+        if self.kind == "list":
+            self.items[0] += 1
+            return int(self.items[0])
+        if self.kind == "new":
+            self.made = getattr(self, "made", 0) + 1
+            return self.made
+        kept: Any = {"deque": self.recent, "set": self.names, "shared": SHARED}[self.kind]
+        (kept.add if self.kind == "set" else kept.append)(len(kept))
+        return len(kept)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.line(x) * (1 + 0.01 * self.count())
+        return out
+
+
+def weights_of_keeping(kind: str, speed: str) -> torch.Tensor:
+    SHARED.clear()
+    torch.manual_seed(0)
+    model = Keeping(kind)
+    trainer_of(model, precision="fp32", compile=False, speed=speed).fit(pairs(), epochs=30)
+    return model.line.weight.detach().clone()
+
+
+KEPT = ["tensor", "other tensor", "dict", "list", "new", "deque", "set", "shared"]
+
+
+@pytest.mark.parametrize("kind", KEPT)
+def test_what_modules_keep_in_tensors_and_containers_is_put_back(kind: str, pace: Any) -> None:
+    pace(lambda setup: 1.0)
+    assert torch.equal(weights_of_keeping(kind, "measured"), weights_of_keeping(kind, "exact"))
+
+
+@pytest.mark.parametrize("kind", KEPT)
+def test_negative_control_what_is_not_put_back_would_be_seen(kind: str, pace: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    pace(lambda setup: 1.0)
+    monkeypatch.setattr(engine_module, "_put_back", lambda layer, attributes: None)
+    assert not torch.equal(weights_of_keeping(kind, "measured"), weights_of_keeping(kind, "exact"))
 
 
 def test_a_digest_sees_every_bit() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import enum
 import functools
 import json
+import re
 import shutil
 import types
 from collections.abc import Callable, Sequence
@@ -20,11 +22,20 @@ from torch import nn
 
 import stoker
 from stoker.errors import CheckpointInvalidError, StokerError
-from stoker.train import fingerprint
+from stoker.train import fingerprint, state_dict
 from stoker.train import resume as contents
 from stoker.train.trainer import Trainer
 
 DELTA = 1.0
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+    HIGH = 2
+
+
+class Word(str):
+    pass
 
 
 def helper(errors: torch.Tensor) -> torch.Tensor:
@@ -279,6 +290,8 @@ def test_what_does_not_change_the_run_is_not_compared(begun: Path) -> None:
         (stoker.Shuffle(1), stoker.Shuffle(2)),
         (np.arange(3), np.arange(1, 4)),
         ({"a": [1, {2}]}, {"a": [1, {3}]}),
+        (Level.LOW, Level.HIGH),  # an int and a text that JSON and checkpoints would not take
+        (Word("a"), Word("b")),
         (Loss, Net),
     ],
 )
@@ -286,6 +299,7 @@ def test_descriptions_distinguish_settings(before: Any, after: Any) -> None:
     one, other = fingerprint.describe(before), fingerprint.describe(after)
     assert one != other
     assert json.loads(json.dumps(one)) == one, "it goes through a checkpoint"
+    assert state_dict.flatten({"facts": one})
     assert fingerprint.describe(before) == one
 
 
@@ -390,6 +404,115 @@ def test_an_attribute_that_another_torch_has_is_not_compared(tmp_path: Path) -> 
     BASE.fit(tmp_path / "run", resume=False)
     change_facts(tmp_path / "run", lambda told: told["model"]["modules"]["norm"].update(new=1))
     BASE.fit(tmp_path / "run", resume=True)
+
+
+PROGRAM = """
+import argparse, enum, types
+from dataclasses import dataclass
+import numpy as np
+import torch
+from torch import nn
+
+QUANTILES = [0.1, 0.5]
+WEIGHTS = torch.tensor([1.0, 2.0])
+SHARES = np.array([1.0, 2.0])
+CONFIG = {"k": 1.0}
+NAMESPACE = argparse.Namespace(n=1.0)
+SIMPLE = types.SimpleNamespace(m=1.0)
+CLASSES = frozenset({1, 2})
+HISTORY = []
+
+class Mode(enum.Enum):
+    ONE = 1
+    TWO = 2
+
+MODE = Mode.ONE
+
+@dataclass(frozen=True)
+class Options:
+    alpha: float = 1.0
+
+class Limits:
+    least = 1.0
+
+OPTIONS = Options(alpha=3.0)
+
+def inner(x): return x * 1.5
+def helper(x): return inner(x)
+
+class Act(nn.Module):
+    slope = 0.1
+    def forward(self, x, power=1.0): return x * self.slope * power * self.offset
+    @property
+    def offset(self): return 2.0
+
+class Net(nn.Module):
+    def __init__(self, options):
+        super().__init__()
+        self.options, self.mode = options, MODE
+        self.layer, self.act = nn.Linear(6, 1), Act()
+    def forward(self, x): return helper(self.act(self.layer(x)))
+
+def loss(model, batch):
+    HISTORY.append(1)
+    factors = [QUANTILES[0], WEIGHTS[0], SHARES[0], CONFIG["k"], NAMESPACE.n, SIMPLE.m]
+    factors += [OPTIONS.alpha, Limits.least, len(CLASSES), MODE.value]
+    return ((model(batch[0]) - batch[1]) ** 2).mean() * sum(map(float, factors))
+
+def make(): return Net(OPTIONS), loss
+"""
+EDITS = {
+    "a list": ("QUANTILES = [0.1", "QUANTILES = [0.2", "loss.function.uses.QUANTILES"),
+    "a tensor": ("tensor([1.0", "tensor([3.0", "loss.function.uses.WEIGHTS"),
+    "an array": ("np.array([1.0", "np.array([3.0", "loss.function.uses.SHARES"),
+    "a dict": ('{"k": 1.0}', '{"k": 2.0}', "loss.function.uses.CONFIG.k"),
+    "arguments": ("n=1.0", "n=2.0", "loss.function.uses.NAMESPACE.n"),
+    "a namespace": ("m=1.0", "m=2.0", "loss.function.uses.SIMPLE.m"),
+    "a set": ("{1, 2}", "{1, 3}", "loss.function.uses.CLASSES"),
+    "a member of an enum": ("MODE = Mode.ONE", "MODE = Mode.TWO", "loss.function.uses.MODE.name"),
+    "a dataclass": ("alpha=3.0", "alpha=4.0", "model.modules.(model).uses.options.alpha"),
+    "an attribute of a class": ("least = 1.0", "least = 2.0", "loss.function.uses.Limits.uses.Limits.least"),
+    "a helper of a helper of the model": ("x * 1.5", "x * 2.5", "model.uses.inner"),
+    "an attribute of a class of the model": ("slope = 0.1", "slope = 0.2", "model.uses.Act.slope"),
+    "a default of a method": ("power=1.0", "power=2.0", "model.uses.Act.forward.defaults"),
+    "a property": ("return 2.0", "return 3.0", "model.uses.Act.offset.code"),
+}
+
+
+def run_program(folder: Path, text: str, *, epochs: int = 1, resume: bool = True) -> None:
+    names: dict[str, Any] = {"__name__": "program"}
+    exec(compile(text, str(folder.parent / "program.py"), "exec", dont_inherit=True), names)
+    torch.manual_seed(0)
+    model, loss = names["make"]()
+    trainer_of(model, loss, folder=folder).fit(pairs(2), epochs=epochs, resume=resume)
+
+
+@pytest.fixture(scope="module")
+def program_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("program") / "run"
+    run_program(folder, PROGRAM, resume=False)
+    return folder
+
+
+def test_control_the_same_program_resumes(program_run: Path) -> None:
+    run_program(program_run, PROGRAM)
+    run_program(program_run, PROGRAM.replace("HISTORY = []", "HISTORY = [1, 2]"))  # which the loss fills: state, not a setting
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_what_the_code_of_a_user_uses_is_part_of_the_run(program_run: Path, name: str) -> None:
+    before, after, field = EDITS[name]
+    assert PROGRAM.count(before) == 1
+    with pytest.raises(CheckpointInvalidError, match=rf"is of another run: (.*; )?{re.escape(field)}"):
+        run_program(program_run, PROGRAM.replace(before, after))
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_negative_control_by_the_code_alone_they_are_not_seen(program_run: Path, name: str, tmp_path: Path) -> None:
+    """As checkpoints of earlier versions have it, which are therefore still resumed."""
+    shutil.copytree(program_run, tmp_path / "run")
+    change_facts(tmp_path / "run", lambda told: told.pop("uses_version") and None)
+    run_program(tmp_path / "run", PROGRAM.replace(*EDITS[name][:2]))
 
 
 @pytest.mark.parametrize("name", ["betas", "another loss", "dropout", "values in memory", "batch size", "normalize", "precision"])

@@ -8,6 +8,7 @@ result = stoker.experiment.run("runs/config", resume=True)
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -164,6 +165,11 @@ def open_data(config: Config, device: str) -> Fed:
         splits = [where(one, split, data.where) for one, split in zip(stores, splits, strict=True)] if splits else []
     chosen = [one.train for one in splits] or _chosen(stores, view, data.where)
     augment = load_function(data.augment) if data.augment is not None else None
+    if augment is not None:
+        try:
+            inspect.signature(augment).bind("batch", "rng")
+        except TypeError as error:
+            raise ConfigError(f"data.augment is {data.augment}, which cannot be called as f(batch, rng): {error}.") from None
     train = feed(stores, order=order, weights=data.weights, subset=chosen, device_transform=augment)
     feed = partial(feed, order=Sequential(), categories=train.categories)
     evaluated: dict[str, Feed | None] = {"valid": None, "test": None}
@@ -246,10 +252,9 @@ def _refuse_training_data(name: str, stores: Sequence[Store], others: Sequence[S
 
 def make_trained(config: Config, fed: Fed) -> tuple[nn.Module, Callable[..., Any]]:
     """The model, with the weights that its seed decides, and the loss."""
-    import torch
-
     from stoker.experiment.models import TargetScales, TaskLoss, make_loss, make_model
     from stoker.split.scaler import Scaler
+    from stoker.train import state_dict
 
     data = config.data
     if data.scale and data.normalize:
@@ -262,7 +267,7 @@ def make_trained(config: Config, fed: Fed) -> tuple[nn.Module, Callable[..., Any
         scalers["scaler"] = Scaler.fit(stores, subsets, columns=list(fed.task.inputs))
         if isinstance(config.loss, AMOUNTS):
             scalers["target_scaler"] = Scaler.fit(stores, subsets, columns=list(fed.task.targets))
-    torch.manual_seed(config.train.seed)
+    state_dict.seed_all(config.train.seed)
     loss = make_loss(config.loss, fed.task)
     if fed.scaler is not None and isinstance(loss, TaskLoss):
         loss.unscale = TargetScales.of(fed.scaler, fed.task, fed.train.device)
@@ -455,6 +460,7 @@ def run(
 
 def _check_folder(config: Config, folder: Path, *, overwrite: bool) -> None:
     """Refuse the folder of another run, for a new one."""
+    from stoker.experiment.inputs import INPUTS_NAME
     from stoker.train.run import check_new
 
     if (folder / "run.json").exists():
@@ -466,6 +472,8 @@ def _check_folder(config: Config, folder: Path, *, overwrite: bool) -> None:
     elif folder.exists():
         check_new(folder)
         kept = folder / CONFIG_NAME
+        if not kept.exists() and (folder / INPUTS_NAME).exists():  # a run writes its config first
+            raise OptionError(f"{folder / INPUTS_NAME} is there, but not of a run of stoker. Choose another folder (train.folder).")
         if kept.exists() and kept.read_bytes() != to_yaml(config):
             raise OptionError(
                 f"{kept} is there, but no run.json says that it is of a run of stoker. Choose another folder, or resume what was "
@@ -564,7 +572,9 @@ def _train(
     if is_new:
         keep()  # so that `--resume` begins again with what is stopped before its first step
     cleaning = _disk.removing_unless(record, kept) if is_new else contextlib.nullcontext()
-    with cleaning, blaming(*(one.function for one in (config.model, config.loss) if isinstance(one, named.Own))), within_memory():
+    own = [one.function for one in (config.model, config.loss) if isinstance(one, named.Own)]
+    own += [config.data.augment] if config.data.augment is not None else []
+    with cleaning, blaming(*own), within_memory():
         result = trainer.fit(data.train, valid=data.valid, epochs=train.epochs, resume=resume, allow=allow)
         if data.test is not None and result.stopped != "signal":
             tested = {f"test_{name}": value for name, value in trainer.evaluate(data.test).items()}

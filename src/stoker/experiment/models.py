@@ -582,6 +582,8 @@ def make_loss(config: named.AnyLoss, task: Task) -> Callable[..., Any]:
 
 def make_optimizer(config: AnyOptimizer, parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
     """The optimizer of a configuration."""
+    if isinstance(config, named.Sgd) and config.nesterov and not config.momentum:
+        raise OptionError("optimizer.nesterov is true, but optimizer.momentum is 0; expected a momentum above 0 to look ahead by.")
     return OPTIMIZERS[type(config)](list(parameters), **asdict(config))
 
 

@@ -564,3 +564,14 @@ def available_host_bytes() -> int:
         return min(available, max(0, int(limit) - int(used)))
     except (OSError, ValueError):  # no such group, or no limit ("max")
         return available
+
+
+def check_batch_fits(columns: Sequence[FedColumn], rows: int, steps: int) -> None:
+    """Refuse batches of `rows` samples of `steps` that memory cannot hold: a system that promises more of it kills the process."""
+    needed = rows * sum(one.unit * (steps if one.level == "step" else 1) for one in columns)
+    free = available_host_bytes()
+    if needed > free:
+        raise OptionError(
+            f"batch_size is {rows:,}: a batch takes {readable_bytes(needed)}, but {readable_bytes(free)} of memory are available. "
+            f"Use a smaller one."
+        )

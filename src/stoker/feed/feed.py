@@ -24,6 +24,7 @@ from stoker.feed.columns import (
     FedColumn,
     Method,
     SeriesScales,
+    check_batch_fits,
     choose_columns,
     choose_residency,
     content_digest,
@@ -224,6 +225,10 @@ class Feed:
             on_disk=any(one.path is not None for one in self.stores),
         )
         is_resident = self.residency.where == "device"
+        if not is_resident:
+            rows = batch_size if last_batch == "pad" else min(batch_size, self.samples.num_samples)
+            least = min(view.buckets or (1,)) if isinstance(view, Sequences) else self.samples.row
+            check_batch_fits(self.columns, rows, least)
         self.can_capture = is_resident and device_transform is None
         """Whether the columns are on the device and nothing else is done there, as `captured` needs."""
         if threads is None:

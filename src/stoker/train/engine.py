@@ -11,6 +11,7 @@ taken before, which is exact where the iterable gives the same ones again.
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -134,7 +135,7 @@ class Stream:
 
 
 class Snapshot:
-    """Weights, buffers, numbers that modules count in attributes, `others`, the optimizer's state and all random numbers.
+    """Weights, buffers, values that modules keep in attributes, `others`, the optimizer's state and all random numbers.
 
     `model` may come with further modules that a step changes, such as a loss with buffers.
     """
@@ -145,11 +146,7 @@ class Snapshot:
         tensors = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
         tensors += [one for one in others if isinstance(one, torch.Tensor)]
         self._tensors = [(tensor, tensor.detach().clone()) for tensor in tensors]
-        self._counted = [
-            (layer, {name: value for name, value in vars(layer).items() if _is_plain(name, value)})
-            for module in modules
-            for layer in module.modules()
-        ]
+        self._attributes = [(layer, _kept_attributes(layer)) for module in modules for layer in module.modules()]
         self._state = {
             parameter: {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in state.items()}
             for parameter, state in optimizer.state.items()
@@ -165,8 +162,8 @@ class Snapshot:
         """
         for tensor, kept in self._tensors:
             tensor.copy_(kept)
-        for layer, plain in self._counted:
-            vars(layer).update(plain)
+        for layer, attributes in self._attributes:
+            _put_back(layer, attributes)
         for parameter, state in list(self._optimizer.state.items()):
             before = self._state.get(parameter)
             if before is None and not for_graph:
@@ -192,9 +189,52 @@ class Snapshot:
         return hasher.hexdigest()
 
 
-def _is_plain(name: str, value: object) -> bool:
-    """Whether an attribute of a module is a number or a word, which a forward pass may count up or set."""
-    return name != "training" and (value is None or isinstance(value, bool | int | float | str))
+_MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
+_Attributes = dict[str, tuple[Any, Any]]
+"""Values of attributes by name, and copies of what they held."""
+
+
+def _kept_attributes(layer: nn.Module) -> _Attributes:
+    """What a forward pass may count up, set or fill: numbers, words, tensors, and containers of these."""
+    found = {name: (value, _copied(value)) for name, value in vars(layer).items() if name not in _MODULE_ATTRIBUTES}
+    return {name: both for name, both in found.items() if both[1] is not _NOT_COPIED}
+
+
+def _put_back(layer: nn.Module, attributes: _Attributes) -> None:
+    """Give attributes the values that they had. Tensors and containers stay the ones they are, as others may hold them too."""
+    now = vars(layer)
+    for name in [name for name in _kept_attributes(layer) if name not in attributes]:
+        del now[name]  # the forward pass made it
+    for name, (value, kept) in attributes.items():
+        now[name] = value
+        if isinstance(value, torch.Tensor):
+            value.detach().copy_(kept)
+        elif isinstance(value, list | deque):
+            value.clear()
+            value.extend(_copied(kept))
+        elif isinstance(value, dict | set):
+            value.clear()
+            value.update(_copied(kept))
+
+
+_NOT_COPIED = object()
+
+
+def _copied(value: Any) -> Any:
+    """A copy of a value of plain ones and tensors; `_NOT_COPIED` of any other, such as one that holds modules."""
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes | torch.dtype | torch.device):
+        return value
+    if isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter):
+        return value.detach().clone()
+    if isinstance(value, dict):
+        pairs = [(key, _copied(part)) for key, part in value.items()]
+        return _NOT_COPIED if any(part is _NOT_COPIED for _, part in pairs) else dict(pairs)
+    if isinstance(value, list | tuple | set | frozenset | deque):
+        parts = [_copied(part) for part in value]
+        if any(part is _NOT_COPIED for part in parts):
+            return _NOT_COPIED
+        return parts if isinstance(value, list | deque) else tuple(parts) if isinstance(value, tuple) else set(parts)
+    return _NOT_COPIED
 
 
 MEASURED_BATCHES = 4

@@ -9,21 +9,25 @@
     run         seed and early stopping
 
 Code is compared only where it is the user's: torch, stoker and installed packages are known by name, so that an upgrade does not
-make a run refuse to resume. Variables that a function assigns itself (a counter) are state, not settings, and are left out.
+make a run refuse to resume. It is compared with what it uses (`uses`): helper functions, constants of modules and classes, defaults
+of arguments. Variables that a function assigns or fills itself (a counter) are state, not settings, and are left out.
 """
 
 from __future__ import annotations
 
+import argparse
 import dis
+import enum
 import functools
 import inspect
 import re
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
+from itertools import pairwise
 from pathlib import Path
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -36,6 +40,9 @@ from stoker.errors import StokerError
 from stoker.feed.protocol import as_batch_source
 
 GROUPS = ("optimizer", "loss", "model", "data", "valid", "schedule", "run")
+USES = "uses"
+"""The key below which a description has the values that code works with; `uses_version` says how they were found."""
+USES_VERSION = 1
 
 MAX_DEPTH = 6
 MAX_ITEMS = 64
@@ -46,6 +53,9 @@ _LIBRARIES = tuple(
 )
 _MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
 _PLAIN = (bool, int, float, str, type(None))
+_RECORDS = (torch.Tensor, np.ndarray, enum.Enum, SimpleNamespace, argparse.Namespace, set, frozenset)
+_FILLS = frozenset({"append", "appendleft", "extend", "insert", "add", "update", "setdefault", "pop", "clear"})
+"""Methods that change a container: a function that calls one keeps state in it."""
 _OWN_NAME = re.compile(r"^stoker\.(?:\w+\.)*(\w+)")
 
 
@@ -63,7 +73,9 @@ def aligned(saved: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[dict[str,
     """
     both = [{name: _without_modules(one.get(name)) for name in GROUPS if name in saved and name in now} for one in (saved, now)]
     if saved.get("python") != now.get("python"):
-        both = [_without(one, "code") for one in both]
+        both = [_without(_without(one, "code"), USES) for one in both]
+    if saved.get("uses_version") != now.get("uses_version"):
+        both = [_without(one, USES) for one in both]
     old, new = (_modules(one) for one in both)
     for name in old.keys() & new.keys():
         if old[name].get("type") == new[name].get("type") and str(old[name].get("type")).startswith(("torch.", "stoker.")):
@@ -145,24 +157,27 @@ def of_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str
 
 def of_model(model: nn.Module) -> dict[str, Any]:
     """Every module by its name with its type and plain attributes, and the code of the classes that are the user's."""
-    modules, code = {}, {}
+    modules, code, kinds = {}, {}, {}
     for name, module in model.named_modules():
         # The class as it was written: sharding puts one of torch's before it.
         kind = next(kind for kind in type(module).__mro__ if not kind.__module__.startswith("torch.distributed"))
         modules[name or "(model)"] = {"type": _name_of(kind), **_attributes(module)}
         if not _is_library(kind):
             code[kind.__qualname__] = _class_code(kind)
-    return {"modules": modules, "code": code}
+            kinds[kind] = True
+    return {"modules": modules, "code": code, **_uses_of_classes(kinds)}
 
 
 def _attributes(module: nn.Module) -> dict[str, Any]:
-    found = {}
+    found, held = {}, {}
     for name, value in vars(module).items():
-        if name in _MODULE_ATTRIBUTES or name == "type" or isinstance(value, nn.Module):
+        if name in _MODULE_ATTRIBUTES or name in ("type", USES) or isinstance(value, nn.Module):
             continue
         if _is_plain(value) or isinstance(value, torch.Tensor | FunctionType | BuiltinFunctionType | functools.partial):
             found[name] = describe(value)
-    return found
+        elif _is_setting(value):
+            held[name] = describe(value)
+    return {**found, USES: held} if held else found
 
 
 def _is_plain(value: Any) -> bool:
@@ -171,6 +186,11 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, dict):
         return len(value) <= MAX_ITEMS and all(map(_is_plain, [*value, *value.values()]))
     return isinstance(value, (*_PLAIN, torch.dtype))
+
+
+def _is_setting(value: Any) -> bool:
+    """Whether a value of a module, a class or an object is one that a user sets, and not an object with a life of its own."""
+    return _is_plain(value) or isinstance(value, _RECORDS) or (is_dataclass(value) and not isinstance(value, type | nn.Module))
 
 
 def of_batches(batches: Any, *, for_training: bool = True) -> dict[str, Any] | None:
@@ -207,10 +227,12 @@ def describe(value: Any, depth: int = 0, seen: tuple[int, ...] = ()) -> Any:
     """A value as JSON has it: equal for equal settings in another process, different for different ones as far as is visible."""
     if isinstance(value, np.generic):
         value = value.item()
+    if isinstance(value, enum.Enum):  # before numbers and texts, which some are too, as JSON has none of them
+        return {"type": _name_of(type(value)), "name": value.name}
     if isinstance(value, str) and len(value) > 200:
         return f"{value[:40]}… {_digest(value)}"
     if isinstance(value, _PLAIN):
-        return value
+        return next((kind(value) for kind in (int, float, str) if isinstance(value, kind) and type(value) not in _PLAIN), value)
     if isinstance(value, np.ndarray):
         if value.dtype.kind not in "biufc":
             return f"{value.dtype} {list(value.shape)}"
@@ -242,7 +264,9 @@ def describe(value: Any, depth: int = 0, seen: tuple[int, ...] = ()) -> Any:
         is_criterion = next(value.parameters(), None) is None
         return of_model(value) | ({"buffers": inner(dict(value.named_buffers()))} if is_criterion else {})
     if isinstance(value, type):
-        return _name_of(value) if _is_library(value) else {"name": value.__qualname__, "code": _class_code(value)}
+        if _is_library(value):
+            return _name_of(value)
+        return {"name": value.__qualname__, "code": _class_code(value), **_uses_of_classes([value])}
     return _describe_object(value, inner)
 
 
@@ -252,27 +276,90 @@ def _describe_function(function: FunctionType, inner: Any) -> Any:
         name, rest = f"{function.__module__}.{function.__qualname__}", _closure(function, inner)
         return {"name": name, **rest} if rest else name
     found = {"name": function.__qualname__, "code": _code_digest(function.__code__), **_closure(function, inner)}
-    used = {name for code in _codes(function.__code__) for name in code.co_names}
-    for name in sorted(used - _assigned(function.__code__)):
-        value = function.__globals__.get(name, ...)
-        is_own = isinstance(value, FunctionType) and value is not function and not _is_library_file(value.__code__.co_filename)
-        if is_own or (isinstance(value, (*_PLAIN, tuple)) and _is_plain(value)):
+    held = {}
+    for name, value in _globals_of(function):
+        if isinstance(value, FunctionType) or (isinstance(value, (*_PLAIN, tuple)) and _is_plain(value)):
             found[name] = inner(value)
+        else:
+            held[name] = inner(value)
+    if held:
+        found[USES] = held
     defaults = {"defaults": function.__defaults__, "keyword_defaults": function.__kwdefaults__}
     return found | {name: inner(value) for name, value in defaults.items() if value}
 
 
-def _closure(function: FunctionType, inner: Any) -> dict[str, Any]:
-    assigned = _assigned(function.__code__)
-    found = {}
+def _globals_of(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """Settings of its module that a function works with, and functions and classes of the user's own."""
+    used = {name for code in _codes(function.__code__) for name in code.co_names}
+    for name in sorted(used - _assigned(function.__code__)):
+        value = function.__globals__.get(name, ...)
+        if isinstance(value, FunctionType):
+            if value is not function and not _is_library_file(value.__code__.co_filename):
+                yield name, value
+        elif isinstance(value, type):
+            if not _is_library(value):
+                yield name, value
+        elif _is_setting(value):
+            yield name, value
+
+
+def _uses_of_classes(kinds: Iterable[type]) -> dict[str, Any]:
+    """What the methods of classes use, and what those functions use in turn, as one flat list: each is inspected once."""
+    found: dict[str, Any] = {}
+    todo: list[Any] = list(kinds)
+    first = len(todo)
+    for number, one in enumerate(todo):  # which grows meanwhile
+        if isinstance(one, type):
+            if number >= first:
+                found[one.__qualname__] = _class_code(one)
+            new = list(_own_members(one))
+        else:
+            defaults = [part for part in (one.__defaults__, one.__kwdefaults__) if part]
+            if defaults:
+                found[f"{one.__qualname__}.defaults"] = describe(defaults)
+            new = [(f"{one.__qualname__}.{name}", part) for name, part in _closed_over(one) if _is_setting(part)]
+            new += _globals_of(one)
+        for name, value in new:
+            if not isinstance(value, type | FunctionType):
+                found[name] = describe(value)
+            elif not any(value is known for known in todo):
+                todo.append(value)
+                if isinstance(value, FunctionType) and not isinstance(one, type):  # that of a method is in the code of its class
+                    found[value.__qualname__] = _code_digest(value.__code__)
+    return {USES: found} if found else {}
+
+
+def _own_members(kind: type) -> Iterator[tuple[str, Any]]:
+    """Methods and settings that a class and its bases of the user's own define; a property with its code, as no method has it."""
+    for base in kind.__mro__:
+        for name, member in sorted(vars(base).items()) if not _is_library(base) else ():
+            place = f"{base.__qualname__}.{name}"
+            if isinstance(member, property) and isinstance(member.fget, FunctionType):
+                yield f"{place}.code", _code_digest(member.fget.__code__)
+                yield place, member.fget
+            elif isinstance(function := _function_of(member), FunctionType):
+                if not _is_library_file(function.__code__.co_filename):  # that of an enum has some of the library
+                    yield place, function
+            elif not name.startswith("__") and _is_setting(member):
+                yield place, member
+
+
+def _function_of(member: Any) -> Any:
+    """The function of a method, a class method or a wrapped function; other members as they are."""
+    return inspect.unwrap(getattr(member, "__func__", member))
+
+
+def _closed_over(function: FunctionType) -> Iterator[tuple[str, Any]]:
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
-            value = cell.cell_contents
+            yield name, cell.cell_contents
         except ValueError:  # a variable that has no value yet
             continue
-        if name not in assigned and value is not function:
-            found[name] = inner(value)
-    return found
+
+
+def _closure(function: FunctionType, inner: Any) -> dict[str, Any]:
+    assigned = _assigned(function.__code__)
+    return {name: inner(value) for name, value in _closed_over(function) if name not in assigned and value is not function}
 
 
 def _describe_object(value: Any, inner: Any) -> Any:
@@ -290,10 +377,12 @@ def _describe_object(value: Any, inner: Any) -> Any:
     if isinstance(value, Struct):
         return found | {name: inner(getattr(value, name)) for name in value.__struct_fields__}
     is_ours = kind.__module__.startswith("stoker.") and callable(value)
+    if isinstance(value, SimpleNamespace | argparse.Namespace):
+        return {**found, **{name: inner(part) for name, part in vars(value).items()}}
     if _is_library(kind) and not is_ours:
         return found["type"]
     if not _is_library(kind):
-        found["code"] = _class_code(kind)
+        found |= {"code": _class_code(kind), **_uses_of_classes([kind])}
     attributes = getattr(value, "__dict__", {})
     return found | {str(name): inner(part) for name, part in list(attributes.items())[:MAX_ITEMS]}
 
@@ -308,7 +397,7 @@ def _class_code(kind: type) -> str:
         for base in kind.__mro__
         if not _is_library(base)
         for name, member in sorted(vars(base).items())
-        if isinstance(found := inspect.unwrap(getattr(member, "__func__", member)), FunctionType)
+        if isinstance(found := _function_of(member), FunctionType)
     ]
     return _digest(repr(functions))
 
@@ -334,13 +423,16 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def _assigned(code: CodeType) -> set[str]:
-    """Variables of the surroundings that a function assigns."""
-    return {
-        str(line.argval)
-        for one in _codes(code)
-        for line in dis.get_instructions(one)
-        if line.opname in ("STORE_DEREF", "STORE_GLOBAL", "DELETE_DEREF", "DELETE_GLOBAL")
-    }
+    """Variables of the surroundings that a function assigns, and containers that it fills."""
+    found: set[str] = set()
+    for one in _codes(code):
+        for line, after in pairwise(dis.get_instructions(one)):
+            is_filled = line.opname in ("LOAD_GLOBAL", "LOAD_DEREF") and after.opname in ("LOAD_METHOD", "LOAD_ATTR")
+            if line.opname in ("STORE_DEREF", "STORE_GLOBAL", "DELETE_DEREF", "DELETE_GLOBAL") or (
+                is_filled and after.argval in _FILLS
+            ):
+                found.add(str(line.argval))
+    return found
 
 
 def _digest(text: str) -> str:

@@ -136,6 +136,7 @@ def identify(
     early_stopping = None if stopping is None else {name: getattr(stopping, name) for name in watched}
     return {
         "python": fingerprint.python_version(),
+        "uses_version": fingerprint.USES_VERSION,
         "optimizer": fingerprint.of_optimizer(parts.optimizer, parts.model),
         "loss": {"function": fingerprint.describe(parts.loss)},
         "model": fingerprint.of_model(parts.model),

@@ -180,7 +180,11 @@ def restore(state: dict[str, Any]) -> None:
 def derive(state: dict[str, Any], number: int) -> None:
     """Give this process random numbers of its own, that follow from the captured state of another one and a number."""
     restore(state)
-    seed = (int(torch.empty((), dtype=torch.int64).random_()) + number) % 2**63
+    seed_all((int(torch.empty((), dtype=torch.int64).random_()) + number) % 2**63)
+
+
+def seed_all(seed: int) -> None:
+    """Seed every global generator: a model or loss of the user's own may draw from any of them."""
     torch.manual_seed(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)

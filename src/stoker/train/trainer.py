@@ -91,7 +91,7 @@ class Trainer:
         callbacks: Objects whose `on_epoch_end(report)` or `on_batch_end(report)` is called; `report.stop()` ends the run.
         device: Move the model to this device.
         parallel: What each process of torchrun keeps: `"ddp"` (also `"auto"`) all weights, `"fsdp"` a shard of them.
-        seed: Seed of torch's random numbers.
+        seed: Seed of the random numbers of torch, NumPy (`np.random`) and Python (`random`).
         config: The user's own settings, which the run folder keeps.
         progress: Show progress on stderr.
 
@@ -145,7 +145,7 @@ class Trainer:
         if not isinstance(model, nn.Module):
             raise OptionError(f"model is {model!r}; expected a torch.nn.Module.")
         if seed is not None:
-            torch.manual_seed(seed)
+            state_dict.seed_all(seed)
         self.settings = settings
         self.model = model
         kind = "fsdp" if any(map(is_shard, model.parameters())) else parallel
