@@ -33,7 +33,8 @@ def test_version(stoker: Stoker) -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["unpack"], "No such command 'unpack'"),
+        (["unpack"], "No such command 'unpack'; did you mean pack?"),
+        (["zzz"], "No such command 'zzz'. See"),
         (["pack"], "Missing argument 'SOURCE...'"),
         (["pack", "a.csv"], "Missing argument"),
         (["pack", "a.csv", "out", "--fast"], "No such option"),

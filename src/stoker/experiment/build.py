@@ -153,6 +153,7 @@ def open_data(config: Config, device: str) -> Fed:
         dtype=data.dtype,
         normalize=data.normalize,
         scaler=scaler,
+        observed=list(task.observed),
         return_series=scaler is not None,
         residency=data.residency,
         threads=data.threads,
@@ -319,7 +320,10 @@ def _task(config: Config, store: Store, others: Sequence[Store] = (), *, num_tra
                 raise ConfigError(
                     f"data.target {targets[0]!r} holds {largest:g}, but loss.classes is {classes}; expected classes below it."
                 )
+    fed = dict.fromkeys([*inputs, *targets])
+    can_miss = [name for name in fed if schema[name].level == "step" and (schema[name].kind == "bfloat16" or schema[name].dtype.kind == "f")]
     return Task(
+        observed=tuple(can_miss) if data.observed else (),
         inputs={name: schema[name].width or 1 for name in inputs},
         targets={name: schema[name].width or 1 for name in targets},
         length=length,
