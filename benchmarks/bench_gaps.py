@@ -78,7 +78,11 @@ def compare(store: stoker.Store, plain: dict[str, Any], other: dict[str, Any], t
         turn(batches)()
     seconds = record.interleave({name: turn(batches) for name, batches in feeds.items()}, rounds=turns, clock=time.process_time)
     each = {name: float(f"{np.median(values) / TURN / BATCH * 1e9:.4g}") for name, values in seconds.items()}
-    return {"CPU time": record.ratio(seconds["other"], seconds["plain"]), "ns per sample, plain": each["plain"], "ns": each["other"]}
+    return {
+        "CPU time": record.ratio(seconds["other"], seconds["plain"]),
+        "ns per sample, plain": each["plain"],
+        "ns": each["other"],
+    }
 
 
 def spans_none(store: stoker.Store) -> bool:

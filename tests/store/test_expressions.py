@@ -133,7 +133,10 @@ def test_times_are_compared_with_dates_in_strings() -> None:
     assert evaluate("t >= '2026-03-01'", t=times) == [False, True, False]
 
 
-@given(st.datetimes(datetime.datetime(1990, 1, 1), datetime.datetime(2035, 1, 1)), st.sampled_from(["Europe/Berlin", "America/New_York"]))
+@given(
+    st.datetimes(datetime.datetime(1990, 1, 1), datetime.datetime(2035, 1, 1)),
+    st.sampled_from(["Europe/Berlin", "America/New_York"]),
+)
 def test_the_calendar_of_a_time_with_a_zone_is_the_local_one(moment: datetime.datetime, zone: str) -> None:
     local = moment.replace(tzinfo=datetime.UTC).astimezone(zoneinfo.ZoneInfo(zone)).replace(tzinfo=None)
     time = stored_values(np.array([moment], dtype="datetime64[us]").astype(np.int64), "timestamp", f"us, {zone}")

@@ -321,7 +321,9 @@ def _task(config: Config, store: Store, others: Sequence[Store] = (), *, num_tra
                     f"data.target {targets[0]!r} holds {largest:g}, but loss.classes is {classes}; expected classes below it."
                 )
     fed = dict.fromkeys([*inputs, *targets])
-    can_miss = [name for name in fed if schema[name].level == "step" and (schema[name].kind == "bfloat16" or schema[name].dtype.kind == "f")]
+    can_miss = [
+        name for name in fed if schema[name].level == "step" and (schema[name].kind == "bfloat16" or schema[name].dtype.kind == "f")
+    ]
     return Task(
         observed=tuple(can_miss) if data.observed else (),
         inputs={name: schema[name].width or 1 for name in inputs},

@@ -107,7 +107,9 @@ class Task:
             return x_btf
         parts = []
         for name, width in self.inputs.items():
-            mask = batch[f"{name}_observed"] if name in self.observed else x_btf.new_ones((*x_btf.shape[:2], width), dtype=torch.bool)
+            mask = (
+                batch[f"{name}_observed"] if name in self.observed else x_btf.new_ones((*x_btf.shape[:2], width), dtype=torch.bool)
+            )
             parts.append(mask[..., None] if mask.dim() == 2 else mask)
         seen = torch.cat(parts, dim=-1)
         masks = [part for part, name in zip(parts, self.inputs, strict=True) if name in self.observed]

@@ -109,7 +109,9 @@ class Expression:
             case ast.BinOp():
                 left, right = value(node.left), value(node.right)
                 is_integer_power = isinstance(node.op, ast.Pow) and np.asarray(left).dtype.kind in "iub"
-                return _BINARY[type(node.op)](np.asarray(left, dtype=np.float64) if is_integer_power else np.asanyarray(left), right)
+                return _BINARY[type(node.op)](
+                    np.asarray(left, dtype=np.float64) if is_integer_power else np.asanyarray(left), right
+                )
             case ast.UnaryOp(op=ast.Not()):
                 return ~self._condition(node.operand, columns, steps)
             case ast.UnaryOp():
