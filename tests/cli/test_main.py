@@ -34,6 +34,7 @@ def test_version(stoker: Stoker) -> None:
     ("arguments", "text"),
     [
         (["unpack"], "No such command 'unpack'; did you mean pack?"),
+        (["pack", "-q"], "Missing argument 'SOURCE...'"),
         (["zzz"], "No such command 'zzz'. See"),
         (["pack"], "Missing argument 'SOURCE...'"),
         (["pack", "a.csv"], "Missing argument"),

@@ -26,7 +26,7 @@ from stoker.cli.main import PATH
 @click.option("--threads", type=click.IntRange(min=1), help="Threads (default: the cores this process may use).")
 @click.option("--replace", is_flag=True, help="Replace a store at --out.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
-@click.option("--quiet", is_flag=True, help="No progress bar.")
+@click.option("--quiet", "-q", is_flag=True, help="No progress bar.")
 def command(
     source: tuple[str, ...],
     spec: str,
