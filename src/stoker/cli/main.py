@@ -57,7 +57,7 @@ class _Lazy(click.Group):
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
             if near := difflib.get_close_matches(args[0], COMMANDS, n=1):
-                error.message = f"{error.message.rstrip('.')}; did you mean {near[0]}?"
+                raise click.UsageError(f"{error.message.rstrip('.')}; did you mean {near[0]}?", ctx) from None
             raise
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

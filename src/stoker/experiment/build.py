@@ -321,9 +321,8 @@ def _task(config: Config, store: Store, others: Sequence[Store] = (), *, num_tra
                     f"data.target {targets[0]!r} holds {largest:g}, but loss.classes is {classes}; expected classes below it."
                 )
     fed = dict.fromkeys([*inputs, *targets])
-    can_miss = [
-        name for name in fed if schema[name].level == "step" and (schema[name].kind == "bfloat16" or schema[name].dtype.kind == "f")
-    ]
+    steps = [schema[name] for name in fed if schema[name].level == "step"]
+    can_miss = [one.name for one in steps if one.kind == "bfloat16" or (one.dtype is not None and one.dtype.kind == "f")]
     return Task(
         observed=tuple(can_miss) if data.observed else (),
         inputs={name: schema[name].width or 1 for name in inputs},
