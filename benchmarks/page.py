@@ -263,6 +263,15 @@ TABLES: dict[str, list[Row]] = {
                 f"{r.spread('batches alone', 'feed / others', 'DataLoader')}"
             ),
         ),
+        Row(
+            "CPU time of batches: windows that span none of 4,800 gaps, and masks of observed values, relative to plain windows",
+            "bench_gaps",
+            lambda r: (
+                f"every step {r.spread('windows without gaps / plain, stride 1', 'CPU time')}, every day "
+                f"{r.spread('windows without gaps / plain, stride 24', 'CPU time')}; masks {r.spread('masks / none', 'CPU time')} for "
+                f"{short(r.get('bytes with masks / without'), 3)} times the bytes"
+            ),
+        ),
         Row("Bandwidth from a cold disk of 500 MB/s, relative to sequential reading", "bench_cold", cold),
         Row(
             "Cost of one index of 132 million shuffled samples",

@@ -26,6 +26,7 @@ RATIOS = {
     "bench_indicators": ["55 features", "all 32 operators"],
     "bench_trainers": ["2-layer MLP, batch 32x16x8, batches in a list", "2-layer MLP, batch 32x16x8, batches of a DataLoader"],
     "bench_checkpoints": ["batch 64", "batch 128"],
+    "bench_gaps": ["masks / none", "windows without gaps / plain, stride 1", "windows without gaps / plain, stride 24"],
     "bench_windows": ["batches and an MLP", "batches alone"],
     "bench_watch": ["empty steps", "steps of a millisecond"],
 }

@@ -33,7 +33,9 @@ def test_version(stoker: Stoker) -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["unpack"], "No such command 'unpack'"),
+        (["unpack"], "No such command 'unpack'; did you mean pack?"),
+        (["pack", "-q"], "Missing argument 'SOURCE...'"),
+        (["zzz"], "No such command 'zzz'. See"),
         (["pack"], "Missing argument 'SOURCE...'"),
         (["pack", "a.csv"], "Missing argument"),
         (["pack", "a.csv", "out", "--fast"], "No such option"),

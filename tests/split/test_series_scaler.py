@@ -73,6 +73,15 @@ def test_negative_control_all_steps_would_leak() -> None:
     SeriesScaler.fit(store, split.train, columns=["x"]).check(split)
 
 
+def test_integers_are_scaled_like_floats() -> None:
+    store = stoker.Store.from_arrays(x=[np.array([1, 2, 6]), np.array([0, 5, 5])])
+    scaler = stoker.split.SeriesScaler.fit(store, None, columns=["x"])
+    rows = np.stack([store[0]["x"], store[1]["x"]])
+    expected = (rows - rows.mean(1, keepdims=True)) / rows.std(1, keepdims=True)
+    np.testing.assert_allclose(scaler.transform(rows, [0, 1], "x"), expected)
+    np.testing.assert_allclose(scaler.transform(torch.from_numpy(rows), [0, 1], "x").numpy(), expected)
+
+
 @pytest.mark.parametrize("kind", ["numpy", "torch"])
 @pytest.mark.parametrize("method", METHODS)
 def test_inverse_is_the_inverse_of_transform(kind: str, method: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import math
 import operator
+import zoneinfo
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.errors import OptionError
-from stoker.store.expressions import MAX_LETTERS, parse_expression
+from stoker.store.expressions import MAX_LETTERS, parse_expression, stored_values
 
 LEAVES = st.sampled_from(["a", "b", "the c"]) | st.sampled_from([2.0, 0.5])
 NUMBERS = st.recursive(
@@ -91,7 +92,7 @@ def test_values_are_those_of_python_row_by_row(tree: Any, lengths: list[int], se
 
 
 def evaluate(text: str, **columns: Any) -> list[Any]:
-    arrays = {name: np.asarray(values) for name, values in columns.items()}
+    arrays = {name: np.asanyarray(values) for name, values in columns.items()}
     return parse_expression(text, "where").evaluate(arrays, np.arange(len(next(iter(arrays.values()))))).tolist()
 
 
@@ -130,6 +131,33 @@ def test_the_calendar_is_that_of_python(moment: datetime.datetime) -> None:
 def test_times_are_compared_with_dates_in_strings() -> None:
     times = np.array(["2026-01-01", "2026-06-01", "NaT"], dtype="datetime64[ns]")
     assert evaluate("t >= '2026-03-01'", t=times) == [False, True, False]
+
+
+@given(
+    st.datetimes(datetime.datetime(1990, 1, 1), datetime.datetime(2035, 1, 1)),
+    st.sampled_from(["Europe/Berlin", "America/New_York"]),
+)
+def test_the_calendar_of_a_time_with_a_zone_is_the_local_one(moment: datetime.datetime, zone: str) -> None:
+    local = moment.replace(tzinfo=datetime.UTC).astimezone(zoneinfo.ZoneInfo(zone)).replace(tzinfo=None)
+    time = stored_values(np.array([moment], dtype="datetime64[us]").astype(np.int64), "timestamp", f"us, {zone}")
+    names = {"year": local.year, "month": local.month, "day": local.day, "weekday": local.weekday(), "hour": local.hour}
+    for text in ("t", "max(t, t)", "where(x > 0, t, t)"):
+        assert {name: evaluate(f"{name}({text})", t=time, x=[1.0])[0] for name in names} == names
+    assert evaluate(f"t == '{local.isoformat()}'", t=time) == [True]
+    assert evaluate(f"'{local.isoformat()}' == t", t=time) == [True]
+
+
+def test_differences_of_times_with_a_zone_are_those_of_utc() -> None:
+    hours = np.array([0, 3600], dtype=np.int64) + 1_711_843_200  # 00:00 and 01:00 UTC, 01:00 and 03:00 in Berlin
+    first, then = (stored_values(hours[i : i + 1], "timestamp", "s, Europe/Berlin") for i in (0, 1))
+    assert evaluate("hour(b) - hour(a)", a=first, b=then) == [2]
+    assert parse_expression("b - a", "where").evaluate({"a": first, "b": then}, np.arange(1)).astype(np.int64).tolist() == [3600]
+
+
+def test_a_missing_time_with_a_zone_is_missing() -> None:
+    time = stored_values(np.array([np.iinfo(np.int64).min], dtype=np.int64), "timestamp", "ns, Europe/Berlin")
+    assert evaluate("t >= '2020-01-01'", t=time) == [False]
+    assert np.isnan(evaluate("hour(t)", t=time)).all()
 
 
 def test_columns_and_context_are_known() -> None:
@@ -177,6 +205,13 @@ def test_what_is_not_in_the_safe_set_is_refused(text: str) -> None:
 def test_what_cannot_be_computed_is_refused(text: str) -> None:
     with pytest.raises(OptionError, match="where is"):
         evaluate(text, x=[1.0], country=np.array(["DE"], dtype=object))
+
+
+@pytest.mark.parametrize(("text", "said"), [("t > 5", "a time next to a number"), ("t > 'noon'", "'noon' is not a time like")])
+def test_what_cannot_be_computed_is_said_without_words_of_numpy(text: str, said: str) -> None:
+    with pytest.raises(OptionError, match=said) as found:
+        evaluate(text, t=np.array(["2026-01-01"], dtype="datetime64[s]"))
+    assert "ufunc" not in str(found.value)
 
 
 def test_a_number_is_not_a_condition() -> None:

@@ -58,7 +58,23 @@ def test_times_between_two_grid_points_are_found() -> None:
 
 @pytest.mark.parametrize(
     ("text", "same"),
-    [("h", "1h"), ("H", "1h"), ("2 hours", "2h"), ("15T", "15min"), ("15m", "15min"), ("D", "1d"), ("month", "1mo")],
+    [
+        ("h", "1h"),
+        ("H", "1h"),
+        ("2 hours", "2h"),
+        ("15T", "15min"),
+        ("15m", "15min"),
+        ("D", "1d"),
+        ("month", "1mo"),
+        ("M", "1mo"),
+        ("MS", "1mo"),
+        ("2ME", "2mo"),
+        ("QS", "1q"),
+        ("YE", "1y"),
+        ("m", "1min"),
+        ("ms", "1ms"),
+        ("S", "1s"),
+    ],
 )
 def test_spellings(text: str, same: str) -> None:
     assert str(parse_frequency(text, "freq")) == same

@@ -29,7 +29,7 @@ OVERLAP = ["error", "replace", "keep"]
 @click.option("--missing", type=click.Choice(["keep", "error", "drop"]), default="keep", show_default=True, help="Missing values.")
 @reading_options
 @click.option("--json", "as_json", is_flag=True, help="Print the new version as JSON.")
-@click.option("--quiet", is_flag=True, help="Hide the progress bar.")
+@click.option("--quiet", "-q", is_flag=True, help="Hide the progress bar.")
 def command(store: str, source: tuple[str, ...], as_json: bool, quiet: bool, time: str | None, **options: object) -> None:
     """Add the rows of SOURCE (files, folders, or patterns in quotes) to STORE, in one step.
 

@@ -49,7 +49,7 @@ def _print_thresholds(ctx: click.Context, param: click.Parameter, value: bool) -
 @click.option("--report", type=PATH, metavar="FILE.html", help="Write an HTML report: one file, no scripts.")
 @click.option("--seconds", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Start no measurement after S seconds.")
 @click.option("--json", "as_json", is_flag=True, help="Print the finding as JSON.")
-@click.option("--quiet", is_flag=True, help="Do not show what the script prints.")
+@click.option("--quiet", "-q", is_flag=True, help="Do not show what the script prints.")
 @click.option(
     "--thresholds",
     is_flag=True,

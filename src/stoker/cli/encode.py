@@ -35,7 +35,7 @@ from stoker.errors import OptionError
 @click.option("--threads", type=int, help="Threads that decode (default: the cores this process may use).")
 @click.option("--replace", is_flag=True, help="Replace a store at --out, and a file at --stats.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
-@click.option("--quiet", is_flag=True, help="No progress bar.")
+@click.option("--quiet", "-q", is_flag=True, help="No progress bar.")
 def command(source: tuple[str, ...], key: str, out: str, stats: str | None, as_json: bool, quiet: bool, **options: Any) -> None:
     """Encode SOURCE (files, folders, or patterns in quotes) as sequences: rows with the same --key, in the order of the input.
 
@@ -90,7 +90,7 @@ def command(source: tuple[str, ...], key: str, out: str, stats: str | None, as_j
 @click.option("--threads", type=click.IntRange(min=1), help="Threads (default: the cores this process may use).")
 @click.option("--replace", is_flag=True, help="Replace a store at --out.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
-@click.option("--quiet", is_flag=True, help="No progress bar.")
+@click.option("--quiet", "-q", is_flag=True, help="No progress bar.")
 def indicators_command(
     source: tuple[str, ...],
     spec: str,

@@ -19,7 +19,7 @@ from stoker.cli.main import PATH
 @click.option("--steps", type=click.IntRange(min=8), metavar="N", help="Steps to count (default: 16).")
 @click.option("--warmup", type=click.IntRange(min=1), metavar="N", help="Steps before them that are not counted (default: 4).")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
-@click.option("--quiet", is_flag=True, help="Do not show what the script prints.")
+@click.option("--quiet", "-q", is_flag=True, help="Do not show what the script prints.")
 def command(
     script: str,
     arguments: tuple[str, ...],

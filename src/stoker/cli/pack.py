@@ -55,7 +55,7 @@ from stoker.cli.main import AMBIGUOUS, DUPLICATES, MISSING, NONEXISTENT, PATH, r
     help="Series without metadata, or metadata without series: an error, or missing values.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-@click.option("--quiet", is_flag=True, help="Hide the progress bar.")
+@click.option("--quiet", "-q", is_flag=True, help="Hide the progress bar.")
 def command(source: tuple[str, ...], store: str, as_json: bool, quiet: bool, wide_pattern: str | None, **options: object) -> None:
     """Pack SOURCE (files, folders, or patterns in quotes) into the folder STORE.
 

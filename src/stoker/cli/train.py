@@ -81,7 +81,7 @@ def recipe_of_run(folder: Path) -> str | None:
 @click.option("--overwrite", is_flag=True, help="Replace the run that the folder holds; files that stoker did not write stay.")
 @click.option("--fields", is_flag=True, help="Show all that a configuration may hold.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
-@click.option("--quiet", is_flag=True, help="No progress bar.")
+@click.option("--quiet", "-q", is_flag=True, help="No progress bar.")
 def command(
     config: str | None,
     assignments: tuple[str, ...],
@@ -223,7 +223,7 @@ def _show(result: Result, folder: Path, *, as_json: bool) -> None:
 @click.option("--overwrite", is_flag=True, help="Replace an earlier run of this recipe in the folder; other files stay.")
 @click.option("--fields", is_flag=True, help="Show all keys of a configuration.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
-@click.option("--quiet", is_flag=True, help="No progress bar.")
+@click.option("--quiet", "-q", is_flag=True, help="No progress bar.")
 def _tfa(
     config: str | None, assignments: tuple[str, ...], resume: str | None, overwrite: bool, fields: bool, as_json: bool, quiet: bool
 ) -> None:
@@ -344,7 +344,7 @@ SWITCHES = {"auto": "auto", "on": True, "off": False}
 @click.option("--export", type=PATH, metavar="FOLDER", help="Where the best weights go. [default: weights, in the run]")
 @click.option("--device", metavar="DEVICE", help="cpu, cuda or cuda:N. [default: a GPU if there is one]")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
-@click.option("--quiet", is_flag=True, help="No progress bar.")
+@click.option("--quiet", "-q", is_flag=True, help="No progress bar.")
 @click.pass_context
 def _time_moe(
     context: click.Context,

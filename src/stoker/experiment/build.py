@@ -154,6 +154,7 @@ def open_data(config: Config, device: str) -> Fed:
         dtype=data.dtype,
         normalize=data.normalize,
         scaler=scaler,
+        observed=list(task.observed),
         return_series=scaler is not None,
         residency=data.residency,
         threads=data.threads,
@@ -324,7 +325,11 @@ def _task(config: Config, store: Store, others: Sequence[Store] = (), *, num_tra
                 raise ConfigError(
                     f"data.target {targets[0]!r} holds {largest:g}, but loss.classes is {classes}; expected classes below it."
                 )
+    fed = dict.fromkeys([*inputs, *targets])
+    steps = [schema[name] for name in fed if schema[name].level == "step"]
+    can_miss = [one.name for one in steps if one.kind == "bfloat16" or (one.dtype is not None and one.dtype.kind == "f")]
     return Task(
+        observed=tuple(can_miss) if data.observed else (),
         inputs={name: schema[name].width or 1 for name in inputs},
         targets={name: schema[name].width or 1 for name in targets},
         length=length,

@@ -131,6 +131,9 @@ class Data(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     `per_series`, or `{per: series, method: robust}`: each series by its own training steps, inside the feed."""
     normalize: Literal["zero", "max"] | None = None
     """Centre and scale ("zero"), or scale ("max"), each series by its own values; not with a split by time, which it would leak."""
+    observed: bool = False
+    """Missing values (NaN) become 0 after scaling. The model also sees a mask of the values that are there, and missing targets do
+    not count."""
     dtype: Literal["float32", "float64"] = "float32"
     """What columns of floats become."""
     residency: Literal["auto", "device", "host", "stream"] = "auto"

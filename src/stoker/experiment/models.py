@@ -23,7 +23,7 @@ import inspect
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -61,11 +61,13 @@ class Task:
     """Whether samples can be shorter, which `mask` then says."""
     outputs_each: int = 1
     """Numbers that are predicted for one number of a target: one, or a class or quantile each."""
+    observed: tuple[str, ...] = field(default=(), metadata={"later": True})
+    """Columns whose missing values are 0, with a mask `<column>_observed` that the model sees too."""
 
     @property
     def num_features(self) -> int:
-        """Numbers of a step that the model sees."""
-        return sum(self.inputs.values())
+        """Numbers of a step that the model sees: those of the columns, and of their masks."""
+        return sum(width * (1 + (name in self.observed)) for name, width in self.inputs.items())
 
     @property
     def num_targets(self) -> int:
@@ -88,7 +90,7 @@ class Task:
         return {"horizon": self.horizon, "shift": self.length, "last": 1, "series": 1}[self.when]
 
     def features(self, batch: Batch) -> torch.Tensor:
-        """The columns that the model sees, side by side: [b, t, f]."""
+        """The columns that the model sees, side by side, without masks: [b, t, f]."""
         steps = next(batch[name].shape[1] for name in self.inputs if batch[name].dim() > 1)
         parts = []
         for name in self.inputs:
@@ -99,6 +101,20 @@ class Task:
         dtype = next((part.dtype for part in parts if part.dtype in (torch.float32, torch.float64)), torch.float32)
         return torch.cat([part.to(dtype) for part in parts], dim=-1)
 
+    def with_masks(self, x_btf: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """Features after scaling, with 0 for missing values, and behind them the masks of the columns that have one."""
+        if not any(name in self.observed for name in self.inputs):
+            return x_btf
+        parts = []
+        for name, width in self.inputs.items():
+            mask = (
+                batch[f"{name}_observed"] if name in self.observed else x_btf.new_ones((*x_btf.shape[:2], width), dtype=torch.bool)
+            )
+            parts.append(mask[..., None] if mask.dim() == 2 else mask)
+        seen = torch.cat(parts, dim=-1)
+        masks = [part for part, name in zip(parts, self.inputs, strict=True) if name in self.observed]
+        return torch.cat([torch.where(seen, x_btf, 0), *(mask.to(x_btf.dtype) for mask in masks)], dim=-1)
+
     @property
     def needs_mask(self) -> bool:
         """Whether a prediction depends on where a sample ends. A sample with a horizon is full; a shifted one is causal."""
@@ -107,7 +123,8 @@ class Task:
     @property
     def entries(self) -> tuple[str, ...]:
         """The entries of a batch that a model reads."""
-        return (*self.inputs, "mask") if self.needs_mask else tuple(self.inputs)
+        masks = [f"{name}_observed" for name in self.inputs if name in self.observed]
+        return (*self.inputs, *masks, *(["mask"] if self.needs_mask else []))
 
     def mask(self, batch: Batch) -> torch.Tensor | None:
         """Which steps each sample has, or None where that does not matter: [b, t]."""
@@ -115,9 +132,16 @@ class Task:
 
     def target(self, batch: Batch) -> torch.Tensor:
         """What should be predicted: [b, s, k]."""
+        return self._of_targets(batch, {name: self._target_name(name) for name in self.targets})
+
+    def _target_name(self, name: str) -> str:
+        return f"{name}_target" if self.when in ("horizon", "shift") else name
+
+    def _of_targets(self, batch: Batch, names: Mapping[str, str]) -> torch.Tensor:
+        """Entries of the targets, at the steps that are predicted; where one has none, ones: [b, s, k]."""
         parts = []
         for name in self.targets:
-            values = batch[f"{name}_target" if self.when in ("horizon", "shift") else name]
+            values = batch[names[name]] if name in names else torch.ones_like(batch[self._target_name(name)], dtype=torch.bool)
             if self.when == "series":
                 values = values[:, None]
             elif self.when == "last":
@@ -132,7 +156,8 @@ class Task:
             counts = counts & batch["target_mask"][:, :, None]
         if "valid" in batch:
             counts = counts & batch["valid"][:, None, None]
-        return counts
+        masks = {name: f"{self._target_name(name)}_observed" for name in self.targets if name in self.observed}
+        return counts & self._of_targets(batch, masks) if masks else counts
 
 
 def at_last(values: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
@@ -323,7 +348,7 @@ class Predictor(nn.Module):
             x_btf = self.scaler(x_btf)
             if mask is not None:  # padding stays zero
                 x_btf = torch.where(mask[:, :, None], x_btf, 0)
-        prediction: torch.Tensor = self.network(x_btf, mask)
+        prediction: torch.Tensor = self.network(task.with_masks(x_btf, batch), mask)
         if self.target_scaler is None:
             return prediction
         each = prediction.reshape(*prediction.shape[:-1], task.num_targets, task.outputs_each).transpose(-1, -2)

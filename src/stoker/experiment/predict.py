@@ -73,7 +73,7 @@ _SHOWN = 3
 # ---- a trained run ----
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class TrainedRun:
     """A trained model with all that it needs for new data. `stoker.load` returns one."""
 
@@ -87,6 +87,10 @@ class TrainedRun:
     """What the model reads; None for recipes."""
     pack_options: Mapping[str, Any] = field(default_factory=dict)
     """What files and tables are packed with."""
+
+    def __repr__(self) -> str:
+        parameters = sum(one.numel() for one in self.model.parameters())
+        return f"<run {self.folder}: {type(self.model).__name__} with {parameters:,} parameters, weights of step {self.step:,}>"
 
     def predict(
         self,
@@ -369,6 +373,7 @@ class _ConfigRun:
             columns=list(task.inputs),
             dtype=data.dtype,
             normalize=data.normalize,
+            observed=[name for name in task.inputs if name in task.observed],
             masks=True if task.padded else None,
             residency="auto",
             rank=0,
@@ -490,11 +495,12 @@ class _ConfigRun:
         """Inputs scaled as the feed of the run scaled them; padding stays zero."""
         for name in self.task.inputs:
             if name in scaler.columns:
-                scaled = scaler.transform(batch[name], rows, name)
+                scaled = scaler.transform(batch[name], rows, name).to(getattr(torch, self.config.data.dtype))
                 if "mask" in batch:
                     mask = batch["mask"].reshape(*batch["mask"].shape, *(1,) * (scaled.dim() - 2))
                     scaled = torch.where(mask, scaled, 0)
-                batch[name] = scaled
+                observed = batch.get(f"{name}_observed")
+                batch[name] = scaled if observed is None else torch.where(observed, scaled, 0)
         return batch
 
     # -- rows of the table --

@@ -198,7 +198,7 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
         size = len(numbers)
         gather, assemble = self._open()
         try:
-            gathered = gather.gather(numbers, size)
+            gathered = gather.gather(numbers, size, gather.locate(numbers))
             try:
                 batch = assemble(gathered.tensors(), size)
             finally:

@@ -19,7 +19,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from inspect import Parameter
 from typing import Any
 
@@ -208,9 +208,12 @@ class HostGather:
         # The fields of the batch before, as most batches of a feed are alike. Replaced whole, so that threads may share it.
         self._known: tuple[tuple[int, int | None, int], dict[str, Field], int] | None = None
 
-    def gather(self, numbers: Array, rows: int, draw: Draw | None = None) -> Gathered:
-        """A batch of `rows` rows: these samples, and masked rows behind them; `draw` says where random ones lie."""
-        found = self._samples.locate(numbers, draw)
+    def locate(self, numbers: Array, draw: Draw | None = None) -> Located:
+        """Where samples lie; `draw` says where random ones do."""
+        return self._samples.locate(numbers, draw)
+
+    def gather(self, numbers: Array, rows: int, found: Located) -> Gathered:
+        """A batch of `rows` rows: these samples, which lie where `locate` found them, and masked rows behind them."""
         if len(numbers) < rows:
             found = Located(*(np.concatenate([part, np.zeros(rows - len(numbers), dtype=np.int64)]) for part in found))
         steps, places, total = self._arrange(found.counts)
@@ -319,6 +322,8 @@ class HostGather:
 TOGETHER_BYTES = 8 * 2**20
 MOST_TOGETHER = 16
 """Batches that are gathered as one: at most this many, and this many bytes."""
+LOCATED_SAMPLES = 2**15
+"""Samples that are located at a time. A gather pushes the index of runs out of the caches, which then costs more than the search."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -346,13 +351,23 @@ class HostProducer:
         if self._stream is None and self.transform is None and self.hints is None and not isinstance(self.assemble.view, Sequences):
             together = max(1, min(MOST_TOGETHER, TOGETHER_BYTES // max(1, self.gather.row_bytes * steps.batch_size)))
         grouped = steps.num_whole // together * together if together > 1 else 0  # steps that are gathered with others
+        size = together * steps.batch_size
+        at_once = max(1, LOCATED_SAMPLES // size)
+
+        @lru_cache(maxsize=self.threads + 1)
+        def locate(number: int) -> tuple[Array, Located]:
+            first = number * at_once * together
+            numbers = steps.numbers(first, min(at_once * together, grouped - first))
+            return numbers, self.gather.locate(numbers, steps.draw)
 
         def make(item: int) -> list[Any]:
             first = item * together
             if first >= grouped:
                 return [self.make(steps, grouped + item - grouped // together, hints)]
             try:
-                return self._make_several(steps, first, together)
+                numbers, found = locate(item // at_once)
+                rows = slice(item % at_once * size, (item % at_once + 1) * size)
+                return self._make_several(numbers[rows], Located(*(part[rows] for part in found)), steps.batch_size)
             except Exception:  # one by one instead: the batches before the one that fails are good
                 made: list[Any] = []
                 try:
@@ -377,7 +392,8 @@ class HostProducer:
         try:
             if hints is not None:
                 hints.before(step)
-            gathered = self.gather.gather(numbers, len(numbers) if self.rows is None else self.rows, steps.draw)
+            found = self.gather.locate(numbers, steps.draw)
+            gathered = self.gather.gather(numbers, len(numbers) if self.rows is None else self.rows, found)
             try:
                 if self._transform is not None:
                     return self._transformed(self._transform, gathered, len(numbers), steps.seed_of(step))
@@ -392,15 +408,14 @@ class HostProducer:
             error.add_note(f"while making {place}: samples {shown} of {self.gather.origin(numbers)}")
             raise
 
-    def _make_several(self, steps: Steps, first: int, count: int) -> list[Tensors]:
+    def _make_several(self, numbers: Array, found: Located, batch_size: int) -> list[Tensors]:
         """Batches of equal shape, gathered as one and then split, which saves most of the Python overhead of a gather."""
-        numbers = steps.numbers(first, count)
-        gathered = self.gather.gather(numbers, len(numbers), steps.draw)
+        gathered = self.gather.gather(numbers, len(numbers), found)
         try:
             whole = self.assemble(gathered.tensors(), len(numbers))
         finally:
             self.gather.release(gathered)
-        parts = [tensor.split(steps.batch_size) for tensor in whole.values()]  # type: ignore[no-untyped-call]
+        parts = [tensor.split(batch_size) for tensor in whole.values()]  # type: ignore[no-untyped-call]
         return [dict(zip(whole, rows, strict=True)) for rows in zip(*parts, strict=True)]
 
     def receive(self, entry: Any, in_flight: deque[torch.cuda.Event]) -> Tensors:

@@ -118,7 +118,9 @@ class SeriesScaler:
         return self._scales[column]
 
     def transform(self, values: Values, series: Sequence[int] | Array | torch.Tensor, column: str) -> Values:
-        """Scale values of `column`, `[len(series), …]` or the steps of one series."""
+        """Scale values of `column`, `[len(series), …]` or the steps of one series. Integers become float64, as in NumPy."""
+        if isinstance(values, torch.Tensor) and not values.is_floating_point():
+            values = cast(Values, values.double())  # else the scales would become integers
         center, divisor = self._rows(values, series, column)
         return cast(Values, (values - center) / divisor)
 

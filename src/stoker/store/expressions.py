@@ -3,6 +3,8 @@
 Expressions have Python's syntax and a small, safe set of operations: arithmetic, comparisons, `and`, `or`, `not`, `in`, and the functions
 of `FUNCTIONS`. Columns are written by name, in backticks where the name is not an identifier. Nothing else can be reached from them.
 `find_series` is `Store.where`: the series for which an expression over their facts is true.
+
+A time with a zone is a UTC time in arithmetic, and the local time in that zone for functions of the calendar and next to a string.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ from functools import reduce
 from typing import Any, NoReturn
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from stoker._types import Array
 from stoker.errors import OptionError
@@ -83,7 +87,9 @@ class Expression:
         except OptionError:
             raise
         except (TypeError, ValueError, OverflowError) as error:
-            self._refuse(f"cannot be computed: {error}")
+            # NumPy names its loops and casting rules, which say nothing about columns.
+            reason = "an operation gets types that it does not take, such as a string or a time next to a number"
+            self._refuse(f"cannot be computed: {reason if 'ufunc' in str(error) else error}")
         return np.broadcast_to(np.asarray(value), steps.shape)
 
     def evaluate_rows(self, columns: Mapping[str, Array], steps: Array) -> Array:
@@ -105,7 +111,9 @@ class Expression:
             case ast.BinOp():
                 left, right = value(node.left), value(node.right)
                 is_integer_power = isinstance(node.op, ast.Pow) and np.asarray(left).dtype.kind in "iub"
-                return _BINARY[type(node.op)](np.asarray(left, dtype=np.float64) if is_integer_power else np.asarray(left), right)
+                return _BINARY[type(node.op)](
+                    np.asarray(left, dtype=np.float64) if is_integer_power else np.asanyarray(left), right
+                )
             case ast.UnaryOp(op=ast.Not()):
                 return ~self._condition(node.operand, columns, steps)
             case ast.UnaryOp():
@@ -119,7 +127,10 @@ class Expression:
                 arguments = [value(one) for one in node.args]
                 if name in ("lag", "diff"):
                     return _lag(arguments[0], _lag_of(node), steps, difference=name == "diff")
-                return _calendar(name, arguments[0]) if name in _CALENDAR else _FUNCTIONS[name][2](*arguments)
+                if name in _CALENDAR:
+                    return _calendar(name, arguments[0])
+                zone = next((one.zone for one in arguments if isinstance(one, ZonedTimes)), None)
+                return _with_zone(_FUNCTIONS[name][2](*arguments), zone)
         raise AssertionError(ast.dump(node))  # _check lets nothing else pass
 
     def _condition(self, node: ast.expr, columns: Mapping[str, Array], steps: Array) -> Array:
@@ -230,11 +241,12 @@ def _is_null(x: Any) -> Array:
 
 def _compared(op: Callable[[Any, Any], Any], left: Any, right: Any) -> Array:
     """Comparisons with times and strings too: a string beside a time is parsed as one; what is missing fits no comparison but `!=`."""
-    left, right = np.asarray(left), np.asarray(right)
+    left, right = np.asanyarray(left), np.asanyarray(right)
     if left.dtype.kind == "M" and right.dtype.kind == "U":
-        right = right.astype(left.dtype)
+        left, right = _local(left), _parsed(right, left.dtype)
     if right.dtype.kind == "M" and left.dtype.kind == "U":
-        left = left.astype(right.dtype)
+        left, right = _parsed(left, right.dtype), _local(right)
+    left, right = np.asarray(left), np.asarray(right)
     strings = [one.dtype.kind in "OU" for one in (left, right)]
     if any(strings) and not all(strings):
         raise TypeError(f"{left.dtype if strings[1] else right.dtype} is compared with strings")
@@ -258,7 +270,7 @@ def _lag(x: Any, count: int | None, steps: Array, *, difference: bool) -> Array:
 
 
 def _calendar(name: str, times: Any) -> Array:
-    times = np.asarray(times)
+    times = _local(np.asanyarray(times))
     if times.dtype.kind != "M":
         raise TypeError(f"{name} takes a time, not {times.dtype}")
     days = times.astype("datetime64[D]")
@@ -277,14 +289,53 @@ def _calendar(name: str, times: Any) -> Array:
     return np.where(np.isnat(times), np.nan, found)
 
 
+# Times with a zone.
+
+
+class ZonedTimes(np.ndarray[Any, Any]):
+    """UTC times that know their zone."""
+
+    zone: str | None = None
+
+    def __array_finalize__(self, given: object) -> None:
+        self.zone = getattr(given, "zone", None)
+
+
+def _with_zone(values: Any, zone: str | None) -> Any:
+    if zone is None or np.asarray(values).dtype.kind != "M":
+        return values
+    found = np.asarray(values).view(ZonedTimes)
+    found.zone = zone
+    return found
+
+
+def _local(times: Array) -> Array:
+    """What clocks show in the zone of times; other values as they are."""
+    if not isinstance(times, ZonedTimes) or times.zone is None or times.dtype.kind != "M":
+        return np.asarray(times)
+    unit = np.datetime_data(times.dtype)[0]
+    moments = pa.array(np.atleast_1d(np.asarray(times)).astype(np.int64), mask=np.isnat(np.atleast_1d(times)))
+    local = pc.local_timestamp(moments.cast(pa.timestamp(unit, times.zone)))
+    found: Array = np.asarray(local.to_numpy(zero_copy_only=False), dtype=times.dtype).reshape(times.shape)
+    return found
+
+
+def _parsed(text: Array, dtype: np.dtype[Any]) -> Array:
+    try:
+        return text.astype(dtype)
+    except ValueError:
+        raise ValueError(f"{str(text)!r} is not a time like '2024-12-31' or '2024-12-31 18:00'") from None
+
+
 # Stored values as expressions see them.
 
 
 def stored_values(values: Array, kind: str, unit: str | None, texts: Array | None = None) -> Array:
     """Stored numbers as expressions see them: times as datetime64, codes as strings, bfloat16 as float32."""
     if kind in ("timestamp", "duration"):
-        name = "datetime64" if kind == "timestamp" else "timedelta64"
-        return values.view(f"{name}[{(unit or 'ns').partition(',')[0]}]")
+        name, (step, _, zone) = "datetime64" if kind == "timestamp" else "timedelta64", (unit or "ns").partition(",")
+        found: Array = _with_zone(values.view(f"{name}[{step}]"), zone.strip() or None)
+        return found
     if kind == "bfloat16":
         return (values.astype("<u4") << np.uint32(16)).view("<f4")
     if kind == "category":

@@ -34,6 +34,7 @@ NANOSECONDS = {
     "ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9, "d": 86_400 * 10**9, "w": 604_800 * 10**9,
 }  # fmt: skip
 _MONTHS = {"mo": 1, "q": 3, "y": 12}
+_PANDAS = {"M": "mo", "ME": "mo", "MS": "mo", "QE": "q", "QS": "q", "YE": "y", "YS": "y"}  # where case decides: "m" is a minute
 _ALIASES = {"sec": "s", "t": "min", "m": "min", "minute": "min", "hour": "h", "day": "d", "week": "w", "month": "mo", "year": "y"}
 
 
@@ -86,14 +87,16 @@ class Frequency:
 def parse_frequency(text: str, option: str) -> Frequency:
     """A frequency from text; raises `OptionError` naming the option.
 
+    Units of any case are the same, except for those of pandas: "M", "ME" and "MS" are months.
+
     Example:
         >>> parse_frequency("15min", "freq").nanoseconds == 15 * 60 * 10**9, parse_frequency("q", "freq").months
         (True, 3)
     """
     found = re.fullmatch(r"\s*(\d{0,9})\s*([a-zA-Z]+)\s*", text) if isinstance(text, str) else None
     if found is not None and (not found[1] or int(found[1])):
-        count, unit = int(found[1] or 1), found[2].lower()
-        if unit not in NANOSECONDS:  # "ms" is not several "m"
+        count, unit = int(found[1] or 1), _PANDAS.get(found[2], found[2].lower())
+        if unit not in NANOSECONDS and unit not in _MONTHS:  # "ms" is not several "m"
             unit = _ALIASES.get(unit, _ALIASES.get(unit.removesuffix("s"), unit))
         if unit in NANOSECONDS and count * NANOSECONDS[unit] < 2**62:
             return Frequency(f"{count}{unit}", nanoseconds=count * NANOSECONDS[unit])
