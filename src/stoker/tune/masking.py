@@ -8,7 +8,7 @@ Models of different widths and depths are padded to the largest, with zeros at t
     Linear, Embedding, parameters    zero rows and columns; their gradients are masked, so they stay zero
     LayerNorm, RMSNorm               mean and variance over the true width of the member
     MultiheadAttention               padded to [heads, head width]; scores are scaled by the true head width
-    layers of ModuleList, Sequential a member that lacks a layer passes the input of that layer on
+    layers of ModuleList, Sequential a member that lacks a layer has one with zero weights, or passes its input on
     integer attributes               the largest, for reshapes in `forward`
 
 `merge` decides from the modules alone. Whether `forward` does something else with a width, such as dividing by it, is found out by
@@ -44,6 +44,8 @@ class Merged:
     varying: dict[tuple[str, str], list[float]]
     """For each (module, attribute) that differs, the numbers of all models."""
     is_padded: bool
+    lacks_layers: bool
+    """Whether some models lack layers of the deepest."""
 
 
 class _PaddedLayerNorm(nn.LayerNorm):
@@ -86,8 +88,13 @@ def signature(model: nn.Module, *, with_numbers: bool = False) -> Hashable:
     return modules, tuple((name, tensor.shape, tensor.dtype, tensor.requires_grad) for name, tensor in _tensors(model).items())
 
 
-def merge(models: Sequence[nn.Module]) -> Merged | str:
+def merge(models: Sequence[nn.Module], *, pass_on: bool = False) -> Merged | str:
     """Merge models into one module, padded where their shapes differ.
+
+    Args:
+        models: Of all members.
+        pass_on: What a layer does that a model lacks. False: its weights are zero, which is right where `forward` adds its output to
+            its input, inside the layer or outside. True: its output is its input, which is right for a layer that ends in a norm.
 
     Returns:
         The merged module, or a sentence that says why these models cannot be merged.
@@ -110,9 +117,10 @@ def merge(models: Sequence[nn.Module]) -> Merged | str:
         if not isinstance(base.get_submodule(parent), nn.ModuleList | nn.Sequential):
             return f"model {lacking} lacks module {path!r}, which is not a layer of a ModuleList or Sequential"
         containers.add(parent)
-        layer = base.get_submodule(path)
-        layer.register_forward_hook(_pass_on)
-        layer.__dict__["active"] = 1.0
+        if pass_on:
+            layer = base.get_submodule(path)
+            layer.register_forward_hook(_pass_on)
+            layer.__dict__["active"] = 1.0
     # A layer that wide models lack gets their padded inputs all the same: layers of such a container are padded alike.
     alike: dict[str, list[str]] = defaultdict(list)
     for path in modules[deepest]:
@@ -133,7 +141,7 @@ def merge(models: Sequence[nn.Module]) -> Merged | str:
         if len({len(shape) for shape in found}) > 1:
             return f"parameter {name!r} has {len(found[0])} dimensions in one model and {len(found[-1])} in another"
         shapes[name] = tuple(max(sizes) for sizes in zip(*found, strict=True))
-    return Merged(base=base, shapes=shapes, views=views, varying=varying, is_padded=is_padded)
+    return Merged(base=base, shapes=shapes, views=views, varying=varying, is_padded=is_padded, lacks_layers=bool(containers))
 
 
 def _kind(base: nn.Module, path: str, containers: set[str]) -> str:

@@ -291,6 +291,7 @@ class Population:
                 {
                     "members": list(planned.group.members),
                     "is_batched": planned.group.is_batched,
+                    "pass_on": planned.group.pass_on,
                     "reason": planned.reason,
                     "notes": planned.notes,
                     "tensors": {name: one.detach().clone() for name, one in planned.group.tensors().items()},
@@ -316,7 +317,9 @@ class Population:
         models = self._models_of_now()
         self._groups = []
         for one in state["groups"]:
-            group = make_group(models, one["members"], is_batched=one["is_batched"])
+            group = make_group(models, one["members"], is_batched=one["is_batched"], pass_on=one["pass_on"])
+            if isinstance(group, str):
+                raise OptionError(f"the models of the state cannot train together: {group}.")
             group.load(one["tensors"])
             self._groups.append(Planned(group=group, reason=one["reason"], notes=tuple(one["notes"])))
         self._models = [] if self._groups else models.models

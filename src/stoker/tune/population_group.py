@@ -67,6 +67,7 @@ class MemberGroup:
         device: Where to train.
         is_batched: Whether all members are one `vmap`; otherwise they take turns.
         chunk_size: How many members `vmap` handles at once; None for all.
+        pass_on: As of `merge`.
     """
 
     def __init__(
@@ -83,12 +84,15 @@ class MemberGroup:
         device: torch.device,
         is_batched: bool,
         chunk_size: int | None,
+        pass_on: bool,
     ) -> None:
         self.members = list(members)
         self.is_batched = is_batched
         self.is_padded = merged.is_padded
-        self.has_slow_operations = False
-        """Whether torch would warn in each step about an operation that it loops over."""
+        self.lacks_layers = merged.lacks_layers
+        self.pass_on = pass_on
+        self.slow_operations: tuple[str, ...] = ()
+        """Operations that torch loops over, with a warning in each step."""
         self._merged = merged
         self._optimizer = optimizer
         self._chunk_size = chunk_size
@@ -219,7 +223,7 @@ class MemberGroup:
         function = vmap(
             grad_and_value(self._value), in_dims=(0, 0, 0, 0, None), randomness="different", chunk_size=self._chunk_size
         )
-        with _quiet() if self.has_slow_operations else nullcontext():
+        with _quiet() if self.slow_operations else nullcontext():
             found: tuple[Tensors, torch.Tensor] = function(self._parameters, self._buffers, self._varying, self._numbers(), batch)
         return found
 

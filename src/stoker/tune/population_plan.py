@@ -118,15 +118,11 @@ class Planned:
     notes: tuple[str, ...]
 
 
-def make_group(models: Models, members: Sequence[int], *, is_batched: bool) -> MemberGroup:
-    """A group of these members.
-
-    Raises:
-        OptionError: Their models cannot be merged.
-    """
-    merged = merge([models.models[member] for member in members])
+def make_group(models: Models, members: Sequence[int], *, is_batched: bool, pass_on: bool = False) -> MemberGroup | str:
+    """A group of these members, or the reason why their models cannot be merged."""
+    merged = merge([models.models[member] for member in members], pass_on=pass_on)
     if isinstance(merged, str):
-        raise OptionError(f"these models cannot train together: {merged}.")
+        return merged
     return MemberGroup(
         merged,
         [models.models[member] for member in members],
@@ -139,6 +135,7 @@ def make_group(models: Models, members: Sequence[int], *, is_batched: bool) -> M
         device=models.device,
         is_batched=is_batched and len(members) > 1,
         chunk_size=models.chunk_size,
+        pass_on=pass_on,
     )
 
 
@@ -164,17 +161,20 @@ def plan_groups(models: Models, batch: Any, *, masking: bool) -> list[Planned]:
     planned = []
     while todo:
         members, reason = todo.pop(0)
-        group, found = _try_batch(models, members, batch, compare=not notes)
-        if group is not None:
-            planned.append(Planned(group=group, reason=reason, notes=(*notes, *found)))
+        group = _try_batch(models, members, batch, compare=_GLOBAL_RANDOM not in notes)
+        if not isinstance(group, str):
+            slow = f"one member at a time within the step: {', '.join(group.slow_operations)}"
+            planned.append(Planned(group=group, reason=reason, notes=(*notes, *([slow] if group.slow_operations else []))))
             continue
         parts = models.split(members, with_numbers=False)
         if len(parts) == 1:
             parts = models.split(members, with_numbers=True)
         if len(parts) > 1:
-            todo += [(part, found[0]) for part in parts]
-        else:
-            planned.append(Planned(group=make_group(models, members, is_batched=False), reason=found[0], notes=notes))
+            todo += [(part, group) for part in parts]
+            continue
+        alone = make_group(models, members, is_batched=False)
+        assert not isinstance(alone, str)  # members of one shape can always be merged
+        planned.append(Planned(group=alone, reason=group, notes=notes))
     return planned
 
 
@@ -208,29 +208,33 @@ _GLOBAL_RANDOM = (
 )
 
 
-def _try_batch(models: Models, members: Sequence[int], batch: Any, *, compare: bool) -> tuple[MemberGroup | None, tuple[str, ...]]:
-    """A group that trains in one step, with notes; or None and the reason."""
-    merged = merge([models.models[member] for member in members])
-    if isinstance(merged, str):
-        return None, (merged,)
+def _try_batch(models: Models, members: Sequence[int], batch: Any, *, compare: bool) -> MemberGroup | str:
+    """A group that trains in one step, or the reason why there is none."""
     group = make_group(models, members, is_batched=True)
-    if len(members) == 1:
-        return group, ()
+    if isinstance(group, str) or len(members) == 1:
+        return group
+    reason = _find_reason(models, group, batch, compare=compare)
+    if reason is not None and group.lacks_layers:
+        other = make_group(models, members, is_batched=True, pass_on=True)
+        if not isinstance(other, str) and _find_reason(models, other, batch, compare=compare) is None:
+            return other
+    return group if reason is None else reason
+
+
+def _find_reason(models: Models, group: MemberGroup, batch: Any, *, compare: bool) -> str | None:
+    """Do a step of the group without its update; why it cannot be done, or differs from steps of single models."""
     restore = group.clone_buffers()
     try:
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always")
             gradients, losses = group.batched_gradients(batch)
-        difference = _find_difference(models, group, batch, gradients, losses) if compare else None
+        found = (match[1] for one in seen if (match := _SLOW_OPERATION.search(str(one.message))))
+        group.slow_operations = tuple(sorted(set(found)))
+        return _find_difference(models, group, batch, gradients, losses) if compare else None
     except Exception as error:  # whatever torch.func or a forward cannot do with members at once
-        return None, (_plain(error),)
+        return _plain(error)
     finally:
         restore()
-    if difference is not None:
-        return None, (difference,)
-    slow = sorted({match[1] for one in seen if (match := _SLOW_OPERATION.search(str(one.message)))})
-    group.has_slow_operations = bool(slow)
-    return group, ((f"one member at a time within the step: {', '.join(slow)}",) if slow else ())
 
 
 def _find_difference(
