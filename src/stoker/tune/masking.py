@@ -104,9 +104,9 @@ def merge(models: Sequence[nn.Module], *, pass_on: bool = False) -> Merged | str
     deepest = max(range(len(models)), key=lambda number: len(modules[number]))
     base = copy.deepcopy(models[deepest])
     for number, own in enumerate(modules):
-        if extra := next((path for path in own if path not in modules[deepest]), None):
+        if (extra := next((path for path in own if path not in modules[deepest]), None)) is not None:
             return f"model {number} has a module {extra!r} that the model with the most modules does not have"
-        if other := next((path for path in own if type(own[path]) is not type(modules[deepest][path])), None):
+        if (other := next((path for path in own if type(own[path]) is not type(modules[deepest][path])), None)) is not None:
             return f"module {other!r} is a {type(own[other]).__name__} in model {number} and not in others"
     containers = set()
     for path in modules[deepest]:

@@ -74,6 +74,7 @@ class Population:
             grouped by shape.
         schedule: Called with the number of the update, from 0; all learning rates are multiplied by what it returns.
         chunk_size: How many members are computed at once, where memory is short; None for all.
+        compile: Compile the step with `torch.compile`, which takes a minute or more and is worth it for large populations on a GPU.
         verbose: Print what could not be batched, once.
 
     Raises:
@@ -107,6 +108,7 @@ class Population:
         masking: bool = True,
         schedule: Callable[[int], float] | None = None,
         chunk_size: int | None = None,
+        compile: bool = False,
         verbose: bool = True,
     ) -> None:
         if not configs:
@@ -124,6 +126,7 @@ class Population:
         self._masking = masking
         self._schedule = schedule
         self._chunk_size = chunk_size
+        self._compile = compile
         self._verbose = verbose
         optimizers.parse_settings(optimizer, self.configs)
         self._reads: set[str] = set()
@@ -336,6 +339,7 @@ class Population:
             loss=self._loss,
             device=self.device,
             chunk_size=self._chunk_size,
+            compile=self._compile,
             read_keys=self._reads,
         )
 

@@ -68,6 +68,7 @@ class MemberGroup:
         is_batched: Whether all members are one `vmap`; otherwise they take turns.
         chunk_size: How many members `vmap` handles at once; None for all.
         pass_on: As of `merge`.
+        compile: Whether gradients and update are compiled, each by itself: together their inputs would overlap in memory.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class MemberGroup:
         is_batched: bool,
         chunk_size: int | None,
         pass_on: bool,
+        compile: bool = False,
     ) -> None:
         self.members = list(members)
         self.is_batched = is_batched
@@ -93,10 +95,13 @@ class MemberGroup:
         self.pass_on = pass_on
         self.slow_operations: tuple[str, ...] = ()
         """Operations that torch loops over, with a warning in each step."""
+        self._evaluates_batched = True
         self._merged = merged
         self._optimizer = optimizer
         self._chunk_size = chunk_size
         self._graphs: Graphs | None = None
+        self._find_gradients = torch.compile(self.batched_gradients) if compile else self.batched_gradients
+        self._update = torch.compile(optimizers.update) if compile else optimizers.update
         self._trial = Trial(merged.base, *loss).to(device)
         self._settings = {name: one.to(device) for name, one in optimizers.parse_settings(optimizer, configs).items()}
         self._clips = bool(torch.isfinite(self._settings["max_grad_norm"]).any())
@@ -118,8 +123,6 @@ class MemberGroup:
     def _lay_out(self, base: nn.Module, stacked: Tensors, device: torch.device) -> None:
         """Give each trainable parameter its columns of the matrix of weights; matrices for Muon come first."""
         trainable = {name: one for name, one in base.named_parameters() if one.requires_grad}
-        if not trainable:
-            raise OptionError("make_model returned a model without trainable parameters.")
         dtypes = {one.dtype for one in trainable.values()}
         if len(dtypes) > 1:
             raise OptionError(f"the parameters have the types {', '.join(map(str, dtypes))}; a population needs one type.")
@@ -230,7 +233,7 @@ class MemberGroup:
     def _compute(self, batch: Any) -> None:
         """Write gradients and losses of all members."""
         if self.is_batched:
-            gradients, losses = self.batched_gradients(batch)
+            gradients, losses = self._find_gradients(batch)
             torch._foreach_copy_(self._gradient_parts, [gradients[name] for name in self._columns])
             self.losses.copy_(losses)
             return
@@ -249,7 +252,7 @@ class MemberGroup:
             self._gradients.mul_(self._mask)
         if self._clips:
             optimizers.clip(self._gradients, self._settings)
-        optimizers.update(
+        self._update(
             self._optimizer,
             self.weights,
             self._gradients,
@@ -290,23 +293,25 @@ class MemberGroup:
         self._trial.eval()
         buffers = {name: one.clone() for name, one in self._buffers.items()}
         try:
-            with torch.no_grad():
-                if not self.is_batched:
-                    values = []
-                    for number in range(len(self.members)):
-                        parameters = {name: one[number] for name, one in self._parameters.items()}
-                        _, varying, numbers = self._of_member(number)
-                        own = {name: one[number] for name, one in buffers.items()}
-                        values.append(self._value(parameters, own, varying, numbers, batch, function))
-                    return torch.stack(values)
-                value = vmap(
-                    lambda *given: self._value(*given, batch, function), randomness="different", chunk_size=self._chunk_size
-                )
-                with _quiet():
-                    found: torch.Tensor = value(self._parameters, buffers, self._varying, self._numbers())
-                return found
+            with torch.no_grad(), _quiet():
+                if self._evaluates_batched and self.is_batched:
+                    try:
+                        return self._evaluate_batched(buffers, batch, function)
+                    except RuntimeError:  # kernels for evaluation, or the metric, may lack what training has
+                        self._evaluates_batched = False
+                return torch.stack([self._evaluate_member(row, buffers, batch, function) for row in range(len(self.members))])
         finally:
             torch.backends.mha.set_fastpath_enabled(fast_path)
+
+    def _evaluate_batched(self, buffers: Tensors, batch: Any, function: Callable[..., Any] | None) -> torch.Tensor:
+        value = vmap(lambda *given: self._value(*given, batch, function), randomness="different", chunk_size=self._chunk_size)
+        found: torch.Tensor = value(self._parameters, buffers, self._varying, self._numbers())
+        return found
+
+    def _evaluate_member(self, row: int, buffers: Tensors, batch: Any, function: Callable[..., Any] | None) -> torch.Tensor:
+        parameters = {name: one[row] for name, one in self._parameters.items()}
+        _, varying, numbers = self._of_member(row)
+        return self._value(parameters, {name: one[row] for name, one in buffers.items()}, varying, numbers, batch, function)
 
     # Members.
 

@@ -63,6 +63,7 @@ class Models:
     loss: tuple[Callable[..., Any], int]
     device: torch.device
     chunk_size: int | None
+    compile: bool
     read_keys: set[str]
 
     def for_loss(self, member: int) -> dict[str, Any]:
@@ -101,6 +102,8 @@ class Models:
         hyper = {name: one[0] if isinstance(one, torch.Tensor) else one for name, one in self.hyper([member]).items()}
         loss = trial(batch, RecordedConfig(hyper, self.read_keys))
         parameters = {name: one for name, one in trial.model.named_parameters() if one.requires_grad}
+        if not parameters:
+            raise OptionError("make_model returned a model without trainable parameters.")
         found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
         gradients = {
             name: (torch.zeros_like(parameters[name]) if one is None else one).flatten()
@@ -136,6 +139,7 @@ def make_group(models: Models, members: Sequence[int], *, is_batched: bool, pass
         is_batched=is_batched and len(members) > 1,
         chunk_size=models.chunk_size,
         pass_on=pass_on,
+        compile=models.compile,
     )
 
 
