@@ -28,7 +28,8 @@ class Mlp(nn.Module):
         super().__init__()
         self.inp = nn.Linear(8, width)
         self.blocks = nn.ModuleList(
-            nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width)) for _ in range(2)
+            nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+            for _ in range(2)
         )
         self.head = nn.Linear(width, 1)
 
@@ -80,7 +81,9 @@ def run(step: Callable[[Any], Any], batches: list[Any]) -> None:
         step(batch)
 
 
-def measure(make_model: Callable[[Mapping[str, Any]], nn.Module], shape: tuple[int, ...], rounds: int, steps: int) -> dict[str, Any]:
+def measure(
+    make_model: Callable[[Mapping[str, Any]], nn.Module], shape: tuple[int, ...], rounds: int, steps: int
+) -> dict[str, Any]:
     """CPU time per step of a trial. The trial of the plain loop stands for all: they cost the same."""
     torch.manual_seed(0)
     batches = [{"x": torch.randn(shape)} for _ in range(steps)]

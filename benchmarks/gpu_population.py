@@ -81,7 +81,9 @@ def measure(size: int, rounds: int, *, compiled: bool) -> dict[str, Any]:
     started = time.perf_counter() - begin - built
     rows = sorted({0, size // 2, size - 1})
     alone = {row: trials_one_by_one.start(make_model, loss, configs[row], seed=row, device=DEVICE) for row in rows}
-    differences = {row: max(abs(float(step(batch)) - float(losses[row, n])) for n, batch in enumerate(batches)) for row, step in alone.items()}
+    differences = {
+        row: max(abs(float(step(batch)) - float(losses[row, n])) for n, batch in enumerate(batches)) for row, step in alone.items()
+    }
     times: dict[str, list[float]] = {"one by one": [], "population": []}
     torch.cuda.reset_peak_memory_stats()
     for _ in range(rounds):

@@ -120,7 +120,9 @@ def test_random_numbers_of_a_loss_are_those_of_the_member_alone() -> None:
 
 
 def test_members_of_equal_seed_and_settings_are_equal() -> None:
-    population = Population(lambda config: Transformer(dropout=0.2), loss, [{"lr": 0.01, "seed": 7}] * 2 + [{"lr": 0.01, "seed": 8}])
+    population = Population(
+        lambda config: Transformer(dropout=0.2), loss, [{"lr": 0.01, "seed": 7}] * 2 + [{"lr": 0.01, "seed": 8}]
+    )
     losses = train(population, make_batches(5))
     assert torch.equal(losses[0], losses[1])
     assert not torch.equal(losses[0], losses[2])
@@ -181,7 +183,9 @@ def test_a_state_continues_exactly() -> None:
     batches = make_batches(8)
 
     def make() -> Population:
-        return Population(lambda config: Transformer(config["width"], dropout=0.1), loss, configs, schedule=lambda step: 1 / (1 + step))
+        return Population(
+            lambda config: Transformer(config["width"], dropout=0.1), loss, configs, schedule=lambda step: 1 / (1 + step)
+        )
 
     first = make()
     train(first, batches[:4])

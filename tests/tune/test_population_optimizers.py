@@ -41,6 +41,7 @@ def run(name: str, configs: list[dict[str, Any]], weights: torch.Tensor, gradien
     for one in gradients:
         one = one.clone()
         optimizers.clip(one, settings)
+        optimizers.count_step(state)
         optimizers.update(name, weights, one, state, settings, factor=torch.ones((), dtype=torch.float64), matrices=matrices)
     return weights
 
@@ -74,7 +75,9 @@ def test_gradients_are_clipped_member_by_member() -> None:
     parameter.grad = expected[1]
     nn.utils.clip_grad_norm_([parameter], 0.5)
     found = gradients.clone()
-    optimizers.clip(found, optimizers.parse_settings("sgd", [{"lr": 1.0}, {"lr": 1.0, "max_grad_norm": 0.5}, {"lr": 1, "max_grad_norm": 1e9}]))
+    optimizers.clip(
+        found, optimizers.parse_settings("sgd", [{"lr": 1.0}, {"lr": 1.0, "max_grad_norm": 0.5}, {"lr": 1, "max_grad_norm": 1e9}])
+    )
     assert torch.allclose(found, expected)
 
 

@@ -1,8 +1,8 @@
 """A group of members that train in one step: their weights as one matrix, and the loss of all of them as one function.
 
-    gradients   `vmap(grad)` of the loss over the members, or a loop over them where `vmap` cannot do it
-    update      the optimizer on the matrix of weights, each row with its own settings
-    graph       on a GPU, both as one CUDA graph
+gradients   `vmap(grad)` of the loss over the members, or a loop over them where `vmap` cannot do it
+update      the optimizer on the matrix of weights, each row with its own settings
+graph       on a GPU, both as one CUDA graph
 """
 
 from __future__ import annotations
@@ -111,7 +111,9 @@ class MemberGroup:
             name: [own.get(name) for own in merged.views] for name in merged.shapes
         }
         tensors = [{**dict(model.named_parameters()), **dict(model.named_buffers())} for model in models]
-        stacked = {name: stack([own.get(name) for own in tensors], self._views[name], merged.shapes[name]) for name in merged.shapes}
+        stacked = {
+            name: stack([own.get(name) for own in tensors], self._views[name], merged.shapes[name]) for name in merged.shapes
+        }
         self._lay_out(merged.base, stacked, device)
         self._buffers = {f"model.{name}": one.to(device) for name, one in stacked.items() if name not in self._columns}
         self._buffers |= stack_buffers([MemberRandom(seed) for seed in seeds], "random.", device)
@@ -252,6 +254,7 @@ class MemberGroup:
             self._gradients.mul_(self._mask)
         if self._clips:
             optimizers.clip(self._gradients, self._settings)
+        optimizers.count_step(self._state)
         self._update(
             self._optimizer,
             self.weights,

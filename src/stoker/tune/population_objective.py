@@ -62,7 +62,9 @@ class PopulationObjective:
             raise OptionError(f"rungs is {tuple(rungs)!r}; expected increasing numbers of updates, from 1.")
         for name, batches in (("train_batches", train_batches), ("valid", valid)):
             if isinstance(batches, Iterator):
-                raise OptionError(f"{name} is a {type(batches).__name__}, which can be iterated over only once; pass a list or a Feed.")
+                raise OptionError(
+                    f"{name} is a {type(batches).__name__}, which can be iterated over only once; pass a list or a Feed."
+                )
         self._make = lambda configs, seeds: Population(make_model, loss, configs, seeds=seeds, optimizer=optimizer, **options)
         self._train = train_batches
         self._valid = valid
@@ -101,7 +103,9 @@ class PopulationRun:
                 count += 1
                 yield batch
             if not count:
-                raise OptionError(f"train_batches has no batch in epoch {epoch}; expected an iterable that can be iterated over again.")
+                raise OptionError(
+                    f"train_batches has no batch in epoch {epoch}; expected an iterable that can be iterated over again."
+                )
             epoch += 1
 
     def advance(self, updates: int) -> list[float]:

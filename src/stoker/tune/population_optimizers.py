@@ -114,6 +114,11 @@ def new_state(optimizer: str, weights: torch.Tensor) -> Tensors:
     return {"step": torch.zeros((), dtype=torch.float64, device=weights.device), **state}
 
 
+def count_step(state: Tensors) -> None:
+    """Count an update. Apart from the update itself, because `torch.compile` (2.13) loses an in-place change of a scalar."""
+    state["step"].add_(1)
+
+
 def clip(gradients: torch.Tensor, settings: Tensors) -> None:
     """Scale the gradients of each member whose norm is larger than its `max_grad_norm`, as `clip_grad_norm_` does."""
     norms = torch.linalg.vector_norm(gradients, dim=1)
@@ -132,7 +137,7 @@ def update(
     factor: torch.Tensor,
     matrices: Sequence[Matrix] = (),
 ) -> None:
-    """One update of all members, in place.
+    """One update of all members, in place. `count_step` comes before it.
 
     Args:
         optimizer: Its name.
@@ -143,7 +148,6 @@ def update(
         factor: What all learning rates are multiplied by in this update, float64.
         matrices: The parameters that Muon updates; they come first in the columns. Others are updated by AdamW.
     """
-    state["step"].add_(1)
     _RULES[optimizer](weights, gradients, state, settings, factor, matrices)
 
 

@@ -1,8 +1,8 @@
 """Planning of a population: which members can train in one step. Found out on one batch, by doing it and comparing.
 
-    1. one model alone: its errors are the user's, and its loss must be a scalar
-    2. all models merged into one; a few members are compared with their own models: loss, gradients and buffers
-    3. where that fails or differs: members of equal shapes, then of equal attributes, then one by one
+1. one model alone: its errors are the user's, and its loss must be a scalar
+2. all models merged into one; a few members are compared with their own models: loss, gradients and buffers
+3. where that fails or differs: members of equal shapes, then of equal attributes, then one by one
 """
 
 from __future__ import annotations

@@ -173,9 +173,7 @@ class SeededAttention(nn.MultiheadAttention):
         return found, weights if need_weights else None
 
 
-def _additive(
-    attention: torch.Tensor | None, padding: torch.Tensor | None, heads: int, dtype: torch.dtype
-) -> torch.Tensor | None:
+def _additive(attention: torch.Tensor | None, padding: torch.Tensor | None, heads: int, dtype: torch.dtype) -> torch.Tensor | None:
     """The masks of `nn.MultiheadAttention` as one that is added to the scores; None where there is none."""
     if attention is not None and attention.dim() == 3:
         attention = attention.unflatten(0, (-1, heads))
