@@ -176,7 +176,7 @@ def test_strings_for_the_loss_are_grouped() -> None:
 
 def test_a_misspelt_setting_is_refused_and_an_unread_entry_noted() -> None:
     batch = make_batches(1)[0]
-    with pytest.raises(OptionError, match="configs has 'weight_decy', which neither .* reads; is it 'weight_decay'"):
+    with pytest.raises(OptionError, match=r"configs has 'weight_decy', which neither .* reads; is it 'weight_decay'"):
         Population(lambda _: ResidualMlp(), loss, [{"lr": 0.1, "weight_decy": 0.1}]).step(batch)
     noted = Population(lambda _: ResidualMlp(), loss, [{"lr": 0.1, "comment": "first"}])
     noted.step(batch)

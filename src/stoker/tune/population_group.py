@@ -32,7 +32,7 @@ _ALIGNMENT = 8
 Tensors = dict[str, torch.Tensor]
 
 
-class Trial(nn.Module):
+class LossOfModel(nn.Module):
     """A model with its loss, as one module, so that `functional_call` can give both the tensors of any member."""
 
     def __init__(self, model: nn.Module, loss: Callable[..., Any], num_arguments: int, seed: int = 0) -> None:
@@ -102,7 +102,7 @@ class MemberGroup:
         self._graphs: Graphs | None = None
         self._find_gradients = torch.compile(self.batched_gradients) if compile else self.batched_gradients
         self._update = torch.compile(optimizers.update) if compile else optimizers.update
-        self._trial = Trial(merged.base, *loss).to(device)
+        self._trial = LossOfModel(merged.base, *loss).to(device)
         self._settings = {name: one.to(device) for name, one in optimizers.parse_settings(optimizer, configs).items()}
         self._clips = bool(torch.isfinite(self._settings["max_grad_norm"]).any())
         self._hyper = {name: one.to(device) if isinstance(one, torch.Tensor) else one for name, one in hyper.items()}

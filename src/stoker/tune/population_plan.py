@@ -23,7 +23,7 @@ from stoker.errors import OptionError
 from stoker.train.autotune import reason_of
 from stoker.tune import population_optimizers as optimizers
 from stoker.tune.masking import merge, signature
-from stoker.tune.population_group import MemberGroup, Trial
+from stoker.tune.population_group import MemberGroup, LossOfModel
 
 MOST_COMPARED = 8
 """Members of a group that are compared with their own models; each costs a step alone."""
@@ -98,7 +98,7 @@ class Models:
 
     def step_alone(self, member: int, batch: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor], dict[str, torch.Tensor]]:
         """Loss, flattened gradients, and buffers afterwards, of one model as a plain training loop has them."""
-        trial = Trial(copy.deepcopy(self.models[member]), *self.loss, seed=self.seeds[member]).to(self.device).train()
+        trial = LossOfModel(copy.deepcopy(self.models[member]), *self.loss, seed=self.seeds[member]).to(self.device).train()
         hyper = {name: one[0] if isinstance(one, torch.Tensor) else one for name, one in self.hyper([member]).items()}
         loss = trial(batch, RecordedConfig(hyper, self.read_keys))
         parameters = {name: one for name, one in trial.model.named_parameters() if one.requires_grad}
