@@ -66,7 +66,7 @@ class Counts(ResidualMlp):
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
-        (Reads, "the model or loss reads a value in Python"),
+        (Reads, "the model or loss needs a value in Python"),
         (Masks, "the model or loss has a shape that depends on values"),
         (Writes, "output with shape"),
         (Counts, "batched, the buffer 'count' of member 0 differs from that alone"),

@@ -11,8 +11,8 @@ Models of different widths and depths are padded to the largest, with zeros at t
     layers of ModuleList, Sequential a member that lacks a layer has one with zero weights, or passes its input on
     integer attributes               the largest, for reshapes in `forward`
 
-`merge` decides from the modules alone. Whether `forward` does something else with a width, such as dividing by it, is found out by
-comparing with the unpadded model.
+`merge` decides from the modules alone. A `forward` that does something else with a width, such as dividing by it, shows when the merged
+module is compared with the unpadded model.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def _merge_attributes(
 ) -> str | None:
     """Let numbers that differ vary, and take the largest of integers; a reason where that is impossible."""
     for key, value in _attributes(module, with_numbers=True).items():
-        values = [getattr(one, key, None) for one in siblings if key != "salt"]
+        values: list[Any] = [getattr(one, key, None) for one in siblings if key != "salt"]
         if all(one == value for one in values) or key == "active":
             continue
         if any(isinstance(one, float) for one in values) and all(_is_number(one) for one in values):
@@ -185,7 +185,7 @@ def _pass_on(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
     """The hook of a layer that some members lack: for them, its output is its input."""
     if not isinstance(output, torch.Tensor) or not args or output.shape != args[0].shape:
         raise ValueError(f"the output of a {type(module).__name__} that some members lack has not the shape of its input")
-    return torch.where(torch.as_tensor(module.active, device=output.device) > 0, output, args[0])  # type: ignore[arg-type]
+    return torch.where(torch.as_tensor(module.active, device=output.device) > 0, output, args[0])
 
 
 def _is_number(value: object) -> bool:
@@ -194,7 +194,7 @@ def _is_number(value: object) -> bool:
 
 def _attributes(module: nn.Module, with_numbers: bool) -> dict[str, Any]:
     """The plain attributes of a module: integers, flags, strings and tuples of them, and floats if asked for."""
-    kinds = (int, str, type(None), tuple, *([float] if with_numbers else []))
+    kinds: tuple[type, ...] = (int, str, type(None), tuple, *([float] if with_numbers else []))
     return {key: value for key, value in vars(module).items() if key[0] != "_" and key != "training" and isinstance(value, kinds)}
 
 

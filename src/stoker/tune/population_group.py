@@ -27,7 +27,7 @@ from stoker.tune.masking import Merged, corner, lr_ratio, real_entries, stack
 from stoker.tune.randomness import MemberRandom
 
 _ALIGNMENT = 8
-"""Parameters begin at a multiple of this many numbers: matrix products read aligned rows."""
+"""Parameters begin at a multiple of this many numbers: matmuls read aligned rows."""
 
 Tensors = dict[str, torch.Tensor]
 
@@ -170,7 +170,7 @@ class MemberGroup:
     def _part(self, matrix: torch.Tensor, name: str) -> torch.Tensor:
         """The columns of a parameter in a matrix like the weights, in the shape of the parameter."""
         start, size = self._columns[name]
-        return matrix[:, start : start + size].unflatten(1, self._merged.shapes[name])
+        return matrix[:, start : start + size].view(len(matrix), *self._merged.shapes[name])
 
     def _allocate(self) -> None:
         """Gradients and losses, where a graph finds them; a graph of other members is dropped."""
@@ -307,8 +307,11 @@ class MemberGroup:
             torch.backends.mha.set_fastpath_enabled(fast_path)
 
     def _evaluate_batched(self, buffers: Tensors, batch: Any, function: Callable[..., Any] | None) -> torch.Tensor:
-        value = vmap(lambda *given: self._value(*given, batch, function), randomness="different", chunk_size=self._chunk_size)
-        found: torch.Tensor = value(self._parameters, buffers, self._varying, self._numbers())
+        def value(parameters: Tensors, buffers: Tensors, varying: Mapping[tuple[str, str], Any], numbers: Tensors) -> torch.Tensor:
+            return self._value(parameters, buffers, varying, numbers, batch, function)
+
+        function_of_all = vmap(value, randomness="different", chunk_size=self._chunk_size)
+        found: torch.Tensor = function_of_all(self._parameters, buffers, self._varying, self._numbers())
         return found
 
     def _evaluate_member(self, row: int, buffers: Tensors, batch: Any, function: Callable[..., Any] | None) -> torch.Tensor:
@@ -384,7 +387,12 @@ class MemberGroup:
     def clone_buffers(self) -> Callable[[], None]:
         """Copy all buffers; returns the function that puts them back."""
         copies = {name: one.clone() for name, one in self._buffers.items()}
-        return lambda: [self._buffers[name].copy_(one) for name, one in copies.items()] and None
+
+        def restore() -> None:
+            for name, one in copies.items():
+                self._buffers[name].copy_(one)
+
+        return restore
 
 
 def stack_buffers(modules: Sequence[nn.Module], prefix: str, device: torch.device) -> Tensors:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -65,7 +66,7 @@ class PopulationObjective:
                 raise OptionError(
                     f"{name} is a {type(batches).__name__}, which can be iterated over only once; pass a list or a Feed."
                 )
-        self._make = lambda configs, seeds: Population(make_model, loss, configs, seeds=seeds, optimizer=optimizer, **options)
+        self._make = partial(Population, make_model, loss, optimizer=optimizer, **options)
         self._train = train_batches
         self._valid = valid
 
@@ -76,7 +77,7 @@ class PopulationObjective:
             configs: One per member.
             seeds: One per member.
         """
-        return PopulationRun(self._make(configs, seeds), self._train, self._valid)
+        return PopulationRun(self._make(configs, seeds=seeds), self._train, self._valid)
 
 
 class PopulationRun:

@@ -231,7 +231,7 @@ def _muon(
     weights[:, :end].mul_(_column(1 - rates * settings["weight_decay"], weights))
     for one in matrices:
         columns = slice(one.start, one.start + one.rows * one.columns)
-        direction = orthogonalize(ahead[:, columns].unflatten(1, (one.rows, one.columns)))
+        direction = orthogonalize(ahead[:, columns].reshape(-1, one.rows, one.columns))
         weights[:, columns].addcmul_(direction.flatten(1).to(weights.dtype), _column(-rates * one.ratios, weights))
 
 

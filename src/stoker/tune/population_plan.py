@@ -1,4 +1,4 @@
-"""Planning of a population: which members can train in one step. Found out on one batch, by doing it and comparing.
+"""Planning of a population: which members can train in one step. Each plan is tried on one batch and compared.
 
 1. one model alone: its errors are the user's, and its loss must be a scalar
 2. all models merged into one; a few members are compared with their own models: loss, gradients and buffers
@@ -23,7 +23,7 @@ from stoker.errors import OptionError
 from stoker.train.autotune import reason_of
 from stoker.tune import population_optimizers as optimizers
 from stoker.tune.masking import merge, signature
-from stoker.tune.population_group import MemberGroup, LossOfModel
+from stoker.tune.population_group import LossOfModel, MemberGroup
 
 MOST_COMPARED = 8
 """Members of a group that are compared with their own models; each costs a step alone."""
@@ -160,7 +160,7 @@ def plan_groups(models: Models, batch: Any, *, masking: bool) -> list[Planned]:
     has_one_shape = len(by_shape) == 1
     todo: list[tuple[list[int], str | None]] = [(everyone, None)]
     if not has_one_shape and not (masking and _differ_in_models_only(models, everyone)):
-        why = "the shapes differ, and masking=False" if not masking else "an entry for the loss that is not a number differs"
+        why = "the shapes differ, and masking=False" if not masking else "a string or flag for the loss differs"
         todo = [(members, why) for members in by_shape]
     planned = []
     while todo:
@@ -288,7 +288,7 @@ def _plain(error: BaseException) -> str:
 
 
 _REASONS = {
-    "calling .item()": "the model or loss reads a value in Python (.item(), or if on a tensor)",
+    "calling .item()": "the model or loss needs a value in Python (.item(), or if on a tensor)",
     "dynamic shape": "the model or loss has a shape that depends on values (such as a boolean mask)",
     "inplace": "the model or loss writes into a tensor that all members share",
 }

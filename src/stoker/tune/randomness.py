@@ -138,14 +138,16 @@ class SeededAttention(nn.MultiheadAttention):
             key_padding_mask = None if key_padding_mask is None else key_padding_mask.unsqueeze(0)
         if not self.batch_first:
             query, key, value = (one.transpose(0, 1) for one in (query, key, value))
-        weight, bias, out = self.in_proj_weight, self.in_proj_bias, self.out_proj.weight
+        weight: torch.Tensor = self.in_proj_weight
+        out: torch.Tensor = self.out_proj.weight
+        bias = self.in_proj_bias
         if weight.dim() == 4:
             heads, weight, out = weight.shape[1], weight.flatten(1, 2), out.flatten(1)
         else:
-            heads, weight = self.num_heads, weight.unflatten(0, (3, -1))
+            heads, weight = self.num_heads, weight.view(3, -1, weight.shape[-1])
         offsets: Any = (None, None, None) if bias is None else bias.reshape(3, -1).unbind(0)
         q, k, v = (
-            functional.linear(one, part, offset).unflatten(-1, (heads, -1)).transpose(1, 2)
+            functional.linear(one, part, offset).reshape(*one.shape[:-1], heads, -1).transpose(1, 2)
             for one, part, offset in zip((query, key, value), weight.unbind(0), offsets, strict=True)
         )
         mask = _additive(attn_mask, key_padding_mask, heads, q.dtype)
@@ -176,7 +178,7 @@ class SeededAttention(nn.MultiheadAttention):
 def _additive(attention: torch.Tensor | None, padding: torch.Tensor | None, heads: int, dtype: torch.dtype) -> torch.Tensor | None:
     """The masks of `nn.MultiheadAttention` as one that is added to the scores; None where there is none."""
     if attention is not None and attention.dim() == 3:
-        attention = attention.unflatten(0, (-1, heads))
+        attention = attention.view(-1, heads, *attention.shape[1:])
     given = [attention, None if padding is None else padding[:, None, None, :]]
     masks = [
         torch.zeros(one.shape, dtype=dtype, device=one.device).masked_fill(one, -math.inf) if one.dtype == torch.bool else one
