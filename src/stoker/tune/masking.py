@@ -185,7 +185,10 @@ def _pass_on(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
     """The hook of a layer that some members lack: for them, its output is its input."""
     if not isinstance(output, torch.Tensor) or not args or output.shape != args[0].shape:
         raise ValueError(f"the output of a {type(module).__name__} that some members lack has not the shape of its input")
-    return torch.where(torch.as_tensor(module.active, device=output.device) > 0, output, args[0])
+    active: Any = module.active
+    if not isinstance(active, torch.Tensor):
+        return output if active else args[0]
+    return torch.where(active > 0, output, args[0])
 
 
 def _is_number(value: object) -> bool:

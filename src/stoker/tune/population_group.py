@@ -283,7 +283,13 @@ class MemberGroup:
         """Copy all that a step changes; returns the function that puts it back."""
         changed = [self.weights, *self._state.values(), *self._buffers.values(), self.losses]
         copies = [one.clone() for one in changed]
-        return lambda: torch._foreach_copy_(changed, copies)
+
+        def restore() -> None:
+            torch._foreach_copy_(changed, copies)
+            if self.weights.is_cuda:
+                torch.cuda.empty_cache()  # a capture has memory of its own, and cannot use what the steps before it left
+
+        return restore
 
     def drop_graphs(self) -> None:
         """Release the memory of all graphs."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -66,7 +65,9 @@ class PopulationObjective:
                 raise OptionError(
                     f"{name} is a {type(batches).__name__}, which can be iterated over only once; pass a list or a Feed."
                 )
-        self._make = partial(Population, make_model, loss, optimizer=optimizer, **options)
+        self._make_model = make_model
+        self._loss = loss
+        self._options = {"optimizer": optimizer, **options}
         self._train = train_batches
         self._valid = valid
 
@@ -77,7 +78,9 @@ class PopulationObjective:
             configs: One per member.
             seeds: One per member.
         """
-        return PopulationRun(self._make(configs, seeds=seeds), self._train, self._valid)
+        return PopulationRun(
+            Population(self._make_model, self._loss, configs, seeds=seeds, **self._options), self._train, self._valid
+        )
 
 
 class PopulationRun:

@@ -51,9 +51,15 @@ def _int32(value: int) -> int:
 
 def _drop(values: torch.Tensor, p: Any, bits: torch.Tensor) -> torch.Tensor:
     """Zero elements with probability `p` (a number, or a tensor under `vmap`) and scale the others."""
-    p = torch.as_tensor(p, dtype=torch.float64, device=values.device)
-    threshold = (p * 2**32 - 2**31).clamp(max=2**31 - 1).to(torch.int32)
-    scale = torch.where(p < 1, 1 / (1 - p).clamp(min=2**-32), 0).to(values.dtype)
+    threshold: Any
+    scale: Any
+    if isinstance(p, torch.Tensor):
+        p = p.double()
+        threshold = (p * 2**32 - 2**31).clamp(max=2**31 - 1).to(torch.int32)
+        scale = torch.where(p < 1, 1 / (1 - p).clamp(min=2**-32), 0).to(values.dtype)
+    else:  # numbers stay in Python: a copy to the GPU could not be part of a graph
+        threshold = min(int(p * 2**32 - 2**31), 2**31 - 1)
+        scale = 1 / (1 - p) if p < 1 else 0.0
     return torch.where(bits >= threshold, values * scale, torch.zeros((), dtype=values.dtype, device=values.device))
 
 
