@@ -21,7 +21,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from stoker.errors import OptionError
 from stoker.train.graph import Graphs
 from stoker.train.readout import Readout
-from stoker.train.step import Step
+from stoker.train.step import EagerStep
 from stoker.tune import population_optimizers as optimizers
 from stoker.tune.masking import Merged, corner, lr_ratio, real_entries, stack
 from stoker.tune.randomness import MemberRandom
@@ -273,7 +273,7 @@ class MemberGroup:
         else:
             if self._graphs is None:
                 # A graph asks for a step with a part per micro-batch and one per update; here the first does it all.
-                step = cast(Step, SimpleNamespace(micro=self._do, update=lambda: True))
+                step = cast(EagerStep, SimpleNamespace(micro=self._do, update=lambda: True))
                 readout = cast(Readout, SimpleNamespace(count=0))
                 self._graphs = Graphs(step, readout, grad_accum_steps=1, preserve=self._preserve)
             self._graphs.micro(batch)
