@@ -66,7 +66,7 @@ _LAZY = {
     "verify": "stoker.store.inspect:verify",
 }
 
-_MODULES = ("augment", "diagnose", "encode", "errors", "experiment", "recipes", "split", "testing", "train")
+_MODULES = ("augment", "diagnose", "encode", "errors", "experiment", "recipes", "split", "testing", "train", "tune")
 
 if TYPE_CHECKING:
     from stoker import augment as augment
@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from stoker import split as split
     from stoker import testing as testing
     from stoker import train as train
+    from stoker import tune as tune
     from stoker.auditing.audit import audit
     from stoker.experiment.predict import load
     from stoker.feed.feed import Feed

@@ -1,0 +1,28 @@
+"""Tuning: the batch size by throughput, and hyperparameters by a search with a budget.
+
+batch_size      the smallest batch that loses no throughput
+search          the best configuration within a number of seconds or trials
+Study           all trials of a search; `Study.open` reads one of Stoker or Optuna
+"""
+
+from typing import TYPE_CHECKING
+
+from stoker._lazy import lazy
+
+_LAZY = {
+    "BatchSizeChoice": "stoker.tune.batch_size:BatchSizeChoice",
+    "Study": "stoker.tune.study:Study",
+    "StudyTrial": "stoker.tune.trial:StudyTrial",
+    "batch_size": "stoker.tune.batch_size:batch_size",
+    "search": "stoker.tune.search:search",
+}
+
+if TYPE_CHECKING:
+    from stoker.tune.batch_size import BatchSizeChoice as BatchSizeChoice
+    from stoker.tune.batch_size import batch_size as batch_size
+    from stoker.tune.search import search as search
+    from stoker.tune.study import Study as Study
+    from stoker.tune.trial import StudyTrial as StudyTrial
+else:
+    # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too.
+    __getattr__, __dir__, __all__ = lazy(__name__, _LAZY)
