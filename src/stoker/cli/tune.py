@@ -93,8 +93,16 @@ def _batch(
     if plot is not None:
         choice.plot(plot)
     if as_json:
-        values = {"size": choice.size, "samples_per_second": choice.samples_per_second, "memory": choice.memory, "limit": choice.limit}
-        curve = [{"size": one.size, "samples_per_second": one.samples_per_second, "memory": one.memory, "fits": one.fits} for one in choice.curve]
+        values = {
+            "size": choice.size,
+            "samples_per_second": choice.samples_per_second,
+            "memory": choice.memory,
+            "limit": choice.limit,
+        }
+        curve = [
+            {"size": one.size, "samples_per_second": one.samples_per_second, "memory": one.memory, "fits": one.fits}
+            for one in choice.curve
+        ]
         extra = {"grad_accum_steps": choice.grad_accum_steps, "loader_samples_per_second": choice.loader_samples_per_second}
         click.echo(json.dumps({**values, **extra, "scaled_lr": scaled, "notes": choice.notes, "curve": curve}))
         return
@@ -117,7 +125,9 @@ def _batch(
 @click.option("--storage", metavar="FILE|URL", help="Where the study is kept. [default: study.sqlite, in the folder of the run]")
 @click.option("--name", default="search", show_default=True, help="Name of the study in its storage.")
 @click.option("--repeats", type=int, metavar="N", help="Repeats of the best configuration with other seeds. [default: 4]")
-@click.option("--timeout", type=float, metavar="SECONDS", help="A trial that takes longer fails; each then runs in a child process.")
+@click.option(
+    "--timeout", type=float, metavar="SECONDS", help="A trial that takes longer fails; each then runs in a child process."
+)
 @click.option("--allow-constant", is_flag=True, help="Continue when all configurations have the same score.")
 @click.option("--out", type=PATH, metavar="FILE.yaml", help="Write the configuration with the best values.")
 @click.option("--overwrite", is_flag=True, help="With --out: replace the file.")
@@ -199,7 +209,9 @@ def _search(
     if as_json:
         best = {"number": study.best.number, "value": study.best.value, "params": study.best.params} if study.has_result else None
         counts = {state: sum(one.state == state for one in study.trials) for state in ("complete", "pruned", "failed")}
-        click.echo(json.dumps({"storage": where, "name": name, "stopped": study.stopped, "best": best, **counts, "notes": study.notes}))
+        click.echo(
+            json.dumps({"storage": where, "name": name, "stopped": study.stopped, "best": best, **counts, "notes": study.notes})
+        )
     else:
         click.echo(printable_lines(str(study)))
         if study.has_result and out is not None:
@@ -211,7 +223,9 @@ def _search(
         _say("stopped. The same command continues the search.")
         raise SystemExit(130)
     if not study.has_result:
-        raise OptionError(f"no trial is complete: {next((one.error for one in study.trials if one.error), 'the budget is too small')}")
+        raise OptionError(
+            f"no trial is complete: {next((one.error for one in study.trials if one.error), 'the budget is too small')}"
+        )
 
 
 def printable_lines(text: str) -> str:
@@ -254,7 +268,9 @@ def _run(config: str, assignments: tuple[str, ...], out: str | None, overwrite: 
     if Path(path).resolve() == Path(config).resolve() and not overwrite:
         raise OptionError(f"{path} is the configuration itself. Pass --overwrite to replace it, or choose another name.")
     _check_free(path, overwrite=overwrite)
-    choices = choose_run(load(config, assignments), report=(lambda line: None) if as_json else lambda line: click.echo(printable(line)))
+    choices = choose_run(
+        load(config, assignments), report=(lambda line: None) if as_json else lambda line: click.echo(printable(line))
+    )
     choices.save(path, overwrite=overwrite)
     if as_json:
         trials = [asdict(one) for one in choices.trials]

@@ -534,7 +534,9 @@ def make_trainer(
         metrics=dict(_metric(name) for name in train.metrics),
         folder=folder,
         overwrite=overwrite,
-        loggers=[make_writer(name, folder=folder) for name in train.loggers] if folder is not None and find_ranks().is_first else (),
+        loggers=[make_writer(name, folder=folder) for name in train.loggers]
+        if folder is not None and find_ranks().is_first
+        else (),
         callbacks=callbacks,
         device=data.train.device,
         config=to_tree(config),

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from stoker._batch import map_tensors, num_rows, tensors_of
-from stoker._clock import RunQueueDelay, now_ns
+from stoker._clock import RunQueueDelay, now_ns, thread_busy_ns
 from stoker._text import readable_bytes
 from stoker.errors import OptionError
 
@@ -41,7 +41,7 @@ TOLERANCE = 0.05
 MIN_STEPS_PER_EPOCH = 20
 LARGEST = 1 << 16
 WARM_UP = 2
-ROUNDS, ROUND_SECONDS = 5, 0.05
+ROUNDS, ROUND_SECONDS, MOST_STEPS = 5, 0.05, 1000
 """A trial has this many rounds of about that time; the fastest counts, as other programs only ever slow a round down."""
 FLAT_DOUBLINGS, GROWTH = 2, 1.02
 """Doubling ends after this many sizes in a row that are not that much faster."""
@@ -213,7 +213,9 @@ def batch_size(
         reason = "memory" if any(not one.fits for one in measure.points.values()) else limit if size >= bound else "throughput"
     grad_accum_steps = 1
     if effective_batch is not None:
-        size = next(one for one in _divisors(effective_batch) if one >= min(size, effective_batch) or one == _divisors(effective_batch)[-1])
+        size = next(
+            one for one in _divisors(effective_batch) if one >= min(size, effective_batch) or one == _divisors(effective_batch)[-1]
+        )
         if size > sizes[-1].size:
             size = max(one for one in _divisors(effective_batch) if one <= sizes[-1].size)
         grad_accum_steps = effective_batch // size
@@ -228,7 +230,7 @@ def batch_size(
     elif reason == "memory":
         notes.append("limited by memory: throughput still grows at the largest size that fits")
     if delivered is not None and delivered < best.samples_per_second:
-        reason = "loader" if delivered < chosen.samples_per_second else reason
+        reason = "loader"
         notes.append(
             f"the loader is the bottleneck: it delivers {delivered:,.0f} samples/s, and the step could take "
             f"{best.samples_per_second:,.0f}. A larger batch does not help, however much memory is free; make the loader faster"
@@ -291,10 +293,13 @@ def _repeating(batch: Any) -> Callable[[int], Any]:
 
 
 def _double(measure: _Measure, bound: int) -> None:
-    best, flat, size = 0.0, 0, 1
+    # From 2, because layers such as batch norm cannot train on 1 sample.
+    best, flat, size = 0.0, 0, min(2, bound)
     while True:
         point = measure(size)
         if not point.fits:
+            if size == 2:
+                measure(1)
             return
         flat = 0 if point.samples_per_second > GROWTH * best else flat + 1
         best = max(best, point.samples_per_second)
@@ -307,7 +312,11 @@ def _bisect_memory(measure: _Measure, bound: int) -> None:
     """Where throughput still grows when memory ends, find the largest size that fits, to an eighth of it."""
     fitting = measure.fitting()
     too_large = [one.size for one in measure.points.values() if not one.fits]
-    if not too_large or len(fitting) < 2 or fitting[-1].samples_per_second < GROWTH * max(one.samples_per_second for one in fitting[:-1]):
+    if (
+        not too_large
+        or len(fitting) < 2
+        or fitting[-1].samples_per_second < GROWTH * max(one.samples_per_second for one in fitting[:-1])
+    ):
         return
     low, high = fitting[-1].size, min(too_large)
     while high - low > max(1, low // 8):
@@ -448,8 +457,9 @@ class _Measure:
         used = process.memory_info().data
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
         resource.setrlimit(resource.RLIMIT_DATA, (used + budget, hard))
+        step = self._make_step()
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        seconds = _time_steps(self._make_step(), self._make_batch(size), lambda: None)
+        seconds = _time_steps(step, self._make_batch(size), lambda: None)
         return seconds, max(0, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
 
 
@@ -481,16 +491,19 @@ def _time_steps(step: Callable[[Any], Any], batch: Any, synchronize: Callable[[]
         step(batch)
     synchronize()
 
-    def time_round(count: int) -> float:
-        waiting = RunQueueDelay()
+    def time_round(count: int) -> tuple[float, float]:
+        waiting, busy_ns = RunQueueDelay(), thread_busy_ns()
         for _ in range(count):
             step(batch)
         synchronize()
         waited_ns, spent_ns = waiting.end()
-        return max(spent_ns - (waited_ns or 0), 1) / 1e9 / count
+        # A wait that began before the round may be counted as a whole, so the work of this thread is the least that it took.
+        own_ns = max(spent_ns - (waited_ns or 0), thread_busy_ns() - busy_ns, 1)
+        return own_ns / 1e9 / count, spent_ns / 1e9
 
-    count = max(1, math.ceil(ROUND_SECONDS / time_round(1)))
-    return min(time_round(count) for _ in range(ROUNDS))
+    _, once = time_round(1)
+    count = max(1, min(MOST_STEPS, math.ceil(ROUND_SECONDS / once)))
+    return min(time_round(count)[0] for _ in range(ROUNDS))
 
 
 def _free(device: torch.device) -> None:

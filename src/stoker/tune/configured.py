@@ -50,7 +50,9 @@ def read_search(config: str | Path, space: str | Path | None = None) -> SearchSe
     tree = document.tree.get(SEARCH_SECTION) if space is None else document.tree.get(SEARCH_SECTION, document.tree)
     if not isinstance(tree, dict) or not isinstance(tree.get("space"), dict):
         example = "search: {space: {optimizer.lr: [log, 1e-5, 1e-1]}}"
-        raise ConfigError(f"{path} does not say what to search. Add a section such as `{example}`, or name a file with one (space=).")
+        raise ConfigError(
+            f"{path} does not say what to search. Add a section such as `{example}`, or name a file with one (space=)."
+        )
     if unknown := [key for key in tree if key not in KEYS]:
         raise ConfigError(f"{path}: search.{unknown[0]} is not known; expected one of {', '.join(KEYS)}.")
     known = known_paths(Config)
@@ -84,7 +86,7 @@ class ConfigObjective:
         seen: list[float] = []
 
         class Report:
-            def on_epoch_end(inner, report: CallbackReport) -> None:  # noqa: N805
+            def on_epoch_end(inner, report: CallbackReport) -> None:
                 seen.append(self.sign * self._metric(report.metrics))
                 trial.report(self.sign * min(seen), report.epoch + 1)
                 if trial.should_prune():
@@ -132,7 +134,9 @@ def step_of(trainer: Trainer, batches: Iterable[Any]) -> Callable[[Any], None]:
     return step
 
 
-def steps_of(config: Config) -> tuple[Callable[[], Callable[[Any], None]], Callable[[int], Any], Callable[[int], Iterable[Any]], int]:
+def steps_of(
+    config: Config,
+) -> tuple[Callable[[], Callable[[Any], None]], Callable[[int], Any], Callable[[int], Iterable[Any]], int]:
     """What `batch_size` needs of a config: steps, batches of a size, the loader, and the samples of an epoch."""
     device = choose_device(config, 0)
 

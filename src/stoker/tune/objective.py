@@ -1,8 +1,8 @@
 """What a search can evaluate: a function, an objective of Optuna, or something that trains many configurations at once.
 
-    Objective       one trial -> a finished trial; errors, NaN, pruning and a time limit are handled here
-    Reporter        what a function gets as `trial`: it reports scores on the way and asks whether to stop
-    Rungs           the rule for stopping: at reports 1, 4, 16, … the best quarter continues
+Objective       one trial -> a finished trial; errors, NaN, pruning and a time limit are handled here
+Reporter        what a function gets as `trial`: it reports scores on the way and asks whether to stop
+Rungs           the rule for stopping: at reports 1, 4, 16, … the best quarter continues
 """
 
 from __future__ import annotations
@@ -59,16 +59,20 @@ class Rungs:
     sign: float
     enabled: bool = True
     scores: dict[int, list[float]] = field(default_factory=dict)
+    counted: set[int] = field(default_factory=set)
 
     def add(self, trial: StudyTrial) -> None:
-        """Count the scores of a finished trial."""
+        """Count the scores of a finished trial, once. Repeats of a good configuration would raise the bar for the others."""
+        if trial.number in self.counted or trial.repeat_of is not None:
+            return
+        self.counted.add(trial.number)
         for step, score in trial.steps.items():
             self.scores.setdefault(step, []).append(self.sign * score)
 
     def stops(self, steps: Mapping[int, float]) -> bool:
         """Whether a trial with these scores is to end: at report 1, 4, 16, … unless it is among the best quarter there."""
         count = len(steps)
-        if not self.enabled or count < 1 or not math.log(count, REDUCTION).is_integer():
+        if not self.enabled or not _is_rung(count):
             return False
         step = max(steps)
         others = self.scores.get(step, [])
@@ -76,6 +80,13 @@ class Rungs:
             return False
         better = sum(other < self.sign * steps[step] for other in others)
         return better >= math.ceil((len(others) + 1) / REDUCTION)
+
+
+def _is_rung(count: int) -> bool:
+    """Whether this is 1, 4, 16, …"""
+    while count >= REDUCTION and count % REDUCTION == 0:
+        count //= REDUCTION
+    return count == 1
 
 
 class Reporter:
@@ -193,7 +204,7 @@ class Objective:
             while ours.poll(max(0.0, (deadline - now_ns()) / 1e9)):
                 kind, found = ours.recv()
                 if kind == "done":
-                    return replace(trial, **found, distributions={**trial.distributions, **found.get("distributions", {})})
+                    return replace(trial, **found)
                 steps = found
                 ours.send(self.stops(steps))
             error = f"no result after the {self.timeout:g} s of timeout="

@@ -29,7 +29,9 @@ def plot_study(study: Study, path: str | Path) -> Path:
 
     done = [one for one in study.trials if one.state == "complete" and one.value is not None and math.isfinite(one.value)]
     if not done:
-        raise OptionError(f"none of the {len(study.trials)} trials of the study {study.name!r} is complete, so there is nothing to plot.")
+        raise OptionError(
+            f"none of the {len(study.trials)} trials of the study {study.name!r} is complete, so there is nothing to plot."
+        )
     figure = Figure(figsize=(12, 8), layout="constrained")
     axes: Any = figure.subplots(2, 2)
     _history(axes[0][0], study, done)
@@ -65,7 +67,9 @@ def _parallel(axes: Any, study: Study, done: Sequence[StudyTrial]) -> None:
         one = order[rank]
         places = [_place(one, name) for name in names]
         shade = rank / max(1, len(order) - 1)
-        axes.plot(range(len(names)), places, color=RED if rank < max(1, len(order) // 10) else BLUE, alpha=0.9 - 0.8 * shade, lw=0.8)
+        axes.plot(
+            range(len(names)), places, color=RED if rank < max(1, len(order) // 10) else BLUE, alpha=0.9 - 0.8 * shade, lw=0.8
+        )
     axes.set_xticks(range(len(names)), names)
     axes.set(title="parallel coordinates (best tenth in red)", ylim=(0, 1), yticks=[])
 
@@ -97,7 +101,9 @@ def plot_batch_sizes(choice: BatchSizeChoice, path: str | Path) -> Path:
     fitting = [one for one in choice.curve if one.fits]
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes: Any = figure.subplots()
-    axes.plot([one.size for one in fitting], [one.samples_per_second for one in fitting], "o-", color=BLUE, label="samples per second")
+    axes.plot(
+        [one.size for one in fitting], [one.samples_per_second for one in fitting], "o-", color=BLUE, label="samples per second"
+    )
     axes.axvline(choice.size, color=RED, label=f"chosen: {choice.size:,}")
     if choice.loader_samples_per_second is not None:
         axes.axhline(choice.loader_samples_per_second, color=GREY, ls="--", label="what the loader delivers")

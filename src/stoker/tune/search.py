@@ -260,6 +260,7 @@ class _Search:
                     self._give_back(claimed[place:])
                     raise
                 self._pending.append(ended)
+                self.rungs.add(ended)
                 if self._is_over() and place + 1 < len(claimed):
                     self._give_back(claimed[place + 1 :])
                     break
@@ -270,7 +271,9 @@ class _Search:
         """Evaluate groups of configurations, which train at once."""
         rungs = list(objective.rungs)
         if not rungs or sorted(set(rungs)) != rungs or rungs[0] < 1:
-            raise OptionError(f"the rungs of the objective are {rungs}; expected increasing numbers of updates, such as [10, 40, 160].")
+            raise OptionError(
+                f"the rungs of the objective are {rungs}; expected increasing numbers of updates, such as [10, 40, 160]."
+            )
         self._exchange([], 0)
         while claimed := self._next(self.group_size):
             is_repeat = any(one.repeat_of is not None for one in claimed)
@@ -281,7 +284,11 @@ class _Search:
 
             try:
                 run_group(
-                    objective, claimed, keep=keep, on_pruned=self._save_group, is_over=lambda: self._is_over() and self._has_complete()
+                    objective,
+                    claimed,
+                    keep=keep,
+                    on_pruned=self._save_group,
+                    is_over=lambda: self._is_over() and self._has_complete(),
                 )
             except BaseException:
                 done = {one.number for one in self._pending} | set(self.trials)
@@ -316,11 +323,14 @@ class _Search:
         return self.rungs.stops(steps) or (self._is_over() and self._has_complete())
 
     def _batch_size(self) -> int:
-        """Trials that take about `BATCH_SECONDS`: one by one, unless they are short."""
+        """Trials that take about `BATCH_SECONDS`: one by one, unless they are short. Proposals of one batch know nothing of each
+        other, so a batch adds at most a quarter to what is known."""
+        count = len(self.trials) + len(self._pending)
+        most = max(1, self._num_first - count, min(LARGEST_BATCH, count // 4))
         taken = [one.seconds for one in list(self.trials.values())[-20:] if one.seconds is not None]
         if not taken or self.space is None or self.sampler is not None:
             return 1
-        return max(1, min(LARGEST_BATCH, int(BATCH_SECONDS / max(statistics.median(taken), 1e-9))))
+        return max(1, min(most, int(BATCH_SECONDS / max(statistics.median(taken), 1e-9))))
 
     def _choose_budget(self) -> None:
         """The default budget, once the first trial has ended."""
@@ -334,10 +344,8 @@ class _Search:
         self.seconds = min(max(count * each, SHORTEST), LONGEST)
         of = f" of {self.size}" if self.size else ""
         limit = f", limited to {readable_seconds(self.seconds)}" if self.seconds != count * each else ""
-        self.say(
-            f"budget: {readable_seconds(self.seconds)} ({count} full trials{of} for {num_dims} parameters, {readable_seconds(each)} each as "
-            f"measured{limit}); budget= sets another"
-        )
+        why = f"{count} full trials{of} for {num_dims} parameters, {readable_seconds(each)} each as measured{limit}"
+        self.say(f"budget: {readable_seconds(self.seconds)} ({why}); budget= sets another")
 
     # ---- proposals ----
 
@@ -376,8 +384,8 @@ class _Search:
     def _learn(self, trial: StudyTrial) -> None:
         """Count a trial that is saved."""
         self.trials[trial.number] = trial
+        self.rungs.add(trial)
         if trial.repeat_of is None:
-            self.rungs.add(trial)
             tell(self._asked, trial)
             if self.space is not None and set(trial.params) == set(self.space.distributions):
                 try:
@@ -478,7 +486,9 @@ class _Search:
         parts = []
         for name, found in values.items():
             is_number = all(isinstance(one, int | float) for one in found)
-            parts.append(f"{name} from {min(found):.3g} to {max(found):.3g}" if is_number else f"{name} over {len(set(found))} values")
+            parts.append(
+                f"{name} from {min(found):.3g} to {max(found):.3g}" if is_number else f"{name} over {len(set(found))} values"
+            )
         return ", ".join(parts)
 
     def _check_failures(self) -> None:
@@ -501,7 +511,13 @@ class _Search:
             return
         self._said_ns = now_ns()
         spent = self.storage.used_seconds + self._spent()
-        of = f" of {readable_seconds(self.seconds)}" if self.seconds is not None else f" of {self.most:,} trials" if self.most else ""
+        of = (
+            f" of {readable_seconds(self.seconds)}"
+            if self.seconds is not None
+            else f" of {self.most:,} trials"
+            if self.most
+            else ""
+        )
         left = f"{readable_seconds(max(spent, 1e-3))}{of}" if self.seconds is not None else f"{len(self.trials):,}{of}"
         count = f", {len(self.trials):,} trials" if self.seconds is not None else ""
         self.say(f"search: {left}{count} · best {done[0].value:.6g} (trial {done[0].number}: {summary(done[0].params)})")

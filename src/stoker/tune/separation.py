@@ -110,7 +110,10 @@ def _beta_cdf(x: float, a: float, b: float) -> float:
     c, d = 1.0, 1.0 / max(1.0 - (a + b) * x / (a + 1), tiny)
     total = d
     for m in range(1, 300):
-        for term in (m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)), -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))):
+        for term in (
+            m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
+            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
+        ):
             d = 1.0 / (1.0 + term * d or tiny)
             c = 1.0 + term / c or tiny
             total *= c * d

@@ -107,7 +107,9 @@ def _distribution(name: str, value: Any) -> BaseDistribution:
     kind, rest = (value[0], list(value[1:])) if value[0] in KINDS else (None, [])
     if kind is None:
         if not all(isinstance(one, str | int | float | bool | None) for one in value):
-            raise OptionError(f"space[{name!r}] is {value!r}; the values to choose from may be strings, numbers, True, False or None.")
+            raise OptionError(
+                f"space[{name!r}] is {value!r}; the values to choose from may be strings, numbers, True, False or None."
+            )
         return distributions.CategoricalDistribution(list(value))
     is_number = all(isinstance(one, int | float) and not isinstance(one, bool) and math.isfinite(one) for one in rest)
     if not is_number or len(rest) not in (2, 3):

@@ -146,7 +146,7 @@ def this_process() -> dict[str, Any]:
     """Names this process so that another one of the same machine can see whether it still runs."""
     with suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        host = f"{socket.gethostname()} {boot} {os.readlink('/proc/self/ns/pid')}"
+        host = f"{socket.gethostname()} {boot} {Path('/proc/self/ns/pid').readlink()}"
         return {"host": host, "pid": os.getpid(), "start": _start_time(os.getpid()), "id": uuid.uuid4().hex[:12]}
     return {"host": socket.gethostname(), "pid": os.getpid(), "start": "?", "id": uuid.uuid4().hex[:12]}
 
@@ -261,9 +261,7 @@ class SqlStorage:
         returned = [{"key": key, "state": "WAITING"} for key, one in rows if one.state == "waiting"]
         if returned:
             db.execute(by_id, returned)
-        values = [
-            {"trial_id": key, "objective": 0, **_number("value", one.value)} for key, one in ended if one.value is not None
-        ]
+        values = [{"trial_id": key, "objective": 0, **_number("value", one.value)} for key, one in ended if one.value is not None]
         if values:
             db.execute(tables["trial_values"].insert(), values)
         steps = [
@@ -293,7 +291,9 @@ class SqlStorage:
         ids = db.execute(trials.insert().returning(trials.c.trial_id, sort_by_parameter_order=True), rows).scalars().all()
         self._write_params(db, list(zip(ids, found, strict=True)))
         self._claims |= {one.number: (key, self._record(one, 1)) for key, one in zip(ids, found, strict=True)}
-        records = [{"trial_id": key, "key": RECORD, "value_json": self._claims[one.number][1]} for key, one in zip(ids, found, strict=True)]
+        records = [
+            {"trial_id": key, "key": RECORD, "value_json": self._claims[one.number][1]} for key, one in zip(ids, found, strict=True)
+        ]
         db.execute(self._tables["trial_user_attributes"].insert(), records)
         if self._beating is not None:
             db.execute(self._tables["trial_heartbeats"].insert(), [{"trial_id": key, "heartbeat": now} for key in ids])
@@ -353,7 +353,10 @@ class SqlStorage:
             db.execute(by_id, [{"key": row.trial_id, "state": "FAIL", "datetime_complete": now}])
             kept = {name: record[name] for name in ("seed", "repeat_of") if name in record}
             text = json.dumps({**kept, "error": f"its process ended {attempt} times while it ran"})
-            db.execute(attributes.update().where((attributes.c.trial_id == row.trial_id) & (attributes.c.key == RECORD)), {"value_json": text})
+            db.execute(
+                attributes.update().where((attributes.c.trial_id == row.trial_id) & (attributes.c.key == RECORD)),
+                {"value_json": text},
+            )
 
     def _read_new(self, db: Connection) -> list[StudyTrial]:
         """Finished trials that this process has not seen."""
@@ -375,9 +378,17 @@ class SqlStorage:
             rows = {name: self._rows(db, name, some) for name in TABLES[2:7]}
             for [row] in rows["trials"].values():
                 key = row.trial_id
-                shapes = {one.param_name: _read_distribution(one.distribution_json, json_to_distribution) for one in rows["trial_params"].get(key, ())}
-                params = {one.param_name: shapes[one.param_name].to_external_repr(one.param_value) for one in rows["trial_params"].get(key, ())}
-                record = next((json.loads(one.value_json) for one in rows["trial_user_attributes"].get(key, ()) if one.key == RECORD), {})
+                shapes = {
+                    one.param_name: _read_distribution(one.distribution_json, json_to_distribution)
+                    for one in rows["trial_params"].get(key, ())
+                }
+                params = {
+                    one.param_name: shapes[one.param_name].to_external_repr(one.param_value)
+                    for one in rows["trial_params"].get(key, ())
+                }
+                record = next(
+                    (json.loads(one.value_json) for one in rows["trial_user_attributes"].get(key, ()) if one.key == RECORD), {}
+                )
                 values = [_read_number(one.value, one.value_type) for one in rows["trial_values"].get(key, ())]
                 state = next((ours for ours, theirs in STATES.items() if theirs == row.state), "waiting")
                 kept = {name: record[name] for name in ("seed", "seconds", "repeat_of", "error") if name in record}
@@ -386,7 +397,9 @@ class SqlStorage:
                     for one in sorted(rows["trial_intermediate_values"].get(key, ()), key=lambda one: int(one.step))
                 }
                 value = values[0] if values and state == "complete" else None
-                found[key] = StudyTrial(number=row.number, params=params, state=state, value=value, steps=steps, distributions=shapes, **kept)  # type: ignore[arg-type]
+                found[key] = StudyTrial(
+                    number=row.number, params=params, state=state, value=value, steps=steps, distributions=shapes, **kept
+                )  # type: ignore[arg-type]
         return found
 
     def _rows(self, db: Connection, name: str, keys: list[int]) -> dict[int, list[Any]]:
@@ -452,25 +465,29 @@ def _create_study(url: str, storage: str | Path, name: str, direction: str | Non
     try:
         for attempt in range(20):
             try:
-                opened = optuna.storages.RDBStorage(url, engine_kwargs={"connect_args": {"timeout": 60.0}} if url.startswith("sqlite") else None)
+                opened = optuna.storages.RDBStorage(
+                    url, engine_kwargs={"connect_args": {"timeout": 60.0}} if url.startswith("sqlite") else None
+                )
                 study = optuna.create_study(storage=opened, study_name=name, direction=direction or "minimize", load_if_exists=True)
                 break
             except (sqlalchemy.exc.OperationalError, sqlalchemy.exc.IntegrityError, sqlalchemy.exc.ProgrammingError) as error:
                 # Two processes that begin together both make the tables; the second finds them there when it tries again.
-                if attempt == 19 or "exist" not in str(error).lower() and "unique" not in str(error).lower() and "lock" not in str(error).lower():
-                    raise OptionError(f"storage {_without_password(str(storage))} cannot be opened: {str(error).splitlines()[0][:300]}") from error
+                is_race = any(word in str(error).lower() for word in ("exist", "unique", "lock"))
+                if attempt == 19 or not is_race:
+                    raise
                 time.sleep(0.05 * (attempt + 1))
         found = study.direction.name.lower()
         opened.engine.dispose()
-    except (ImportError, sqlalchemy.exc.SQLAlchemyError, ValueError) as error:
-        if isinstance(error, OptionError):
-            raise
+    except (ImportError, sqlalchemy.exc.SQLAlchemyError, optuna.exceptions.StorageInternalError, RuntimeError) as error:
         hint = " Install the driver: pip install 'stoker[postgres]'." if isinstance(error, ImportError) else ""
-        raise OptionError(f"storage {_without_password(str(storage))} cannot be opened: {str(error).splitlines()[0][:300]}.{hint}") from error
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:300].rstrip(".")
+        raise OptionError(f"storage {_without_password(str(storage))} cannot be opened: {reason}.{hint}") from error
     finally:
         optuna.logging.set_verbosity(level)
     if direction is not None and found != direction:
-        raise OptionError(f"the study {name!r} in {_without_password(str(storage))} is to {found}, but direction is {direction!r}. Choose another name.")
+        raise OptionError(
+            f"the study {name!r} in {_without_password(str(storage))} is to {found}, but direction is {direction!r}. Choose another name."
+        )
     return found
 
 
@@ -508,4 +525,7 @@ def _read_distribution(text: str, read: Callable[[str], BaseDistribution]) -> Ba
 
 
 def _internal(params: Mapping[str, Any], distributions: Mapping[str, BaseDistribution]) -> Iterable[tuple[str, float, str]]:
-    return ((name, distributions[name].to_internal_repr(value), _distribution_json(distributions[name])) for name, value in params.items())
+    return (
+        (name, distributions[name].to_internal_repr(value), _distribution_json(distributions[name]))
+        for name, value in params.items()
+    )

@@ -157,7 +157,9 @@ class Study:
         counts = {state: sum(one.state == state for one in self.trials) for state in ("complete", "pruned", "failed")}
         words = ", ".join(f"{count:,} {state}" for state, count in counts.items() if count)
         seconds = sum(one.seconds or 0.0 for one in self.trials)
-        lines = [f"{len(self.trials):,} trials ({words or 'none finished'}), {readable_seconds(seconds) if seconds else '0 s'} of trials"]
+        lines = [
+            f"{len(self.trials):,} trials ({words or 'none finished'}), {readable_seconds(seconds) if seconds else '0 s'} of trials"
+        ]
         if self.has_result:
             best, noise = self.best, self.noise
             within = f" (noise over seeds {noise.noise:.2g})" if noise is not None and noise.step is None else ""
