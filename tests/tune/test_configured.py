@@ -76,7 +76,7 @@ def test_a_trial_trains_the_config_with_its_values_and_seed(folder: Path) -> Non
 
 
 def test_a_metric_that_an_epoch_does_not_have_is_an_error(folder: Path) -> None:
-    with pytest.raises(ConfigError, match="the metric to search by is 'val_auc', but an epoch has .*val_loss"):
+    with pytest.raises(ConfigError, match=r"the metric to search by is 'val_auc', but an epoch has .*val_loss"):
         ConfigObjective("c.yaml", (), "val_auc")({}, Reporter(number=0, seed=0, stops=lambda steps: False), 0)
 
 

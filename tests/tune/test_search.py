@@ -184,7 +184,7 @@ def test_an_objective_that_fails_costs_a_trial_and_not_the_search() -> None:
     assert any(error is not None and error.startswith("ValueError: too small (") for error in errors)
     assert "the objective returned NaN" in errors
     assert study.best.value is not None
-    with pytest.raises(SearchError, match="all of the first 1[0-9]* trials failed. The last error: the objective returned None"):
+    with pytest.raises(SearchError, match=r"all of the first 1[0-9]* trials failed. The last error: the objective returned None"):
         quiet(lambda params: None)
 
 

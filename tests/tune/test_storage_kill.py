@@ -97,8 +97,8 @@ def test_sqlite(tmp_path: Path) -> None:
 def postgres(tmp_path: Path) -> Iterator[str]:
     """A PostgreSQL server of its own, on a socket in a folder of the test."""
     binaries = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
-    folder = str(binaries[-1]) if binaries else os.path.dirname(shutil.which("initdb") or "")
-    if not folder:
+    folder = str(binaries[-1]) if binaries else str(Path(shutil.which("initdb") or "").parent)
+    if not Path(folder, "initdb").is_file():
         pytest.skip("there is no PostgreSQL server on this machine (Debian: apt install postgresql)")
     pytest.importorskip("psycopg", reason="the driver of PostgreSQL is not installed (pip install 'psycopg[binary]')")
     data, run = tmp_path / "data", tmp_path / "run"
@@ -125,7 +125,7 @@ def postgres(tmp_path: Path) -> Iterator[str]:
     try:
         yield f"postgresql://tester@/postgres?host={run}"
     finally:
-        call(f"{folder}/pg_ctl", "-D", str(data), "-m", "immediate", "-w", "-t", "60", "stop")
+        os.kill(int((data / "postmaster.pid").read_text().split()[0]), signal.SIGQUIT)
 
 
 def test_postgresql(postgres: str, tmp_path: Path) -> None:

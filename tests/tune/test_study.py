@@ -30,7 +30,7 @@ def test_the_best_trial_is_that_of_the_direction() -> None:
 
 def test_a_study_without_a_result_says_why() -> None:
     assert not study(None).has_result
-    with pytest.raises(OptionError, match="none of the 1 trials of the study 'demo' is complete. The first error: boom"):
+    with pytest.raises(OptionError, match=r"none of the 1 trials of the study 'demo' is complete. The first error: boom"):
         _ = study(None).best
     assert study(1.0).importances() == {}
 

@@ -129,7 +129,13 @@ class BatchSizeChoice:
         """
         from stoker.tune.plots import plot_batch_sizes
 
-        return plot_batch_sizes(self, path)
+        return plot_batch_sizes(
+            path,
+            fitting={one.size: (one.samples_per_second, one.memory) for one in self.curve if one.fits},
+            too_large=[one.size for one in self.curve if not one.fits],
+            chosen=self.size,
+            loader=self.loader_samples_per_second,
+        )
 
     def __str__(self) -> str:
         lines = [f"{'batch':>8}{'samples/s':>14}{'memory':>12}"]

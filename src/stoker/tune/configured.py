@@ -51,7 +51,7 @@ def read_search(config: str | Path, space: str | Path | None = None) -> SearchSe
     if not isinstance(tree, dict) or not isinstance(tree.get("space"), dict):
         example = "search: {space: {optimizer.lr: [log, 1e-5, 1e-1]}}"
         raise ConfigError(
-            f"{path} does not say what to search. Add a section such as `{example}`, or name a file with one (space=)."
+            f"{path} does not say what to search. Add a section such as `{example}`, or give the path of a file that has one (space=)."
         )
     if unknown := [key for key in tree if key not in KEYS]:
         raise ConfigError(f"{path}: search.{unknown[0]} is not known; expected one of {', '.join(KEYS)}.")

@@ -151,7 +151,14 @@ class Study:
         """
         from stoker.tune.plots import plot_study
 
-        return plot_study(self, path)
+        return plot_study(
+            path,
+            name=self.name,
+            direction=self.direction,
+            trials=self.trials,
+            importances=self.importances(),
+            noise=self.noise,
+        )
 
     def __str__(self) -> str:
         counts = {state: sum(one.state == state for one in self.trials) for state in ("complete", "pruned", "failed")}
