@@ -16,7 +16,7 @@ import torch
 import stoker
 
 PACKAGES = tuple(
-    f"stoker{name}" for name in ("", ".augment", ".diagnose", ".encode", ".experiment", ".split", ".testing", ".train")
+    f"stoker{name}" for name in ("", ".augment", ".diagnose", ".encode", ".experiment", ".split", ".testing", ".train", ".tune")
 )
 """Packages, and modules, that show in their names what is public."""
 OTHERS = ("stoker.recipes.tfa", "stoker.recipes.time_moe", "stoker.store")

@@ -225,12 +225,13 @@ class _Search:
     notes: list[str] = field(default_factory=list)
     began_ns: int = field(default_factory=now_ns)
     _pending: list[StudyTrial] = field(default_factory=list)
-    _queue: list[StudyTrial] = field(default_factory=list)
     _points: dict[int, list[float]] = field(default_factory=dict)
     _asked: optuna.Study | None = None
     _said_ns: int = 0
     _repeated: bool = False
     _warned: bool = False
+    _spread_start: int = -1
+    _spread_points: list[list[float]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.rungs = Rungs(sign=self.sign, enabled=self.prune)
@@ -333,9 +334,7 @@ class _Search:
         return max(1, min(most, int(BATCH_SECONDS / max(statistics.median(taken), 1e-9))))
 
     def _choose_budget(self) -> None:
-        """The default budget, once the first trial has ended."""
-        if self.seconds is not None or self.most is not None:
-            return
+        """The default budget, once the first trial is complete."""
         full = [one for one in self.trials.values() if one.state == "complete" and one.seconds is not None]
         if not full:
             return
@@ -352,8 +351,6 @@ class _Search:
     def _next(self, count: int) -> list[StudyTrial]:
         """Save what has ended and claim the next trials; none where the budget is used up."""
         if self._is_over() and (self._has_complete() or self._spent() > 2 * (self.seconds or 0.0)):
-            return []
-        if len(self.trials) > 10_000 and all(one.state == "failed" for one in self.trials.values()):
             return []
         self._check_failures()
         return self._exchange(self._due_repeats(), count)
@@ -425,12 +422,11 @@ class _Search:
         """Point `number` of the sequence that covers the space; some are computed at once."""
         assert self.space is not None
         start = number - number % LARGEST_BATCH
-        if getattr(self, "_spread_start", None) != start:
+        if self._spread_start != start:
             self._spread_start = start
             num_dims = len(self.space.distributions)
             self._spread_points = spread_points(num_dims, seed=self.seed, first=start, count=LARGEST_BATCH).tolist()
-        found: list[float] = self._spread_points[number - start]
-        return found
+        return self._spread_points[number - start]
 
     def _make_sampler(self, number: int) -> optuna.samplers.BaseSampler:
         """Optuna's TPE for an objective that asks for its parameters; its random numbers follow from the number of the trial."""
@@ -458,8 +454,9 @@ class _Search:
         return [replace(fresh, seed=self.seed + 1 + i) for i in range(self.repeats)]
 
     def _after_trials(self) -> None:
-        self._exchange([], 0) if self.seconds is None and self.most is None else None
-        self._choose_budget()
+        if self.seconds is None and self.most is None:
+            self._exchange([], 0)
+            self._choose_budget()
         known = [*self.trials.values(), *self._pending]
         if (found := constant_score(known)) is not None and not self._warned:
             score, count = found
