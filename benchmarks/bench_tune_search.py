@@ -31,7 +31,7 @@ SPACE = {
     "dropout": ("uniform", 0.0, 0.6),
     "optimizer": ["sgd", "adam"],
 }
-EPOCHS, SECONDS, SEEDS, FINAL_SEEDS = 16, 6.0, 5, 3
+EPOCHS, SECONDS, SEEDS, FINAL_SEEDS = 16, 4.0, 5, 3
 Report = Callable[[float, int], bool]
 
 

@@ -371,7 +371,7 @@ def _measure_loader(loader: Callable[[int], Iterable[Any]] | None, size: int) ->
     """Samples per second that the loader delivers by itself, after its first batch."""
     if loader is None:
         return None
-    rates, batches = [], iter(loader(size))
+    rates, batches = list[float](), iter(loader(size))
     next(batches, None)
     begin = now_ns()
     while (now_ns() - begin) / 1e9 < 4 * ROUND_SECONDS or len(rates) < 3:

@@ -52,7 +52,7 @@ def _history(axes: Any, trials: Sequence[StudyTrial], done: Sequence[StudyTrial]
     pruned = [one for one in trials if one.state == "pruned" and one.score is not None]
     axes.plot([one.number for one in pruned], [one.score for one in pruned], ".", color=GREY, label="pruned (last score)")
     axes.plot([one.number for one in done], [one.value for one in done], ".", color=BLUE, label="complete")
-    best = (np.minimum if sign > 0 else np.maximum).accumulate([one.value for one in done])
+    best = (np.minimum if sign > 0 else np.maximum).accumulate([one.value or 0.0 for one in done])
     axes.step([one.number for one in done], best, where="post", color=RED, label="best so far")
     axes.set(title="history", xlabel="trial", ylabel="score")
     axes.legend()

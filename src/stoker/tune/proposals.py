@@ -10,6 +10,8 @@ TPE is the one of Optuna (multivariate, with its constants), computed for a whol
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from stoker._types import Array
@@ -25,7 +27,8 @@ def spread_points(num_dims: int, *, seed: int, first: int, count: int) -> Array:
     """Points `first` to `first + count` of the sequence of a seed, one row each."""
     from torch.quasirandom import SobolEngine
 
-    engine = SobolEngine(num_dims, scramble=True, seed=seed)
+    make: Any = SobolEngine  # torch has no types for it
+    engine = make(num_dims, scramble=True, seed=seed)
     return np.asarray(engine.fast_forward(first).draw(count).double().numpy()) if count else np.zeros((0, num_dims))
 
 

@@ -43,7 +43,7 @@ from stoker.tune.separation import constant_score, measure_noise
 from stoker.tune.space import Space, as_space
 from stoker.tune.storage import Storage, open_storage
 from stoker.tune.study import Stopped, Study, summary
-from stoker.tune.trial import StudyTrial, ranked
+from stoker.tune.trial import StudyTrial, as_direction, ranked
 
 if TYPE_CHECKING:
     import optuna
@@ -403,7 +403,8 @@ class _Search:
             return None
         rng = np.random.default_rng([self.seed, len(known)])
         points = np.array([self._points[number] for number in order])
-        return near_the_best(points, self.space.num_choices, count=count, rng=rng).tolist()
+        found: list[list[float]] = near_the_best(points, self.space.num_choices, count=count, rng=rng).tolist()
+        return found
 
     def _propose(self, number: int, point: list[float] | None) -> StudyTrial:
         params: Mapping[str, Any] = {}
@@ -529,6 +530,6 @@ def _study_in_memory(direction: str, sampler: optuna.samplers.BaseSampler | None
     level = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:
-        return optuna.create_study(direction=direction, sampler=sampler)
+        return optuna.create_study(direction=as_direction(direction), sampler=sampler)
     finally:
         optuna.logging.set_verbosity(level)

@@ -68,9 +68,9 @@ def _value(one: Any, x: float) -> Any:
 
 def _coordinate(one: Any, value: Any) -> float:
     if (choices := getattr(one, "choices", None)) is not None:
-        return (choices.index(value) + 0.5) / len(choices)
+        return float((choices.index(value) + 0.5) / len(choices))
     low, high = _edges(one)
-    return (math.log(value) - low if one.log else value - low) / (high - low) if high > low else 0.5
+    return float((math.log(value) if one.log else value) - low) / (high - low) if high > low else 0.5
 
 
 def as_space(given: Mapping[str, Any]) -> Space:

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from stoker import _disk
 from stoker.errors import OptionError
-from stoker.tune.trial import FINISHED, RECORD, StudyTrial, from_optuna, record_of
+from stoker.tune.trial import FINISHED, RECORD, State, StudyTrial, as_direction, from_optuna, record_of
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -41,7 +41,7 @@ MOST_ATTEMPTS = 3
 BEAT_SECONDS, LOST_SECONDS = 20.0, 120.0
 """How often a process says that it is alive, and after which silence a process of another machine counts as ended."""
 CLOCK = "stoker seconds "
-STATES = {"complete": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL"}
+STATES: dict[State, str] = {"complete": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL"}
 TABLES = (
     "studies", "study_user_attributes", "trials", "trial_params", "trial_values", "trial_intermediate_values",
     "trial_user_attributes", "trial_heartbeats",
@@ -386,11 +386,11 @@ class SqlStorage:
                     one.param_name: shapes[one.param_name].to_external_repr(one.param_value)
                     for one in rows["trial_params"].get(key, ())
                 }
-                record = next(
+                record: dict[str, Any] = next(
                     (json.loads(one.value_json) for one in rows["trial_user_attributes"].get(key, ()) if one.key == RECORD), {}
                 )
                 values = [_read_number(one.value, one.value_type) for one in rows["trial_values"].get(key, ())]
-                state = next((ours for ours, theirs in STATES.items() if theirs == row.state), "waiting")
+                state: State = next((ours for ours, theirs in STATES.items() if theirs == row.state), "waiting")
                 kept = {name: record[name] for name in ("seed", "seconds", "repeat_of", "error") if name in record}
                 steps = {
                     one.step: _read_number(one.intermediate_value, one.intermediate_value_type)
@@ -399,7 +399,7 @@ class SqlStorage:
                 value = values[0] if values and state == "complete" else None
                 found[key] = StudyTrial(
                     number=row.number, params=params, state=state, value=value, steps=steps, distributions=shapes, **kept
-                )  # type: ignore[arg-type]
+                )
         return found
 
     def _rows(self, db: Connection, name: str, keys: list[int]) -> dict[int, list[Any]]:
@@ -468,7 +468,7 @@ def _create_study(url: str, storage: str | Path, name: str, direction: str | Non
                 opened = optuna.storages.RDBStorage(
                     url, engine_kwargs={"connect_args": {"timeout": 60.0}} if url.startswith("sqlite") else None
                 )
-                study = optuna.create_study(storage=opened, study_name=name, direction=direction or "minimize", load_if_exists=True)
+                study = optuna.create_study(storage=opened, study_name=name, direction=as_direction(direction), load_if_exists=True)
                 break
             except (sqlalchemy.exc.OperationalError, sqlalchemy.exc.IntegrityError, sqlalchemy.exc.ProgrammingError) as error:
                 # Two processes that begin together both make the tables; the second finds them there when it tries again.

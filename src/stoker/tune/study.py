@@ -13,7 +13,7 @@ from stoker.errors import OptionError
 from stoker.tune.objective import repeat
 from stoker.tune.separation import Noise, measure_noise
 from stoker.tune.storage import read_study
-from stoker.tune.trial import StudyTrial, to_optuna
+from stoker.tune.trial import StudyTrial, as_direction, to_optuna
 
 if TYPE_CHECKING:
     import optuna
@@ -110,7 +110,7 @@ class Study:
         level = optuna.logging.get_verbosity()
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         try:
-            study = optuna.create_study(direction=self.direction, study_name=self.name)
+            study = optuna.create_study(direction=as_direction(self.direction), study_name=self.name)
         finally:
             optuna.logging.set_verbosity(level)
         study.add_trials([found for one in self.trials if (found := to_optuna(one)) is not None])

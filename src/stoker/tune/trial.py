@@ -66,6 +66,11 @@ def ranked(trials: Iterable[StudyTrial], *, sign: float) -> list[StudyTrial]:
     return sorted(found, key=key)
 
 
+def as_direction(direction: str | None) -> Literal["minimize", "maximize"]:
+    """The direction of a study, by default to minimize."""
+    return "maximize" if direction == "maximize" else "minimize"
+
+
 def record_of(trial: StudyTrial) -> dict[str, Any]:
     """What the user attribute holds."""
     kept = {"seed": trial.seed, "seconds": trial.seconds, "repeat_of": trial.repeat_of, "error": trial.error}
