@@ -14,6 +14,8 @@ import numpy.typing as npt
 now_ns = time.perf_counter_ns
 busy_ns = time.process_time_ns
 """CPU time of all threads of this process."""
+thread_busy_ns = time.thread_time_ns
+"""CPU time of the calling thread."""
 TASKS = Path("/proc/self/task")
 
 

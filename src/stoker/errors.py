@@ -5,6 +5,7 @@
     StoreError and below                packed data: not found, there already, locked, or damaged
     FeedError, BatchError, LeakError    batches that cannot be made, that break what they promise, or that leak test data
     TrainError, CheckpointError         a training run that cannot continue, a checkpoint that cannot be written or used
+    SearchError                         a search whose objective cannot separate configurations
     DiskError, DiskFullError            the operating system refused a disk operation
 
 A message is one line: what is wrong and where, found against expected, what to do. It is shortened in its middle where a name or a
@@ -153,3 +154,7 @@ class DiskError(StokerError, OSError):
 
 class DiskFullError(DiskError):
     """There is no space left for a write."""
+
+
+class SearchError(StokerError, RuntimeError):
+    """A search that cannot find anything, such as one whose objective gives every configuration the same score."""

@@ -34,6 +34,7 @@ COMMANDS = {
     "audit": "Find errors in the batches of a script.",
     "diagnose": "Find the bottleneck of a training script.",
     "gate": "Compare what a step does with a budget.",
+    "tune": "Find the batch size, hyperparameters, or the fastest way to run.",
     "train": "Train a model from a configuration, or run a recipe.",
     "predict": "Predict for new data with a trained run.",
     "forecast": "Forecast a series with a trained Time-MoE.",

@@ -48,9 +48,12 @@ if TYPE_CHECKING:
     from stoker.split.series_scaler import SeriesScaler
     from stoker.split.split import Split
     from stoker.store.store import Store
+    from stoker.train.loop import Callback
     from stoker.train.loop import Result
+    from stoker.train.trainer import Trainer
 
 
+SEARCH_SECTION = "search"
 AMOUNTS = (named.Mse, named.Mae, named.Huber, named.Quantile)
 """Losses of targets that are amounts, and are scaled."""
 
@@ -158,6 +161,7 @@ def open_data(config: Config, device: str) -> Fed:
         return_series=scaler is not None,
         residency=data.residency,
         threads=data.threads,
+        prefetch=data.prefetch,
     )
     padded = {view.over(lengths_of(one, view)).padded for one in all_stores} if len(all_stores) > 1 else set()
     if len(padded) > 1:
@@ -393,7 +397,10 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
         (32, 'runs/waves')
     """
     path = Path(path)
-    config = check(override(read_document(path), overrides, Config), Config)
+    document = read_document(path)
+    # What `stoker tune search` reads from the same file is not part of a training run.
+    document = replace(document, tree={key: value for key, value in document.tree.items() if key != SEARCH_SECTION})
+    config = check(override(document, overrides, Config), Config)
     return config if config.train.folder is not None else _in_folder(config, Path("runs") / path.stem)
 
 
@@ -513,6 +520,44 @@ def _in_folder(config: Config, folder: Path) -> Config:
     return msgspec.structs.replace(config, train=msgspec.structs.replace(config.train, folder=str(folder)))
 
 
+def make_trainer(
+    config: Config,
+    data: Fed,
+    *,
+    folder: Path | None = None,
+    overwrite: bool = False,
+    progress: bool = False,
+    callbacks: Sequence[Callback] = (),
+) -> Trainer:
+    """The trainer of a config, with a new model. Without a folder nothing is written, and there are no loggers."""
+    from stoker.experiment.models import make_optimizer
+    from stoker.train.loggers import make_writer
+    from stoker.train.schedule import EarlyStopping
+    from stoker.train.trainer import Trainer
+
+    train, stopping = config.train, config.train.early_stopping
+    model, loss = make_trained(config, data)
+    return Trainer(
+        model.to(data.train.device),
+        loss,
+        partial(make_optimizer, config.optimizer),
+        setup=train.setup,
+        schedule=config.schedule,
+        early_stopping=EarlyStopping(**msgspec.structs.asdict(stopping)) if stopping is not None else None,
+        metrics=dict(_metric(name) for name in train.metrics),
+        folder=folder,
+        overwrite=overwrite,
+        loggers=[make_writer(name, folder=folder) for name in train.loggers]
+        if folder is not None and find_ranks().is_first
+        else (),
+        callbacks=callbacks,
+        device=data.train.device,
+        config=to_tree(config),
+        progress=progress,
+        **{name: getattr(train, name) for name in TrainerSettings.__struct_fields__},
+    )
+
+
 def _train(
     config: Config,
     folder: Path,
@@ -526,33 +571,14 @@ def _train(
 ) -> Result:
     from stoker import _disk
     from stoker._kernels import ANNOUNCE
-    from stoker.experiment.models import blaming, make_optimizer
-    from stoker.train.loggers import make_writer
-    from stoker.train.schedule import EarlyStopping
-    from stoker.train.trainer import Trainer
+    from stoker.experiment.models import blaming
 
-    ranks, train, stopping = find_ranks(), config.train, config.train.early_stopping
+    ranks, train = find_ranks(), config.train
     if progress:
         os.environ.setdefault(ANNOUNCE, "1")  # that kernels are compiled is said in a log file too, not on a terminal alone
     with within_memory():
         data = open_data(config, choose_device(config, ranks.local_rank))
-        model, loss = make_trained(config, data)
-        trainer = Trainer(
-            model.to(data.train.device),
-            loss,
-            partial(make_optimizer, config.optimizer),
-            setup=train.setup,
-            schedule=config.schedule,
-            early_stopping=EarlyStopping(**msgspec.structs.asdict(stopping)) if stopping is not None else None,
-            metrics=dict(_metric(name) for name in train.metrics),
-            folder=folder,
-            overwrite=overwrite,
-            loggers=[make_writer(name, folder=folder) for name in train.loggers] if ranks.is_first else (),
-            device=data.train.device,
-            config=to_tree(config),
-            progress=progress and ranks.is_first,
-            **{name: getattr(train, name) for name in TrainerSettings.__struct_fields__},
-        )
+        trainer = make_trainer(config, data, folder=folder, overwrite=overwrite, progress=progress and ranks.is_first)
     trainer.speed_option = speed_option
     if ranks.is_first and report is not None:
         for line in str(data.train).splitlines():

@@ -140,6 +140,8 @@ class Data(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Placement of the columns: on the device, in memory, or on disk."""
     threads: Annotated[int, Meta(ge=0, le=1024)] | None = None
     """Threads that prefetch batches; chosen by default."""
+    prefetch: Annotated[int, Meta(ge=1, le=1024)] | None = None
+    """Batches that are made before they are asked for; chosen by default."""
     where: str | None = None
     """Only series of each store that fulfil this condition over their own values, like "country == 'DE' and num_steps >= 100"."""
     version: Size | None = None

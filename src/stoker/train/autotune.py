@@ -142,7 +142,7 @@ class Trial:
     gain_high: float | None = None
 
     def __str__(self) -> str:
-        return f"{self.name:<9}{'yes' if self.chosen else 'no':<5}{self.reason}"
+        return f"{self.name:<8} {'yes' if self.chosen else 'no':<5}{self.reason}"
 
 
 @dataclass

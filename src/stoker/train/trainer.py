@@ -350,6 +350,11 @@ class Trainer:
             signal.raise_signal(signals.asked)
         return result
 
+    @property
+    def components(self) -> Components:
+        """What this trainer was made of, checked and on its device."""
+        return self._parts
+
     def evaluate(self, batches: Iterable[Any]) -> dict[str, float]:
         """The mean loss and the metrics over all samples, with the EMA of the weights where there is one.
 

@@ -1,10 +1,11 @@
-"""Tune: many trials of a model at once.
+"""Tuning: the batch size by throughput, hyperparameters by a search with a budget, and many trials that train at once.
 
-    Population            K models with settings of their own train in one step
-    PopulationObjective   what a search evaluates with populations
-    MemberRandom          random numbers of a member, for its loss
-
-These are all the public names. Each is imported when first used.
+batch_size            the smallest batch that loses no throughput
+search                the best configuration within a number of seconds or trials
+Study                 all trials of a search; `Study.open` reads one of Stoker or Optuna
+Population            K models with settings of their own train in one step
+PopulationObjective   what a search evaluates with populations
+MemberRandom          random numbers of a member, for its loss
 """
 
 from typing import TYPE_CHECKING
@@ -12,15 +13,25 @@ from typing import TYPE_CHECKING
 from stoker._lazy import lazy
 
 _LAZY = {
+    "BatchSizeChoice": "stoker.tune.batch_size:BatchSizeChoice",
     "MemberRandom": "stoker.tune.randomness:MemberRandom",
     "Population": "stoker.tune.population:Population",
     "PopulationObjective": "stoker.tune.population_objective:PopulationObjective",
+    "Study": "stoker.tune.study:Study",
+    "StudyTrial": "stoker.tune.trial:StudyTrial",
+    "batch_size": "stoker.tune.batch_size:batch_size",
+    "search": "stoker.tune.search:search",
 }
 
 if TYPE_CHECKING:
+    from stoker.tune.batch_size import BatchSizeChoice as BatchSizeChoice
+    from stoker.tune.batch_size import batch_size as batch_size
     from stoker.tune.population import Population as Population
     from stoker.tune.population_objective import PopulationObjective as PopulationObjective
     from stoker.tune.randomness import MemberRandom as MemberRandom
+    from stoker.tune.search import search as search
+    from stoker.tune.study import Study as Study
+    from stoker.tune.trial import StudyTrial as StudyTrial
 else:
     # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too.
     __getattr__, __dir__, __all__ = lazy(__name__, _LAZY)

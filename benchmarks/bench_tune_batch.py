@@ -1,0 +1,120 @@
+"""Is the batch size that `stoker.tune.batch_size` chooses within 5 % of the best throughput of an exhaustive sweep?
+
+Six small models. The sweep measures every power of two and the sizes between them, up to the largest, in the same way as the search. The
+share of the best is that of the chosen size and the best size measured again, in turn. Runs on a GPU where there is one.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from benchmarks import record
+from stoker.tune import batch_size
+from stoker.tune.batch_size import _Measure
+
+QUESTION = "Is the chosen batch size within 5 % of the best samples per second of an exhaustive sweep?"
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+LARGEST = 1 << 16 if DEVICE.type == "cuda" else 512
+
+
+class Recurrent(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.gru, self.out = nn.GRU(8, width, batch_first=True), nn.Linear(width, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(self.gru(x)[0][:, -1])
+
+
+def attention(width: int) -> nn.Module:
+    layer = nn.TransformerEncoderLayer(width, 4, 2 * width, batch_first=True)
+    return nn.Sequential(nn.Linear(8, width), nn.TransformerEncoder(layer, 2), nn.Flatten(), nn.Linear(16 * width, 1))
+
+
+def convolution(width: int) -> nn.Module:
+    return nn.Sequential(
+        nn.Conv1d(16, width, 3, padding=1), nn.ReLU(), nn.BatchNorm1d(width), nn.Flatten(), nn.Linear(8 * width, 1)
+    )
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "linear": lambda: nn.Sequential(nn.Flatten(), nn.Linear(128, 1)),
+    "mlp 64": lambda: nn.Sequential(nn.Flatten(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 1)),
+    "mlp 512": lambda: nn.Sequential(nn.Flatten(), nn.Linear(128, 512), nn.ReLU(), nn.Linear(512, 1)),
+    "gru 32": lambda: Recurrent(32),
+    "transformer 32": lambda: attention(32),
+    "convolution 64": lambda: convolution(64),
+}
+
+
+def maker(make_model: Callable[[], nn.Module]) -> Callable[[], Callable[[torch.Tensor], None]]:
+    def make_step() -> Callable[[torch.Tensor], None]:
+        torch.manual_seed(0)
+        model = make_model().to(DEVICE)
+        optimizer = torch.optim.AdamW(model.parameters())
+
+        def step(batch: torch.Tensor) -> None:
+            optimizer.zero_grad()
+            model(batch).square().mean().backward()
+            optimizer.step()
+
+        return step
+
+    return make_step
+
+
+def measure_model(make_model: Callable[[], nn.Module], *, largest: int, rounds: int) -> dict[str, Any]:
+    make_step, sample = maker(make_model), torch.randn(8, 16, 8, device=DEVICE)
+    before = torch.cuda.memory_allocated() if DEVICE.type == "cuda" else 0
+    begin = time.perf_counter()
+    choice = batch_size(make_step, sample, largest=largest)
+    seconds = time.perf_counter() - begin
+    left = torch.cuda.memory_allocated() - before if DEVICE.type == "cuda" else 0
+    sizes = sorted({size for power in range(1, 30) for size in (2**power, 3 * 2 ** (power - 1)) if size <= largest} | {choice.size})
+    sweep = _Measure(make_step, lambda size: sample[torch.arange(size, device=DEVICE) % 8], DEVICE, None, lambda line: None)
+    rates = {size: sweep(size).samples_per_second for size in sizes}
+    best = max(rates, key=rates.__getitem__)
+    shares = []
+    for _ in range(rounds):
+        pair = [sweep(size, again=True).samples_per_second for size in (choice.size, best)]
+        shares.append(pair[0] / pair[1])
+    fast = next(size for size in sizes if rates[size] >= 0.95 * rates[best])
+    return {
+        "chosen": choice.size,
+        "best of the sweep": best,
+        "smallest within 5 % in the sweep": fast,
+        "share of the best": float(f"{statistics.median(shares):.4g}"),
+        "seconds": round(seconds, 1),
+        "sizes measured": len(choice.curve),
+        "sizes of the sweep": len(sizes),
+        "bytes left on the GPU": left,
+    }
+
+
+def main() -> None:
+    options = record.arguments(QUESTION)
+    if DEVICE.type == "cpu":
+        torch.set_num_threads(1)
+    names = list(MODELS)[:1] if options.small else list(MODELS)
+    found = {
+        name: measure_model(MODELS[name], largest=16 if options.small else LARGEST, rounds=options.rounds or 3) for name in names
+    }
+    answer = {
+        "device": str(DEVICE),
+        "models": found,
+        "least share of the best": min(one["share of the best"] for one in found.values()),
+    }
+    if options.small:
+        print(answer)
+    else:
+        record.save("bench_tune_batch" if DEVICE.type == "cpu" else "gpu_tune_batch", QUESTION, answer)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,281 @@
+"""`stoker tune`: the batch size, a search for hyperparameters, and the fastest way to run a config."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from stoker._text import printable
+from stoker.cli.main import PATH
+from stoker.errors import OptionError
+
+STUDY_NAME = "study.sqlite"
+SET = click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="Set a value of the configuration.")
+JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
+PLOT = click.option("--plot", type=PATH, metavar="FILE", help="Write a plot, .svg or .png.")
+
+
+@click.group("tune", short_help="Find the batch size, hyperparameters, or the fastest way to run.")
+def command() -> None:
+    """Measure instead of guessing: the batch size, hyperparameters, and how a configuration runs fastest."""
+
+
+def _say(line: str) -> None:
+    click.echo(printable(line), err=True)
+
+
+@command.command("batch")
+@click.argument("config", type=PATH)
+@SET
+@click.option("--tolerance", type=float, default=0.05, show_default=True, help="How much slower than the best size it may be.")
+@click.option("--largest", type=int, metavar="N", help="The largest size to try.")
+@click.option("--min-steps-per-epoch", type=int, default=20, show_default=True, metavar="N", help="Steps that an epoch keeps.")
+@click.option("--keep-effective-batch", is_flag=True, help="Keep the samples per update, by gradient accumulation.")
+@click.option("--out", type=PATH, metavar="FILE.yaml", help="Write the configuration with the new batch size.")
+@click.option("--overwrite", is_flag=True, help="With --out: replace the file.")
+@PLOT
+@JSON
+def _batch(
+    config: str,
+    assignments: tuple[str, ...],
+    tolerance: float,
+    largest: int | None,
+    min_steps_per_epoch: int,
+    keep_effective_batch: bool,
+    out: str | None,
+    overwrite: bool,
+    plot: str | None,
+    as_json: bool,
+) -> None:
+    """Measure batch sizes of CONFIG, and choose the smallest within 5 % of the best throughput.
+
+    The table has samples per second and memory of each size. The learning rate is not changed; a scaled one is offered.
+
+    \b
+    stoker tune batch config.yaml
+    stoker tune batch config.yaml --plot batch.svg --out tuned.yaml
+    """
+    import msgspec
+
+    from stoker.experiment import load
+    from stoker.train.plots import check_plot
+    from stoker.tune.batch_size import batch_size
+    from stoker.tune.configured import steps_of, with_batch_size
+    from stoker.tune.run_choices import RunChoices
+
+    if plot is not None:
+        check_plot(plot)
+    _check_free(out, overwrite=overwrite)
+    given = load(config, assignments)
+    make_step, make_batch, loader, num_samples = steps_of(given)
+    effective = given.data.batch_size * given.train.grad_accum_steps
+    choice = batch_size(
+        make_step,
+        make_batch,
+        tolerance=tolerance,
+        largest=largest,
+        num_samples=num_samples,
+        min_steps_per_epoch=min_steps_per_epoch,
+        effective_batch=effective if keep_effective_batch else None,
+        loader=loader,
+        report=_say if not as_json else lambda line: None,
+    )
+    new = choice.size * choice.grad_accum_steps
+    rule: Any = "linear" if given.optimizer.__struct_config__.tag == "sgd" else "sqrt"
+    scaled = choice.scaled_lr(given.optimizer.lr, batch_size=effective, rule=rule)
+    if out is not None:
+        tuned = with_batch_size(given, choice.size)
+        tuned = msgspec.structs.replace(tuned, train=msgspec.structs.replace(tuned.train, grad_accum_steps=choice.grad_accum_steps))
+        RunChoices(config=tuned, trials=(), changed={}).save(out, overwrite=overwrite)
+    if plot is not None:
+        choice.plot(plot)
+    if as_json:
+        values = {
+            "size": choice.size,
+            "samples_per_second": choice.samples_per_second,
+            "memory": choice.memory,
+            "limit": choice.limit,
+        }
+        curve = [
+            {"size": one.size, "samples_per_second": one.samples_per_second, "memory": one.memory, "fits": one.fits}
+            for one in choice.curve
+        ]
+        extra = {"grad_accum_steps": choice.grad_accum_steps, "loader_samples_per_second": choice.loader_samples_per_second}
+        click.echo(json.dumps({**values, **extra, "scaled_lr": scaled, "notes": choice.notes, "curve": curve}))
+        return
+    click.echo(str(choice))
+    if new != effective:
+        click.echo(
+            f"the effective batch changes from {effective:,} to {new:,}: the {rule} rule would scale the learning rate from "
+            f"{given.optimizer.lr:g} to {scaled:.3g} (not changed)"
+        )
+    click.echo(f"use it: --set batch_size={choice.size}" if out is None else f"written: {printable(out)}")
+
+
+@command.command("search")
+@click.argument("config", type=PATH)
+@SET
+@click.option("--budget", metavar="TIME", help="60s, 10min, 2h, or a number of trials. [default: from the size of the data]")
+@click.option("--space", type=PATH, metavar="FILE.yaml", help="What to search, if not the section `search:` of CONFIG.")
+@click.option("--metric", metavar="NAME", help="What to improve. [default: val_loss]")
+@click.option("--direction", type=click.Choice(["minimize", "maximize"]), help="[default: by the name of the metric]")
+@click.option("--storage", metavar="FILE|URL", help="Where the study is kept. [default: study.sqlite, in the folder of the run]")
+@click.option("--name", default="search", show_default=True, help="Name of the study in its storage.")
+@click.option("--repeats", type=int, metavar="N", help="Repeats of the best configuration with other seeds. [default: 4]")
+@click.option(
+    "--timeout", type=float, metavar="SECONDS", help="A trial that takes longer fails; each then runs in a child process."
+)
+@click.option("--allow-constant", is_flag=True, help="Continue when all configurations have the same score.")
+@click.option("--out", type=PATH, metavar="FILE.yaml", help="Write the configuration with the best values.")
+@click.option("--overwrite", is_flag=True, help="With --out: replace the file.")
+@PLOT
+@JSON
+@click.option("--quiet", is_flag=True, help="No progress.")
+def _search(
+    config: str,
+    assignments: tuple[str, ...],
+    budget: str | None,
+    space: str | None,
+    metric: str | None,
+    direction: str | None,
+    storage: str | None,
+    name: str,
+    repeats: int | None,
+    timeout: float | None,
+    allow_constant: bool,
+    out: str | None,
+    overwrite: bool,
+    plot: str | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Search the hyperparameters of CONFIG: many short trials, the best of them longer, then new ones near the best.
+
+    What to search is the section `search:` of CONFIG. Ctrl-C keeps the best; the same command continues. Several processes, and with
+    a PostgreSQL URL several machines, may run it at once.
+
+    \b
+    search:
+      space:
+        optimizer.lr: [log, 1e-5, 1e-1]
+        model.width: [32, 64, 128]
+        model.dropout: [uniform, 0, 0.5]
+
+    \b
+    stoker tune search config.yaml --budget 60s
+    stoker tune search config.yaml --budget 10min --plot study.svg --out best.yaml
+    """
+    from stoker.experiment import load
+    from stoker.train.plots import check_plot
+    from stoker.tune.configured import ConfigObjective, read_search
+    from stoker.tune.run_choices import RunChoices
+    from stoker.tune.search import parse_budget, search
+
+    if plot is not None:
+        check_plot(plot)
+    _check_free(out, overwrite=overwrite)
+    section, given = read_search(config, space), load(config, assignments)
+    metric = metric or section.metric
+    wanted: Any = direction or section.direction or ("minimize" if _less_is_better(metric) else "maximize")
+    objective = ConfigObjective(config, tuple(assignments), metric, 1.0 if wanted == "minimize" else -1.0)
+    budget = budget if budget is not None else section.budget if section.budget is None else str(section.budget)
+    parse_budget(budget)
+    where = storage or str(Path(given.train.folder or "runs") / STUDY_NAME)
+    if not as_json:
+        _say(f"study: {where}" if "@" not in where else f"study: {name}")
+    study = search(
+        objective,
+        section.space.distributions,
+        budget=budget,
+        direction=wanted,
+        seed=given.train.seed,
+        storage=where,
+        name=name,
+        repeats=repeats if repeats is not None else section.repeats,
+        timeout=timeout,
+        on_constant="warn" if allow_constant else "error",
+        report=(lambda line: None) if quiet or as_json else _say,
+        size=objective.size(),
+    )
+    if study.has_result:
+        if out is not None:
+            values = [f"{key}={json.dumps(value)}" for key, value in study.best.params.items()]
+            RunChoices(config=load(config, [*assignments, *values]), trials=(), changed={}).save(out, overwrite=overwrite)
+        if plot is not None:
+            study.plot(plot)
+    if as_json:
+        best = {"number": study.best.number, "value": study.best.value, "params": study.best.params} if study.has_result else None
+        counts = {state: sum(one.state == state for one in study.trials) for state in ("complete", "pruned", "failed")}
+        click.echo(
+            json.dumps({"storage": where, "name": name, "stopped": study.stopped, "best": best, **counts, "notes": study.notes})
+        )
+    else:
+        click.echo(printable_lines(str(study)))
+        if study.has_result and out is not None:
+            click.echo(f"written: {printable(out)}")
+        elif study.has_result:
+            flags = " ".join(f"--set {key}={json.dumps(value)}" for key, value in study.best.params.items())
+            click.echo(printable(f"train it: stoker train {config} {flags}"))
+    if study.stopped == "interrupted":
+        _say("stopped. The same command continues the search.")
+        raise SystemExit(130)
+    if not study.has_result:
+        raise OptionError(
+            f"no trial is complete: {next((one.error for one in study.trials if one.error), 'the budget is too small')}"
+        )
+
+
+def printable_lines(text: str) -> str:
+    """Escape each line, and keep the line breaks."""
+    return "\n".join(printable(line) for line in text.split("\n"))
+
+
+def _less_is_better(metric: str) -> bool:
+    return not any(word in metric.lower() for word in ("accuracy", "auc", "f1", "r2", "precision", "recall"))
+
+
+def _check_free(out: str | None, *, overwrite: bool) -> None:
+    """Refuse a file that is there already, before anything is measured."""
+    if out is not None and Path(out).exists() and not overwrite:
+        raise OptionError(f"{out} is there already. Pass --overwrite to replace it, or choose another name.")
+
+
+@command.command("run")
+@click.argument("config", type=PATH)
+@SET
+@click.option("--out", type=PATH, metavar="FILE.yaml", help="Where the new configuration goes. [default: CONFIG with .tuned.yaml]")
+@click.option("--overwrite", is_flag=True, help="Replace the file, if it is there already.")
+@JSON
+def _run(config: str, assignments: tuple[str, ...], out: str | None, overwrite: bool, as_json: bool) -> None:
+    """Measure how CONFIG runs fastest here, and write the choices into a new configuration.
+
+    Tried are precision, a fused optimizer, a CUDA graph, compiling, and placement, threads and prefetch of the feed. Each is a paired
+    measurement; nothing is chosen while other programs disturb it. CONFIG itself is not changed.
+
+    \b
+    stoker tune run config.yaml
+    stoker train config.tuned.yaml
+    """
+    from dataclasses import asdict
+
+    from stoker.experiment import load
+    from stoker.tune.run_choices import choose_run
+
+    path = out if out is not None else str(Path(config).with_suffix(".tuned.yaml"))
+    if Path(path).resolve() == Path(config).resolve() and not overwrite:
+        raise OptionError(f"{path} is the configuration itself. Pass --overwrite to replace it, or choose another name.")
+    _check_free(path, overwrite=overwrite)
+    choices = choose_run(
+        load(config, assignments), report=(lambda line: None) if as_json else lambda line: click.echo(printable(line))
+    )
+    choices.save(path, overwrite=overwrite)
+    if as_json:
+        trials = [asdict(one) for one in choices.trials]
+        click.echo(json.dumps({"config": path, "changed": dict(choices.changed), "trials": trials}))
+        return
+    words = ", ".join(f"{key}={value}" for key, value in choices.changed.items())
+    click.echo(f"chosen: {words}" if words else "chosen: nothing is faster than what the configuration has")
+    click.echo(f"written: {printable(path)}   next: stoker train {printable(path)}")

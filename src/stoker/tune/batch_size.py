@@ -1,0 +1,547 @@
+"""The batch size by throughput: the smallest batch within 5 % of the best samples per second that fits into memory.
+
+1. Double the size until it does not fit, a limit is reached, or throughput has not grown for some doublings.
+2. Bisect between the largest size that fits and the smallest that does not, where throughput still grows.
+3. Bisect between the last size that is too slow and the first that is fast enough.
+4. Measure the choice and the best size again, in turn. If the choice is slower than it seemed, the next size is taken.
+
+On a CPU each trial is a fork of this process under a memory limit, so a size that does not fit ends the child alone. On a GPU a
+trial runs here; what it allocates is freed, and model, optimizer and random states are put back.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import os
+import resource
+import statistics
+import threading
+import warnings
+from collections.abc import Callable, Iterable
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from stoker._batch import map_tensors, num_rows, tensors_of
+from stoker._clock import RunQueueDelay, now_ns, thread_busy_ns
+from stoker._text import readable_bytes
+from stoker.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import torch
+    from torch import nn
+
+TOLERANCE = 0.05
+MIN_STEPS_PER_EPOCH = 20
+LARGEST = 1 << 16
+WARM_UP = 2
+ROUNDS, ROUND_SECONDS, MOST_STEPS = 5, 0.05, 1000
+"""A trial has this many rounds of about that time; the fastest counts, as other programs only ever slow a round down."""
+FLAT_DOUBLINGS, GROWTH = 2, 1.02
+"""Doubling ends after this many sizes in a row that are not that much faster."""
+MEMORY_SHARE = 0.8
+"""Of the free memory, that a trial on a CPU may use."""
+CHECKS = 3
+
+Limit = Literal["throughput", "memory", "epoch", "largest", "loader"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchPoint:
+    """One measured batch size.
+
+    Args:
+        size: Samples per batch.
+        samples_per_second: Throughput; 0 where it does not fit.
+        memory: Peak bytes that a step adds.
+        fits: Whether it fits into memory.
+
+    Example:
+        >>> BatchPoint(size=8, samples_per_second=1000.0, memory=4096).fits
+        True
+    """
+
+    size: int
+    samples_per_second: float
+    memory: int
+    fits: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchSizeChoice:
+    """The batch size that was found.
+
+    Args:
+        size: Samples per batch.
+        samples_per_second: Throughput at that size, of the step alone.
+        memory: Peak bytes that a step of that size adds.
+        curve: All sizes that were measured, in order.
+        limit: What bounds the size: `"throughput"` where larger batches are not faster, `"loader"` where batches do not arrive
+            faster, `"memory"`, `"epoch"` where an epoch would have too few steps, or `"largest"`.
+        grad_accum_steps: Batches per update that keep the effective batch that was asked for.
+        loader_samples_per_second: What the loader delivers; None where it was not measured.
+        notes: Sentences about the choice.
+
+    Example:
+        >>> point = BatchPoint(size=8, samples_per_second=1000.0, memory=4096)
+        >>> choice = BatchSizeChoice(size=8, samples_per_second=1000.0, memory=4096, curve=(point,), limit="largest")
+        >>> choice.scaled_lr(1e-3, batch_size=2, rule="sqrt")
+        0.002
+    """
+
+    size: int
+    samples_per_second: float
+    memory: int
+    curve: tuple[BatchPoint, ...]
+    limit: Limit
+    grad_accum_steps: int = 1
+    loader_samples_per_second: float | None = None
+    notes: tuple[str, ...] = field(default=())
+
+    def scaled_lr(self, lr: float, *, batch_size: int, rule: Literal["linear", "sqrt"] = "linear") -> float:
+        """A learning rate for the effective batch of this choice. It is an offer: nothing here changes an optimizer.
+
+        Args:
+            lr: The learning rate that was tuned for `batch_size`.
+            batch_size: The effective batch so far.
+            rule: `"linear"`, as usual for SGD, or `"sqrt"`, as usual for Adam.
+
+        Returns:
+            The scaled rate.
+        """
+        factor = self.size * self.grad_accum_steps / batch_size
+        return lr * (factor if rule == "linear" else math.sqrt(factor))
+
+    def plot(self, path: str | Path) -> Path:
+        """Plot throughput and memory over the batch size into an .svg or .png file; needs matplotlib.
+
+        Args:
+            path: The file.
+
+        Returns:
+            The path.
+        """
+        from stoker.tune.plots import plot_batch_sizes
+
+        return plot_batch_sizes(
+            path,
+            fitting={one.size: (one.samples_per_second, one.memory) for one in self.curve if one.fits},
+            too_large=[one.size for one in self.curve if not one.fits],
+            chosen=self.size,
+            loader=self.loader_samples_per_second,
+        )
+
+    def __str__(self) -> str:
+        lines = [f"{'batch':>8}{'samples/s':>14}{'memory':>12}"]
+        for one in self.curve:
+            mark = "  <- chosen" if one.size == self.size else ""
+            rate = f"{one.samples_per_second:>14,.0f}{readable_bytes(one.memory):>12}" if one.fits else f"{'does not fit':>26}"
+            lines.append(f"{one.size:>8,}{rate}{mark}")
+        return "\n".join([*lines, *self.notes])
+
+
+def batch_size(
+    make_step: Callable[[], Callable[[Any], Any]],
+    sample_batch: Any,
+    *,
+    model: nn.Module | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+    device: str | torch.device | None = None,
+    tolerance: float = TOLERANCE,
+    largest: int | None = None,
+    num_samples: int | None = None,
+    min_steps_per_epoch: int = MIN_STEPS_PER_EPOCH,
+    effective_batch: int | None = None,
+    loader: Callable[[int], Iterable[Any]] | None = None,
+    memory: int | None = None,
+    report: Callable[[str], None] = lambda line: None,
+) -> BatchSizeChoice:
+    """Find the smallest batch that loses no throughput.
+
+    Args:
+        make_step: Returns a function that makes one training step of a batch. It is called once per trial.
+        sample_batch: A batch, whose rows are repeated to other sizes; or a function of a size that returns a batch.
+        model: What the step trains, where `make_step` does not make a new one; it is left as it was.
+        optimizer: The optimizer of that model, likewise.
+        device: Where steps run; by default where the tensors of the batch are.
+        tolerance: How much slower than the best size the choice may be.
+        largest: The largest size to try.
+        num_samples: Samples of an epoch.
+        min_steps_per_epoch: With `num_samples`: steps that an epoch keeps.
+        effective_batch: Samples per update to keep: the size then divides it, and `grad_accum_steps` says how many batches make one.
+        loader: A function of a size that returns the batches of an epoch, to measure whether the loader is the bottleneck.
+        memory: Bytes that a trial on a CPU may use; by default 80 % of what is free.
+        report: Gets a line per measured size.
+
+    Returns:
+        The choice, with all sizes that were measured.
+
+    Raises:
+        OptionError: Not even one sample fits, or an option is invalid.
+
+    Example:
+        >>> import torch
+        >>> model = torch.nn.Linear(8, 1)
+        >>> def make_step():
+        ...     return lambda batch: model(batch).sum().backward()
+        >>> choice = batch_size(make_step, torch.ones(4, 8), model=model, largest=4)
+        >>> choice.size in (1, 2, 3, 4)
+        True
+    """
+    import torch
+
+    if not 0 <= tolerance < 1:
+        raise OptionError(f"tolerance is {tolerance!r}; expected a share from 0, below 1.")
+    make_batch = sample_batch if callable(sample_batch) else _repeating(sample_batch)
+    if device is None:
+        found = tensors_of(make_batch(1))
+        device = found[0].device if found else "cpu"
+    limit, bound = _bound(largest, num_samples, min_steps_per_epoch, effective_batch)
+    place = torch.device(device)
+    with _kept(model, optimizer, place):
+        measure = _Measure(make_step, make_batch, place, memory, report)
+        _double(measure, bound)
+        if not measure.fitting():
+            raise OptionError("not even a batch of 1 sample fits into memory. Make the model smaller, or its sequences shorter.")
+        _bisect_memory(measure, bound)
+        delivered = _measure_loader(loader, max(measure.fitting(), key=lambda one: one.samples_per_second).size)
+        size = _knee(measure, tolerance, delivered)
+    sizes = measure.fitting()
+    best = max(sizes, key=lambda one: one.samples_per_second)
+    reason: Limit = "throughput"
+    if size == sizes[-1].size:
+        reason = "memory" if any(not one.fits for one in measure.points.values()) else limit if size >= bound else "throughput"
+    grad_accum_steps = 1
+    if effective_batch is not None:
+        size = next(
+            one for one in _divisors(effective_batch) if one >= min(size, effective_batch) or one == _divisors(effective_batch)[-1]
+        )
+        if size > sizes[-1].size:
+            size = max(one for one in _divisors(effective_batch) if one <= sizes[-1].size)
+        grad_accum_steps = effective_batch // size
+        measure(size)
+    chosen = measure.points[size]
+    notes = [
+        f"chosen: {size:,} samples, {chosen.samples_per_second / best.samples_per_second:.0%} of the best throughput "
+        f"({best.samples_per_second:,.0f} samples/s at {best.size:,})".replace("%", " %")
+    ]
+    if reason == "epoch":
+        notes.append(f"limited by the epoch: {num_samples:,} samples in at least {min_steps_per_epoch} steps")
+    elif reason == "memory":
+        notes.append("limited by memory: throughput still grows at the largest size that fits")
+    if delivered is not None and delivered < best.samples_per_second:
+        reason = "loader"
+        notes.append(
+            f"the loader is the bottleneck: it delivers {delivered:,.0f} samples/s, and the step could take "
+            f"{best.samples_per_second:,.0f}. A larger batch does not help, however much memory is free; make the loader faster"
+        )
+    if grad_accum_steps > 1:
+        notes.append(f"{grad_accum_steps} batches per update keep the effective batch of {effective_batch:,}")
+    return BatchSizeChoice(
+        size=size,
+        samples_per_second=chosen.samples_per_second,
+        memory=chosen.memory,
+        curve=tuple(sorted(measure.points.values(), key=lambda one: one.size)),
+        limit=reason,
+        grad_accum_steps=grad_accum_steps,
+        loader_samples_per_second=delivered,
+        notes=tuple(notes),
+    )
+
+
+def _bound(largest: int | None, num_samples: int | None, min_steps: int, effective: int | None) -> tuple[Limit, int]:
+    """The largest size to try, and what bounds it."""
+    for name, value in (("largest", largest), ("num_samples", num_samples), ("effective_batch", effective)):
+        if value is not None and value < 1:
+            raise OptionError(f"{name} is {value}; expected at least 1.")
+    if min_steps < 1:
+        raise OptionError(f"min_steps_per_epoch is {min_steps}; expected at least 1.")
+    bounds: list[tuple[int, Limit]] = [(largest if largest is not None else LARGEST, "largest")]
+    if num_samples is not None:
+        bounds.append((max(1, num_samples // min_steps), "epoch"))
+    if effective is not None:
+        bounds.append((effective, "largest"))
+    bound, limit = min(bounds)
+    return limit, bound
+
+
+def _divisors(number: int) -> list[int]:
+    small = [one for one in range(1, math.isqrt(number) + 1) if number % one == 0]
+    return sorted({*small, *(number // one for one in small)})
+
+
+def _repeating(batch: Any) -> Callable[[int], Any]:
+    """Batches of any size from the rows of one."""
+    rows = num_rows(batch)
+    if not rows:
+        raise OptionError("sample_batch has no rows; expected a batch with tensors, or a function of a size that returns one.")
+
+    def make(size: int) -> Any:
+        import torch
+
+        def resize(tensor: torch.Tensor) -> torch.Tensor:
+            if not tensor.dim() or len(tensor) != rows:
+                return tensor
+            return tensor[torch.arange(size, device=tensor.device) % rows]
+
+        return map_tensors(batch, resize)
+
+    return make
+
+
+# ---- the search over sizes ----
+
+
+def _double(measure: _Measure, bound: int) -> None:
+    # From 2, because layers such as batch norm cannot train on 1 sample.
+    best, flat, size = 0.0, 0, min(2, bound)
+    while True:
+        point = measure(size)
+        if not point.fits:
+            if size == 2:
+                measure(1)
+            return
+        flat = 0 if point.samples_per_second > GROWTH * best else flat + 1
+        best = max(best, point.samples_per_second)
+        if size >= bound or flat > FLAT_DOUBLINGS:
+            return
+        size = min(2 * size, bound)
+
+
+def _bisect_memory(measure: _Measure, bound: int) -> None:
+    """Where throughput still grows when memory ends, find the largest size that fits, to an eighth of it."""
+    fitting = measure.fitting()
+    too_large = [one.size for one in measure.points.values() if not one.fits]
+    if (
+        not too_large
+        or len(fitting) < 2
+        or fitting[-1].samples_per_second < GROWTH * max(one.samples_per_second for one in fitting[:-1])
+    ):
+        return
+    low, high = fitting[-1].size, min(too_large)
+    while high - low > max(1, low // 8):
+        middle = (low + high) // 2
+        low, high = (middle, high) if measure(middle).fits else (low, middle)
+
+
+def _knee(measure: _Measure, tolerance: float, delivered: float | None) -> int:
+    """The smallest size whose throughput is within the tolerance of the best, or that is as fast as batches arrive."""
+
+    def wanted() -> float:
+        best = max(one.samples_per_second for one in measure.fitting())
+        return (1 - tolerance) * min(best, delivered if delivered is not None else best)
+
+    def first_fast() -> int:
+        return next(one.size for one in measure.fitting() if one.samples_per_second >= wanted())
+
+    size = first_fast()
+    low = max((one.size for one in measure.fitting() if one.size < size), default=0)
+    while low and size - low > max(1, low // 4):
+        middle = _round_size((low + size) // 2, low, size)
+        if middle in measure.points:
+            break
+        low, size = (low, middle) if measure(middle).samples_per_second >= wanted() else (middle, size)
+    size = first_fast()
+    # What was measured once may be luck: the choice and the best size are measured again, in turn.
+    for _ in range(CHECKS):
+        best = max(measure.fitting(), key=lambda one: one.samples_per_second).size
+        if size == best:
+            return size
+        measure(best, again=True)
+        measure(size, again=True)
+        if measure.points[size].samples_per_second >= wanted():
+            return size
+        size = first_fast()
+    return size
+
+
+def _round_size(size: int, low: int, high: int) -> int:
+    """A multiple of 8 between two sizes, where there is one: matmuls are fastest there."""
+    rounded = size - size % 8
+    return rounded if low < rounded < high else size
+
+
+def _measure_loader(loader: Callable[[int], Iterable[Any]] | None, size: int) -> float | None:
+    """Samples per second that the loader delivers by itself, after its first batch."""
+    if loader is None:
+        return None
+    rates, batches = list[float](), iter(loader(size))
+    next(batches, None)
+    begin = now_ns()
+    while (now_ns() - begin) / 1e9 < 4 * ROUND_SECONDS or len(rates) < 3:
+        start = now_ns()
+        batch = next(batches, None)
+        if batch is None:
+            break
+        rates.append((num_rows(batch) or 0) / max((now_ns() - start) / 1e9, 1e-9))
+    return statistics.median(rates) if rates else None
+
+
+# ---- one trial ----
+
+
+class _Measure:
+    """Measures sizes, each once unless it is asked for again."""
+
+    def __init__(
+        self,
+        make_step: Callable[[], Callable[[Any], Any]],
+        make_batch: Callable[[int], Any],
+        device: torch.device,
+        memory: int | None,
+        report: Callable[[str], None],
+    ) -> None:
+        self._make_step, self._make_batch, self._device, self._memory, self._report = make_step, make_batch, device, memory, report
+        self.points: dict[int, BatchPoint] = {}
+
+    def fitting(self) -> list[BatchPoint]:
+        """Sizes that fit, in order."""
+        return sorted((one for one in self.points.values() if one.fits), key=lambda one: one.size)
+
+    def __call__(self, size: int, *, again: bool = False) -> BatchPoint:
+        if size in self.points and not again:
+            return self.points[size]
+        found = self._on_gpu(size) if self._device.type == "cuda" else self._in_child(size)
+        point = BatchPoint(size=size, samples_per_second=0.0, memory=0, fits=False)
+        if found is not None:
+            seconds, memory = found
+            rate = size / max(seconds, 1e-12)
+            if again and (known := self.points[size]).fits:
+                rate = (rate + known.samples_per_second) / 2
+            point = BatchPoint(size=size, samples_per_second=rate, memory=memory)
+        self.points[size] = point
+        what = f"{point.samples_per_second:,.0f} samples/s, {readable_bytes(point.memory)}" if point.fits else "does not fit"
+        self._report(f"batch {size:,}: {what}")
+        return point
+
+    def _on_gpu(self, size: int) -> tuple[float, int] | None:
+        import torch
+
+        _free(self._device)
+        torch.cuda.reset_peak_memory_stats(self._device)
+        before = torch.cuda.memory_allocated(self._device)
+        try:
+            seconds = _time_steps(self._make_step(), self._make_batch(size), lambda: torch.cuda.synchronize(self._device))
+            return seconds, torch.cuda.max_memory_allocated(self._device) - before
+        except torch.OutOfMemoryError:
+            return None
+        finally:
+            _free(self._device)
+
+    def _in_child(self, size: int) -> tuple[float, int] | None:
+        import psutil
+
+        budget = self._memory if self._memory is not None else int(MEMORY_SHARE * psutil.virtual_memory().available)
+        ours, theirs = Pipe(duplex=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12: the child works in a thread of its own
+            pid = os.fork()
+        if pid == 0:
+            _child(theirs, lambda: self._under_limit(size, budget))
+        theirs.close()
+        try:
+            kind, value = ours.recv()
+        except EOFError:  # killed, by the system or by an allocation that nothing could catch
+            kind, value = "full", None
+        finally:
+            ours.close()
+            os.waitpid(pid, 0)
+        if kind == "error":
+            raise OptionError(f"a step with a batch of {size:,} failed: {value}")
+        return value if kind == "done" else None
+
+    def _under_limit(self, size: int, budget: int) -> tuple[float, int]:
+        import psutil
+
+        process = psutil.Process()
+        used = process.memory_info().data
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        resource.setrlimit(resource.RLIMIT_DATA, (used + budget, hard))
+        step = self._make_step()
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        seconds = _time_steps(step, self._make_batch(size), lambda: None)
+        return seconds, max(0, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+
+
+def _child(connection: Connection, work: Callable[[], tuple[float, int]]) -> None:
+    """The life of a child process. In a thread of its own: the pool of OpenMP threads of the first one is that of the parent."""
+
+    def run() -> None:
+        try:
+            connection.send(("done", work()))
+        except MemoryError:
+            connection.send(("full", None))
+        except Exception as error:
+            # torch has no type for an allocation on the CPU that fails.
+            text = (str(error).splitlines() or [type(error).__name__])[0]
+            is_full = isinstance(error, RuntimeError) and ("DefaultCPUAllocator" in str(error) or "bad_alloc" in str(error))
+            connection.send(("full", None) if is_full else ("error", f"{type(error).__name__}: {text}"))
+
+    try:
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+    finally:
+        os._exit(0)
+
+
+def _time_steps(step: Callable[[Any], Any], batch: Any, synchronize: Callable[[], None]) -> float:
+    """Seconds per step: the fastest of some rounds, without the time for which threads waited for cores of other programs."""
+    for _ in range(WARM_UP):
+        step(batch)
+    synchronize()
+
+    def time_round(count: int) -> tuple[float, float]:
+        waiting, busy_ns = RunQueueDelay(), thread_busy_ns()
+        for _ in range(count):
+            step(batch)
+        synchronize()
+        waited_ns, spent_ns = waiting.end()
+        # A wait that began before the round may be counted as a whole, so the work of this thread is the least that it took.
+        own_ns = max(spent_ns - (waited_ns or 0), thread_busy_ns() - busy_ns, 1)
+        return own_ns / 1e9 / count, spent_ns / 1e9
+
+    _, once = time_round(1)
+    count = max(1, min(MOST_STEPS, math.ceil(ROUND_SECONDS / once)))
+    return min(time_round(count)[0] for _ in range(ROUNDS))
+
+
+def _free(device: torch.device) -> None:
+    import torch
+
+    gc.collect()
+    torch.cuda.synchronize(device)
+    torch.cuda.empty_cache()
+
+
+@contextmanager
+def _kept(model: nn.Module | None, optimizer: torch.optim.Optimizer | None, device: torch.device) -> Iterator[None]:
+    """Put model, optimizer and random states back at the end. On a CPU only children change them."""
+    import torch
+
+    if device.type != "cuda":
+        yield
+        return
+    from stoker.train import state_dict
+    from stoker.train.engine import Snapshot
+
+    random = state_dict.capture()
+    empty = torch.optim.SGD([torch.zeros(1, requires_grad=True)])
+    snapshot = Snapshot(model, optimizer if optimizer is not None else empty) if model is not None else None
+    gradients = [(one, None if one.grad is None else one.grad.clone()) for one in model.parameters()] if model is not None else []
+    try:
+        yield
+    finally:
+        if snapshot is not None:
+            snapshot.restore()
+        for parameter, gradient in gradients:
+            parameter.grad = gradient
+        state_dict.restore(random)
+        del snapshot, gradients
+        _free(device)

@@ -1,0 +1,154 @@
+"""What a config of `stoker train` gives to tune: steps of any batch size, an objective for a search, its space and its size."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from stoker.errors import ConfigError
+from stoker.experiment.build import SEARCH_SECTION, Fed, choose_device, load, make_trainer, open_data
+from stoker.experiment.config import Config
+from stoker.experiment.parse import find, known_paths, read_document
+from stoker.tune.objective import Reporter
+from stoker.tune.space import Space, as_space
+
+if TYPE_CHECKING:
+    from stoker.train.loop import CallbackReport
+    from stoker.train.trainer import Trainer
+
+KEYS = ("space", "budget", "metric", "direction", "repeats")
+"""Of the section `search:`."""
+READ_ROWS = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchSection:
+    """The section `search:` of a config, or a file of its own."""
+
+    space: Space
+    budget: str | int | float | None = None
+    metric: str = "val_loss"
+    direction: str | None = None
+    repeats: int | None = None
+
+
+def read_search(config: str | Path, space: str | Path | None = None) -> SearchSection:
+    """Read what to search: the section `search:` of a config, or a file that holds what the section would.
+
+    Raises:
+        ConfigError: There is none, it has an unknown key, or a name of the space is not a field of a config.
+    """
+    path = Path(space if space is not None else config)
+    document = read_document(path)
+    tree = document.tree.get(SEARCH_SECTION) if space is None else document.tree.get(SEARCH_SECTION, document.tree)
+    if not isinstance(tree, dict) or not isinstance(tree.get("space"), dict):
+        example = "search: {space: {optimizer.lr: [log, 1e-5, 1e-1]}}"
+        raise ConfigError(
+            f"{path} does not say what to search. Add a section such as `{example}`, or give the path of a file that has one (space=)."
+        )
+    if unknown := [key for key in tree if key not in KEYS]:
+        raise ConfigError(f"{path}: search.{unknown[0]} is not known; expected one of {', '.join(KEYS)}.")
+    known = known_paths(Config)
+    names = {".".join(find(name, known, option="search.space")): value for name, value in tree["space"].items()}
+    kept = {key: tree[key] for key in KEYS[1:] if key in tree}
+    return SearchSection(space=as_space(names), **kept)
+
+
+@dataclass
+class ConfigObjective:
+    """Trains a config with other values, and returns its best validation score.
+
+    Args:
+        path: The config.
+        overrides: Values that hold for all trials, as `NAME=VALUE`.
+        metric: What is returned; those of the validation begin with `val_`.
+        sign: 1 where less is better, -1 where more is.
+    """
+
+    path: str
+    overrides: Sequence[str] = ()
+    metric: str = "val_loss"
+    sign: float = 1.0
+
+    def __call__(self, params: Mapping[str, Any], trial: Reporter, seed: int) -> float:
+        """Train with these values; scores are reported after each epoch."""
+        from stoker.experiment.build import within_memory
+
+        values = [f"{name}={json.dumps(value)}" for name, value in params.items()]
+        config = load(self.path, [*self.overrides, *values, f"train.seed={seed}"])
+        seen: list[float] = []
+
+        class Report:
+            def on_epoch_end(inner, report: CallbackReport) -> None:
+                seen.append(self.sign * self._metric(report.metrics))
+                trial.report(self.sign * min(seen), report.epoch + 1)
+                if trial.should_prune():
+                    report.stop()
+
+        with within_memory():
+            data = open_data(config, choose_device(config, 0))
+            trainer = make_trainer(config, data, callbacks=[Report()])
+            trainer.fit(data.train, valid=data.valid, epochs=config.train.epochs)
+        return self.sign * min(seen) if seen else math.nan
+
+    def _metric(self, metrics: Mapping[str, float]) -> float:
+        if self.metric not in metrics:
+            raise ConfigError(
+                f"the metric to search by is {self.metric!r}, but an epoch has {', '.join(metrics)}. Name one of them; those of the "
+                f"validation need a `split` or `data.valid_store`."
+            )
+        return float(metrics[self.metric])
+
+    def size(self) -> str:
+        """The size of the data, in words."""
+        config = load(self.path, self.overrides)
+        samples = open_data(config, choose_device(config, 0)).train.num_samples
+        return f"{samples:,} training samples x {config.train.epochs:,} epochs"
+
+
+def with_batch_size(config: Config, size: int) -> Config:
+    """The config with another batch size."""
+    return msgspec.structs.replace(config, data=msgspec.structs.replace(config.data, batch_size=size))
+
+
+def step_of(trainer: Trainer, batches: Iterable[Any]) -> Callable[[Any], None]:
+    """One update of a trainer per call, in the setup that its options ask for."""
+    from stoker.train.engine import Engine, Stream
+
+    engine = Engine(trainer.components, Stream(batches, trainer.device), total_updates=None)
+    work = engine.work(engine.baseline())
+
+    def step(batch: Any) -> None:
+        if engine.readout.count >= READ_ROWS:
+            engine.readout.begin(0)  # the losses are not read here, so their rows are written over
+        work.micro(batch)
+        work.update()
+
+    return step
+
+
+def steps_of(
+    config: Config,
+) -> tuple[Callable[[], Callable[[Any], None]], Callable[[int], Any], Callable[[int], Iterable[Any]], int]:
+    """What `batch_size` needs of a config: steps, batches of a size, the loader, and the samples of an epoch."""
+    device = choose_device(config, 0)
+
+    def feed_of(size: int) -> Fed:
+        return open_data(with_batch_size(config, size), device)
+
+    first = feed_of(config.data.batch_size)
+
+    def make_step() -> Callable[[Any], None]:
+        return step_of(make_trainer(config, first), [])
+
+    def make_batch(size: int) -> Any:
+        return next(iter(feed_of(size).train))
+
+    return make_step, make_batch, lambda size: islice(iter(feed_of(size).train), 1000), first.train.num_samples

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import stoker
+from stoker.cli.main import main
+from stoker.tune.batch_size import _Measure
+
+CONFIG = """\
+data: {store: w.stoker, view: {name: windows, length: 8, horizon: 1}, batch_size: 32}
+model: {name: linear}
+train: {epochs: 2, device: cpu}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    waves = np.sin(np.arange(64) / 5 + np.arange(8)[:, None]).astype("f4")
+    stoker.Store.from_arrays(x=list(waves)).save(tmp_path / "w.stoker")
+    (tmp_path / "c.yaml").write_text(CONFIG)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_batch_size_is_found_and_written(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def measure(self: _Measure, size: int) -> tuple[float, int]:
+        self._make_step()(self._make_batch(size))  # a step of the trainer works with a batch of any size
+        return 1.0 / min(size, 16) * size, 1000
+
+    monkeypatch.setattr(_Measure, "_in_child", measure)
+    main(["tune", "batch", "c.yaml", "--out", "tuned.yaml", "--min-steps-per-epoch", "7"])
+    out, err = capsys.readouterr()
+    assert "<- chosen" in out
+    assert "batch 16: 16 samples/s" in err
+    assert (
+        "the effective batch changes from 32 to 16: the sqrt rule would scale the learning rate from 0.001 to 0.000707 (not changed)"
+        in out
+    )
+    tuned = stoker.experiment.load("tuned.yaml")
+    assert tuned.data.batch_size == 16
+    assert tuned.optimizer.lr == 0.001
+    main(["tune", "batch", "c.yaml", "--keep-effective-batch", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert found["size"] * found["grad_accum_steps"] == 32
+
+
+def test_run_writes_a_new_file_and_refuses_to_replace(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("stoker.tune.run_choices._feed_candidates", lambda config: {})
+    main(["tune", "run", "c.yaml"])
+    assert "written: c.tuned.yaml   next: stoker train c.tuned.yaml" in capsys.readouterr().out
+    assert stoker.experiment.load("c.tuned.yaml").data.batch_size == 32
+    assert (folder / "c.yaml").read_text() == CONFIG
+    for arguments in (["c.yaml"], ["c.yaml", "--out", "c.yaml"]):
+        with pytest.raises(SystemExit):
+            main(["tune", "run", *arguments])
+        assert "Pass --overwrite" in capsys.readouterr().err
+
+
+def test_errors_are_one_line_with_flags(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, words in (
+        (["search", "c.yaml"], "does not say what to search"),
+        (["search", "none.yaml"], "none.yaml does not exist"),
+        (["batch", "c.yaml", "--tolerance", "2"], "tolerance is 2.0"),
+    ):
+        with pytest.raises(SystemExit) as end:
+            main(["tune", *arguments])
+        assert end.value.code == 2
+        err = capsys.readouterr().err
+        assert words in err
+        assert err.count("\n") == 1

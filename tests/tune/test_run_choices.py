@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import stoker
+from stoker.errors import OptionError
+from stoker.train.autotune import Chooser, Timed, Trial
+from stoker.tune import run_choices
+from stoker.tune.run_choices import choose_run
+
+CONFIG = """\
+data: {store: w.stoker, view: {name: windows, length: 8, horizon: 1}, batch_size: 32}
+model: {name: linear}
+train: {epochs: 2, device: cpu}
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> stoker.experiment.Config:
+    waves = np.sin(np.arange(64) / 5 + np.arange(8)[:, None]).astype("f4")
+    stoker.Store.from_arrays(x=list(waves)).save(tmp_path / "w.stoker")
+    (tmp_path / "c.yaml").write_text(CONFIG)
+    monkeypatch.chdir(tmp_path)
+    return stoker.experiment.load("c.yaml")
+
+
+def test_what_is_faster_becomes_a_new_config(
+    config: stoker.experiment.Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def race(self: Chooser, name: str, *arguments: object, **options: object) -> Trial:
+        trial = Trial(name=name, chosen=name == "threads=1", reason="as measured")
+        self.trials.append(trial)
+        return trial
+
+    monkeypatch.setattr(Chooser, "_race", race)
+    lines: list[str] = []
+    found = choose_run(config, report=lines.append)
+    assert found.changed == {"data.threads": 1}
+    assert found.config.data.threads == 1
+    assert {line.split()[0] for line in lines} >= {"residency=host", "residency=stream", "threads=1", "prefetch=2"}
+    # Feeds of all candidates give the same bits: the checks before the race have passed.
+    assert not any("differ" in line for line in lines)
+    found.save(tmp_path / "new.yaml")
+    assert stoker.experiment.load(tmp_path / "new.yaml").data.threads == 1
+    with pytest.raises(OptionError, match="is there already"):
+        found.save(tmp_path / "new.yaml")
+    assert (tmp_path / "c.yaml").read_text() == CONFIG
+
+
+def test_negative_control_a_feed_with_other_batches_is_refused(
+    config: stoker.experiment.Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = run_choices.open_data
+    opened = []
+
+    def other(config: stoker.experiment.Config, device: str) -> object:
+        opened.append(config)
+        shuffled = run_choices._with(config, {"train.seed": 99}) if config.data.threads == 1 else config
+        return honest(shuffled, device)
+
+    monkeypatch.setattr(run_choices, "open_data", other)
+    trial = run_choices._compare_feeds(config, "data.threads", 1)
+    assert not trial.chosen
+    assert "weights differ in some bits" in trial.reason
+
+
+def test_times_are_per_step(config: stoker.experiment.Config) -> None:
+    assert Timed(0.5, [0.0]).seconds == 0.5

@@ -1,0 +1,289 @@
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+import pytest
+
+from stoker.errors import OptionError, SearchError
+from stoker.tune import Study, search
+from stoker.tune.search import parse_budget
+
+SPACE = {"x": ("uniform", 0, 1), "y": ("log", 1e-3, 1.0)}
+
+
+def bowl(params: Mapping[str, Any]) -> float:
+    return float((params["x"] - 0.3) ** 2 + (math.log10(params["y"]) + 1) ** 2)
+
+
+def quiet(objective: Any, space: Any = SPACE, **options: Any) -> Study:
+    return search(objective, space, **{"progress": False, "budget": 40, **options})
+
+
+def test_a_search_comes_near_the_optimum_and_repeats_itself() -> None:
+    study = quiet(bowl, budget=120)
+    assert [one.number for one in study.trials] == list(range(120))
+    assert study.best.value is not None
+    assert study.best.value < 0.01
+    assert study.best.value == min(one.value for one in study.trials if one.value is not None)
+    assert max(study.importances(), key=study.importances().__getitem__) == "y"
+    first = quiet(bowl, budget=12)
+    assert [one.params for one in quiet(bowl, budget=12).trials] == [one.params for one in first.trials]
+    assert [one.params for one in quiet(bowl, budget=12, seed=1).trials] != [one.params for one in first.trials]
+
+
+def test_more_is_better_with_maximize() -> None:
+    study = quiet(lambda params: -bowl(params), direction="maximize", budget=60)
+    assert study.best.value == max(one.value for one in study.trials if one.value is not None)
+
+
+def test_reported_scores_prune_trials_and_every_trial_repeats_alone() -> None:
+    calls: list[int] = []
+
+    def objective(params: Mapping[str, Any], trial: Any, seed: int) -> float:
+        score = math.nan
+        for step in range(1, 17):
+            score = bowl(params) + 1 / step + 1e-3 * np.random.default_rng([seed, step]).random()
+            calls.append(step)
+            trial.report(score, step)
+            if trial.should_prune():
+                return score
+        return score
+
+    study = quiet(objective, budget=48)
+    states = [one.state for one in study.trials]
+    assert states.count("pruned") > 20
+    assert states.count("complete") > 4
+    assert len(calls) < 0.5 * 16 * 48
+    repeats = [one for one in study.trials if one.repeat_of is not None]
+    assert [one.seed for one in repeats] == [1, 2, 3, 4]
+    assert study.noise is not None
+    assert study.noise.separates
+    for number in (0, next(one.number for one in study.trials if one.state == "pruned"), repeats[0].number):
+        again = study.rerun(number)
+        assert (again.state, again.value, again.steps) == (
+            study.trials[number].state,
+            study.trials[number].value,
+            study.trials[number].steps,
+        )
+    # The negative control: without pruning every trial has its full length.
+    calls.clear()
+    assert {one.state for one in quiet(objective, budget=20, prune=False).trials} == {"complete"}
+    assert len(calls) == 16 * 20
+
+
+class Ladder:
+    """Trains many configurations at once: a score is the bowl plus what is left to learn."""
+
+    rungs: Sequence[int] = (10, 40, 160)
+
+    def __init__(self, *, seed_noise: float = 0.0, nan_above: float = 2.0) -> None:
+        self.seed_noise, self.nan_above = seed_noise, nan_above
+        self.trained = 0
+
+    def start(self, configs: Sequence[Mapping[str, Any]], seeds: Sequence[int]) -> Members:
+        return Members(self, [dict(one) for one in configs], list(seeds))
+
+
+class Members:
+    def __init__(self, owner: Ladder, configs: list[dict[str, Any]], seeds: list[int]) -> None:
+        self.owner, self.configs, self.seeds, self.done = owner, configs, seeds, 0
+
+    def advance(self, updates: int) -> list[float]:
+        self.owner.trained += (updates - self.done) * len(self.configs)
+        self.done = updates
+        return [
+            math.nan
+            if one["x"] > self.owner.nan_above
+            else bowl(one) + 1 / updates + self.owner.seed_noise * np.random.default_rng(seed).random()
+            for one, seed in zip(self.configs, self.seeds, strict=True)
+        ]
+
+    def keep(self, indices: Sequence[int]) -> None:
+        self.configs, self.seeds = [self.configs[i] for i in indices], [self.seeds[i] for i in indices]
+
+
+def test_groups_climb_the_rungs_and_failed_members_are_dropped() -> None:
+    ladder = Ladder(seed_noise=1e-3, nan_above=0.9)
+    study = quiet(ladder, budget=3 * 32 + 4, group_size=32)
+    assert len(study.trials) == 100
+    complete = [one for one in study.trials if one.state == "complete"]
+    assert len(complete) == 3 * 2 + 4  # of each 32, 8 reach 40 updates and 2 reach 160; 4 repeats
+    assert {tuple(one.steps) for one in study.trials if one.state == "pruned"} == {(10,), (10, 40)}
+    failed = [one for one in study.trials if one.state == "failed"]
+    assert failed
+    assert all(one.error == "its score after 10 updates is NaN" for one in failed)
+    assert ladder.trained < 0.35 * 160 * 100
+    assert study.noise is not None
+    assert study.noise.step == 10
+    for one in (study.trials[0], study.best):
+        again = study.rerun(one.number)
+        assert (again.steps, again.value, again.state) == (one.steps, one.value, one.state)
+
+
+def test_an_objective_of_optuna_asks_for_its_own_parameters(tmp_path: Path) -> None:
+    def objective(trial: optuna.Trial) -> float:
+        kind = trial.suggest_categorical("kind", ["a", "b"])
+        x = trial.suggest_float("x", 0, 1)
+        if kind == "b":
+            x += trial.suggest_float("extra", 0, 1)
+        trial.report(x, 1)
+        if trial.should_prune():
+            raise optuna.TrialPruned
+        return x
+
+    study = quiet(objective, None, budget=25, storage=tmp_path / "s.sqlite")
+    assert any("extra" in one.params for one in study.trials)
+    assert any("extra" not in one.params for one in study.trials)
+    assert {one.state for one in study.trials} == {"complete", "pruned"}
+    best = study.rerun(study.best.number)
+    assert (best.params, best.value) == (study.best.params, study.best.value)
+    loaded = optuna.load_study(study_name="search", storage=f"sqlite:///{tmp_path}/s.sqlite")
+    assert loaded.best_value == study.best.value
+
+
+def test_any_sampler_of_optuna_can_be_used() -> None:
+    study = quiet(bowl, sampler=optuna.samplers.RandomSampler(seed=3), budget=12)
+    assert len({one.params["x"] for one in study.trials}) == 12
+
+
+def test_a_constant_objective_is_refused_with_the_numbers() -> None:
+    with pytest.raises(SearchError, match=r"the objective is 1 in each of the first \d+ trials, which differ in x from 0.* to 0.9"):
+        quiet(lambda params: 1.0)
+    with pytest.raises(SearchError, match=r"the first 10 trials"):
+        quiet(lambda params: 1.0 + 0 * (time.sleep(0.06) or 0))
+    lines: list[str] = []
+    study = quiet(lambda params: 1.0, on_constant="warn", report=lines.append)
+    assert len(study.trials) == 40
+    assert sum("cannot separate configurations" in line for line in lines) == 1
+
+
+def test_differences_below_the_noise_of_seeds_are_a_warning() -> None:
+    def noise(params: Mapping[str, Any], seed: int) -> float:
+        return float(np.random.default_rng([seed, int(params["x"] * 1e9)]).normal())
+
+    [warning] = [line for line in quiet(noise).notes if "warning" in line]
+    assert "those of one configuration with 4 seeds by" in warning
+    assert "cannot separate configurations from luck" in warning
+    assert not quiet(lambda params, seed: bowl(params) + 1e-6 * noise(params, seed)).notes  # the negative control
+
+
+def test_an_objective_that_fails_costs_a_trial_and_not_the_search() -> None:
+    def objective(params: Mapping[str, Any]) -> float:
+        if params["x"] < 0.2:
+            raise ValueError("too\nsmall")
+        return math.nan if params["x"] > 0.8 else bowl(params)
+
+    study = quiet(objective)
+    errors = {one.error for one in study.trials if one.state == "failed"}
+    assert any(error is not None and error.startswith("ValueError: too small (") for error in errors)
+    assert "the objective returned NaN" in errors
+    assert study.best.value is not None
+    with pytest.raises(SearchError, match=r"all of the first 1[0-9]* trials failed. The last error: the objective returned None"):
+        quiet(lambda params: None)
+
+
+def test_an_objective_that_hangs_or_dies_is_ended_in_its_child() -> None:
+    import os
+
+    def objective(params: Mapping[str, Any], trial: Any) -> float:
+        if trial.number == 1:
+            time.sleep(1000)
+        if trial.number == 2:
+            os._exit(1)
+        trial.report(bowl(params), 1)
+        return 0.0 if trial.should_prune() else bowl(params)
+
+    study = quiet(objective, budget=12, timeout=5.0)
+    errors = {one.number: one.error for one in study.trials if one.state == "failed"}
+    assert errors == {1: "no result after the 5 s of timeout=", 2: "its process ended without a result"}
+    assert study.best.value == bowl(study.best.params)
+    assert any(one.state == "pruned" for one in study.trials)
+
+
+def test_ctrl_c_keeps_what_was_found(tmp_path: Path) -> None:
+    def objective(params: Mapping[str, Any]) -> float:
+        time.sleep(0.06)
+        if len(seen) == 5:
+            raise KeyboardInterrupt
+        seen.append(params)
+        return bowl(params)
+
+    seen: list[Any] = []
+    study = quiet(objective, storage=tmp_path / "s.sqlite")
+    assert study.stopped == "interrupted"
+    assert [one.params for one in study.trials] == seen
+    whole = quiet(bowl, storage=tmp_path / "s.sqlite")
+    assert [one.number for one in whole.trials] == list(range(40))
+    assert [one.params for one in whole.trials[:10]] == [one.params for one in quiet(bowl).trials[:10]]
+    assert whole.stopped == "finished"
+
+
+def test_the_budget_in_seconds_is_of_the_whole_study(tmp_path: Path) -> None:
+    def objective(params: Mapping[str, Any]) -> float:
+        time.sleep(0.02)
+        return bowl(params)
+
+    first = quiet(objective, budget="0.5s", storage=tmp_path / "s.sqlite")
+    assert 1 <= len(first.trials) <= 26
+    again = quiet(objective, budget="0.5s", storage=tmp_path / "s.sqlite")
+    assert len(again.trials) == len(first.trials)
+    longer = quiet(objective, budget="1.5s", storage=tmp_path / "s.sqlite")
+    assert len(longer.trials) > len(first.trials)
+
+
+def test_the_default_budget_is_printed_with_its_reason() -> None:
+    lines: list[str] = []
+
+    def objective(params: Mapping[str, Any]) -> float:
+        if len(lines) > 1:
+            raise KeyboardInterrupt
+        return bowl(params)
+
+    search(objective, SPACE, report=lines.append, size="100 samples")
+    assert any(line.startswith("budget: 10 s (40 full trials of 100 samples for 2 parameters, ") for line in lines), lines
+
+
+@pytest.mark.parametrize(
+    ("budget", "found"),
+    [
+        ("60s", (60.0, None)),
+        ("1.5h", (5400.0, None)),
+        ("10min", (600.0, None)),
+        (200, (None, 200)),
+        ("200", (None, 200)),
+        (2.5, (2.5, None)),
+    ],
+)
+def test_budgets(budget: Any, found: Any) -> None:
+    assert parse_budget(budget) == found
+
+
+@pytest.mark.parametrize("budget", ["", "0s", 0, -1, "1.5", "ten", True, float("nan"), [], "5 parsecs"])
+def test_an_impossible_budget_is_an_error(budget: Any) -> None:
+    with pytest.raises(OptionError, match=r"budget is .*expected seconds such as '60s'"):
+        parse_budget(budget)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"objective": 3}, "objective is 3; expected a function"),
+        ({"space": None}, "space is missing"),
+        ({"objective": Ladder(), "space": None}, "space is missing"),
+        ({"direction": "up"}, "direction is 'up'"),
+        ({"group_size": 0}, "group_size is 0"),
+        ({"timeout": 0}, "timeout is 0"),
+        ({"objective": Ladder(), "timeout": 1.0}, "timeout= is for functions"),
+        ({"storage": "mysterious://x"}, "cannot be opened"),
+    ],
+)
+def test_invalid_options_are_errors(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(OptionError) as error:
+        quiet(**{"objective": bowl, **options})
+    assert words in str(error.value)

@@ -1,0 +1,134 @@
+"""kill -9 at random moments with two processes: no finished trial is lost, none is counted twice."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from stoker.tune import Study
+
+pytestmark = pytest.mark.slow
+
+WORKER = """
+import sys, time
+from stoker.tune import search
+storage, budget, log = sys.argv[1:4]
+
+def objective(params):
+    time.sleep(0.003)
+    return (params["x"] - 0.3) ** 2
+
+def say(line):
+    with open(log, "a") as file:
+        file.write(line + "\\n")
+
+module = sys.modules["stoker.tune.search"]
+module.LINE_SECONDS = 0.0
+show = module._Search._show
+def show_all(self):
+    say(" ".join(f"{n}:{t.value!r}" for n, t in self.trials.items() if t.state == "complete"))
+module._Search._show = show_all
+search(objective, {"x": ("uniform", 0, 1), "y": ("log", 1e-3, 1.0)}, budget=int(budget), storage=storage, progress=False)
+"""
+BUDGET = 1000
+
+
+def start(storage: str, log: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", WORKER, storage, str(BUDGET), str(log)]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def kill_and_resume(storage: str, folder: Path, *, kills: int, seed: int) -> None:
+    """Two workers on one study, each killed and started again some times; then one to the end."""
+    draw, logs = random.Random(seed), [folder / "a.log", folder / "b.log"]
+    workers = [start(storage, log) for log in logs]
+    done = 0
+    deadline = time.monotonic() + 240
+    while done < kills and time.monotonic() < deadline:
+        which = draw.randrange(2)
+        before = logs[which].stat().st_size if logs[which].exists() else 0
+        waited = time.monotonic() + 60
+        while (logs[which].stat().st_size if logs[which].exists() else 0) <= before and time.monotonic() < waited:
+            time.sleep(0.005)  # it shall be at work
+        time.sleep(draw.random() * 0.1)
+        workers[which].send_signal(signal.SIGKILL)
+        workers[which].wait()
+        workers[which] = start(storage, logs[which])
+        done += 1
+    for one in workers:
+        one.wait(timeout=280)
+    last = start(storage, logs[0])
+    assert last.wait(timeout=280) == 0
+    assert done == kills
+    check(storage, logs)
+
+
+def check(storage: str, logs: list[Path]) -> None:
+    study = Study.open(storage)
+    assert [one.number for one in study.trials] == list(range(BUDGET))
+    assert {one.state for one in study.trials} == {"complete"}
+    values = {one.number: one.value for one in study.trials}
+    reported = 0
+    for log in logs:
+        for line in log.read_text().splitlines():
+            for part in line.split():
+                number, _, value = part.partition(":")
+                if value:
+                    reported += 1
+                    # What was once reported as finished has stayed as it was.
+                    assert values[int(number)] == float(value)
+    assert reported >= BUDGET
+
+
+def test_sqlite(tmp_path: Path) -> None:
+    kill_and_resume(str(tmp_path / "study.sqlite"), tmp_path, kills=6, seed=1)
+
+
+@pytest.fixture
+def postgres(tmp_path: Path) -> Iterator[str]:
+    """A PostgreSQL server of its own, on a socket in a folder of the test."""
+    binaries = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
+    folder = str(binaries[-1]) if binaries else str(Path(shutil.which("initdb") or "").parent)
+    if not Path(folder, "initdb").is_file():
+        pytest.skip("there is no PostgreSQL server on this machine (Debian: apt install postgresql)")
+    pytest.importorskip("psycopg", reason="the driver of PostgreSQL is not installed (pip install 'psycopg[binary]')")
+    data, run = tmp_path / "data", tmp_path / "run"
+    as_user: list[str] = []
+    if os.getuid() == 0:  # the server refuses to run as root
+        as_user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"]
+        shutil.chown(tmp_path, "postgres")
+        for parent in [tmp_path, *tmp_path.parents][:3]:
+            parent.chmod(parent.stat().st_mode | 0o055)
+    call: Callable[..., None] = lambda *words: subprocess.run([*as_user, *words], check=True, capture_output=True, cwd=tmp_path)  # type: ignore[assignment,return-value]  # noqa: E731
+    call("mkdir", "-p", str(run))
+    call(f"{folder}/initdb", "-D", str(data), "-U", "tester", "--auth=trust", "--no-sync")
+    call(
+        f"{folder}/pg_ctl",
+        "-D",
+        str(data),
+        "-w",
+        "-l",
+        str(tmp_path / "server.log"),
+        "-o",
+        f"-k {run} -c listen_addresses=''",
+        "start",
+    )
+    try:
+        yield f"postgresql://tester@/postgres?host={run}"
+    finally:
+        os.kill(int((data / "postmaster.pid").read_text().split()[0]), signal.SIGQUIT)
+
+
+def test_postgresql(postgres: str, tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    kill_and_resume(postgres, logs, kills=4, seed=2)
