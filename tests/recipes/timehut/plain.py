@@ -102,9 +102,7 @@ class PlainEncoder(nn.Module):
         super().__init__()
         self.input_fc = nn.Linear(channels, hidden)
         self.feature_extractor = nn.Module()
-        blocks = [
-            PlainBlock(hidden, width if i == depth else hidden, 2**i, last=i == depth) for i in range(depth + 1)
-        ]
+        blocks = [PlainBlock(hidden, width if i == depth else hidden, 2**i, last=i == depth) for i in range(depth + 1)]
         self.feature_extractor.net = nn.Sequential(*blocks)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:

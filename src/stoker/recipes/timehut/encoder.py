@@ -13,7 +13,7 @@ such taps out; `expand` puts them back for a file or for longer series.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -223,6 +223,10 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return torch.baddbmm(bias, x, weight)
 
 
+def _matmul(a: Tensor, b: Tensor) -> Tensor:
+    return torch.mm(a[0], b[0])[None] if len(a) == 1 else torch.bmm(a, b)
+
+
 def _convolve(h: Tensor, inside: Tensor | None, weight: Tensor, bias: Tensor, layer: ConvLayer) -> Tensor:
     """conv(gelu(h)), with h acting as 0 outside."""
     steps = h.shape[2]
@@ -257,21 +261,16 @@ class _Convolution(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         h, inside, weight, columns = ctx.saved_tensors
         gradient, d, steps, inputs = gradients[0].flatten(1, 2), ctx.dilation, h.shape[2], h.shape[3]
-        of_columns = torch.bmm(gradient, weight.transpose(1, 2)).view(*h.shape[:3], 3, inputs)
+        of_columns = _matmul(gradient, weight.transpose(1, 2)).view(*h.shape[:3], 3, inputs)
         of_a = of_columns[..., 1, :].contiguous()
         of_a[:, :, : steps - d] += of_columns[:, :, d:, 0]
         of_a[:, :, d:] += of_columns[:, :, : steps - d, 2]
         if inside is not None:
             of_a *= inside
         of_h = torch.ops.aten.gelu_backward(of_a, h)
-        return of_h, None, torch.bmm(columns.transpose(1, 2), gradient), gradient.sum(1, keepdim=True), None
+        return of_h, None, _matmul(columns.transpose(1, 2), gradient), gradient.sum(1, keepdim=True), None
 
 
 def pool_over_time(z: Tensor) -> Tensor:
     """One representation per series: the largest value of each dimension over time."""
     return z.amax(2)
-
-
-def stack(rows: Sequence[Tensor]) -> Tensor:
-    """The rows of several members as one matrix."""
-    return torch.stack(list(rows))

@@ -125,7 +125,7 @@ def _group_loss(
     weight = (lag == 0).to(z.dtype)[None]
     if terms.has_soft_temporal:
         sharpness = terms.tau_temporal.to(z.dtype)[:, None, None]
-        soft = 2 / (1 + torch.exp((lag * 2**both[0]).to(z.dtype) * sharpness))
+        soft = 2 / (1 + torch.exp((lag * 2 ** both[0]).to(z.dtype) * sharpness))
         weight = torch.where(sharpness > 0, torch.where(soft < 1e-6, zero, soft), weight)
     weight = torch.where(excluded, zero, weight)
     inside, outside = (z.new_ones(1, 1, 1), tau[:, 0]) if terms.compat else (tau, z.new_ones(1, 1))

@@ -79,7 +79,9 @@ class Population(nn.Module):
     total: Tensor
     update: Tensor
 
-    def __init__(self, weights: Tensor, layout: RowLayout, settings: Sequence[EncoderSettings], terms: LossTerms, tables: Tables) -> None:
+    def __init__(
+        self, weights: Tensor, layout: RowLayout, settings: Sequence[EncoderSettings], terms: LossTerms, tables: Tables
+    ) -> None:
         super().__init__()
         self.weights = nn.Parameter(weights)
         self.register_buffer("total", torch.zeros_like(weights))
@@ -125,7 +127,9 @@ class Population(nn.Module):
         keep, crop, begin = batch["keep"], batch["crop"], batch["begin"]
         z = encode(weights, self.layout, batch["x"], keep, crop=crop, select=lambda h: _cut(h, begin, width))
         if self.settings[0].dropout:
-            z = z * dropout_scale(z.shape, batch["steps"], batch["key"], batch["update"], self.tables.length, self.settings[0].dropout)
+            z = z * dropout_scale(
+                z.shape, batch["steps"], batch["key"], batch["update"], self.tables.length, self.settings[0].dropout
+            )
         z = z.view(members, -1, 2, width, z.shape[-1])
         return contrastive_loss(z, batch["length"], batch["tau"], self.terms, target=batch.get("target"))
 
@@ -219,7 +223,9 @@ def make_population(
     crop_seeds = [one.seed for one in settings] if crop_seeds is None else list(crop_seeds)
     targets = [None] * count if targets is None else list(targets)
     if len({min(first.batch_size, len(rows)) for rows in subsets}) > 1:
-        raise OptionError("members have batches of different sizes, as some have fewer series than batch_size. Choose a smaller batch_size.")
+        raise OptionError(
+            "members have batches of different sizes, as some have fewer series than batch_size. Choose a smaller batch_size."
+        )
     plans = [(seed, rows.tobytes()) for seed, rows in zip(crop_seeds, subsets, strict=True)]
     groups = 1 if len(set(plans)) == 1 else count
     per_epoch = [updates_per_epoch(len(rows), first.batch_size) for rows in subsets]
@@ -325,7 +331,9 @@ class _Cut(torch.autograd.Function):
         (begin,), gradient = ctx.saved_tensors, gradients[0]
         index = torch.arange(ctx.before, device=gradient.device) - begin[:, None]
         is_inside = (index >= 0) & (index < gradient.shape[2])
-        place = index.clamp(0, gradient.shape[2] - 1)[:, None, :, None].expand(len(gradient), gradient.shape[1], -1, gradient.shape[3])
+        place = index.clamp(0, gradient.shape[2] - 1)[:, None, :, None].expand(
+            len(gradient), gradient.shape[1], -1, gradient.shape[3]
+        )
         return torch.where(is_inside[:, None, :, None], gradient.gather(2, place), 0), None, None
 
 

@@ -1,15 +1,15 @@
 """Temperatures over the epochs of a training run.
 
-    cosine         min + (max - min) / 2 * (1 + cos(pi * epoch / t_max)); periodic
-    linear         from max to min over all epochs
-    exponential    max * 0.95^epoch, not below min
-    step           max, halved every t_max epochs, not below min
-    polynomial     from max to min with power 2 over all epochs
-    sigmoid        from max to min in an S curve around the middle
-    warmup-cosine  rises linearly from min to max over the first tenth, then one half cosine down to min
-    cyclic         a triangle from min to max and back every t_max epochs
-    restarts       cosine from max to min every t_max epochs, then max again
-    constant       max
+cosine         min + (max - min) / 2 * (1 + cos(pi * epoch / t_max)); periodic
+linear         from max to min over all epochs
+exponential    max * 0.95^epoch, not below min
+step           max, halved every t_max epochs, not below min
+polynomial     from max to min with power 2 over all epochs
+sigmoid        from max to min in an S curve around the middle
+warmup-cosine  rises linearly from min to max over the first tenth, then one half cosine down to min
+cyclic         a triangle from min to max and back every t_max epochs
+restarts       cosine from max to min every t_max epochs, then max again
+constant       max
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ def temperatures(schedule: str, epochs: int, *, low: float, high: float, period:
     if schedule not in SCHEDULES:
         raise OptionError(f"schedule is {schedule!r}; expected one of {', '.join(SCHEDULES)}.")
     if not 0 < low <= high or not np.isfinite(high) or not 0 < period < np.inf:
-        raise OptionError(f"the temperature goes from {low} to {high} with period {period}; expected 0 < low <= high and a period above 0.")
+        raise OptionError(
+            f"the temperature goes from {low} to {high} with period {period}; expected 0 < low <= high and a period above 0."
+        )
     epoch = np.arange(epochs, dtype=np.float64)
     done = epoch / max(epochs - 1, 1)
     span = high - low
