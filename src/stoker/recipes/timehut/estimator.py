@@ -99,7 +99,12 @@ class Encoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         self.loss_ = float(population.advance(population.num_updates)[0])
         self.n_updates_ = population.updates
         self.encoder_ = TrainedEncoder(
-            row=population.average_whole()[0], channels=values.shape[2], settings=settings, scaler=scaler, length=values.shape[1]
+            row=population.average_whole()[0],
+            channels=values.shape[2],
+            settings=settings,
+            scaler=scaler,
+            length=values.shape[1],
+            updates=population.updates,
         )
         self._n_features_out = settings.width
         return self

@@ -127,9 +127,8 @@ class Population(nn.Module):
         keep, crop, begin = batch["keep"], batch["crop"], batch["begin"]
         z = encode(weights, self.layout, batch["x"], keep, crop=crop, select=lambda h: _cut(h, begin, width))
         if self.settings[0].dropout:
-            z = z * dropout_scale(
-                z.shape, batch["steps"], batch["key"], batch["update"], self.tables.length, self.settings[0].dropout
-            )
+            where = {"steps": batch["steps"], "key": batch["key"], "update": batch["update"], "length": self.tables.length}
+            z = z * dropout_scale(z.shape, z.dtype, **where, rate=self.settings[0].dropout)
         z = z.view(members, -1, 2, width, z.shape[-1])
         return contrastive_loss(z, batch["length"], batch["tau"], self.terms, target=batch.get("target"))
 
@@ -342,7 +341,9 @@ def _cut(h: Tensor, begin: Tensor, width: int) -> Tensor:
     return found
 
 
-def dropout_scale(shape: torch.Size, steps: Tensor, key: Tensor, update: Tensor, length: int, rate: float) -> Tensor:
+def dropout_scale(
+    shape: torch.Size, dtype: torch.dtype, *, steps: Tensor, key: Tensor, update: Tensor, length: int, rate: float
+) -> Tensor:
     """Dropout as factors 0 or 1 / (1 - rate), (G, N, W, C): a hash of seed, update and place.
 
     Without a generator, the factors of a member do not depend on the other members, the device, or how views are trimmed, and a run
@@ -353,7 +354,7 @@ def dropout_scale(shape: torch.Size, steps: Tensor, key: Tensor, update: Tensor,
     place = place + steps.to(torch.int32)[:, None] * width + torch.arange(width, device=steps.device, dtype=torch.int32)
     mixed = _mix((key.to(torch.int32) * -1640531527) ^ (update.to(torch.int32) * 40503 + 1))
     bits = _mix(place * -1028477379 + mixed[:, None, None, None])
-    return (bits >= int(rate * 2**31)).to(torch.get_default_dtype()) / (1 - rate)
+    return (bits >= int(rate * 2**31)).to(dtype) / (1 - rate)
 
 
 def _mix(x: Tensor) -> Tensor:

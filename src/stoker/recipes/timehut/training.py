@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import nn
 
@@ -61,6 +62,7 @@ class TrainedEncoder:
     scaler: GlobalScaler | None
     length: int
     """Steps of the training series."""
+    updates: int
 
     def __call__(self, values: Array) -> Array:
         """Representations (N, width) of series (N, T, D), which are scaled first."""
@@ -209,6 +211,7 @@ def train(
         settings=settings,
         scaler=scaler,
         length=series.values.shape[1],
+        updates=population.updates,
     )
     scores, majority = _finish(folder, encoder, series, held_out)
     seconds, used = time.monotonic() - started, time.process_time() - cpu
@@ -300,7 +303,11 @@ def _finish(
 ) -> tuple[dict[str, float], float | None]:
     """Write the encoder and its representations, and score it where there are labels."""
     scaler = encoder.scaler
-    facts = {"length": str(encoder.length), "scaler": json.dumps(None if scaler is None else asdict(scaler))}
+    facts = {
+        "length": str(encoder.length),
+        "updates": str(encoder.updates),
+        "scaler": json.dumps(None if scaler is None else asdict(scaler)),
+    }
     _disk.write_file(folder / ENCODER_NAME, save(to_tensors(encoder.row, encoder.settings.size(encoder.channels)), facts))
     embeddings, sink = encoder(series.values), io.BytesIO()
     np.savez(sink, embeddings=embeddings, **({} if series.labels is None else {"labels": series.labels}))
@@ -342,7 +349,7 @@ def load_encoder(folder: str | Path) -> TrainedEncoder:
         size = sizes_of(tensors)
         scaler = {name: tuple(values) for name, values in (scaler or {}).items()}
         row = from_tensors(tensors, size)
-    except (ValueError, KeyError, OptionError, RuntimeError) as error:
+    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
         raise ConfigError(f"{path} is damaged: {error}") from error
     return TrainedEncoder(
         row=row,
@@ -350,6 +357,7 @@ def load_encoder(folder: str | Path) -> TrainedEncoder:
         settings=settings,
         scaler=GlobalScaler(**scaler) if scaler else None,
         length=int(facts["length"]),
+        updates=int(facts["updates"]),
     )
 
 
@@ -374,9 +382,10 @@ class EncoderModule(nn.Module):
 
 def open_run(folder: Path, *, latest: bool, device: str) -> TrainedRun:
     """A run, for predictions of classes: `stoker.load` and `stoker predict`."""
-    encoder, recipe = load_encoder(folder), read_recipe(folder)
-    step = make_settings(**recipe["settings"]).updates
-    return TrainedRun(folder=folder, step=step, model=EncoderModule(encoder, device), run=partial(_predict, folder, encoder))
+    encoder = load_encoder(folder)
+    return TrainedRun(
+        folder=folder, step=encoder.updates, model=EncoderModule(encoder, device), run=partial(_predict, folder, encoder)
+    )
 
 
 def _predict(folder: Path, encoder: TrainedEncoder, data: Any, *, which: str, horizon: int | None, stride: int | None,
