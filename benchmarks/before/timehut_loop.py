@@ -53,7 +53,8 @@ class Network(nn.Module):
         self.input_fc = nn.Linear(channels, settings.hidden)
         self.feature_extractor = Extractor(settings)
         self.dropout = nn.Dropout(settings.dropout)
-        self.load_state_dict(to_tensors(initial_weights(settings.size(channels), settings.seed), settings.size(channels)))
+        with torch.device("cpu"):
+            self.load_state_dict(to_tensors(initial_weights(settings.size(channels), settings.seed), settings.size(channels)))
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         h = self.input_fc(x)
@@ -98,7 +99,7 @@ def temporal_loss(one: Tensor, two: Tensor, tau: float, amc: float, margin: floa
 
 
 def total_loss(one: Tensor, two: Tensor, tau: float, settings: EncoderSettings) -> Tensor:
-    total, levels = torch.zeros(()), 0
+    total, levels = one.new_zeros(()), 0
     inst, temp, margin = settings.amc_instance, settings.amc_temporal, settings.amc_margin
     while one.shape[1] > 1:
         total = total + 0.5 * instance_loss(one, two, tau, inst, margin) + 0.5 * temporal_loss(one, two, tau, temp, margin)
@@ -107,10 +108,12 @@ def total_loss(one: Tensor, two: Tensor, tau: float, settings: EncoderSettings) 
     return (total + 0.5 * instance_loss(one, two, tau, temp, margin)) / (levels + 1)
 
 
-def make_loop(data: np.ndarray, settings: EncoderSettings, updates: int) -> tuple[AveragedModel, Callable[[int], None]]:
+def make_loop(
+    data: np.ndarray, settings: EncoderSettings, updates: int, device: str = "cpu"
+) -> tuple[AveragedModel, Callable[[int], None]]:
     """The averaged network, and a function that makes one update."""
     torch.manual_seed(settings.seed)
-    network = Network(data.shape[2], settings)
+    network = Network(data.shape[2], settings).to(device)
     averaged = AveragedModel(network)
     averaged.update_parameters(network)
     optimizer = torch.optim.AdamW(network.parameters(), lr=settings.lr)
@@ -119,12 +122,12 @@ def make_loop(data: np.ndarray, settings: EncoderSettings, updates: int) -> tupl
     )
     epochs = -(-updates // crops.per_epoch)
     taus = temperatures(settings.schedule, epochs, low=settings.min_tau, high=settings.max_tau, period=settings.t_max)
-    series = torch.from_numpy(data)
+    series = torch.from_numpy(data).to(device)
 
     def step(update: int) -> None:
         eleft, left, right, eright = crops.bounds[update]
         x = series[crops.rows[update]]
-        start, mask = crops.start[update], torch.from_numpy(crops.mask[update])
+        start, mask = crops.start[update], torch.from_numpy(crops.mask[update]).to(device)
         first = torch.stack([row[s + eleft : s + right] for row, s in zip(x, start, strict=True)])
         second = torch.stack([row[s + left : s + eright] for row, s in zip(x, start, strict=True)])
         optimizer.zero_grad()

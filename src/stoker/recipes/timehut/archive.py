@@ -23,9 +23,8 @@ from stoker._types import Array
 from stoker.errors import OptionError
 from stoker.recipes.timehut.data import SUFFIXES, LabelledSeries, fit_scaler, for_training, read_series
 from stoker.recipes.timehut.evaluate import Interval, accuracy, interval
-from stoker.recipes.timehut.population import make_population
+from stoker.recipes.timehut.population import make_population, targets_of
 from stoker.recipes.timehut.settings import METHODS, EncoderSettings, make_settings
-from stoker.recipes.timehut.training import targets_of
 
 GPU_VALUES = 1 << 31
 """Activations of one population on a GPU, about: more members than that are trained in turns."""

@@ -63,8 +63,11 @@ def dtw_distances(series: Array, *, lengths: Array | None = None, threads: int |
     lanes = np.ascontiguousarray(values.transpose(1, 2, 0))  # (T, D, N): lanes are neighbours
     workers = threads or len(os.sched_getaffinity(0))
     rows = np.arange(1, num)
-    with ThreadPoolExecutor(workers) as pool:  # a thread takes every n-th row, as later rows have more pairs
-        list(pool.map(lambda i: _fill_rows(values, lanes, lengths, rows[i::workers], found), range(workers)))
+    if workers == 1 or num < 2 * LANES:  # starting threads takes longer
+        _fill_rows(values, lanes, lengths, rows, found)
+    else:
+        with ThreadPoolExecutor(workers) as pool:  # a thread takes every n-th row, as later rows have more pairs
+            list(pool.map(lambda i: _fill_rows(values, lanes, lengths, np.ascontiguousarray(rows[i::workers]), found), range(workers)))
     found = found + found.T
     if place is not None:
         _write(place, found)

@@ -263,6 +263,13 @@ def make_population(
     return Population(weights, layout, settings, _terms(settings, where, dtype), tables)
 
 
+def targets_of(values: Array, settings: EncoderSettings) -> Array | None:
+    """SoftCLT's instance targets; None for members without any."""
+    from stoker.recipes.timehut.dtw import instance_targets  # numba, which only SoftCLT needs
+
+    return instance_targets(values, tau=settings.tau_instance) if settings.tau_instance > 0 else None
+
+
 def _terms(settings: Sequence[EncoderSettings], device: torch.device, dtype: torch.dtype) -> LossTerms:
     def each(name: str) -> Tensor:
         return torch.tensor([getattr(one, name) for one in settings], device=device, dtype=dtype)

@@ -22,9 +22,8 @@ from torch import Tensor
 from stoker._types import Array
 from stoker.errors import OptionError
 from stoker.recipes.timehut.data import for_training
-from stoker.recipes.timehut.population import Population, make_population
+from stoker.recipes.timehut.population import Population, make_population, targets_of
 from stoker.recipes.timehut.settings import OF_METHOD, EncoderSettings, change, make_settings
-from stoker.recipes.timehut.training import targets_of
 
 _TEMP: dict[str, tuple[Any, ...]] = {"min_tau": (0.08, 0.25), "max_tau": (0.65, 0.95), "t_max": (6.0, 15.0)}
 _AMC: dict[str, tuple[Any, ...]] = {"amc_instance": (0.1, 3.0, "log"), "amc_temporal": (0.1, 3.0, "log"), "amc_margin": (0.3, 0.7)}

@@ -32,11 +32,10 @@ from stoker.errors import ConfigError, OptionError
 from stoker.experiment import Predicted, TrainedRun
 from stoker.recipes.timehut.crops import updates_per_epoch
 from stoker.recipes.timehut.data import GlobalScaler, LabelledSeries, fit_scaler, for_training, read_series, read_store
-from stoker.recipes.timehut.dtw import instance_targets
 from stoker.recipes.timehut.encoder import encode, from_tensors, make_layout, pool_over_time, sizes_of, to_tensors
 from stoker.recipes.timehut.evaluate import CLASSIFIERS, fit_classifier
 from stoker.recipes.timehut.flags import apply_flags
-from stoker.recipes.timehut.population import Population, encode_series, gather_batch, make_population
+from stoker.recipes.timehut.population import Population, encode_series, gather_batch, make_population, targets_of
 from stoker.recipes.timehut.settings import EncoderSettings, make_settings
 
 RECIPE_NAME, ENCODER_NAME, TRAIN_NAME, SCORE_NAME = "recipe.json", "encoder.safetensors", "train.npz", "score.json"
@@ -221,11 +220,6 @@ def train(
 def new_population(values: Array, settings: EncoderSettings, **options: Any) -> Population:
     """The population of one member for training series, with SoftCLT's targets where it needs them."""
     return make_population(values, [settings], targets=[targets_of(values, settings)], **options)
-
-
-def targets_of(values: Array, settings: EncoderSettings) -> Array | None:
-    """SoftCLT's instance targets; None for members without any."""
-    return instance_targets(values, tau=settings.tau_instance) if settings.tau_instance > 0 else None
 
 
 def describe(series: LabelledSeries, test: LabelledSeries | None, scaler: GlobalScaler | None) -> list[tuple[str, str]]:
