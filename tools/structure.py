@@ -42,7 +42,9 @@ LAYERS = (
 )
 """Packages and top-level modules, lowest first. A module may import from its own package and from lower layers."""
 
-PUBLIC_PACKAGES = tuple("|augment|diagnose|encode|experiment|recipes.tfa|recipes.time_moe|recipes.timehut|split|store|testing|train".split("|"))
+PUBLIC_PACKAGES = tuple(
+    "|augment|diagnose|encode|experiment|recipes.tfa|recipes.time_moe|recipes.timehut|split|store|testing|train".split("|")
+)
 UNTESTED = {"__init__", "__main__"}
 OF_THE_PROJECT = {"test_docs", "test_examples", "test_import", "test_public_imports", "test_language", "test_structure"}
 

@@ -46,7 +46,7 @@ class ArchiveRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class MethodComparison:
     """The difference of two methods over all data sets and seeds, in accuracy."""
 
     method: str
@@ -161,7 +161,7 @@ def embed_members(
     return found
 
 
-def compare_methods(rows: Sequence[ArchiveRow]) -> list[Comparison]:
+def compare_methods(rows: Sequence[ArchiveRow]) -> list[MethodComparison]:
     """All pairs of methods: the mean difference of their accuracies, seed by seed, with its interval."""
     accuracies = {(row.dataset, row.method): np.array(row.accuracies) for row in rows}
     methods = list(dict.fromkeys(row.method for row in rows))
@@ -171,7 +171,7 @@ def compare_methods(rows: Sequence[ArchiveRow]) -> list[Comparison]:
                  if method == one and (dataset, other) in accuracies]  # fmt: skip
         difference = np.concatenate([a - b for a, b in pairs])
         found.append(
-            Comparison(method=one, other=other, difference=interval(difference), wins=int((difference > 0).sum()),
+            MethodComparison(method=one, other=other, difference=interval(difference), wins=int((difference > 0).sum()),
                        losses=int((difference < 0).sum()))
         )  # fmt: skip
     return found

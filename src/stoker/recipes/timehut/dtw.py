@@ -67,7 +67,11 @@ def dtw_distances(series: Array, *, lengths: Array | None = None, threads: int |
         _fill_rows(values, lanes, lengths, rows, found)
     else:
         with ThreadPoolExecutor(workers) as pool:  # a thread takes every n-th row, as later rows have more pairs
-            list(pool.map(lambda i: _fill_rows(values, lanes, lengths, np.ascontiguousarray(rows[i::workers]), found), range(workers)))
+            list(
+                pool.map(
+                    lambda i: _fill_rows(values, lanes, lengths, np.ascontiguousarray(rows[i::workers]), found), range(workers)
+                )
+            )
     found = found + found.T
     if place is not None:
         _write(place, found)

@@ -218,13 +218,15 @@ def _split(rows: Tensor, layout: RowLayout) -> list[tuple[ConvLayer, Tensor, Ten
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    if len(x) == 1:  # the CPU's kernel for one matrix is the faster one
-        return torch.addmm(bias[0], x[0], weight[0])[None]
+    if (
+        x.shape[0] == 1
+    ):  # the CPU's kernel for one matrix is the faster one; squeeze, as the backward of an index writes zeros first
+        return torch.addmm(bias.squeeze(0), x.squeeze(0), weight.squeeze(0)).unsqueeze(0)
     return torch.baddbmm(bias, x, weight)
 
 
 def _matmul(a: Tensor, b: Tensor) -> Tensor:
-    return torch.mm(a[0], b[0])[None] if len(a) == 1 else torch.bmm(a, b)
+    return torch.mm(a.squeeze(0), b.squeeze(0)).unsqueeze(0) if a.shape[0] == 1 else torch.bmm(a, b)
 
 
 def _convolve(h: Tensor, inside: Tensor | None, weight: Tensor, bias: Tensor, layer: ConvLayer) -> Tensor:

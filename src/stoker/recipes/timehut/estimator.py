@@ -119,11 +119,11 @@ class Encoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         if isinstance(given, list | tuple) and given and np.ndim(given[0]) > 0 and len({np.shape(one) for one in given}) > 1:
             values = as_series(given)
             if reset:
-                self.n_features_in_ = values.shape[1]
+                self.n_features_in_ = values.shape[2]
             return values
         checked = validate_data(
             self, given, reset=reset, dtype=np.float64, allow_nd=True, ensure_all_finite="allow-nan", skip_check_array=False,
-            ensure_min_features=2,
+            ensure_min_features=2 if reset else 1,
         )  # fmt: skip
         if checked.ndim > 3:
             raise OptionError(f"X has the shape {checked.shape}; expected (series, steps) or (series, channels, steps).")
