@@ -22,7 +22,7 @@ from stoker.errors import DiskError, OptionError
 
 LANES = 32
 CACHED_CELLS = 1 << 26
-"""Tables of fewer cells take less time than a look at the disk is worth."""
+"""Tables of fewer cells are computed again: that is faster than reading a file."""
 _VERSION = 1
 
 

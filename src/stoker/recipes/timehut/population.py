@@ -169,7 +169,7 @@ class Population(nn.Module):
         return expand(self.average().cpu(), self.layout, dropped)
 
     def keep(self, indices: Sequence[int]) -> None:
-        """Go on with these members only."""
+        """Continue with these members only."""
         chosen = torch.as_tensor(list(indices), device=self.weights.device, dtype=torch.int64)
         old = self.optimizer.state[self.weights]
         self.weights = nn.Parameter(self.weights.detach()[chosen].contiguous())
@@ -414,7 +414,7 @@ class _Graph:
         self.last.copy_(losses.detach())
 
     def replay(self, updates: int) -> Tensor:
-        """So many updates; returns the losses of the last."""
+        """Replay this number of updates; returns the losses of the last."""
         for _ in range(updates):
             self.graph.replay()
         return self.last.clone()

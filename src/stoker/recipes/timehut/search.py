@@ -36,7 +36,7 @@ MOST_SCORED = 1000
 """Series that the criterion uses at most; its matrices are (members, series, series)."""
 FOLDS, REPEATS, RIDGE = 5, 4, 0.1
 FEW = 8
-"""From so many members on, equal scores are an error: fewer may agree by chance."""
+"""From this number of members on, equal scores are an error: fewer may agree by chance."""
 
 
 class Group(Protocol):
@@ -46,7 +46,7 @@ class Group(Protocol):
         """Train all remaining members up to `updates` updates in total; one score per member, NaN for a failed one."""
 
     def keep(self, indices: Sequence[int]) -> None:
-        """Go on with these members only."""
+        """Continue with these members only."""
 
 
 class GroupObjective(Protocol):
@@ -146,7 +146,7 @@ class TrainingGroup:
         return scores
 
     def keep(self, indices: Sequence[int]) -> None:
-        """Go on with these members only."""
+        """Continue with these members only."""
         self.population.keep(indices)
 
 
@@ -199,7 +199,7 @@ def holdout(embeddings: Tensor, labels: Array, *, seed: int = 42) -> Tensor:
 
 
 def refuse_constant(scores: Sequence[float], *, score: str) -> None:
-    """An objective that cannot tell configurations apart is an error.
+    """An objective that does not separate configurations is an error.
 
     Raises:
         OptionError: At least 8 scores, all equal.

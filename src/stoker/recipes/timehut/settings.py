@@ -70,11 +70,11 @@ class EncoderSettings:
             raise OptionError(f"dropout is {self.dropout}; expected a number from 0 to below 1.")
 
     def size(self, channels: int) -> EncoderSize:
-        """The sizes of the encoder for series of so many channels."""
+        """The sizes of the encoder for series of this number of channels."""
         return EncoderSize(channels=channels, hidden=self.hidden, depth=self.depth, width=self.width)
 
     def num_updates(self, num_values: int, per_epoch: int) -> int:
-        """Updates of the whole training run, for data of so many values."""
+        """Updates of the whole training run, for data of this number of values."""
         if self.epochs is not None:
             return self.epochs * per_epoch
         return self.updates or (200 if num_values <= 100_000 else 600)

@@ -120,7 +120,7 @@ class CropBatches:
         self._next = state["next"]
 
     def state_after(self, state: dict[str, int], batches: int) -> dict[str, int]:
-        """The state after so many more batches."""
+        """The state after this number of further batches."""
         return {"next": state["next"] + batches}
 
     def identity(self) -> dict[str, Any]:
