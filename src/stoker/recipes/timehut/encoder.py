@@ -210,7 +210,7 @@ def encode(
 
 def _split(rows: Tensor, layout: RowLayout) -> list[tuple[ConvLayer, Tensor, Tensor]]:
     """Each layer with its weights (K, taps x inputs, outputs) and bias (K, 1, outputs); `split` has one backward for all."""
-    parts = rows.split(layout.sizes, dim=1)
+    parts = torch.split(rows, layout.sizes, dim=1)
     return [
         (one, weight.reshape(len(rows), -1, one.outputs), bias.reshape(len(rows), 1, -1))
         for one, weight, bias in zip(layout.layers, parts[::2], parts[1::2], strict=True)
