@@ -147,7 +147,7 @@ def for_training(values: Array, *, max_length: int = 3000) -> Array:
     sections = values.shape[1] // max_length
     if sections >= 2:
         values = np.concatenate([_padded_to(part, -(-values.shape[1] // sections)) for part in np.array_split(values, sections, 1)])
-    empty = np.isnan(values).all(-1)
+    empty: Array = np.asarray(np.isnan(values).all(-1))
     if empty[:, 0].any() or empty[:, -1].any():
         values = _centred(values, empty)
     values = values[~np.isnan(values).all((1, 2))]

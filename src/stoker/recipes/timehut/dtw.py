@@ -11,6 +11,7 @@ import io
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -79,7 +80,7 @@ def dtw_distances(series: Array, *, lengths: Array | None = None, threads: int |
 
 
 @kernel
-def _fill_rows(values, lanes, lengths, rows, found):  # type: ignore[no-untyped-def]
+def _fill_rows(values: Any, lanes: Any, lengths: Any, rows: Any, found: Any) -> None:
     """found[i, j] for j < i, for the rows i given."""
     steps, channels, _ = lanes.shape
     before = np.empty((steps + 1, LANES))
@@ -136,7 +137,8 @@ def instance_targets(data: Array, *, tau: float, alpha: float = 0.5) -> Array:
     np.fill_diagonal(distance, distance[~np.eye(num, dtype=bool)].min())
     least, most = distance.min(0), distance.max(0)
     scaled = (distance - least) / np.where(most > least, most - least, 1.0)
-    return 2 * alpha / (1 + np.exp(tau * scaled)) + (1 - alpha) * np.eye(num)
+    targets: Array = 2 * alpha / (1 + np.exp(tau * scaled)) + (1 - alpha) * np.eye(num)
+    return targets
 
 
 def _fill_gaps(data: Array) -> tuple[Array, Array]:

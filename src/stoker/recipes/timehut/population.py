@@ -127,7 +127,12 @@ class Population(nn.Module):
         keep, crop, begin = batch["keep"], batch["crop"], batch["begin"]
         z = encode(weights, self.layout, batch["x"], keep, crop=crop, select=lambda h: _cut(h, begin, width))
         if self.settings[0].dropout:
-            where = {"steps": batch["steps"], "key": batch["key"], "update": batch["update"], "length": self.tables.length}
+            where: dict[str, Any] = {
+                "steps": batch["steps"],
+                "key": batch["key"],
+                "update": batch["update"],
+                "length": self.tables.length,
+            }
             z = z * dropout_scale(z.shape, z.dtype, **where, rate=self.settings[0].dropout)
         z = z.view(members, -1, 2, width, z.shape[-1])
         return contrastive_loss(z, batch["length"], batch["tau"], self.terms, target=batch.get("target"))
@@ -240,7 +245,7 @@ def make_population(
         np.repeat(temperatures(one.schedule, many, low=one.min_tau, high=one.max_tau, period=one.t_max), each)[:updates]
         for one, many, each in zip(settings, epochs, per_epoch, strict=True)
     ]
-    missing = np.isnan(data).any(-1)
+    missing: Array = np.asarray(np.isnan(data).any(-1))
     where = torch.device(device)
 
     def on_device(values: Array, kind: torch.dtype | None = None) -> Tensor:
@@ -422,7 +427,7 @@ class _Graph:
 
 def encode_series(rows: Tensor, layout: RowLayout, data: Array) -> Array:
     """Representations of whole series: the largest value over time of each dimension, (K, N, width)."""
-    missing = np.isnan(data).any(-1)
+    missing: Array = np.asarray(np.isnan(data).any(-1))
     per_series = len(rows) * data.shape[1] * max(3 * layout.size.hidden, 2 * layout.size.width)
     part = max(1, ENCODED_VALUES // per_series)
     found = []

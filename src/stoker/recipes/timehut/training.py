@@ -68,7 +68,8 @@ class TrainedEncoder:
         if values.ndim != 3 or values.shape[2] != self.channels:
             raise OptionError(f"the series have the shape {values.shape}; expected (series, steps, {self.channels} channels).")
         scaled = values if self.scaler is None else self.scaler(values)
-        return encode_series(self.row[None], make_layout(self.settings.size(self.channels)), scaled)[0]
+        found: Array = encode_series(self.row[None], make_layout(self.settings.size(self.channels)), scaled)[0]
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -304,7 +305,8 @@ def _finish(
     }
     _disk.write_file(folder / ENCODER_NAME, save(to_tensors(encoder.row, encoder.settings.size(encoder.channels)), facts))
     embeddings, sink = encoder(series.values), io.BytesIO()
-    np.savez(sink, embeddings=embeddings, **({} if series.labels is None else {"labels": series.labels}))
+    kept: dict[str, Any] = {"embeddings": embeddings} | ({} if series.labels is None else {"labels": series.labels})
+    np.savez(sink, **kept)
     _disk.write_file(folder / TRAIN_NAME, sink.getvalue())
     scores: dict[str, float] = {}
     majority = None
