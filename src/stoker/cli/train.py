@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
@@ -22,6 +22,8 @@ from stoker.experiment.parse import CONFIG_NAME
 if TYPE_CHECKING:
     from stoker.recipes.tfa import pipeline as tfa
     from stoker.recipes.time_moe import training as time_moe
+    from stoker.recipes.timehut import training as timehut
+    from stoker.recipes.timehut.archive import ArchiveRow
     from stoker.train.loop import Result
 
 RECIPE_NAME = "recipe.json"
@@ -102,6 +104,7 @@ def command(
     stoker train config.yaml --set batch_size=512 --set model=gru
     stoker train time-moe --help
     stoker train tfa.yaml
+    stoker train timehut --help
     stoker train --resume runs/config
     torchrun --nproc-per-node 2 -m stoker train config.yaml
     """
@@ -428,5 +431,166 @@ def _show_time_moe(done: time_moe.Trained, folder: Path, *, as_json: bool) -> No
         click.echo(f"next: stoker forecast {printable(str(folder))} --data {printable(done.rows.corpus.name)} --horizon 96 --score")
 
 
-RECIPES: dict[str, click.Command] = {"time-moe": _time_moe, "tfa": _tfa}
+_SETTINGS: list[tuple[str, Any, str]] = [
+    ("--epochs", int, "Passes over the series. [default: 200 updates, or 600 for more than 100,000 values]"),
+    ("--batch-size", COUNT, "Series per update. [default: 8]"),
+    ("--lr", float, "Learning rate. [default: 0.001]"),
+    ("--width", COUNT, "Values of a representation. [default: 320]"),
+    ("--schedule", str, "Temperature over epochs: cosine, linear, exponential, step, … [default: that of the method]"),
+    ("--min-tau", float, "Smallest temperature."),
+    ("--max-tau", float, "Largest temperature."),
+    ("--t-max", float, "Period of the temperature, in epochs."),
+    ("--amc-instance", float, "Weight of the angular margin between series."),
+    ("--amc-temporal", float, "Weight of the angular margin between steps."),
+    ("--amc-margin", float, "The angular margin, in radians."),
+    ("--tau-instance", float, "SoftCLT: sharpness of targets between series; 0 for hard ones."),
+    ("--tau-temporal", float, "SoftCLT: sharpness of targets between steps; 0 for hard ones."),
+]
+AUTHORS_FLAGS = "amp compile channels-last memory-mode dynamic-batch cudnn-benchmark tf32 pin-memory skip-search".split()
+
+
+def _timehut_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Options that are settings of an encoder, and the flags of the authors' script."""
+    for flag in reversed(AUTHORS_FLAGS):
+        command = click.option(f"--{flag}", "flag_" + flag.replace("-", "_"), is_flag=True, hidden=True)(command)
+    for name, kind, text in reversed(_SETTINGS):
+        command = click.option(name, type=kind, metavar="N" if kind is not str else "NAME", help=text)(command)
+    return command
+
+
+@click.command("timehut", short_help="Learn representations of time series.")
+@click.option("--data", type=PATH, metavar="FILE", help="Training series: .tsv (UCR), .ts or .arff (UEA), or a store.")
+@click.option("--test", type=PATH, metavar="FILE", help="Test series; with labels, the run gets a score.")
+@click.option(
+    "--archive", type=PATH, metavar="FOLDER", help="Every data set of a folder instead: NAME_TRAIN.tsv and NAME_TEST.tsv."
+)
+@click.option("--methods", metavar="A,B,…", help="With --archive: methods to compare. [default: timehut,ts2vec,softclt]")
+@click.option(
+    "--seeds", type=click.IntRange(min=1, max=4096), metavar="N", help="With --archive: seeds of each method. [default: 16]"
+)
+@click.option("--method", metavar="NAME", default="timehut", show_default=True, help="timehut, ts2vec or softclt.")
+@_timehut_options
+@click.option(
+    "--normalize",
+    type=click.Choice(["auto", "global", "none"]),
+    default="auto",
+    show_default=True,
+    help="auto: by mean and deviation of all training series, unless each is z-normalised already.",
+)
+@click.option("--compat/--no-compat", default=True, show_default=True, help="TimeHUT's loss as its authors' code has it.")
+@click.option("--seed", type=int, default=2002, show_default=True)
+@click.option("--folder", type=PATH, metavar="FOLDER", help="Folder of the run. [default: runs/ and the name of the data]")
+@click.option("--resume", type=PATH, metavar="FOLDER", help="Resume the run of this folder.")
+@click.option("--overwrite", is_flag=True, help="Replace an earlier run of this recipe in the folder; other files stay.")
+@click.option("--device", metavar="DEVICE", help="cpu, cuda or cuda:N. [default: a GPU if there is one]")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
+@click.option("--quiet", is_flag=True, help="No progress bar.")
+def _timehut(
+    data: str | None,
+    test: str | None,
+    archive: str | None,
+    methods: str | None,
+    seeds: int | None,
+    method: str,
+    normalize: str,
+    folder: str | None,
+    resume: str | None,
+    overwrite: bool,
+    device: str | None,
+    as_json: bool,
+    quiet: bool,
+    **options: Any,
+) -> None:
+    """Learn representations of time series without their labels, by TimeHUT, TS2Vec or SoftCLT.
+
+    The run gets the encoder, the representations of the training series and, with labelled test series, the accuracy of the papers'
+    SVM. Options of the authors' script (--amp, --compile, --channels-last, --dynamic-batch, …) are accepted; the run says which of
+    them do anything.
+
+    \b
+    stoker train timehut --data Chinatown_TRAIN.tsv --test Chinatown_TEST.tsv --epochs 200
+    stoker train timehut --data Chinatown_TRAIN.tsv --method softclt
+    stoker train timehut --archive UCR/ --methods ts2vec,timehut --seeds 16
+    stoker embed runs/Chinatown --data new.tsv --out embeddings.npy
+    """
+    flags = [flag for flag in AUTHORS_FLAGS if options.pop("flag_" + flag.replace("-", "_"))]
+    if sum(one is not None for one in (data, archive, resume)) != 1:
+        raise click.UsageError("Give one of --data FILE, --archive FOLDER and --resume FOLDER.")
+    if archive is None and (methods is not None or seeds is not None):
+        raise click.UsageError("--methods and --seeds are for --archive.")
+
+    def say(word: str, sentence: str) -> None:
+        if not as_json:
+            click.echo(printable(f"{word:<10} {sentence}"))
+
+    if archive is not None:
+        _run_archive(archive, methods, seeds, device=device, as_json=as_json, options=options)
+        return
+    from stoker.recipes.timehut import training
+
+    where = Path(resume or folder or f"runs/{Path(data or '').name.partition('.')[0].removesuffix('_TRAIN')}")
+    common: dict[str, Any] = {"device": device, "progress": not quiet and not as_json, "say": say}
+    with _saying_how_to_resume(where):
+        if resume is not None:
+            done = training.resume(where, **common)
+        else:
+            assert data is not None
+            own: dict[str, Any] = {"test": test, "folder": where, "method": method, "normalize": normalize, "overwrite": overwrite}
+            done = training.train(data, **own, flags=flags, **common, **options)
+    _show_timehut(done, where, as_json=as_json)
+
+
+CLASSIFIER_NAMES = {"svm": "SVM (the papers' protocol)", "knn": "nearest neighbour", "linear": "linear probe"}
+
+
+def _show_timehut(done: timehut.TrainedTimeHut, folder: Path, *, as_json: bool) -> None:
+    result = done.result
+    if as_json:
+        values = {"accuracy": done.scores, "majority": done.majority, "cpu_seconds": done.cpu_seconds}
+        click.echo(json.dumps({"folder": str(folder), **values, **_values(result, "stopped", "step", "metrics", "seconds")}))
+        return
+    click.echo(f"{'trained':<10} {result.step:,} updates in {result.seconds:,.1f} s, loss {result.metrics['loss']:.4g}")
+    if done.scores:
+        click.echo("\naccuracy on the test series")
+        for name, value in done.scores.items():
+            click.echo(f"  {CLASSIFIER_NAMES[name]:<32}{value:>7.2%}")
+        click.echo(f"  {'always the most frequent class':<32}{done.majority:>7.2%}")
+        click.echo("  This is one seed. Seeds differ by a point or more on small sets: compare methods with --archive.\n")
+    click.echo(printable(f"run        {folder}   next: stoker embed {folder} --data FILE --out embeddings.npy"))
+
+
+def _run_archive(
+    archive: str, methods: str | None, seeds: int | None, *, device: str | None, as_json: bool, options: dict[str, Any]
+) -> None:
+    from stoker.recipes.timehut.archive import compare_methods, run_archive
+
+    options.pop("seed")
+    given = {name: value for name, value in options.items() if value is not None}
+    chosen = {} if methods is None else {"methods": [one.strip() for one in methods.split(",")]}
+
+    def show(row: ArchiveRow) -> None:
+        if not as_json:
+            found = row.interval
+            spread = f"{min(row.accuracies):>8.2%} to {max(row.accuracies):.2%}"
+            click.echo(
+                printable(f"{row.dataset:<24} {row.method:<8} {found.mean:>8.2%}  [{found.low:.2%}, {found.high:.2%}]{spread}")
+            )
+
+    if not as_json:
+        click.echo(f"{'data set':<24} {'method':<8} {'mean':>8}  [95 % interval]   lowest to highest seed")
+    rows = run_archive(archive, seeds=seeds or 16, device=device, report=show, **chosen, **given)
+    compared = compare_methods(rows)
+    if as_json:
+        click.echo(json.dumps({"rows": [asdict(row) for row in rows], "comparisons": [asdict(one) for one in compared]}))
+        return
+    for one in compared:
+        d = one.difference
+        verdict = "no difference shown" if d.low <= 0 <= d.high else f"{one.method if d.low > 0 else one.other} is better"
+        click.echo(
+            f"\n{one.method} - {one.other}: {100 * d.mean:+.2f} points [{100 * d.low:+.2f}, {100 * d.high:+.2f}] over {d.number} pairs "
+            f"of runs with the same seed ({one.wins} better, {one.losses} worse): {verdict}"
+        )
+
+
+RECIPES: dict[str, click.Command] = {"time-moe": _time_moe, "tfa": _tfa, "timehut": _timehut}
 """Recipes by name: `stoker train NAME …`. Their runs have a recipe.json; a configuration of one is known by its keys."""

@@ -48,8 +48,7 @@ if TYPE_CHECKING:
     from stoker.split.series_scaler import SeriesScaler
     from stoker.split.split import Split
     from stoker.store.store import Store
-    from stoker.train.loop import Callback
-    from stoker.train.loop import Result
+    from stoker.train.loop import Callback, Result
     from stoker.train.trainer import Trainer
 
 

@@ -62,7 +62,11 @@ Which = Literal["last", "all"]
 Short = Literal["error", "skip"]
 
 SCALER_NAME, RECIPE_NAME = "scaler.safetensors", "recipe.json"
-RECIPES = {"time-moe": "stoker.recipes.time_moe.forecasting:open_run", "tfa": "stoker.recipes.tfa.bundle:open_run"}
+RECIPES = {
+    "time-moe": "stoker.recipes.time_moe.forecasting:open_run",
+    "tfa": "stoker.recipes.tfa.bundle:open_run",
+    "timehut": "stoker.recipes.timehut.training:open_run",
+}
 """Where recipes open their runs, by name: `open_run(folder, latest=, device=)` returns a `TrainedRun`. Named, not imported: recipes
 stand above this package."""
 CHECKPOINT = ("config.json", "model.safetensors")
@@ -153,7 +157,7 @@ def load(run: str | os.PathLike[str], *, latest: bool = False, device: str | Non
     """Load the model of a run with its best weights, for predictions.
 
     Args:
-        run: The folder of a run: of a configuration, of Time-MoE or of TFA.
+        run: The folder of a run: of a configuration, of Time-MoE, of TFA or of TimeHUT.
         latest: Load the newest weights instead of the best ones.
         device: Where the model runs; by default a GPU where there is one.
 

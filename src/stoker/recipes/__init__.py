@@ -2,6 +2,7 @@
 
 time_moe    forecasting of any time series with a mixture of experts
 tfa         the direction of market bars, from CSV files to a model that predicts bar by bar
+timehut     representations of time series, learned without labels, and classifiers on them
 """
 
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from stoker._lazy import lazy
 if TYPE_CHECKING:
     from stoker.recipes import tfa as tfa
     from stoker.recipes import time_moe as time_moe
+    from stoker.recipes import timehut as timehut
 else:
     # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too.
-    __getattr__, __dir__, _ = lazy(__name__, {}, modules=("tfa", "time_moe"))
+    __getattr__, __dir__, _ = lazy(__name__, {}, modules=("tfa", "time_moe", "timehut"))

@@ -1,0 +1,49 @@
+"""TimeHUT: representations of time series by contrastive learning, with TS2Vec and SoftCLT beside it.
+
+    settings     methods and all settings of an encoder          schedules    temperatures over epochs
+    data         files and arrays -> series                      crops        which pieces of series the two views have
+    encoder      dilated convolutions over a leading axis of members
+    losses       the three losses, with static shapes            dtw          distances of series, for SoftCLT
+    population   K encoders trained at once                      training     one encoder in the folder of a run
+    evaluate     classifiers of representations, intervals       estimator    `Encoder`, an estimator of scikit-learn
+    search       hyperparameters, many at once                   archive      data sets x methods x seeds in one table
+    flags        which of the authors' options have an effect
+
+These are the public names; each is imported when first used.
+"""
+
+from typing import TYPE_CHECKING
+
+from stoker._lazy import lazy
+
+_LAZY = {
+    "Encoder": "stoker.recipes.timehut.estimator:Encoder",
+    "EncoderSettings": "stoker.recipes.timehut.settings:EncoderSettings",
+    "METHODS": "stoker.recipes.timehut.settings:METHODS",
+    "SPACES": "stoker.recipes.timehut.search:SPACES",
+    "SearchObjective": "stoker.recipes.timehut.search:SearchObjective",
+    "dtw_distances": "stoker.recipes.timehut.dtw:dtw_distances",
+    "load_encoder": "stoker.recipes.timehut.training:load_encoder",
+    "make_population": "stoker.recipes.timehut.population:make_population",
+    "make_settings": "stoker.recipes.timehut.settings:make_settings",
+    "read_series": "stoker.recipes.timehut.data:read_series",
+    "run_archive": "stoker.recipes.timehut.archive:run_archive",
+    "train": "stoker.recipes.timehut.training:train",
+}
+
+if TYPE_CHECKING:
+    from stoker.recipes.timehut.archive import run_archive as run_archive
+    from stoker.recipes.timehut.data import read_series as read_series
+    from stoker.recipes.timehut.dtw import dtw_distances as dtw_distances
+    from stoker.recipes.timehut.estimator import Encoder as Encoder
+    from stoker.recipes.timehut.population import make_population as make_population
+    from stoker.recipes.timehut.search import SPACES as SPACES
+    from stoker.recipes.timehut.search import SearchObjective as SearchObjective
+    from stoker.recipes.timehut.settings import METHODS as METHODS
+    from stoker.recipes.timehut.settings import EncoderSettings as EncoderSettings
+    from stoker.recipes.timehut.settings import make_settings as make_settings
+    from stoker.recipes.timehut.training import load_encoder as load_encoder
+    from stoker.recipes.timehut.training import train as train
+else:
+    # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too.
+    __getattr__, __dir__, __all__ = lazy(__name__, _LAZY)

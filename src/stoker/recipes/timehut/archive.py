@@ -1,0 +1,177 @@
+"""Archive: every data set of a folder x methods x seeds, as one table with distributions and confidence intervals.
+
+One accuracy is a draw from a wide distribution: on a small set, methods differ by less than seeds do. So each method has a mean over seeds
+with its interval, and methods are compared by the interval of their differences, seed by seed; members with the same seed have the same
+initial weights and crops.
+
+On a GPU all methods and seeds of a data set are one population; on a CPU, where that saves nothing, members are trained one by one.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from stoker._text import check_device
+from stoker._types import Array
+from stoker.errors import OptionError
+from stoker.recipes.timehut.data import SUFFIXES, LabelledSeries, fit_scaler, for_training, read_series
+from stoker.recipes.timehut.evaluate import Interval, accuracy, interval
+from stoker.recipes.timehut.population import make_population, targets_of
+from stoker.recipes.timehut.settings import METHODS, EncoderSettings, make_settings
+
+GPU_VALUES = 1 << 31
+"""Activations of one population on a GPU, about: more members than that are trained in turns."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArchiveRow:
+    """The accuracies of one method on one data set, one per seed."""
+
+    dataset: str
+    method: str
+    accuracies: tuple[float, ...]
+    test_series: int
+
+    @property
+    def interval(self) -> Interval:
+        """The mean with its 95 % interval."""
+        return interval(np.array(self.accuracies))
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodComparison:
+    """The difference of two methods over all data sets and seeds, in accuracy."""
+
+    method: str
+    other: str
+    difference: Interval
+    wins: int
+    losses: int
+
+
+def find_datasets(folder: str | Path) -> list[tuple[str, Path, Path]]:
+    """Name, training file and test file of every data set in a folder: NAME_TRAIN and NAME_TEST with one suffix.
+
+    Raises:
+        OptionError: There is none.
+    """
+    folder = Path(folder)
+    found = {}
+    for path in sorted(folder.rglob("*_TRAIN.*")) if folder.is_dir() else []:
+        test = path.with_name(path.name.replace("_TRAIN.", "_TEST."))
+        name = path.name.partition("_TRAIN.")[0]
+        if path.suffix in SUFFIXES and test.is_file() and name not in found:
+            found[name] = (name, path, test)
+    if not found:
+        raise OptionError(
+            f"{folder} has no data set; expected files like NAME/NAME_TRAIN.tsv and NAME/NAME_TEST.tsv (or .ts, .arff)."
+        )
+    return [found[name] for name in sorted(found)]
+
+
+def run_archive(
+    folder: str | Path,
+    *,
+    methods: Sequence[str] = METHODS,
+    seeds: int = 16,
+    device: str | None = None,
+    report: Callable[[ArchiveRow], None] = lambda row: None,
+    **options: Any,
+) -> list[ArchiveRow]:
+    """Train and score every data set of a folder with every method and seed.
+
+    Args:
+        folder: A folder of data sets, such as that of the UCR archive.
+        methods: Methods to compare.
+        seeds: Seeds 0 to `seeds` - 1 of each method.
+        device: Default: a GPU if there is one.
+        report: Called with each row when it is done.
+        **options: Fields of `EncoderSettings` for all methods, such as `epochs`.
+
+    Returns:
+        One row per data set and method.
+
+    Raises:
+        OptionError: No data set, an unknown method, or an invalid option.
+    """
+    if seeds < 1:
+        raise OptionError(f"seeds is {seeds}; expected an integer from 1.")
+    where = check_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    members = {method: [make_settings(method, **options, seed=seed) for seed in range(seeds)] for method in methods}
+    rows = []
+    for name, train_path, test_path in find_datasets(folder):
+        train, test = read_series(train_path), read_series(test_path)
+        if train.labels is None or test.labels is None:
+            continue  # a set for regression
+        for row in score_members(name, train, test, members, device=where):
+            report(row)
+            rows.append(row)
+    return rows
+
+
+def score_members(
+    name: str,
+    train: LabelledSeries,
+    test: LabelledSeries,
+    members: dict[str, list[EncoderSettings]],
+    *,
+    device: torch.device,
+) -> list[ArchiveRow]:
+    """The rows of one data set."""
+    assert train.labels is not None
+    assert test.labels is not None
+    everyone = [one for settings in members.values() for one in settings]
+    found = embed_members(train.values, test.values, everyone, device=device)
+    scores = [
+        accuracy(inside, train.labels, outside, test.labels, method=one.method)
+        for one, (inside, outside) in zip(everyone, found, strict=True)
+    ]
+    rows, position = [], 0
+    for method, settings in members.items():
+        part = tuple(scores[position : position + len(settings)])
+        rows.append(ArchiveRow(dataset=name, method=method, accuracies=part, test_series=len(test.labels)))
+        position += len(settings)
+    return rows
+
+
+def embed_members(
+    train: Array, test: Array, settings: Sequence[EncoderSettings], *, device: torch.device
+) -> list[tuple[Array, Array]]:
+    """Representations of training and test series by each member."""
+    scaler = fit_scaler(train)
+    train, test = (values if scaler is None else scaler(values) for values in (train, test))
+    trained = for_training(train, max_length=settings[0].max_train_length)
+    targets = {one.tau_instance: targets_of(trained, one) for one in settings}
+    per_member = settings[0].batch_size * 2 * trained.shape[1] * settings[0].width * 12
+    at_once = 1 if device.type == "cpu" else max(1, GPU_VALUES // per_member)
+    found = []
+    for begin in range(0, len(settings), at_once):
+        some = settings[begin : begin + at_once]
+        population = make_population(trained, some, targets=[targets[one.tau_instance] for one in some], device=device)
+        population.advance(population.num_updates)
+        inside, outside = population.encode(train), population.encode(test)
+        found += list(zip(inside, outside, strict=True))
+    return found
+
+
+def compare_methods(rows: Sequence[ArchiveRow]) -> list[MethodComparison]:
+    """All pairs of methods: the mean difference of their accuracies, seed by seed, with its interval."""
+    accuracies = {(row.dataset, row.method): np.array(row.accuracies) for row in rows}
+    methods = list(dict.fromkeys(row.method for row in rows))
+    found = []
+    for one, other in itertools.combinations(methods, 2):
+        pairs = [(values, accuracies[dataset, other]) for (dataset, method), values in accuracies.items()
+                 if method == one and (dataset, other) in accuracies]  # fmt: skip
+        difference = np.concatenate([a - b for a, b in pairs])
+        found.append(
+            MethodComparison(method=one, other=other, difference=interval(difference), wins=int((difference > 0).sum()),
+                       losses=int((difference < 0).sum()))
+        )  # fmt: skip
+    return found

@@ -1,0 +1,241 @@
+"""Search of hyperparameters: many configurations are trained as one population, and scored by a criterion that separates them.
+
+The authors' criterion is accuracy on a few held-out series. On a small set it is constant: with 6 held-out series almost every
+configuration gets all 6 right, and the search returns its first guess. Here the criterion is a margin: repeated stratified
+cross-validation of a kernel classifier on the representations, in closed form and for all members at once, and the mean difference between
+the output of the right class and the best other one. A criterion that is constant all the same is an error.
+
+All members see the same crops and dropout (common random numbers), so differences between them are due to their configurations.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stoker._types import Array
+from stoker.errors import OptionError
+from stoker.recipes.timehut.data import for_training
+from stoker.recipes.timehut.population import EncoderPopulation, make_population, targets_of
+from stoker.recipes.timehut.settings import OF_METHOD, EncoderSettings, change, make_settings
+
+_TEMP: dict[str, tuple[Any, ...]] = {"min_tau": (0.08, 0.25), "max_tau": (0.65, 0.95), "t_max": (6.0, 15.0)}
+_AMC: dict[str, tuple[Any, ...]] = {"amc_instance": (0.1, 3.0, "log"), "amc_temporal": (0.1, 3.0, "log"), "amc_margin": (0.3, 0.7)}
+SPACES: dict[str, dict[str, tuple[Any, ...]]] = {"temp": _TEMP, "amc": _AMC, "combined": {**_TEMP, **_AMC}}
+"""Spaces by scenario: for each name (low, high) or (low, high, "log")."""
+DEFAULTS: dict[str, Any] = {**OF_METHOD["timehut"], "amc_margin": 0.5}
+"""Known-good values: what `--skip-search` means."""
+SCORES = ("margin", "holdout")
+MOST_SCORED = 1000
+"""Series that the criterion uses at most; its matrices are (members, series, series)."""
+FOLDS, REPEATS, RIDGE = 5, 4, 0.1
+FEW = 8
+"""From this number of members on, equal scores are an error: fewer may agree by chance."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchObjective:
+    """The objective of a search on training series and their labels; larger scores are better.
+
+    `stoker.tune.search` takes it as a group objective.
+
+    Args:
+        values: Training series (N, T, D), scaled.
+        labels: Their classes, which the criterion uses and the training does not.
+        settings: What all configurations have in common.
+        rungs: Updates after which members are compared; the last is the whole run.
+        score: "margin", or "holdout": the authors' accuracy on 30 % of the series.
+        crop_seed: Seed of the crops that all members share.
+        device: Where it is computed.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> values = rng.normal(size=(16, 12, 1)).astype("f4") + np.arange(16)[:, None, None] % 2
+        >>> small = make_settings("timehut", updates=4, hidden=4, depth=2, width=8)
+        >>> objective = SearchObjective(values=values, labels=np.arange(16) % 2, settings=small, rungs=(2, 4))
+        >>> group = objective.start([{"max_tau": 0.7}, {"max_tau": 0.9}], seeds=[1, 2])
+        >>> len(group.advance(2))
+        2
+    """
+
+    values: Array
+    labels: Array
+    settings: EncoderSettings
+    rungs: Sequence[int] = (10, 40, 160)
+    score: str = "margin"
+    crop_seed: int = 2002
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        if self.score not in SCORES:
+            raise OptionError(f"score is {self.score!r}; expected one of {', '.join(SCORES)}.")
+        if list(self.rungs) != sorted(set(self.rungs)) or not self.rungs or self.rungs[0] < 1:
+            raise OptionError(f"rungs is {tuple(self.rungs)}; expected increasing numbers of updates.")
+        _, counts = np.unique(self.labels, return_counts=True)
+        if len(counts) < 2 or counts.min() < 2:
+            raise OptionError(
+                "a search needs at least two classes of two labelled series each; use the defaults (--skip-search) instead."
+            )
+
+    def start(self, configs: Sequence[Mapping[str, Any]], seeds: Sequence[int]) -> TrainingGroup:
+        """A group with one member per configuration and seed.
+
+        Raises:
+            OptionError: A configuration has an unknown name or an invalid value.
+        """
+        unknown = sorted({name for one in configs for name in one} - set(SPACES["combined"]))
+        if unknown:
+            raise OptionError(f"a configuration has {unknown[0]!r}; expected some of {', '.join(SPACES['combined'])}.")
+        base = change(self.settings, {"updates": max(self.rungs), "epochs": None})
+        members = [change(base, {**config, "seed": int(seed)}) for config, seed in zip(configs, seeds, strict=True)]
+        trained = for_training(self.values, max_length=base.max_train_length)
+        population = make_population(
+            trained,
+            members,
+            crop_seeds=[self.crop_seed] * len(members),
+            targets=[targets_of(trained, base)] * len(members),
+            device=self.device,
+        )
+        return TrainingGroup(population, self)
+
+
+class TrainingGroup:
+    """Members of a search in training."""
+
+    def __init__(self, population: EncoderPopulation, objective: SearchObjective) -> None:
+        self.population, self._objective = population, objective
+
+    def advance(self, updates: int) -> list[float]:
+        """Train up to `updates` updates in total; one score per member, NaN for a failed one.
+
+        Raises:
+            OptionError: All of at least 8 members have the same score.
+        """
+        losses = self.population.advance(updates)
+        found = torch.from_numpy(self.population.encode(self._objective.values))
+        score = (
+            margins(found, self._objective.labels) if self._objective.score == "margin" else holdout(found, self._objective.labels)
+        )
+        scores = torch.where(torch.isfinite(losses.cpu()) & torch.isfinite(found).all(-1).all(-1), score, float("nan")).tolist()
+        refuse_constant(scores, score=self._objective.score)
+        return scores
+
+    def keep(self, indices: Sequence[int]) -> None:
+        """Continue with these members only."""
+        self.population.keep(indices)
+
+
+def margins(embeddings: Tensor, labels: Array, *, seed: int = 0) -> Tensor:
+    """The criterion for each member: the mean margin of kernel ridge classification in repeated stratified cross-validation.
+
+    The kernel is the papers' (RBF, gamma "scale"). For a fold S, outputs without S follow from those with it,
+    y_S - (I - H_SS)^-1 (y_S - H y_S), where H = K (K + ridge I)^-1: so one factorisation serves all folds.
+
+    Args:
+        embeddings: (K, N, width).
+        labels: (N,).
+        seed: Of the folds.
+
+    Returns:
+        (K,), float64, from about -1 to 1.
+    """
+    chosen = _some(labels, seed)
+    x, labels = embeddings[:, chosen].double(), labels[chosen]
+    classes, codes = np.unique(labels, return_inverse=True)
+    y = torch.nn.functional.one_hot(torch.from_numpy(codes), len(classes)).double().to(x.device) * 2 - 1
+    squares = torch.cdist(x, x).square()
+    variance = x.var(dim=(1, 2), correction=0).clamp(min=1e-12)
+    kernel = torch.exp(-squares / (x.shape[2] * variance)[:, None, None])
+    identity = torch.eye(len(labels), dtype=x.dtype, device=x.device)
+    hat = torch.linalg.solve(kernel + RIDGE * identity, kernel)
+    fitted = hat @ y
+    total = torch.zeros(len(x), dtype=x.dtype, device=x.device)
+    for repeat in range(REPEATS):
+        for fold in _folds(codes, np.random.default_rng((seed, repeat))):
+            inside = torch.from_numpy(fold).to(x.device)
+            block = identity[: len(fold), : len(fold)] - hat[:, inside[:, None], inside]
+            outputs = y[inside] - torch.linalg.solve(block, y[inside] - fitted[:, inside])
+            right = y[inside] > 0
+            true = outputs.masked_fill(~right, -math.inf).amax(-1)
+            other = outputs.masked_fill(right, -math.inf).amax(-1)
+            total += ((true - other) / 2).sum(-1)
+    return (total / (REPEATS * len(labels))).cpu()
+
+
+def holdout(embeddings: Tensor, labels: Array, *, seed: int = 42) -> Tensor:
+    """The authors' criterion: the accuracy of an SVM on 30 % of the series."""
+    from sklearn.model_selection import train_test_split
+
+    from stoker.recipes.timehut.evaluate import accuracy
+
+    train, test = train_test_split(np.arange(len(labels)), test_size=0.3, random_state=seed, stratify=labels)
+    found = embeddings.numpy()
+    return torch.tensor([accuracy(one[train], labels[train], one[test], labels[test]) for one in found], dtype=torch.float64)
+
+
+def refuse_constant(scores: Sequence[float], *, score: str) -> None:
+    """An objective that does not separate configurations is an error.
+
+    Raises:
+        OptionError: At least 8 scores, all equal.
+    """
+    finite = [one for one in scores if math.isfinite(one)]
+    if len(finite) >= FEW and max(finite) - min(finite) < 1e-9:
+        raise OptionError(
+            f"the search objective is constant: {len(finite)} of {len(scores)} configurations score {finite[0]:.6g} ({score}). "
+            "A search would return its first guess. Use score='margin', more series, or the defaults (--skip-search)."
+        )
+
+
+def _some(labels: Array, seed: int) -> Array:
+    """Numbers of at most `MOST_SCORED` series, with the same share of each class."""
+    if len(labels) <= MOST_SCORED:
+        return np.arange(len(labels))
+    order = np.random.default_rng(seed).permutation(len(labels))
+    order = order[np.argsort(labels[order], kind="stable")]
+    return np.sort(order[np.linspace(0, len(labels) - 1, MOST_SCORED).astype(int)])
+
+
+def _folds(codes: Array, rng: np.random.Generator) -> list[Array]:
+    """Stratified folds: the series of each class are dealt out in random order."""
+    order = rng.permutation(len(codes))
+    order = order[np.argsort(codes[order], kind="stable")]
+    number = min(FOLDS, len(codes))
+    return [np.sort(order[i::number]) for i in range(number)]
+
+
+def draw_configs(scenario: str, number: int, *, seed: int = 0) -> list[dict[str, float]]:
+    """The defaults, then random configurations of a space.
+
+    Args:
+        scenario: "temp", "amc" or "combined".
+        number: How many.
+        seed: Of the draws.
+
+    Raises:
+        OptionError: An unknown scenario.
+
+    Example:
+        >>> [sorted(one) for one in draw_configs("temp", 2)]
+        [['max_tau', 'min_tau', 't_max'], ['max_tau', 'min_tau', 't_max']]
+    """
+    if scenario not in SPACES:
+        raise OptionError(f"scenario is {scenario!r}; expected one of {', '.join(SPACES)}.")
+    rng, space = np.random.default_rng(seed), SPACES[scenario]
+
+    def draw(low: float, high: float, scale: str = "") -> float:
+        return float(np.exp(rng.uniform(np.log(low), np.log(high)))) if scale == "log" else float(rng.uniform(low, high))
+
+    first = {name: float(DEFAULTS[name]) for name in space}
+    return [first, *({name: draw(*bounds) for name, bounds in space.items()} for _ in range(number - 1))][:number]
+
+
+def default_objective(values: Array, labels: Array, **options: Any) -> SearchObjective:
+    """The objective of TimeHUT with the rungs of a run of 160 updates."""
+    return SearchObjective(values=values, labels=labels, settings=make_settings("timehut"), **options)

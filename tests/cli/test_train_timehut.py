@@ -1,0 +1,80 @@
+"""`stoker train timehut`, `stoker embed` and the archive: what a user sees."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.cli.calling import Done
+from tests.recipes.timehut.sets import write_tsv
+
+from stoker.cli.train import AUTHORS_FLAGS
+from stoker.recipes.timehut.flags import FLAGS
+
+Stoker = Callable[..., Done]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    torch.set_num_threads(1)
+    write_tsv(tmp_path)
+    return tmp_path
+
+
+def test_from_a_file_to_embeddings(stoker: Stoker, folder: Path) -> None:
+    data = ("--data", "Waves_TRAIN.tsv", "--test", "Waves_TEST.tsv", "--epochs", "2", "--width", "16", "--quiet")
+    done = stoker("train", "timehut", *data, "--channels-last", "--dynamic-batch")
+    assert (done.code, done.err) == (0, "")
+    words = [line.split(" ")[0] for line in done.out.splitlines()]
+    assert words[:7] == ["series", "test", "classes", "scaling", "ignored", "acts", "encoder"]
+    assert "--channels-last: it is a format of images" in done.out
+    assert "--dynamic-batch: batch size 8 -> 12; this changes the results" in done.out
+    assert "SVM (the papers' protocol)" in done.out
+    assert done.out.endswith("run        runs/Waves   next: stoker embed runs/Waves --data FILE --out embeddings.npy\n")
+    done = stoker("embed", "runs/Waves", "--data", "Waves_TEST.tsv", "--out", "e.npy")
+    assert (done.code, done.err, done.out) == (0, "", "12 series -> 16 values each\nwritten: e.npy\n")
+    assert np.load("e.npy").shape == (12, 16)
+    again = stoker("embed", "runs/Waves", "--data", "Waves_TEST.tsv", "--out", "e.npy")
+    assert (again.code, again.err) == (2, "stoker: e.npy is there already. Replace the file (--overwrite), or give another name.\n")
+    assert stoker("train", "timehut", *data).code == 2
+    resumed = stoker("train", "--resume", "runs/Waves", "--json")
+    assert (resumed.code, json.loads(resumed.out)["step"]) == (0, 2)
+
+
+def test_the_archive_is_one_table(stoker: Stoker, folder: Path) -> None:
+    options = ("--archive", ".", "--methods", "ts2vec,timehut", "--seeds", "2", "--epochs", "1", "--width", "8")
+    done = stoker("train", "timehut", *options)
+    assert (done.code, done.err) == (0, "")
+    lines = done.out.splitlines()
+    assert [line.split()[:2] for line in lines[1:3]] == [["Waves", "ts2vec"], ["Waves", "timehut"]]
+    assert "ts2vec - timehut: " in done.out
+    assert "over 2 pairs of runs with the same seed" in done.out
+    found = json.loads(stoker("train", "timehut", *options, "--json").out)
+    assert [len(row["accuracies"]) for row in found["rows"]] == [2, 2]
+
+
+def test_flags_are_those_of_the_library() -> None:
+    assert set(AUTHORS_FLAGS) == set(FLAGS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ((), "Give one of --data FILE, --archive FOLDER and --resume FOLDER."),
+        (("--data", "Waves_TRAIN.tsv", "--seeds", "3"), "--methods and --seeds are for --archive."),
+        (("--data", "Waves_TRAIN.tsv", "--method", "clt"), "method is 'clt'; expected one of timehut, ts2vec, softclt."),
+        (("--data", "Waves_TRAIN.tsv", "--min-tau", "0"), "the temperature goes from 0.0 to 0.75"),
+        (("--archive", "empty"), "empty has no data set; expected files like"),
+    ],
+)
+def test_errors_are_one_line(stoker: Stoker, folder: Path, arguments: tuple[str, ...], line: str) -> None:
+    done = stoker("train", "timehut", *arguments)
+    assert done.code == 2
+    assert done.err.startswith(f"stoker: {line}")
+    assert done.err.count("\n") == 1
+    assert not (folder / "runs").exists()

@@ -1,0 +1,26 @@
+"""Data sets of tests: those that aeon ships, as files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import aeon.datasets
+
+FOLDER = Path(aeon.datasets.__file__).parent / "data"
+
+
+def files(name: str) -> tuple[Path, Path]:
+    """The training and test file of a set."""
+    return FOLDER / name / f"{name}_TRAIN.ts", FOLDER / name / f"{name}_TEST.ts"
+
+
+def write_tsv(folder: Path, name: str = "Waves", *, num: int = 12, steps: int = 16) -> tuple[Path, Path]:
+    """Two classes of waves in UCR's format, without random numbers."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for part, shift in (("TRAIN", 0.0), ("TEST", 0.5)):
+        lines = []
+        for i in range(num):
+            values = [f"{((t * (1 + i % 2) + i + shift) % 7) - 3:.3f}" for t in range(steps)]
+            lines.append("\t".join([str(1 + i % 2), *values]))
+        (folder / f"{name}_{part}.tsv").write_text("\n".join(lines) + "\n")
+    return folder / f"{name}_TRAIN.tsv", folder / f"{name}_TEST.tsv"

@@ -1,0 +1,124 @@
+"""The objective of a search: a closed form that equals refitting, common random numbers, and a constant objective that is refused."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.recipes.timehut.sets import files
+
+from stoker.errors import OptionError
+from stoker.recipes.timehut.data import fit_scaler, read_series
+from stoker.recipes.timehut.search import (
+    DEFAULTS,
+    REPEATS,
+    RIDGE,
+    SPACES,
+    SearchObjective,
+    _folds,
+    _some,
+    draw_configs,
+    margins,
+    refuse_constant,
+)
+from stoker.recipes.timehut.settings import make_settings
+
+SMALL: dict[str, Any] = {"hidden": 8, "depth": 4, "width": 16}
+
+
+def objective(**options: Any) -> SearchObjective:
+    data = read_series(files("UnitTest")[0])
+    scaler = fit_scaler(data.values)
+    assert scaler is not None
+    assert data.labels is not None
+    given: dict[str, Any] = {"settings": make_settings("timehut", **SMALL), "rungs": (3, 6), **options}
+    return SearchObjective(values=scaler(data.values), labels=data.labels, **given)
+
+
+def test_the_closed_form_is_refitting_without_the_fold() -> None:
+    rng = np.random.default_rng(0)
+    labels = np.arange(17) % 3
+    x = torch.from_numpy(rng.normal(size=(2, 17, 5)) + labels[:, None])
+    y = torch.nn.functional.one_hot(torch.from_numpy(labels), 3).double() * 2 - 1
+    for k in range(2):
+        kernel = torch.exp(-torch.cdist(x[k], x[k]).square() / (5 * x[k].var(correction=0)))
+        total = 0.0
+        for repeat in range(REPEATS):
+            for fold in _folds(labels, np.random.default_rng((0, repeat))):
+                rest = np.setdiff1d(np.arange(17), fold)
+                solved = torch.linalg.solve(kernel[rest][:, rest] + RIDGE * torch.eye(len(rest)), y[rest])
+                for output, label in zip(kernel[fold][:, rest] @ solved, labels[fold], strict=True):
+                    others = [float(output[c]) for c in range(3) if c != label]
+                    total += (float(output[label]) - max(others)) / 2
+        assert float(margins(x, labels)[k]) == pytest.approx(total / (REPEATS * 17), rel=1e-9)
+
+
+def test_folds_are_stratified() -> None:
+    codes = np.repeat([0, 1], [10, 5])
+    folds = _folds(codes, np.random.default_rng(0))
+    assert sorted(np.concatenate(folds).tolist()) == list(range(15))
+    assert [codes[fold].sum() for fold in folds] == [1] * 5
+
+
+def test_many_series_are_thinned_out_by_class() -> None:
+    chosen = _some(np.repeat(["a", "b"], [3000, 1000]), 0)
+    assert len(set(chosen.tolist())) == 1000
+    assert abs((chosen >= 3000).sum() - 250) <= 1
+
+
+def test_the_margin_separates_configurations_where_the_accuracy_is_constant() -> None:
+    configs = draw_configs("combined", 10, seed=1)
+    scores = objective().start(configs, seeds=[5] * 10).advance(3)
+    assert len({round(one, 12) for one in scores}) == 10
+    with pytest.raises(OptionError) as error:
+        objective(score="holdout", settings=make_settings("timehut", width=64, hidden=16, depth=4)).start(
+            configs, seeds=[5] * 10
+        ).advance(3)
+    assert str(error.value).startswith("the search objective is constant: 10 of 10 configurations score 0.666667 (holdout).")
+
+
+def test_equal_configurations_and_seeds_have_equal_scores() -> None:
+    one = draw_configs("temp", 1)[0]
+    scores = objective().start([one, one, one], seeds=[1, 1, 2]).advance(6)
+    assert scores[0] == scores[1] != scores[2]
+
+
+def test_a_group_is_halved_and_goes_on() -> None:
+    found = objective()
+    configs = draw_configs("amc", 4)
+    group, alone = found.start(configs, seeds=[1, 2, 3, 4]), found.start(configs[2:3], seeds=[3])
+    group.advance(3)
+    group.keep([2, 0])
+    assert group.advance(6)[0] == pytest.approx(alone.advance(6)[0], abs=1e-5)
+
+
+def test_a_failed_member_scores_nan() -> None:
+    group = objective().start(draw_configs("temp", 3), seeds=[1, 2, 3])
+    with torch.no_grad():
+        group.population.weights[1] = math.inf
+    assert [math.isnan(one) for one in group.advance(3)] == [False, True, False]
+
+
+def test_spaces_have_the_defaults_inside() -> None:
+    for scenario, space in SPACES.items():
+        first = draw_configs(scenario, 3)[0]
+        assert all(bounds[0] <= first[name] <= bounds[1] for name, bounds in space.items())
+        assert all(first[name] == DEFAULTS[name] for name in space)
+
+
+def test_errors_name_what_is_wrong() -> None:
+    refuse_constant([1.0] * 7, score="margin")  # too few to tell
+    refuse_constant([1.0] * 8 + [0.9], score="margin")
+    with pytest.raises(OptionError, match=r"8 of 9 configurations score 0\.5"):
+        refuse_constant([0.5] * 8 + [math.nan], score="margin")
+    with pytest.raises(OptionError, match="score is 'auc'"):
+        objective(score="auc")
+    with pytest.raises(OptionError, match=r"rungs is \(5, 2\)"):
+        objective(rungs=(5, 2))
+    with pytest.raises(OptionError, match="a configuration has 'gamma'"):
+        objective().start([{"gamma": 1}], seeds=[0])
+    with pytest.raises(OptionError, match="scenario is 'all'"):
+        draw_configs("all", 2)

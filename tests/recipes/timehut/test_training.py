@@ -1,0 +1,121 @@
+"""A run from a file to a score: reproducible, resumed exactly, loaded again, refused where something is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.recipes.timehut.sets import files, write_tsv
+
+import stoker
+from stoker.errors import ConfigError, OptionError
+from stoker.recipes.timehut import training
+from stoker.recipes.timehut.data import for_training, read_series
+from stoker.recipes.timehut.training import load_encoder, new_population, train
+
+SMALL: dict[str, Any] = {"hidden": 6, "depth": 4, "width": 12, "epochs": 6}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "unit"
+    data, test = files("UnitTest")
+    said: list[str] = []
+    done = train(data, test=test, folder=folder, say=lambda word, sentence: said.append(word), flags=["amp"], **SMALL)
+    assert set(done.scores) == {"svm", "knn", "linear"}
+    assert done.majority == 12 / 22
+    assert said == ["series", "test", "classes", "scaling", "ignored", "encoder"]
+    return folder
+
+
+def test_the_trainer_makes_the_updates_of_a_population(run: Path) -> None:
+    encoder = load_encoder(run)
+    assert encoder.scaler is not None
+    data = read_series(files("UnitTest")[0])
+    population = new_population(for_training(encoder.scaler(data.values)), encoder.settings)
+    population.advance(population.num_updates)
+    assert encoder.updates == population.updates == 12
+    assert torch.equal(population.average_whole()[0], encoder.row)
+
+
+def test_the_same_seed_gives_the_same_score(run: Path, tmp_path: Path) -> None:
+    data, test = files("UnitTest")
+    done = train(data, test=test, folder=tmp_path / "again", **SMALL)
+    assert json.loads((run / "score.json").read_bytes())["accuracy"] == done.scores
+    assert torch.equal(load_encoder(run).row, done.encoder.row)
+    other = train(data, test=test, folder=tmp_path / "other", **SMALL, seed=1)
+    assert not torch.equal(load_encoder(run).row, other.encoder.row)  # negative control
+
+
+def test_a_run_that_stops_resumes_exactly(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, test = files("UnitTest")
+    usual = training.CropBatches.__iter__
+
+    def failing(self: training.CropBatches) -> Any:
+        for batch in usual(self):
+            if self.state_dict()["next"] == 8:
+                raise KeyboardInterrupt
+            yield batch
+
+    monkeypatch.setattr(training.CropBatches, "__iter__", failing)
+    with pytest.raises(KeyboardInterrupt):
+        train(data, test=test, folder=tmp_path / "run", **SMALL)
+    with pytest.raises(OptionError, match="its training has not finished"):
+        load_encoder(tmp_path / "run")
+    monkeypatch.undo()
+    done = training.resume(tmp_path / "run")
+    assert done.result.step == 12
+    assert torch.equal(done.encoder.row, load_encoder(run).row)
+
+
+def test_a_run_predicts_and_embeds_longer_series(run: Path) -> None:
+    data, test = files("UnitTest")
+    table = stoker.load(run).predict(str(test))
+    expected = json.loads((run / "score.json").read_bytes())["accuracy"]["svm"]
+    labels = read_series(test).labels
+    assert labels is not None
+    assert np.mean([one == other for one, other in zip(table["prediction"].to_pylist(), labels, strict=True)]) == expected
+    values = read_series(data).values
+    found = load_encoder(run)(values)
+    module = stoker.load(run).model
+    assert np.abs(module(torch.from_numpy(values)).numpy() - found).max() < 1e-4
+    assert load_encoder(run)(np.tile(values, (1, 3, 1))).shape == (20, 12)
+
+
+def test_multivariate_ragged_series_are_trained_on(tmp_path: Path) -> None:
+    data, test = files("JapaneseVowels")
+    done = train(data, test=test, folder=tmp_path / "run", method="softclt", hidden=6, depth=4, width=12, updates=3)
+    assert done.scores["svm"] > 0.3
+
+
+def test_a_folder_of_something_else_is_refused(run: Path, tmp_path: Path) -> None:
+    data, _ = write_tsv(tmp_path)
+    with pytest.raises(OptionError, match="has a run already"):
+        train(data, folder=run, **SMALL)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("keep")
+    with pytest.raises(OptionError):
+        train(data, folder=tmp_path / "mine", **SMALL)
+    assert (tmp_path / "mine" / "notes.txt").read_text() == "keep"
+    with pytest.raises(OptionError, match="is not a run of timehut"):
+        load_encoder(tmp_path)
+
+
+def test_a_damaged_encoder_is_named(tmp_path: Path) -> None:
+    data, _ = write_tsv(tmp_path)
+    train(data, folder=tmp_path / "run", **{**SMALL, "epochs": 1})
+    path = tmp_path / "run" / "encoder.safetensors"
+    content = path.read_bytes()
+    path.unlink()
+    path.write_bytes(content[:100])
+    with pytest.raises(ConfigError, match=r"encoder\.safetensors is damaged"):
+        load_encoder(tmp_path / "run")
+
+
+def test_series_of_another_shape_are_refused(run: Path) -> None:
+    with pytest.raises(OptionError, match=r"the series have the shape \(2, 5, 3\); expected \(series, steps, 1 channels\)"):
+        load_encoder(run)(np.zeros((2, 5, 3), np.float32))
