@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.recipes.timehut.sets import write_tsv
 
 import stoker
 from stoker.cli.main import main
@@ -76,3 +77,18 @@ def test_errors_are_one_line_with_flags(folder: Path, capsys: pytest.CaptureFixt
         err = capsys.readouterr().err
         assert words in err
         assert err.count("\n") == 1
+
+
+def test_the_parameters_of_timehut_are_searched(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data, _ = write_tsv(folder)
+    main(["tune", "search", "timehut", "--data", str(data), "--scenario", "amc", "--budget", "4", "--group-size", "4", "--epochs", "2",
+          "--allow-constant", "--json"])  # fmt: skip
+    found = json.loads(capsys.readouterr().out)
+    assert set(found["best"]["params"]) == {"amc_instance", "amc_temporal", "amc_margin"}
+    assert found["complete"] + found["pruned"] == 4
+
+
+def test_known_good_values_of_timehut_need_no_search(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["tune", "search", "timehut", "--data", "x.tsv", "--scenario", "temp", "--skip-search"])
+    expected = "train it: stoker train timehut --data x.tsv --min-tau 0.15 --max-tau 0.75 --t-max 10.5\n"
+    assert capsys.readouterr().out == expected

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tests.recipes.timehut.sets import files
+from tests.recipes.timehut.sets import files, write_tsv
 
+import stoker
 from stoker.errors import OptionError
 from stoker.recipes.timehut.data import fit_scaler, read_series
 from stoker.recipes.timehut.search import (
@@ -22,6 +24,7 @@ from stoker.recipes.timehut.search import (
     _some,
     draw_configs,
     margins,
+    objective_of,
     refuse_constant,
 )
 from stoker.recipes.timehut.settings import make_settings
@@ -122,3 +125,17 @@ def test_errors_name_what_is_wrong() -> None:
         objective().start([{"gamma": 1}], seeds=[0])
     with pytest.raises(OptionError, match="scenario is 'all'"):
         draw_configs("all", 2)
+
+
+def test_an_objective_of_a_file_has_its_series_scaled_and_rungs_of_its_length(tmp_path: Path) -> None:
+    data, _ = write_tsv(tmp_path, num=16)
+    found = objective_of(data, epochs=40, device="cpu")
+    assert list(found.rungs) == [5, 20, 80]  # 2 updates per epoch
+    assert found.values.shape == (16, 16, 1)
+    assert abs(float(found.values.mean())) < 1e-6
+
+
+def test_a_file_without_labels_has_no_objective(tmp_path: Path) -> None:
+    stoker.Store.from_arrays(x=[np.ones(8, "f4")] * 4).save(tmp_path / "s.stoker")
+    with pytest.raises(OptionError, match=r"s.stoker has no labels, which the score of a search needs"):
+        objective_of(tmp_path / "s.stoker")

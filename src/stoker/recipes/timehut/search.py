@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from torch import Tensor
 
 from stoker._types import Array
 from stoker.errors import OptionError
-from stoker.recipes.timehut.data import for_training
+from stoker.recipes.timehut.data import fit_scaler, for_training, read_series
 from stoker.recipes.timehut.population import EncoderPopulation, make_population, targets_of
 from stoker.recipes.timehut.settings import OF_METHOD, EncoderSettings, change, make_settings
 
@@ -236,6 +237,28 @@ def draw_configs(scenario: str, number: int, *, seed: int = 0) -> list[dict[str,
     return [first, *({name: draw(*bounds) for name, bounds in space.items()} for _ in range(number - 1))][:number]
 
 
-def default_objective(values: Array, labels: Array, **options: Any) -> SearchObjective:
-    """The objective of TimeHUT with the rungs of a run of 160 updates."""
-    return SearchObjective(values=values, labels=labels, settings=make_settings("timehut"), **options)
+def objective_of(data: str | Path, *, epochs: int | None = None, device: str | None = None) -> SearchObjective:
+    """The objective of TimeHUT on a file of labelled series, scaled as in training.
+
+    Args:
+        data: A `.tsv`, `.ts` or `.arff` file, or a store.
+        epochs: Length of a full trial; by default 160 updates. Trials are compared after a sixteenth, a quarter and all of it.
+        device: Where it is computed; by default a GPU if there is one.
+
+    Raises:
+        OptionError: The series have no labels.
+    """
+    series = read_series(data)
+    if series.labels is None:
+        raise OptionError(f"{data} has no labels, which the score of a search needs; use the defaults (--skip-search) instead.")
+    scaler = fit_scaler(series.values)
+    settings = make_settings("timehut")
+    per_epoch = max(1, len(series.values) // min(settings.batch_size, len(series.values)))
+    updates = epochs * per_epoch if epochs is not None else 160
+    return SearchObjective(
+        values=series.values if scaler is None else scaler(series.values),
+        labels=series.labels,
+        settings=settings,
+        rungs=sorted({max(1, updates // 16), max(1, updates // 4), updates}),
+        device=device or ("cuda" if torch.cuda.is_available() else "cpu"),
+    )
