@@ -45,8 +45,9 @@ class Group(Protocol):
 class GroupObjective(Protocol):
     """Trains many configurations at once."""
 
-    rungs: Sequence[int]
-    """Increasing numbers of updates; the last is the full length."""
+    @property
+    def rungs(self) -> Sequence[int]:
+        """Increasing numbers of updates; the last is the full length."""
 
     def start(self, configs: Sequence[Mapping[str, Any]], seeds: Sequence[int]) -> Group:
         """A group of new members."""
