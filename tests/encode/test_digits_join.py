@@ -12,7 +12,8 @@ import pytest
 from tests.encode.digits_twin import hard_numbers, mixed_numbers, money
 
 from stoker.encode import Digits, join_digits, split_digits
-from stoker.encode.kernels import BLOCK, DigitWindow
+from stoker.encode.digit_window import DigitWindow
+from stoker.encode.kernels import BLOCK
 from stoker.errors import BadValueError, OptionError
 
 

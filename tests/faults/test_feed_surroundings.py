@@ -141,4 +141,4 @@ def test_a_series_of_many_batches_is_not_copied_whole() -> None:
     next(iter(feed))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 2**20
+    assert peak < 2**21  # the column has 4 MiB; samples that are located ahead take one

@@ -11,7 +11,8 @@ from functools import cache
 import numpy as np
 import torch
 
-from stoker.encode.kernels import HIGHEST, LOWEST, LOWEST_POWER, DigitWindow, powers_of_ten
+from stoker.encode.digit_window import HIGHEST, LOWEST, DigitWindow
+from stoker.encode.kernels import LOWEST_POWER, powers_of_ten
 
 Tensor = torch.Tensor
 CHUNK = 2**18

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stoker._types import Array
-from stoker.encode.kernels import HIGHEST, LOWEST, MAX_DECIMAL, MIN_DECIMAL, DigitWindow
+from stoker.encode.digit_window import HIGHEST, LOWEST, MAX_DECIMAL, MIN_DECIMAL, DigitWindow
 from stoker.errors import BadValueError, OptionError
 
 if TYPE_CHECKING:

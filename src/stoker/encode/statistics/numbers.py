@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stoker._types import Array
-from stoker.encode.kernels import LOWEST, MAX_DECIMAL, MIN_DECIMAL, DigitWindow
+from stoker.encode.digit_window import LOWEST, MAX_DECIMAL, MIN_DECIMAL, DigitWindow
 from stoker.encode.statistics import quantiles
 from stoker.encode.statistics.quantiles import BaseColumn, Extremes, Form, KeyRun, Keys, OrderedGatherer, State, compiled
 from stoker.errors import BadValueError, OptionError

@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 
 from stoker import _disk
-from stoker.encode.kernels import LOWEST, MAX_DECIMAL, MIN_DECIMAL
+from stoker.encode.digit_window import LOWEST, MAX_DECIMAL, MIN_DECIMAL
 from stoker.encode.statistics.dates import PARTS, DateColumn, parse_moments
 from stoker.encode.statistics.gather import AnyColumn, CategoryColumn, merge_columns, merge_lengths
 from stoker.encode.statistics.numbers import NumberColumn

@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from stoker.encode.kernels import HIGHEST, LOWEST, MAX_DECIMAL, MIN_DECIMAL, DigitWindow
+from stoker.encode.digit_window import HIGHEST, LOWEST, MAX_DECIMAL, MIN_DECIMAL, DigitWindow
 from stoker.errors import OptionError
 
 PLACES = st.integers(LOWEST, HIGHEST)
