@@ -147,6 +147,16 @@ def test_the_example_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.Monk
     assert names["result"].stopped == "finished"
 
 
+def test_the_quickstart_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    [*_, names] = run_examples("docs/quickstart.md")
+    assert names["forecast"].shape[1] == 8
+    assert set(names["probability"]) < set(names["users"])
+    for name, text in re.findall(r"```yaml\n# (\S+)\n(.*?)```", (ROOT / "docs" / "quickstart.md").read_text(), re.DOTALL):
+        Path(name).write_text(text)
+        assert stoker.experiment.load(name).data.store == name.replace(".yaml", ".stoker")
+
+
 def test_the_readme_is_short_and_has_what_a_newcomer_needs() -> None:
     text = (ROOT / "README.md").read_text()
     assert len(text.splitlines()) <= 110

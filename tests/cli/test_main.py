@@ -154,6 +154,17 @@ def test_a_reader_that_leaves_early_is_not_an_error(prices: Path, tmp_path: Path
         (["pack", "a", "b"], "Pass dtype={'a': 'text'} or columns=[...].", "Pass --dtype a=text or --columns A,B."),
         (["pack", "a", "b"], "x/sort=True.csv and subset=True stay", "x/sort=True.csv and subset=True stay"),
         (["train", "tfa", "x.yaml"], "Pass overwrite=True.", "Pass --overwrite."),
+        (
+            ["train", "x.yaml"],
+            "pass observed=True to the feed: so, or guard='skip'.",
+            "pass --set observed=true: so, or --set guard=skip.",
+        ),
+        (
+            ["predict", "r"],
+            "Pass duplicates='first' (or last), rename= or derive=.",
+            "Pass --pack duplicates=first (or last), --pack rename=… or --pack derive=….",
+        ),
+        (["predict", "r"], "Pass sort=True.", "Pass --pack sort=true."),
         (["no-such-command"], "Pass sort=True.", "Pass sort=True."),
         ([], "Pass sort=True.", "Pass sort=True."),
     ],

@@ -60,7 +60,7 @@ def test_orders_stand_side_by_side(stoker: Stoker, events: Path) -> None:
     assert (done.code, done.err) == (0, "")
     words = " ".join(done.out.split())
     assert f"{NUM_EVENTS:,} samples of" in words
-    assert "(one a series), batches of 32" in words
+    assert "(one per series), batches of 32" in words
     assert "sequential shuffle block" in words
     assert "effective batch size 1 of 32 32 of 32 12 of 32" in words
     assert "spread inside a batch 0.01 1.00 0.97" in words

@@ -54,13 +54,26 @@ def test_options_of_pack_are_passed_on(stoker: Stoker, folder: Path) -> None:
     lines = Path("new.csv").read_text().splitlines()
     Path("mixed.csv").write_text("\n".join([lines[0], *lines[:0:-1]]) + "\n")
     refused = stoker("predict", "runs/c", "--data", "mixed.csv")
-    assert (refused.code, "sort=True" in refused.err) == (2, True)
+    assert (refused.code, "--pack sort=true" in refused.err) == (2, True)
     assert stoker("predict", "runs/c", "--data", "mixed.csv", "--pack", "sort=true", "--pack", "delimiter=;").code == 0
+
+
+def test_a_derived_column_is_derived_again(stoker: Stoker, folder: Path) -> None:
+    packed = stoker("pack", "d.csv", "e.stoker", "--series", "shop", "--time", "ts", "--derive", "high=x > 52", "--quiet")
+    assert packed.code == 0
+    assert (
+        stoker("train", "c.yaml", "--quiet", "--set", "store=e.stoker", "--set", "folder=runs/e", "--set", "target=[x]").code == 0
+    )
+    refused = stoker("predict", "runs/e", "--data", "new.csv")
+    assert "'high', a column that the model reads, is missing." in refused.err
+    assert "such as --pack rename=… or --pack derive=…." in refused.err
+    assert stoker("predict", "runs/e", "--data", "new.csv", "--pack", "derive=high=x > 52").code == 0
 
 
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
+        (["--pack", "derive=x"], "--pack is derive='x'; expected derive=COLUMN=VALUE. See: stoker predict --help"),
         (["--out", "p.txt"], "--out is p.txt; expected a name that ends in .parquet, .csv, .arrow, .feather."),
         (["--out", "new.csv"], "new.csv is there already. Replace the file (--overwrite), or give another name."),
         (["--out", "no/p.csv"], "no/p.csv cannot be written: there is no folder no. Create it first."),

@@ -308,7 +308,7 @@ def test_the_fields_are_shown(stoker: Stoker) -> None:
     done = stoker("train", "--fields")
     assert done.code == 0
     assert "batch_size: …" in done.out
-    assert "# Samples of a batch, of one process." in done.out
+    assert "# Samples per batch and process." in done.out
 
 
 def test_only_the_first_rank_prints(stoker: Stoker, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

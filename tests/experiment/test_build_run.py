@@ -220,3 +220,23 @@ def test_the_seed_is_that_of_every_generator_that_a_model_may_draw_from(
         np.random.seed(number)
         runs.append(weights_of_noisy_run(folder / f"run{number}"))
     assert (runs[0] == runs[1]) == seeds_all
+
+
+def test_columns_that_the_model_does_not_read_are_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    stoker.pack({"kind": ["a", "b"] * 20, "x": [float(i % 5) for i in range(40)]}, "d.stoker")
+    Path("c.yaml").write_text(
+        "data: {store: d.stoker, view: {name: windows, length: 4, horizon: 1}, batch_size: 8}\nmodel: linear\n"
+    )
+    lines: list[str] = []
+    stoker.experiment.run("c.yaml", progress=False, report=lines.append)
+    assert any("the model does not read kind (category): by default" in line for line in lines)
+    lines.clear()
+    stoker.experiment.run("c.yaml", overrides=["data.columns=[x]"], folder="runs/named", progress=False, report=lines.append)
+    assert not any("does not read" in line for line in lines)
+
+
+def test_load_names_the_way_to_the_weights_of_a_run_without_a_configuration(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"no config.yaml.*load_trained\(model, folder\)"):
+        stoker.load(tmp_path)

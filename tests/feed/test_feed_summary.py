@@ -27,7 +27,7 @@ def test_a_summary_says_everything() -> None:
     assert repr(make(Windows(4), order=Shuffle(7))) == (
         "feed of <memory>: Windows(4)\n"
         "  samples    9 of 3 series\n"
-        "  batches    3 of 4; the last one has 1 sample, the others are masked by `valid`\n"
+        "  batches    3 of 4; the last one has 1 sample, its other rows are padding (False in `valid`)\n"
         "  a batch    x float32[4, 4], w float64[4, 4, 3], y int64[4]: 480 B\n"
         "  order      shuffled, seed 7\n"
         "  residency  host: batches are for the cpu, and the columns (444 B) are in memory already\n"
@@ -48,12 +48,12 @@ def test_a_summary_says_everything() -> None:
         (
             {"view": Windows(4), "rank": 1, "world_size": 2},
             "batches",
-            "2 of 4 on each of 2 ranks (this is rank 1); the last one has 1 sample, the others are masked by `valid`",
+            "2 of 4 on each of 2 ranks (this is rank 1); the last one has 1 sample, its other rows are padding (False in `valid`)",
         ),
         (
             {"view": Segments(4, compat="time-moe"), "columns": "x"},
             "batches",
-            "1 of 4; the last one has 3 samples, the others are masked by `loss_masks`",
+            "1 of 4; the last one has 3 samples, its other rows are padding (False in `loss_masks`)",
         ),
         ({"view": Windows(4), "threads": 2, "prefetch": 5}, "threads", "2, 5 batches ahead"),
         ({"view": Windows(4), "residency": "device"}, "residency", "device: as given"),

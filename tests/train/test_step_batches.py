@@ -93,3 +93,22 @@ def test_a_batch_without_tensors_or_names_is_refused() -> None:
         supervised(nn.MSELoss())(nn.Linear(1, 1), {})
     with pytest.raises(TrainError, match=r"a batch has inputs, targets; expected 'x' and 'y'. Give a loss"):
         supervised(nn.MSELoss())(network(), nested(*pairs(1)[0]))
+
+
+@pytest.mark.parametrize("name", ["target_mask", "y_target_observed"])
+@pytest.mark.parametrize("with_valid", [False, True])
+def test_supervised_leaves_out_padded_and_missing_targets(name: str, with_valid: bool) -> None:
+    counted = torch.tensor([[True, True], [True, False], [False, False]])
+    batch = {"x": torch.zeros(3, 2), "y_target": torch.tensor([[1.0, 3.0], [2.0, 50.0], [50.0, 50.0]]), name: counted}
+    if with_valid:
+        batch["valid"] = torch.tensor([True, True, False])
+    given = supervised(nn.MSELoss(), y="y_target")(nn.Identity(), batch)
+    assert float(given["loss"]) == pytest.approx((5 + 4) / (2 if with_valid else 3)), "per sample the mean over its targets"
+    assert torch.equal(given["valid"], counted)
+
+
+def test_supervised_combines_the_masks_of_wide_targets() -> None:
+    observed = torch.tensor([[[True, False], [True, True]]])
+    batch = {"x": torch.zeros(1, 2, 2), "y_target": torch.tensor([[[1.0, 9.0], [9.0, 9.0]]]), "y_target_observed": observed}
+    batch["target_mask"] = torch.tensor([[True, False]])
+    assert float(supervised(nn.MSELoss(), y="y_target")(nn.Identity(), batch)["loss"]) == 1.0

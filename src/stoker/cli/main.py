@@ -145,6 +145,12 @@ def in_flags(line: str, arguments: list[str]) -> str:
             return (option.opts if value == "True" else option.secondary_opts or option.opts)[0]
         return f"{option.opts[0]} {value}".rstrip()
 
+    if command is not None and command.name == "predict":  # options of a pack, which it passes on
+        line = re.sub(r"(?<![^ (`])(sort|duplicates)='?(\w+)'?", lambda found: f"--pack {found[1]}={found[2].lower()}", line)
+        line = re.sub(r"(?<![^ (`])(rename|derive)=(?!\S*\w)", r"--pack \1=…", line)
+    elif "assignments" in options:  # values of a configuration
+        line = re.sub(r"observed=True to the feed", "--set observed=true", line)
+        line = re.sub(r"(?<![^ (`])guard='skip'", "--set guard=skip", line)
     names = "|".join(map(re.escape, filter(None, options)))
     values = r"\{'[^']*': '[^']*'\}|\[\.\.\.\]|'[^']*'|\"[^\"]*\"|[\w.*…-]*[\w*…]"
     return re.sub(rf"(?<![^ (`])(?P<name>{names})=(?P<value>{values})?", flag, line)

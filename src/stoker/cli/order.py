@@ -136,7 +136,7 @@ def _examine(path: str, view: str | None, columns: str | None, batch_size: int, 
     plans = {name: order.over(samples, batch_size=batch_size, sample_bytes=sample_bytes) for name, order in orders.items()}
     return Report(
         store=path,
-        view=view or "one a series",
+        view=view or "one per series",
         samples=samples,
         sample_bytes=sample_bytes,
         batch_size=batch_size,
@@ -186,8 +186,8 @@ def _table(report: Report) -> Table:
         row(label, lambda name, run=run: f"x {_short(qualities[name].variance_ratios[run])}")  # type: ignore[misc]
     row("spread inside a batch", lambda name: f"{qualities[name].spread:.2f}")
     table.add_section()
-    row("reads a batch", lambda name: _short(reads[name].reads_per_batch))
-    row("bytes a read", lambda name: readable_bytes(reads[name].bytes_per_read))
+    row("reads per batch", lambda name: _short(reads[name].reads_per_batch))
+    row("bytes per read", lambda name: readable_bytes(reads[name].bytes_per_read))
     row("bytes read per byte used", lambda name: _short(reads[name].amplification))
     row("held at once", lambda name: readable_bytes(reads[name].unit_bytes))
     return table

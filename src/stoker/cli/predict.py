@@ -52,7 +52,7 @@ SHOWN_ROWS = 12
     "assignments",
     multiple=True,
     metavar="NAME=VALUE",
-    help="An option of `stoker pack` for raw files, such as sort=true or delimiter=';'. May be repeated.",
+    help="An option of `stoker pack` for raw files, such as sort=true, delimiter=';' or derive=COLUMN=EXPRESSION. May be repeated.",
 )
 @click.option("--batch-size", type=int, default=1024, show_default=True, metavar="N", help="Windows at once.")
 @click.option("--latest", is_flag=True, help="The newest checkpoint instead of the best one.")
@@ -86,7 +86,7 @@ def command(
         _check_out(Path(out), overwrite=overwrite)
     given: Any = data[0] if len(data) == 1 else list(data)
     loaded = stoker.load(run, latest=latest, device=device)
-    table = loaded.predict(given, pack_options=dict(map(_assignment, assignments)), **options)
+    table = loaded.predict(given, pack_options=_pack_options(assignments), **options)
     if out is not None:
         from stoker import _disk
 
@@ -110,6 +110,20 @@ def _check_out(path: Path, *, overwrite: bool) -> None:
         raise OptionError(f"{path} is there already. Replace the file (--overwrite), or give another name.")
     if not path.absolute().parent.is_dir():
         raise OptionError(f"{path} cannot be written: there is no folder {path.parent}. Create it first.")
+
+
+def _pack_options(assignments: tuple[str, ...]) -> dict[str, Any]:
+    """The values of `--pack`; `derive` and `rename`, which take COLUMN=VALUE, may be repeated."""
+    options: dict[str, Any] = {}
+    for name, value in map(_assignment, assignments):
+        if name in ("derive", "rename"):
+            column, equals, value = str(value).partition("=")
+            if not equals:
+                raise click.UsageError(f"--pack is {name}={column!r}; expected {name}=COLUMN=VALUE.")
+            options.setdefault(name, {})[column.strip()] = value.strip()
+        else:
+            options[name] = value
+    return options
 
 
 def _assignment(text: str) -> tuple[str, Any]:

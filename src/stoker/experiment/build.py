@@ -312,8 +312,8 @@ def _task(config: Config, store: Store, others: Sequence[Store] = (), *, num_tra
     for name in inputs if not isinstance(config.model, named.Own) else ():
         if schema[name].kind not in ("number", "bfloat16"):
             raise ConfigError(
-                f"data.columns names {name!r}, which holds {schema[name].label}; builtin models see numbers. "
-                f"Leave it out, or use a model of your own (model: file.py:function)."
+                f"data.columns names {name!r}, which holds {schema[name].label}; built-in models read numbers only. "
+                f"Leave it out, pack a number instead (`stoker pack --derive`), or use a model of your own (model: file.py:function)."
             )
     texts = schema[targets[0]].texts if len(targets) == 1 else None
     num_categories = None
@@ -557,6 +557,19 @@ def make_trainer(
     )
 
 
+def _unread(config: Config, data: Fed) -> Iterator[str]:
+    """A note on the columns that a built-in model does not read although the config leaves the choice of columns open."""
+    if config.data.columns is not None or isinstance(config.model, named.Own):
+        return
+    used = {*data.task.inputs, *data.task.targets, data.store.key, data.store.time}
+    unread = [f"{name} ({column.label})" for name, column in data.store.schema.items() if name not in used]
+    if unread:
+        yield (
+            f"  note       the model does not read {', '.join(unread)}: by default it reads the numeric columns with one value per "
+            "step. `stoker pack --derive` makes numbers of categories."
+        )
+
+
 def _train(
     config: Config,
     folder: Path,
@@ -581,6 +594,8 @@ def _train(
     trainer.speed_option = speed_option
     if ranks.is_first and report is not None:
         for line in str(data.train).splitlines():
+            report(line)
+        for line in _unread(config, data):
             report(line)
     kept, record = folder / CONFIG_NAME, folder / "run.json"
 

@@ -113,9 +113,9 @@ class Data(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     view: WindowView | SegmentView | SequenceView
     """What a sample is."""
     batch_size: Size
-    """Samples of a batch, of one process."""
+    """Samples per batch and process."""
     columns: Annotated[list[str], Meta(min_length=1)] | None = None
-    """Columns that the model sees; by default all numeric columns of steps, without a target of the same step."""
+    """Input columns of the model; by default all numeric columns with one value per step, except a target of the same step."""
     target: Annotated[list[str], Meta(min_length=1)] | None = None
     """Columns that are predicted: with a horizon or shift their future, otherwise their value at the last step or of the series."""
     weights: Annotated[list[Positive], Meta(min_length=1)] | None = None
@@ -135,7 +135,7 @@ class Data(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Missing values (NaN) become 0 after scaling. The model also sees a mask of the values that are there, and missing targets do
     not count."""
     dtype: Literal["float32", "float64"] = "float32"
-    """What columns of floats become."""
+    """Type that float columns are converted to."""
     residency: Literal["auto", "device", "host", "stream"] = "auto"
     """Placement of the columns: on the device, in memory, or on disk."""
     threads: Annotated[int, Meta(ge=0, le=1024)] | None = None
@@ -158,9 +158,9 @@ class Chronological(Choice, frozen=True, kw_only=True, tag="chronological"):
     test: Share = 0.0
     """Share of the steps that are kept for a test, and never fed here."""
     horizon: Whole | None = None
-    """Steps behind a sample of which its targets were made; by default those of the view."""
+    """Steps after a sample that its targets depend on; by default those of the view."""
     warm_up: Whole = 0
-    """Steps before a sample of which its values were made, such as those of an indicator."""
+    """Steps before a sample that its features depend on, such as the window of an indicator."""
     embargo: Whole | None = None
     """Steps that samples keep from the boundary before them; by default the least that is needed."""
     overlap: Literal["inputs"] | None = None
@@ -205,26 +205,26 @@ class TransformerConfig(Choice, frozen=True, kw_only=True, tag="transformer"):
     """Attention over the steps, with learned positions."""
 
     width: Size = 128
-    """Width of the representation of a step."""
+    """Embedding size of a step."""
     layers: Layers = 3
     """Blocks of attention and feed-forward."""
     heads: Size = 8
-    """Heads of attention; they divide the width."""
+    """Attention heads; `width` must be divisible by their number."""
     hidden: Size | None = None
-    """Width inside a feed-forward; by default twice the width."""
+    """Hidden size of the feed-forward layers; by default twice the width."""
     dropout: Share = 0.0
     """Dropout in training."""
     causal: bool | None = None
-    """Whether a step sees only those before it; by default where every step predicts, and there it must."""
+    """Whether a step attends only to earlier steps. Default: true with a `shift`, which requires it; otherwise false."""
 
 
 class GruConfig(Choice, frozen=True, kw_only=True, tag="gru"):
-    """A recurrent network."""
+    """A recurrent network of gated recurrent units."""
 
     width: Size = 128
-    """Numbers of its state."""
+    """Hidden size."""
     layers: Layers = 2
-    """Layers on top of each other."""
+    """Stacked layers."""
     dropout: Share = 0.0
     """Dropout between layers in training."""
 
@@ -233,7 +233,7 @@ class MlpConfig(Choice, frozen=True, kw_only=True, tag="mlp"):
     """All steps at once through fully connected layers."""
 
     width: Size = 256
-    """Numbers of a hidden layer."""
+    """Size of a hidden layer."""
     layers: Layers = 2
     """Hidden layers."""
     dropout: Share = 0.0
@@ -245,7 +245,7 @@ class LinearConfig(Choice, frozen=True, kw_only=True, tag="linear"):
 
 
 class Own(Choice, frozen=True, kw_only=True, tag="own"):
-    """A function of the user's own, which is run: name only code that you trust."""
+    """Your own function. It is executed: name only code that you trust."""
 
     function: str
     """Where it is, as `file.py:function`, from the folder in which the command runs."""
@@ -265,30 +265,30 @@ class Huber(Choice, frozen=True, kw_only=True, tag="huber"):
     """Squared for small errors, absolute for large ones."""
 
     delta: Annotated[float, Meta(gt=0)] = 1.0
-    """Where the one becomes the other."""
+    """Error at which the loss changes from squared to absolute."""
 
 
 class Bce(Choice, frozen=True, kw_only=True, tag="bce"):
     """Binary cross-entropy; predictions are logits, targets between 0 and 1."""
 
     positive_weight: Annotated[float, Meta(gt=0)] = 1.0
-    """How much more a positive sample counts."""
+    """Weight of positive samples, like `pos_weight` of `BCEWithLogitsLoss`."""
 
 
 class CrossEntropy(Choice, frozen=True, kw_only=True, tag="cross_entropy"):
-    """For one target of classes from 0; negative ones are missing and do not count."""
+    """Cross-entropy for one target column with class indices from 0; negative ones are missing and do not count."""
 
     classes: Annotated[int, Meta(ge=2, lt=2**31)] | None = None
-    """How many there are; for a column of categories the store knows it."""
+    """Number of classes; not needed for a category column."""
     smoothing: Share = 0.0
-    """Share of the target that is spread over all classes."""
+    """Label smoothing."""
 
 
 class Quantile(Choice, frozen=True, kw_only=True, tag="quantile"):
     """Pinball loss; each target is predicted once per quantile."""
 
     quantiles: Annotated[tuple[Annotated[float, Meta(gt=0, lt=1)], ...], Meta(min_length=1)] = (0.1, 0.5, 0.9)
-    """Which ones."""
+    """Quantiles to predict."""
 
 
 AnyModel = TransformerConfig | GruConfig | MlpConfig | LinearConfig | Own
@@ -302,42 +302,42 @@ class _Optimizer(Choice, frozen=True, kw_only=True):
     lr: Rate = 1e-3
     """Learning rate."""
     weight_decay: Rate = 0.0
-    """How fast weights shrink."""
+    """Weight decay coefficient."""
 
 
 class AdamW(_Optimizer, frozen=True, kw_only=True, tag="adamw"):
-    """Adam with weight decay apart from the gradient."""
+    """Adam with decoupled weight decay."""
 
     weight_decay: Rate = 0.01
     betas: tuple[Share, Share] = (0.9, 0.999)
-    """Memory of the mean and of the square of gradients."""
+    """Decay rates of the running means of the gradient and of its square."""
     eps: Positive = 1e-8
-    """Keeps the division by small squares in bounds."""
+    """Added to the denominator for numerical stability."""
 
 
 class Adam(AdamW, frozen=True, kw_only=True, tag="adam"):
-    """Adam; weight decay is part of the gradient."""
+    """Adam; weight decay is added to the gradient (L2 penalty)."""
 
     weight_decay: Rate = 0.0
 
 
 class Sgd(_Optimizer, frozen=True, kw_only=True, tag="sgd"):
-    """Plain descent, with momentum if wanted."""
+    """Stochastic gradient descent with momentum."""
 
     lr: Rate = 1e-2
     momentum: Share = 0.9
-    """Share of the last change that stays."""
+    """Momentum factor."""
     nesterov: bool = False
-    """Look ahead by the momentum."""
+    """Use Nesterov momentum."""
 
 
 class RmsProp(_Optimizer, frozen=True, kw_only=True, tag="rmsprop"):
-    """Gradients divided by their recent size."""
+    """RMSprop: gradients divided by the root of their running mean square."""
 
     momentum: Share = 0.0
-    """Share of the last change that stays."""
+    """Momentum factor."""
     alpha: Share = 0.99
-    """Memory of the square of gradients."""
+    """Decay rate of the running mean square of the gradients."""
 
 
 class Inverse(schedules.Inverse, frozen=True, kw_only=True, tag="inverse"):
@@ -365,13 +365,13 @@ class EarlyStoppingConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """When to stop before the last epoch."""
 
     metric: str = "val_loss"
-    """What is watched."""
+    """Metric to monitor."""
     patience: Count = 5
     """Evaluations in a row without an improvement after which it stops."""
     mode: Literal["min", "max"] | None = None
-    """Whether less or more is better; by default guessed from the name."""
+    """Whether a lower or a higher value is better; by default inferred from the name."""
     min_delta: Rate = 0.0
-    """What counts as an improvement at least."""
+    """Minimum change that counts as an improvement."""
 
 
 class Train(TrainerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):

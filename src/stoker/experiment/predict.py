@@ -182,7 +182,10 @@ def load(run: str | os.PathLike[str], *, latest: bool = False, device: str | Non
         opened: TrainedRun = getattr(import_module(module), function)(folder, latest=latest, device=place)
         return opened
     if not (folder / CONFIG_NAME).is_file():
-        raise ConfigError(f"{folder} has no {CONFIG_NAME}, so it is not the folder of a run of `stoker train`.")
+        advice = ""
+        if (folder / "run.json").is_file():
+            advice = " Make the model and load its weights with stoker.train.load_trained(model, folder)."
+        raise ConfigError(f"{folder} has no {CONFIG_NAME}, so it is not the folder of a run of `stoker train`.{advice}")
     found = find_trained(folder, latest=latest)
     config = check(read_saved(folder), Config)
     inputs = _read_inputs(folder, config)
@@ -279,7 +282,9 @@ def _opened(data: object, inputs: Inputs | None, usual: Mapping[str, Any], optio
             why = {"series": "the key of the training data", "time": "its time column"}.get(
                 found[1], "a column that the model reads"
             )
-            raise OptionError(f"{found[3]} {found[2]}, {why}, is missing. Add it, or rename a column.") from None
+            raise OptionError(
+                f"{found[3]} {found[2]}, {why}, is missing. Add it, or pass the pack options that make it, such as rename= or derive=."
+            ) from None
         packed.name = str(data) if is_path else "the data"  # for messages, instead of the temporary folder
         yield packed if inputs is None else _conform(packed, inputs)
 

@@ -695,5 +695,5 @@ def _last(feed: Feed) -> str:
     if feed.drop_last:
         return f"; the last {samples} of an epoch {'is' if rest == 1 else 'are'} dropped"
     mask = "loss_masks" if getattr(feed.view, "compat", None) else "valid"
-    end = f"the others are masked by `{mask}`" if feed.last_batch == "pad" else "it is shorter"
+    end = f"its other rows are padding (False in `{mask}`)" if feed.last_batch == "pad" else "it is shorter"
     return f"; the last one has {samples}, {end}"

@@ -478,8 +478,8 @@ class Fit:
             self._ranks.meet()  # so that no rank leaves, and is missed, before all is saved
             where = f" and are saved in {self.checkpoints.folder}"
         raise NonFiniteError(
-            f"{text} The weights are those before it{where}. Fix the data (observed=True feeds NaN as 0 with a "
-            "mask), lower the learning rate, or pass guard='skip'."
+            f"{text} The weights are those before it{where}. If the data has missing values, pass "
+            "observed=True to the feed: NaN becomes 0, with a mask. Otherwise fix the data, lower the learning rate, or pass guard='skip'."
         )
 
     def _end_epoch(self) -> Stopped | None:

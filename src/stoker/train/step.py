@@ -51,8 +51,9 @@ class LossOutput(NamedTuple):
 def supervised(criterion: Callable[..., torch.Tensor], *, x: str = "x", y: str = "y") -> LossFunction:
     """The loss `criterion(model(x), y)`, for batches that are pairs or have entries of these names.
 
-    Where `valid` marks rows that are not samples, the mean is taken over the others; the criterion must then support
-    `reduction="none"`, as those of torch do.
+    Rows that are not samples (`valid` is False) do not count. Neither do targets that a feed marks as padded (`target_mask`, for
+    `y="<column>_target"`) or missing (`<y>_observed`). The loss of a sample is the mean over its targets. With such masks the
+    criterion must support `reduction="none"`, as those of torch do.
 
     Args:
         criterion: Such as `nn.MSELoss()`.
@@ -72,15 +73,36 @@ def supervised(criterion: Callable[..., torch.Tensor], *, x: str = "x", y: str =
     def loss(model: nn.Module, batch: Any) -> dict[str, torch.Tensor]:
         given, expected = _pair(batch, x, y)
         prediction = model(given)
-        valid = entry_of(batch, "valid")
-        if valid is None:
-            value = criterion(prediction, expected)
+        valid, counts = entry_of(batch, "valid"), _counted_targets(batch, y, expected)
+        result = {"prediction": prediction.detach(), "target": expected}
+        if valid is None and counts is None:
+            return {"loss": criterion(prediction, expected), **result}
+        errors = each(prediction, expected)
+        if counts is None:
+            rows = errors.reshape(len(expected), -1).mean(1)
         else:
-            rows = each(prediction, expected).reshape(len(valid), -1).mean(1)
-            value = torch.where(valid, rows, 0).sum() / valid.sum().clamp(min=1)
-        return {"loss": value, "prediction": prediction.detach(), "target": expected}
+            if valid is not None:
+                counts = counts & valid.reshape(-1, *(1,) * (counts.dim() - 1))
+            result["valid"] = counts
+            shaped = counts.reshape(*counts.shape, *(1,) * (errors.dim() - counts.dim())).expand_as(errors)
+            sums = torch.where(shaped, errors, 0).flatten(1).sum(1)
+            rows = sums / shaped.flatten(1).sum(1).clamp(min=1)
+        value = rows.mean() if valid is None else torch.where(valid, rows, 0).sum() / valid.sum().clamp(min=1)
+        return {"loss": value, **result}
 
     return loss
+
+
+def _counted_targets(batch: Any, y: str, expected: Any) -> torch.Tensor | None:
+    """Which targets are neither padded nor missing, as a feed marks them; None where it marks none."""
+    names = [f"{y}_observed", *(["target_mask"] if y.endswith("_target") else [])]
+    masks = [mask for name in names if isinstance(mask := entry_of(batch, name), torch.Tensor)]
+    masks = [mask for mask in masks if mask.dtype == torch.bool and mask.shape == expected.shape[: mask.dim()]]
+    if not masks:
+        return None
+    dims = max(mask.dim() for mask in masks)
+    first, *others = (mask.reshape(*mask.shape, *(1,) * (dims - mask.dim())) for mask in masks)
+    return functools.reduce(torch.logical_and, others, first)
 
 
 def _without_mean(criterion: Callable[..., torch.Tensor]) -> Callable[[Any, Any], torch.Tensor]:
@@ -94,8 +116,8 @@ def _without_mean(criterion: Callable[..., torch.Tensor]) -> Callable[[Any, Any]
 
     def refuse(prediction: Any, expected: Any) -> torch.Tensor:
         raise TrainError(
-            f"the criterion {criterion!r} cannot leave out rows that are not samples. Give a loss(model, batch) of your own "
-            f"that uses batch['valid'], or a feed with last_batch='drop' or 'short'."
+            f"the criterion {criterion!r} cannot leave out rows that are not samples, or targets that are padded or missing. "
+            f"Give a loss(model, batch) of your own that uses the masks of the batch, or a feed with last_batch='drop' or 'short'."
         )
 
     return refuse

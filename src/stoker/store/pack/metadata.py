@@ -187,7 +187,7 @@ class Metadata:
         if self.key not in names:
             raise OptionError(
                 f"metadata= has no column {self.key!r} with the keys of the series: {self.label} has the columns {', '.join(names[:20])}. "
-                "Name that column with metadata_key=."
+                f"Name that column with metadata_key={', or correct series=' if self.key == options.series else ''}."
             )
         self.names = [name for name in names if name != self.key]
         if not self.names:
