@@ -57,6 +57,22 @@ def test_two_processes_share_numbers_and_see_what_the_other_has_finished(path: P
     two.close()
 
 
+def test_a_trial_whose_commit_fails_is_not_shown_until_it_is_saved(path: Path) -> None:
+    one = opened(path)
+    [a], _ = one.exchange([], proposals, 1)
+
+    def fail(first: int, count: int) -> list[StudyTrial]:
+        raise RuntimeError("no proposal")
+
+    with pytest.raises(RuntimeError, match="no proposal"):
+        one.exchange([ended(a)], fail, 1)
+    assert [trial.state for trial in Study.open(path).trials] == ["running"]
+    _, seen = one.exchange([ended(a)], proposals, 0)
+    assert seen == [ended(a)]
+    assert one.exchange([], proposals, 0)[1] == []  # once
+    one.close()
+
+
 def test_plain_optuna_reads_and_continues_the_study(path: Path) -> None:
     study = search(lambda params: params["x"] ** 2, {"x": ("uniform", -1, 1)}, budget=15, storage=path, progress=False)
     loaded = optuna.load_study(study_name="search", storage=f"sqlite:///{path}")
