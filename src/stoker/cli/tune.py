@@ -124,7 +124,7 @@ def _batch(
 @click.option("--direction", type=click.Choice(["minimize", "maximize"]), help="[default: by the name of the metric]")
 @click.option("--storage", metavar="FILE|URL", help="Where the study is kept. [default: study.sqlite, in the folder of the run]")
 @click.option("--name", default="search", show_default=True, help="Name of the study in its storage.")
-@click.option("--repeats", type=int, metavar="N", help="Repeats of the best configuration with other seeds. [default: 4]")
+@click.option("--repeats", type=int, metavar="N", help="Repeats with other seeds, which measure the noise. [default: 4]")
 @click.option(
     "--timeout", type=float, metavar="SECONDS", help="A trial that takes longer fails; each then runs in a child process."
 )
