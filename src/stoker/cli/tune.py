@@ -27,7 +27,13 @@ def _say(line: str) -> None:
     click.echo(printable(line), err=True)
 
 
-@command.command("batch")
+def _begin(what: str, config: str, *, is_quiet: bool) -> None:
+    """Say at once what happens: loading torch takes seconds."""
+    if Path(config).is_file() and not is_quiet:
+        _say(f"{what} of {config}: loading")
+
+
+@command.command("batch", short_help="Measure batch sizes, and choose by throughput.")
 @click.argument("config", type=PATH)
 @SET
 @click.option("--tolerance", type=float, default=0.05, show_default=True, help="How much slower than the best size it may be.")
@@ -58,6 +64,7 @@ def _batch(
     stoker tune batch config.yaml
     stoker tune batch config.yaml --plot batch.svg --out tuned.yaml
     """
+    _begin("batch size", config, is_quiet=as_json)
     import msgspec
 
     from stoker.experiment import load
@@ -115,7 +122,7 @@ def _batch(
     click.echo(f"use it: --set batch_size={choice.size}" if out is None else f"written: {printable(out)}")
 
 
-@command.command("search")
+@command.command("search", short_help="Search hyperparameters within a budget.")
 @click.argument("config", type=PATH)
 @SET
 @click.option("--budget", metavar="TIME", help="60s, 10min, 2h, or a number of trials. [default: from the size of the data]")
@@ -168,6 +175,7 @@ def _search(
     stoker tune search config.yaml --budget 60s
     stoker tune search config.yaml --budget 10min --plot study.svg --out best.yaml
     """
+    _begin("search", config, is_quiet=quiet or as_json)
     from stoker.experiment import load
     from stoker.train.plots import check_plot
     from stoker.tune.configured import ConfigObjective, read_search
@@ -183,6 +191,7 @@ def _search(
     objective = ConfigObjective(config, tuple(assignments), metric, 1.0 if wanted == "minimize" else -1.0)
     budget = budget if budget is not None else section.budget if section.budget is None else str(section.budget)
     parse_budget(budget)
+    size = objective.size()
     where = storage or str(Path(given.train.folder or "runs") / STUDY_NAME)
     if not as_json:
         _say(f"study: {where}" if "@" not in where else f"study: {name}")
@@ -198,7 +207,7 @@ def _search(
         timeout=timeout,
         on_constant="warn" if allow_constant else "error",
         report=(lambda line: None) if quiet or as_json else _say,
-        size=objective.size(),
+        size=size,
     )
     if study.has_result:
         if out is not None:
@@ -243,7 +252,7 @@ def _check_free(out: str | None, *, overwrite: bool) -> None:
         raise OptionError(f"{out} is there already. Pass --overwrite to replace it, or choose another name.")
 
 
-@command.command("run")
+@command.command("run", short_help="Measure how a configuration runs fastest.")
 @click.argument("config", type=PATH)
 @SET
 @click.option("--out", type=PATH, metavar="FILE.yaml", help="Where the new configuration goes. [default: CONFIG with .tuned.yaml]")
@@ -259,6 +268,7 @@ def _run(config: str, assignments: tuple[str, ...], out: str | None, overwrite: 
     stoker tune run config.yaml
     stoker train config.tuned.yaml
     """
+    _begin("run choices", config, is_quiet=as_json)
     from dataclasses import asdict
 
     from stoker.experiment import load

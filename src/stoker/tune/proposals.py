@@ -4,8 +4,8 @@
     near_the_best   a tree-structured Parzen estimator (TPE): draws from the density of the good points, and of each draw keeps the
                     candidate that is most likely good rather than bad
 
-TPE is the one of Optuna (multivariate, with its constants), computed for a whole batch of proposals at once. Optuna's sampler needs
-10 to 20 ms per proposal after some hundred trials, which is more than a short trial takes; this takes less than one.
+TPE is the one of Optuna (multivariate, with its constants), computed for a whole batch of proposals at once. The cost of Optuna's sampler
+grows with the number of trials, and soon is more than a short trial takes.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ processes share a study: no number is given out twice, and a trial that is finis
     finish    the row becomes COMPLETE, PRUNED or FAIL, but only while it is still claimed by the same process
     return    a row whose process has ended becomes WAITING, and the next claim takes it. After `MOST_ATTEMPTS` it fails
 
-Optuna makes the tables and reads them. It writes a trial with some ten transactions (47 ms of CPU time per trial on sqlite); here
-a batch of trials is one.
+Optuna makes the tables and reads them. It writes a trial with some ten transactions; here a batch of trials is one
+(`benchmarks/results/bench_tune_search.json`).
 """
 
 from __future__ import annotations
