@@ -21,8 +21,8 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -245,9 +245,13 @@ class SqlStorage:
             self.exchange(given_back, lambda first, count: [], 0)
         self._engine.dispose()
 
-    def _locked(self) -> Any:
-        """A transaction that no other process of this study is in."""
-        return _Locked(self._engine, self._tables["studies"], self._study)
+    @contextmanager
+    def _locked(self) -> Iterator[Connection]:
+        """A transaction that no other process of this study is in. It is rolled back also where Ctrl-C comes before its first row."""
+        studies = self._tables["studies"]
+        with self._engine.begin() as db:
+            db.execute(studies.select().where(studies.c.study_id == self._study).with_for_update()).one()  # sqlite locks the file
+            yield db
 
     def _finish(self, db: Connection, finished: Sequence[StudyTrial]) -> dict[int, StudyTrial]:
         """Write trials of this process that have ended, as far as it still holds them; returns these by the id of their row."""
@@ -423,22 +427,6 @@ class SqlStorage:
             keys = [one.row for one in list(self._claims.values())]
             with suppress(self._sql.exc.SQLAlchemyError), self._engine.begin() as db:  # the next beat tries again
                 db.execute(beats.update().where(beats.c.trial_id.in_(keys)), {"heartbeat": _utc_now()})
-
-
-class _Locked:
-    """One transaction under the lock of a study."""
-
-    def __init__(self, engine: Engine, studies: Table, study: int) -> None:
-        self._context = engine.begin()
-        self._query = studies.select().where(studies.c.study_id == study).with_for_update()  # sqlite locks the file instead
-
-    def __enter__(self) -> Connection:
-        db = self._context.__enter__()
-        db.execute(self._query).one()
-        return db
-
-    def __exit__(self, *error: Any) -> None:
-        self._context.__exit__(*error)
 
 
 def _connect(url: str) -> Engine:
