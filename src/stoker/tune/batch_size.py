@@ -48,8 +48,8 @@ FLAT_DOUBLINGS, GROWTH = 2, 1.02
 MEMORY_SHARE = 0.8
 """Of the free memory, that a trial on a CPU may use."""
 ABOUT, MOST_IN_TURN, IN_TURN_ROUNDS = 0.85, 8, 12
-"""Sizes from this share of the wanted throughput, at most that many, are measured in turn for some rounds: measured one after the
-other on a busy machine, they were up to 20 % from what they are in turn."""
+"""Sizes from this share of the wanted throughput, at most that many, are measured in turn for some rounds, because other programs
+make sizes that are measured one after the other look faster or slower than they are."""
 
 T = TypeVar("T")
 Limit = Literal["throughput", "memory", "epoch", "largest", "loader"]
@@ -404,7 +404,7 @@ class _Measure:
         if device.type != "cuda":
             import torch
 
-            # The first optimizer of a process loads 800 modules of torch. Here, no child has to: 0.3 s per trial instead of 3 s.
+            # The first optimizer of a process loads 800 modules of torch. Here, so that no child has to.
             torch.optim.SGD([torch.zeros(1, requires_grad=True)])
 
     def fitting(self) -> list[BatchPoint]:
