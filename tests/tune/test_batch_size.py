@@ -29,6 +29,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[int]]:
             return (size / rate(size), size * 1000) if size <= fits_to else None
 
         monkeypatch.setattr(_Measure, "_in_child", fake)
+        monkeypatch.setattr(_Measure, "rounds", lambda self, sizes: [[size / rate(size) for size in sizes]])
         return tried
 
     return use
@@ -58,6 +59,26 @@ def test_the_smallest_size_within_the_tolerance_is_chosen(measured: Callable[...
     assert [one.size for one in choice.curve] == sorted({one.size for one in choice.curve})
     assert f"{choice.size:>8,}" in str(choice)
     assert "<- chosen" in str(choice)
+
+
+def test_a_best_size_between_powers_of_two_is_found(measured: Callable[..., list[int]]) -> None:
+    measured(lambda size: 2.0 * size if size <= 384 else 500.0)  # 512 no longer fits into a cache
+    assert choose(largest=2048).size in range(365, 385)
+
+
+def test_sizes_that_are_about_as_fast_are_compared_in_turn(
+    measured: Callable[..., list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Measured one after the other, other programs make a slow size look fast; in turn, they slow all down alike."""
+    true = lambda size: min(size, 256.0)  # noqa: E731
+    measured(lambda size: 250.0 if size == 128 else true(size))
+    assert choose(largest=512).size <= 128  # the negative control: in turn it is the same
+    monkeypatch.setattr(
+        _Measure, "rounds", lambda self, sizes: [[load * size / true(size) for size in sizes] for load in (1.0, 3.0, 1.5)]
+    )
+    assert 0.95 * 256 <= choose(largest=512).size <= 256
+    monkeypatch.setattr(_Measure, "rounds", lambda self, sizes: None)  # they do not fit together
+    assert choose(largest=512).size <= 128
 
 
 def test_a_size_that_does_not_fit_bounds_the_search(measured: Callable[..., list[int]]) -> None:

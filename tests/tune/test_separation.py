@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from stoker.tune.separation import constant_score, f_limit, measure_noise
+from stoker.tune.separation import constant_score, f_limit, measure_noise, repeats_of
 from stoker.tune.trial import StudyTrial
 
 
@@ -51,3 +53,43 @@ def test_pruned_trials_are_compared_where_they_ended() -> None:
     found = measure_noise([*pruned, *repeats])
     assert found is not None
     assert (found.step, found.noise, found.num_configs) == (1, 0.0, 8)
+
+
+def test_repeats_are_of_the_best_and_of_others() -> None:
+    found = repeats_of(trials([float(i) for i in range(20)]), sign=1.0, count=4, seed=5)
+    assert [one.seed for one in found] == [6, 7, 6, 6]
+    assert [one.repeat_of for one in found[:2]] == [0, 0]
+    assert len({one.repeat_of for one in found[2:]} & set(range(1, 10))) == 2
+    assert {one.state for one in found} == {"running"}
+    assert [one.repeat_of for one in repeats_of(trials([3.0]), sign=1.0, count=4, seed=0)] == [0] * 4
+    assert repeats_of([], sign=1.0, count=4, seed=0) == []
+
+
+@pytest.mark.parametrize("best_is_noisy", [False, True])
+def test_noise_is_that_of_several_configurations(best_is_noisy: bool) -> None:
+    """Configurations without any difference: the squared noise is on average that of the scores, and few pass as separated."""
+    rng, squares, separated = np.random.default_rng(0), [], 0
+    for seed in range(300):
+        firsts = trials(rng.normal(0, 1, 24).tolist())
+        again = repeats_of(firsts, sign=1.0, count=4, seed=seed)
+        scale = [5.0 if best_is_noisy and i < 2 else 1.0 for i in range(4)]
+        repeated = [replace(one, number=24 + i, state="complete", value=rng.normal(0, scale[i])) for i, one in enumerate(again)]
+        found = measure_noise([*firsts, *repeated])
+        assert found is not None
+        assert (found.num_repeated, found.num_seeds) == (3, 6)
+        squares.append(found.noise**2)
+        separated += found.separates
+    expected = (25 + 1 + 1) / 3 if best_is_noisy else 1.0
+    assert np.mean(squares) == pytest.approx(expected, rel=0.2)
+    assert separated <= 300 * 0.08
+
+
+def test_the_first_score_of_the_best_does_not_count() -> None:
+    firsts = trials([-100.0, *np.linspace(0, 1, 23).tolist()])
+    again = trials([0.5, 0.5], repeat_of=0, first=24)
+    found = measure_noise([*firsts, *again])
+    assert found is not None
+    assert found.noise == 0.0
+    once = measure_noise([*firsts, again[0]])  # of a configuration that was drawn, it does
+    assert once is not None
+    assert once.noise == pytest.approx(100.5 / 2**0.5)

@@ -10,6 +10,7 @@ from typing import Any
 
 import optuna
 import pytest
+from sqlalchemy import event
 
 from stoker.errors import OptionError
 from stoker.tune import Study, search, storage
@@ -55,6 +56,41 @@ def test_two_processes_share_numbers_and_see_what_the_other_has_finished(path: P
     [again], _ = two.exchange([], proposals, 1)
     assert (again.number, again.params, again.seed) == (1, b.params, 7)
     two.close()
+
+
+def test_a_trial_whose_commit_fails_is_not_shown_until_it_is_saved(path: Path) -> None:
+    one = opened(path)
+    [a], _ = one.exchange([], proposals, 1)
+
+    def fail(first: int, count: int) -> list[StudyTrial]:
+        raise RuntimeError("no proposal")
+
+    with pytest.raises(RuntimeError, match="no proposal"):
+        one.exchange([ended(a)], fail, 1)
+    assert [trial.state for trial in Study.open(path).trials] == ["running"]
+    _, seen = one.exchange([ended(a)], proposals, 0)
+    assert seen == [ended(a)]
+    assert one.exchange([], proposals, 0)[1] == []  # once
+    one.close()
+
+
+def test_ctrl_c_while_the_lock_is_taken_leaves_no_lock(path: Path) -> None:
+    one = opened(path)
+    [a], _ = one.exchange([], proposals, 1)
+
+    def interrupt(connection: Any, cursor: Any, statement: str, *others: Any) -> None:
+        if "FROM studies" in statement:
+            raise KeyboardInterrupt
+
+    event.listen(one._engine, "before_cursor_execute", interrupt)
+    try:
+        one.exchange([ended(a)], proposals, 1)
+    except KeyboardInterrupt:
+        event.remove(one._engine, "before_cursor_execute", interrupt)
+        with closing(sqlite3.connect(path, timeout=0.1)) as other:  # while the error and its frames are alive
+            other.execute("BEGIN IMMEDIATE")
+    one.close()
+    assert [trial.state for trial in Study.open(path).trials] == ["waiting"]
 
 
 def test_plain_optuna_reads_and_continues_the_study(path: Path) -> None:

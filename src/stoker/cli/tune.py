@@ -31,7 +31,13 @@ def _say(line: str) -> None:
     click.echo(printable(line), err=True)
 
 
-@command.command("batch")
+def _begin(what: str, config: str, *, is_quiet: bool) -> None:
+    """Say at once what happens: loading torch takes seconds."""
+    if Path(config).is_file() and not is_quiet:
+        _say(f"{what} of {config}: loading")
+
+
+@command.command("batch", short_help="Measure batch sizes, and choose by throughput.")
 @click.argument("config", type=PATH)
 @SET
 @click.option("--tolerance", type=float, default=0.05, show_default=True, help="How much slower than the best size it may be.")
@@ -62,6 +68,7 @@ def _batch(
     stoker tune batch config.yaml
     stoker tune batch config.yaml --plot batch.svg --out tuned.yaml
     """
+    _begin("batch size", config, is_quiet=as_json)
     import msgspec
 
     from stoker.experiment import load
@@ -130,7 +137,7 @@ class _Search(click.Command):
         return super().make_context(info_name, args, parent, **extra)
 
 
-@command.command("search", cls=_Search)
+@command.command("search", cls=_Search, short_help="Search hyperparameters within a budget.")
 @click.argument("config", type=PATH)
 @SET
 @click.option("--budget", metavar="TIME", help="60s, 10min, 2h, or a number of trials. [default: from the size of the data]")
@@ -139,7 +146,7 @@ class _Search(click.Command):
 @click.option("--direction", type=click.Choice(["minimize", "maximize"]), help="[default: by the name of the metric]")
 @click.option("--storage", metavar="FILE|URL", help="Where the study is kept. [default: study.sqlite, in the folder of the run]")
 @click.option("--name", default="search", show_default=True, help="Name of the study in its storage.")
-@click.option("--repeats", type=int, metavar="N", help="Repeats of the best configuration with other seeds. [default: 4]")
+@click.option("--repeats", type=int, metavar="N", help="Repeats with other seeds, which measure the noise. [default: 4]")
 @click.option(
     "--timeout", type=float, metavar="SECONDS", help="A trial that takes longer fails; each then runs in a child process."
 )
@@ -184,6 +191,7 @@ def _search(
     stoker tune search config.yaml --budget 10min --plot study.svg --out best.yaml
     stoker tune search timehut --help
     """
+    _begin("search", config, is_quiet=quiet or as_json)
     from stoker.experiment import load
     from stoker.train.plots import check_plot
     from stoker.tune.configured import ConfigObjective, read_search
@@ -199,6 +207,7 @@ def _search(
     objective = ConfigObjective(config, tuple(assignments), metric, 1.0 if wanted == "minimize" else -1.0)
     budget = budget if budget is not None else section.budget if section.budget is None else str(section.budget)
     parse_budget(budget)
+    size = objective.size()
     where = storage or str(Path(given.train.folder or "runs") / STUDY_NAME)
     if not as_json:
         _say(f"study: {where}" if "@" not in where else f"study: {name}")
@@ -214,7 +223,7 @@ def _search(
         timeout=timeout,
         on_constant="warn" if allow_constant else "error",
         report=(lambda line: None) if quiet or as_json else _say,
-        size=objective.size(),
+        size=size,
     )
     if study.has_result:
         if out is not None:
@@ -312,6 +321,8 @@ def _search_timehut(
     \b
     stoker tune search timehut --data Chinatown_TRAIN.tsv --scenario combined --budget 60s
     """
+    if not skip_search:
+        _begin("search", data, is_quiet=quiet or as_json)
     from stoker.recipes.timehut.search import DEFAULTS, SPACES, objective_of
     from stoker.train.plots import check_plot
     from stoker.tune.search import parse_budget, search
@@ -347,7 +358,7 @@ def _search_timehut(
     _show_study(study, use, where=storage, name=f"timehut-{scenario}", as_json=as_json)
 
 
-@command.command("run")
+@command.command("run", short_help="Measure how a configuration runs fastest.")
 @click.argument("config", type=PATH)
 @SET
 @click.option("--out", type=PATH, metavar="FILE.yaml", help="Where the new configuration goes. [default: CONFIG with .tuned.yaml]")
@@ -363,6 +374,7 @@ def _run(config: str, assignments: tuple[str, ...], out: str | None, overwrite: 
     stoker tune run config.yaml
     stoker train config.tuned.yaml
     """
+    _begin("run choices", config, is_quiet=as_json)
     from dataclasses import asdict
 
     from stoker.experiment import load

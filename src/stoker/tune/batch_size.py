@@ -2,8 +2,8 @@
 
 1. Double the size until it does not fit, a limit is reached, or throughput has not grown for some doublings.
 2. Bisect between the largest size that fits and the smallest that does not, where throughput still grows.
-3. Bisect between the last size that is too slow and the first that is fast enough.
-4. Measure the choice and the best size again, in turn. If the choice is slower than it seemed, the next size is taken.
+3. Measure the sizes beside the best, then bisect between the last size that is too slow and the first that is fast enough.
+4. Measure the sizes that are about as fast again, in turn. Other programs then slow all of them down alike.
 
 On a CPU each trial is a fork of this process under a memory limit, so a size that does not fit ends the child alone. On a GPU a
 trial runs here; what it allocates is freed, and model, optimizer and random states are put back.
@@ -18,13 +18,13 @@ import resource
 import statistics
 import threading
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from stoker._batch import map_tensors, num_rows, tensors_of
 from stoker._clock import RunQueueDelay, now_ns, thread_busy_ns
@@ -47,8 +47,11 @@ FLAT_DOUBLINGS, GROWTH = 2, 1.02
 """Doubling ends after this many sizes in a row that are not that much faster."""
 MEMORY_SHARE = 0.8
 """Of the free memory, that a trial on a CPU may use."""
-CHECKS = 3
+ABOUT, MOST_IN_TURN, IN_TURN_ROUNDS = 0.85, 8, 12
+"""Sizes from this share of the wanted throughput, at most that many, are measured in turn for some rounds, because other programs
+make sizes that are measured one after the other look faster or slower than they are."""
 
+T = TypeVar("T")
 Limit = Literal["throughput", "memory", "epoch", "largest", "loader"]
 
 
@@ -211,7 +214,7 @@ def batch_size(
             raise OptionError("not even a batch of 1 sample fits into memory. Make the model smaller, or its sequences shorter.")
         _bisect_memory(measure, bound)
         delivered = _measure_loader(loader, max(measure.fitting(), key=lambda one: one.samples_per_second).size)
-        size = _knee(measure, tolerance, delivered)
+        size = _knee(measure, tolerance, delivered, bound)
     sizes = measure.fitting()
     best = max(sizes, key=lambda one: one.samples_per_second)
     reason: Limit = "throughput"
@@ -330,7 +333,7 @@ def _bisect_memory(measure: _Measure, bound: int) -> None:
         low, high = (middle, high) if measure(middle).fits else (low, middle)
 
 
-def _knee(measure: _Measure, tolerance: float, delivered: float | None) -> int:
+def _knee(measure: _Measure, tolerance: float, delivered: float | None, bound: int) -> int:
     """The smallest size whose throughput is within the tolerance of the best, or that is as fast as batches arrive."""
 
     def wanted() -> float:
@@ -340,6 +343,11 @@ def _knee(measure: _Measure, tolerance: float, delivered: float | None) -> int:
     def first_fast() -> int:
         return next(one.size for one in measure.fitting() if one.samples_per_second >= wanted())
 
+    # Throughput need not be smooth: the best size may lie between two powers of two.
+    top = max(measure.fitting(), key=lambda one: one.samples_per_second).size
+    for near in (3 * top // 4, 3 * top // 2):
+        if 2 <= near <= bound:
+            measure(near)
     size = first_fast()
     low = max((one.size for one in measure.fitting() if one.size < size), default=0)
     while low and size - low > max(1, low // 4):
@@ -347,18 +355,12 @@ def _knee(measure: _Measure, tolerance: float, delivered: float | None) -> int:
         if middle in measure.points:
             break
         low, size = (low, middle) if measure(middle).samples_per_second >= wanted() else (middle, size)
-    size = first_fast()
-    # What was measured once may be luck: the choice and the best size are measured again, in turn.
-    for _ in range(CHECKS):
-        best = max(measure.fitting(), key=lambda one: one.samples_per_second).size
-        if size == best:
-            return size
-        measure(best, again=True)
-        measure(size, again=True)
-        if measure.points[size].samples_per_second >= wanted():
-            return size
-        size = first_fast()
-    return size
+    # What was measured once may be luck.
+    best = max(measure.fitting(), key=lambda one: one.samples_per_second).size
+    close = [one.size for one in measure.fitting() if one.samples_per_second >= ABOUT * wanted() and one.size != best]
+    if close:
+        measure.in_turn([*close[: MOST_IN_TURN - 1], best])
+    return first_fast()
 
 
 def _round_size(size: int, low: int, high: int) -> int:
@@ -387,7 +389,7 @@ def _measure_loader(loader: Callable[[int], Iterable[Any]] | None, size: int) ->
 
 
 class _Measure:
-    """Measures sizes, each once unless it is asked for again."""
+    """Measures sizes, each once; then some of them in turn."""
 
     def __init__(
         self,
@@ -399,26 +401,64 @@ class _Measure:
     ) -> None:
         self._make_step, self._make_batch, self._device, self._memory, self._report = make_step, make_batch, device, memory, report
         self.points: dict[int, BatchPoint] = {}
+        if device.type != "cuda":
+            import torch
+
+            # The first optimizer of a process loads 800 modules of torch. Here, so that no child has to.
+            torch.optim.SGD([torch.zeros(1, requires_grad=True)])
 
     def fitting(self) -> list[BatchPoint]:
         """Sizes that fit, in order."""
         return sorted((one for one in self.points.values() if one.fits), key=lambda one: one.size)
 
-    def __call__(self, size: int, *, again: bool = False) -> BatchPoint:
-        if size in self.points and not again:
+    def __call__(self, size: int) -> BatchPoint:
+        if size in self.points:
             return self.points[size]
         found = self._on_gpu(size) if self._device.type == "cuda" else self._in_child(size)
         point = BatchPoint(size=size, samples_per_second=0.0, memory=0, fits=False)
         if found is not None:
             seconds, memory = found
-            rate = size / max(seconds, 1e-12)
-            if again and (known := self.points[size]).fits:
-                rate = (rate + known.samples_per_second) / 2
-            point = BatchPoint(size=size, samples_per_second=rate, memory=memory)
+            point = BatchPoint(size=size, samples_per_second=size / max(seconds, 1e-12), memory=memory)
         self.points[size] = point
         what = f"{point.samples_per_second:,.0f} samples/s, {readable_bytes(point.memory)}" if point.fits else "does not fit"
         self._report(f"batch {size:,}: {what}")
         return point
+
+    def in_turn(self, sizes: Sequence[int]) -> None:
+        """Measure sizes round by round, and correct the rates of all but the last by what they are relative to it."""
+        rounds = self.rounds(sizes)
+        if rounds is None:
+            return
+        last = sizes[-1]
+        for i, size in enumerate(sizes[:-1]):
+            share = statistics.median(found[-1] / max(found[i], 1e-12) for found in rounds) * size / last
+            rate = share * self.points[last].samples_per_second
+            self.points[size] = replace(self.points[size], samples_per_second=rate)
+            self._report(f"batch {size:,}: {share:.0%} of the throughput of {last:,}, in turn".replace("%", " %"))
+
+    def rounds(self, sizes: Sequence[int]) -> list[list[float]] | None:
+        """Seconds per step of each size, round by round; None where they do not fit together."""
+        if self._device.type != "cuda":
+            return self._forked(sizes, lambda: self._time(sizes, IN_TURN_ROUNDS))
+        import torch
+
+        _free(self._device)
+        try:
+            return self._time(sizes, IN_TURN_ROUNDS)
+        except torch.OutOfMemoryError:
+            return None
+        finally:
+            _free(self._device)
+
+    def _time(self, sizes: Sequence[int], num_rounds: int) -> list[list[float]]:
+        import torch
+
+        is_gpu = self._device.type == "cuda"
+        steps = [self._make_step() for _ in sizes]
+        batches = [self._make_batch(size) for size in sizes]
+        return _time_steps(
+            list(zip(steps, batches, strict=True)), num_rounds, lambda: torch.cuda.synchronize(self._device) if is_gpu else None
+        )
 
     def _on_gpu(self, size: int) -> tuple[float, int] | None:
         import torch
@@ -427,7 +467,7 @@ class _Measure:
         torch.cuda.reset_peak_memory_stats(self._device)
         before = torch.cuda.memory_allocated(self._device)
         try:
-            seconds = _time_steps(self._make_step(), self._make_batch(size), lambda: torch.cuda.synchronize(self._device))
+            seconds = min(found for [found] in self._time([size], ROUNDS))
             return seconds, torch.cuda.max_memory_allocated(self._device) - before
         except torch.OutOfMemoryError:
             return None
@@ -435,15 +475,30 @@ class _Measure:
             _free(self._device)
 
     def _in_child(self, size: int) -> tuple[float, int] | None:
+        def work() -> tuple[float, int]:
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            seconds = min(found for [found] in self._time([size], ROUNDS))
+            return seconds, max(0, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+
+        return self._forked([size], work)
+
+    def _forked(self, sizes: Sequence[int], work: Callable[[], T]) -> T | None:
+        """What `work` returns in a fork of this process under a limit of memory; None where it needs more."""
         import psutil
 
         budget = self._memory if self._memory is not None else int(MEMORY_SHARE * psutil.virtual_memory().available)
+
+        def under_limit() -> T:
+            _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+            resource.setrlimit(resource.RLIMIT_DATA, (psutil.Process().memory_info().data + budget, hard))
+            return work()
+
         ours, theirs = Pipe(duplex=False)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12: the child works in a thread of its own
             pid = os.fork()
         if pid == 0:
-            _child(theirs, lambda: self._under_limit(size, budget))
+            _child(theirs, under_limit)
         theirs.close()
         try:
             kind, value = ours.recv()
@@ -453,23 +508,11 @@ class _Measure:
             ours.close()
             os.waitpid(pid, 0)
         if kind == "error":
-            raise OptionError(f"a step with a batch of {size:,} failed: {value}")
+            raise OptionError(f"a step with a batch of {' or '.join(f'{size:,}' for size in sizes)} failed: {value}")
         return value if kind == "done" else None
 
-    def _under_limit(self, size: int, budget: int) -> tuple[float, int]:
-        import psutil
 
-        process = psutil.Process()
-        used = process.memory_info().data
-        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        resource.setrlimit(resource.RLIMIT_DATA, (used + budget, hard))
-        step = self._make_step()
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        seconds = _time_steps(step, self._make_batch(size), lambda: None)
-        return seconds, max(0, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
-
-
-def _child(connection: Connection, work: Callable[[], tuple[float, int]]) -> None:
+def _child(connection: Connection, work: Callable[[], Any]) -> None:
     """The life of a child process. In a thread of its own: the pool of OpenMP threads of the first one is that of the parent."""
 
     def run() -> None:
@@ -491,13 +534,17 @@ def _child(connection: Connection, work: Callable[[], tuple[float, int]]) -> Non
         os._exit(0)
 
 
-def _time_steps(step: Callable[[Any], Any], batch: Any, synchronize: Callable[[], None]) -> float:
-    """Seconds per step: the fastest of some rounds, without the time for which threads waited for cores of other programs."""
-    for _ in range(WARM_UP):
-        step(batch)
+def _time_steps(
+    pairs: Sequence[tuple[Callable[[Any], Any], Any]], num_rounds: int, synchronize: Callable[[], None]
+) -> list[list[float]]:
+    """Seconds per step of each pair of a step and its batch, round by round, without the time for which threads waited for cores of
+    other programs."""
+    for step, batch in pairs:
+        for _ in range(WARM_UP):
+            step(batch)
     synchronize()
 
-    def time_round(count: int) -> tuple[float, float]:
+    def time_round(step: Callable[[Any], Any], batch: Any, count: int) -> tuple[float, float]:
         waiting, busy_ns = RunQueueDelay(), thread_busy_ns()
         for _ in range(count):
             step(batch)
@@ -507,9 +554,8 @@ def _time_steps(step: Callable[[Any], Any], batch: Any, synchronize: Callable[[]
         own_ns = max(spent_ns - (waited_ns or 0), thread_busy_ns() - busy_ns, 1)
         return own_ns / 1e9 / count, spent_ns / 1e9
 
-    _, once = time_round(1)
-    count = max(1, min(MOST_STEPS, math.ceil(ROUND_SECONDS / once)))
-    return min(time_round(count)[0] for _ in range(ROUNDS))
+    counts = [max(1, min(MOST_STEPS, math.ceil(ROUND_SECONDS / time_round(*pair, 1)[1]))) for pair in pairs]
+    return [[time_round(*pair, count)[0] for pair, count in zip(pairs, counts, strict=True)] for _ in range(num_rounds)]
 
 
 def _free(device: torch.device) -> None:

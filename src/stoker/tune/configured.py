@@ -107,10 +107,19 @@ class ConfigObjective:
         return float(metrics[self.metric])
 
     def size(self) -> str:
-        """The size of the data, in words."""
+        """The size of the data, in words.
+
+        Raises:
+            ConfigError: The metric is one of the validation, and there is no data for it: every trial would fail.
+        """
         config = load(self.path, self.overrides)
-        samples = open_data(config, choose_device(config, 0)).train.num_samples
-        return f"{samples:,} training samples x {config.train.epochs:,} epochs"
+        data = open_data(config, choose_device(config, 0))
+        if data.valid is None and self.metric.startswith("val_"):
+            raise ConfigError(
+                f"the metric to search by is {self.metric!r}, but {self.path} has no data to validate on. Add a section `split`, set "
+                f"`data.valid_store`, or search by another metric."
+            )
+        return f"{data.train.num_samples:,} training samples x {config.train.epochs:,} epochs"
 
 
 def with_batch_size(config: Config, size: int) -> Config:

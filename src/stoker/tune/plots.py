@@ -83,7 +83,7 @@ def _noise(axes: Any, noise: Noise | None, done: Sequence[StudyTrial]) -> None:
     firsts = [one.value for one in done if one.repeat_of is None]
     repeats = [one.value for one in done if one.repeat_of is not None]
     axes.plot(firsts, np.linspace(0.2, 0.8, len(firsts)), ".", color=BLUE, label="configurations")
-    axes.plot(repeats, np.full(len(repeats), 1.0), "o", color=RED, label="one configuration, other seeds")
+    axes.plot(repeats, np.full(len(repeats), 1.0), "o", color=RED, label="repeated with other seeds")
     title = "noise: nothing was repeated" if noise is None else f"noise {noise.noise:.3g} against spread {noise.spread:.3g}"
     axes.set(title=title, xlabel="score", yticks=[], ylim=(0, 1.2))
     axes.legend()

@@ -3,7 +3,7 @@
 1. The first configurations cover the space evenly (Sobol). Each is trained to its first report or rung.
 2. The best quarter continues to the next rung, and so on: most of the time goes to good configurations.
 3. Later configurations come from TPE, a model of where good ones are; some still cover the space.
-4. The best one is repeated with other seeds, so that the noise of the objective is known.
+4. The best one and some others are repeated with other seeds, so that the noise of the objective is known.
 
 Trials are claimed and saved through `storage`, which several processes may share. A search that was stopped at any moment continues
 with the same call.
@@ -39,7 +39,7 @@ from stoker.tune.objective import (
     wanted_by,
 )
 from stoker.tune.proposals import near_the_best, spread_points
-from stoker.tune.separation import constant_score, measure_noise
+from stoker.tune.separation import constant_score, measure_noise, repeats_of
 from stoker.tune.space import Space, as_space
 from stoker.tune.storage import Storage, open_storage
 from stoker.tune.study import Stopped, Study, summary
@@ -95,8 +95,8 @@ def search(
         seed: Seed of the proposals, and of the objective where it takes one. Repeats get the seeds after it.
         storage: A sqlite file or a URL such as `postgresql://host/database`; None keeps the study in memory.
         name: The name of the study in its storage.
-        repeats: How often the best configuration is repeated with other seeds to measure the noise. By default 4 where the
-            objective takes a seed, else 0.
+        repeats: Trials that repeat configurations with other seeds to measure the noise: half of them the best one, the others
+            one each of the better half. By default 4 where the objective takes a seed, else 0.
         group_size: Configurations that train at once, for an objective that can.
         sampler: A sampler of Optuna, instead of the one described above.
         prune: Whether reported scores may end a trial early.
@@ -230,8 +230,8 @@ class _Search:
     _said_ns: int = 0
     _repeated: bool = False
     _warned: bool = False
-    _spread_start: int = -1
-    _spread_points: list[list[float]] = field(default_factory=list)
+    _block_start: int = -1
+    _block: list[tuple[list[float], bool]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.rungs = Rungs(sign=self.sign, enabled=self.prune)
@@ -415,19 +415,21 @@ class _Search:
             params = dict(asked.params)
             forget(self._asked, asked)
         else:
-            covers = point is None or np.random.default_rng([self.seed, number, 1]).random() < SPREAD_SHARE
-            params = self.space.to_params(self._spread(number) if covers or point is None else point)
+            spread, covers = self._spread(number)
+            params = self.space.to_params(spread if covers or point is None else point)
         return StudyTrial(number=number, params=params, state="running", seed=self.seed, distributions=self.space.distributions)
 
-    def _spread(self, number: int) -> list[float]:
-        """Point `number` of the sequence that covers the space; some are computed at once."""
+    def _spread(self, number: int) -> tuple[list[float], bool]:
+        """Point `number` of the sequence that covers the space, and whether it is due; a block of them is computed at once."""
         assert self.space is not None
         start = number - number % LARGEST_BATCH
-        if self._spread_start != start:
-            self._spread_start = start
+        if self._block_start != start:
+            self._block_start = start
             num_dims = len(self.space.distributions)
-            self._spread_points = spread_points(num_dims, seed=self.seed, first=start, count=LARGEST_BATCH).tolist()
-        return self._spread_points[number - start]
+            points = spread_points(num_dims, seed=self.seed, first=start, count=LARGEST_BATCH).tolist()
+            due = np.random.default_rng([self.seed, start, 1]).random(LARGEST_BATCH) < SPREAD_SHARE
+            self._block = list(zip(points, due.tolist(), strict=True))
+        return self._block[number - start]
 
     def _make_sampler(self, number: int) -> optuna.samplers.BaseSampler:
         """Optuna's TPE for an objective that asks for its parameters; its random numbers follow from the number of the trial."""
@@ -441,7 +443,7 @@ class _Search:
     # ---- what is learned on the way ----
 
     def _due_repeats(self) -> list[StudyTrial]:
-        """Repeats of the best trial with other seeds, once enough trials are complete."""
+        """Repeats with other seeds, once enough trials are complete."""
         known = [*self.trials.values(), *self._pending]
         if not self.repeats or self._repeated or len(known) < self._num_first or not self._has_complete():
             return []
@@ -450,9 +452,7 @@ class _Search:
         self._repeated = True
         if any(one.repeat_of is not None for one in known):
             return []
-        best = ranked([one for one in known if one.repeat_of is None], sign=self.sign)[0]
-        fresh = replace(best, state="running", value=None, steps={}, seconds=None, error=None, repeat_of=best.number)
-        return [replace(fresh, seed=self.seed + 1 + i) for i in range(self.repeats)]
+        return repeats_of(known, sign=self.sign, count=self.repeats, seed=self.seed)
 
     def _after_trials(self) -> None:
         if self.seconds is None and self.most is None:

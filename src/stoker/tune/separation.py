@@ -7,11 +7,12 @@ seeds matter more than parameters, it returns the luckiest one. Both are found f
 from __future__ import annotations
 
 import math
+import random
 import statistics
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
-from stoker.tune.trial import StudyTrial
+from stoker.tune.trial import StudyTrial, ranked
 
 ENOUGH_TRIALS = 10
 """With fewer trials, equal scores may be chance."""
@@ -24,19 +25,21 @@ class Noise:
     """How far scores of one configuration are apart with other seeds, and those of different configurations.
 
     Args:
-        noise: Standard deviation over seeds.
+        noise: Standard deviation over seeds, pooled over the configurations that were repeated.
         spread: Standard deviation over configurations, with one seed.
-        num_seeds: Scores of repeated configurations.
+        num_repeated: Configurations that were repeated.
+        num_seeds: Their scores.
         num_configs: Scores of different configurations.
         step: The step or number of updates at which they are compared; None for final values.
 
     Example:
-        >>> Noise(noise=0.1, spread=0.5, num_seeds=4, num_configs=20, step=None).separates
+        >>> Noise(noise=0.1, spread=0.5, num_repeated=3, num_seeds=6, num_configs=20, step=None).separates
         True
     """
 
     noise: float
     spread: float
+    num_repeated: int
     num_seeds: int
     num_configs: int
     step: int | None
@@ -46,36 +49,68 @@ class Noise:
         """Whether configurations differ by more than seeds do, by an F test at 5 %."""
         if self.spread == 0.0:
             return False
-        return self.noise == 0.0 or (self.spread / self.noise) ** 2 > f_limit(self.num_configs - 1, self.num_seeds - 1)
+        return self.noise == 0.0 or (self.spread / self.noise) ** 2 > f_limit(
+            self.num_configs - 1, self.num_seeds - self.num_repeated
+        )
 
     def __str__(self) -> str:
         at = "" if self.step is None else f" after {self.step:,} steps"
         return (
-            f"scores of {self.num_configs} configurations differ by {self.spread:.3g} (standard deviation){at}, those of one "
-            f"configuration with {self.num_seeds} seeds by {self.noise:.3g}"
+            f"scores of {self.num_configs} configurations differ by {self.spread:.3g} (standard deviation){at}, those of the same "
+            f"configuration with other seeds by {self.noise:.3g} ({self.num_seeds} scores of {self.num_repeated} configurations)"
         )
+
+
+def repeats_of(trials: Iterable[StudyTrial], *, sign: float, count: int, seed: int) -> list[StudyTrial]:
+    """Trials that repeat configurations with other seeds: half of them the best one, the others one each of the better half.
+
+    The best alone would not do: it may be more or less noisy than others. Fewer than 4 leave it out.
+    """
+    order = ranked([one for one in trials if one.repeat_of is None], sign=sign)
+    if not order or not count:
+        return []
+    num_best = count // 2 if count >= 4 or len(order) < 3 else 0
+    better = order[1 : max(2, math.ceil(len(order) / 2))]
+    others = random.Random(seed).sample(better, min(count - num_best, len(better)))
+    chosen = [*[(order[0], seed + 1 + i) for i in range(count - len(others))], *[(one, seed + 1) for one in others]]
+    return [
+        replace(one, state="running", value=None, steps={}, seconds=None, error=None, repeat_of=one.number, seed=other)
+        for one, other in chosen
+    ]
 
 
 def measure_noise(trials: Iterable[StudyTrial]) -> Noise | None:
     """The noise of repeated trials against the spread of the others; None where nothing was repeated."""
     trials = [one for one in trials if one.state in ("complete", "pruned")]
-    repeats = [one for one in trials if one.repeat_of is not None]
-    firsts = [one for one in trials if one.repeat_of is None]
-    if len(repeats) < 2:
-        return None
+    firsts = {one.number: one for one in trials if one.repeat_of is None}
+    repeats: dict[int, list[StudyTrial]] = {}
+    for one in trials:
+        if one.repeat_of is not None:
+            repeats.setdefault(one.repeat_of, []).append(one)
     # Where trials were pruned, all are compared where the first of them ended: later scores are those of the best alone.
-    is_pruned = any(one.state == "pruned" for one in firsts)
-    step = min((min(one.steps) for one in firsts if one.steps), default=None) if is_pruned else None
+    is_pruned = any(one.state == "pruned" for one in firsts.values())
+    step = min((min(one.steps) for one in firsts.values() if one.steps), default=None) if is_pruned else None
 
-    def scores(some: Sequence[StudyTrial]) -> list[float]:
+    def scores(some: Iterable[StudyTrial]) -> list[float]:
         found = [one.value if step is None else one.steps.get(step) for one in some]
         return [one for one in found if one is not None and math.isfinite(one)]
 
-    between, within = scores(firsts), scores(repeats)
-    if len(between) < 3 or len(within) < 2:
+    # The first score of the best configuration is the luckiest of all, so it does not count; it is the one with several repeats. One
+    # drawn from the better half is as far from its repeat as any: there, luck makes the mean square of a score neither larger nor smaller.
+    within = [scores(some if len(some) > 1 else [*some, firsts[number]]) for number, some in repeats.items() if number in firsts]
+    within = [some for some in within if len(some) > 1]
+    between = scores(firsts.values())
+    if len(between) < 3 or not within:
         return None
+    num_seeds = sum(map(len, within))
+    squares = sum((len(some) - 1) * statistics.variance(some) for some in within)
     return Noise(
-        noise=statistics.stdev(within), spread=statistics.stdev(between), num_seeds=len(within), num_configs=len(between), step=step
+        noise=math.sqrt(squares / (num_seeds - len(within))),
+        spread=statistics.stdev(between),
+        num_repeated=len(within),
+        num_seeds=num_seeds,
+        num_configs=len(between),
+        step=step,
     )
 
 

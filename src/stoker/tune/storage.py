@@ -7,8 +7,8 @@ processes share a study: no number is given out twice, and a trial that is finis
     finish    the row becomes COMPLETE, PRUNED or FAIL, but only while it is still claimed by the same process
     return    a row whose process has ended becomes WAITING, and the next claim takes it. After `MOST_ATTEMPTS` it fails
 
-Optuna makes the tables and reads them. It writes a trial with some ten transactions (47 ms of CPU time per trial on sqlite); here
-a batch of trials is one.
+Optuna makes the tables and reads them. It writes a trial with some ten transactions; here a batch of trials is one
+(`benchmarks/results/bench_tune_search.json`).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from stoker import _disk
 from stoker.errors import OptionError
@@ -166,6 +166,13 @@ def has_ended(worker: Mapping[str, Any], silent_seconds: float | None) -> bool:
     return silent_seconds is not None and silent_seconds > LOST_SECONDS
 
 
+class _Claim(NamedTuple):
+    row: int
+    record: str
+    """As it was written; another one says that the trial was taken back."""
+    has_params: bool
+
+
 class SqlStorage:
     """The trials of a study in sqlite or PostgreSQL, in the tables of Optuna."""
 
@@ -192,8 +199,8 @@ class SqlStorage:
             db.execute(
                 attributes.insert(), {"study_id": self._study, "key": self._clock, "value_json": json.dumps(self.used_seconds)}
             )
-        self._claims: dict[int, tuple[int, str]] = {}
-        """By number: the id of the row, and what its record was when it was claimed."""
+        self._claims: dict[int, _Claim] = {}
+        """By the number of the trial."""
         self._known: set[int] = set()
         """Ids of finished trials that this process has seen."""
         self._checked = -math.inf
@@ -209,11 +216,11 @@ class SqlStorage:
         """Keep finished trials and claim others, in one transaction."""
         claimed: list[StudyTrial] = []
         with self._locked() as db:
-            self._finish(db, finished)
+            kept = self._finish(db, finished)
             if time.monotonic() - self._checked > BEAT_SECONDS:
                 self._take_back(db)
                 self._checked = time.monotonic()
-            seen = self._read_new(db)
+            others = self._read_new(db, kept)
             if count:
                 waiting = self._waiting(db, count)
                 claimed = waiting + self._claim(db, propose, count - len(waiting))
@@ -225,7 +232,8 @@ class SqlStorage:
         # Only now is anything on disk.
         for one in finished:
             self._claims.pop(one.number, None)
-        return claimed, seen
+        self._known |= {*kept, *others}
+        return claimed, [*kept.values(), *others.values()]
 
     def close(self) -> None:
         """Give back what is claimed, and the connection."""
@@ -237,19 +245,24 @@ class SqlStorage:
             self.exchange(given_back, lambda first, count: [], 0)
         self._engine.dispose()
 
-    def _locked(self) -> Any:
-        """A transaction that no other process of this study is in."""
-        return _Locked(self._engine, self._tables["studies"], self._study)
+    @contextmanager
+    def _locked(self) -> Iterator[Connection]:
+        """A transaction that no other process of this study is in. It is rolled back also where Ctrl-C comes before its first row."""
+        studies = self._tables["studies"]
+        with self._engine.begin() as db:
+            db.execute(studies.select().where(studies.c.study_id == self._study).with_for_update()).one()  # sqlite locks the file
+            yield db
 
-    def _finish(self, db: Connection, finished: Sequence[StudyTrial]) -> None:
+    def _finish(self, db: Connection, finished: Sequence[StudyTrial]) -> dict[int, StudyTrial]:
+        """Write trials of this process that have ended, as far as it still holds them; returns these by the id of their row."""
         sql, tables = self._sql, self._tables
-        ours = {self._claims[one.number][0]: one for one in finished if one.number in self._claims}
+        ours = {self._claims[one.number].row: one for one in finished if one.number in self._claims}
         if not ours:
-            return
+            return {}
         trials, attributes = tables["trials"], tables["trial_user_attributes"]
         query = sql.select(trials.c.trial_id, attributes.c.value_json).join(attributes, attributes.c.trial_id == trials.c.trial_id)
         query = query.where(trials.c.trial_id.in_(list(ours)) & (trials.c.state == "RUNNING") & (attributes.c.key == RECORD))
-        still = {row.trial_id for row in db.execute(query) if row.value_json == self._claims[ours[row.trial_id].number][1]}
+        still = {row.trial_id for row in db.execute(query) if row.value_json == self._claims[ours[row.trial_id].number].record}
         rows = [(key, one) for key, one in ours.items() if key in still]
         ended = [(key, one) for key, one in rows if one.state in FINISHED]
         now = _utc_now()
@@ -272,11 +285,8 @@ class SqlStorage:
         if steps:
             db.execute(tables["trial_intermediate_values"].insert(), steps)
         # An objective that asks Optuna for its parameters has none when it is claimed.
-        had = tables["trial_params"]
-        late = {key for key, one in ended if one.params}
-        if late:
-            late -= set(db.execute(sql.select(had.c.trial_id).where(had.c.trial_id.in_(late))).scalars())
-            self._write_params(db, [(key, one) for key, one in ended if key in late])
+        self._write_params(db, [(key, one) for key, one in ended if not self._claims[one.number].has_params])
+        return dict(ended)
 
     def _claim(self, db: Connection, propose: Propose, count: int) -> list[StudyTrial]:
         if count <= 0:
@@ -290,9 +300,12 @@ class SqlStorage:
         rows = [{"number": one.number, "study_id": self._study, "state": "RUNNING", "datetime_start": now} for one in found]
         ids = db.execute(trials.insert().returning(trials.c.trial_id, sort_by_parameter_order=True), rows).scalars().all()
         self._write_params(db, list(zip(ids, found, strict=True)))
-        self._claims |= {one.number: (key, self._record(one, 1)) for key, one in zip(ids, found, strict=True)}
+        self._claims |= {
+            one.number: _Claim(key, self._record(one, 1), bool(one.params)) for key, one in zip(ids, found, strict=True)
+        }
         records = [
-            {"trial_id": key, "key": RECORD, "value_json": self._claims[one.number][1]} for key, one in zip(ids, found, strict=True)
+            {"trial_id": key, "key": RECORD, "value_json": self._claims[one.number].record}
+            for key, one in zip(ids, found, strict=True)
         ]
         db.execute(self._tables["trial_user_attributes"].insert(), records)
         if self._beating is not None:
@@ -322,12 +335,12 @@ class SqlStorage:
             return []
         claimed = {key: replace(one, state="running") for key, one in self._load(db, list(found)).items()}
         for key, one in claimed.items():
-            self._claims[one.number] = (key, self._record(one, found[key].get("attempt", 1) + 1))
+            self._claims[one.number] = _Claim(key, self._record(one, found[key].get("attempt", 1) + 1), bool(one.params))
         now = _utc_now()
         by_id = trials.update().where(trials.c.trial_id == self._sql.bindparam("key"))
         db.execute(by_id, [{"key": key, "state": "RUNNING", "datetime_start": now} for key in claimed])
         by_row = attributes.update().where((attributes.c.trial_id == self._sql.bindparam("row")) & (attributes.c.key == RECORD))
-        db.execute(by_row, [{"row": key, "value_json": self._claims[one.number][1]} for key, one in claimed.items()])
+        db.execute(by_row, [{"row": key, "value_json": self._claims[one.number].record} for key, one in claimed.items()])
         beats = self._tables["trial_heartbeats"]
         if self._beating is not None:
             db.execute(beats.update().where(beats.c.trial_id.in_(list(claimed))), {"heartbeat": now})
@@ -358,15 +371,14 @@ class SqlStorage:
                 {"value_json": text},
             )
 
-    def _read_new(self, db: Connection) -> list[StudyTrial]:
-        """Finished trials that this process has not seen."""
+    def _read_new(self, db: Connection, kept: Mapping[int, StudyTrial]) -> dict[int, StudyTrial]:
+        """Finished trials of other processes that this one has not seen, by the id of their row. Its own need not be read."""
         trials = self._tables["trials"]
         ended = (trials.c.study_id == self._study) & trials.c.state.in_(list(STATES.values()))
-        if db.execute(self._sql.select(self._sql.func.count()).where(ended)).scalar_one() == len(self._known):
-            return []
-        keys = [key for key in db.execute(self._sql.select(trials.c.trial_id).where(ended)).scalars() if key not in self._known]
-        self._known.update(keys)
-        return list(self._load(db, keys).values())
+        if db.execute(self._sql.select(self._sql.func.count()).where(ended)).scalar_one() == len(self._known) + len(kept):
+            return {}
+        keys = db.execute(self._sql.select(trials.c.trial_id).where(ended)).scalars()
+        return self._load(db, [key for key in keys if key not in self._known and key not in kept])
 
     def _load(self, db: Connection, keys: Sequence[int]) -> dict[int, StudyTrial]:
         """Trials by the id of their row."""
@@ -412,25 +424,9 @@ class SqlStorage:
         """Say that the trials of this process still run, as other machines cannot see its id."""
         beats = self._tables["trial_heartbeats"]
         while not self._stop_beating.wait(BEAT_SECONDS):
-            keys = [key for key, _ in list(self._claims.values())]
+            keys = [one.row for one in list(self._claims.values())]
             with suppress(self._sql.exc.SQLAlchemyError), self._engine.begin() as db:  # the next beat tries again
                 db.execute(beats.update().where(beats.c.trial_id.in_(keys)), {"heartbeat": _utc_now()})
-
-
-class _Locked:
-    """One transaction under the lock of a study."""
-
-    def __init__(self, engine: Engine, studies: Table, study: int) -> None:
-        self._context = engine.begin()
-        self._query = studies.select().where(studies.c.study_id == study).with_for_update()  # sqlite locks the file instead
-
-    def __enter__(self) -> Connection:
-        db = self._context.__enter__()
-        db.execute(self._query).one()
-        return db
-
-    def __exit__(self, *error: Any) -> None:
-        self._context.__exit__(*error)
 
 
 def _connect(url: str) -> Engine:
@@ -460,13 +456,17 @@ def _create_study(url: str, storage: str | Path, name: str, direction: str | Non
     import optuna
     import sqlalchemy
 
+    # Optuna loads all its migrations to compare the version of the tables, which those of a new file need not.
+    is_new = (path := _sqlite_path(url)) is not None and not path.exists()
     level = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:
         for attempt in range(20):
             try:
                 opened = optuna.storages.RDBStorage(
-                    url, engine_kwargs={"connect_args": {"timeout": 60.0}} if url.startswith("sqlite") else None
+                    url,
+                    engine_kwargs={"connect_args": {"timeout": 60.0}} if url.startswith("sqlite") else None,
+                    skip_compatibility_check=is_new,
                 )
                 study = optuna.create_study(storage=opened, study_name=name, direction=as_direction(direction), load_if_exists=True)
                 break
