@@ -16,7 +16,7 @@ from torch import nn
 
 from benchmarks import record
 from stoker.tune import batch_size
-from stoker.tune.batch_size import _Measure
+from stoker.tune.batch_sizes import _Measure
 
 QUESTION = "Is the chosen batch size within 5 % of the best samples per second of an exhaustive sweep?"
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -18,15 +18,16 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import io
 import itertools
 import os
 import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import Any, BinaryIO, Self
 
 from stoker.errors import DiskError, DiskFullError, OptionError, StokerError, StoreDamagedError, StoreLockedError
 
@@ -309,6 +310,24 @@ def write_file(path: Path, data: bytes, *, durable: bool = True) -> None:
         with contextlib.suppress(DiskError):  # the first error is the one to report
             remove_file(temporary)
         raise
+
+
+def npy_bytes(array: Any) -> bytes:
+    """An array as the bytes of a `.npy` file."""
+    import numpy as np
+
+    sink = io.BytesIO()
+    np.save(sink, array, allow_pickle=False)
+    return sink.getvalue()
+
+
+def npz_bytes(arrays: Mapping[str, Any]) -> bytes:
+    """Arrays by name as the bytes of a `.npz` file."""
+    import numpy as np
+
+    sink = io.BytesIO()
+    np.savez(sink, **arrays)
+    return sink.getvalue()
 
 
 def copy_file(source: BinaryIO, path: Path) -> None:

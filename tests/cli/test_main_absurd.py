@@ -37,6 +37,11 @@ CALLS = {
         *("--data", "s.stoker", "--size", "tiny", "--length", "16", "--batch-size", "1", "--steps", "1", "--valid", "0"),
         *("--precision", "fp32", "--graph", "off", "--compile", "off", "--device", "cpu", "--folder", "out", "--quiet"),
     ],
+    "train timehut": ["--data", "gone.tsv", "--quiet"],
+    "tune batch": ["config.yaml", "--json"],
+    "tune search": ["config.yaml", "--json"],
+    "tune run": ["config.yaml", "--json"],
+    "embed": ["folder", "--data", "s.stoker", "--out", "e.npy"],
     "predict": ["folder", "--data", "s.stoker"],
     "forecast": ["folder", "--data", "s.stoker"],
     "export": ["folder", "out"],
@@ -146,6 +151,8 @@ def test_many_threads_are_refused(stoker: Stoker, folder: Path) -> None:
 # ---- every path is one ----
 
 NO_PATHS = {
+    "TIME",
+    "FILE|URL",
     "FREQ",
     "ZONE",
     "EXPR",

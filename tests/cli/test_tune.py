@@ -9,7 +9,7 @@ from tests.recipes.timehut.sets import write_tsv
 
 import stoker
 from stoker.cli.main import main
-from stoker.tune.batch_size import _Measure
+from stoker.tune.batch_sizes import _Measure
 
 CONFIG = """\
 data: {store: w.stoker, view: {name: windows, length: 8, horizon: 1}, batch_size: 32}

@@ -7,7 +7,7 @@ import pytest
 
 from stoker.errors import OptionError
 from stoker.tune import Study, search
-from stoker.tune.batch_size import BatchPoint, BatchSizeChoice
+from stoker.tune.batch_sizes import BatchPoint, BatchSizeChoice
 
 
 def test_a_study_is_plotted_with_all_its_parts(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def say(line):
     with open(log, "a") as file:
         file.write(line + "\\n")
 
-module = sys.modules["stoker.tune.search"]
+module = sys.modules["stoker.tune.search_loop"]
 module.LINE_SECONDS = 0.0
 show = module._Search._show
 def show_all(self):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
 import click
@@ -23,7 +22,6 @@ def command(run: str, data: str, out: str, overwrite: bool) -> None:
     \b
     stoker embed runs/Chinatown --data new.tsv --out embeddings.npy
     """
-    import numpy as np
 
     from stoker import _disk
     from stoker.recipes.timehut import load_encoder, read_series
@@ -36,8 +34,6 @@ def command(run: str, data: str, out: str, overwrite: bool) -> None:
     if not path.absolute().parent.is_dir():
         raise OptionError(f"{path} cannot be written: there is no folder {path.parent}. Create it first.")
     found = load_encoder(run)(read_series(data).values)
-    sink = io.BytesIO()
-    np.save(sink, found, allow_pickle=False)
-    _disk.write_file(path, sink.getvalue())
+    _disk.write_file(path, _disk.npy_bytes(found))
     click.echo(f"{len(found):,} series -> {found.shape[1]:,} values each")
     click.echo(f"written: {printable(out)}")

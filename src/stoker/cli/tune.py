@@ -73,7 +73,7 @@ def _batch(
 
     from stoker.experiment import load
     from stoker.train.plots import check_plot
-    from stoker.tune.batch_size import batch_size
+    from stoker.tune.batch_sizes import batch_size
     from stoker.tune.configured import steps_of, with_batch_size
     from stoker.tune.run_choices import RunChoices
 
@@ -196,7 +196,7 @@ def _search(
     from stoker.train.plots import check_plot
     from stoker.tune.configured import ConfigObjective, read_search
     from stoker.tune.run_choices import RunChoices
-    from stoker.tune.search import parse_budget, search
+    from stoker.tune.search_loop import parse_budget, search
 
     if plot is not None:
         check_plot(plot)
@@ -325,7 +325,7 @@ def _search_timehut(
         _begin("search", data, is_quiet=quiet or as_json)
     from stoker.recipes.timehut.search import DEFAULTS, SPACES, objective_of
     from stoker.train.plots import check_plot
-    from stoker.tune.search import parse_budget, search
+    from stoker.tune.search_loop import parse_budget, search
 
     def use(params: dict[str, Any]) -> str:
         flags = " ".join(f"--{key.replace('_', '-')} {value:.6g}" for key, value in params.items())

@@ -13,23 +13,23 @@ from typing import TYPE_CHECKING
 from stoker._lazy import lazy
 
 _LAZY = {
-    "BatchSizeChoice": "stoker.tune.batch_size:BatchSizeChoice",
+    "BatchSizeChoice": "stoker.tune.batch_sizes:BatchSizeChoice",
     "MemberRandom": "stoker.tune.randomness:MemberRandom",
     "Population": "stoker.tune.population:Population",
     "PopulationObjective": "stoker.tune.population_objective:PopulationObjective",
     "Study": "stoker.tune.study:Study",
     "StudyTrial": "stoker.tune.trial:StudyTrial",
-    "batch_size": "stoker.tune.batch_size:batch_size",
-    "search": "stoker.tune.search:search",
+    "batch_size": "stoker.tune.batch_sizes:batch_size",
+    "search": "stoker.tune.search_loop:search",
 }
 
 if TYPE_CHECKING:
-    from stoker.tune.batch_size import BatchSizeChoice as BatchSizeChoice
-    from stoker.tune.batch_size import batch_size as batch_size
+    from stoker.tune.batch_sizes import BatchSizeChoice as BatchSizeChoice
+    from stoker.tune.batch_sizes import batch_size as batch_size
     from stoker.tune.population import Population as Population
     from stoker.tune.population_objective import PopulationObjective as PopulationObjective
     from stoker.tune.randomness import MemberRandom as MemberRandom
-    from stoker.tune.search import search as search
+    from stoker.tune.search_loop import search as search
     from stoker.tune.study import Study as Study
     from stoker.tune.trial import StudyTrial as StudyTrial
 else:

@@ -69,10 +69,16 @@ def read_store(store: stoker.Store, name: str) -> LabelledSeries:
     """The series of an open store: every column of numbers is a channel, `label` holds the classes."""
     table = store.to_arrow()
     labels = table["label"].combine_chunks() if "label" in table.column_names else None
-    chosen = [one for one in table.column_names if one not in ("label", "target", "time") and one != store.key]
-    columns = [[np.asarray(row, np.float32) for row in table[one].to_pylist()] for one in chosen if "list" in str(table[one].type)]
+    chosen = [
+        one
+        for one, column in store.schema.items()
+        if one not in ("label", "target", "time", store.key, store.time) and column.level == "step" and column.kind == "number"
+    ]
+    columns = [[np.asarray(row, np.float32) for row in table[one].to_pylist()] for one in chosen]
     if not columns:
-        raise SourceInvalidError(f"{name} has no column of series; expected a .tsv of UCR, or a .ts or .arff of UEA.")
+        raise SourceInvalidError(
+            f"{name} has no column of numbers with one value per step; expected a .tsv of UCR, or a .ts or .arff of UEA."
+        )
     series = [np.stack(rows, -1) for rows in zip(*columns, strict=True)]
     texts = None if labels is None else np.array([str(one) for one in labels.to_pylist()])
     return LabelledSeries(name=name.removesuffix("_TRAIN").removesuffix("_TEST"), values=pad(series), labels=texts)

@@ -176,10 +176,8 @@ def _read(place: Path, num: int) -> Array | None:
 
 
 def _write(place: Path, found: Array) -> None:
-    sink = io.BytesIO()
-    np.save(sink, found, allow_pickle=False)
     try:
         _disk.make_cache_folder(place.parent)
-        _disk.write_cache_file(place, sink.getvalue())
+        _disk.write_cache_file(place, _disk.npy_bytes(found))
     except (DiskError, OSError):
         return  # a cache that cannot be written costs time, nothing else

@@ -9,7 +9,6 @@ score.json           accuracies on the test series
 
 from __future__ import annotations
 
-import io
 import json
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -304,10 +303,9 @@ def _finish(
         "scaler": json.dumps(None if scaler is None else asdict(scaler)),
     }
     _disk.write_file(folder / ENCODER_NAME, save(to_tensors(encoder.row, encoder.settings.size(encoder.channels)), facts))
-    embeddings, sink = encoder(series.values), io.BytesIO()
+    embeddings = encoder(series.values)
     kept: dict[str, Any] = {"embeddings": embeddings} | ({} if series.labels is None else {"labels": series.labels})
-    np.savez(sink, **kept)
-    _disk.write_file(folder / TRAIN_NAME, sink.getvalue())
+    _disk.write_file(folder / TRAIN_NAME, _disk.npz_bytes(kept))
     scores: dict[str, float] = {}
     majority = None
     if test is not None and test.labels is not None and series.labels is not None:

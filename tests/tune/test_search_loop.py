@@ -12,7 +12,7 @@ import pytest
 
 from stoker.errors import OptionError, SearchError
 from stoker.tune import Study, search
-from stoker.tune.search import parse_budget
+from stoker.tune.search_loop import parse_budget
 
 SPACE = {"x": ("uniform", 0, 1), "y": ("log", 1e-3, 1.0)}
 

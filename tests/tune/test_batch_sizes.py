@@ -11,8 +11,7 @@ from torch import nn
 
 from stoker.errors import OptionError
 from stoker.tune import batch_size
-from stoker.tune import batch_size as public
-from stoker.tune.batch_size import BatchPoint, BatchSizeChoice, _Measure
+from stoker.tune.batch_sizes import BatchPoint, BatchSizeChoice, _Measure
 
 Rate = Callable[[int], float]
 
@@ -207,11 +206,11 @@ def test_invalid_options_are_errors(options: dict[str, Any], words: str) -> None
     with pytest.raises(OptionError, match=words):
         choose(**options)
     with pytest.raises(OptionError, match="sample_batch has no rows"):
-        public(lambda: lambda batch: None, [])
+        batch_size(lambda: lambda batch: None, [])
 
 
 def test_batches_of_other_sizes_repeat_rows_and_leave_other_tensors() -> None:
-    from stoker.tune.batch_size import _repeating
+    from stoker.tune.batch_sizes import _repeating
 
     made = _repeating({"x": torch.arange(3), "weights": torch.ones(2), "name": "a"})(5)
     assert made["x"].tolist() == [0, 1, 2, 0, 1]
