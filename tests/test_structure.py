@@ -76,3 +76,9 @@ def test_a_module_that_a_package_exports_or_that_is_loaded_by_name_is_an_entry_p
     (tree / "src" / "store" / "__init__.py").write_text("from stoker.store.two import f\n")
     (tree / "src" / "train" / "__init__.py").write_text('LAZY = {"Step": "stoker.train.step:Step"}\n')
     assert structure.with_few_importers() == ["store.three"]
+
+
+def test_no_public_name_is_that_of_a_module() -> None:
+    """Whoever imports the module first would replace the function or class of the same name by it."""
+    assert {f"stoker.{name}" for name in structure.modules()}.isdisjoint(structure.public_names())
+    assert "stoker.tune.search_loop" in {f"stoker.{name}" for name in structure.modules()}  # names are compared in one form
