@@ -252,7 +252,7 @@ def judge_overlap(log: EpochLog, matcher: SampleMatcher, other: Reference) -> Au
     """Compare an epoch with other data: by number where samples have numbers, else by content.
 
     A content that is frequent on either side (a constant window, an empty row) says nothing about a leak and is left out. Nor do
-    contents that are equal no more often between both than within each (labels, categories, small whole numbers).
+    contents that are equal no more often between both than within each (labels, categories, small integers).
     """
     lacking = [name for name in matcher.contents.entries if name in other.lacking]
     if lacking and not matcher.numbered:

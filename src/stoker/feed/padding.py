@@ -205,7 +205,7 @@ def scale_spans(
                 for t in range(len(x)):
                     k = (done + t) % width
                     scaled = (x[t] - centers[one, k]) / divisors[one, k]
-                    y[t] = np.trunc(scaled) + 0.0 if truncate else scaled  # no -0.0, as whole numbers have none
+                    y[t] = np.trunc(scaled) + 0.0 if truncate else scaled  # no -0.0, as integers have none
     return bool(saw_overflow())
 
 

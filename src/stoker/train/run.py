@@ -437,7 +437,7 @@ def collect(folder: str | Path, *, metric: str | None = None) -> list[RunSummary
 def _summary(path: Path, folder: Path, metric: str | None) -> RunSummary:
     name = path.name if path == folder else str(path.relative_to(folder))
     try:
-        is_running = is_locked(path)  # looked at first: a run that ends meanwhile has its end in what is read next
+        is_running = is_locked(path)  # read first: a run that ends meanwhile has its end in what is read next
         lines, record = read_lines(path / METRICS), read_record(path)
         how, step = record.last.how, record.last.last_step
         ended: State = "finished" if how in ("finished", "early") else "stopped" if how is not None else "killed"
