@@ -107,17 +107,21 @@ def test_memory_does_not_grow_over_epochs(options: dict[str, Any]) -> None:
     tracemalloc.start()
     for _ in range(5):
         list(feed)
-    gc.collect()
-    before, num_threads = tracemalloc.get_traced_memory()[0], threading.active_count()
-    for _ in range(50):
-        for _ in feed:
-            pass
-        for _ in feed:
+    num_threads, grown = threading.active_count(), []
+    for _ in range(3):  # a leak grows each time; what another thread of the test runner allocates does not
+        gc.collect()
+        before = tracemalloc.get_traced_memory()[0]
+        for _ in range(50):
+            for _ in feed:
+                pass
+            for _ in feed:
+                break
+        gc.collect()
+        grown.append(tracemalloc.get_traced_memory()[0] - before)
+        if grown[-1] < 50_000:
             break
-    gc.collect()
-    grown = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
-    assert grown < 50_000, "100 passes of 10 batches: less than 50 bytes a batch, which is noise"
+    assert min(grown) < 50_000, "100 passes of 10 batches: less than 50 bytes a batch, which is noise"
     assert threading.active_count() <= num_threads
 
 
