@@ -36,13 +36,12 @@ from stoker.train import resume, state_dict
 from stoker.train.autotune import Setup, Trial
 from stoker.train.checkpoint import Checkpoints
 from stoker.train.engine import Engine, Stream
-from stoker.train.graph import StepWork
 from stoker.train.metrics import AllGather, Metric
 from stoker.train.readout import Log, Window
 from stoker.train.resume import Progress, Taken
 from stoker.train.schedule import EarlyStopping
 from stoker.train.settings import Components
-from stoker.train.step import LossFunction, num_samples, outcome_of
+from stoker.train.step import LossFunction, StepWork, num_samples, outcome_of
 
 
 @dataclass(frozen=True, kw_only=True)

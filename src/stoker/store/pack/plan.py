@@ -581,6 +581,8 @@ def late_columns(
     late: dict[str, Expression | SeriesFunction], step: Sequence[ColumnPlan], options: PackOptions, where: str
 ) -> tuple[tuple[ColumnPlan, Expression | SeriesFunction], ...]:
     """The columns that are computed from sorted steps, with the types that they have over none."""
+    if not late:
+        return ()
     known = {field.name: stored_values(np.empty(0, field.dtype), field.kind, field.unit) for field in step}
     found: list[tuple[ColumnPlan, Expression | SeriesFunction]] = []
     for name, what in late.items():
