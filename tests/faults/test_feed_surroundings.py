@@ -108,16 +108,18 @@ def test_memory_does_not_grow_over_epochs(options: dict[str, Any]) -> None:
     for _ in range(5):
         list(feed)
     gc.collect()
-    before, num_threads = tracemalloc.get_traced_memory()[0], threading.active_count()
-    for _ in range(50):
-        for _ in feed:
-            pass
-        for _ in feed:
-            break
-    gc.collect()
-    grown = tracemalloc.get_traced_memory()[0] - before
+    num_threads, grown = threading.active_count(), []
+    for _ in range(3):  # a leak shows in each; a thread that still holds a batch, on a busy machine, in one of them
+        before = tracemalloc.get_traced_memory()[0]
+        for _ in range(16):
+            for _ in feed:
+                pass
+            for _ in feed:
+                break
+        gc.collect()
+        grown.append(tracemalloc.get_traced_memory()[0] - before)
     tracemalloc.stop()
-    assert grown < 50_000, "100 passes of 10 batches: less than 50 bytes a batch, which is noise"
+    assert min(grown) < 16_000, "32 passes of 10 batches: less than 50 bytes a batch, which is noise"
     assert threading.active_count() <= num_threads
 
 
