@@ -54,7 +54,7 @@ test-gpu: $(STAMP) ## every test that needs a GPU, on a machine that has one
 	@$(PY) -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' || { echo "torch sees no GPU here; run this on a machine with an NVIDIA GPU."; exit 1; }
 	@$(PY) -m pytest -q -m gpu
 
-explore: $(STAMP) ## the quick tests with new random seeds
+explore: $(STAMP) ## the quick tests with new random seeds and all examples
 	@OMP_WAIT_POLICY=PASSIVE $(PY) -m pytest -q -n 2 --dist loadfile --explore
 
 test-originals: $(ORIGINALS)/.installed ## encoders against mostlyai-engine and TA-Lib, in a separate venv

@@ -139,10 +139,10 @@ def predictor(folder: Path) -> dict[str, Any]:
     """Bars as they come in: microseconds for each, on one thread."""
     import torch
 
-    from stoker.recipes.tfa import Predictor
+    from stoker.recipes.tfa import BarPredictor
 
     torch.set_num_threads(1)
-    serving = Predictor.load(folder / "bundle")
+    serving = BarPredictor.load(folder / "bundle")
     bars = market(1_000, "lag", 1)
     names = ("open", "high", "low", "close", "volume")
     rows = [dict(zip(names, map(float, row), strict=True)) for row in zip(*(bars[name] for name in names), strict=True)]

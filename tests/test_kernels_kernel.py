@@ -29,6 +29,7 @@ import pytest
 import stoker
 from stoker import _disk
 from stoker import _kernels as kernels
+from stoker._clock import compiling
 
 LINE = "stoker: compiling kernels for this machine"
 
@@ -462,3 +463,11 @@ def test_processes_that_compile_at_once_leave_one_whole_file_each(tmp_path: Path
         assert one.communicate(timeout=200)[0] in ("4 6 0\n", "4 6 1\n")
     assert len(list((tmp_path / "cache" / "kernels").iterdir())) == 2
     assert subprocess.check_output([sys.executable, str(path)], env=environment, text=True) == "4 6 1\n"
+
+
+def test_the_time_of_compiling_is_added_up_and_loading_is_not(tiny: Callable[..., Any]) -> None:
+    before = compiling.count
+    assert tiny().double(2) == 4
+    assert compiling.count == before + 1
+    assert tiny().double(2) == 4
+    assert compiling.count == before + 1, "the second was loaded"

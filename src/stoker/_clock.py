@@ -79,3 +79,7 @@ class Spans:
         size = len(self._starts)
         places = np.arange(max(0, self.count - size), self.count) % size
         return np.asarray((self._stops[places] - self._starts[places]) / 1e9)
+
+
+compiling = Spans(capacity=1)
+"""Time that this process has spent compiling kernels; `_kernels` adds to it."""

@@ -40,6 +40,7 @@ from numba.extending import intrinsic
 
 import stoker
 from stoker import _disk
+from stoker._clock import compiling, now_ns
 from stoker.errors import DiskError
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -219,14 +220,18 @@ def _read(folder: Path, name: str) -> bytes:
 
 
 class _Announcer(event.Listener):  # type: ignore[misc]
-    """Writes one line when the first kernel is compiled. Numba compiles under a lock, so one thread at a time is here."""
+    """Writes one line when the first kernel is compiled, and adds up the time of all. Numba compiles under a lock: one thread is here."""
 
     def __init__(self) -> None:
         self.kernels: set[object] = set()
         self._said = False
+        self._depth = self._began_ns = 0
 
     def on_start(self, event: Any) -> None:
-        """A function is about to be compiled; it may belong to another library."""
+        """A function is about to be compiled; it may belong to another library, or be one that the function before calls."""
+        if not self._depth:
+            self._began_ns = now_ns()
+        self._depth += 1
         if self._said or event.data["dispatcher"] not in self.kernels:
             return
         self._said = True
@@ -239,7 +244,10 @@ class _Announcer(event.Listener):  # type: ignore[misc]
                 stream.flush()
 
     def on_end(self, event: Any) -> None:
-        """Do nothing."""
+        """A function was compiled, or could not be."""
+        self._depth -= 1
+        if not self._depth:
+            compiling.add(self._began_ns, now_ns())
 
 
 _announcer = _Announcer()

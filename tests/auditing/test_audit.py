@@ -12,6 +12,7 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.auditing.samples import ALL, DATA, NUM, X, Y, batches_of, of, passed
+from tests.harness import num_examples
 from torch.utils.data import (
     DataLoader,
     Dataset,
@@ -76,7 +77,7 @@ def test_nothing_to_compare_is_an_error() -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=60)
+@settings(max_examples=num_examples(60))
 def test_exactly_what_was_injected_is_reported(data: st.DataObject) -> None:
     num = data.draw(st.integers(1, 120), label="samples")
     size = data.draw(st.integers(1, 40), label="batch")
@@ -103,7 +104,7 @@ def test_exactly_what_was_injected_is_reported(data: st.DataObject) -> None:
 
 
 @given(seed=st.integers(0, 2**32 - 1), num_mixed=st.integers(0, 50), values=st.sampled_from([2, 10**9]))
-@settings(max_examples=30)
+@settings(max_examples=num_examples(30))
 def test_exactly_the_mixed_rows_that_can_be_reported_are_reported(seed: int, num_mixed: int, values: int) -> None:
     rng = np.random.default_rng(seed)
     y = rng.integers(0, values, NUM)

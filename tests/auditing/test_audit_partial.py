@@ -9,6 +9,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.auditing.samples import of
+from tests.harness import num_examples
 from torch.utils.data import DataLoader, TensorDataset
 
 from stoker.auditing import samples
@@ -40,7 +41,7 @@ def shuffled(data: TensorDataset, seed: int = 0) -> DataLoader[Any]:
 )
 @example(num=1000, users=5, items=1, limit=5, max_batches=None, seed=0)
 @example(num=1400, users=700, items=1000, limit=30, max_batches=40, seed=0)
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=num_examples(120), deadline=None)
 def test_what_is_right_is_never_blamed_however_little_was_read(
     num: int, users: int, items: int, limit: int, max_batches: int | None, seed: int
 ) -> None:

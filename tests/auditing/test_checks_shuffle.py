@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.harness import num_examples
 
 from stoker.auditing.checks import measure, recurrence
 
 
 @given(data=st.data())
-@settings(max_examples=60)
+@settings(max_examples=num_examples(60))
 def test_measures_are_those_of_the_slow_twin(data: st.DataObject) -> None:
     num = data.draw(st.integers(2, 80))
     order = np.array(data.draw(st.permutations(range(num))))

@@ -41,11 +41,18 @@ def test_wide_files_of_different_columns(stoker: Stoker, tmp_path: Path) -> None
     out = tmp_path / "out"
     done = stoker("pack", str(tmp_path / "csv" / "**" / "*.csv"), out, "--wide")
     note = "note: column 'date' is not numeric and was left out by --wide\n"
+    note += "note: to keep the times of the steps, name their column with --time\n"
     assert done == Done(0, f"packed 3 rows into 3 series, 0.0 MB: {out}\n{note}", "")
     assert list(open_store(out).texts("series")) == ["ETTh1.csv:HUFL", "ETTh1.csv:OT", "more/weather.csv:T"]
     refused = stoker("pack", tmp_path / "csv", tmp_path / "other", "--wide", "--columns", "T,gone")
     assert (refused.code, refused.err.count("\n")) == (2, 1)
     assert "--columns names 'gone', but none of the 2 files has it" in refused.err
+    with_times = stoker("pack", str(tmp_path / "csv" / "**" / "*.csv"), tmp_path / "third", "--wide", "--time", "date")
+    assert "--time" not in with_times.out
+
+
+def test_the_help_says_when_duplicates_need_sorting(stoker: Stoker) -> None:
+    assert "Needs --sort where times are not in order" in " ".join(stoker("pack", "--help").out.split())
 
 
 def test_json_for_programs(stoker: Stoker, prices: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from tests.encode.digits_twin import mixed_numbers, money
+from tests.harness import num_examples
 
 from stoker.encode import Statistics, analyze
 from stoker.encode.statistics import dates, numbers, quantiles
@@ -61,7 +62,7 @@ def test_both_ways_have_the_same_bits(num_rows: int, rng: np.random.Generator) -
     st.lists(st.integers(-(2**63), 2**63 - 1), max_size=40),
     st.lists(st.integers(-(10**16), 10**17), max_size=40),
 )
-@settings(max_examples=150)
+@settings(max_examples=num_examples(150))
 def test_any_few_values_have_the_same_bits(floats: list[float], whole: list[int], moments: list[int]) -> None:
     for values in (np.array(floats, dtype=np.float64), np.array(whole, dtype=np.int64), np.array(moments, dtype="M8[us]")):
         assert plain({"x": values}).to_json(partial=True) == with_kernels({"x": values}).to_json(partial=True)

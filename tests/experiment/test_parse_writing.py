@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.inspect import StructType, type_info
 from tests.experiment.files import SMALL, read
+from tests.harness import num_examples
 
 from stoker.experiment import load
 from stoker.experiment.config import Config, Own
@@ -23,7 +24,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=num_examples(60), deadline=None)
 @given(st.dictionaries(TEXTS, VALUES, max_size=4), TEXTS)
 def test_all_values_come_back(options: dict[str, object], store: str) -> None:
     with tempfile.TemporaryDirectory() as folder:

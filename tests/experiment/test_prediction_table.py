@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.harness import num_examples
 
 import stoker
 from stoker.experiment.prediction_table import step_times
@@ -18,7 +19,7 @@ from stoker.experiment.prediction_table import step_times
     unit=st.sampled_from(["s", "ms", "ns"]),
     freq=st.sampled_from([None, "1h", "1mo"]),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=num_examples(40), deadline=None)
 def test_times_behind_the_data_follow_the_frequency_or_the_last_distance(lengths: list[int], unit: str, freq: str | None) -> None:
     first = np.datetime64("2024-01-31T06", unit)
     months = np.array(

@@ -106,6 +106,7 @@ def test_negative_control_another_order_is_found_torn(quick_path: Path, rng: np.
     assert record(quick_path, "replacing", way=wrong).count(rng, 3000)["torn"] > 0
 
 
+@pytest.mark.slow
 def test_negative_control_no_sync_can_be_left_out(quick_path: Path, rng: np.random.Generator) -> None:
     recording = record(quick_path, "best")
     needed = [i for i, operation in enumerate(recording.log) if operation.kind in ("sync", "sync_folder")]

@@ -145,6 +145,7 @@ def test_negative_control_without_folder_sync_lost_stores_are_found(quick_path: 
     assert after["torn"] > 0
 
 
+@pytest.mark.slow
 def test_negative_control_no_sync_from_the_first_shard_on_can_be_left_out(quick_path: Path, rng: np.random.Generator) -> None:
     recording = record(quick_path, "replacing", "straight")
     kinds = [operation.kind for operation in recording.log]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
+import pytest
 from tests.harness import FaultyFiles, Operation, Snapshot, crash_states, take_snapshot, tiny_store
 from tests.harness.faulty import Kind
 
@@ -223,6 +224,7 @@ def test_a_store_that_is_replaced_is_old_or_new_and_new_after_return(tmp_path: P
     assert {whole(state, stores) for state in crash_states(log, before, rng, count=500, after_return=True)} == {"new"}
 
 
+@pytest.mark.slow
 def test_negative_control_no_single_sync_can_be_left_out(tmp_path: Path, rng: np.random.Generator) -> None:
     log, before, stores = commit_again(tmp_path)
     syncs = [i for i, operation in enumerate(log) if operation.kind in ("sync", "sync_folder")]

@@ -84,6 +84,7 @@ parquet.ParquetSource.read = read
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_negative_control_without_its_guard_an_attack_succeeds(tmp_path: Path, name: str) -> None:
     done = attack(f"import attempt, {name}\n{WITHOUT_GUARD[name]}\nprint(attempt.run({name}.attempts))", tmp_path)

@@ -210,6 +210,7 @@ def read_whole(source: str) -> int:
     return int(pq.read_table(source).nbytes)
 
 
+@pytest.mark.slow
 def test_negative_control_reading_the_parquet_bomb_whole_takes_more_than_the_memory(
     bomb_zygote: Zygote, parquet_bomb: Path
 ) -> None:
@@ -223,6 +224,7 @@ def read_line(source: str) -> int:
         return max(len(line) for line in file)
 
 
+@pytest.mark.slow
 def test_negative_control_reading_the_long_line_takes_more_than_the_memory(bomb_zygote: Zygote, line_bomb: Path) -> None:
     outcome = bomb_zygote.run(read_line, source=line_bomb, memory_bytes=LIMIT_BYTES)
     assert outcome.error is not None

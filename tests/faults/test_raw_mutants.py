@@ -178,6 +178,7 @@ def test_negative_control_unvalidated_arrow_files_kill_the_process(pack_zygote: 
     assert try_mutants(pack_zygote, quick_path, "arrow", seed, 500, read_mutants_unchecked)["death"] > 0
 
 
+@pytest.mark.slow
 def test_negative_control_parquet_pages_without_checksum_are_silently_wrong(
     pack_zygote: Zygote, quick_path: Path, seed: int
 ) -> None:

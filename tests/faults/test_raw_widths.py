@@ -187,6 +187,7 @@ def test_a_small_file_takes_no_more_than_the_memory_given(narrow_zygote: Zygote,
     assert (found["error"] is None) == (tmp_path / "store").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["many columns"])
 def test_negative_control_without_limits_a_small_file_takes_more(narrow_zygote: Zygote, tmp_path: Path, name: str) -> None:
     file, make, options, _ = BOMBS[name]
@@ -209,6 +210,7 @@ def without_counts(source: str, store: str, options: dict[str, Any]) -> dict[str
         return pack_without_limits(source, store, options)
 
 
+@pytest.mark.slow
 def test_negative_control_ever_new_keys_take_all_memory(narrow_zygote: Zygote, tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(rows('{"key#":1}\n', 6_000))
     outcome = narrow_zygote.run(

@@ -62,7 +62,8 @@ def killed_and_again(trainers: Zygote, whole: tuple[Path, str, int], kill_at: in
     assert trainers.run(train_in_child, **where).check()[0] == weights
 
 
-@pytest.mark.parametrize("part", [pytest.param(0.02, marks=pytest.mark.slow), 0.7])
+@pytest.mark.slow
+@pytest.mark.parametrize("part", [0.02, 0.7])
 def test_a_run_that_was_killed_ends_with_the_same_weights(trainers: Zygote, whole: tuple[Path, str, int], part: float) -> None:
     killed_and_again(trainers, whole, int(part * whole[2]))
 

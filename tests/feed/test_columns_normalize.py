@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from tests.feed.twin import finite_scale
+from tests.harness import num_examples
 
 from stoker.errors import StoreDamagedError
 from stoker.feed.columns import Scales, series_scales
@@ -51,7 +52,7 @@ def test_statistics_are_those_of_numpy_at_every_length(dtype: str) -> None:
     assert_as_numpy([(rng.normal(size=size) * 100 + 3).astype(dtype) for size in lengths])
 
 
-@settings(max_examples=150)
+@settings(max_examples=num_examples(150))
 @given(
     length=st.integers(1, 3000),
     seed=st.integers(0, 2**32 - 1),

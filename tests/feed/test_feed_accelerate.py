@@ -19,9 +19,14 @@ from torch.utils.data import DataLoader
 
 import stoker
 
-accelerate = pytest.importorskip("accelerate")
-
 ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def imported() -> None:
+    """Not when tests are collected: each process of a run collects all of them, and this import takes seconds."""
+    global accelerate
+    accelerate = pytest.importorskip("accelerate")
 
 
 @pytest.fixture

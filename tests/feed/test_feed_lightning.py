@@ -18,8 +18,6 @@ from torch.utils.data import DataLoader
 
 import stoker
 
-lightning = pytest.importorskip("pytorch_lightning")
-
 pytestmark = [  # Lightning 2.6 with torch 2.13, and its advice
     pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning"),
     pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`"),
@@ -27,39 +25,12 @@ pytestmark = [  # Lightning 2.6 with torch 2.13, and its advice
 EPOCH = [list(range(start, min(start + 4, 18))) for start in range(0, 18, 4)]
 
 
-class Tiny(lightning.LightningModule):  # type: ignore[misc]
-    """Remembers what it was fed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = torch.nn.Linear(4, 1)
-        torch.nn.init.constant_(self.layer.weight, 0.1)
-        torch.nn.init.zeros_(self.layer.bias)
-        self.trained: list[list[int]] = []
-        self.validated: list[list[list[int]]] = []
-
-    def loss(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        return ((self.layer(batch["x"]) - batch["x_target"]) ** 2).mean()
-
-    def training_step(self, batch: dict[str, torch.Tensor], index: int) -> torch.Tensor:
-        self.trained.append(batch["sample"].tolist())
-        return self.loss(batch)
-
-    def on_validation_epoch_start(self) -> None:
-        self.validated.append([])
-
-    def validation_step(self, batch: dict[str, torch.Tensor], index: int) -> None:
-        self.validated[-1].append(batch["sample"].tolist())
-        self.log("loss", self.loss(batch), batch_size=len(batch["x"]))
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=1e-8)
-
-
-def trainer(folder: Path | str, **options: Any) -> Any:
-    given = {"max_epochs": 2, "enable_checkpointing": False, **options}
-    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
-    return lightning.Trainer(default_root_dir=folder, **{**quiet, "accelerator": "cpu", "devices": 1, **given})
+@pytest.fixture(scope="module", autouse=True)
+def imported() -> None:
+    """Not when tests are collected: each process of a run collects all of them, and this import takes as long as half of the others."""
+    global Packed, SetEpoch, Tiny, lightning, trainer
+    lightning = pytest.importorskip("pytorch_lightning")
+    from tests.feed.lightning_model import Packed, SetEpoch, Tiny, trainer
 
 
 def shuffled(**options: Any) -> stoker.Feed:
@@ -105,13 +76,6 @@ def test_limited_training_takes_a_new_epoch_each_time(tmp_path: Path) -> None:
     assert model.trained == whole[0:2] + whole[5:7] + whole[10:12]
 
 
-class SetEpoch(lightning.Callback):  # type: ignore[misc]
-    """As loops do that are written for a distributed sampler."""
-
-    def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
-        trainer.train_dataloader.set_epoch(trainer.current_epoch)
-
-
 def resumed(folder: Path, *, at: int, callbacks: list[Any]) -> tuple[Tiny, Tiny]:
     """A whole training, and one that goes on from a checkpoint of it."""
     both = []
@@ -125,9 +89,9 @@ def resumed(folder: Path, *, at: int, callbacks: list[Any]) -> tuple[Tiny, Tiny]
 
 @pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
 @pytest.mark.parametrize("at", [pytest.param(at, marks=[] if at in (1, 5, 6, 10) else pytest.mark.slow) for at in range(1, 11)])
-@pytest.mark.parametrize("callbacks", [[], [SetEpoch()]], ids=["", "set_epoch"])
-def test_a_training_run_resumed_anywhere_continues_with_the_next_batch(tmp_path: Path, at: int, callbacks: list[Any]) -> None:
-    whole, rest = resumed(tmp_path, at=at, callbacks=callbacks)
+@pytest.mark.parametrize("sets_epoch", [False, True])
+def test_a_training_run_resumed_anywhere_continues_with_the_next_batch(tmp_path: Path, at: int, sets_epoch: bool) -> None:
+    whole, rest = resumed(tmp_path, at=at, callbacks=[SetEpoch()] if sets_epoch else [])
     assert whole.trained == epochs(shuffled(), 3)
     assert rest.trained == whole.trained[at:]
     assert torch.equal(rest.layer.weight, whole.layer.weight)
@@ -174,18 +138,6 @@ def test_overfitting_takes_the_same_batches(tmp_path: Path) -> None:
     assert model.trained == [*EPOCH[:2], *EPOCH[:2]]
 
 
-class Packed(lightning.LightningModule):  # type: ignore[misc]
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = torch.nn.Linear(1, 1)
-
-    def training_step(self, batch: dict[str, torch.Tensor], index: int) -> torch.Tensor:
-        return self.layer(batch["x"][:, None]).mean()
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=1e-8)
-
-
 def test_a_packed_feed_is_a_loader_too(tmp_path: Path) -> None:
     feed = stoker.Feed(ragged(), stoker.Sequences(8, layout="packed"), batch_size=2)
     fit = trainer(tmp_path, max_epochs=1)
@@ -195,7 +147,8 @@ def test_a_packed_feed_is_a_loader_too(tmp_path: Path) -> None:
 
 RANKS = """
 import json
-from tests.feed.test_feed_lightning import Tiny, lightning, shuffled, trainer
+from tests.feed.lightning_model import Tiny, lightning, trainer
+from tests.feed.test_feed_lightning import shuffled
 
 
 class Fed(Tiny):

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from tests.feed.stores import LENGTHS
 from tests.feed.twin import Twin, assert_same_batch
-from tests.harness import tiny_store
+from tests.harness import num_examples, tiny_store
 
 from stoker import Feed, Segments, Sequences, Shuffle, Store, Windows
 from stoker import open as open_store
@@ -76,7 +76,7 @@ def expected_batch(twin: Twin, numbers: list[int], rows: int, observed: list[str
     return batch
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=num_examples(40))
 @given(
     st.sampled_from(VIEWS), st.sampled_from(["host", "device"]), st.sampled_from([None, "zero"]), st.integers(1, 9), st.booleans()
 )

@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from numba import njit
+from tests.harness import num_examples
 
 from stoker import Feed, Segments, Sequences, Shuffle, Store, Windows, _kernels
 from stoker.errors import FeedError
@@ -179,7 +180,7 @@ def test_negative_control_without_the_guard_infinity_is_delivered(
 # ---- the flag of the processor ----
 
 
-@settings(max_examples=200)
+@settings(max_examples=num_examples(200))
 @given(size=st.integers(1, 300), at=st.integers(0, 299), gap=st.integers(0, 3), data=st.data())
 def test_the_flag_is_set_exactly_where_a_finite_number_becomes_infinite(size: int, at: int, gap: int, data: st.DataObject) -> None:
     """Anywhere in a span of any length: a compiler may make loops of any width of it, and leave some numbers to another loop."""

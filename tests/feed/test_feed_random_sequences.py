@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from tests.feed.stores import write_store
 from tests.feed.twin import assert_same_batch
+from tests.harness import num_examples
 from tests.sampling.twins import derive, epoch_key
 
 from stoker import ByLength, Feed, Sequences, Sequential, Shuffle, Store, split
@@ -35,7 +36,7 @@ def expected(store: Store, number: int, *, seed: int, epoch: int, most: int) -> 
     return values[start : start + most]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=num_examples(40))
 @given(LENGTHS, st.integers(1, 12), st.sampled_from(["host", "device"]), st.booleans(), st.integers(0, 9))
 def test_steps_are_those_of_the_twin(lengths: list[int], most: int, residency: str, packed: bool, seed: int) -> None:
     store, view = make_store(lengths), Sequences(most, keep="random", layout="packed" if packed else "padded")

@@ -15,7 +15,7 @@ import torch
 from benchmarks.before.timemoe_dataset import TimeMoEDataset, TimeMoEWindowDataset
 from hypothesis import given, settings
 from tests.feed.twin import assert_same_batch
-from tests.harness import tiny_store
+from tests.harness import num_examples, tiny_store
 
 from stoker import Feed, Segments, Shuffle, Store, Windows
 from stoker.errors import OptionError
@@ -140,7 +140,7 @@ def test_integers_at_the_ends_of_their_range(method: str | None, residency: str)
     check(series, W, None, method, residency=residency)
 
 
-@settings(max_examples=100)
+@settings(max_examples=num_examples(100))
 @given(
     lengths=st.lists(st.integers(0, 200), min_size=1, max_size=6).filter(lambda some: max(some) > 1),
     length=st.integers(1, 40),

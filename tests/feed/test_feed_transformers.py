@@ -12,46 +12,16 @@ from tests.feed.ecosystem import NUM_SERIES, assert_same, language_feed, run_exa
 
 import stoker
 
-transformers = pytest.importorskip("transformers")
-
 ALL = list(range(NUM_SERIES))
 STEPS = NUM_SERIES // 4
 
 
-class Config(transformers.PretrainedConfig):
-    model_type = "tiny"
-
-
-class Tiny(transformers.PreTrainedModel):
-    """Predicts the next step from the present one; remembers what it was fed."""
-
-    config_class = Config
-
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        self.layer = torch.nn.Linear(1, 1)
-        self.fed: list[dict[str, torch.Tensor]] = []
-        self.post_init()
-
-    def _init_weights(self, module: torch.nn.Module) -> None:
-        torch.nn.init.constant_(self.layer.weight, 0.5)
-        torch.nn.init.zeros_(self.layer.bias)
-
-    def forward(self, input_ids: Any = None, labels: Any = None, loss_masks: Any = None) -> dict[str, torch.Tensor]:
-        self.fed.append({"input_ids": input_ids, "labels": labels, "loss_masks": loss_masks})
-        guess = self.layer(input_ids[..., None])[..., 0]
-        return {"loss": (((guess - labels) ** 2) * loss_masks).sum() / loss_masks.sum(), "logits": guess}
-
-    @property
-    def series(self) -> list[list[int]]:
-        return [series_of(batch) for batch in self.fed]
-
-
-class Narrow(Tiny):
-    """Takes no mask."""
-
-    def forward(self, input_ids: Any = None, labels: Any = None) -> dict[str, torch.Tensor]:
-        return super().forward(input_ids, labels, torch.ones(()))
+@pytest.fixture(scope="module", autouse=True)
+def imported() -> None:
+    """Not when tests are collected: each process of a run collects all of them, and this import takes seconds."""
+    global Config, FedTrainer, Narrow, Tiny, transformers
+    transformers = pytest.importorskip("transformers")
+    from tests.feed.transformers_model import Config, FedTrainer, Narrow, Tiny
 
 
 def arguments(folder: Path, **options: Any) -> Any:
@@ -108,15 +78,6 @@ def test_a_training_run_resumed_from_a_checkpoint_ends_as_the_one_that_was_not_s
     )
     assert rest.series == whole.series[4:]
     assert torch.equal(rest.layer.weight, whole.layer.weight)
-
-
-class FedTrainer(transformers.Trainer):  # type: ignore[misc]
-    """Takes its batches from a feed."""
-
-    feed: stoker.Feed
-
-    def get_train_dataloader(self) -> Any:
-        return self.feed
 
 
 def train_from_feed(folder: Path, model: Tiny, *, state: dict[str, Any] | None = None) -> dict[int, dict[str, Any]]:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from tests.feed.stores import LENGTHS, every_number, write_store
 from tests.feed.twin import Twin, assert_same_batch
-from tests.harness import tiny_store
+from tests.harness import num_examples, tiny_store
 
 from stoker import Feed, Segments, Sequences, Sequential, Shuffle, Store, Windows
 
@@ -178,7 +178,7 @@ def views(draw: st.DrawFn) -> Any:
     return Windows(length, stride=draw(st.integers(1, 12)), tail=tail, **target)
 
 
-@settings(max_examples=250)
+@settings(max_examples=num_examples(250))
 @given(
     lengths=LENGTH_LISTS,
     view=views(),

@@ -15,6 +15,7 @@ import torch
 from hypothesis import given, settings
 from tests.feed.stores import every_number, write_store
 from tests.feed.twin import Twin, assert_same_batch
+from tests.harness import num_examples
 
 import stoker
 from stoker import BlockShuffle, ByLength, Feed, Segments, Sequences, Sequential, Shuffle, Store, Weighted, Windows
@@ -87,7 +88,7 @@ def test_batches_are_those_of_one_store_with_all_series(view: Any, residency: st
     assert sorted(seen) == list(range(feed.num_samples))
 
 
-@settings(max_examples=40)
+@settings(max_examples=num_examples(40))
 @given(
     sizes=st.lists(st.integers(1, 25), min_size=2, max_size=4),
     weighted=st.booleans(),

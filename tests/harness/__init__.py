@@ -4,12 +4,14 @@
     crash_states   what a disk may hold after a power loss, from a record of operations
     Zygote         run a function in a forked child that may die, hang or exhaust memory
     corrupt        damage a file in one of the ways that files get damaged
+    num_examples   how many examples a law is tried with, here and with `--explore`
     tiny_store     a small valid store without a pack; seal_manifest and write_shard are its parts
 
 All randomness comes from the generator that is passed in, so a failure is replayed by its seed.
 """
 
 from tests.harness.corruption import CORRUPTIONS, corrupt
+from tests.harness.examples import num_examples
 from tests.harness.faulty import FaultyFiles, Operation
 from tests.harness.powerloss import crash_states
 from tests.harness.snapshot import Snapshot, take_snapshot
@@ -28,6 +30,7 @@ __all__ = [
     "Zygote",
     "corrupt",
     "crash_states",
+    "num_examples",
     "seal_manifest",
     "take_snapshot",
     "tiny_store",

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.harness import num_examples
 from tests.store.appending import assert_same_content
 
 import stoker
@@ -82,7 +83,7 @@ def test_appended_tables_make_the_store_of_a_full_pack(parts: list[pa.Table], ti
 
 @pytest.mark.slow
 @given(tables(), st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=num_examples(60), deadline=None)
 def test_any_appended_tables_make_the_store_of_a_full_pack(parts: list[pa.Table], timed: bool) -> None:
     check_full_pack(parts, timed)
 
@@ -147,6 +148,6 @@ def test_overlapping_times_are_merged_as_by_a_dictionary(batches: Batches) -> No
 
 @pytest.mark.slow
 @given(BATCHES)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=num_examples(100), deadline=None)
 def test_any_overlapping_times_are_merged_as_by_a_dictionary(batches: Batches) -> None:
     check_overlap(batches)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from tests.encode.digits_twin import mixed_numbers, printed_digits
+from tests.harness import num_examples
 
 from stoker.encode import Digits, join_digits, profile_digits, split_digits
 from stoker.encode.digit_window import DigitWindow
@@ -27,7 +28,7 @@ PLACES = st.tuples(st.integers(LOWEST, HIGHEST), st.integers(LOWEST, HIGHEST)).m
 WINDOWS = st.just((18, -8)) | PLACES
 
 
-@settings(max_examples=1500)
+@settings(max_examples=num_examples(1500))
 @given(values=COLUMNS, window=WINDOWS)
 @example(
     values=np.array([19.99, 0.3, -0.0, 1e22, 1e-20, 2.5e-20, 3.5e-20, 9.99999999999999e-9, 5e-324, 1e50, np.nan]), window=(49, -20)
@@ -37,7 +38,7 @@ def test_digits_are_those_of_the_printed_number(values: Any, window: tuple[int, 
     np.testing.assert_array_equal(found.matrix, printed_digits(values, *window))
 
 
-@settings(max_examples=300)
+@settings(max_examples=num_examples(300))
 @given(values=COLUMNS, window=WINDOWS)
 def test_float32_is_widened(values: Any, window: tuple[int, int]) -> None:
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
@@ -47,7 +48,7 @@ def test_float32_is_widened(values: Any, window: tuple[int, int]) -> None:
     np.testing.assert_array_equal(found.matrix, printed_digits(narrow, *window))
 
 
-@settings(max_examples=300)
+@settings(max_examples=num_examples(300))
 @given(values=st.lists(st.integers(-(2**63), 2**63 - 1), max_size=20), window=WINDOWS)
 def test_integers_are_those_of_their_float64(values: list[int], window: tuple[int, int]) -> None:
     column = np.array(values, dtype=np.int64)
@@ -55,7 +56,7 @@ def test_integers_are_those_of_their_float64(values: list[int], window: tuple[in
     np.testing.assert_array_equal(found.matrix, printed_digits(column, *window))
 
 
-@settings(max_examples=300)
+@settings(max_examples=num_examples(300))
 @given(values=COLUMNS, window=WINDOWS)
 def test_a_device_gives_the_same_bits(values: Any, window: tuple[int, int]) -> None:
     here = split_digits(values, max_decimal=window[0], min_decimal=window[1])
@@ -64,7 +65,7 @@ def test_a_device_gives_the_same_bits(values: Any, window: tuple[int, int]) -> N
     assert there.num_cut == here.num_cut
 
 
-@settings(max_examples=500)
+@settings(max_examples=num_examples(500))
 @given(values=COLUMNS)
 def test_without_bounds_no_digit_is_lost_that_is_printed(values: Any) -> None:
     digits = split_digits(values, max_decimal=None, min_decimal=None)
@@ -75,7 +76,7 @@ def test_without_bounds_no_digit_is_lost_that_is_printed(values: Any) -> None:
     np.testing.assert_array_equal(join_digits(whole), back)
 
 
-@settings(max_examples=500)
+@settings(max_examples=num_examples(500))
 @given(data=st.data(), window=WINDOWS)
 def test_any_digits_join_to_the_nearest_number(data: st.DataObject, window: tuple[int, int]) -> None:
     places = window[0] - window[1] + 1

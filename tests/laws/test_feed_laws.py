@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from tests.feed.stores import every_number, write_store
+from tests.harness import num_examples
 
 from stoker import BlockShuffle, ByLength, Feed, Segments, Sequences, Sequential, Shuffle, Store, Weighted, Windows
 from stoker.feed.prefetch import FeedRanks, Steps
@@ -49,7 +50,7 @@ def make_ranks(store: Store, world: int, **options: Any) -> list[Feed]:
     return [Feed(store, Sequences(4), rank=rank, world_size=world, **given) for rank in range(world)]
 
 
-@settings(max_examples=60)
+@settings(max_examples=num_examples(60))
 @given(
     size=st.integers(1, 60),
     batch_size=st.integers(1, 9),
@@ -66,7 +67,7 @@ def test_every_sample_once_in_one_order(
     assert_exactly_once(partial(Feed, numbered(size), Sequences(4), return_index=True, **options), worlds=worlds)  # type: ignore[arg-type]
 
 
-@settings(max_examples=60)
+@settings(max_examples=num_examples(60))
 @given(
     size=st.integers(1, 60),
     order=st.sampled_from(ORDERS),
@@ -96,7 +97,7 @@ def test_restarts_with_other_ranks_and_batches_leave_no_trace(
     assert (state["epoch"], state["position"]) == (epochs, 0)
 
 
-@settings(max_examples=40)
+@settings(max_examples=num_examples(40))
 @given(size=st.integers(1, 60), batch_size=st.integers(1, 9), world=st.integers(1, 4), order=st.sampled_from(ORDERS))
 def test_what_is_dropped_is_the_rest_and_nothing_is_repeated(size: int, batch_size: int, world: int, order: Any) -> None:
     feeds = make_ranks(numbered(size), world, batch_size=batch_size, order=order, last_batch="drop")

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from tests.encode.indicators.markets import Bars, market, troubled_markets
 from tests.encode.indicators.specs import all_operators, any_specs
+from tests.harness import num_examples
 
 from stoker.encode.indicators import engine as engines
 from stoker.encode.indicators.engine import FeatureEngine, FeatureStream, compile_spec, features
@@ -62,7 +63,7 @@ def test_cuts_and_blocks_do_not_matter(data: st.DataObject, bars: Bars, content:
 
 
 @given(bars=troubled_markets(150), content=any_specs(), compat=MODES)
-@settings(max_examples=60)
+@settings(max_examples=num_examples(60))
 def test_a_stream_gives_the_rows_of_the_batch(bars: Bars, content: Any, compat: str | None) -> None:
     spec = parse_spec(content, compat=compat)
     assert same(pushed(spec, bars), features(bars, spec).values)
@@ -101,7 +102,7 @@ def sees_the_future(compute: Callable[[Bars], Array], bars: Bars, now: int) -> b
 
 
 @given(data=st.data(), bars=troubled_markets(), content=any_specs(), compat=MODES)
-@settings(max_examples=60)
+@settings(max_examples=num_examples(60))
 def test_the_future_does_not_matter(data: st.DataObject, bars: Bars, content: Any, compat: str | None) -> None:
     spec = parse_spec(content, compat=compat)
     now = data.draw(st.integers(-1, len(bars["close"]) - 1))
@@ -122,7 +123,7 @@ def test_negative_control_a_feature_that_looks_ahead_is_seen() -> None:
     compat=MODES,
     threads=st.integers(1, 3),
 )
-@settings(max_examples=60)
+@settings(max_examples=num_examples(60))
 def test_other_series_do_not_matter(data: st.DataObject, parts: list[Bars], content: Any, compat: str | None, threads: int) -> None:
     """One behind the other, or their rows in any order that keeps that of each."""
     spec = parse_spec(content, compat=compat)
@@ -146,7 +147,7 @@ def test_negative_control_bars_that_are_taken_for_one_series_are_seen() -> None:
 
 
 @given(data=st.data(), bars=troubled_markets(200), content=any_specs(), compat=MODES)
-@settings(max_examples=40)
+@settings(max_examples=num_examples(40))
 def test_a_stream_resumes_from_its_state(data: st.DataObject, bars: Bars, content: Any, compat: str | None) -> None:
     spec = parse_spec(content, compat=compat)
     now = data.draw(st.integers(0, len(bars["close"])))

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
+from tests.harness import num_examples
 from tests.store.shrink import shrunk
 from tests.store.twin import Refused, Row, assert_equals_twin, slow_pack
 
@@ -123,7 +124,7 @@ def check_refused(source: Any, folder: Path, options: dict[str, Any], errors: tu
     assert not (folder / "out").exists()
 
 
-@settings(max_examples=60)
+@settings(max_examples=num_examples(60))
 @given(table=tables(nan=True), options=OPTIONS, limits=LIMITS, batch=st.sampled_from([1, 13, 1000]))
 def test_a_table_in_memory_is_packed_like_its_twin(
     table: tuple[str, list[Row]], options: dict[str, Any], limits: dict[str, Any], batch: int
@@ -160,7 +161,7 @@ def check_files(folder: Path, source: str, parts: list[Sequence[Row]], options: 
 CUTS = st.lists(st.integers(0, 90), max_size=3)
 
 
-@settings(max_examples=60)
+@settings(max_examples=num_examples(60))
 @given(table=tables(nan=True), options=OPTIONS, limits=LIMITS, cuts=CUTS, group=st.sampled_from([1, 5, 64]))
 def test_parquet_files_are_packed_like_their_twin(
     table: tuple[str, list[Row]], options: dict[str, Any], limits: dict[str, Any], cuts: list[int], group: int
@@ -176,7 +177,7 @@ def test_parquet_files_are_packed_like_their_twin(
         check_files(folder, written(write, ".parquet", parts, folder), parts, options)
 
 
-@settings(max_examples=60)
+@settings(max_examples=num_examples(60))
 @given(table=tables(nan=False), options=OPTIONS, limits=LIMITS, cuts=CUTS)
 def test_csv_files_are_packed_like_their_twin(
     table: tuple[str, list[Row]], options: dict[str, Any], limits: dict[str, Any], cuts: list[int]
@@ -210,7 +211,7 @@ def check_groups(source: Any, folder: Path, groups: list[list[Row]], options: di
     assert_equals_twin(pack(source, folder / "out", **options, **more), expected, series=None)
 
 
-@settings(max_examples=60)
+@settings(max_examples=num_examples(60))
 @given(
     rows=st.lists(st.lists(st.tuples(st.integers(0, 9), CELLS), max_size=20), min_size=1, max_size=12),
     options=POLICIES,
@@ -228,7 +229,7 @@ def test_rows_of_lists_are_packed_like_their_twin(
         check_groups(Path(name) / "a.parquet", Path(name), groups, {**options, **times})
 
 
-@settings(max_examples=60)
+@settings(max_examples=num_examples(60))
 @given(
     columns=st.integers(1, 30).flatmap(
         lambda size: st.lists(st.lists(CELLS, min_size=size, max_size=size), min_size=1, max_size=4)

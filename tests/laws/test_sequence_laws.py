@@ -15,6 +15,7 @@ import torch
 from hypothesis import given, settings
 from tests.encode import sequences_twin as twin
 from tests.encode.sequences.test_pad_device import check_same, on_tensors
+from tests.harness import num_examples
 
 from stoker.encode import pack_sequences, pad_sequences
 
@@ -57,7 +58,7 @@ def key_column(keys: list[Any]) -> Any:
 
 
 @given(cases(), st.sampled_from(list(TABLES)))
-@settings(max_examples=300)
+@settings(max_examples=num_examples(300))
 def test_padded_and_packed_are_those_of_the_loop(case: tuple[Any, Any, Any], kind: str) -> None:
     keys, columns, options = case
     table = TABLES[kind]({"k": key_column(keys), **columns})
@@ -76,7 +77,7 @@ def test_padded_and_packed_are_those_of_the_loop(case: tuple[Any, Any, Any], kin
 
 
 @given(cases(("whole", "far", "any")), st.sampled_from(["padded", "packed"]))
-@settings(max_examples=150)
+@settings(max_examples=num_examples(150))
 def test_operations_of_torch_and_kernels_agree(case: tuple[Any, Any, Any], layout: str) -> None:
     keys, columns, options = case
     contexts = None if options["contexts"] is None else torch.tensor(options["contexts"], dtype=torch.int64)
@@ -86,7 +87,7 @@ def test_operations_of_torch_and_kernels_agree(case: tuple[Any, Any, Any], layou
 
 
 @given(cases())
-@settings(max_examples=150)
+@settings(max_examples=num_examples(150))
 def test_without_cutting_every_row_is_there_once(case: tuple[Any, Any, Any]) -> None:
     keys, _, _ = case
     packed = pad_sequences({"k": key_column(keys), "row": np.arange(1, len(keys) + 1)}, key="k", layout="packed")
@@ -110,7 +111,7 @@ def test_negative_control_rows_that_do_not_count_themselves_in_are_found(monkeyp
 
 
 @given(cases(("whole", "far", "text")))
-@settings(max_examples=25)
+@settings(max_examples=num_examples(25))
 def test_a_store_on_disk_is_the_packed_layout_in_the_order_of_keys(
     tmp_path_factory: pytest.TempPathFactory, case: tuple[Any, Any, Any]
 ) -> None:

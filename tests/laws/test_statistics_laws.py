@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import given, settings
 from tests.encode.statistics.twin import rank_distance
+from tests.harness import num_examples
 
 from stoker.encode import Statistics, analyze
 from stoker.encode.statistics.dates import DateColumn
@@ -48,7 +49,7 @@ SCHEMA = pa.schema(
 TABLES = st.lists(ROWS, max_size=60).map(lambda rows: pa.Table.from_pylist(rows, schema=SCHEMA))
 
 
-FEW = settings(max_examples=40)
+FEW = settings(max_examples=num_examples(40))
 
 
 def cut(table: pa.Table, data: st.DataObject) -> list[pa.Table]:

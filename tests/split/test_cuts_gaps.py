@@ -8,6 +8,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
+from tests.harness import num_examples
 from tests.split.stores import with_time
 
 from stoker import Feed, Segments, Store, Windows
@@ -45,7 +46,7 @@ def split_or_skip(store: Store, view: Any, **options: Any) -> Split:
         raise
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=num_examples(60))
 @given(STEPS, st.sampled_from(VIEWS), st.integers(1, 25))
 def test_nothing_is_excluded_that_lies_on_one_side(steps: list[list[int]], view: Any, moment: int) -> None:
     store = make(steps)
@@ -57,7 +58,7 @@ def test_nothing_is_excluded_that_lies_on_one_side(steps: list[list[int]], view:
         assert (number in numbers(split.valid)) == bool((at >= moment).all())
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=num_examples(60))
 @given(STEPS, st.sampled_from(VIEWS), st.integers(1, 25), st.integers(0, 5), st.integers(0, 4))
 def test_no_step_is_in_two_subsets_also_with_warm_up_and_longer_horizons(
     steps: list[list[int]], view: Any, moment: int, warm_up: int, more: int

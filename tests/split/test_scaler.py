@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from safetensors.torch import load, save
+from tests.harness import num_examples
 from tests.split import twin
 from tests.split.stores import plain
 from tests.split.test_split_by_time import lengths, views
@@ -66,7 +67,7 @@ def test_a_part_with_few_finite_values_has_the_moments_that_are_documented() -> 
 @example(
     lengths=[2, 300, 0], view=Windows(5, tail="keep", compat="time-moe"), kind="series", seed=3
 )  # one finite value in a subset
-@settings(max_examples=80)
+@settings(max_examples=num_examples(80))
 @given(lengths=lengths, view=views, kind=st.sampled_from(["time", "series", "fold"]), seed=st.integers(0, 99))
 def test_moments_are_those_of_the_steps_of_the_part(lengths: list[int], view: Any, kind: str, seed: int) -> None:
     rng = np.random.default_rng(seed)

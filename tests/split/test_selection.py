@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.harness import num_examples
 
 import stoker
 from stoker.errors import OptionError
@@ -18,7 +19,7 @@ def store_of(lengths: list[int], flags: list[int]) -> stoker.Store:
     return stoker.Store.from_arrays(x=steps, flag=np.array([[flag, 0] for flag in flags]), name=[f"s{flag}" for flag in flags])
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=num_examples(40))
 @given(data=st.data())
 def test_samples_are_those_of_both_sets(data: st.DataObject) -> None:
     count = data.draw(st.integers(1, 40))

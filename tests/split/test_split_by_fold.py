@@ -7,6 +7,7 @@ from typing import Any
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
+from tests.harness import num_examples
 from tests.split import twin
 from tests.split.stores import plain, timed
 from tests.split.test_split_by_time import lengths, options_of, reaches, views
@@ -16,7 +17,7 @@ from stoker.errors import OptionError
 from stoker.split import check, purged
 
 
-@settings(max_examples=80)
+@settings(max_examples=num_examples(80))
 @given(lengths=lengths, view=views, margins=reaches, folds=st.integers(2, 4), forward=st.booleans())
 def test_folds_are_what_a_loop_finds(lengths: list[int], view: Any, margins: Any, folds: int, forward: bool) -> None:
     store, options = plain(lengths), options_of(view, margins)

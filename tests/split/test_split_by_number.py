@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given as given_cases
 from hypothesis import settings
+from tests.harness import num_examples
 from tests.split import twin
 from tests.split.stores import plain
 from tests.split.test_split_by_time import views
@@ -18,7 +19,7 @@ from stoker.errors import LeakError, OptionError
 from stoker.split import check, given, shuffled
 
 
-@settings(max_examples=150)
+@settings(max_examples=num_examples(150))
 @given_cases(
     lengths=st.lists(st.integers(0, 25), min_size=1, max_size=4),
     view=views,

@@ -10,7 +10,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from tests.harness import tiny_store
+from tests.harness import num_examples, tiny_store
 from tests.split import twin
 from tests.split.stores import plain, timed
 
@@ -52,7 +52,7 @@ def check_against_twin(store: Any, view: Any, cuts: Any, split: Any, options: di
     assert not twin.shared_steps(twin.steps_of(split, store, view, **margins))
 
 
-@settings(max_examples=150)
+@settings(max_examples=num_examples(150))
 @given(lengths=lengths, view=views, margins=reaches)
 def test_by_fractions_of_each_series(lengths: list[int], view: Any, margins: Any) -> None:
     store, options = plain(lengths), options_of(view, margins)
@@ -67,7 +67,7 @@ times = st.tuples(st.lists(some_times, max_size=3), st.lists(some_times, max_siz
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=num_examples(150))
 @given(times=times, view=views, margins=reaches, boundaries=st.tuples(st.integers(-90, -25), st.integers(25, 90)))
 def test_at_times(times: list[list[int]], view: Any, margins: Any, boundaries: tuple[int, int]) -> None:
     store, options = timed(times), options_of(view, margins)
@@ -75,7 +75,7 @@ def test_at_times(times: list[list[int]], view: Any, margins: Any, boundaries: t
     check_against_twin(store, view, twin.cut_at_times(times, boundaries), split, options)
 
 
-@settings(max_examples=150)
+@settings(max_examples=num_examples(150))
 @given(times=times, view=views)
 def test_at_times_that_have_fractions_of_all_steps_before_them(times: list[list[int]], view: Any) -> None:
     store, options = timed(times), options_of(view, (0, 0, None))
@@ -88,7 +88,7 @@ def test_at_times_that_have_fractions_of_all_steps_before_them(times: list[list[
     assert max(latest["valid"]) < moments[1] <= min(latest["test"])
 
 
-@settings(max_examples=60)
+@settings(max_examples=num_examples(60))
 @given(times=st.lists(some_times, max_size=5), boundaries=st.tuples(st.integers(-90, -1), st.integers(1, 90)))
 def test_whole_series_are_kept_where_they_lie_between_boundaries(times: list[list[int]], boundaries: tuple[int, int]) -> None:
     low, high = boundaries

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.harness import num_examples
 
 from stoker.errors import OptionError
 from stoker.store import expressions
@@ -15,7 +16,7 @@ from stoker.store.pack.api import pack
 from stoker.store.store import Store
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=num_examples(30))
 @given(
     rows=st.lists(st.tuples(st.sampled_from(["DE", "AT", "ä b"]), st.integers(-3, 3), st.integers(0, 4)), min_size=1, max_size=12),
     part=st.integers(1, 5),

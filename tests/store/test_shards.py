@@ -18,7 +18,7 @@ from stoker.errors import StoreDamagedError
 from stoker.store import manifest as manifests
 from stoker.store import shards
 from stoker.store.manifest import BLOCK_BYTES, DTYPES, HEADER_BYTES, Shard
-from stoker.store.shards import damaged_blocks, hash_block, header, map_shard, name_of
+from stoker.store.shards import Texts, damaged_blocks, hash_block, header, map_shard, name_of
 
 SHAPES = [(0,), (1,), (7,), (10**6,), (2**31,), (2**40,), (2**59,), (0, 1), (3, 4), (2**40, 4096), (1, 2**62), (2**62, 1)]
 
@@ -281,3 +281,17 @@ def test_rows_of_a_wide_shard_beyond_2_to_the_32_bytes_are_right(tmp_path: Path)
     expected = {0: [1, 2, 3], 2**32 // (4 * width): [4, 5, 6], num_rows - 1: [7, 8, 9]}
     found = map_shard(tmp_path, sparse_shard(tmp_path, "<f4", [num_rows, width], expected), "a test")
     assert {row: found[row].astype(int).tolist() for row in expected} == expected
+
+
+# ---- strings ----
+
+
+def test_texts_compare_by_their_strings() -> None:
+    one, same = Texts.of(["a", "bc", ""]), Texts.of(["a", "bc", ""])
+    assert one == same
+    assert hash(one) == hash(same)
+    assert one == ["a", "bc", ""]
+    assert one != Texts.of(["ab", "c", ""]), "the same bytes, cut elsewhere"
+    assert one != Texts.of(["a", "bd", ""])
+    assert one != ["a", "bc"]
+    assert one != "abc"

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.harness import Case, Zygote
 from tests.train import together
 from tests.train.together import Report
 
@@ -25,24 +24,17 @@ OTHERS = ("unguarded", "scalars", "guarded", "evaluated", "normalised", "chosen"
 RUNS = ("continued", "interrupted")
 
 
-def start(folder: Path, *names: str) -> list[subprocess.Popen[str]]:
+@pytest.fixture(scope="module")
+def processes() -> Iterator[Zygote]:
+    """Ranks are forked from a process that has imported torch, dynamo for DDP included: that takes most of the time of a rank."""
+    with Zygote(imports=("numpy", "torch", "torch._dynamo", "torch.distributed.fsdp", "tests.train.together")) as zygote:
+        yield zygote
+
+
+def start(processes: Zygote, folder: Path, *names: str) -> list[Case]:
     """Two ranks that do some trainings."""
-    command = [sys.executable, "-W", "error", "-m", "tests.train.together", str(folder / "meeting"), str(folder), *names]
-    given = {**os.environ, "WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    return [
-        subprocess.Popen(command, cwd=ROOT, env={**given, "RANK": str(rank)}, stderr=subprocess.PIPE, text=True)
-        for rank in range(2)
-    ]
-
-
-def end(ranks: list[subprocess.Popen[str]]) -> tuple[list[int], list[str]]:
-    """How they ended, and what they complained of."""
-    try:
-        said = [rank.communicate(timeout=200)[1] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    return [rank.returncode for rank in ranks], said
+    given: dict[str, Any] = {"meeting": folder / "meeting", "folder": folder, "names": names, "seconds": 250, "work_folder": ROOT}
+    return [processes.start(together.be_rank, rank=rank, **given) for rank in range(2)]
 
 
 @pytest.fixture(scope="module")
@@ -61,10 +53,10 @@ def alone(folder: Path) -> dict[str, Report]:
 
 
 @pytest.fixture(scope="module")
-def reports(folder: Path, alone: dict[str, Report]) -> list[dict[str, Report]]:
+def reports(processes: Zygote, folder: Path, alone: dict[str, Report]) -> list[dict[str, Report]]:
     """What each of two ranks reports."""
-    codes, said = end(start(folder, *(f"{name} {kind}" for name in (*SAME, *OTHERS, *RUNS) for kind in KINDS)))
-    assert codes == [0, 0], said
+    for rank in start(processes, folder, *(f"{name} {kind}" for name in (*SAME, *OTHERS, *RUNS) for kind in KINDS)):
+        rank.wait().check()
     return [json.loads((folder / f"report-{rank}.json").read_text()) for rank in range(2)]
 
 
@@ -194,14 +186,14 @@ def test_two_ranks_that_are_stopped_and_continue_end_equal_to_the_last_bit(kind:
     assert found["last"]["valid"][-1] == found["whole"]["valid"][-1]
 
 
-def test_a_signal_to_all_ranks_saves_once_and_ends_them(tmp_path: Path) -> None:
-    ranks = start(tmp_path, "waiting ddp")
+def test_a_signal_to_all_ranks_saves_once_and_ends_them(processes: Zygote, tmp_path: Path) -> None:
+    ranks = start(processes, tmp_path, "waiting ddp")
     while not all((tmp_path / f"ready-{rank}").exists() for rank in range(2)):
-        assert all(rank.poll() is None for rank in ranks), end(ranks)
+        assert all(Path(f"/proc/{rank.pid}").exists() for rank in ranks), [rank.wait() for rank in ranks]
         time.sleep(0.05)
     for rank in ranks:
-        rank.send_signal(signal.SIGTERM)
-    assert end(ranks)[0] == [-signal.SIGTERM, -signal.SIGTERM]
+        rank.kill(signal.SIGTERM)
+    assert [rank.wait().signal for rank in ranks] == [signal.SIGTERM, signal.SIGTERM]
     with Checkpoints(tmp_path / "run" / "checkpoints") as checkpoints:
         found = checkpoints.latest(strict=True)
     assert found is not None
@@ -209,8 +201,7 @@ def test_a_signal_to_all_ranks_saves_once_and_ends_them(tmp_path: Path) -> None:
     assert len(list((tmp_path / "run" / "checkpoints").glob("step-*"))) == 1
 
 
-@pytest.mark.slow  # starts two more processes, which import torch
-def test_a_rank_that_fails_does_not_leave_the_other_waiting(tmp_path: Path) -> None:
-    codes, said = end(start(tmp_path, "crashing ddp"))
-    assert 0 not in codes
-    assert "a fault of one rank" in said[1]
+def test_a_rank_that_fails_does_not_leave_the_other_waiting(processes: Zygote, tmp_path: Path) -> None:
+    first, second = (rank.wait() for rank in start(processes, tmp_path, "crashing ddp"))
+    assert first.exit != 0
+    assert second.error == "RuntimeError: a fault of one rank"

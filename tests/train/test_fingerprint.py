@@ -22,8 +22,10 @@ from torch import nn
 
 import stoker
 from stoker.errors import CheckpointInvalidError, StokerError
+from stoker.experiment.config import WarmInverse
 from stoker.train import fingerprint, state_dict
 from stoker.train import resume as contents
+from stoker.train.schedule import StepDecay
 from stoker.train.trainer import Trainer
 
 DELTA = 1.0
@@ -522,3 +524,21 @@ def test_negative_control_without_the_comparison_other_runs_are_resumed(
     shutil.copytree(begun, tmp_path / "run")
     monkeypatch.setattr(contents, "compare", lambda *_, **__: None)
     CHANGES[name][0].fit(tmp_path / "run", resume=True)
+
+
+def test_a_renamed_class_of_stoker_keeps_its_name_in_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Renamed(nn.Linear):
+        name_in_checkpoints = "stoker.somewhere.Earlier"
+
+    class Inheriting(Renamed):
+        pass
+
+    monkeypatch.setattr(fingerprint, "_is_library", lambda kind: True)
+    assert fingerprint.of_model(Renamed(1, 1))["modules"]["(model)"]["type"] == "stoker.somewhere.Earlier"
+    assert fingerprint.of_model(Inheriting(1, 1))["modules"]["(model)"]["type"].endswith("Inheriting")
+
+
+@pytest.mark.parametrize(("schedule", "written"), [(StepDecay(every=5), "Steps(every=5"), (WarmInverse(), "Inverse(warmup=4000")])
+def test_renamed_schedules_are_compared_by_their_first_name(schedule: Any, written: str) -> None:
+    trainer = trainer_of(network(), schedule=schedule)
+    assert contents.comparable(trainer._parts)["config"]["schedule"].startswith(written)

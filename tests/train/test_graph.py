@@ -14,7 +14,6 @@ from tests.train.training import adamw, network, pairs, same_weights, trainer_of
 from torch import nn
 
 import stoker
-from stoker._progress import TrainingProgress
 from stoker.train import graph as graph_module
 from stoker.train.autotune import Setup
 from stoker.train.engine import Engine, Stream
@@ -51,8 +50,8 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def gated(self: EagerStep, *given: Any, **options: Any) -> None:
         original(self, *given, **options)
-        self.gated = True
-        self.bind()
+        self.guard.gated = True
+        self.guard.bind()
 
     monkeypatch.setattr(EagerStep, "__init__", gated)
     return recorded
@@ -65,7 +64,7 @@ def fit_in_graphs(trainer: Any, batches: Any, *, epochs: int = 1) -> Any:
     parts = trainer._parts
     with Engine(parts, stream, total_updates=None) as engine, Signals() as signals:
         work = engine.work(trainer.setup)
-        log = Log(trainer.loggers, TrainingProgress(None, enabled=False))
+        log = Log(trainer.loggers)
         fit = Fit(parts, engine, work, stream, setup=trainer.setup, epochs=epochs, log=log, signals=signals)
         fit.run()
     return work

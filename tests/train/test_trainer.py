@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.train.training import Kept, adamw, network, pairs, same_weights, trai
 from torch import nn
 
 import stoker
+from stoker._clock import compiling
 from stoker.errors import NonFiniteError, OptionError, StokerError, TrainError
 from stoker.train.metrics import MAE
 from stoker.train.schedule import EarlyStopping
@@ -293,3 +295,22 @@ def test_the_settings_are_the_options_of_the_trainer() -> None:
     parameters = inspect.signature(Trainer).parameters
     for field in msgspec.structs.fields(TrainerSettings):
         assert parameters[field.name].default == field.default, field.name
+
+
+class Compiling:
+    """Batches that compile kernels whenever they are asked for one, for longer than any of them takes."""
+
+    def __init__(self, nanoseconds: int) -> None:
+        self.nanoseconds = nanoseconds
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in [*pairs(2), None]:
+            compiling.add(0, self.nanoseconds)
+            if batch is not None:
+                yield batch
+
+
+@pytest.mark.parametrize("compiles", [True, False])
+def test_compiling_kernels_is_not_waiting_for_data(compiles: bool) -> None:
+    result = trainer_of(network()).fit(Compiling(10**15 if compiles else 0))
+    assert (result.wait == 0) == compiles

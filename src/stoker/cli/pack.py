@@ -20,7 +20,9 @@ from stoker.cli.main import AMBIGUOUS, DUPLICATES, MISSING, NONEXISTENT, PATH, r
 @click.option("--wide", is_flag=True, help="Make each numeric column of each file a separate series.")
 @click.option("--wide-pattern", metavar="PATTERN", help="As --wide, for several columns per series, like '{series}_{value}'.")
 @click.option(
-    "--duplicates", type=click.Choice(DUPLICATES), help="How to treat rows of a series with equal times (default: error)."
+    "--duplicates",
+    type=click.Choice(DUPLICATES),
+    help="How to treat rows of a series with equal times (default: error). Needs --sort where times are not in order.",
 )
 @click.option("--freq", metavar="FREQ", help="Distance of two steps, like 15min, 1h, 1d, 1mo; missing steps are added.")
 @click.option("--regular/--no-regular", default=True, help="Whether --freq adds missing steps, or is only declared.")
@@ -82,5 +84,8 @@ def command(source: tuple[str, ...], store: str, as_json: bool, quiet: bool, wid
     rows = sum(entry.num_rows for entry in packed.manifest.sources) if packed.manifest else 0
     of_rows = f"{packed.num_steps:,} of {rows:,}" if options["where"] is not None else f"{rows:,}"
     click.echo(f"packed {of_rows} rows into {len(packed):,} series, {packed.num_bytes / 1e6:,.1f} MB: {printable(store)}")
-    for note in packed.manifest.notes if packed.manifest else []:
+    notes = packed.manifest.notes if packed.manifest else []
+    for note in notes:
         click.echo(f"note: {printable(note)}")
+    if options["wide"] and options["time"] is None and any("is not numeric and was left out by --wide" in note for note in notes):
+        click.echo("note: to keep the times of the steps, name their column with --time")

@@ -340,13 +340,13 @@ class RmsProp(_Optimizer, frozen=True, kw_only=True, tag="rmsprop"):
     """Decay rate of the running mean square of the gradients."""
 
 
-class Inverse(schedules.Inverse, frozen=True, kw_only=True, tag="inverse"):
+class WarmInverse(schedules.Inverse, frozen=True, kw_only=True, tag="inverse"):
     """Up during the warm-up, then down with the square root of the number of updates."""
 
     warmup: Updates = 4000
 
 
-AnySchedule = Constant | schedules.Linear | schedules.Cosine | schedules.OneCycle | schedules.StepDecay | Inverse
+AnySchedule = Constant | schedules.Linear | schedules.Cosine | schedules.OneCycle | schedules.StepDecay | WarmInverse
 AnyOptimizer = AdamW | Adam | Sgd | RmsProp
 
 

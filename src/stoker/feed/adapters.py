@@ -20,8 +20,8 @@ from torch.utils.data import Sampler
 
 from stoker._types import Array
 from stoker.errors import FeedError, OptionError
-from stoker.feed.columns import FedColumn, lengths_of
-from stoker.feed.mixture import MixtureGather, StoreGroup, join_columns, share_categories
+from stoker.feed.columns import FedColumn, lengths_of, share_categories
+from stoker.feed.mixture import MixtureGather, StoreGroup, join_columns
 from stoker.feed.padding import Assembler
 from stoker.feed.transfer import HostGather, Ring, Transform, as_tensors, rng_parameter
 from stoker.sampling.mixture import JoinedSamples

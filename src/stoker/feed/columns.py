@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, get_args
@@ -22,6 +22,8 @@ from stoker.store.shards import Level
 from stoker.store.store import Store
 
 FLOATS = ("float16", "float32", "float64")
+SHOWN = 4
+"""Samples, or texts, that a message names."""
 
 
 @dataclass(frozen=True)
@@ -156,6 +158,25 @@ def _max_gap(store: Store, view: AnyView) -> int | None:
     # A month has 31 days at most, so a step of months is never a gap and a missing month always is one.
     unit = {"s": 10**9, "ms": 10**6, "us": 10**3}.get((column.unit or "ns").split(",")[0], 1)
     return (found.nanoseconds or found.months * 31 * NANOSECONDS["d"]) // unit
+
+
+def list_stores(given: Store | Sequence[Store]) -> tuple[Store, ...]:
+    """The store or stores that a feed was given; what they are is checked where they are read."""
+    if isinstance(given, Store) or not isinstance(given, list | tuple):
+        return (given,)  # type: ignore[return-value]
+    if not given:
+        raise OptionError("store is an empty list; expected a store, or a list of stores.")
+    return tuple(given)
+
+
+def list_for(stores: tuple[Store, ...], name: str, given: Any) -> list[Any]:
+    """An option with one value per store, or None for all of them."""
+    if given is None:
+        return [None] * len(stores)
+    values = list(given) if isinstance(given, list | tuple) else [given]
+    if len(values) != len(stores):
+        raise OptionError(f"{name} has {len(values)} values for {len(stores)} stores; expected a list with one per store.")
+    return values
 
 
 def samples_over(store: Store, view: AnyView) -> tuple[Lengths, Samples]:
@@ -575,3 +596,67 @@ def check_batch_fits(columns: Sequence[FedColumn], rows: int, steps: int) -> Non
             f"batch_size is {rows:,}: a batch takes {readable_bytes(needed)}, but {readable_bytes(free)} of memory are available. "
             f"Use a smaller one."
         )
+
+
+# Several stores: the same columns in all of them, and codes that mean the same.
+
+
+def share_categories(
+    stores: Sequence[Store], columns: Sequence[list[FedColumn]], given: Mapping[str, Sequence[str]] | None
+) -> tuple[list[list[FedColumn]], dict[str, list[str]]]:
+    """The columns of each store with codes that mean the same in all, and the texts that codes refer to.
+
+    Codes of a store number its texts as they first appear in its rows. They are kept where they mean what they should, and
+    are mapped to others, in memory, where they do not.
+    """
+    names = [column.name for column in columns[0] if stores[0].schema[column.name].kind == "category"]
+    shared: dict[str, list[str]] = {}
+    for name in names:
+        known: dict[str, int] = {text: i for i, text in enumerate((given or {}).get(name, ()))}
+        for store in stores:
+            new = [text for text in _texts(store, name) if text not in known]
+            if given is not None and name in given and new:
+                shown = ", ".join(map(repr, new[:SHOWN])) + (", …" if len(new) > SHOWN else "")
+                raise OptionError(
+                    f"column {name!r} of {store.name} holds {shown}; expected one of the {len(known):,} texts of categories=."
+                )
+            known.update({text: len(known) + i for i, text in enumerate(new)})
+        shared[name] = list(known)
+    made = []
+    for store, own in zip(stores, columns, strict=True):
+        made.append([_recoded(column, _texts(store, column.name), shared.get(column.name)) for column in own])
+    return made, shared
+
+
+def _recoded(column: FedColumn, texts: list[str], shared: list[str] | None) -> FedColumn:
+    if shared is None or shared[: len(texts)] == texts:
+        return column
+    places = {text: i for i, text in enumerate(shared)}
+    table = np.array([*(places[text] for text in texts), -1], dtype=column.values.dtype)  # the last one is for missing values, -1
+    return replace(column, values=table[column.values])
+
+
+def _texts(store: Store, name: str) -> list[str]:
+    column = store.schema.get(name)
+    return [] if column is None or column.texts is None or column.kind != "category" else list(column.texts)
+
+
+def check_columns(stores: Sequence[Store], columns: Sequence[Sequence[FedColumn]]) -> None:
+    """Refuse columns that the stores do not have in common."""
+    first, expected = stores[0], [column.name for column in columns[0]]
+    for store, own in zip(stores, columns, strict=True):
+        names = [column.name for column in own]
+        for odd in sorted({*names} ^ {*expected}):
+            has, lacks = (store, first) if odd in names else (first, store)
+            raise OptionError(f"column {odd!r} is in {has.name}, but not in {lacks.name}. Name those that all have: columns=[…].")
+        for name in names:
+            if _form(store, name) != _form(first, name):
+                raise OptionError(
+                    f"column {name!r} is {_form(first, name)} in {first.name}, but {_form(store, name)} in {store.name}. "
+                    f"Pack both alike (dtype=), or leave it out of columns=."
+                )
+
+
+def _form(store: Store, name: str) -> str:
+    column = store.schema[name]
+    return f"{column.label if column.kind != 'category' else f'category ({column.dtype})'} per {column.level}"

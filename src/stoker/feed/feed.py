@@ -21,21 +21,26 @@ from stoker._types import Array
 from stoker.errors import FeedError, LeakError, OptionError
 from stoker.feed.adapters import OrderSampler, SampleDataset
 from stoker.feed.columns import (
+    SHOWN,
     FedColumn,
     Method,
     SeriesScales,
     check_batch_fits,
+    check_columns,
     choose_columns,
     choose_residency,
     content_digest,
     first_non_finite,
     identity_of,
+    list_for,
+    list_stores,
     mark_observed,
     samples_over,
+    share_categories,
     shift_categories,
 )
 from stoker.feed.device import Captured, DeviceGather, DeviceProducer
-from stoker.feed.mixture import MixtureGather, StoreGroup, check_columns, join_columns, list_for, list_stores, share_categories
+from stoker.feed.mixture import MixtureGather, StoreGroup, join_columns
 from stoker.feed.padding import COMPAT_ENTRIES, Assembler, check_names
 from stoker.feed.prefetch import Cursor, FeedIterator, FeedRanks, ReadAhead, Steps, check_state
 from stoker.feed.transfer import DeviceTransform, HostGather, HostProducer, Ring, Transform
@@ -44,9 +49,6 @@ from stoker.sampling.orders import ByLength, Order, Sequential, Weighted
 from stoker.sampling.subset import Subset
 from stoker.sampling.views import AnyView, Draw, Lengths, Samples, Sequences, is_integer, view_values
 from stoker.store.store import Store
-
-SHOWN = 4
-"""Samples that a message names."""
 
 LastBatch = Literal["pad", "short", "drop"]
 
@@ -172,10 +174,9 @@ class Feed:
             raise OptionError(f"last_batch is {last_batch!r}; expected 'pad', 'short' or 'drop'.")
         if order is not None and (isinstance(order, type) or not callable(getattr(order, "over", None))):
             raise OptionError(f"order is {order!r}; expected Sequential(), Shuffle(…), BlockShuffle(…) or another order.")
-        if transform is not None and not callable(transform):
-            raise OptionError(f"transform is {transform!r}; expected a function from a dict of arrays to one.")
-        if device_transform is not None and not callable(device_transform):
-            raise OptionError(f"device_transform is {device_transform!r}; expected a function from a dict of tensors to one.")
+        for name, function, of in (("transform", transform, "arrays"), ("device_transform", device_transform, "tensors")):
+            if function is not None and not callable(function):
+                raise OptionError(f"{name} is {function!r}; expected a function from a dict of {of} to one.")
         self.subsets: list[Subset | None] = list_for(self.stores, "subset", subset)
         """One per store."""
         for own, one in zip(self.subsets, self.stores, strict=True):
@@ -216,12 +217,11 @@ class Feed:
         self.column_bytes = sum(piece.values.nbytes for column in self.columns for piece in column.pieces)
         # As stored: windows share steps, padding is not read.
         self._sample_bytes = self.column_bytes / sum(whole.num_samples for _, whole in spaces)
-        needs_host = "transform runs on the CPU" if transform is not None else None
         self.residency = choose_residency(
             residency,
             self.column_bytes,
             self.device,
-            needs_host=needs_host,
+            needs_host="transform runs on the CPU" if transform is not None else None,
             on_disk=any(one.path is not None for one in self.stores),
         )
         is_resident = self.residency.where == "device"
@@ -248,7 +248,8 @@ class Feed:
         self._finish = DeviceTransform(device_transform, self.device) if device_transform is not None else None
         self.category_offset = category_offset
         self.normalize = normalize
-        check_weights(weights, [1] * len(self.stores))
+        if weights is not None:
+            check_weights(weights, [1] * len(self.stores))
         self.weights = None if weights is None else tuple(map(float, weights))
         self._given_order = self._mixed(order if order is not None else Sequential())
         self._set_order(self._given_order)

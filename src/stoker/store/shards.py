@@ -122,6 +122,14 @@ class Texts(Sequence[str]):
     def __iter__(self) -> Iterator[str]:
         return (self[i] for i in range(len(self)))
 
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Texts):
+            return np.array_equal(self.offsets, other.offsets) and np.array_equal(self.utf8, other.utf8)
+        return list(self) == other if isinstance(other, list) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash((len(self), self.utf8.tobytes()))
+
     def __repr__(self) -> str:
         shown = ", ".join(repr(text) for text in self[:6])
         return f"[{shown}{', …' if len(self) > 6 else ''}]"

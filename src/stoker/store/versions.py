@@ -629,8 +629,6 @@ def open_store(path: str | os.PathLike[str], *, version: int | None = None) -> S
 def _open(folder: Path, manifest: Manifest, version: int | None) -> Store:
     if manifest.parts is None and version in (None, 1):
         return map_store(folder, manifest)
-    from stoker.store.versions import AppendedStore, manifest_of
-
     manifest = manifest_of(folder, manifest, version)
     base = map_store(folder, manifest)
     return base if manifest.parts is None else AppendedStore(base)

@@ -61,13 +61,14 @@ def remove_work(folder: Path) -> None:
 
 def remove_debris(folder: Path) -> None:
     """Remove shards that the manifest does not name, and parts where it names none; nothing if the manifest is damaged."""
-    try:
-        manifest = read_manifest(folder)
+    named: set[str] = set()
+    has_parts = False
+    if os.path.lexists(folder / MANIFEST_NAME):
+        try:
+            manifest = read_manifest(folder)
+        except ManifestError:
+            return
         named, has_parts = {shard.file for shard in manifests.shards(manifest)}, manifest.parts is not None
-    except StoreNotFoundError:
-        named, has_parts = set(), False
-    except ManifestError:
-        return
     if not has_parts:
         remove_parts(folder)
     for entry in sorted(folder.iterdir()):

@@ -30,11 +30,12 @@ from stoker.feed.protocol import as_batch_source, copy_first_batches
 from stoker.train import autotune, state_dict
 from stoker.train.autotune import Chooser, Gain, Setup, Timed, Trial, steps_of_choice, steps_per_round
 from stoker.train.distributed import Joint, Replicas, Shards
-from stoker.train.graph import Eager, Gathering, Graphs, StepWork
+from stoker.train.graph import Gathering, Graphs
+from stoker.train.nan_guard import takes_flag
 from stoker.train.numerics import FUSED, LearningRate, Scale, is_fused, may_be_fused, set_fused, set_matmul_flags
 from stoker.train.readout import Readout
 from stoker.train.settings import Components
-from stoker.train.step import EagerStep, takes_flag
+from stoker.train.step import Eager, EagerStep, StepWork
 
 
 class Stream:
@@ -346,7 +347,7 @@ class Engine:
             return f"{type(optimizer).__name__} is not fused, so the host has to check each update. Pass fused=True"
         if any(group.get("dampening") for group in optimizer.param_groups):
             return "SGD with dampening has a first step unlike the others"
-        if step.statistics.changing and self._settings.grad_accum_steps > 1:
+        if step.guard.statistics.changing and self._settings.grad_accum_steps > 1:
             return "the model has running statistics, and several micro-batches make an update"
         return None
 
@@ -520,7 +521,7 @@ class Engine:
         for_graph = parts.device.type == "cuda" and isinstance(parts.optimizer, FUSED)
         for is_warm_up in (True, False) if is_new else (False,):
             snapshot.restore(for_graph=for_graph)
-            step.bind()
+            step.guard.bind()
             step.discard()
             readout.begin(0)
             if shaken:

@@ -7,7 +7,7 @@ the device) gathered there by the graph itself. A shape that comes for the first
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -23,41 +23,6 @@ MOST_SHAPES = 32
 """Shapes that are captured; more of them would hold too much memory, and rarely come again."""
 
 Signature = tuple[tuple[torch.Size, torch.dtype], ...]
-
-
-class StepWork(Protocol):
-    """How steps are done: eagerly or by graphs. The loop knows nothing else of them."""
-
-    def source(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """What to iterate over, one entry per micro-batch."""
-
-    def micro(self, entry: Any) -> None:
-        """Do a micro-batch."""
-
-    def update(self) -> bool:
-        """End the update that the micro-batches since the last one belong to; False where it was skipped."""
-
-
-class Eager:
-    """Steps as torch does them."""
-
-    def __init__(self, step: EagerStep, readout: Readout) -> None:
-        self._step = step
-        self._readout = readout
-
-    def source(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """The batches themselves."""
-        return iter(batches)
-
-    def micro(self, entry: Any) -> None:
-        """Forward and backward."""
-        self._step.micro(entry)
-
-    def update(self) -> bool:
-        """Update the weights."""
-        is_good = self._step.update()
-        self._readout.count += 1
-        return is_good
 
 
 class Graphs:

@@ -28,7 +28,7 @@ import torch
 from torch import nn
 
 from stoker._batch import entry_of
-from stoker._clock import now_ns
+from stoker._clock import compiling, now_ns
 from stoker._text import readable_seconds
 from stoker.errors import NonFiniteError, OptionError, TrainError
 from stoker.feed.protocol import as_batch_source
@@ -36,13 +36,12 @@ from stoker.train import resume, state_dict
 from stoker.train.autotune import Setup, Trial
 from stoker.train.checkpoint import Checkpoints
 from stoker.train.engine import Engine, Stream
-from stoker.train.graph import StepWork
 from stoker.train.metrics import AllGather, Metric
 from stoker.train.readout import Log, Window
 from stoker.train.resume import Progress, Taken
 from stoker.train.schedule import EarlyStopping
 from stoker.train.settings import Components
-from stoker.train.step import LossFunction, num_samples, outcome_of
+from stoker.train.step import LossFunction, StepWork, num_samples, outcome_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -322,9 +321,10 @@ class Fit:
         place = train.place if train.needs_placing else None
         schedule, pending = self.parts.schedule, 0
         while True:
-            before = now_ns()
+            before, compiled_before = now_ns(), compiling.total_ns
             entry = next(entries, _END)
-            self.wait_ns += now_ns() - before
+            # Kernels are compiled once, in the first batch: that is not the speed of the data.
+            self.wait_ns += max(0, now_ns() - before - (compiling.total_ns - compiled_before))
             if entry is _END:
                 break
             if not pending and schedule is not None:

@@ -165,7 +165,7 @@ class Readout:
 class Log:
     """Where the numbers of a run go."""
 
-    def __init__(self, writers: Sequence[Writer], bar: TrainingProgress) -> None:
+    def __init__(self, writers: Sequence[Writer], bar: TrainingProgress | None = None) -> None:
         self._writers = Writers(writers)
         self._bar = bar
         self._rate: float | None = None
@@ -178,9 +178,12 @@ class Log:
 
     def draw(self, step: int, row: torch.Tensor | None, *, wait: float, epoch: int) -> None:
         """Show how far the training is."""
-        self._bar.update(step, loss=float(row[0]) if row is not None else self._loss, rate=self._rate, wait=wait, epoch=epoch)
+        if self._bar is not None:
+            loss = float(row[0]) if row is not None else self._loss
+            self._bar.update(step, loss=loss, rate=self._rate, wait=wait, epoch=epoch)
 
     def close(self) -> None:
         """End the bar and all writers."""
-        self._bar.close()
+        if self._bar is not None:
+            self._bar.close()
         self._writers.close()

@@ -112,8 +112,9 @@ def comparable(parts: Components) -> dict[str, Any]:
     groups, schedule = parts.optimizer.param_groups, None
     if parts.schedule is not None:  # of a function only that it is one, as its address is another each time
         is_value = isinstance(parts.schedule, AnySchedule) or is_dataclass(parts.schedule)
-        # StepDecay is written as earlier versions called it.
-        schedule = repr(parts.schedule).replace("StepDecay(", "Steps(", 1) if is_value else "a function"
+        schedule = repr(parts.schedule) if is_value else "a function"
+        for name, first_name in (("StepDecay(", "Steps("), ("WarmInverse(", "Inverse(")):  # as earlier versions called them
+            schedule = first_name + schedule.removeprefix(name) if schedule.startswith(name) else schedule
     return {
         "config": {
             "optimizer": type(parts.optimizer).__name__,

@@ -1,7 +1,7 @@
 """One training step: the loss of a batch, the update of the weights, and their EMA.
 
     supervised, as_loss     loss functions, in the one form `loss(model, batch)`
-    EagerStep               micro-batches forward and backward, then one update that nothing non-finite can reach
+    EagerStep               micro-batches forward and backward, then one update, behind the NaN guard of `nan_guard`
     Ema                     the EMA of the weights: updated by one fused operation, swapped in to evaluate
 
 A loss function returns a scalar tensor, or a dict of them with the key "loss"; other scalars of the dict are logged. The entries
@@ -17,18 +17,18 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
 
 from stoker import _batch
 from stoker._batch import entry_of
 from stoker.errors import CheckpointInvalidError, OptionError, TrainError
 from stoker.train.distributed import Joint, is_shard, local
+from stoker.train.nan_guard import NanGuard
 from stoker.train.numerics import Precision, Scale, autocast, bare_step
 from stoker.train.readout import Readout
 
@@ -301,17 +301,9 @@ def _copy(targets: list[Any], sources: list[Tensor]) -> None:
         torch._foreach_copy_([local(one) for one in targets], [local(one) for one in sources])
 
 
-# The step: micro-batches forward and backward, then one update of the weights that nothing non-finite can reach.
-#
-# The finite guard is a flag on the device. Where the optimizer's own kernel takes such a flag (fused Adam, AdamW, SGD, Adagrad), the
-# kernel leaves the weights as they are, and the host learns of it later. Elsewhere the host reads the flag before it updates, which
-# costs nothing on a CPU and one synchronization per step on a GPU.
+# The step: micro-batches forward and backward, then one update of the weights that nothing non-finite can reach (`nan_guard`).
 #
 # The gradient of an update is the mean over all samples of its micro-batches (and ranks), however they were dealt out.
-
-LARGE_BYTES = 256 << 20
-"""A buffer above this size is copied only once it has changed: it may be a data set."""
-CHECKED_TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 @dataclass(eq=False)
@@ -337,32 +329,20 @@ class EagerStep:
         self._autocast = autocast(self.precision, device)
         self._step_optimizer = bare_step(optimizer)
         self._parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        self.statistics = _Statistics(self.model, device)
+        # With a loss scale, or where bad steps are skipped, each step is judged alone.
+        self.guard = NanGuard(self.model, optimizer, device, clears=self.skips or self.scale is not None)
         self._is_sharded = any(map(is_shard, self._parameters))
         self._keeps_gradients = False
-        # A flag that is never cleared holds back all later updates too, so that the weights stay the last good ones until
-        # the host learns of it. With a loss scale, or where bad steps are skipped, each step is judged alone.
-        self._clears_flag = self.skips or self.scale is not None
-        self.gated = device.type == "cuda" and takes_flag(optimizer)
-        """Whether the optimizer's kernel reads the flag, and the host need not."""
-        self.flag, self._zero, self._loss_sum, self._weight_sum = (torch.zeros((), device=device) for _ in range(4))
-        self._one = torch.ones((), device=device)
+        self._zero, self._loss_sum, self._weight_sum = (torch.zeros((), device=device) for _ in range(3))
         self._rows = 0
         self._last_loss = self._zero
         self._last_weight: torch.Tensor | float = 0.0
         self._scalars: dict[str, torch.Tensor] = {}
-        self.is_good = True
-        """Whether the last update took place, as far as the host knows."""
-        self.bind()
-
-    def bind(self) -> None:
-        """Let the optimizer read the flag of this step, or none."""
-        self.optimizer.grad_scale = None  # type: ignore[attr-defined]
-        self.optimizer.found_inf = self.flag if self.gated else None  # type: ignore[attr-defined]
+        self.guard.bind()
 
     def micro(self, batch: Any) -> None:
         """Add the gradient of a micro-batch."""
-        self.statistics.keep()
+        self.guard.statistics.keep()
         with self._autocast:
             loss, self._scalars, _ = outcome_of(self.loss(self.model, batch))
         self._last_loss = loss.detach()
@@ -386,40 +366,33 @@ class EagerStep:
             gradients = [local(gradient) for gradient in gradients]
         if not gradients:
             raise TrainError("no weight has a gradient: the loss does not depend on any of the optimizer's parameters.")
-        loss = self._check(gradients, self.statistics.checked())
+        guard = self.guard
+        loss = self._check(gradients)
         norm = self._zero if self.max_grad_norm is None else self._clip_to(gradients, self.max_grad_norm)
-        self.is_good = self.gated or not self.flag.item()
-        if self.is_good:
+        if guard.decide():
             self._step_optimizer()
             if self.ema is not None:
-                self.ema.update(self.flag if self.gated else None)
-        self.statistics.settle(self.flag if self.gated else None, is_good=self.is_good)
+                self.ema.update(guard.device_flag)
+        guard.settle()
         if self.joint is not None:
-            self.statistics.join(self.joint)
-        self.readout.record({"loss": loss, "norm": norm, "skipped": self.flag, **self._scalars})
+            guard.statistics.join(self.joint)
+        self.readout.record({"loss": loss, "norm": norm, "skipped": guard.flag, **self._scalars})
         self._clear(gradients)
-        return self.is_good
+        return guard.is_good
 
-    def _check(self, gradients: list[torch.Tensor], buffers: list[torch.Tensor]) -> torch.Tensor:
+    def _check(self, gradients: list[torch.Tensor]) -> torch.Tensor:
         """Undo scale and weights, and raise the flag where the loss, a gradient or a buffer is not finite; returns the loss."""
-        if self._clears_flag:
-            self.flag.zero_()
+        inverse = None if self.scale is None else self.scale.value.reciprocal()
         if self.weighted:
             loss_sum, weight_sum = self._loss_sum, self._weight_sum
             if self.joint is not None:  # gradients are means over the ranks too
                 loss_sum, weight_sum = self._join_numbers(self.joint)
             self._last_loss = loss_sum / weight_sum
             inverse = (weight_sum if self.scale is None else weight_sum * self.scale.value).reciprocal()
-        else:
-            inverse = self._one if self.scale is None else self.scale.value.reciprocal()
         loss = self._last_loss.float()
-        if inverse is self._one:  # nothing changes by it, so all can be checked in the same call
-            torch._amp_foreach_non_finite_check_and_unscale_([*gradients, loss, *buffers], self.flag, inverse)
-        else:
-            torch._amp_foreach_non_finite_check_and_unscale_(gradients, self.flag, inverse)
-            torch._amp_foreach_non_finite_check_and_unscale_([loss, *buffers], self.flag, self._one)
+        self.guard.check(gradients, loss, inverse=inverse)
         if self.joint is not None:
-            self.joint.raise_flag(self.flag)
+            self.joint.raise_flag(self.guard.flag)
         return loss
 
     def _join_numbers(self, joint: Joint) -> tuple[torch.Tensor, torch.Tensor]:
@@ -439,13 +412,13 @@ class EagerStep:
         norm = nn.utils.get_total_norm(gradients, foreach=True)
         if self.joint is not None:
             norm = self.joint.norm(norm)
-        torch._amp_foreach_non_finite_check_and_unscale_([norm], self.flag, self._one)
+        self.guard.check_finite([norm])
         torch._foreach_mul_(gradients, torch.clamp(most / (norm + 1e-6), max=1.0))
         return norm
 
     def _clear(self, gradients: list[torch.Tensor]) -> None:
         if self.scale is not None:
-            self.scale.update(self.flag)
+            self.scale.update(self.guard.flag)
         if self.weighted:
             self._loss_sum.zero_()
             self._weight_sum.zero_()
@@ -458,7 +431,7 @@ class EagerStep:
     def keep_gradients(self) -> None:
         """Let gradients stay where they are from now on, as graphs know them by their address."""
         self._keeps_gradients = True
-        self.statistics.ignore_rest()
+        self.guard.statistics.ignore_rest()
         self.discard()
 
     def preserve(self) -> Callable[[], None]:
@@ -468,7 +441,7 @@ class EagerStep:
         """
         scale = [] if self.scale is None else list(self.scale.state_dict().values())
         average = [] if self.ema is None else self.ema.tensors()
-        changed = [*scale, *average, self.flag, self._loss_sum, self._weight_sum, *self.readout.tensors()]
+        changed = [*scale, *average, self.guard.flag, self._loss_sum, self._weight_sum, *self.readout.tensors()]
         kept = [(tensor, tensor.clone()) for tensor in changed]
         gradients = {parameter: parameter.grad.clone() for parameter in self._parameters if parameter.grad is not None}
 
@@ -488,88 +461,40 @@ class EagerStep:
         """Forget micro-batches that no update has taken in."""
         self._loss_sum.zero_()
         self._weight_sum.zero_()
-        self.flag.zero_()
+        self.guard.flag.zero_()
         self.optimizer.zero_grad(set_to_none=not self._keeps_gradients)
 
 
-class _Statistics:
-    """Buffers that steps change, such as running statistics, which a bad batch reaches in the forward pass already.
+class StepWork(Protocol):
+    """How steps are done: eagerly or by graphs. The loop knows nothing else of them."""
 
-    Those of normalisation layers are known. Others are found when they change, as torch counts the changes of each tensor; until
-    then a copy of them is at hand, which is as good as new, unless they are large.
-    """
+    def source(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """What to iterate over, one entry per micro-batch."""
 
-    def __init__(self, model: nn.Module, device: torch.device) -> None:
-        layers = [layer for layer in model.modules() if isinstance(layer, _NormBase)]
-        self._normal = [buffer for layer in layers for buffer in layer.buffers(recurse=False)]
-        known = {id(buffer) for buffer in self._normal}
-        self._rest = [buffer for buffer in model.buffers() if id(buffer) not in known]
-        self._copies = [None if buffer.nbytes > LARGE_BYTES else buffer.detach().clone() for buffer in self._rest]
-        self._versions = [buffer._version for buffer in self._rest]
-        self.changing = list(self._normal)
-        self._kept = [buffer.clone() for buffer in self.changing]
-        floats = [one for one in (*self._normal, *self._rest) if one.dtype in CHECKED_TYPES and one.device == device]
-        finite = torch.stack([one.isfinite().all() for one in floats]).tolist() if floats else []
-        # One that begins with an infinity, such as a running minimum, may keep it.
-        self._checkable = {id(one) for one, is_finite in zip(floats, finite, strict=True) if is_finite}
-        self._checked = [one for one in self._normal if id(one) in self._checkable]
-        self._is_kept = False
+    def micro(self, entry: Any) -> None:
+        """Do a micro-batch."""
 
-    @torch.no_grad()
-    def keep(self) -> None:
-        """Remember them as they are before the first micro-batch of an update."""
-        if self._is_kept:
-            return
-        self._is_kept = True
-        if self.changing:
-            torch._foreach_copy_(self._kept, self.changing)
-        for i, (buffer, copied) in enumerate(zip(self._rest, self._copies, strict=True)):
-            if buffer._version != self._versions[i]:  # by something else than a step: a state that was loaded
-                self._versions[i] = buffer._version
-                if copied is not None:
-                    copied.copy_(buffer)
-
-    def ignore_rest(self) -> None:
-        """Leave alone what is not a statistic: a graph of each micro-batch does not know the first one, before which copies are made."""
-        self._rest, self._copies, self._versions = [], [], []
-
-    def checked(self) -> list[torch.Tensor]:
-        """Buffers of floats that this update may have made non-finite."""
-        for i in reversed([i for i, buffer in enumerate(self._rest) if buffer._version != self._versions[i]]):
-            buffer, copy = self._rest.pop(i), self._copies.pop(i)
-            del self._versions[i]
-            self.changing.append(buffer)
-            self._kept.append(buffer.detach().clone() if copy is None else copy)
-            if id(buffer) in self._checkable:
-                self._checked.append(buffer)
-        return self._checked
-
-    @torch.no_grad()
-    def settle(self, flag: torch.Tensor | None, *, is_good: bool) -> None:
-        """After an update: put them back where it did not take place."""
-        self._is_kept = False
-        if not self.changing:
-            return
-        if flag is not None:
-            for buffer, kept in zip(self.changing, self._kept, strict=True):
-                buffer.copy_(torch.where(flag > 0, kept, buffer))
-        elif not is_good:
-            torch._foreach_copy_(self.changing, self._kept)
-
-    @torch.no_grad()
-    def join(self, joint: Joint) -> None:
-        """Let them be the means of all ranks, which have seen as many batches."""
-        floats = [buffer for buffer in self._normal if buffer.is_floating_point()]
-        if floats:
-            flat = torch.cat([buffer.reshape(-1) for buffer in floats])
-            joint.ranks.mean(flat)
-            for buffer, part in zip(floats, flat.split_with_sizes([one.numel() for one in floats]), strict=True):
-                buffer.copy_(part.view_as(buffer))
+    def update(self) -> bool:
+        """End the update that the micro-batches since the last one belong to; False where it was skipped."""
 
 
-def takes_flag(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether the optimizer's kernel takes a flag, on the device, to leave the weights alone; of sharded ones it cannot."""
-    groups = optimizer.param_groups
-    is_sharded = any(is_shard(parameter) for group in groups for parameter in group["params"])
-    is_fused = all(group.get("fused") for group in groups)
-    return not is_sharded and is_fused and bool(getattr(optimizer, "_step_supports_amp_scaling", False))
+class Eager:
+    """Steps as torch does them."""
+
+    def __init__(self, step: EagerStep, readout: Readout) -> None:
+        self._step = step
+        self._readout = readout
+
+    def source(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """The batches themselves."""
+        return iter(batches)
+
+    def micro(self, entry: Any) -> None:
+        """Forward and backward."""
+        self._step.micro(entry)
+
+    def update(self) -> bool:
+        """Update the weights."""
+        is_good = self._step.update()
+        self._readout.count += 1
+        return is_good

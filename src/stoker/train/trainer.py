@@ -171,9 +171,9 @@ class Trainer:
         if graph is True and self.ranks.together:
             raise OptionError(f"graph=True is for one process, but {self.ranks.world_size} ranks train together. Use graph='auto'.")
         self.ema = Ema(model, ema) if ema is not None else None
-        scheduled = as_schedule(schedule) if schedule is not None else None
         rates = tuple(float(group["lr"]) for group in self.optimizer.param_groups)
-        if is_torch_scheduler(schedule):
+        scheduled = None if schedule is None else as_schedule(schedule)
+        if scheduled is not None and is_torch_scheduler(schedule):
             rates = scheduled_rates(schedule, self.optimizer)
             for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate
@@ -301,8 +301,8 @@ class Trainer:
             if self.folder is not None:
                 self.ranks.first(partial(open_run, self.folder))
             run = stack.enter_context(runs[0]) if runs else None
-            bar = TrainingProgress(total_updates, epochs=epochs, enabled=self._parts.shows_progress)
-            log = Log([*([run.metrics] if run is not None else []), *self.loggers], stack.enter_context(bar))
+            bar = TrainingProgress(total_updates, epochs=epochs) if self._parts.shows_progress else None
+            log = Log([*([run.metrics] if run is not None else []), *self.loggers], bar)
             stack.callback(log.close)
             signals = stack.enter_context(Signals())
             fit = Fit(

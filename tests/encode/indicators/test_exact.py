@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from tests.encode.indicators.exact_twin import ExactTwin, deviation
 from tests.encode.indicators.markets import market, troubled_markets
 from tests.encode.indicators.specs import all_operators, any_specs, minimal_spec
+from tests.harness import num_examples
 
 from stoker.encode.indicators.engine import features
 from stoker.encode.indicators.operators import OPERATORS
@@ -40,7 +41,7 @@ def test_every_operator_is_that_of_its_twin(window: int) -> None:
 
 
 @given(bars=troubled_markets(90), spec=any_specs(4))
-@settings(max_examples=80)
+@settings(max_examples=num_examples(80))
 def test_any_spec_is_that_of_the_twin_over_any_bars(bars: dict[str, Any], spec: Any) -> None:
     check_against_twin(bars, spec)
 
@@ -136,7 +137,7 @@ def test_volumes_are_added_up_to_the_last_share() -> None:
 
 
 @given(bars=troubled_markets(300))
-@settings(max_examples=30)
+@settings(max_examples=num_examples(30))
 def test_nothing_is_poisoned(bars: dict[str, Any]) -> None:
     """After enough whole bars everything is ready again, whatever was before."""
     clean = market(250, seed=1)
@@ -148,7 +149,7 @@ def test_nothing_is_poisoned(bars: dict[str, Any]) -> None:
 
 
 @given(bars=troubled_markets(200))
-@settings(max_examples=30)
+@settings(max_examples=num_examples(30))
 def test_a_bar_whose_own_values_are_missing_is_ready_for_nothing(bars: dict[str, Any]) -> None:
     frame = features(bars, all_operators())
     gone = np.all([~np.isfinite(values) for values in bars.values()], axis=0)

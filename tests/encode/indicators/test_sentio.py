@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from tests.encode.indicators.markets import edge_markets, golden_bars, market, troubled_markets
 from tests.encode.indicators.sentio_twin import SentioTwin
 from tests.encode.indicators.specs import all_operators, any_specs, minimal_spec
+from tests.harness import num_examples
 
 from stoker.encode.indicators.engine import features
 from stoker.encode.indicators.operators import OPERATORS
@@ -48,7 +49,7 @@ def test_a_price_that_stays_infinite_has_not_changed() -> None:
 
 
 @given(bars=troubled_markets(90), spec=any_specs(4))
-@settings(max_examples=60)
+@settings(max_examples=num_examples(60))
 def test_any_spec_has_the_bits_of_the_twin_over_any_bars(bars: dict[str, Any], spec: Any) -> None:
     check_against_twin(bars, spec)
 

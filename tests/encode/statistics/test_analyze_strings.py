@@ -12,6 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
+from tests.harness import num_examples
 
 from stoker.encode import analyze
 from stoker.encode.statistics import analyze as texts_module
@@ -34,7 +35,7 @@ def read_by_pandas(texts: list[Any]) -> pd.Series:
 
 
 @given(TEXTS)
-@settings(max_examples=200)
+@settings(max_examples=num_examples(200))
 def test_numbers_have_the_bits_of_pandas(texts: list[str]) -> None:
     found = np.array([np.nan if (one := parse_number(text)) is None else one[1] for text in texts])
     expected = read_by_pandas([*texts, "0.5"]).to_numpy(dtype=np.float64)[:-1]  # one with decimals, so that all are floats

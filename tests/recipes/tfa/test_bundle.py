@@ -17,7 +17,7 @@ from tests.recipes.tfa.trainings import OURS, SPEC, THEIRS, make_folder, setting
 
 import stoker
 from stoker.errors import CheckpointInvalidError, ConfigError, OptionError, TrainError
-from stoker.recipes.tfa import Predictor, train, verify_bundle, write_bundle, write_program
+from stoker.recipes.tfa import BarPredictor, train, verify_bundle, write_bundle, write_program
 from stoker.recipes.tfa.bundle import read_bundle
 
 YAMLS = {"banded": OURS, "tfa": THEIRS, "sentio": OURS + "mode: sentio\nstationary: false\n"}
@@ -56,7 +56,7 @@ def test_bar_by_bar_is_the_batch(bundle: Path) -> None:
     columns, rows = bars_of()
     told, spec, model = read_bundle(bundle)
     features = stoker.encode.features(columns, spec).values
-    predictor = Predictor.load(bundle)
+    predictor = BarPredictor.load(bundle)
     found = []
     for i, bar in enumerate(rows):
         found.append(predictor.push(bar))
@@ -71,7 +71,7 @@ def test_bar_by_bar_is_the_batch(bundle: Path) -> None:
 
 def test_a_history_warms_the_predictor(bundle: Path) -> None:
     columns, rows = bars_of()
-    one, other = Predictor.load(bundle), Predictor.load(bundle)
+    one, other = BarPredictor.load(bundle), BarPredictor.load(bundle)
     other.warm({name: values[:300] for name, values in columns.items()})
     for bar in rows[:300]:
         one.push(bar)
@@ -87,7 +87,7 @@ def test_a_history_warms_the_predictor(bundle: Path) -> None:
 @pytest.mark.parametrize("price", [None, 0.0, *(pytest.param(price, marks=pytest.mark.slow) for price in (-1.0, math.inf))])
 def test_a_missing_price_ends_the_series_as_in_the_training(bundle: Path, price: float | None) -> None:
     _, rows = bars_of()
-    predictor, fresh = Predictor.load(bundle), Predictor.load(bundle)
+    predictor, fresh = BarPredictor.load(bundle), BarPredictor.load(bundle)
     for bar in rows[:200]:
         predictor.push(bar)
     assert predictor.push({**rows[200], "close": price}) is None
@@ -112,7 +112,7 @@ def as_columns(rows: list[dict[str, float]]) -> dict[str, Any]:
     return {name: np.array([row[name] for row in rows]) for name in rows[0]}
 
 
-def assert_same(one: Predictor, other: Predictor) -> None:
+def assert_same(one: BarPredictor, other: BarPredictor) -> None:
     """Where they stand, and the features at their last bar bit for bit."""
     assert (one.num_bars, one.is_ready, one.bars_to_go) == (other.num_bars, other.is_ready, other.bars_to_go)
     assert one.features.tobytes() == other.features.tobytes()
@@ -123,11 +123,11 @@ def assert_same(one: Predictor, other: Predictor) -> None:
 @pytest.mark.parametrize("column", ["close", pytest.param("high", marks=pytest.mark.slow)])
 def test_a_history_with_holes_is_as_its_bars_one_by_one(bundle: Path, holes: str, column: str) -> None:
     _, rows = bars_of()
-    if column not in Predictor.load(bundle)._prices:
+    if column not in BarPredictor.load(bundle)._prices:
         column = "close"
     for at, price in HOLES[holes].items():
         rows[at] = {**rows[at], column: price}
-    pushed, warmed, parts = (Predictor.load(bundle) for _ in range(3))
+    pushed, warmed, parts = (BarPredictor.load(bundle) for _ in range(3))
     for bar in rows[:300]:
         pushed.push(bar)
     warmed.warm(as_columns(rows[:300]))
@@ -146,7 +146,7 @@ def test_a_history_with_holes_is_as_its_bars_one_by_one(bundle: Path, holes: str
 def test_a_missing_volume_is_not_a_gap(bundle: Path) -> None:
     _, rows = bars_of()
     rows[150] = {**rows[150], "volume": math.nan}
-    pushed, warmed = Predictor.load(bundle), Predictor.load(bundle)
+    pushed, warmed = BarPredictor.load(bundle), BarPredictor.load(bundle)
     for bar in rows:
         pushed.push(bar)
     warmed.warm(as_columns(rows))
@@ -204,22 +204,22 @@ def edit(folder: Path, **changes: Any) -> None:
 
 @of_one_kind_or_slow
 def test_another_window_is_refused(copy: Path) -> None:
-    own = Predictor.load(copy).bundle.length
+    own = BarPredictor.load(copy).bundle.length
     with pytest.raises(OptionError, match=f"windows here have 64 rows, but the model of .* was trained on {own}"):
-        Predictor.load(copy, length=64)
+        BarPredictor.load(copy, length=64)
     edit(copy, length=64)
     with pytest.raises(CheckpointInvalidError, match=f"says length 64, but model.safetensors was trained with {own}"):
-        Predictor.load(copy)
+        BarPredictor.load(copy)
 
 
 @of_one_kind_or_slow
 def test_another_spec_is_refused(copy: Path) -> None:
     other = {**SPEC, "features": SPEC["features"][::-1]}
     with pytest.raises(OptionError, match=r"the spec here is sha256:.*, but the model of .* was trained on sha256:"):
-        Predictor.load(copy, spec=other)
+        BarPredictor.load(copy, spec=other)
     (copy / "feature_spec.json").write_text(json.dumps(other))
     with pytest.raises(CheckpointInvalidError, match=r"feature_spec.json has changed since it was written"):
-        Predictor.load(copy)
+        BarPredictor.load(copy)
 
 
 @of_one_kind_or_slow
@@ -228,7 +228,7 @@ def test_a_file_that_changed_or_is_missing_is_refused(copy: Path) -> None:
     data[-1] ^= 1
     (copy / "model.safetensors").write_bytes(bytes(data))
     with pytest.raises(CheckpointInvalidError, match=r"model.safetensors has changed"):
-        Predictor.load(copy)
+        BarPredictor.load(copy)
     (copy / "model.safetensors").unlink()
     with pytest.raises(CheckpointInvalidError, match=r"model.safetensors is missing"):
         verify_bundle(copy)
@@ -249,27 +249,27 @@ def test_no_file_of_a_bundle_may_change(copy: Path, name: str) -> None:
 def test_what_the_spec_gives_is_not_taken_from_elsewhere(copy: Path, name: str, other: Any) -> None:
     edit(copy, **{name: other})
     with pytest.raises(CheckpointInvalidError, match=rf"bundle.json says {name} .*, but feature_spec.json gives"):
-        Predictor.load(copy)
+        BarPredictor.load(copy)
 
 
 @of_one_kind_or_slow
 def test_other_folders_are_not_bundles(tmp_path: Path, copy: Path) -> None:
     with pytest.raises(ConfigError, match="so it is not a bundle"):
-        Predictor.load(tmp_path)
+        BarPredictor.load(tmp_path)
     edit(copy, surprise=1)
     with pytest.raises(CheckpointInvalidError, match="surprise"):
-        Predictor.load(copy)
+        BarPredictor.load(copy)
     (copy / "bundle.json").write_text("{}")
     with pytest.raises(CheckpointInvalidError, match="cannot be read"):
-        Predictor.load(copy)
+        BarPredictor.load(copy)
 
 
 def test_a_predictor_that_differs_from_the_batch_is_found(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    logit = Predictor._logit
-    monkeypatch.setattr(Predictor, "_logit", lambda self: logit(self) + 1e-4)
+    logit = BarPredictor._logit
+    monkeypatch.setattr(BarPredictor, "_logit", lambda self: logit(self) + 1e-4)
     with pytest.raises(TrainError, match=r"a logit is .* off bar by bar"):
         verify_bundle(bundle)
-    monkeypatch.setattr(Predictor, "_logit", logit)
+    monkeypatch.setattr(BarPredictor, "_logit", logit)
     push = stoker.encode.FeatureStream.push
     monkeypatch.setattr(stoker.encode.FeatureStream, "push", lambda self, bar: push(self, bar).clip(-5, 5))
     with pytest.raises(TrainError, match="differ between bar by bar and batch"):

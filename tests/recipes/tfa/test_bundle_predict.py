@@ -11,7 +11,7 @@ from tests.recipes.tfa.trainings import OURS, make_folder, settings_of
 
 import stoker
 from stoker.errors import OptionError
-from stoker.recipes.tfa import Predictor, train, write_bundle
+from stoker.recipes.tfa import BarPredictor, train, write_bundle
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def test_the_logits_of_the_predictor_with_times(run: Path, tmp_path: Path) -> No
     bars = market(120, "lag", 7)
     write_csv(tmp_path / "new.csv", bars)
     found = stoker.load(run, device="cpu").predict(tmp_path / "new.csv", which="all")
-    predictor = Predictor.load(run.parent / "bundle")
+    predictor = BarPredictor.load(run.parent / "bundle")
     names = [name for name in ("open", "high", "low", "close", "volume") if name in bars]
     pushed = [predictor.push({name: float(bars[name][i]) for name in names}) for i in range(120)]
     expected = {i: logit for i, logit in enumerate(pushed) if logit is not None}

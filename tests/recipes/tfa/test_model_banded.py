@@ -11,7 +11,7 @@ from torch import nn
 
 import stoker
 from stoker.errors import OptionError
-from stoker.recipes.tfa.model import Banded, Block, build_model
+from stoker.recipes.tfa.model import Banded, BandedBlock, build_model
 
 FEATURES = 5
 
@@ -138,8 +138,8 @@ def test_order_matters() -> None:
 
 def test_a_band_without_its_gaps_sees_the_future(monkeypatch: pytest.MonkeyPatch) -> None:
     model = banded()
-    honest = Block._along
-    monkeypatch.setattr(Block, "_along", lambda self, of_lags, outside: honest(self, of_lags, 0.0))
+    honest = BandedBlock._along
+    monkeypatch.setattr(BandedBlock, "_along", lambda self, of_lags, outside: honest(self, of_lags, 0.0))
     x = rows(1, 20)
     changed = x.clone()
     changed[0, 11:] *= 3

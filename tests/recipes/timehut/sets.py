@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
-import aeon.datasets
-
-FOLDER = Path(aeon.datasets.__file__).parent / "data"
+_AEON = find_spec("aeon")  # found, not imported: that takes seconds
+FOLDER = Path(str(_AEON and _AEON.origin)).parent / "datasets" / "data"
 
 
 def files(name: str) -> tuple[Path, Path]:

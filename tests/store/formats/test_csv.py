@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 import zstandard
 from hypothesis import given, settings
+from tests.harness import num_examples
 from tests.store.formats.csv_file import Csv, chunks_of, joined
 from tests.store.shrink import shrunk
 
@@ -101,7 +102,7 @@ def test_a_wrong_encoding_is_said(text: Csv, content: str) -> None:
 FIELD = st.text(alphabet=st.sampled_from('ab"\n,;|\tü1.-'), max_size=8).filter(lambda field: field.strip('" \t\n') != "")
 
 
-@settings(max_examples=150)
+@settings(max_examples=num_examples(150))
 @given(
     rows=st.lists(st.tuples(FIELD, st.integers(-99, 99)), min_size=1, max_size=25),
     delimiter=st.sampled_from(",;|\t"),
@@ -204,7 +205,7 @@ def test_weird_names_are_stored_as_given(text: Csv, name: str) -> None:
     assert all(entry.name == "manifest.json" or entry.suffix == ".npy" or entry.name == ".lock" for entry in store.path.iterdir())  # type: ignore[union-attr]
 
 
-@settings(max_examples=40)
+@settings(max_examples=num_examples(40))
 @given(
     st.lists(
         st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\n\x00"), min_size=1, max_size=8).filter(

@@ -10,6 +10,7 @@ from typing import Any
 import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
+from tests.harness import num_examples
 from tests.store.pack.runs import Segment, Series, block, grouped, layout, read
 
 from stoker.store.pack import merge
@@ -61,7 +62,7 @@ def ignore(marks: Sequence[CursorMark], num_bytes: int) -> None:
     return None
 
 
-@settings(max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=num_examples(120), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.booleans().flatmap(lambda by_time: st.tuples(st.just(by_time), run_contents(by_time=by_time))))
 def test_a_merge_is_its_slow_twin(given: tuple[bool, tuple[str, list[Series]]]) -> None:
     by_time, (kind, contents) = given
@@ -70,7 +71,7 @@ def test_a_merge_is_its_slow_twin(given: tuple[bool, tuple[str, list[Series]]]) 
         assert merged(Path(folder), contents, kind, by_time=by_time) == grouped(everything, by_time=by_time)
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=num_examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.booleans().flatmap(lambda by_time: st.tuples(st.just(by_time), run_contents(by_time=by_time))))
 def test_a_merge_continues_from_every_step(given: tuple[bool, tuple[str, list[Series]]]) -> None:
     by_time, (kind, contents) = given

@@ -9,6 +9,7 @@ from typing import Any
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
+from tests.harness import num_examples
 from tests.store.pack.runs import Segment, block, grouped, layout, read
 
 from stoker.store.pack.sorted_runs import BackgroundWriter, Sorter
@@ -23,7 +24,7 @@ def parts(draw: st.DrawFn) -> tuple[str, list[list[Segment]]]:
     return kind, draw(st.lists(st.lists(st.tuples(KEYS[kind], ROWS), min_size=1, max_size=4), max_size=8))
 
 
-@settings(max_examples=80)
+@settings(max_examples=num_examples(80))
 @given(parts(), st.booleans(), st.sampled_from([1, 200, 10_000]), st.integers(0, 8))
 def test_runs_hold_all_rows_in_order(given: tuple[str, list[list[Segment]]], by_time: bool, run_bytes: int, flush: int) -> None:
     kind, blocks = given

@@ -22,8 +22,6 @@ from stoker.encode.sequences.columns import TableColumn, find_listed, read_colum
 from stoker.errors import BadValueError, OptionError
 from stoker.store import DEFAULT_MEMORY, Column, Missing, Progress, Store, from_numpy, quiet, to_numpy
 
-_CHUNK_BYTES = 8 << 20
-
 
 def store_in_memory(columns: Mapping[str, Array], offsets: Array, key: tuple[str, Any] | None) -> Store:
     """A store over flat columns, and the key of each sequence as a column of its own."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from stoker._lazy import lazy
 
 _LAZY = {
-    "Predictor": "stoker.recipes.tfa.bundle:Predictor",
+    "BarPredictor": "stoker.recipes.tfa.bundle:BarPredictor",
     "Settings": "stoker.recipes.tfa.settings:Settings",
     "build_model": "stoker.recipes.tfa.model:build_model",
     "label_bars": "stoker.recipes.tfa.data:label_bars",
@@ -27,7 +27,7 @@ _LAZY = {
 }
 
 if TYPE_CHECKING:
-    from stoker.recipes.tfa.bundle import Predictor as Predictor
+    from stoker.recipes.tfa.bundle import BarPredictor as BarPredictor
     from stoker.recipes.tfa.bundle import verify_bundle as verify_bundle
     from stoker.recipes.tfa.bundle import write_bundle as write_bundle
     from stoker.recipes.tfa.bundle import write_program as write_program

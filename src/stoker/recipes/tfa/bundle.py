@@ -1,4 +1,4 @@
-"""Bundles: a trained model as a folder with all that serving needs, and `Predictor`, which serves it bar by bar.
+"""Bundles: a trained model as a folder with all that serving needs, and `BarPredictor`, which serves it bar by bar.
 
     bundle.json            description, and the hash of each file
     feature_spec.json      the features, identified by their hash
@@ -275,7 +275,7 @@ def verify_bundle(folder: str | Path) -> Proof:
         CheckpointInvalidError: A file is missing, damaged or changed.
         TrainError: Features or logits differ from those of the batch.
     """
-    predictor = Predictor.load(folder)
+    predictor = BarPredictor.load(folder)
     golden = {name: tensor.numpy() for name, tensor in _read_tensors(Path(folder) / GOLDEN_NAME)[0].items()}
     columns = [name for name in PRICES if name in golden]
     num_bars, rows, features, logits = len(golden["close"]), 0, golden["features"], golden["logits"]
@@ -555,10 +555,10 @@ _ROW = "row"
 _ROOM = 4  # windows that the buffer of rows holds; when full, its end is moved to the front, so rows are not copied at each bar
 
 
-class Predictor:
-    """Logits of one series, bar by bar; `Predictor.load` reads one from a bundle.
+class BarPredictor:
+    """Logits of one series, bar by bar; `BarPredictor.load` reads one from a bundle.
 
-        predictor = Predictor.load("bundle/")
+        predictor = BarPredictor.load("bundle/")
         predictor.warm(history)                 # bars of the last days, for the warm-up of the indicators
         logit = predictor.push(bar)             # None until enough rows are ready
 

@@ -82,7 +82,7 @@ def ratios(x: Array, levels: Levels) -> Array:
 # ---- the scaler ----
 
 
-class Scaler(nn.Module):
+class ScaledModel(nn.Module):
     """A module that begins with `(x - mean) * inv_std`; with `levels`, mean and std are those of the ratios."""
 
     mean: torch.Tensor
@@ -323,7 +323,7 @@ def attend_last(rows_wtd: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
 # Axes: s runs, n rows, c chunks, w rows of a chunk, v those and the rows of the chunk before, h heads, k numbers of a head, d width.
 
 
-class Banded(Scaler):
+class Banded(ScaledModel):
     """Logits [s, n] of runs of rows [s, n, f], one for each row.
 
     Rows before a run are not seen, so the first `reach` - 1 logits of a run have less context than later ones.
@@ -346,7 +346,9 @@ class Banded(Scaler):
         self.window = window
         self.inp = nn.Linear(len(mean), width)
         self.bend = nn.Linear(width, width)
-        self.blocks = nn.ModuleList(Block(width, heads, 2 * width if hidden is None else hidden, window) for _ in range(layers))
+        self.blocks = nn.ModuleList(
+            BandedBlock(width, heads, 2 * width if hidden is None else hidden, window) for _ in range(layers)
+        )
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, 1)
 
@@ -367,7 +369,7 @@ class Banded(Scaler):
     def last(self, x_snf: torch.Tensor) -> torch.Tensor:
         """The logit of the last row: [s], from the last `reach` rows. A layer computes only the rows that the next one needs."""
         rows_snd = self._embed(x_snf[:, -self.reach :])
-        for number, block in enumerate(cast(Iterable[Block], self.blocks), 1):
+        for number, block in enumerate(cast(Iterable[BandedBlock], self.blocks), 1):
             rows_snd = block.last(rows_snd, num_rows=(len(self.blocks) - number) * (self.window - 1) + 1)
         logits: torch.Tensor = self.head(self.norm(rows_snd[:, -1]))
         return logits[:, 0]
@@ -386,8 +388,10 @@ def _check_sizes(model: str, width: int, heads: int, **counts: int) -> None:
             raise OptionError(f"{model}: {name} is {value}; expected at least 1.")
 
 
-class Block(nn.Module):
+class BandedBlock(nn.Module):
     """Banded attention and feed-forward, pre-norm and residual."""
+
+    name_in_checkpoints = "stoker.recipes.tfa.model.Block"
 
     def __init__(self, width: int, heads: int, hidden: int, window: int) -> None:
         super().__init__()
@@ -443,7 +447,7 @@ class Block(nn.Module):
         return _feed_forward(self, rows_snd[:, -num_rows:] + self.out(mixed))
 
 
-def _feed_forward(layer: Block | nn.TransformerEncoderLayer, rows: torch.Tensor) -> torch.Tensor:
+def _feed_forward(layer: BandedBlock | nn.TransformerEncoderLayer, rows: torch.Tensor) -> torch.Tensor:
     added: torch.Tensor = layer.linear2(functional.gelu(layer.linear1(layer.norm2(rows))))
     return rows + added
 
@@ -458,7 +462,7 @@ def _feed_forward(layer: Block | nn.TransformerEncoderLayer, rows: torch.Tensor)
 # Axes: s runs of rows (of one window each, or of many), n rows of a run, w windows, t rows of a window, f features, d width.
 
 
-class Tfa(Scaler):
+class Tfa(ScaledModel):
     """Logits [s, n - length + 1] of runs of rows [s, n, f]: one for each window, so [s, 1] where a run is one window.
 
     Without `positions` the order of the rows before the last is not known, as in the authors' model; with them each position in a

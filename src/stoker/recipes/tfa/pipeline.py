@@ -52,7 +52,7 @@ from stoker.recipes.tfa.data import (
     prepare,
     read_spec,
 )  # fmt: skip
-from stoker.recipes.tfa.model import Scaler, TfaModel, build_model
+from stoker.recipes.tfa.model import ScaledModel, TfaModel, build_model
 from stoker.recipes.tfa.settings import IGNORED, Settings, ignored, map_paths, read_settings
 
 SCORE_NAME, SPEC_NAME, RECIPE_NAME, CONFIG_NAME = "score.json", "feature_spec.json", "recipe.json", "config.yaml"
@@ -354,7 +354,7 @@ STEPS_OF_NEWTON, RIDGE = 8, 1.0
 SHIFTS = 200
 
 
-def baseline_scores(prepared: Prepared, model: Scaler, rows: Array) -> dict[str, Array]:
+def baseline_scores(prepared: Prepared, model: ScaledModel, rows: Array) -> dict[str, Array]:
     """The logits of each baseline for these rows of the store; for volatility, a score without a scale."""
     features, labels = (np.asarray(prepared.store.column(name)) for name in (FEATURES, LABEL))
 

@@ -27,7 +27,6 @@ from stoker.store.pack.options import (
 )
 from stoker.store.pack.packer import Packer, Progress, quiet
 from stoker.store.store import Store
-from stoker.store.versions import open_store
 
 
 def pack(
@@ -185,7 +184,7 @@ def pack(
         if options.memory_bytes < parse_bytes(DEFAULT_MEMORY):
             # Arrow returns freed memory at once: its own pools keep tens of megabytes.
             pa.set_memory_pool(pa.system_memory_pool())
-        packer.run(replace=replace)
+        return packer.run(replace=replace)
     except MemoryError as error:
         raise SourceTooLargeError(
             f"the pack may use {options.memory_bytes >> 20:,} MB (memory=), but the system did not provide that much. "
@@ -193,4 +192,3 @@ def pack(
         ) from error
     finally:
         pa.set_memory_pool(pool)
-    return open_store(folder)

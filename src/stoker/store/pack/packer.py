@@ -35,7 +35,7 @@ from stoker.errors import BadValueError, DiskFullError, SourceChangedError, Sour
 from stoker.store.formats.base import DataSource, InferredTypeError, NamedSource, RowLocation
 from stoker.store.formats.discover import find_sources
 from stoker.store.interop import from_texts
-from stoker.store.manifest import VERSION, WORK_NAME, Manifest, SourceEntry
+from stoker.store.manifest import VERSION, WORK_NAME, Manifest, SourceEntry, read_manifest
 from stoker.store.pack.blocks import Shaper
 from stoker.store.pack.changes import change_sources
 from stoker.store.pack.merge import FAN_IN, CursorMark, explain_disorder, explain_off_grid, merge_runs, seal_run
@@ -55,7 +55,7 @@ from stoker.store.pack.sorted_runs import (
 )
 from stoker.store.pack.values import Categories, HourPass, MissingIntegersError
 from stoker.store.shards import Mark, TextFile
-from stoker.store.store import Store
+from stoker.store.store import Store, map_store
 from stoker.store.writer import make_work, new_store, remove_debris
 
 JOURNAL_BYTES = 256 << 20  # at most about this much is done again after a kill
@@ -153,7 +153,7 @@ class Packer:
         on_disk = all(one.path is not None for one in self._plan.sources)
         self._fingerprint = fingerprint(self._plan, list(self._stats.values())) if on_disk else None
 
-    def run(self, *, replace: bool) -> None:
+    def run(self, *, replace: bool) -> Store:
         """Plan, read, merge, seal, commit; again with wider types where those inferred from the first rows do not fit.
 
         Without `replace`, a store in the folder is an error, unless this very pack was killed there and resumes.
@@ -171,7 +171,8 @@ class Packer:
                         self._read(state, readers)
                         run = self._merge(state)
                         manifest = self._seal(state, run, hashes)
-                    return commit(manifest)
+                    commit(manifest)
+                    return map_store(self._folder, read_manifest(self._folder))
                 except (InferredTypeError, MissingIntegersError) as error:
                     if self._is_settled and isinstance(error, MissingIntegersError):
                         raise BadValueError(str(error)) from None
@@ -519,8 +520,9 @@ def _time_notes(run: SortedRun, plan: PackPlan, rules: StepRules | None) -> list
         notes.append(f"{rules.num_merged:,} rows had the time of another row of their series: {kept}")
     if rules is not None and rules.num_added:
         notes.append(f"{rules.num_added:,} steps of {options.freq} were missing and were added")
-    if options.freq is None and plan.time_index is not None:
-        found = describe_irregular(run, plan.step[plan.time_index], plan.time_index)
+    time = plan.step[plan.time_index] if plan.time_index is not None else None
+    if options.freq is None and time is not None and time.kind == "timestamp":
+        found = describe_irregular(run, time, plan.step.index(time))
         notes.extend([found] if found is not None else [])
     return notes
 

@@ -178,7 +178,8 @@ def select_columns(sources: Sequence[DataSource], schemas: Sequence[pa.Schema], 
     selected = []
     for schema in schemas:
         shown, hidden = read_names(schema, options)  # a source reads by itself what only its expressions use
-        names = [name for name in shown if name in schema.names and name not in hidden]
+        own = set(schema.names)
+        names = [name for name in shown if name in own and name not in hidden]
         if options.time is not None and options.time not in names:
             names.append(options.time)
         kinds = [schema.field(name).type for name in names]
@@ -479,10 +480,11 @@ def _misfit_error(source: DataSource, name: str, kind: pa.DataType) -> BadValueE
 def _unified(sources: Sequence[DataSource], schemas: Sequence[pa.Schema], options: PackOptions) -> pa.Schema:
     """One schema for all sources, or an error that lists every way in which they differ."""
     first, differences = schemas[0], []
+    there = set(first.names)  # a schema makes the list of its names each time, which thousands of columns cannot afford
     named = [("series=", options.series), ("time=", options.time), *(("columns=", name) for name in options.columns or ())]
     for role, name in (*named, *(("dtype=", name) for name in options.dtypes)):
         is_late = name in options.derived and role in ("columns=", "dtype=")
-        if name is not None and name not in first.names and not is_late:
+        if name is not None and name not in there and not is_late:
             raise OptionError(f"{role} names {name!r}, but {_columns_of(sources[0], first)}.")
     names = read_names(first, options)[0]
     types = {name: asked_type(first.field(name).type, options.dtypes.get(name)) for name in names}
@@ -490,12 +492,13 @@ def _unified(sources: Sequence[DataSource], schemas: Sequence[pa.Schema], option
     for source, schema in zip(sources[1:], schemas[1:], strict=True):
         if not by_name and schema.names != first.names and sorted(schema.names) == sorted(first.names):
             differences.append(f"{source.label} has its columns in another order ({', '.join(schema.names[:8])})")
-        missing = [name for name in names if name not in schema.names]
-        extra = [] if by_name else [name for name in schema.names if name not in first.names]
+        own = set(schema.names)
+        missing = [name for name in names if name not in own]
+        extra = [] if by_name else [name for name in schema.names if name not in there]
         differences.extend(f"{source.label} has no column {name!r}" for name in missing)
         differences.extend(f"{source.label} has an extra column {name!r}" for name in extra)
         for name in names:
-            if name in missing:
+            if name not in own:
                 continue
             given = schema.field(name).type
             found = asked_type(given, options.dtypes.get(name))
@@ -581,6 +584,8 @@ def late_columns(
     late: dict[str, Expression | SeriesFunction], step: Sequence[ColumnPlan], options: PackOptions, where: str
 ) -> tuple[tuple[ColumnPlan, Expression | SeriesFunction], ...]:
     """The columns that are computed from sorted steps, with the types that they have over none."""
+    if not late:
+        return ()
     known = {field.name: stored_values(np.empty(0, field.dtype), field.kind, field.unit) for field in step}
     found: list[tuple[ColumnPlan, Expression | SeriesFunction]] = []
     for name, what in late.items():

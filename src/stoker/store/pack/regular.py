@@ -389,7 +389,7 @@ def describe_irregular(run: SortedRun, field: ColumnPlan, index: int) -> str | N
     Months differ in length, and days with a zone may have 23 or 25 hours: these are not irregular.
     """
     unit, _, zone = (field.unit or "").partition(", ")
-    sample = next(_steps_of(run, index), np.zeros(0, dtype=np.int64))[:_SAMPLE] if field.kind == "timestamp" else np.zeros(0)
+    sample = next(_steps_of(run, index), np.zeros(0, dtype=np.int64))[:_SAMPLE]
     found, counts = np.unique(sample[sample > 0], return_counts=True)
     if not len(found):
         return None
