@@ -41,6 +41,7 @@ COMMANDS = {
     "forecast": "Forecast a series with a trained Time-MoE.",
     "export": "Export the model of a run as a program.",
     "runs": "Compare the runs in a folder.",
+    "make": "Make data to try a recipe with.",
 }
 
 MODULES = {"history": "append", "compact": "append", "verify": "inspect", "indicators": "encode", "forecast": "predict"}

@@ -11,7 +11,7 @@ from tests.recipes.icecube.plain_events import collate, plain_tokens, random_pul
 
 from stoker.errors import BadValueError, OptionError
 from stoker.recipes.icecube.batches import EventBatch, group_pulses, pad_to
-from stoker.recipes.icecube.tokens import expand, read_geometry, scale_geometry
+from stoker.recipes.icecube.tokens import expand, pad, read_geometry, scale_geometry
 
 
 def batch_of(pulses: tuple[np.ndarray, ...], offsets: np.ndarray, **limits: int) -> EventBatch:
@@ -111,3 +111,36 @@ def test_geometry_is_read_in_metres(tmp_path: Path) -> None:
 def test_a_geometry_that_is_not_one_is_refused(tmp_path: Path, lines: list[str], head: str, message: str) -> None:
     with pytest.raises(BadValueError, match=message):
         read_geometry(write_geometry(tmp_path, lines, head))
+
+
+@pytest.mark.parametrize("num_sensors", [5160, 30])
+def test_padded_tokens_equal_the_plain_rule(rng: np.random.Generator, geometry: torch.Tensor, num_sensors: int) -> None:
+    pulses, offsets = random_pulses(rng, [12, 1, 0, 300, 60, 4000], num_sensors=num_sensors)
+    batch = batch_of(pulses, offsets, max_pulses=5, max_doms=20)
+    room = np.full((6, 20, 19), np.nan, dtype=np.float32)
+    tokens, mask = pad(batch, geometry.numpy(), max_pulses=5, max_doms=20, out=room)
+    assert tokens is room
+    for event, expected in enumerate(plain_tokens(pulses, offsets, geometry.numpy(), max_pulses=5, max_doms=20)):
+        assert mask[event].tolist() == [slot < len(expected) for slot in range(20)]
+        assert not tokens[event, len(expected) :].any()
+        if expected:
+            np.testing.assert_allclose(tokens[event, : len(expected)], np.stack(expected), rtol=2.4e-7)
+
+
+def test_padding_refuses_what_does_not_fit(rng: np.random.Generator, geometry: torch.Tensor) -> None:
+    pulses, offsets = random_pulses(rng, [300])
+    batch = batch_of(pulses, offsets)
+    with pytest.raises(OptionError, match="max_doms is 64, but an event of the batch has 128 DOMs"):
+        pad(batch, geometry.numpy(), max_doms=64)
+    with pytest.raises(OptionError, match=r"out is float64 \(1,\); expected float32 \(1, 128, 256\)"):
+        pad(batch, geometry.numpy(), out=np.zeros(1))
+
+
+def test_charges_of_any_size_are_logarithms(geometry: torch.Tensor) -> None:
+    """Charges that share a place in the table of known logarithms must not get each other's."""
+    charge = np.array([1.0, 1.001, 1.0 + 1024 / 40, 0.0, 1e-30, 3e38, 1.0, 1.001], dtype=np.float32)
+    sensor, time = np.zeros(8, dtype=np.int16), np.arange(8, dtype=np.int32)
+    batch = batch_of((time, charge, sensor, np.zeros(8, dtype=np.bool_)), np.array([0, 8]))
+    tokens, _ = pad(batch, geometry.numpy())
+    expected = np.log10(np.maximum(charge, np.float32(1e-6)).astype(np.float64)).astype(np.float32) / np.float32(3)
+    assert tokens[0, 0, 5 : 5 + 24 : 3].tolist() == expected.tolist()

@@ -1,4 +1,4 @@
-"""Tokens of DOMs: the 4 + 3 K numbers that a model takes for each DOM, made on the device from a ragged batch.
+"""Tokens of DOMs: the 4 + 3 K numbers that a model takes for each DOM, made on the device (`expand`) or padded on the host (`pad`).
 
     0, 1, 2              x, y, z of the sensor in units of 500 m
     3                    log1p(all pulses of the DOM) / 3 - 1
@@ -12,15 +12,17 @@ CUDA graph.
 from __future__ import annotations
 
 import csv
+import math
 import os
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from stoker._kernels import clear_bytes, kernel
 from stoker._types import Array
 from stoker.errors import BadValueError, OptionError
-from stoker.recipes.icecube.batches import MAX_PULSES, NUM_SENSORS, EventBatch
+from stoker.recipes.icecube.batches import MAX_DOMS, MAX_PULSES, NUM_SENSORS, EventBatch
 
 POSITION_UNIT = 500.0
 """Metres."""
@@ -57,8 +59,8 @@ def read_geometry(path: str | os.PathLike[str]) -> Array:
                 is_new = False
             if not is_new:
                 raise BadValueError(
-                    f"{file}, line {line}: found {','.join(row)!r}; expected a sensor from 0 to {NUM_SENSORS - 1}, each once, and x, y, z "
-                    f"in metres."
+                    f"{file}, line {line}: found {','.join(row)!r}; expected a sensor from 0 to {NUM_SENSORS - 1}, each once, and "
+                    f"x, y, z in metres."
                 )
             positions[number] = place
     missing = np.flatnonzero(np.isnan(positions[:, 0]))
@@ -115,3 +117,88 @@ def expand(
     )
     tokens[:, 4:].view(num_doms + 1, max_pulses, 3)[dom.long(), place.long()] = values.to(dtype)
     return tokens[:num_doms]
+
+
+def pad(
+    batch: EventBatch,
+    geometry: Array,
+    *,
+    max_pulses: int = MAX_PULSES,
+    max_doms: int = MAX_DOMS,
+    out: Array | None = None,
+) -> tuple[Array, Array]:
+    """The tokens of a batch as the authors' collator makes them: padded, on the host, in one pass.
+
+    Args:
+        batch: Arrays. No event may have more than `max_doms` DOMs.
+        geometry: (5160, 3) float32 in units of 500 m.
+        max_pulses: K.
+        max_doms: Rows per event.
+        out: Memory for the tokens, to be filled and returned; one that is used again saves page faults.
+
+    Returns:
+        Tokens (B, max_doms, 4 + 3 K) float32, 0 behind the last DOM of an event, and a mask (B, max_doms), True where there is a DOM.
+
+    Example:
+        >>> from stoker.recipes.icecube.batches import group_pulses
+        >>> pulses = [np.array(values) for values in ([10000, 13000], [1.0, 1000.0], [5, 5], [0, 1], [0, 2])]
+        >>> facts = {"target": np.zeros((1, 2)), "event_id": np.zeros(1), "num_pulses": np.array([2])}
+        >>> tokens, mask = pad(EventBatch.of(group_pulses(*pulses), **facts), np.zeros((5160, 3)), max_pulses=2, max_doms=3)
+        >>> tokens.shape, mask.tolist()
+        ((1, 3, 10), [[True, False, False]])
+    """
+    shape = (len(batch), max_doms, 4 + 3 * max_pulses)
+    most = int(np.diff(batch.dom_offsets).max(initial=0))
+    if most > max_doms:
+        raise OptionError(f"max_doms is {max_doms}, but an event of the batch has {most:,} DOMs.")
+    if out is None:
+        out = np.empty(shape, dtype=np.float32)
+    elif out.shape != shape or out.dtype != np.float32:
+        raise OptionError(f"out is {out.dtype} {out.shape}; expected float32 {shape}.")
+    mask = np.empty(shape[:2], dtype=np.bool_)
+    positions = np.ascontiguousarray(geometry, dtype=np.float32)
+    _pad(
+        batch.dom_offsets, batch.sensor, batch.dom_pulses, batch.pulse_offsets, batch.time, batch.charge, batch.auxiliary, positions,
+        max_pulses, out, mask,
+    )  # fmt: skip
+    return out, mask
+
+
+_KNOWN = 1024
+_SIZES = np.log1p(np.arange(4096, dtype=np.float32)) / np.float32(3) - np.float32(1)
+
+
+@kernel
+def _pad(
+    dom_offsets: Array, sensor: Array, dom_pulses: Array, pulse_offsets: Array, time: Array, charge: Array, auxiliary: Array,
+    positions: Array, max_pulses: int, out: Array, mask: Array,
+) -> None:  # fmt: skip
+    width = 4 + 3 * max_pulses
+    event_bytes = out.shape[1] * width * 4
+    # Charges have few different values, so most logarithms are known already.
+    known, logs = np.full(_KNOWN, np.float32(-1)), np.empty(_KNOWN, np.float32)
+    for event in range(len(dom_offsets) - 1):
+        clear_bytes(out, event * event_bytes, event_bytes)  # at once: the tokens are then written to lines in the cache
+        first = dom_offsets[event]
+        num_doms = dom_offsets[event + 1] - first
+        for slot in range(num_doms):
+            dom = first + slot
+            size = dom_pulses[dom]
+            for axis in range(3):
+                out[event, slot, axis] = positions[sensor[dom], axis]
+            out[event, slot, 3] = (
+                _SIZES[size] if size < len(_SIZES) else np.float32(math.log1p(np.float64(size))) / np.float32(3) - np.float32(1)
+            )
+            place = 4
+            for pulse in range(pulse_offsets[dom], min(pulse_offsets[dom + 1], pulse_offsets[dom] + max_pulses)):
+                value = max(charge[pulse], np.float32(1e-6))
+                entry = np.int64(min(value, np.float32(1e6)) * np.float32(40)) & (_KNOWN - 1)
+                if known[entry] != value:
+                    known[entry] = value
+                    logs[entry] = np.float32(math.log10(np.float64(value))) / np.float32(3)
+                out[event, slot, place] = (time[pulse] - np.float32(1e4)) / np.float32(3e4)
+                out[event, slot, place + 1] = logs[entry]
+                out[event, slot, place + 2] = np.float32(auxiliary[pulse]) - np.float32(0.5)
+                place += 3
+        mask[event, :num_doms] = True
+        mask[event, num_doms:] = False
