@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
@@ -19,13 +19,15 @@ if TYPE_CHECKING:
 class _Pack(click.Command):
     """Hands over to the command of a recipe where --recipe names one."""
 
+    recipes: ClassVar[dict[str, click.Command]] = {}
+
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
         named = [value for flag, value in pairwise(args) if flag == "--recipe"]
         named += [arg.removeprefix("--recipe=") for arg in args if arg.startswith("--recipe=")]
-        if named and named[-1] in RECIPES:
-            return RECIPES[named[-1]].make_context(info_name, args, parent, **extra)
+        if named and named[-1] in self.recipes:
+            return self.recipes[named[-1]].make_context(info_name, args, parent, **extra)
         return super().make_context(info_name, args, parent, **extra)
 
 
@@ -140,4 +142,4 @@ def _icecube(source: str, store: str, recipe: str, as_json: bool, quiet: bool, *
     _show(packed, store, f"{packed.num_steps:,} pulses", as_json=as_json)
 
 
-RECIPES = {"icecube": _icecube}
+_Pack.recipes["icecube"] = _icecube

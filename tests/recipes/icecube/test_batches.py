@@ -9,10 +9,10 @@ import pytest
 from tests.recipes.icecube.plain_events import plain_doms, random_pulses
 
 from stoker.errors import BadValueError, OptionError
-from stoker.recipes.icecube.batches import EventBatch, Grouped, group_pulses, pad_to
+from stoker.recipes.icecube.batches import EventBatch, GroupedPulses, group_pulses, pad_to
 
 
-def check(grouped: Grouped, pulses: tuple[np.ndarray, ...], offsets: np.ndarray, *, max_pulses: int, max_doms: int) -> None:
+def check(grouped: GroupedPulses, pulses: tuple[np.ndarray, ...], offsets: np.ndarray, *, max_pulses: int, max_doms: int) -> None:
     time, charge, _, auxiliary = pulses
     dom = 0
     for event, (start, stop) in enumerate(itertools.pairwise(offsets)):

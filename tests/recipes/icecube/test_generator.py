@@ -11,9 +11,9 @@ import pytest
 
 from stoker.errors import OptionError
 from stoker.recipes.icecube import generator, make_events, read_geometry
-from stoker.recipes.icecube.generator import Shape, make_file
+from stoker.recipes.icecube.generator import EventFiles, make_file
 
-SMALL = Shape(files=4, events_per_file=1500)
+SMALL = EventFiles(files=4, events_per_file=1500)
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def test_quantiles_are_those_of_the_real_files(
 
 def test_a_file_depends_on_the_seed_and_its_number_alone() -> None:
     pulses, meta = make_file(3, SMALL)
-    again, _ = make_file(3, Shape(files=660, events_per_file=1500))
+    again, _ = make_file(3, EventFiles(files=660, events_per_file=1500))
     other, _ = make_file(4, SMALL)
     assert all(np.array_equal(pulses[name], again[name]) for name in pulses)
     assert len(other["time"]) != len(pulses["time"])
@@ -70,7 +70,7 @@ def test_pulses_are_in_time_order_and_depend_on_the_direction() -> None:
 
 
 def test_drift_ties_the_azimuth_to_the_file() -> None:
-    shape = Shape(files=4, events_per_file=200, drift=1.0)
+    shape = EventFiles(files=4, events_per_file=200, drift=1.0)
     for number in range(1, 5):
         azimuth = make_file(number, shape)[1]["azimuth"]
         assert ((azimuth >= (number - 1) * np.pi / 2) & (azimuth < number * np.pi / 2)).all()

@@ -71,8 +71,8 @@ class EventBatch:
     """int32 (B): all pulses of the event; 0 in rows without an event."""
 
     @classmethod
-    def of(cls, grouped: Grouped, *, target: Array, event_id: Array, num_pulses: Array) -> EventBatch:
-        """Grouped pulses and the facts of their events."""
+    def of(cls, grouped: GroupedPulses, *, target: Array, event_id: Array, num_pulses: Array) -> EventBatch:
+        """GroupedPulses pulses and the facts of their events."""
         facts = (target, np.float32), (event_id, np.int64), (num_pulses, np.int32)
         target, event_id, num_pulses = (np.ascontiguousarray(values, dtype) for values, dtype in facts)
         return cls(**grouped._asdict(), target=target, event_id=event_id, num_pulses=num_pulses)
@@ -97,7 +97,7 @@ class EventBatch:
         return EventBatch(**{field.name: function(getattr(self, field.name)) for field in fields(self)})
 
 
-class Grouped(NamedTuple):
+class GroupedPulses(NamedTuple):
     """Pulses grouped by DOM; the fields of an `EventBatch` that depend on pulses."""
 
     dom_offsets: Array
@@ -119,7 +119,7 @@ def group_pulses(
     *,
     max_pulses: int = MAX_PULSES,
     max_doms: int = MAX_DOMS,
-) -> Grouped:
+) -> GroupedPulses:
     """Group the pulses of events by DOM.
 
     Args:
@@ -143,7 +143,7 @@ def group_pulses(
         starts, stops = starts[:-1], starts[1:]
     lengths = stops - starts
     num_doms, num_pulses = int(np.minimum(lengths, max_doms).sum()), int(lengths.sum())
-    made = Grouped(
+    made = GroupedPulses(
         dom_offsets=np.zeros(len(starts) + 1, dtype=np.int32),
         sensor=np.empty(num_doms, dtype=np.int16),
         dom_pulses=np.empty(num_doms, dtype=np.int32),

@@ -60,7 +60,7 @@ _PANDAS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shape:
+class EventFiles:
     """How many events there are; `drift` is the share of events whose azimuth identifies their file (1: sorted by file)."""
 
     files: int = 66
@@ -69,9 +69,9 @@ class Shape:
     drift: float = 0.0
 
 
-MANY_SMALL = Shape()
+MANY_SMALL = EventFiles()
 """A tenth of the files of the competition, with fewer events each."""
-FEW_LARGE = Shape(files=5, events_per_file=18_000)
+FEW_LARGE = EventFiles(files=5, events_per_file=18_000)
 """Few files with many events each, as in a training run on a part of the data."""
 
 
@@ -87,7 +87,7 @@ def geometry() -> Array:
     return np.concatenate([np.repeat(strings, SENSORS_PER_STRING, axis=0), depth.reshape(-1, 1)], axis=1).round(2)
 
 
-def make_file(number: int, shape: Shape) -> tuple[dict[str, Array], dict[str, Array]]:
+def make_file(number: int, shape: EventFiles) -> tuple[dict[str, Array], dict[str, Array]]:
     """The pulses and the metadata of one file; files are numbered from 1."""
     rng = np.random.default_rng([shape.seed, number])
     events = shape.events_per_file
@@ -190,7 +190,7 @@ def make_events(
     if meta_path.exists() or (pulses_folder.is_dir() and any(pulses_folder.iterdir())):
         raise OptionError(f"{target} has {split} files already. Choose another folder.")
     _disk.make_folder(pulses_folder)
-    shape = Shape(files=files, events_per_file=events, seed=seed, drift=drift)
+    shape = EventFiles(files=files, events_per_file=events, seed=seed, drift=drift)
     first = 1 if split == "train" else FIRST_TEST_FILE
     tables, rows = [], 0
     for done, number in enumerate(range(first, first + files), start=1):
