@@ -258,6 +258,7 @@ class Killed(BaseException):
 
 def kill_in(number: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Let the pack be killed in a file; returns the list of the files that are read."""
+    monkeypatch.setattr(packing, "_JOURNAL_PULSES", 0)
     read: list[int] = []
     original = packing._read_file
 

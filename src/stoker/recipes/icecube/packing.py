@@ -6,7 +6,7 @@
 
 All footers and the list of files are checked before the first pulse is read. Then files are read one after the other, in parts of some
 hundred thousand pulses. Each pulse must belong to the event that the metadata give its row to, and its values must be possible. After
-each file the state is written to a journal, so a pack that was killed resumes with the file that it was in.
+each file (of small ones, after some) the state is written to a journal, so a pack that was killed resumes where it was.
 
 The store has the columns time (int32, ns), charge (float32), sensor_id (int16) and auxiliary (bool) per pulse: 11 bytes. Per event it has
 event_id, batch_id (the number of the file), azimuth and zenith.
@@ -14,6 +14,7 @@ event_id, batch_id (the number of the file), azimuth and zenith.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -70,6 +71,7 @@ _CHUNK_BYTES = 8 << 20  # about 400,000 pulses, which stay in the cache until th
 _META_ROWS = 1 << 18
 _AHEAD = 2
 _JOURNAL = "journal"
+_JOURNAL_PULSES = 4 << 20  # at most about this many, and those of a file, are read again after a kill
 
 _PULSES = {"sensor_id": "integer", "time": "integer", "charge": "float", "auxiliary": "boolean", "event_id": "integer"}
 _META = dict.fromkeys(("batch_id", "event_id", "first_pulse_index", "last_pulse_index"), "integer")
@@ -155,7 +157,7 @@ class _Inputs:
     has_labels: bool
     chosen: tuple[int, int] | None
 
-    @property
+    @functools.cached_property
     def num_pulses(self) -> int:
         return sum(_num_rows(one) for one in self.pulses.values())
 
@@ -357,15 +359,13 @@ def _read_file(inputs: _Inputs, events: _Events, writer: _Writer, readers: Threa
     """Read, check, convert and append the pulses of one file, then its events."""
     source = inputs.pulses[events.batch]
     schema = pa.schema([source.schema().field(name) for name in _PULSES])
-    before, room = writer.num_pulses, {}
+    before = writer.num_pulses
     tasks = source.read(schema, start=RowLocation(), chunk_bytes=_CHUNK_BYTES)
     with closing(read_ahead(tasks, readers, depth=_AHEAD)) as chunks:
         for chunk in chunks:
             columns = _arrays(source, chunk.table, chunk.begin.row)
-            if chunk.table.num_rows > len(room.get("time", ())):
-                # Used for all chunks: fresh memory for each would cost as much as the conversion.
-                room = {name: np.empty(chunk.table.num_rows, _STEP[name]) for name in ("time", "charge", "sensor_id")}
-            writer.append_pulses(_convert_pulses(source, columns, events, chunk.begin.row, room))
+            converted = _convert_pulses(source, columns, events, chunk.begin.row, writer.room(chunk.table.num_rows))
+            writer.append_pulses(converted)
             progress("reading", writer.num_pulses / inputs.num_pulses, writer.num_pulses)
     writer.append_events(events, before)
     writer.sources.append(_entry(source))
@@ -390,9 +390,8 @@ def _convert_pulses(
 ) -> dict[str, Array]:
     """Pulses as the store holds them, in `room`, each compared with the event that the metadata give its row to."""
     sensor, time, owner = (columns[name] for name in ("sensor_id", "time", "event_id"))
-    made = {name: values[: len(time)] for name, values in room.items()}
     with np.errstate(over="ignore"):
-        for name, values in made.items():
+        for name, values in room.items():
             np.copyto(values, columns[name], casting="unsafe")
     first = int(np.searchsorted(events.ends, row, side="right"))
     is_good = (
@@ -401,7 +400,7 @@ def _convert_pulses(
         and sensor.max() < NUM_SENSORS
         and time.min() >= _TIMES.min
         and time.max() <= _TIMES.max
-        and np.isfinite(made["charge"].sum())  # if it is not, the sum may only have overflowed
+        and np.isfinite(room["charge"].sum())  # if it is not, the sum may only have overflowed
     )
     if not is_good:
         event = np.searchsorted(events.ends, np.arange(row, row + len(time)), side="right")
@@ -409,9 +408,9 @@ def _convert_pulses(
             ("event_id", owner != events.ids[event], "that of its event, as the metadata say"),
             ("sensor_id", (sensor < 0) | (sensor >= NUM_SENSORS), f"a number from 0 to {NUM_SENSORS - 1}"),
             ("time", (time < _TIMES.min) | (time > _TIMES.max), "nanoseconds that fit into 32 bits"),
-            ("charge", ~np.isfinite(made["charge"]), "a finite float32"),
+            ("charge", ~np.isfinite(room["charge"]), "a finite float32"),
         ])  # fmt: skip
-    return made | {"auxiliary": columns["auxiliary"]}
+    return room | {"auxiliary": columns["auxiliary"]}
 
 
 @kernel
@@ -474,6 +473,8 @@ class _Writer:
         self._files = files
         self.sources: list[SourceEntry] = []
         self.done: set[int] = set()
+        self._room: dict[str, Array] = {}
+        self._in_journal = 0
         self._last_id, self._is_sorted = -1, True
         self._shortest, self._longest = 2**62, 0
 
@@ -503,6 +504,12 @@ class _Writer:
         """Pulses so far."""
         return self._files["time"].rows
 
+    def room(self, count: int) -> dict[str, Array]:
+        """Memory for converted pulses, the same for all parts: fresh memory for each would cost as much as the conversion."""
+        if count > len(self._room.get("time", ())):
+            self._room = {name: np.empty(count, _STEP[name]) for name in ("time", "charge", "sensor_id")}
+        return {name: values[:count] for name, values in self._room.items()}
+
     def append_pulses(self, columns: dict[str, Array]) -> None:
         """Add pulses, converted."""
         for name in _STEP:
@@ -520,7 +527,10 @@ class _Writer:
             self._files[name].append(np.ascontiguousarray(values, dtype=_SERIES[name]))
 
     def save_journal(self, stamp: str) -> None:
-        """Write the state, so that a pack that is killed from now on resumes here."""
+        """Write the state, so that a pack that is killed from now on resumes here; not for a few small files."""
+        if self.num_pulses - self._in_journal < _JOURNAL_PULSES:
+            return
+        self._in_journal = self.num_pulses
         journal = _Journal(
             fingerprint=stamp,
             marks={name: file.mark() for name, file in self._files.items()},

@@ -43,7 +43,7 @@ def read_geometry(path: str | os.PathLike[str]) -> Array:
     """
     file = Path(path)
     file = file / "sensor_geometry.csv" if file.is_dir() else file
-    positions = np.full((NUM_SENSORS, 3), np.nan)
+    positions: dict[int, list[float]] = {}
     with file.open(newline="", encoding="utf-8") as lines:
         rows = csv.reader(lines)
         found = next(rows, [])
@@ -51,10 +51,8 @@ def read_geometry(path: str | os.PathLike[str]) -> Array:
             raise BadValueError(f"{file}: the columns are {', '.join(found) or 'missing'}; expected {', '.join(_COLUMNS)}.")
         for line, row in enumerate(rows, start=2):
             try:
-                number, *place = int(row[0]), *map(float, row[1:])
-                is_new = (
-                    0 <= number < NUM_SENSORS and len(place) == 3 and np.isfinite(place).all() and np.isnan(positions[number, 0])
-                )
+                number, x, y, z = int(row[0]), *map(float, row[1:])
+                is_new = 0 <= number < NUM_SENSORS and math.isfinite(x + y + z) and number not in positions
             except (ValueError, IndexError):
                 is_new = False
             if not is_new:
@@ -62,13 +60,11 @@ def read_geometry(path: str | os.PathLike[str]) -> Array:
                     f"{file}, line {line}: found {','.join(row)!r}; expected a sensor from 0 to {NUM_SENSORS - 1}, each once, and "
                     f"x, y, z in metres."
                 )
-            positions[number] = place
-    missing = np.flatnonzero(np.isnan(positions[:, 0]))
-    if len(missing):
-        raise BadValueError(
-            f"{file}: sensor {missing[0]} is missing; expected {NUM_SENSORS:,} sensors, found {NUM_SENSORS - len(missing):,}."
-        )
-    return positions
+            positions[number] = [x, y, z]
+    for number in range(NUM_SENSORS):
+        if number not in positions:
+            raise BadValueError(f"{file}: sensor {number} is missing; expected {NUM_SENSORS:,} sensors, found {len(positions):,}.")
+    return np.array([positions[number] for number in range(NUM_SENSORS)])
 
 
 def scale_geometry(positions: Array) -> torch.Tensor:
