@@ -46,6 +46,7 @@ CALLS = {
     "forecast": ["folder", "--data", "s.stoker"],
     "export": ["folder", "out"],
     "runs": ["folder"],
+    "make icecube": ["made", "--files", "1", "--events", "3", "--quiet"],
 }
 """A call of each command that ends soon: rightly, or because of something else that is wrong."""
 

@@ -64,7 +64,7 @@ def test_orders_stand_side_by_side(stoker: Stoker, events: Path) -> None:
     assert "sequential shuffle block" in words
     assert "effective batch size 1 of 32 32 of 32 12 of 32" in words
     assert "spread inside a batch 0.01 1.00 0.97" in words
-    assert "order: blocks of 16 samples, mixed in 23 windows of about 256 (as given), seed 0." in words
+    assert "mixed in 23 windows of about 256 (as given: a batch of 32 is worth" in words
     assert "A batch of 32 is worth 12 where 16 neighbours are alike: less than 85% of itself." in words
     assert "Enough for 85%: one window of all samples (" in words
     assert "which BlockShuffle() takes by itself." in words

@@ -138,7 +138,8 @@ def test_what_is_given_is_kept() -> None:
     assert choose(256, 1000.0, block=None, window=16_384) == (16_384 // num_blocks_for(256), 16_384)
     assert choose(256, 1000.0, block=None, window=5) == (1, 5)
     plan = block_plan(BlockShuffle(9, 16, 128), 1000)
-    assert plan.describe() == "blocks of 16 samples, mixed in 7 windows of about 128 (as given), seed 9"
+    worth = "as given: a batch of 32 is worth 21% of itself"
+    assert plan.describe() == f"blocks of 16 samples, mixed in 7 windows of about 128 ({worth}), seed 9"
 
 
 def test_a_saved_state_brings_block_and_window() -> None:

@@ -17,7 +17,7 @@ from stoker._disk import SHARD_NAME
 from stoker.errors import DiskError, DiskFullError
 from stoker.store import shards as columnfile
 from stoker.store.manifest import DTYPES
-from stoker.store.shards import ColumnFile, Mark, damaged_blocks, hash_block, map_shard
+from stoker.store.shards import ColumnFile, ColumnMark, damaged_blocks, hash_block, map_shard
 
 F8 = np.dtype("<f8")
 
@@ -125,7 +125,7 @@ def test_a_column_taken_up_again_ends_as_if_never_interrupted(
         assert write(folder / "column", [values]).seal(folder) == interrupted
 
 
-def interrupted(folder: Path) -> tuple[Path, Mark]:
+def interrupted(folder: Path) -> tuple[Path, ColumnMark]:
     column = write(folder / "column", [np.arange(500.0)])
     column.close()
     return folder / "column", column.mark()

@@ -41,6 +41,7 @@ COMMANDS = {
     "forecast": "Forecast a series with a trained Time-MoE.",
     "export": "Export the model of a run as a program.",
     "runs": "Compare the runs in a folder.",
+    "make": "Make data to try a recipe with.",
 }
 
 MODULES = {"history": "append", "compact": "append", "verify": "inspect", "indicators": "encode", "forecast": "predict"}
@@ -132,7 +133,8 @@ def in_flags(line: str, arguments: list[str]) -> str:
     for argument in arguments:
         if isinstance(command, click.Group) and not argument.startswith("-"):
             command = command.get_command(click.Context(command), argument)
-    options = {one.name: one for one in command.params if isinstance(one, click.Option)} if command is not None else {}
+    known = [command, *getattr(command, "recipes", {}).values()] if command is not None else []
+    options = {one.name: one for each in reversed(known) for one in each.params if isinstance(one, click.Option)}
     if not options:
         return line
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
@@ -10,8 +12,26 @@ from stoker._progress import progress
 from stoker._text import printable
 from stoker.cli.main import AMBIGUOUS, DUPLICATES, MISSING, NONEXISTENT, PATH, reading_options
 
+if TYPE_CHECKING:
+    from stoker.store.store import Store
 
-@click.command("pack", short_help="Pack raw files into a store.")
+
+class _Pack(click.Command):
+    """Hands over to the command of a recipe where --recipe names one."""
+
+    recipes: ClassVar[dict[str, click.Command]] = {}
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        named = [value for flag, value in pairwise(args) if flag == "--recipe"]
+        named += [arg.removeprefix("--recipe=") for arg in args if arg.startswith("--recipe=")]
+        if named and named[-1] in self.recipes:
+            return self.recipes[named[-1]].make_context(info_name, args, parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+
+@click.command("pack", cls=_Pack, short_help="Pack raw files into a store.")
 @click.argument("source", nargs=-1, required=True, type=PATH)
 @click.argument("store", type=PATH)
 @click.option("--series", metavar="KEY", help="Column that groups rows into series. Rows may be in any order.")
@@ -56,6 +76,7 @@ from stoker.cli.main import AMBIGUOUS, DUPLICATES, MISSING, NONEXISTENT, PATH, r
     show_default=True,
     help="Series without metadata, or metadata without series: an error, or missing values.",
 )
+@click.option("--recipe", type=click.Choice(["icecube"]), help="Read the files of a recipe; see stoker pack --recipe NAME --help.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option("--quiet", "-q", is_flag=True, help="Hide the progress bar.")
 def command(source: tuple[str, ...], store: str, as_json: bool, quiet: bool, wide_pattern: str | None, **options: object) -> None:
@@ -70,22 +91,60 @@ def command(source: tuple[str, ...], store: str, as_json: bool, quiet: bool, wid
     stoker pack ETTh1.csv ett.stoker --wide --time date
     stoker pack load.csv load.stoker --wide --time date --timezone Europe/Berlin --duplicates mean --freq 1h
     stoker pack events.csv users.stoker --series user --where "price > 0" --metadata users.csv
+    stoker pack icecube/ ice.stoker --recipe icecube
     """
-    from stoker.store.inspect import inspect
     from stoker.store.pack.api import pack
 
+    options.pop("recipe")
     if wide_pattern is not None:
         options["wide"] = wide_pattern
     with progress(unit="rows", enabled=not quiet and not as_json) as show:
         packed = pack(list(source), store, progress=show, **options)  # type: ignore[arg-type]
+    rows = sum(entry.num_rows for entry in packed.manifest.sources) if packed.manifest else 0
+    of_rows = f"{packed.num_steps:,} of {rows:,}" if options["where"] is not None else f"{rows:,}"
+    _show(packed, store, f"{of_rows} rows", as_json=as_json)
+    notes = packed.manifest.notes if packed.manifest and not as_json else []
+    if options["wide"] and options["time"] is None and any("is not numeric and was left out by --wide" in note for note in notes):
+        click.echo("note: to keep the times of the steps, name their column with --time")
+
+
+def _show(packed: Store, store: str, rows: str, *, as_json: bool) -> None:
+    """What was packed."""
+    from stoker.store.inspect import inspect
+
     if as_json:
         click.echo(json.dumps(inspect(packed).to_dict()))
         return
-    rows = sum(entry.num_rows for entry in packed.manifest.sources) if packed.manifest else 0
-    of_rows = f"{packed.num_steps:,} of {rows:,}" if options["where"] is not None else f"{rows:,}"
-    click.echo(f"packed {of_rows} rows into {len(packed):,} series, {packed.num_bytes / 1e6:,.1f} MB: {printable(store)}")
-    notes = packed.manifest.notes if packed.manifest else []
-    for note in notes:
+    click.echo(f"packed {rows} into {len(packed):,} series, {packed.num_bytes / 1e6:,.1f} MB: {printable(store)}")
+    for note in packed.manifest.notes if packed.manifest else []:
         click.echo(f"note: {printable(note)}")
-    if options["wide"] and options["time"] is None and any("is not numeric and was left out by --wide" in note for note in notes):
-        click.echo("note: to keep the times of the steps, name their column with --time")
+
+
+@click.command("pack")
+@click.argument("source", type=PATH)
+@click.argument("store", type=PATH)
+@click.option("--recipe", required=True, type=click.Choice(["icecube"]), help="The recipe whose files are read.")
+@click.option("--split", type=click.Choice(["train", "test"]), default="train", show_default=True, help="Which files to pack.")
+@click.option("--batches", metavar="N-M", help="Numbers of the files to pack, like 1-650 (default: all that the metadata name).")
+@click.option("--replace", is_flag=True, help="Replace an existing store.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.option("--quiet", "-q", is_flag=True, help="Hide the progress bar.")
+def _icecube(source: str, store: str, recipe: str, as_json: bool, quiet: bool, **options: Any) -> None:
+    """Pack the files of the IceCube competition in the folder SOURCE, as downloaded, into the folder STORE.
+
+    SOURCE has train_meta.parquet (or train_meta/batch_*.parquet), train/batch_*.parquet and sensor_geometry.csv. The store has a
+    series per event. Memory stays below 1 GB. If a pack was killed, the same command resumes it.
+
+    \b
+    stoker pack icecube/ ice.stoker --recipe icecube
+    stoker pack icecube/ train.stoker --recipe icecube --batches 1-650
+    stoker pack icecube/ test.stoker --recipe icecube --split test
+    """
+    from stoker.recipes.icecube import pack_events
+
+    with progress(unit="pulses", enabled=not quiet and not as_json) as show:
+        packed = pack_events(source, store, progress=show, **options)
+    _show(packed, store, f"{packed.num_steps:,} pulses", as_json=as_json)
+
+
+_Pack.recipes["icecube"] = _icecube

@@ -434,7 +434,8 @@ class BlockShuffle:
         """The plan for these samples."""
         block, window = choose(batch_size, sample_bytes, block=self.block, window=self.window)
         share = worth(batch_size, block, window)
-        reason = "as given" if self.block and self.window else f"so that a batch of {batch_size:,} is worth {share:.0%} of itself"
+        reason = "as given: a batch" if self.block and self.window else "so that a batch"
+        reason += f" of {batch_size:,} is worth {share:.0%} of itself"
         return BlockPlan(samples.num_samples, self.seed, block, window, reason)
 
     def adopt(self, seed: int, shape: Mapping[str, int]) -> BlockShuffle:

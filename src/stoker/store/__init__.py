@@ -27,7 +27,7 @@ _NAMES = {
     "stoker.store.pack.plan": "PackPlan make_plan plain_type settle_plan unify_types",
     "stoker.store.pack.sorted_runs": "read_ahead",
     "stoker.store.pack.values": "one_array",
-    "stoker.store.shards": "MISSING_CODE MISSING_TIME Column ColumnFile Level NonFiniteCount TextFile Texts map_shard",
+    "stoker.store.shards": "MISSING_CODE MISSING_TIME Column ColumnFile ColumnMark Level NonFiniteCount TextFile Texts map_shard",
     "stoker.store.store": "Series Store store_from_arrays",
     "stoker.store.versions": "open_store",
     "stoker.store.writer": "check_target make_work new_store replace_store",
@@ -56,7 +56,12 @@ if TYPE_CHECKING:
     from stoker.store.pack.sorted_runs import read_ahead as read_ahead
     from stoker.store.pack.values import one_array as one_array
     from stoker.store.shards import MISSING_CODE as MISSING_CODE, MISSING_TIME as MISSING_TIME, Column as Column
-    from stoker.store.shards import ColumnFile as ColumnFile, Level as Level, NonFiniteCount as NonFiniteCount
+    from stoker.store.shards import (
+        ColumnFile as ColumnFile,
+        ColumnMark as ColumnMark,
+        Level as Level,
+        NonFiniteCount as NonFiniteCount,
+    )
     from stoker.store.shards import TextFile as TextFile, Texts as Texts, map_shard as map_shard
     from stoker.store.store import Series as Series, Store as Store, store_from_arrays as store_from_arrays
     from stoker.store.versions import open_store as open_store

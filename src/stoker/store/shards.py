@@ -253,7 +253,7 @@ def damaged_blocks(folder: Path, shard: Shard, report: Callable[[int], None]) ->
 _WRITEBACK_BYTES = 4 << 20
 
 
-class Mark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ColumnMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The end of a column file: enough to resume it, and to notice if its bytes have changed."""
 
     rows: int
@@ -288,7 +288,7 @@ class ColumnFile:
         return cls(file, dtype, width)
 
     @classmethod
-    def reopen(cls, path: Path, dtype: np.dtype[Any], width: int | None, mark: Mark) -> Self | None:
+    def reopen(cls, path: Path, dtype: np.dtype[Any], width: int | None, mark: ColumnMark) -> Self | None:
         """Resume a column where `mark` was made; None if the bytes on disk are not those that were written.
 
         A column that was sealed already is found in the folder above: it can be read and sealed, not appended to.
@@ -340,9 +340,9 @@ class ColumnFile:
                 self._hasher.reset()
                 self._in_block = 0
 
-    def mark(self) -> Mark:
+    def mark(self) -> ColumnMark:
         """The current end of the file."""
-        return Mark(rows=self.rows, blocks=list(self._blocks), tail=self._hasher.hexdigest())
+        return ColumnMark(rows=self.rows, blocks=list(self._blocks), tail=self._hasher.hexdigest())
 
     def read(self, start: int, stop: int) -> Array:
         """Read rows back. Not mapped: mapped pages would count as memory of this process."""
@@ -398,7 +398,7 @@ class TextFile:
         return texts
 
     @classmethod
-    def reopen(cls, path: Path, marks: list[Mark]) -> Self | None:
+    def reopen(cls, path: Path, marks: list[ColumnMark]) -> Self | None:
         """Resume where `marks` were made; None if the bytes are not those that were written."""
         utf8 = ColumnFile.reopen(path, _BYTE, None, marks[0])
         offsets = ColumnFile.reopen(path.with_name(path.name + "o"), _OFFSET, None, marks[1])
@@ -420,7 +420,7 @@ class TextFile:
             self._utf8.append(np.frombuffer(texts.buffers()[2], dtype=_BYTE)[offsets[0] : offsets[-1]])
         self._offsets.append(offsets[1:] - offsets[0] + before)
 
-    def mark(self) -> list[Mark]:
+    def mark(self) -> list[ColumnMark]:
         """The current ends of both files."""
         return [self._utf8.mark(), self._offsets.mark()]
 

@@ -54,7 +54,7 @@ from stoker.store.pack.sorted_runs import (
     read_ahead,
 )
 from stoker.store.pack.values import Categories, HourPass, MissingIntegersError
-from stoker.store.shards import Mark, TextFile
+from stoker.store.shards import ColumnMark, TextFile
 from stoker.store.store import Store, map_store
 from stoker.store.writer import make_work, new_store, remove_debris
 
@@ -91,7 +91,7 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     read: bool  # whether all sources are read
     missing: dict[str, int]
     wide_time: tuple[int, int | float] | None
-    categories: dict[str, list[Mark]]
+    categories: dict[str, list[ColumnMark]]
     runs: list[RunMark]
     merged: int
     merge: MergeMark | None

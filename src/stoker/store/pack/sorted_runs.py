@@ -28,7 +28,7 @@ from stoker._types import Array
 from stoker.store.interop import from_numpy, to_numpy
 from stoker.store.pack.blocks import PerSeries, RowBlock, concatenate, join_segments, sort_block
 from stoker.store.pack.values import fill_forward, from_bfloat16
-from stoker.store.shards import ColumnFile, Mark, NonFiniteCount, TextFile
+from stoker.store.shards import ColumnFile, ColumnMark, NonFiniteCount, TextFile
 
 T = TypeVar("T")
 
@@ -209,7 +209,7 @@ class RunMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """The end of a run, enough to resume it."""
 
     number: int
-    files: list[list[Mark]]
+    files: list[list[ColumnMark]]
     pending: int  # steps of the last series so far
     shortest: int
     longest: int
@@ -427,7 +427,7 @@ def _create(path: Path, dtype: np.dtype[Any] | None) -> ColumnFile | TextFile:
     return TextFile.create(path) if dtype is None else ColumnFile.create(path, dtype)
 
 
-def _reopen(path: Path, dtype: np.dtype[Any] | None, marks: list[Mark]) -> ColumnFile | TextFile | None:
+def _reopen(path: Path, dtype: np.dtype[Any] | None, marks: list[ColumnMark]) -> ColumnFile | TextFile | None:
     return TextFile.reopen(path, marks) if dtype is None else ColumnFile.reopen(path, dtype, None, marks[0])
 
 

@@ -1,0 +1,116 @@
+"""Ragged batches: equal to a plain formulation for any events, with room for static shapes."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from tests.recipes.icecube.plain_events import plain_doms, random_pulses
+
+from stoker.errors import BadValueError, OptionError
+from stoker.recipes.icecube.batches import EventBatch, GroupedPulses, group_pulses, pad_to
+
+
+def check(grouped: GroupedPulses, pulses: tuple[np.ndarray, ...], offsets: np.ndarray, *, max_pulses: int, max_doms: int) -> None:
+    time, charge, _, auxiliary = pulses
+    dom = 0
+    for event, (start, stop) in enumerate(itertools.pairwise(offsets)):
+        assert grouped.dom_offsets[event] == dom
+        for number, own in plain_doms(pulses, start, stop, max_doms=max_doms).items():  # type: ignore[arg-type]
+            assert grouped.sensor[dom] == number
+            assert grouped.dom_pulses[dom] == len(own)
+            kept = slice(grouped.pulse_offsets[dom], grouped.pulse_offsets[dom + 1])
+            for found, column in ((grouped.time, time), (grouped.charge, charge), (grouped.auxiliary, auxiliary)):
+                assert found[kept].tolist() == column[own[:max_pulses]].tolist()
+            dom += 1
+    assert grouped.dom_offsets[-1] == dom == len(grouped.sensor) == len(grouped.pulse_offsets) - 1
+    assert grouped.pulse_offsets[-1] == len(grouped.time) == len(grouped.charge) == len(grouped.auxiliary)
+
+
+@pytest.mark.parametrize(("num_sensors", "ties"), [(5160, False), (5160, True), (40, True), (1, False)])
+@pytest.mark.parametrize(("max_pulses", "max_doms"), [(84, 128), (3, 20), (1, 1)])
+def test_pulses_are_grouped_by_the_plain_rule(
+    rng: np.random.Generator, num_sensors: int, ties: bool, max_pulses: int, max_doms: int
+) -> None:
+    pulses, offsets = random_pulses(rng, [12, 1, 0, 300, 60, 700, 0], num_sensors=num_sensors, ties=ties)
+    check(
+        group_pulses(*pulses, offsets, max_pulses=max_pulses, max_doms=max_doms),
+        pulses,
+        offsets,
+        max_pulses=max_pulses,
+        max_doms=max_doms,
+    )
+
+
+def test_ties_at_the_cut_go_to_the_lowest_sensor() -> None:
+    time, sensor = np.array([5, 5, 5, 4], dtype=np.int32), np.array([9, 2, 7, 8], dtype=np.int16)
+    grouped = group_pulses(time, np.ones(4, dtype=np.float32), sensor, np.zeros(4, dtype=np.bool_), np.array([0, 4]), max_doms=2)
+    assert grouped.sensor.tolist() == [2, 8]
+
+
+def test_first_means_first_in_the_file_where_times_are_not_sorted() -> None:
+    time, sensor = np.array([50, 10, 20, 30], dtype=np.int32), np.array([1, 1, 2, 3], dtype=np.int16)
+    grouped = group_pulses(time, np.ones(4, dtype=np.float32), sensor, np.zeros(4, dtype=np.bool_), np.array([0, 4]), max_doms=2)
+    assert grouped.sensor.tolist() == [2, 3]
+
+
+def test_events_come_from_anywhere_in_the_columns(rng: np.random.Generator) -> None:
+    pulses, offsets = random_pulses(rng, [30, 200, 15, 90])
+    chosen = np.array([3, 1, 1])
+    grouped = group_pulses(*pulses, offsets[chosen], offsets[chosen + 1])
+    alone = [group_pulses(*pulses, offsets[[one]], offsets[[one + 1]]) for one in chosen]
+    assert grouped.sensor.tolist() == np.concatenate([one.sensor for one in alone]).tolist()
+    assert grouped.time.tolist() == np.concatenate([one.time for one in alone]).tolist()
+
+
+def test_a_sensor_out_of_range_is_named() -> None:
+    pulses = (np.array([1, 2]), np.ones(2), np.array([3, 5160], dtype=np.int16), np.zeros(2, dtype=np.bool_))
+    with pytest.raises(BadValueError, match=r"the sensor of pulse 1 is 5160; expected a number from 0 to 5159"):
+        group_pulses(*pulses, np.array([0, 2]))
+
+
+@pytest.mark.parametrize("name", ["max_pulses", "max_doms"])
+def test_options_are_checked(name: str) -> None:
+    with pytest.raises(OptionError, match=rf"{name} is 0; expected an integer from 1"):
+        group_pulses(*([np.zeros(0, dtype=np.int16)] * 4), np.array([0]), **{name: 0})
+
+
+def batch_of(rng: np.random.Generator, lengths: list[int]) -> EventBatch:
+    pulses, offsets = random_pulses(rng, lengths)
+    facts = {"target": rng.random((len(lengths), 2)), "event_id": np.arange(len(lengths)), "num_pulses": np.diff(offsets)}
+    return EventBatch.of(group_pulses(*pulses, offsets), **facts)
+
+
+def test_padding_keeps_offsets_and_adds_rows_of_no_event(rng: np.random.Generator) -> None:
+    batch = batch_of(rng, [40, 70])
+    padded = pad_to(batch, doms=200, pulses=300)
+    assert (len(padded.sensor), len(padded.dom_pulses), len(padded.pulse_offsets)) == (200, 200, 201)
+    assert (len(padded.time), len(padded.charge), len(padded.auxiliary)) == (300, 300, 300)
+    assert padded.dom_offsets.tolist() == batch.dom_offsets.tolist()
+    doms, pulses = len(batch.sensor), len(batch.time)
+    assert padded.sensor[:doms].tolist() == batch.sensor.tolist()
+    assert padded.time[:pulses].tolist() == batch.time.tolist()
+    assert not padded.sensor[doms:].any()
+    assert not padded.dom_pulses[doms:].any()
+    assert not padded.time[pulses:].any()
+    assert set(padded.pulse_offsets[doms:].tolist()) == {pulses}
+
+
+def test_a_batch_that_does_not_fit_is_refused(rng: np.random.Generator) -> None:
+    with pytest.raises(OptionError, match=r"doms=10 and pulses=300 are too small for a batch with \d+ DOMs and 40 pulses"):
+        pad_to(batch_of(rng, [40]), doms=10, pulses=300)
+
+
+def test_types_are_those_of_the_interface_and_survive_tensors(rng: np.random.Generator) -> None:
+    batch = batch_of(rng, [40, 70])
+    kinds = {
+        "dom_offsets": "int32", "sensor": "int16", "dom_pulses": "int32", "pulse_offsets": "int32", "time": "float32",
+        "charge": "float32", "auxiliary": "uint8", "target": "float32", "event_id": "int64", "num_pulses": "int32",
+    }  # fmt: skip
+    again = batch.to("cpu").numpy()
+    for name, kind in kinds.items():
+        assert getattr(batch, name).dtype == kind
+        assert str(getattr(batch.tensors(), name).dtype) == f"torch.{kind}"
+        assert getattr(again, name).tolist() == getattr(batch, name).tolist()
+    assert len(batch) == 2

@@ -1,0 +1,97 @@
+"""Dataset: events for a plain DataLoader, ragged or padded, equal to the authors' collator."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.recipes.icecube.plain_events import collate
+from torch.utils.data import DataLoader
+
+import stoker
+from stoker.errors import OptionError, SourceNotFoundError
+from stoker.recipes.icecube import Dataset, EventBatch, expand, make_events, pack_events, scale_geometry
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> stoker.Store:
+    folder = tmp_path_factory.mktemp("icecube")
+    return pack_events(make_events(folder / "icecube", files=2, events=100), folder / "ice.stoker")
+
+
+def test_an_item_has_all_pulses_of_an_event(store: stoker.Store) -> None:
+    events = Dataset(store)
+    event, series = events[5], store[5]
+    assert len(events) == 200
+    for name in ("time", "charge", "sensor_id", "auxiliary"):
+        assert np.array_equal(event[name].numpy(), series[name])
+    assert np.array_equal(event["position"].numpy(), events.positions[series["sensor_id"]].astype(np.float32))
+    assert event["target"].tolist() == [np.float32(series["azimuth"]), np.float32(series["zenith"])]
+    assert int(event["event_id"]) == series["event_id"]
+    assert torch.equal(events[-1]["time"], events[199]["time"])
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_dataloader_gives_padded_batches_as_the_collator_does(store: stoker.Store, shuffle: bool) -> None:
+    events = Dataset(store, max_doms=64)
+    geometry = scale_geometry(events.positions)
+    generator = torch.Generator().manual_seed(3)
+    for batch in DataLoader(events, batch_size=48, shuffle=shuffle, collate_fn=events.collate_padded, generator=generator):
+        numbers = np.searchsorted(store.column("event_id"), batch["event_id"].numpy())
+        own = [store[int(number)] for number in numbers]
+        pulses = tuple(np.concatenate([one[name] for one in own]) for name in ("time", "charge", "sensor_id", "auxiliary"))
+        offsets = np.concatenate([[0], np.cumsum(store.lengths[numbers])])
+        tokens, mask = collate(pulses, offsets, geometry, max_pulses=84, max_doms=64)  # type: ignore[arg-type]
+        assert torch.equal(batch["mask"], mask)
+        # The logarithm of the kernel is rounded correctly; that of torch may differ in the last bit.
+        torch.testing.assert_close(batch["tokens"], tokens, rtol=2.4e-7, atol=0)
+        assert torch.equal(batch["tokens"][..., [0, 1, 2, 4, 6]], tokens[..., [0, 1, 2, 4, 6]])
+        assert batch["num_pulses"].tolist() == store.lengths[numbers].tolist()
+
+
+def test_ragged_and_padded_batches_hold_the_same_tokens(store: stoker.Store) -> None:
+    events = Dataset(store)
+    ragged = next(iter(DataLoader(events, batch_size=64, collate_fn=events.collate_ragged)))
+    padded = next(iter(DataLoader(events, batch_size=64, collate_fn=events.collate_padded)))
+    assert isinstance(ragged, EventBatch)
+    tokens = expand(ragged, scale_geometry(events.positions))
+    torch.testing.assert_close(padded["tokens"][padded["mask"]], tokens, rtol=2.4e-7, atol=0)
+    assert not padded["tokens"][~padded["mask"]].any()
+
+
+def test_items_collated_one_by_one_give_the_same_batch(store: stoker.Store) -> None:
+    events = Dataset(store)
+    whole, single = events.collate_ragged(events.__getitems__([7, 3])), events.collate_ragged([events[7], events[3]])
+    for name in vars(whole):
+        assert torch.equal(getattr(whole, name), getattr(single, name)), name
+
+
+def test_worker_processes_open_the_store_themselves(store: stoker.Store) -> None:
+    events = Dataset(store, events=store.where("num_steps >= 60"))
+    again = pickle.loads(pickle.dumps(events))
+    assert len(again) == len(events) == int((store.lengths >= 60).sum())
+    assert len(pickle.dumps(events)) < 10_000
+    loader = DataLoader(events, batch_size=32, num_workers=2, collate_fn=events.collate_ragged)
+    found = [number for batch in loader for number in batch.event_id.tolist()]
+    assert found == store.column("event_id")[store.lengths >= 60].tolist()
+
+
+def test_numbers_out_of_range_are_refused(store: stoker.Store) -> None:
+    with pytest.raises(OptionError, match=r"events has the number 200; expected numbers from 0 to 199"):
+        Dataset(store, events=[0, 200])
+    for index in (200, -201):
+        with pytest.raises(IndexError):
+            Dataset(store)[index]
+
+
+def test_a_store_without_geometry_or_columns_is_refused(store: stoker.Store, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"has no column 'time'; expected a store that `stoker pack --recipe icecube` made"):
+        Dataset(stoker.Store.from_arrays(x=[np.arange(3.0)]))
+    copy = store.save(tmp_path / "copy")
+    with pytest.raises(SourceNotFoundError, match=r"has no sensor_geometry.csv. Copy that of the competition into its folder"):
+        Dataset(copy)
+    assert store.path is not None
+    assert len(Dataset(copy, geometry=store.path / "sensor_geometry.csv")) == 200

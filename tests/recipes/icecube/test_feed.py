@@ -1,0 +1,183 @@
+"""EventFeed: the feed's promises hold for events: exactly once, any number of ranks, exact resume, static shapes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import stoker
+from stoker.errors import OptionError
+from stoker.feed.protocol import BatchSource
+from stoker.recipes.icecube import EventBatch, EventFeed, expand, make_events, pack_events, read_geometry, scale_geometry
+from stoker.recipes.icecube.batches import group_pulses
+from stoker.testing import assert_resumes_exactly
+
+ORDERS = {
+    "sequential": stoker.Sequential(),
+    "shuffle": stoker.Shuffle(1),
+    "block": stoker.BlockShuffle(1, block=8, window=64),
+    "by length": stoker.ByLength(1),
+}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> stoker.Store:
+    folder = tmp_path_factory.mktemp("icecube")
+    return pack_events(make_events(folder / "icecube", files=3, events=67), folder / "ice.stoker")
+
+
+def ids(feed: EventFeed) -> list[int]:
+    return [number for batch in feed for number in batch.event_id.tolist()]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_every_event_comes_once_as_the_kernel_groups_it(store: stoker.Store, order: str) -> None:
+    feed = EventFeed(store, batch_size=32, order=ORDERS[order], threads=2)
+    seen = []
+    for batch in feed:
+        numbers = np.searchsorted(store.column("event_id"), batch.event_id.numpy())
+        starts, stops = store.offsets[numbers], store.offsets[numbers + 1]
+        columns = [store.column(name) for name in ("time", "charge", "sensor_id", "auxiliary")]
+        expected = group_pulses(*columns, starts, stops)
+        for name, values in expected._asdict().items():
+            assert np.array_equal(getattr(batch, name).numpy(), values), name
+        assert batch.num_pulses.tolist() == (stops - starts).tolist()
+        target = np.stack([store.column("azimuth"), store.column("zenith")], axis=1)[numbers].astype(np.float32)
+        assert np.array_equal(batch.target.numpy(), target)
+        seen += numbers.tolist()
+    assert sorted(seen) == list(range(201))
+    assert (seen == sorted(seen)) == (order == "sequential")
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_ranks_share_the_batches_of_one_process(store: stoker.Store, order: str) -> None:
+    alone = [batch.event_id.tolist() for batch in EventFeed(store, batch_size=30, order=ORDERS[order])]
+    ranks = [EventFeed(store, batch_size=10, order=ORDERS[order], rank=rank, world_size=3) for rank in range(3)]
+    together = [[number for batch in step for number in batch.event_id.tolist()] for step in zip(*ranks, strict=True)]
+    assert together == alone
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_feed_resumes_at_every_batch_on_any_number_of_ranks(store: stoker.Store, order: str) -> None:
+    def make(rank: int, world_size: int) -> EventFeed:
+        return EventFeed(
+            store, batch_size=60 // world_size, order=ORDERS[order], rank=rank, world_size=world_size, threads=world_size - 1
+        )
+
+    assert_resumes_exactly(make, worlds=(1, 2), samples=lambda batch: batch.event_id)
+
+
+def test_negative_control_a_feed_without_its_position_does_not_resume(store: stoker.Store) -> None:
+    class Forgets(EventFeed):
+        def state_dict(self) -> dict[str, object]:
+            return {**super().state_dict(), "position": 0}
+
+    with pytest.raises(AssertionError):
+        assert_resumes_exactly(lambda: Forgets(store, batch_size=60, order=stoker.Shuffle(0)))
+
+
+def test_it_is_a_batch_source(store: stoker.Store) -> None:
+    feed = EventFeed(store, batch_size=32)
+    assert isinstance(feed, BatchSource)
+    assert (feed.num_batches, feed.keeps_state, feed.can_capture) == (7, True, False)
+    assert "as given: a batch of 32 is worth" in repr(EventFeed(store, batch_size=32, order=stoker.BlockShuffle(0, 8, 64)))
+
+
+class Direction(torch.nn.Module):
+    """A mean over the tokens of an event, and a linear map."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = torch.nn.Linear(256, 2)
+        self.register_buffer("geometry", torch.zeros(5160, 3))
+
+    def forward(self, batch: EventBatch) -> torch.Tensor:
+        tokens = expand(batch, self.geometry)  # type: ignore[arg-type]
+        event = torch.repeat_interleave(torch.arange(len(batch)), batch.dom_offsets.diff())
+        sums = torch.zeros(len(batch), 256).index_add(0, event, tokens)
+        result: torch.Tensor = self.out(sums / batch.dom_offsets.diff().clamp(min=1)[:, None])
+        return result
+
+
+def loss(model: torch.nn.Module, batch: EventBatch) -> torch.Tensor:
+    return torch.nn.functional.mse_loss(model(batch), batch.target)
+
+
+class StopAt:
+    """A callback that ends the run after a step."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_batch_end(self, report: Any) -> None:
+        if report.step == self.step:
+            report.stop()
+
+
+def train(store: stoker.Store, folder: Path, *, stop_at: int = 0, resume: bool = False) -> torch.nn.Module:
+    torch.manual_seed(0)
+    model = Direction()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    trainer = stoker.Trainer(model, loss, optimizer, folder=folder, progress=False, callbacks=[StopAt(stop_at)])
+    trainer.fit(EventFeed(store, batch_size=32, order=stoker.BlockShuffle(0, 8, 64)), epochs=2, resume=resume)
+    return model
+
+
+def test_a_trainer_resumes_exactly_in_the_middle_of_an_epoch(store: stoker.Store, tmp_path: Path) -> None:
+    whole = train(store, tmp_path / "whole")
+    stopped = train(store, tmp_path / "run", stop_at=10)
+    assert not torch.equal(stopped.out.weight, whole.out.weight)  # type: ignore[union-attr, arg-type]
+    again = train(store, tmp_path / "run", resume=True)
+    assert torch.equal(again.out.weight, whole.out.weight)  # type: ignore[union-attr, arg-type]
+
+
+def test_shapes_are_rounded_up_for_graphs(store: stoker.Store) -> None:
+    plain = EventFeed(store, batch_size=32, order=stoker.Shuffle(0))
+    rounded = EventFeed(store, batch_size=32, order=stoker.Shuffle(0), multiples=(512, 4096))
+    geometry = torch.zeros(5160, 3)
+    for one, other in zip(plain, rounded, strict=True):
+        assert len(other.sensor) % 512 == 0
+        assert len(other.time) % 4096 == 0
+        assert len(other.sensor) - len(one.sensor) < 512
+        assert torch.equal(other.dom_offsets, one.dom_offsets)
+        assert torch.equal(expand(other, geometry)[: len(one.sensor)], expand(one, geometry))
+
+
+def test_a_padded_last_batch_has_events_without_doms(store: stoker.Store) -> None:
+    *_, last = EventFeed(store, batch_size=32, last_batch="pad")
+    assert len(last) == 32
+    count = 201 - 6 * 32
+    assert last.dom_offsets[count:].tolist() == [int(last.dom_offsets[-1])] * (32 - count + 1)
+    assert last.event_id[count:].tolist() == [-1] * (32 - count)
+    assert last.target[count:].isnan().all()
+    assert not last.num_pulses[count:].any()
+    assert not last.target[:count].isnan().any()
+
+
+def test_a_subset_of_bright_events(store: stoker.Store) -> None:
+    feed = EventFeed(store, batch_size=32, where="num_steps >= 100 and batch_id <= 2", order=stoker.Shuffle(0))
+    chosen = (store.lengths >= 100) & (store.column("batch_id") <= 2)
+    assert sorted(ids(feed)) == sorted(store.column("event_id")[chosen].tolist())
+
+
+def test_the_order_by_length_puts_events_of_similar_length_together(store: stoker.Store) -> None:
+    def spread(order: object) -> float:
+        return float(np.mean([batch.num_pulses.float().log().std() for batch in EventFeed(store, batch_size=32, order=order)]))
+
+    assert spread(ORDERS["by length"]) < 0.5 * spread(ORDERS["shuffle"])
+
+
+def test_a_store_of_something_else_is_refused(store: stoker.Store) -> None:
+    with pytest.raises(OptionError, match=r"has no column 'time'; expected a store that `stoker pack --recipe icecube` made"):
+        EventFeed(stoker.Store.from_arrays(x=[np.arange(3.0)]), batch_size=2)
+    with pytest.raises(OptionError, match=r"multiples is \(0, 1\); expected two integers from 1"):
+        EventFeed(store, batch_size=2, multiples=(0, 1))
+
+
+def test_geometry_lies_beside_the_columns(store: stoker.Store) -> None:
+    assert store.path is not None
+    assert scale_geometry(read_geometry(store.path)).shape == (5160, 3)

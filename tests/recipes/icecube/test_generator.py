@@ -1,0 +1,117 @@
+"""Made events: the published quantiles, files that depend on nothing but their number, and a direction in the times."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from stoker.errors import OptionError
+from stoker.recipes.icecube import generator, make_events, read_geometry
+from stoker.recipes.icecube.generator import EventFiles, make_file
+
+SMALL = EventFiles(files=4, events_per_file=1500)
+
+
+@pytest.fixture(scope="module")
+def sizes() -> dict[str, np.ndarray]:
+    """Pulses and sensors of events, and pulses of sensors."""
+    parts: dict[str, list[np.ndarray]] = {"pulses per event": [], "sensors per event": [], "pulses per sensor": []}
+    for number in range(1, SMALL.files + 1):
+        columns, meta = make_file(number, SMALL)
+        keys, counts = np.unique(columns["event_id"] * 5160 + columns["sensor_id"], return_counts=True)
+        parts["pulses per event"].append(meta["last_pulse_index"] - meta["first_pulse_index"] + 1)
+        parts["sensors per event"].append(np.unique(keys // 5160, return_counts=True)[1])
+        parts["pulses per sensor"].append(counts)
+    return {name: np.concatenate(values) for name, values in parts.items()}
+
+
+@pytest.mark.parametrize(
+    ("what", "quantile", "low", "high"),
+    [
+        ("pulses per event", 0.5, 58, 68),
+        ("pulses per event", 0.75, 82, 96),
+        ("pulses per event", 0.95, 190, 260),
+        ("pulses per event", 0.99, 700, 1900),
+        ("sensors per event", 0.5, 45, 53),
+        ("sensors per event", 0.95, 105, 135),
+        ("pulses per sensor", 0.5, 1, 1),
+        ("pulses per sensor", 0.9, 3, 5),
+    ],
+)
+def test_quantiles_are_those_of_the_real_files(
+    sizes: dict[str, np.ndarray], what: str, quantile: float, low: int, high: int
+) -> None:
+    assert low <= np.quantile(sizes[what], quantile) <= high
+
+
+def test_a_file_depends_on_the_seed_and_its_number_alone() -> None:
+    pulses, meta = make_file(3, SMALL)
+    again, _ = make_file(3, EventFiles(files=660, events_per_file=1500))
+    other, _ = make_file(4, SMALL)
+    assert all(np.array_equal(pulses[name], again[name]) for name in pulses)
+    assert len(other["time"]) != len(pulses["time"])
+    assert meta["last_pulse_index"][-1] == len(pulses["time"]) - 1
+
+
+def test_pulses_are_in_time_order_and_depend_on_the_direction() -> None:
+    pulses, meta = make_file(1, SMALL)
+    start, stop = meta["first_pulse_index"][0], meta["last_pulse_index"][0] + 1
+    assert (np.diff(pulses["time"][start:stop]) >= 0).all()
+    event = pulses["event_id"] - meta["event_id"][0]
+    azimuth, zenith = meta["azimuth"][event], meta["zenith"][event]
+    direction = np.stack([np.sin(zenith) * np.cos(azimuth), np.sin(zenith) * np.sin(azimuth), np.cos(zenith)], axis=1)
+    depth = (generator.geometry()[pulses["sensor_id"]] * direction).sum(axis=1)
+    signal = ~pulses["auxiliary"]
+    assert np.corrcoef(depth[signal], pulses["time"][signal])[0, 1] < -0.99
+
+
+def test_drift_ties_the_azimuth_to_the_file() -> None:
+    shape = EventFiles(files=4, events_per_file=200, drift=1.0)
+    for number in range(1, 5):
+        azimuth = make_file(number, shape)[1]["azimuth"]
+        assert ((azimuth >= (number - 1) * np.pi / 2) & (azimuth < number * np.pi / 2)).all()
+
+
+def test_written_files_have_the_schema_of_the_competition(tmp_path: Path) -> None:
+    folder = make_events(tmp_path / "icecube", files=2, events=20)
+    pulses = pd.read_parquet(folder / "train" / "batch_2.parquet")
+    assert {name: str(kind) for name, kind in pulses.dtypes.items()} == {
+        "sensor_id": "int16", "time": "int64", "charge": "float64", "auxiliary": "bool",
+    }  # fmt: skip
+    assert pulses.index.name == "event_id"
+    meta = pq.read_table(folder / "train_meta.parquet")
+    assert meta.column_names == ["batch_id", "event_id", "first_pulse_index", "last_pulse_index", "azimuth", "zenith"]
+    assert meta.column("batch_id").to_pylist() == [1] * 20 + [2] * 20
+    assert pq.read_metadata(folder / "train_meta.parquet").num_row_groups == 2
+    assert read_geometry(folder).tolist() == generator.geometry().tolist()
+
+
+def test_test_files_have_no_directions_and_numbers_of_their_own(tmp_path: Path) -> None:
+    folder = make_events(tmp_path, files=1, events=5)
+    make_events(tmp_path, files=1, events=5, split="test")
+    assert (folder / "test" / "batch_661.parquet").is_file()
+    assert pq.read_schema(folder / "test_meta.parquet").names == ["batch_id", "event_id", "first_pulse_index", "last_pulse_index"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"files": 0}, "files is 0; expected an integer from 1"),
+        ({"events": True}, "events is True; expected an integer from 1"),
+        ({"drift": 2.0}, "drift is 2.0; expected a share from 0 to 1"),
+        ({"split": "dev"}, "split is 'dev'; expected 'train' or 'test'"),
+    ],
+)
+def test_options_are_checked(tmp_path: Path, options: dict[str, object], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        make_events(tmp_path, **options)  # type: ignore[arg-type]
+
+
+def test_files_that_are_there_are_kept(tmp_path: Path) -> None:
+    make_events(tmp_path, files=1, events=5)
+    with pytest.raises(OptionError, match=r"has train files already\. Choose another folder"):
+        make_events(tmp_path, files=1, events=5)

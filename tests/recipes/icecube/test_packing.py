@@ -1,0 +1,307 @@
+"""Packing the files of the competition: every value, every event once, and each kind of damage named by file and event."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import stoker
+from stoker.errors import BadValueError, OptionError, SchemaError, SourceError, SourceNotFoundError, StoreExistsError
+from stoker.recipes.icecube import make_events, pack_events, packing
+
+Change = Callable[[pa.Table], pa.Table]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = make_events(tmp_path_factory.mktemp("icecube"), files=3, events=40)
+    return make_events(folder, files=1, events=10, split="test")
+
+
+@pytest.fixture
+def files(made: Path, tmp_path: Path) -> Path:
+    """A copy that a test may change."""
+    folder = tmp_path / "icecube"
+    shutil.copytree(made, folder)
+    for path in folder.rglob("*.*"):
+        path.chmod(0o644)
+    return folder
+
+
+def change(path: Path, function: Change) -> None:
+    table = function(pq.read_table(path))
+    pq.write_table(table, path)
+
+
+def put(name: str, row: int, value: object) -> Change:
+    """The table with another value in a row."""
+
+    def changed(table: pa.Table) -> pa.Table:
+        values = table.column(name).to_pylist()
+        values[row] = value
+        kind = table.schema.field(name).type
+        return table.set_column(table.column_names.index(name), name, pa.array(values, kind))
+
+    return changed
+
+
+def check(store: stoker.Store, folder: Path, numbers: list[int], split: str = "train") -> None:
+    meta = pq.read_table(folder / f"{split}_meta.parquet").to_pandas()
+    meta = meta[meta.batch_id.isin(numbers)]
+    assert len(store) == len(meta)
+    assert store.column("event_id").tolist() == meta.event_id.tolist()
+    assert store.column("batch_id").tolist() == meta.batch_id.tolist()
+    for name in ("azimuth", "zenith"):
+        assert np.array_equal(store.column(name), meta[name]) if name in meta else np.isnan(store.column(name)).all()
+    assert store.lengths.tolist() == (meta.last_pulse_index - meta.first_pulse_index + 1).tolist()
+    tables = [pq.read_table(folder / split / f"batch_{number}.parquet").to_pandas() for number in numbers]
+    for name, kind in (("time", np.int32), ("charge", np.float32), ("sensor_id", np.int16), ("auxiliary", np.bool_)):
+        assert store.column(name).dtype == kind
+        assert np.array_equal(store.column(name), np.concatenate([table[name].to_numpy() for table in tables]).astype(kind))
+
+
+def test_all_values_arrive(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packing, "_CHUNK_BYTES", 20_000)  # events lie across several parts
+    monkeypatch.setattr(packing, "_META_ROWS", 7)
+    calls: list[float] = []
+    store = pack_events(made, tmp_path / "ice.stoker", progress=lambda phase, share, rows: calls.append(share))
+    check(store, made, [1, 2, 3])
+    assert calls == sorted(calls)
+    assert calls[-1] == 1.0
+    assert len(calls) > 10
+    assert store.find(int(store.column("event_id")[50])) == 50
+    stoker.verify(tmp_path / "ice.stoker")
+    assert packing.geometry_of(store).read_bytes() == (made / "sensor_geometry.csv").read_bytes()
+
+
+def test_a_range_of_files_is_packed(made: Path, tmp_path: Path) -> None:
+    check(pack_events(made, tmp_path / "a", batches="2-3"), made, [2, 3])
+    check(pack_events(made, tmp_path / "b", batches="2"), made, [2])
+
+
+def test_test_files_have_no_directions(made: Path, tmp_path: Path) -> None:
+    check(pack_events(made, tmp_path / "a", split="test"), made, [661], "test")
+
+
+def test_metadata_may_be_a_file_per_batch(files: Path, tmp_path: Path) -> None:
+    meta = pq.read_table(files / "train_meta.parquet")
+    (files / "train_meta").mkdir()
+    for number in (1, 2, 3):
+        pq.write_table(meta.filter(pa.compute.equal(meta["batch_id"], number)), files / "train_meta" / f"batch_{number}.parquet")
+    (files / "train_meta.parquet").rename(tmp_path / "train_meta.parquet")
+    store = pack_events(files, tmp_path / "a")
+    (tmp_path / "train_meta.parquet").rename(files / "train_meta.parquet")
+    check(store, files, [1, 2, 3])
+    assert store.digest == pack_events(files, tmp_path / "b").digest
+
+
+def test_events_of_a_file_may_be_listed_in_any_order(files: Path, tmp_path: Path) -> None:
+    expected = pack_events(files, tmp_path / "a")
+    change(files / "train_meta.parquet", lambda table: table.take([*range(39, -1, -1), *range(40, 120)]))
+    assert pack_events(files, tmp_path / "b").digest == expected.digest
+
+
+def test_other_widths_of_numbers_are_the_same_numbers(files: Path, tmp_path: Path) -> None:
+    expected = pack_events(files, tmp_path / "a")
+
+    def narrow(table: pa.Table) -> pa.Table:
+        kinds = {
+            "sensor_id": pa.int32(),
+            "time": pa.int32(),
+            "charge": pa.float32(),
+            "auxiliary": pa.bool_(),
+            "event_id": pa.int32(),
+        }
+        return table.select(list(kinds)).cast(pa.schema(kinds))
+
+    change(files / "train" / "batch_2.parquet", narrow)
+    store = pack_events(files, tmp_path / "b")
+    for name in expected.schema:
+        assert np.array_equal(store.column(name), expected.column(name))
+
+
+def test_numbers_of_events_need_not_rise_from_file_to_file(files: Path, tmp_path: Path) -> None:
+    change(files / "train_meta.parquet", lambda table: table.set_column(1, "event_id", pa.array([*range(80, 120), *range(80)])))
+    for number, first in ((1, 80), (2, 0), (3, 40)):
+        ids = np.unique(pq.read_table(files / "train" / f"batch_{number}.parquet")["event_id"], return_inverse=True)[1] + first
+        change(files / "train" / f"batch_{number}.parquet", lambda table, ids=ids: table.set_column(4, "event_id", pa.array(ids)))
+    store = pack_events(files, tmp_path / "a")
+    assert store.key is None
+    assert store.column("event_id").tolist() == [*range(80, 120), *range(80)]
+
+
+BROKEN = {
+    "a pulse of another event": (
+        put("event_id", 3, 99),
+        r"batch_2.parquet, event 40, row 3: event_id is 99; expected that of its event",
+    ),
+    "a sensor that does not exist": (
+        put("sensor_id", 5, 6000),
+        r"batch_2.parquet, event 40, row 5: sensor_id is 6000; expected a number",
+    ),
+    "a negative sensor": (put("sensor_id", 5, -1), r"row 5: sensor_id is -1"),
+    "a time that is too large": (put("time", 0, 2**31), r"event 40, row 0: time is 2147483648; expected nanoseconds that fit"),
+    "a charge that is not a number": (put("charge", 1, float("nan")), r"event 40, row 1: charge is nan; expected a finite float32"),
+    "a charge beyond float32": (put("charge", 1, 1e300), r"event 40, row 1: charge is 1e\+300; expected a finite float32"),
+    "a missing value": (put("time", 2, None), r"batch_2.parquet, row 2: time is missing"),
+    "a missing row": (
+        lambda table: table.slice(0, len(table) - 1),
+        r"batch_2.parquet has [\d,]+ rows, but its last event, 79, ends at row",
+    ),
+    "a row too many": (lambda table: pa.concat_tables([table, table.slice(0, 1)]), r"its last event, 79, ends at row"),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_a_broken_event_is_named(files: Path, tmp_path: Path, kind: str) -> None:
+    function, message = BROKEN[kind]
+    change(files / "train" / "batch_2.parquet", function)
+    with pytest.raises(BadValueError, match=message):
+        pack_events(files, tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+
+
+BROKEN_META = {
+    "an event without pulses": (
+        put("last_pulse_index", 41, 0),
+        r"batch_2.parquet: the metadata place event 41 at rows \d+ to 0; expected",
+    ),
+    "a gap": (put("first_pulse_index", 40, 1), r"batch_2.parquet: the metadata place event 40 at rows 1 to \d+; .* beginning at 0"),
+    "an angle that is not a number": (
+        put("zenith", 45, float("nan")),
+        r"batch_2.parquet: event 45 has the zenith nan; expected a finite",
+    ),
+    "files in disorder": (
+        put("batch_id", 41, 3),
+        r"train_meta.parquet, row 42: batch_id 2 comes after 3; expected rows sorted by batch_id",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN_META)
+def test_broken_metadata_are_named(files: Path, tmp_path: Path, kind: str) -> None:
+    function, message = BROKEN_META[kind]
+    change(files / "train_meta.parquet", function)
+    with pytest.raises(BadValueError, match=message):
+        pack_events(files, tmp_path / "a")
+
+
+def test_a_drifted_schema_is_named_before_anything_is_read(files: Path, tmp_path: Path) -> None:
+    change(files / "train" / "batch_3.parquet", lambda table: table.rename_columns(["sensor", *table.column_names[1:]]))
+    with pytest.raises(SchemaError, match=r"batch_3.parquet has no column 'sensor_id'; it has sensor, time"):
+        pack_events(files, tmp_path / "a", progress=lambda *_: pytest.fail("read before all schemas were checked"))
+
+
+def test_another_kind_of_column_is_named(files: Path, tmp_path: Path) -> None:
+    change(files / "train" / "batch_3.parquet", lambda table: table.set_column(1, "time", table["time"].cast(pa.float64())))
+    with pytest.raises(SchemaError, match=r"batch_3.parquet: column 'time' is double; expected an integer type"):
+        pack_events(files, tmp_path / "a")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "train/batch_2.parquet",
+            r"batch_2.parquet is missing, but the metadata name 40 events of it. Fetch the file, or choose others",
+        ),
+        ("train_meta.parquet", r"train_meta.parquet is missing, and so is .*train_meta/batch_\*.parquet"),
+        ("sensor_geometry.csv", r"sensor_geometry.csv is missing; expected the folder of the competition"),
+    ],
+)
+def test_a_missing_file_is_named(files: Path, tmp_path: Path, name: str, message: str) -> None:
+    (files / name).unlink()
+    with pytest.raises(SourceNotFoundError, match=message):
+        pack_events(files, tmp_path / "a")
+
+
+def test_a_damaged_file_is_named(files: Path, tmp_path: Path) -> None:
+    path = files / "train" / "batch_2.parquet"
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(SourceError, match=r"batch_2.parquet is damaged or not Parquet"):
+        pack_events(files, tmp_path / "a")
+
+
+def test_training_needs_directions(files: Path, tmp_path: Path) -> None:
+    change(files / "train_meta.parquet", lambda table: table.drop_columns(["zenith"]))
+    with pytest.raises(SchemaError, match=r"has no columns azimuth and zenith, which training needs"):
+        pack_events(files, tmp_path / "a")
+
+
+@pytest.mark.parametrize("batches", ["", "3-1", "a", "1-2-3"])
+def test_a_range_that_is_not_one_is_refused(made: Path, tmp_path: Path, batches: str) -> None:
+    with pytest.raises(OptionError, match=r"batches is '.*'; expected the number of a file like '651', or a range like '1-650'"):
+        pack_events(made, tmp_path / "a", batches=batches)
+
+
+def test_a_range_without_events_is_refused(made: Path, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"train_meta.parquet has no event of the batches 7 to 9, so there is nothing to pack"):
+        pack_events(made, tmp_path / "a", batches="7-9")
+
+
+def test_a_store_is_replaced_only_when_asked(made: Path, tmp_path: Path) -> None:
+    pack_events(made, tmp_path / "a", batches="1")
+    with pytest.raises(StoreExistsError):
+        pack_events(made, tmp_path / "a")
+    check(pack_events(made, tmp_path / "a", replace=True), made, [1, 2, 3])
+
+
+class Killed(BaseException):
+    """Like Ctrl-C: not an Exception."""
+
+
+def kill_in(number: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Let the pack be killed in a file; returns the list of the files that are read."""
+    monkeypatch.setattr(packing, "_JOURNAL_PULSES", 0)
+    read: list[int] = []
+    original = packing._read_file
+
+    def killed(inputs: object, events: packing._Events, *rest: object) -> None:
+        read.append(events.batch)
+        original(inputs, events, *rest)  # type: ignore[arg-type]
+        if events.batch == number:
+            raise Killed
+
+    monkeypatch.setattr(packing, "_read_file", killed)
+    return read
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_killed_pack_resumes_with_the_file_it_was_in(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    expected = pack_events(made, tmp_path / "whole").digest
+    with monkeypatch.context() as patch:
+        kill_in(number, patch)
+        with pytest.raises(Killed):
+            pack_events(made, tmp_path / "a")
+    read = kill_in(0, monkeypatch)
+    assert pack_events(made, tmp_path / "a").digest == expected
+    assert read == list(range(number, 4))
+
+
+def test_changed_bytes_or_files_are_read_again(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = pack_events(files, tmp_path / "whole").digest
+    for damage in ("bytes", "source"):
+        with monkeypatch.context() as patch:
+            kill_in(2, patch)
+            with pytest.raises(Killed):
+                pack_events(files, tmp_path / damage)
+        if damage == "bytes":
+            path = next((tmp_path / damage).glob("*/final.charge"))
+            data = bytearray(path.read_bytes())
+            data[200] ^= 1
+            path.write_bytes(data)
+        else:
+            change(files / "train" / "batch_1.parquet", lambda table: table)
+        with monkeypatch.context() as patch:
+            read = kill_in(0, patch)
+            store = pack_events(files, tmp_path / damage)
+        assert read == [1, 2, 3]
+        assert store.digest == expected if damage == "bytes" else len(store) == 120

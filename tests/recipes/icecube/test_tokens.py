@@ -1,0 +1,146 @@
+"""Tokens: equal bit for bit to the plain rule and to the authors' collator, with static shapes and without reading back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.recipes.icecube.plain_events import collate, plain_tokens, random_pulses
+
+from stoker.errors import BadValueError, OptionError
+from stoker.recipes.icecube.batches import EventBatch, group_pulses, pad_to
+from stoker.recipes.icecube.tokens import expand, pad, read_geometry, scale_geometry
+
+
+def batch_of(pulses: tuple[np.ndarray, ...], offsets: np.ndarray, **limits: int) -> EventBatch:
+    events = len(offsets) - 1
+    facts = {"target": np.zeros((events, 2)), "event_id": np.arange(events), "num_pulses": np.diff(offsets)}
+    return EventBatch.of(group_pulses(*pulses, offsets, **limits), **facts)
+
+
+@pytest.fixture
+def geometry(rng: np.random.Generator) -> torch.Tensor:
+    return scale_geometry(rng.uniform(-500, 500, (5160, 3)))
+
+
+@pytest.mark.parametrize("num_sensors", [5160, 30])
+@pytest.mark.parametrize(("max_pulses", "max_doms"), [(84, 128), (3, 20)])
+def test_tokens_equal_the_plain_rule(
+    rng: np.random.Generator, geometry: torch.Tensor, num_sensors: int, max_pulses: int, max_doms: int
+) -> None:
+    pulses, offsets = random_pulses(rng, [12, 1, 0, 300, 60], num_sensors=num_sensors)
+    tokens = expand(batch_of(pulses, offsets, max_pulses=max_pulses, max_doms=max_doms).tensors(), geometry, max_pulses=max_pulses)
+    plain = plain_tokens(pulses, offsets, geometry.numpy(), max_pulses=max_pulses, max_doms=max_doms)
+    expected = torch.from_numpy(np.stack([token for event in plain for token in event]))
+    # A logarithm of one number and of a vector may differ in the last bit.
+    torch.testing.assert_close(tokens, expected, rtol=2.4e-7, atol=0)
+    is_charge = torch.arange(tokens.shape[1]) % 3 == 2
+    is_charge[:4] = False
+    assert torch.equal(tokens[:, ~is_charge][:, 4:], expected[:, ~is_charge][:, 4:])
+
+
+@pytest.mark.parametrize("ties", [False, True])
+def test_tokens_equal_the_collator_bit_for_bit(rng: np.random.Generator, geometry: torch.Tensor, ties: bool) -> None:
+    pulses, offsets = random_pulses(rng, [30, 500, 12, 900, 64, 200] * 4, ties=ties)
+    padded, mask = collate(pulses, offsets, geometry, max_pulses=84, max_doms=128)
+    batch = batch_of(pulses, offsets)
+    assert mask.sum(1).tolist() == np.diff(batch.dom_offsets).tolist()
+    assert torch.equal(expand(batch.tensors(), geometry), padded[mask])
+    assert torch.equal(expand(batch.tensors(), geometry, dtype=torch.bfloat16), padded[mask].bfloat16())
+
+
+def test_the_original_cut_by_time_alone_agrees_where_no_times_are_equal(rng: np.random.Generator, geometry: torch.Tensor) -> None:
+    pulses, offsets = random_pulses(rng, [400])
+    time = np.arange(400, dtype=np.int32) * 7 + 6000
+    batch = batch_of((time, *pulses[1:]), offsets)
+    _, first = np.unique(pulses[2], return_index=True)
+    earliest = np.sort(pulses[2][np.sort(first)[:128]])
+    assert batch.sensor.tolist() == earliest.tolist()
+
+
+def test_rows_behind_the_last_dom_are_zero(rng: np.random.Generator, geometry: torch.Tensor) -> None:
+    pulses, offsets = random_pulses(rng, [30, 0, 500])
+    batch = batch_of(pulses, offsets)
+    tokens = expand(batch.tensors(), geometry)
+    padded = expand(pad_to(batch, doms=1000, pulses=2000).tensors(), geometry)
+    assert padded.shape == (1000, 256)
+    assert torch.equal(padded[: len(tokens)], tokens)
+    assert not padded[len(tokens) :].any()
+
+
+def test_a_batch_without_doms_has_no_tokens(geometry: torch.Tensor) -> None:
+    empty = np.zeros(0, dtype=np.int16)
+    batch = batch_of((empty, empty.astype(np.float32), empty, empty.astype(np.bool_)), np.zeros(3, dtype=np.int64))
+    assert expand(batch.tensors(), geometry).shape == (0, 256)
+    assert not expand(pad_to(batch, doms=5, pulses=5).tensors(), geometry).any()
+
+
+def test_geometry_of_another_shape_is_refused(rng: np.random.Generator) -> None:
+    pulses, offsets = random_pulses(rng, [3])
+    with pytest.raises(OptionError, match=r"geometry is torch.float64 \(5160, 3\); expected float32 \(5160, 3\)"):
+        expand(batch_of(pulses, offsets).tensors(), torch.zeros(5160, 3, dtype=torch.float64))
+
+
+def write_geometry(folder: Path, lines: list[str], head: str = "sensor_id,x,y,z") -> Path:
+    (folder / "sensor_geometry.csv").write_text("\n".join([head, *lines, ""]))
+    return folder
+
+
+def test_geometry_is_read_in_metres(tmp_path: Path) -> None:
+    write_geometry(tmp_path, [f"{number},-256.14,{number},1" for number in range(5160)])
+    positions = read_geometry(tmp_path)
+    assert positions[7].tolist() == [-256.14, 7, 1]
+    assert scale_geometry(positions)[7].tolist() == [np.float32(-256.14 / 500), np.float32(7 / 500), np.float32(1 / 500)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "head", "message"),
+    [
+        (["0,1,2"], "sensor_id,x,y,z", "line 2: found '0,1,2'; expected a sensor from 0 to 5159, each once"),
+        (["0,1,2,3", "0,1,2,3"], "sensor_id,x,y,z", "line 3: found '0,1,2,3'"),
+        (["9,1,x,3"], "sensor_id,x,y,z", "line 2: found '9,1,x,3'"),
+        (["9,1,nan,3"], "sensor_id,x,y,z", "line 2"),
+        (["5160,1,2,3"], "sensor_id,x,y,z", "line 2"),
+        (["0,1,2,3"], "sensor_id,x,y,z", "sensor 1 is missing; expected 5,160 sensors, found 1"),
+        ([], "sensor,x,y,z", "the columns are sensor, x, y, z; expected sensor_id, x, y, z"),
+        ([], "sensor_id,x,y,z", "sensor 0 is missing; expected 5,160 sensors, found 0"),
+    ],
+)
+def test_a_geometry_that_is_not_one_is_refused(tmp_path: Path, lines: list[str], head: str, message: str) -> None:
+    with pytest.raises(BadValueError, match=message):
+        read_geometry(write_geometry(tmp_path, lines, head))
+
+
+@pytest.mark.parametrize("num_sensors", [5160, 30])
+def test_padded_tokens_equal_the_plain_rule(rng: np.random.Generator, geometry: torch.Tensor, num_sensors: int) -> None:
+    pulses, offsets = random_pulses(rng, [12, 1, 0, 300, 60, 4000], num_sensors=num_sensors)
+    batch = batch_of(pulses, offsets, max_pulses=5, max_doms=20)
+    room = np.full((6, 20, 19), np.nan, dtype=np.float32)
+    tokens, mask = pad(batch, geometry.numpy(), max_pulses=5, max_doms=20, out=room)
+    assert tokens is room
+    for event, expected in enumerate(plain_tokens(pulses, offsets, geometry.numpy(), max_pulses=5, max_doms=20)):
+        assert mask[event].tolist() == [slot < len(expected) for slot in range(20)]
+        assert not tokens[event, len(expected) :].any()
+        if expected:
+            np.testing.assert_allclose(tokens[event, : len(expected)], np.stack(expected), rtol=2.4e-7)
+
+
+def test_padding_refuses_what_does_not_fit(rng: np.random.Generator, geometry: torch.Tensor) -> None:
+    pulses, offsets = random_pulses(rng, [300])
+    batch = batch_of(pulses, offsets)
+    with pytest.raises(OptionError, match="max_doms is 64, but an event of the batch has 128 DOMs"):
+        pad(batch, geometry.numpy(), max_doms=64)
+    with pytest.raises(OptionError, match=r"out is float64 \(1,\); expected float32 \(1, 128, 256\)"):
+        pad(batch, geometry.numpy(), out=np.zeros(1))
+
+
+def test_charges_of_any_size_are_logarithms(geometry: torch.Tensor) -> None:
+    """Charges that share a place in the table of known logarithms must not get each other's."""
+    charge = np.array([1.0, 1.001, 1.0 + 1024 / 40, 0.0, 1e-30, 3e38, 1.0, 1.001], dtype=np.float32)
+    sensor, time = np.zeros(8, dtype=np.int16), np.arange(8, dtype=np.int32)
+    batch = batch_of((time, charge, sensor, np.zeros(8, dtype=np.bool_)), np.array([0, 8]))
+    tokens, _ = pad(batch, geometry.numpy())
+    expected = np.log10(np.maximum(charge, np.float32(1e-6)).astype(np.float64)).astype(np.float32) / np.float32(3)
+    assert tokens[0, 0, 5 : 5 + 24 : 3].tolist() == expected.tolist()
