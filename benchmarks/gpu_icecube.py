@@ -26,7 +26,7 @@ from torch import Tensor
 from benchmarks import record
 from stoker.recipes.icecube.model import IceCubeModel, Size, plain_trunk
 from stoker.recipes.icecube.optimizer import MuonAdamW
-from stoker.recipes.icecube.packing import make_packing, norm
+from stoker.recipes.icecube.attention import make_packing, norm
 from stoker.recipes.icecube.vmf import VmfLoss
 
 QUESTION = "How fast does the IceCube model train on a GPU: padded and compiled, and packed?"

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from stoker.errors import OptionError
-from stoker.recipes.icecube.packing import Packing, attend, make_packing, norm
+from stoker.recipes.icecube.attention import Packing, attend, make_packing, norm
 
 TOKEN = 256  # numbers of a DOM token
 HIDDEN = 1024  # of the head

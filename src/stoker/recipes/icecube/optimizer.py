@@ -64,12 +64,16 @@ def cycled_momentum(step: Tensor, *, warmup: float, total: int) -> Tensor:
 
 
 def orthogonalize(matrices: Tensor) -> Tensor:
-    """Five Newton-Schulz steps of stacked matrices [K, A, B] in bfloat16: all singular values become about 1."""
+    """Five Newton-Schulz steps of stacked matrices [K, A, B]: all singular values become about 1.
+
+    On a GPU in bfloat16, as `torch.optim.Muon` does it; on a CPU, where bfloat16 is slow, in the type of the matrices.
+    """
     a, b, c = NEWTON_SCHULZ
-    x = matrices.bfloat16()
+    x = matrices.bfloat16() if matrices.is_cuda else matrices
     is_tall = x.shape[1] > x.shape[2]
     x = x.mT if is_tall else x
-    x = x / (torch.linalg.vector_norm(x.float(), dim=(1, 2), keepdim=True) + 1e-7).to(x.dtype)
+    wide = torch.promote_types(x.dtype, torch.float32)
+    x = x / (torch.linalg.vector_norm(x, dim=(1, 2), keepdim=True, dtype=wide) + 1e-7).to(x.dtype)
     for _ in range(NEWTON_SCHULZ_STEPS):
         gram = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
@@ -124,7 +128,7 @@ class MuonAdamW(torch.optim.Optimizer):
             good = torch.ones_like(number) if flag is None else (flag == 0).to(number)
             momentum = cycled_momentum(number, warmup=group["warmup"], total=group["total"])
             torch._foreach_add_([state["step"] for state in states], good)
-            rate = good * group["lr"]
+            rate = good.double() * group["lr"]
             update = _muon if group["muon"] else _adamw
             update(group, weights, states, momentum, rate, good)
 
@@ -151,11 +155,11 @@ def _muon(group: dict[str, Any], weights: list[Tensor], states: list[dict[str, T
         here = [weights[i] for i in places]
         buffers = [states[i]["momentum_buffer"] for i in places]
         gradient = _gradients(here, torch.stack, good)
-        average, beta = torch.stack(buffers), momentum.to(gradient.dtype)
-        average += (1 - beta) * good * (gradient - average)
-        direction = orthogonalize(gradient + beta * (average - gradient)).to(gradient.dtype)
-        moved = torch.stack(here) * (1 - rate * group["weight_decay"])
-        moved -= rate * math.sqrt(max(1.0, shape[0] / shape[1])) * direction
+        average, kind = torch.stack(buffers), gradient.dtype
+        average += ((1 - momentum) * good).to(kind) * (gradient - average)
+        direction = orthogonalize(gradient + momentum.to(kind) * (average - gradient)).to(kind)
+        moved = torch.stack(here) * (1 - rate * group["weight_decay"]).to(kind)
+        moved -= (rate * math.sqrt(max(1.0, shape[0] / shape[1]))).to(kind) * direction
         torch._foreach_copy_(buffers, list(average.unbind()))
         torch._foreach_copy_(here, list(moved.unbind()))
 
@@ -167,15 +171,16 @@ def _adamw(group: dict[str, Any], weights: list[Tensor], states: list[dict[str, 
         return torch.cat([tensor.reshape(-1) for tensor in tensors])
 
     gradient = _gradients(weights, flat, good)
+    kind = gradient.dtype
     averages, squares = ([state[name] for state in states] for name in ("exp_avg", "exp_avg_sq"))
     average, square, number, beta2 = flat(averages), flat(squares), states[0]["step"].double(), group["beta2"]
-    average += ((1 - momentum) * good).to(gradient.dtype) * (gradient - average)
-    square += (1 - beta2) * good * (gradient.square() - square)
+    average += ((1 - momentum) * good).to(kind) * (gradient - average)
+    square += ((1 - beta2) * good.double()).to(kind) * (gradient.square() - square)
     # A first update that is held back leaves the count at 0, and the corrections with it; nothing moves then anyway.
     number = number.clamp(min=1)
-    size = (rate / (1 - momentum**number)).to(gradient.dtype)
-    spread = (square / (1 - beta2**number).to(gradient.dtype)).sqrt() + group["eps"]
-    moved = flat(list(weights)) * (1 - rate * group["weight_decay"]) - size * average / spread
+    size = (rate / (1 - momentum**number)).to(kind)
+    spread = (square / (1 - beta2**number).to(kind)).sqrt() + group["eps"]
+    moved = flat(list(weights)) * (1 - rate * group["weight_decay"]).to(kind) - size * average / spread
     sizes = [weight.numel() for weight in weights]
     for targets, source in ((averages, average), (squares, square), (weights, moved)):
         torch._foreach_copy_(targets, [part.view_as(one) for part, one in zip(source.split(sizes), targets, strict=True)])
