@@ -146,12 +146,23 @@ def pieces(options: argparse.Namespace) -> dict[str, Any]:
         return torch.randn(*shape, device=DEVICE, dtype=torch.bfloat16)
 
     qkv, g = bf16(rows, 768), bf16(rows, 256)
-    for block, warps in ((64, 4), (64, 8), (32, 4), (128, 8)):
-        kernels.BLOCK, kernels.WARPS = block, warps
-        out, levels = kernels.attend(qkv, packing.offsets, 8)
-        note(f"attention forward {block} {warps}", lambda: kernels.attend(qkv, packing.offsets, 8))
-        note(f"attention backward {block} {warps}", lambda: kernels.attend_back(qkv, packing.offsets, 8, out, levels, g))
-    kernels.BLOCK, kernels.WARPS = 64, 4
+    given = packing.offsets, packing.order, 8
+    out, levels = kernels.attend(qkv, *given)
+    kept = kernels.FORWARD_WARPS, kernels.BACKWARD_WARPS, kernels.HIDDEN_TILE
+    for warps in (1, 2, 4):
+        kernels.FORWARD_WARPS = warps
+        note(f"attention forward, {warps} warps", lambda: kernels.attend(qkv, *given))
+        for tiles in (1, 2, 3):
+            kernels.BACKWARD_WARPS = ((tiles, warps),)
+            note(f"attention backward, {tiles} tiles, {warps} warps", lambda: kernels.attend_back(qkv, *given, 129, out, levels, g))
+    kernels.FORWARD_WARPS, kernels.BACKWARD_WARPS, _ = kept
+    note("attention backward", lambda: kernels.attend_back(qkv, *given, 129, out, levels, g))
+    up, down, wide = bf16(1024, 256), bf16(256, 1024), bf16(rows, 1024).abs()
+    for tile in ((128, 256, 64, 8, 3), (128, 256, 64, 8, 4), (128, 128, 64, 4, 3), (128, 128, 64, 8, 3), (128, 128, 128, 8, 2), (256, 128, 64, 8, 3)):
+        kernels.HIDDEN_TILE = tile
+        note(f"up squared {tile}", lambda: kernels.up_squared(g, up))
+        note(f"down back {tile}", lambda: kernels.down_back(g, down, wide))
+    kernels.HIDDEN_TILE = kept[2]
     try:
         from torch.nn.attention.varlen import varlen_attn
 
@@ -238,6 +249,10 @@ def make_ours(layers: int, batches: list[Batch], residual: torch.dtype) -> tuple
         for _ in range(3):
             body()
     torch.cuda.current_stream().wait_stream(stream)
+    from stoker._text import sync_debug_mode
+
+    with sync_debug_mode("error"):  # names the line that waits, where a capture would only fail
+        body()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         body()

@@ -29,6 +29,9 @@ class Packing:
     source: Tensor
     """The DOM of each row; -1 - e for the CLS token of event e: int32 [R]."""
 
+    order: Tensor
+    """The events, longest first: int32 [B]. Kernels begin with what takes longest."""
+
     @property
     def cls(self) -> Tensor:
         """The rows of CLS tokens."""
@@ -50,7 +53,8 @@ def make_packing(dom_offsets: Tensor, num_doms: int) -> Packing:
     source = torch.empty(num_doms + num_events, dtype=torch.int32, device=device)
     source[offsets[:-1].long()] = (-1 - event[:-1]).int()
     source[place] = dom.int()
-    return Packing(offsets=offsets.int(), source=source)
+    order = dom_offsets.diff().argsort(descending=True)
+    return Packing(offsets=offsets.int(), source=source, order=order.int())
 
 
 def norm(x: Tensor) -> Tensor:

@@ -17,8 +17,10 @@ EPS = tl.constexpr(1.1920928955078125e-07)  # of every norm: that of float32
 ROWS = 8  # rows per program of the kernels that work on whole rows
 TAIL = 16  # programs per head that write the zeros of padding
 BLOCK = 64  # queries and keys per tile of attention
-WARPS = 4  # per program of attention
+FORWARD_WARPS = 4
+BACKWARD_WARPS = (3, 4), (2, 4), (1, 4)  # for events of more than two tiles, two, and one; the long ones first
 FLAT = 4096  # numbers per program of ReLU squared
+HIDDEN_TILE = 128, 256, 64, 8, 3  # rows, columns and terms per step of the fused matmuls; warps, stages
 
 
 # ---- rows: embedding, residual sums and norms ----
@@ -128,12 +130,42 @@ def _square_kernel(x, size, FLAT: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def _slope(squared):  # type: ignore[no-untyped-def]
+    """Twice the root. Rounded to the type of the square it is the input: squaring and rounding move it by less than half a step."""
+    return 2.0 * tl.sqrt(squared.to(tl.float32)).to(squared.dtype).to(tl.float32)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def _square_back_kernel(g, r, size, FLAT: tl.constexpr):  # type: ignore[no-untyped-def]
     at = tl.program_id(0).to(tl.int64) * FLAT + tl.arange(0, FLAT)
-    # Rounded to the type of r, the root is the input itself: squaring and rounding moves it by less than half a step.
-    root = tl.sqrt(tl.load(r + at, mask=at < size, other=0.0).to(tl.float32)).to(r.dtype.element_ty).to(tl.float32)
-    v = 2.0 * root * tl.load(g + at, mask=at < size, other=0.0).to(tl.float32)
+    v = _slope(tl.load(r + at, mask=at < size, other=0.0)) * tl.load(g + at, mask=at < size, other=0.0).to(tl.float32)
     tl.store(g + at, v.to(g.dtype.element_ty), mask=at < size)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _hidden_kernel(  # type: ignore[no-untyped-def]
+    x, w, squared, out, num_rows, w_in, w_out,
+    BACK: tl.constexpr, INNER: tl.constexpr, WIDTH: tl.constexpr,
+    M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """A tile of x @ w, squared where it is above 0; or (BACK) times the slope of that, from its output."""
+    column = tl.program_id(0) % (WIDTH // N) * N + tl.arange(0, N)
+    row = tl.program_id(0) // (WIDTH // N) * M + tl.arange(0, M).to(tl.int64)
+    inside = (row < num_rows)[:, None]
+    k = tl.arange(0, K)
+    total = tl.zeros((M, N), dtype=tl.float32)
+    for first in range(0, INNER, K):
+        left = tl.load(x + row[:, None] * INNER + (first + k)[None, :], mask=inside, other=0.0)
+        right = tl.load(w + (first + k)[:, None] * w_in + column[None, :] * w_out)
+        total = tl.dot(left, right, total, input_precision=PRECISION)
+    place = row[:, None] * WIDTH + column[None, :]
+    if BACK:
+        total *= _slope(tl.load(squared + place, mask=inside, other=0.0))
+    else:
+        # Rounded as a matmul's output is, so that the root of the square is the input.
+        total = tl.maximum(total.to(out.dtype.element_ty).to(tl.float32), 0.0)
+        total *= total
+    tl.store(out + place, total.to(out.dtype.element_ty), mask=inside)
 
 
 # ---- attention within events ----
@@ -175,7 +207,7 @@ def _zero_tail(at, first, num_rows, step, part, D: tl.constexpr, BLOCK: tl.const
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _attend_kernel(  # type: ignore[no-untyped-def]
-    qkv, offsets, out, levels, num_rows, num_events, scale,
+    qkv, offsets, order, out, levels, num_rows, num_events, scale,
     HEADS: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, TAIL: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Attention of one head within one event; `levels` are log2 of the sums of exponentials."""
@@ -184,6 +216,7 @@ def _attend_kernel(  # type: ignore[no-untyped-def]
     if event >= num_events:
         _zero_tail(out + head * D, tl.load(offsets + num_events), num_rows, width, event - num_events, D, BLOCK, TAIL)
         return
+    event = tl.load(order + event)
     begin = tl.load(offsets + event).to(tl.int64)
     length = (tl.load(offsets + event + 1) - begin).to(tl.int32)
     qkv += begin * 3 * width + head * D
@@ -233,25 +266,39 @@ def _query(qkv, out, gradient, levels, row, length, HEADS: tl.constexpr, D: tl.c
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _attend_back_kernel(  # type: ignore[no-untyped-def]
-    qkv, offsets, out, levels, gradient, to_qkv, num_rows, num_events, scale, factor,
-    HEADS: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, TAIL: tl.constexpr, PRECISION: tl.constexpr,
+    qkv, offsets, order, out, levels, gradient, to_qkv, num_rows, num_events, scale, factor,
+    TILES: tl.constexpr, HEADS: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, TAIL: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of one head within one event. An event of one tile is done at once; others take each tile twice."""
+    """The gradient of one head within one event of one tile (TILES = 1), two tiles (2) or more (3); others are left alone.
+
+    Up to two tiles all gradients are held at once, so that each pair of tiles is computed once. Of more, each is computed twice.
+    """
     event, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
     width = HEADS * D
     step = 3 * width
     if event >= num_events:
-        for part in range(3):
-            _zero_tail(to_qkv + part * width + head * D, tl.load(offsets + num_events), num_rows, step, event - num_events, D, BLOCK, TAIL)
+        if TILES == 1:
+            for part in range(3):
+                at = to_qkv + part * width + head * D
+                _zero_tail(at, tl.load(offsets + num_events), num_rows, step, event - num_events, D, BLOCK, TAIL)
         return
+    event = tl.load(order + event)
     begin = tl.load(offsets + event).to(tl.int64)
     length = (tl.load(offsets + event + 1) - begin).to(tl.int32)
+    if TILES == 1:
+        if length > BLOCK:
+            return
+    elif TILES == 2:
+        if (length <= BLOCK) | (length > 2 * BLOCK):
+            return
+    elif length <= 2 * BLOCK:
+        return
     qkv += begin * step + head * D
     to_qkv += begin * step + head * D
     out += begin * width + head * D
     gradient += begin * width + head * D
     levels += begin * HEADS + head
-    if length <= BLOCK:
+    if TILES == 1:
         row = tl.arange(0, BLOCK)
         q, q_scale, g, delta, level = _query(qkv, out, gradient, levels, row, length, HEADS, D)
         k, k_scale = _unit(_load(qkv + width, row, length, step, D), D)
@@ -262,6 +309,29 @@ def _attend_back_kernel(  # type: ignore[no-untyped-def]
         _store(to_qkv + width, _unit_back(to_k, k, k_scale, D), row, length, step, D)
         to_q = tl.dot(to_scores, k, input_precision=PRECISION) * factor
         _store(to_qkv, _unit_back(to_q, q, q_scale, D), row, length, step, D)
+    elif TILES == 2:
+        row0 = tl.arange(0, BLOCK)
+        row1 = BLOCK + row0
+        q0, scale0, g0, delta0, level0 = _query(qkv, out, gradient, levels, row0, length, HEADS, D)
+        q1, scale1, g1, delta1, level1 = _query(qkv, out, gradient, levels, row1, length, HEADS, D)
+        to_q0 = tl.zeros((BLOCK, D), dtype=tl.float32)
+        to_q1 = tl.zeros((BLOCK, D), dtype=tl.float32)
+        for key in range(0, 2 * BLOCK, BLOCK):
+            column = key + row0
+            k, k_scale = _unit(_load(qkv + width, column, length, step, D), D)
+            v = _load(qkv + 2 * width, column, length, step, D)
+            shares, to_scores = _shares(q0, k, v, g0, level0, delta0, row0, column, length, scale, PRECISION)
+            to_v = tl.dot(tl.trans(shares), g0, input_precision=PRECISION)
+            to_k = tl.dot(tl.trans(to_scores), q0, input_precision=PRECISION)
+            to_q0 = tl.dot(to_scores, k, to_q0, input_precision=PRECISION)
+            shares, to_scores = _shares(q1, k, v, g1, level1, delta1, row1, column, length, scale, PRECISION)
+            to_v = tl.dot(tl.trans(shares), g1, to_v, input_precision=PRECISION)
+            to_k = tl.dot(tl.trans(to_scores), q1, to_k, input_precision=PRECISION)
+            to_q1 = tl.dot(to_scores, k, to_q1, input_precision=PRECISION)
+            _store(to_qkv + 2 * width, to_v, column, length, step, D)
+            _store(to_qkv + width, _unit_back(to_k * factor, k, k_scale, D), column, length, step, D)
+        _store(to_qkv, _unit_back(to_q0 * factor, q0, scale0, D), row0, length, step, D)
+        _store(to_qkv, _unit_back(to_q1 * factor, q1, scale1, D), row1, length, step, D)
     else:
         for key in range(0, length, BLOCK):
             column = key + tl.arange(0, BLOCK)
@@ -427,6 +497,27 @@ def square_back(g: Tensor, r: Tensor) -> Tensor:
     return g
 
 
+def up_squared(x: Tensor, w: Tensor) -> Tensor:
+    """ReLU squared of x @ w.T."""
+    return _hidden(x, w, w.stride(1), w.stride(0), w.shape[0], None)
+
+
+def down_back(g: Tensor, w: Tensor, squared: Tensor) -> Tensor:
+    """The gradient of what was squared, from that of squared @ w.T."""
+    return _hidden(g, w, w.stride(0), w.stride(1), w.shape[1], squared)
+
+
+def _hidden(x: Tensor, w: Tensor, w_in: int, w_out: int, width: int, squared: Tensor | None) -> Tensor:
+    out = torch.empty(x.shape[0], width, dtype=x.dtype, device=x.device)
+    m, n, k, warps, stages = HIDDEN_TILE
+    n, k = min(n, width), min(k, x.shape[1])
+    _hidden_kernel[(triton.cdiv(x.shape[0], m) * (width // n),)](
+        x, w, x if squared is None else squared, out, x.shape[0], w_in, w_out,
+        BACK=squared is not None, INNER=x.shape[1], WIDTH=width, M=m, N=n, K=k, PRECISION=_precision(x), num_warps=warps, num_stages=stages,
+    )  # fmt: skip
+    return out
+
+
 def _precision(x: Tensor) -> str:
     return "ieee" if x.dtype == torch.float32 else "tf32"
 
@@ -436,27 +527,31 @@ def _scales(width: int) -> tuple[float, float]:
     return math.log2(math.e) / math.sqrt(width), 1 / math.sqrt(width)
 
 
-def attend(qkv: Tensor, offsets: Tensor, heads: int) -> tuple[Tensor, Tensor]:
+def attend(qkv: Tensor, offsets: Tensor, order: Tensor, heads: int) -> tuple[Tensor, Tensor]:
     """Attention within events, of rows that hold query, key and value; and the levels that its gradient needs."""
     num_rows, num_events, width = qkv.shape[0], offsets.shape[0] - 1, qkv.shape[1] // 3
     out = torch.empty(num_rows, width, dtype=qkv.dtype, device=qkv.device)
     levels = torch.empty(num_rows, heads, dtype=torch.float32, device=qkv.device)
     d = width // heads
     _attend_kernel[(heads * (num_events + TAIL),)](
-        qkv, offsets, out, levels, num_rows, num_events, _scales(d)[0],
-        HEADS=heads, D=d, BLOCK=BLOCK, TAIL=TAIL, PRECISION=_precision(qkv), num_warps=WARPS,
+        qkv, offsets, order, out, levels, num_rows, num_events, _scales(d)[0],
+        HEADS=heads, D=d, BLOCK=BLOCK, TAIL=TAIL, PRECISION=_precision(qkv), num_warps=FORWARD_WARPS,
     )  # fmt: skip
     return out, levels
 
 
-def attend_back(qkv: Tensor, offsets: Tensor, heads: int, out: Tensor, levels: Tensor, gradient: Tensor) -> Tensor:
+def attend_back(
+    qkv: Tensor, offsets: Tensor, order: Tensor, heads: int, max_length: int, out: Tensor, levels: Tensor, gradient: Tensor
+) -> Tensor:
     """The gradient of the rows of `attend`."""
     num_rows, num_events, d = qkv.shape[0], offsets.shape[0] - 1, qkv.shape[1] // 3 // heads
     to_qkv = torch.empty_like(qkv)
-    _attend_back_kernel[(heads * (num_events + TAIL),)](
-        qkv, offsets, out, levels, gradient, to_qkv, num_rows, num_events, *_scales(d),
-        HEADS=heads, D=d, BLOCK=BLOCK, TAIL=TAIL, PRECISION=_precision(qkv), num_warps=WARPS,
-    )  # fmt: skip
+    for tiles, warps in BACKWARD_WARPS:
+        if max_length > (tiles - 1) * BLOCK:
+            _attend_back_kernel[(heads * (num_events + TAIL),)](
+                qkv, offsets, order, out, levels, gradient, to_qkv, num_rows, num_events, *_scales(d),
+                TILES=tiles, HEADS=heads, D=d, BLOCK=BLOCK, TAIL=TAIL, PRECISION=_precision(qkv), num_warps=warps,
+            )  # fmt: skip
     return to_qkv
 
 

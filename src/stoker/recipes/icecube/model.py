@@ -201,7 +201,7 @@ class IceCubeModel(nn.Module):
 
             residual = self.residual if lin.dtype == torch.bfloat16 else lin.dtype
             x = Trunk.apply(  # type: ignore[no-untyped-call]
-                lin.contiguous(), self.cls_token.view(d), self.resid_lambdas, self.x0_lambdas, packing.source, packing.offsets,
+                lin.contiguous(), self.cls_token.view(d), self.resid_lambdas, self.x0_lambdas, packing.source, packing.offsets, packing.order,
                 self.size.heads, 1 + self.size.max_doms, residual, torch.is_grad_enabled(), *self.matrices(),
             )  # fmt: skip
         else:

@@ -127,7 +127,7 @@ class MuonAdamW(torch.optim.Optimizer):
             number = states[0]["step"]
             good = torch.ones_like(number) if flag is None else (flag == 0).to(number)
             momentum = cycled_momentum(number, warmup=group["warmup"], total=group["total"])
-            torch._foreach_add_([state["step"] for state in states], good)
+            torch._foreach_add_([state["step"] for state in states], [good] * len(states))  # one tensor for all would be read back
             rate = good.double() * group["lr"]
             update = _muon if group["muon"] else _adamw
             update(group, weights, states, momentum, rate, good)

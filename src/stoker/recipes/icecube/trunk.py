@@ -28,7 +28,7 @@ class Trunk(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, lin: Tensor, cls: Tensor, resid: Tensor, x0_scale: Tensor, source: Tensor, offsets: Tensor,
+        ctx: Any, lin: Tensor, cls: Tensor, resid: Tensor, x0_scale: Tensor, source: Tensor, offsets: Tensor, order: Tensor,
         heads: int, max_length: int, dtype: torch.dtype, keeps: bool, *weights: Tensor,
     ) -> Tensor:  # fmt: skip
         """`dtype` is that of the residual; that of `lin` is the type of matmuls."""
@@ -43,7 +43,7 @@ class Trunk(torch.autograd.Function):
             x, normed, scales = kernels.mix(x, y, x0, resid[i], x0_scale[i], dtype=kind)
             if i < layers - 1:
                 qkv = normed @ qkv_w.t()
-                found, levels = kernels.attend(qkv, offsets, heads)
+                found, levels = kernels.attend(qkv, offsets, order, heads)
                 wide: tuple[Tensor, ...] = (normed, scales, qkv)
             else:
                 width = qkv_w.shape[0] // 3
@@ -52,13 +52,13 @@ class Trunk(torch.autograd.Function):
                 found, levels = kernels.attend_cls(q, kv, offsets, heads, max_length)
                 wide, x = (normed, scales, q, kv, here), x[rows]
             x, ffn_normed, ffn_scales = kernels.mix(x, found @ out_w.t(), None, None, None, dtype=kind)
-            squared = kernels.square(ffn_normed @ up_w.t())
+            squared = kernels.up_squared(ffn_normed, up_w)
             y = squared @ down_w.t()
             if keeps:
                 kept.append((*before, found, levels, ffn_normed, ffn_scales, squared, *wide))
         if keeps:
             ctx.kept, ctx.matrices = kept, matrices
-            ctx.first = lin, x0, resid, x0_scale, source, offsets
+            ctx.first = lin, x0, resid, x0_scale, source, offsets, order
             ctx.heads, ctx.max_length = heads, max_length
         assert y is not None
         return x + y
@@ -66,7 +66,7 @@ class Trunk(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
         """Gradients of `lin`, of CLS, of the scalars and of all matrices."""
-        lin, x0, resid, x0_scale, source, offsets = ctx.first
+        lin, x0, resid, x0_scale, source, offsets, order = ctx.first
         rows, layers, to_x0 = offsets[:-1].long(), len(ctx.matrices), None
         scalars: list[Tensor] = [gradient] * layers
         matrices: list[list[Tensor]] = [[]] * layers
@@ -76,14 +76,14 @@ class Trunk(torch.autograd.Function):
             qkv_w, out_w, up_w, down_w = ctx.matrices[i]
             x, y, found, levels, ffn_normed, ffn_scales, squared, normed, scales, *wide = ctx.kept.pop()
             to_down = _weight_gradient(narrow, squared)
-            to_up = kernels.square_back(narrow @ down_w, squared)
+            to_up = kernels.down_back(narrow, down_w, squared)
             del squared
             g, narrow = kernels.norm_back(g, to_up @ up_w, ffn_normed, ffn_scales)
             ends = [_weight_gradient(narrow, found), _weight_gradient(to_up, ffn_normed), to_down]
             del to_up
             to_found = narrow @ out_w
             if i < layers - 1:
-                to_qkv = kernels.attend_back(wide[0], offsets, ctx.heads, found, levels, to_found)
+                to_qkv = kernels.attend_back(wide[0], offsets, order, ctx.heads, ctx.max_length, found, levels, to_found)
                 starts, to_normed, only = _weight_gradient(to_qkv, normed).chunk(3), to_qkv @ qkv_w, None
                 del to_qkv
             else:
@@ -102,7 +102,7 @@ class Trunk(torch.autograd.Function):
         assert to_x0 is not None
         to_lin = kernels.embed_back(lin, source, to_x0) if ctx.needs_input_grad[0] else None
         both = torch.stack(scalars)
-        return (to_lin, to_x0[rows].sum(0), both[:, 0], both[:, 1], *[None] * 6, *(one for layer in matrices for one in layer))
+        return (to_lin, to_x0[rows].sum(0), both[:, 0], both[:, 1], *[None] * 7, *(one for layer in matrices for one in layer))
 
 
 def _narrow(weights: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
