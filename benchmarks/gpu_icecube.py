@@ -212,9 +212,7 @@ def pieces(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def make_optimizer(model: IceCubeModel, total: int) -> MuonAdamW:
-    matrices = model.matrices()
-    known = {id(weight) for weight in matrices}
-    return MuonAdamW(matrices, [one for one in model.parameters() if id(one) not in known], warmup=20, total=total)
+    return MuonAdamW(model.matrices(), model.others(), warmup=20, total=total)
 
 
 def make_ours(layers: int, batches: list[Batch], residual: torch.dtype) -> tuple[Callable[[Batch], None], Tensor]:

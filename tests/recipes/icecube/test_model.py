@@ -43,6 +43,7 @@ def test_names_and_shapes_are_those_of_the_authors_checkpoints() -> None:
         "blocks.0.ffn.c_fc.weight": (1024, 256), "blocks.0.ffn.c_proj.weight": (256, 1024),
         "vmf_head.net.0.weight": (1024, 256), "vmf_head.net.0.bias": (1024,),
         "vmf_head.net.2.weight": (15, 1024), "vmf_head.net.2.bias": (15,),
+        "loss.step": (),  # batches of training so far, for the penalty on kappa
     }  # fmt: skip
 
 

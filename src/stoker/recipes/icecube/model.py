@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from stoker.errors import OptionError
 from stoker.recipes.icecube.attention import Packing, attend, make_packing, norm
+from stoker.recipes.icecube.vmf import DirectionLoss, VmfLoss
 
 TOKEN = 256  # numbers of a DOM token
 HIDDEN = 1024  # of the head
@@ -134,6 +135,7 @@ class IceCubeModel(nn.Module):
     Args:
         size: Its size, or the name of one of `SIZES`.
         residual: The type of the residual on a GPU with bf16 autocast: float32, as the authors have it, or bfloat16, which is faster.
+        loss: `VmfLoss` or `DirectionLoss`, which `model.loss` then is. Default: as fits the head, without a penalty on kappa.
         seed: Seed of the weights.
 
     Example:
@@ -143,7 +145,7 @@ class IceCubeModel(nn.Module):
         torch.Size([2, 15])
     """
 
-    def __init__(self, size: Size | str = "5m", *, residual: torch.dtype = torch.float32, seed: int | None = None) -> None:
+    def __init__(self, size: Size | str = "5m", *, residual: torch.dtype = torch.float32, loss: nn.Module | None = None, seed: int | None = None) -> None:
         super().__init__()
         if isinstance(size, str):
             if size not in SIZES:
@@ -175,6 +177,7 @@ class IceCubeModel(nn.Module):
             self.direction_head = head
             nn.init.xavier_normal_(last.weight)
         nn.init.zeros_(last.bias)
+        self.loss = loss if loss is not None else VmfLoss() if size.head == "vmf" else DirectionLoss()
 
     def forward(self, tokens: Tensor, dom_offsets: Tensor) -> Tensor:
         """Numbers of the head for each event, in float32 or wider.
@@ -211,6 +214,11 @@ class IceCubeModel(nn.Module):
     def matrices(self) -> list[Tensor]:
         """The matrices of all layers, which Muon trains."""
         return [weight for block in self.blocks for weight in block.matrices]
+
+    def others(self) -> list[Tensor]:
+        """All other parameters, which AdamW trains."""
+        known = {id(weight) for weight in self.matrices()}
+        return [weight for weight in self.parameters() if id(weight) not in known]
 
 
 def has_kernels(size: Size) -> bool:

@@ -123,6 +123,13 @@ def kappa_penalty(step: Tensor, num_batches: int, *, first: float = KAPPA_PENALT
     return first * (1 - share).clamp(min=0)
 
 
+def _mean(values: Tensor, valid: Tensor | None) -> Tensor:
+    """The mean of the rows that count."""
+    if valid is None:
+        return values.mean()
+    return torch.where(valid, values, 0).sum() / valid.sum().clamp(min=1)
+
+
 class VmfLoss(nn.Module):
     """Negative log density + penalty on kappa squared + half the angle of the point estimate.
 
@@ -141,27 +148,43 @@ class VmfLoss(nn.Module):
         self.num_batches, self.penalty, self.angle_weight = num_batches, penalty, angle_weight
         self.register_buffer("step", torch.zeros((), dtype=torch.int64))
 
-    def forward(self, raw: Tensor, target: Tensor) -> dict[str, Tensor]:
-        """The loss, its parts, and predicted directions, of numbers of a head [B, 5 K] and azimuths and zeniths [B, 2]."""
+    def forward(self, raw: Tensor, target: Tensor, valid: Tensor | None = None) -> dict[str, Tensor]:
+        """The loss, its parts, and predicted directions.
+
+        Args:
+            raw: Numbers of a head, [B, 5 K].
+            target: Azimuths and zeniths, [B, 2].
+            valid: Which rows count; all by default.
+        """
         with torch.autocast(raw.device.type, enabled=False):
             mixture = make_mixture(raw)
-            direction = to_direction(target.to(raw.dtype))
-            nll = -log_density(mixture, direction).mean()
+            direction = _direction(target.to(raw.dtype), valid)
+            nll = -_mean(log_density(mixture, direction), valid)
             estimate, _ = point_estimate(mixture)
-            loss = nll + self.angle_weight * clipped_angle(estimate, direction, NEAR).mean()
+            loss = nll + self.angle_weight * _mean(clipped_angle(estimate, direction, NEAR), valid)
             if self.training:
-                loss = loss + kappa_penalty(self.step, self.num_batches, first=self.penalty).to(loss.dtype) * mixture.kappa.square().mean()
+                penalty = kappa_penalty(self.step, self.num_batches, first=self.penalty).to(loss.dtype)
+                loss = loss + penalty * _mean(mixture.kappa.square().mean(-1), valid)
                 self.step += 1
-        return {"loss": loss, "nll": nll.detach(), "direction": estimate.detach(), "expected": direction}
+        return {"loss": loss, "nll": nll.detach(), "degrees": _degrees(estimate, direction, valid)}
 
 
 class DirectionLoss(nn.Module):
     """The mean angle of a directional head."""
 
-    def forward(self, raw: Tensor, target: Tensor) -> dict[str, Tensor]:
-        """The loss and predicted directions, of numbers of a head [B, 3] and azimuths and zeniths [B, 2]."""
+    def forward(self, raw: Tensor, target: Tensor, valid: Tensor | None = None) -> dict[str, Tensor]:
+        """The loss and the mean angle in degrees, of numbers of a head [B, 3] and azimuths and zeniths [B, 2]."""
         with torch.autocast(raw.device.type, enabled=False):
             found = raw / (raw.norm(dim=-1, keepdim=True) + 1e-8)
-            direction = to_direction(target.to(raw.dtype))
-            loss = clipped_angle(found, direction, DIRECTION_NEAR).mean()
-        return {"loss": loss, "direction": found.detach(), "expected": direction}
+            direction = _direction(target.to(raw.dtype), valid)
+            loss = _mean(clipped_angle(found, direction, DIRECTION_NEAR), valid)
+        return {"loss": loss, "degrees": _degrees(found, direction, valid)}
+
+
+def _direction(target: Tensor, valid: Tensor | None) -> Tensor:
+    """Directions of the targets; of rows that do not count any one, as NaN would reach the gradient."""
+    return to_direction(target if valid is None else torch.where(valid.unsqueeze(-1), target, 0.0))
+
+
+def _degrees(found: Tensor, direction: Tensor, valid: Tensor | None) -> Tensor:
+    return torch.rad2deg(_mean(angle_between(found.detach().double(), direction.double()), valid))
