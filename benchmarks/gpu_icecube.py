@@ -9,15 +9,18 @@ lengths of events have the distribution of the data (55 of 128 DOMs on average).
     before       the padded, compiled step
     profile      kernels of the packed step, by time
     sustained    `stoker train icecube` on a generated store for `--seconds`: events per second with loading, share of waiting
+    orders       mean angular error after training in three orders, with three seeds, on data with and without drift
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,6 +35,7 @@ from stoker.recipes.icecube.vmf import VmfLoss
 QUESTION = "How fast does the IceCube model train on a GPU: padded and compiled, and packed?"
 PEAK = 989e12  # dense bf16 of an H200
 TRAIN_FLOPS = {6: 4.01e9, 12: 7.97e9, 24: 15.89e9, 36: 23.81e9}  # per event, padded
+USEFUL_FLOPS = {6: 1.46e9, 12: 3.12e9, 24: 6.44e9, 36: 9.76e9}  # per event: true tokens, and CLS alone at the end
 EVENTS_OF_ALL = 1.3e9  # ten epochs of 130 million
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -148,21 +152,21 @@ def pieces(options: argparse.Namespace) -> dict[str, Any]:
     qkv, g = bf16(rows, 768), bf16(rows, 256)
     given = packing.offsets, packing.order, 8
     out, levels = kernels.attend(qkv, *given)
-    kept = kernels.FORWARD_WARPS, kernels.BACKWARD_WARPS, kernels.HIDDEN_TILE
+    kept = kernels.FORWARD_WARPS, kernels.BACKWARD_WARPS, kernels.UP_TILE, kernels.DOWN_TILE
     for warps in (1, 2, 4):
         kernels.FORWARD_WARPS = warps
         note(f"attention forward, {warps} warps", lambda: kernels.attend(qkv, *given))
         for tiles in (1, 2, 3):
             kernels.BACKWARD_WARPS = ((tiles, warps),)
             note(f"attention backward, {tiles} tiles, {warps} warps", lambda: kernels.attend_back(qkv, *given, 129, out, levels, g))
-    kernels.FORWARD_WARPS, kernels.BACKWARD_WARPS, _ = kept
+    kernels.FORWARD_WARPS, kernels.BACKWARD_WARPS = kept[:2]
     note("attention backward", lambda: kernels.attend_back(qkv, *given, 129, out, levels, g))
     up, down, wide = bf16(1024, 256), bf16(256, 1024), bf16(rows, 1024).abs()
-    for tile in ((128, 256, 64, 8, 3), (128, 256, 64, 8, 4), (128, 128, 64, 4, 3), (128, 128, 64, 8, 3), (128, 128, 128, 8, 2), (256, 128, 64, 8, 3)):
-        kernels.HIDDEN_TILE = tile
+    for tile in ((128, 256, 64, 8, 3), (128, 128, 64, 4, 3), (128, 128, 64, 4, 2), (128, 128, 32, 4, 4), (64, 256, 64, 4, 3), (64, 128, 64, 4, 3)):
+        kernels.UP_TILE = kernels.DOWN_TILE = tile
         note(f"up squared {tile}", lambda: kernels.up_squared(g, up))
         note(f"down back {tile}", lambda: kernels.down_back(g, down, wide))
-    kernels.HIDDEN_TILE = kept[2]
+    kernels.UP_TILE, kernels.DOWN_TILE = kept[2:]
     try:
         from torch.nn.attention.varlen import varlen_attn
 
@@ -198,9 +202,6 @@ def pieces(options: argparse.Namespace) -> dict[str, Any]:
         to_x0 = torch.zeros(rows, 256, device=DEVICE)
         note(f"mix back {name}", lambda: kernels.mix_back(x, None, g, normed, scales, x, g, x0, one_scalar, one_scalar, to_x0))
         note(f"norm back {name}", lambda: kernels.norm_back(x, g, normed, scales))
-    wide, other = bf16(rows, 1024), bf16(rows, 1024)
-    note("square", lambda: kernels.square(wide))
-    note("square back", lambda: kernels.square_back(other, wide))
     note("packing", lambda: make_packing(batch.offsets, len(batch.tokens)))
     for layers in (6, 24):
         model = IceCubeModel(Size(layers=layers), seed=0).to(DEVICE)
@@ -270,6 +271,7 @@ def report(name: str, layers: int, events: int, times: list[float], useful: floa
         "events_per_second": record.spread(rates),
         "milliseconds": round(1e3 * events / middle, 2),
         "mfu_padded": round(middle * flops / PEAK, 4),
+        "mfu_useful": round(middle * USEFUL_FLOPS.get(layers, 0.0) / PEAK, 4),
         "useful_tokens": round(useful, 4),
         "memory_gb": round(torch.cuda.max_memory_allocated() / 1e9, 1) if DEVICE == "cuda" else 0.0,
         "hours_of_10_epochs": round(EVENTS_OF_ALL / middle / 3600, 2),
@@ -359,7 +361,80 @@ def profile(options: argparse.Namespace) -> dict[str, Any]:
     return {row.key[:90]: round(row.self_device_time_total / 3e3, 3) for row in rows}
 
 
-PARTS = {"check": check, "pieces": pieces, "ours": ours, "before": before, "profile": profile}
+class EpochTimes:
+    """A callback that notes when epochs end."""
+
+    def __init__(self) -> None:
+        self.ends: list[tuple[float, int]] = []
+
+    def on_epoch_end(self, report: Any) -> None:
+        self.ends.append((time.perf_counter(), report.step))
+
+
+def make_store(folder: Path, *, files: int, events: int, drift: float = 0.0, seed: int = 0) -> Path:
+    from stoker.recipes.icecube import make_events, pack_events
+
+    begin = time.perf_counter()
+    made = make_events(folder / "icecube", files=files, events=events, drift=drift, seed=seed)
+    pack_events(made, folder / "ice.stoker")
+    print(f"  {files * events:,} events made and packed in {time.perf_counter() - begin:.0f} s", flush=True)
+    return folder / "ice.stoker"
+
+
+def sustained(options: argparse.Namespace) -> dict[str, Any]:
+    """Training through the recipe, loading included; epochs over one generated store."""
+    from stoker.recipes.icecube import training
+
+    found: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        data = make_store(Path(folder), files=2 if options.small else 16, events=64 if options.small else 10_240)
+        for layers in options.layers:
+            size = {2: "tiny", 6: "5m", 12: "10m", 24: "19m"}[layers]
+            times = EpochTimes()
+            done = training.train(
+                data, size=size, batch_size=options.events, epochs=2 if options.small else 100_000, residual=options.residual,
+                max_seconds=options.seconds, device=DEVICE, callbacks=[times],
+            )  # fmt: skip
+            ends = times.ends[1:]  # graphs are captured in the first epoch
+            rates = [
+                (b[1] - a[1]) * options.events / (b[0] - a[0]) for a, b in zip(ends, ends[1:], strict=False) if b[0] > a[0]
+            ]
+            found[size] = {
+                "seconds": round(done.result.seconds, 1),
+                "steps": done.result.step,
+                "events_per_second": round(done.events_per_second),
+                "events_per_second_by_epoch": record.spread(rates) if rates else None,
+                "waiting": round(done.result.wait, 5),
+                "setup": str(done.result.setup),
+            }
+            print(f"sustained {size}: {found[size]}", flush=True)
+    return found
+
+
+def orders(options: argparse.Namespace) -> dict[str, Any]:
+    """Mean angular errors in degrees on held-out files."""
+    from stoker.recipes.icecube import training
+
+    found: dict[str, Any] = {}
+    files, events = (4, 32) if options.small else (64, 1024)
+    with tempfile.TemporaryDirectory() as folder:
+        held = make_store(Path(folder) / "valid", files=4, events=events, seed=1)
+        for drift in (0.0, 1.0):
+            data = make_store(Path(folder) / f"drift {drift:g}", files=files, events=events, drift=drift)
+            for order in ("blocks", "shuffle", "sequential"):
+                errors = []
+                for seed in (17, 41, 73)[: 1 if options.small else 3]:
+                    done = training.train(
+                        data, size="tiny", batch_size=16 if options.small else 128, epochs=1 if options.small else 3, warmup=100,
+                        lr=0.01, side_lr=2e-3, order=order, seed=seed, valid=str(held), device=DEVICE,
+                    )  # fmt: skip
+                    errors.append(round(done.result.metrics["val_degrees"], 3))
+                found[f"{order}, drift {drift:g}"] = errors
+                print(f"orders: {order}, drift {drift:g}: {errors}", flush=True)
+    return found
+
+
+PARTS = {"sustained": sustained, "orders": orders, "check": check, "pieces": pieces, "ours": ours, "before": before, "profile": profile}
 
 
 def main() -> None:
@@ -371,11 +446,13 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=4096)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--seconds", type=float, default=180.0, help="of a sustained run")
+    parser.add_argument("--residual", default="fp32", help="of a sustained run: fp32 or bf16")
     parser.add_argument("--out", help="Where the result goes. [default: benchmarks/results/gpu_icecube.json]")
     options = parser.parse_args()
     options.layers = [int(one) for one in options.layers.split(",")]
     if options.small:
-        options.events, options.rounds, options.steps = 32, 2, 2
+        options.events, options.rounds, options.steps, options.seconds = 32, 2, 2, 5.0
     answer: dict[str, Any] = {"gpu": torch.cuda.get_device_name() if DEVICE == "cuda" else "none", "torch": torch.__version__}
     begin = time.perf_counter()
     for name in options.part.split(","):

@@ -19,8 +19,9 @@ TAIL = 16  # programs per head that write the zeros of padding
 BLOCK = 64  # queries and keys per tile of attention
 FORWARD_WARPS = 4
 BACKWARD_WARPS = (3, 4), (2, 4), (1, 4)  # for events of more than two tiles, two, and one; the long ones first
-FLAT = 4096  # numbers per program of ReLU squared
-HIDDEN_TILE = 128, 256, 64, 8, 3  # rows, columns and terms per step of the fused matmuls; warps, stages
+# Rows, columns and terms per step of the fused matmuls; warps, stages. Measured on an H200 by `benchmarks/gpu_icecube.py --part pieces`.
+UP_TILE = 128, 256, 64, 8, 3
+DOWN_TILE = 128, 128, 64, 4, 3
 
 
 # ---- rows: embedding, residual sums and norms ----
@@ -123,23 +124,9 @@ def _mix_back_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _square_kernel(x, size, FLAT: tl.constexpr):  # type: ignore[no-untyped-def]
-    at = tl.program_id(0).to(tl.int64) * FLAT + tl.arange(0, FLAT)
-    v = tl.maximum(tl.load(x + at, mask=at < size, other=0.0).to(tl.float32), 0.0)
-    tl.store(x + at, (v * v).to(x.dtype.element_ty), mask=at < size)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
 def _slope(squared):  # type: ignore[no-untyped-def]
     """Twice the root. Rounded to the type of the square it is the input: squaring and rounding move it by less than half a step."""
     return 2.0 * tl.sqrt(squared.to(tl.float32)).to(squared.dtype).to(tl.float32)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _square_back_kernel(g, r, size, FLAT: tl.constexpr):  # type: ignore[no-untyped-def]
-    at = tl.program_id(0).to(tl.int64) * FLAT + tl.arange(0, FLAT)
-    v = _slope(tl.load(r + at, mask=at < size, other=0.0)) * tl.load(g + at, mask=at < size, other=0.0).to(tl.float32)
-    tl.store(g + at, v.to(g.dtype.element_ty), mask=at < size)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -485,31 +472,21 @@ def mix_back(
     return out, narrow, to_x0, parts.sum(0)
 
 
-def square(x: Tensor) -> Tensor:
-    """ReLU squared, in place."""
-    _square_kernel[(triton.cdiv(x.numel(), FLAT),)](x, x.numel(), FLAT=FLAT, num_warps=8)
-    return x
-
-
-def square_back(g: Tensor, r: Tensor) -> Tensor:
-    """The gradient of ReLU squared from its output `r`, in place of `g`."""
-    _square_back_kernel[(triton.cdiv(g.numel(), FLAT),)](g, r, g.numel(), FLAT=FLAT, num_warps=8)
-    return g
-
-
 def up_squared(x: Tensor, w: Tensor) -> Tensor:
     """ReLU squared of x @ w.T."""
-    return _hidden(x, w, w.stride(1), w.stride(0), w.shape[0], None)
+    return _hidden(x, w, w.stride(1), w.stride(0), w.shape[0], None, UP_TILE)
 
 
 def down_back(g: Tensor, w: Tensor, squared: Tensor) -> Tensor:
     """The gradient of what was squared, from that of squared @ w.T."""
-    return _hidden(g, w, w.stride(0), w.stride(1), w.shape[1], squared)
+    return _hidden(g, w, w.stride(0), w.stride(1), w.shape[1], squared, DOWN_TILE)
 
 
-def _hidden(x: Tensor, w: Tensor, w_in: int, w_out: int, width: int, squared: Tensor | None) -> Tensor:
+def _hidden(
+    x: Tensor, w: Tensor, w_in: int, w_out: int, width: int, squared: Tensor | None, tile: tuple[int, int, int, int, int]
+) -> Tensor:
     out = torch.empty(x.shape[0], width, dtype=x.dtype, device=x.device)
-    m, n, k, warps, stages = HIDDEN_TILE
+    m, n, k, warps, stages = tile
     n, k = min(n, width), min(k, x.shape[1])
     _hidden_kernel[(triton.cdiv(x.shape[0], m) * (width // n),)](
         x, w, x if squared is None else squared, out, x.shape[0], w_in, w_out,

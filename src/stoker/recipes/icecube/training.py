@@ -12,6 +12,7 @@ The folder of a run has checkpoints, metrics and `recipe.json` with its settings
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -182,6 +183,7 @@ def train(
     folder: str | os.PathLike[str] | None = None,
     device: str | None = None,
     progress: bool = False,
+    callbacks: Sequence[Any] = (),
     **options: Any,
 ) -> Trained:
     """Train a model on the events of a store.
@@ -191,6 +193,7 @@ def train(
         folder: Folder of the run, which can be resumed. Default: nothing is saved.
         device: Default: a GPU if there is one.
         progress: Show a progress bar.
+        callbacks: Those of `stoker.Trainer`.
         **options: Fields of `IceCubeSettings`.
 
     Returns:
@@ -212,7 +215,7 @@ def train(
     where = Path(folder) if folder is not None else None
     if where is not None and ((where / "run.json").exists() or (where / NAME).exists()):
         raise OptionError(f"{where} has a run already. Resume it (stoker train --resume {where}), or choose another folder.")
-    return _run(settings, where, device=device, progress=progress, resume=False)
+    return _run(settings, where, device=device, progress=progress, resume=False, callbacks=callbacks)
 
 
 def resume(folder: str | os.PathLike[str], *, device: str | None = None, progress: bool = False, **changes: Any) -> Trained:
@@ -225,7 +228,9 @@ def resume(folder: str | os.PathLike[str], *, device: str | None = None, progres
     return _run(settings, Path(folder), device=device, progress=progress, resume=True)
 
 
-def _run(settings: IceCubeSettings, folder: Path | None, *, device: str | None, progress: bool, resume: bool) -> Trained:
+def _run(
+    settings: IceCubeSettings, folder: Path | None, *, device: str | None, progress: bool, resume: bool, callbacks: Sequence[Any] = ()
+) -> Trained:
     """One process of a training run."""
     rank, world_size, local_rank = (int(os.environ.get(name) or 0) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     there = check_device(device or (f"cuda:{local_rank}" if torch.cuda.is_available() else "cpu"))
@@ -262,6 +267,7 @@ def _run(settings: IceCubeSettings, folder: Path | None, *, device: str | None, 
         folder=folder,
         save_every=settings.save_every,
         max_seconds=settings.max_seconds,
+        callbacks=callbacks,
         device=there,
         seed=settings.seed,
         config=msgspec.to_builtins(settings),
