@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from stoker.recipes.icecube.optimizer import MuonAdamW, cycled_momentum, one_cycle, orthogonalize
+from stoker.recipes.icecube.optimizer import MuonAdamW, cycled_momentum, one_cycle
 
 
 def torch_rows(*, total: int, warmup: int, lr: float, steps: set[int]) -> dict[int, tuple[float, float]]:
@@ -96,18 +96,7 @@ def test_updates_equal_a_loop_over_matrices_and_torchs_adamw() -> None:
         adamw.param_groups[0]["betas"] = (momentum, 0.999)
         adamw.step()
         for mine, theirs in zip([*matrices, *others], [*plain, *side], strict=True):
-            torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-9)
-
-
-def test_orthogonalized_matrices_are_near_torchs_in_bfloat16() -> None:
-    """torch.optim.Muon iterates in bfloat16: the update agrees within its precision."""
-    weight = nn.Parameter(torch.zeros(48, 32))
-    weight.grad = torch.randn(48, 32)
-    torch.optim.Muon([weight], lr=1.0, weight_decay=0.0, momentum=0.0, nesterov=False, adjust_lr_fn="original").step()
-    found = math.sqrt(48 / 32) * orthogonalize(weight.grad[None])[0]
-    assert float((weight.detach() + found).norm() / found.norm()) < 0.02
-    values = torch.linalg.svdvals(orthogonalize(torch.randn(3, 32, 64)))
-    assert 0.5 < float(values.min()) and float(values.max()) < 1.3
+            torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-7)  # the authors add 1e-7 to the norm
 
 
 @pytest.mark.parametrize("first", [True, False])

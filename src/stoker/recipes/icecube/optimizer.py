@@ -17,9 +17,8 @@ import torch
 from torch import Tensor
 
 import stoker
+from stoker.train import orthogonalize
 
-NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
-NEWTON_SCHULZ_STEPS = 5
 START, END = 1 / 25, 1 / 25_000  # of the learning rate: factors of the first and the last update
 SLOW, FAST = 0.95, 0.85  # momentum at both ends, and where the learning rate is highest
 WARMUP_SHARE = 0.3  # of all updates that the warm-up takes at most
@@ -61,23 +60,6 @@ def cycled_momentum(step: Tensor, *, warmup: float, total: int) -> Tensor:
     return torch.where(
         now <= top, low + (high - low) * (1 + torch.cos(math.pi * rising)) / 2, high + (low - high) * (1 + torch.cos(math.pi * falling)) / 2
     )
-
-
-def orthogonalize(matrices: Tensor) -> Tensor:
-    """Five Newton-Schulz steps of stacked matrices [K, A, B]: all singular values become about 1.
-
-    On a GPU in bfloat16, as `torch.optim.Muon` does it; on a CPU, where bfloat16 is slow, in the type of the matrices.
-    """
-    a, b, c = NEWTON_SCHULZ
-    x = matrices.bfloat16() if matrices.is_cuda else matrices
-    is_tall = x.shape[1] > x.shape[2]
-    x = x.mT if is_tall else x
-    wide = torch.promote_types(x.dtype, torch.float32)
-    x = x / (torch.linalg.vector_norm(x, dim=(1, 2), keepdim=True, dtype=wide) + 1e-7).to(x.dtype)
-    for _ in range(NEWTON_SCHULZ_STEPS):
-        gram = x @ x.mT
-        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-    return x.mT if is_tall else x
 
 
 class MuonAdamW(torch.optim.Optimizer):
@@ -157,7 +139,9 @@ def _muon(group: dict[str, Any], weights: list[Tensor], states: list[dict[str, T
         gradient = _gradients(here, torch.stack, good)
         average, kind = torch.stack(buffers), gradient.dtype
         average += ((1 - momentum) * good).to(kind) * (gradient - average)
-        direction = orthogonalize(gradient + momentum.to(kind) * (average - gradient)).to(kind)
+        ahead = gradient + momentum.to(kind) * (average - gradient)
+        # On a CPU bfloat16 is slow, and the iteration is done in the type of the weights.
+        direction = orthogonalize(ahead, dtype=torch.bfloat16 if ahead.is_cuda else kind).to(kind)
         moved = torch.stack(here) * (1 - rate * group["weight_decay"]).to(kind)
         moved -= (rate * math.sqrt(max(1.0, shape[0] / shape[1]))).to(kind) * direction
         torch._foreach_copy_(buffers, list(average.unbind()))
