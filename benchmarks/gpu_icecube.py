@@ -20,6 +20,8 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
+from itertools import cycle, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +29,9 @@ import torch
 from torch import Tensor
 
 from benchmarks import record
+from stoker.recipes.icecube.attention import make_packing, norm
 from stoker.recipes.icecube.model import IceCubeModel, Size, plain_trunk
 from stoker.recipes.icecube.optimizer import MuonAdamW
-from stoker.recipes.icecube.attention import make_packing, norm
 from stoker.recipes.icecube.vmf import VmfLoss
 
 QUESTION = "How fast does the IceCube model train on a GPU: padded and compiled, and packed?"
@@ -37,6 +39,10 @@ PEAK = 989e12  # dense bf16 of an H200
 TRAIN_FLOPS = {6: 4.01e9, 12: 7.97e9, 24: 15.89e9, 36: 23.81e9}  # per event, padded
 USEFUL_FLOPS = {6: 1.46e9, 12: 3.12e9, 24: 6.44e9, 36: 9.76e9}  # per event: true tokens, and CLS alone at the end
 EVENTS_OF_ALL = 1.3e9  # ten epochs of 130 million
+TILES = (
+    (128, 256, 64, 8, 3), (128, 128, 64, 4, 3), (128, 128, 64, 4, 2), (128, 128, 32, 4, 4), (64, 256, 64, 4, 3), (64, 128, 64, 4, 3),
+)  # fmt: skip
+"""Of the fused matmuls: rows, columns, terms per step, warps, stages."""
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
@@ -132,6 +138,8 @@ def check(options: argparse.Namespace) -> dict[str, Any]:
 
 def pieces(options: argparse.Namespace) -> dict[str, Any]:
     """Milliseconds of parts of a layer."""
+    from torch.nn.attention.varlen import varlen_attn
+
     from stoker.recipes.icecube import kernels
 
     batch = Batch(options.events, seed=1)
@@ -139,76 +147,59 @@ def pieces(options: argparse.Namespace) -> dict[str, Any]:
     rows = len(packing.source)
     found: dict[str, Any] = {"rows": rows}
 
-    def note(name: str, run: Callable[[], object]) -> None:
-        try:
-            found[name] = round(timed(run), 4)
-            print(f"  {name:<34} {found[name]:8.3f} ms", flush=True)
-        except Exception as error:
-            print(f"  {name}: {type(error).__name__}: {error}", flush=True)
+    def note(name: str, run: Callable[..., object], *given: Any, **options: Any) -> None:
+        found[name] = round(timed(partial(run, *given, **options)), 4)
+        print(f"  {name:<34} {found[name]:8.3f} ms", flush=True)
 
     def bf16(*shape: int) -> Tensor:
         return torch.randn(*shape, device=DEVICE, dtype=torch.bfloat16)
 
     qkv, g = bf16(rows, 768), bf16(rows, 256)
-    given = packing.offsets, packing.order, 8
-    out, levels = kernels.attend(qkv, *given)
+    events = packing.offsets, packing.order, 8
+    out, levels = kernels.attend(qkv, *events)
     kept = kernels.FORWARD_WARPS, kernels.BACKWARD_WARPS, kernels.UP_TILE, kernels.DOWN_TILE
-    for warps in (1, 2, 4):
+    for warps in (2, 4):
         kernels.FORWARD_WARPS = warps
-        note(f"attention forward, {warps} warps", lambda: kernels.attend(qkv, *given))
+        note(f"attention forward, {warps} warps", kernels.attend, qkv, *events)
         for tiles in (1, 2, 3):
             kernels.BACKWARD_WARPS = ((tiles, warps),)
-            note(f"attention backward, {tiles} tiles, {warps} warps", lambda: kernels.attend_back(qkv, *given, 129, out, levels, g))
+            note(f"attention backward, {tiles} tiles, {warps} warps", kernels.attend_back, qkv, *events, 129, out, levels, g)
     kernels.FORWARD_WARPS, kernels.BACKWARD_WARPS = kept[:2]
-    note("attention backward", lambda: kernels.attend_back(qkv, *given, 129, out, levels, g))
+    note("attention backward", kernels.attend_back, qkv, *events, 129, out, levels, g)
     up, down, wide = bf16(1024, 256), bf16(256, 1024), bf16(rows, 1024).abs()
-    for tile in ((128, 256, 64, 8, 3), (128, 128, 64, 4, 3), (128, 128, 64, 4, 2), (128, 128, 32, 4, 4), (64, 256, 64, 4, 3), (64, 128, 64, 4, 3)):
+    for tile in TILES:
         kernels.UP_TILE = kernels.DOWN_TILE = tile
-        note(f"up squared {tile}", lambda: kernels.up_squared(g, up))
-        note(f"down back {tile}", lambda: kernels.down_back(g, down, wide))
+        note(f"up squared {tile}", kernels.up_squared, g, up)
+        note(f"down back {tile}", kernels.down_back, g, down, wide)
     kernels.UP_TILE, kernels.DOWN_TILE = kept[2:]
-    try:
-        from torch.nn.attention.varlen import varlen_attn
-
-        q, k, v = (bf16(rows, 8, 32).requires_grad_() for _ in range(3))
-        note("varlen_attn forward", lambda: varlen_attn(q, k, v, packing.offsets, packing.offsets, 129, 129))
-        both = varlen_attn(q, k, v, packing.offsets, packing.offsets, 129, 129)
-        note("varlen_attn backward", lambda: torch.autograd.grad(both, (q, k, v), g.view(rows, 8, 32), retain_graph=True))
-        del q, k, v, both
-    except Exception as error:
-        print("varlen_attn:", error, flush=True)
+    q, k, v = (bf16(rows, 8, 32).requires_grad_() for _ in range(3))
+    theirs = varlen_attn(q, k, v, packing.offsets, packing.offsets, 129, 129)
+    note("varlen_attn forward", varlen_attn, q, k, v, packing.offsets, packing.offsets, 129, 129)
+    note("varlen_attn backward", torch.autograd.grad, theirs, (q, k, v), g.view(rows, 8, 32), retain_graph=True)
     one, kv = bf16(options.events, 256), bf16(rows, 512)
     cls, cls_levels = kernels.attend_cls(one, kv, packing.offsets, 8, 129)
-    note("CLS attention forward", lambda: kernels.attend_cls(one, kv, packing.offsets, 8, 129))
-    note("CLS attention backward", lambda: kernels.attend_cls_back(one, kv, packing.offsets, 8, 129, cls, cls_levels, one))
+    note("CLS attention forward", kernels.attend_cls, one, kv, packing.offsets, 8, 129)
+    note("CLS attention backward", kernels.attend_cls_back, one, kv, packing.offsets, 8, 129, cls, cls_levels, one)
     for name, out_width, in_width in (("qkv", 768, 256), ("output", 256, 256), ("up", 1024, 256), ("down", 256, 1024)):
         x, w, y = bf16(rows, in_width), bf16(out_width, in_width), bf16(rows, out_width)
-        for kind, run in (
-            ("forward", lambda: x @ w.t()),
-            ("input gradient", lambda: y @ w),
-            ("weight gradient", lambda: torch.mm(y.t(), x, out_dtype=torch.float32)),
-            ("weight gradient bf16", lambda: y.t() @ x),
-        ):
-            note(f"{name} {kind}", run)
-            if (took := found.get(f"{name} {kind}")) is not None:
-                print(f"      {2 * rows * out_width * in_width / took / 1e9:.0f} TFLOP/s", flush=True)
-    one_scalar = torch.ones((), device=DEVICE)
+        note(f"{name} forward", torch.mm, x, w.t())
+        note(f"{name} input gradient", torch.mm, y, w)
+        note(f"{name} weight gradient", torch.mm, y.t(), x, out_dtype=torch.float32)
+    scalar = torch.ones((), device=DEVICE)
     for kind in (torch.float32, torch.bfloat16):
-        x, x0 = (torch.randn(rows, 256, device=DEVICE, dtype=kind) for _ in range(2))
-        name = str(kind)[6:]
-        note(f"mix {name}", lambda: kernels.mix(x, g, x0, one_scalar, one_scalar, dtype=torch.bfloat16))
-        note(f"add {name}", lambda: kernels.mix(x, g, None, None, None, dtype=torch.bfloat16))
-        _, normed, scales = kernels.mix(x, g, x0, one_scalar, one_scalar, dtype=torch.bfloat16)
+        x, x0, name = bf16(rows, 256).to(kind), bf16(rows, 256).to(kind), str(kind)[6:]
+        note(f"mix {name}", kernels.mix, x, g, x0, scalar, scalar, dtype=torch.bfloat16)
+        note(f"add {name}", kernels.mix, x, g, None, None, None, dtype=torch.bfloat16)
+        _, normed, scales = kernels.mix(x, g, x0, scalar, scalar, dtype=torch.bfloat16)
         to_x0 = torch.zeros(rows, 256, device=DEVICE)
-        note(f"mix back {name}", lambda: kernels.mix_back(x, None, g, normed, scales, x, g, x0, one_scalar, one_scalar, to_x0))
-        note(f"norm back {name}", lambda: kernels.norm_back(x, g, normed, scales))
-    note("packing", lambda: make_packing(batch.offsets, len(batch.tokens)))
+        note(f"mix back {name}", kernels.mix_back, x, None, g, normed, scales, x, g, x0, scalar, scalar, to_x0)
+        note(f"norm back {name}", kernels.norm_back, x, g, normed, scales)
+    note("packing", make_packing, batch.offsets, len(batch.tokens))
     for layers in (6, 24):
         model = IceCubeModel(Size(layers=layers), seed=0).to(DEVICE)
-        optimizer = make_optimizer(model, 1000)
         for weight in model.parameters():
             weight.grad = torch.randn_like(weight)
-        note(f"optimizer, {layers} layers", optimizer.step)
+        note(f"optimizer, {layers} layers", make_optimizer(model, 1000).step)
     return found
 
 
@@ -280,16 +271,16 @@ def report(name: str, layers: int, events: int, times: list[float], useful: floa
     return answer
 
 
-def measure(run: Callable[[int], object], *, rounds: int, steps: int) -> list[float]:
-    """Seconds per step of some rounds."""
-    for number in range(3):
-        run(number)
+def measure(run: Callable[..., object], batches: list[Any], *, rounds: int, steps: int) -> list[float]:
+    """Seconds per step of some rounds, over the batches in turn."""
+    for batch in batches:
+        run(*batch)
     times = []
     for _ in range(rounds):
         synchronize()
         begin = time.perf_counter()
-        for number in range(steps):
-            run(number)
+        for _, batch in zip(range(steps), cycle(batches), strict=False):
+            run(*batch)
         synchronize()
         times.append((time.perf_counter() - begin) / steps)
     return times
@@ -309,10 +300,9 @@ def ours(options: argparse.Namespace) -> dict[str, Any]:
                     torch.cuda.empty_cache()
                     torch.cuda.reset_peak_memory_stats()
                 run, losses = make_ours(layers, batches, residual)
-                times = measure(lambda i: run(batches[i % 4]), rounds=options.rounds, steps=options.steps)
+                times = measure(run, [(batch,) for batch in batches], rounds=options.rounds, steps=options.steps)
                 found[name] = report(name, layers, options.events, times, useful)
                 print("  loss", float(losses), flush=True)
-                del run
             except Exception:
                 traceback.print_exc()
     return found
@@ -336,7 +326,7 @@ def before(options: argparse.Namespace) -> dict[str, Any]:
             step(*padded[0])
             synchronize()
             print(f"before L{layers}: compiled in {time.perf_counter() - begin:.0f} s", flush=True)
-            times = measure(lambda i: step(*padded[i % 2]), rounds=options.rounds, steps=max(1, options.steps // 2))
+            times = measure(step, padded, rounds=options.rounds, steps=max(1, options.steps // 2))
             found[f"before L{layers}"] = report("before", layers, options.events, times, useful)
         except Exception:
             traceback.print_exc()
@@ -396,9 +386,7 @@ def sustained(options: argparse.Namespace) -> dict[str, Any]:
                 max_seconds=options.seconds, device=DEVICE, callbacks=[times],
             )  # fmt: skip
             ends = times.ends[1:]  # graphs are captured in the first epoch
-            rates = [
-                (b[1] - a[1]) * options.events / (b[0] - a[0]) for a, b in zip(ends, ends[1:], strict=False) if b[0] > a[0]
-            ]
+            rates = [(b[1] - a[1]) * options.events / (b[0] - a[0]) for a, b in pairwise(ends) if b[0] > a[0]]
             found[size] = {
                 "seconds": round(done.result.seconds, 1),
                 "steps": done.result.step,
@@ -434,7 +422,15 @@ def orders(options: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-PARTS = {"sustained": sustained, "orders": orders, "check": check, "pieces": pieces, "ours": ours, "before": before, "profile": profile}
+PARTS = {
+    "sustained": sustained,
+    "orders": orders,
+    "check": check,
+    "pieces": pieces,
+    "ours": ours,
+    "before": before,
+    "profile": profile,
+}
 
 
 def main() -> None:
@@ -462,8 +458,7 @@ def main() -> None:
             traceback.print_exc()
         print(f"part {name} done after {time.perf_counter() - begin:.0f} s", flush=True)
         if options.out:
-            with open(options.out, "w", encoding="utf-8") as file:
-                json.dump(answer, file, indent=1)
+            Path(options.out).write_text(json.dumps(answer, indent=1) + "\n")
     if not options.small and not options.out:
         record.save("gpu_icecube", QUESTION, answer)
 

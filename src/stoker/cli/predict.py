@@ -98,8 +98,8 @@ def command(
         return
     if out is None:
         _show(table)
-    series = len(table.column(0).unique())
-    click.echo(f"{len(table):,} predictions for {series:,} {'events' if 'event_id' in table.column_names else 'series'} by {printable(run)}, step {loaded.step:,}")
+    series, what = len(table.column(0).unique()), "events" if "event_id" in table.column_names else "series"
+    click.echo(f"{len(table):,} predictions for {series:,} {what} by {printable(run)}, step {loaded.step:,}")
     if out is not None:
         click.echo(f"written: {printable(out)}")
 

@@ -616,7 +616,9 @@ def _run_archive(
 @click.option("--ema", type=float, metavar="DECAY", help="Decay of an EMA of the weights. [default: none]")
 @click.option("--order", type=click.Choice(["blocks", "shuffle", "sequential"]), default="blocks", show_default=True)
 @click.option("--precision", type=click.Choice(["auto", "fp32", "bf16"]), default="auto", show_default=True)
-@click.option("--residual", type=click.Choice(["fp32", "bf16"]), default="fp32", show_default=True, help="Type of the residual in bf16.")
+@click.option(
+    "--residual", type=click.Choice(["fp32", "bf16"]), default="fp32", show_default=True, help="Type of the residual in bf16."
+)
 @click.option("--graph", type=click.Choice(list(SWITCHES)), default="auto", show_default=True, help="Steps as CUDA graphs.")
 @click.option("--save-every", type=COUNT, metavar="N", help="Updates between checkpoints. [default: one per epoch]")
 @click.option("--max-seconds", type=float, metavar="N", help="Stop after this time.")
@@ -680,7 +682,9 @@ def _show_icecube(done: icecube.Trained, folder: Path, *, as_json: bool) -> None
         click.echo(f"{name:<12}{value:.6g}")
     ended = "stopped by --max-seconds" if result.stopped == "budget" else "finished"
     waiting = f"{result.wait:.1%} of the time spent waiting for data"
-    click.echo(f"{ended}: {result.step:,} steps in {result.seconds:,.0f} s, {done.events_per_second:,.0f} events per second, {waiting}")
+    click.echo(
+        f"{ended}: {result.step:,} steps in {result.seconds:,.0f} s, {done.events_per_second:,.0f} events per second, {waiting}"
+    )
     click.echo(printable(f"run: {folder}   next: stoker predict {folder} --data STORE --out submission.csv"))
 
 

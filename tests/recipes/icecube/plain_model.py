@@ -85,7 +85,9 @@ def random_model(size: Size, *, seed: int = 0, dtype: torch.dtype = torch.float6
     return model
 
 
-def random_events(lengths: list[int], *, extra: int = 0, seed: int = 0, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:
+def random_events(
+    lengths: list[int], *, extra: int = 0, seed: int = 0, dtype: torch.dtype = torch.float64
+) -> tuple[Tensor, Tensor, Tensor]:
     """Tokens of events with these numbers of DOMs, with `extra` rows of no event; their offsets; and targets."""
     generator = torch.Generator().manual_seed(seed)
     offsets = torch.tensor([0, *lengths]).cumsum(0).int()

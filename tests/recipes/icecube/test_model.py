@@ -49,13 +49,17 @@ def test_names_and_shapes_are_those_of_the_authors_checkpoints() -> None:
 
 def test_the_first_weights_are_drawn_as_published() -> None:
     weights = IceCubeModel(Size(layers=2), seed=3).state_dict()
-    assert (weights["resid_lambdas"] == 1).all() and torch.allclose(weights["x0_lambdas"], torch.tensor(0.1))
+    assert (weights["resid_lambdas"] == 1).all()
+    assert torch.allclose(weights["x0_lambdas"], torch.tensor(0.1))
     assert abs(float(weights["cls_token"].std()) - 0.02) < 0.003
     for name in ("attn.c_q", "attn.c_k", "attn.c_v", "ffn.c_fc"):
         weight = weights[f"blocks.1.{name}.weight"]
-        assert 0.107 < float(weight.max()) <= 0.1083 and -0.1083 <= float(weight.min()) < -0.107
-    assert not weights["blocks.0.attn.c_proj.weight"].any() and not weights["blocks.0.ffn.c_proj.weight"].any()
-    assert not weights["input_proj.bias"].any() and not weights["vmf_head.net.2.bias"].any()
+        assert 0.107 < float(weight.max()) <= 0.1083
+        assert -0.1083 <= float(weight.min()) < -0.107
+    assert not weights["blocks.0.attn.c_proj.weight"].any()
+    assert not weights["blocks.0.ffn.c_proj.weight"].any()
+    assert not weights["input_proj.bias"].any()
+    assert not weights["vmf_head.net.2.bias"].any()
     assert abs(float(weights["input_proj.weight"].std()) - (2 / 512) ** 0.5) < 0.002
 
 
@@ -82,7 +86,8 @@ def test_outputs_loss_and_every_gradient_equal_the_padded_model(input: str) -> N
     found = results(model, packed, loss(packed, target)["loss"])
     plain = padded_model(*pad(tokens, offsets), weights, size)
     expected = results(model, plain, vmf_loss(plain, target, 1e-4))
-    assert found.keys() == expected.keys() and len(found) == 2 + len(weights)
+    assert found.keys() == expected.keys()
+    assert len(found) == 2 + len(weights)
     for name, value in expected.items():
         torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-12, msg=lambda text, name=name: f"{name}: {text}")
 

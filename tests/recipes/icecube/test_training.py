@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from stoker.recipes.icecube.feed import EventFeed
+from stoker.recipes.icecube.packing import geometry_of
+from stoker.recipes.icecube.tokens import read_geometry, scale_geometry
 
 import stoker
 from stoker.errors import ConfigError, OptionError
 from stoker.recipes.icecube import make_events, pack_events
-from stoker.recipes.icecube.feed import EventFeed
 from stoker.recipes.icecube.model import IceCubeModel
-from stoker.recipes.icecube.packing import geometry_of
-from stoker.recipes.icecube.tokens import read_geometry, scale_geometry
 from stoker.recipes.icecube.training import EventLoss, Trained, make_settings, read_settings, resume, train
 
 QUICK: dict[str, Any] = {"size": "tiny", "batch_size": 16, "epochs": 2, "warmup": 2, "device": "cpu"}
@@ -61,7 +61,8 @@ def test_the_loss_of_a_batch_leaves_out_rows_without_an_event(ice: Path) -> None
     model = IceCubeModel("tiny", seed=0).eval()
     (short,) = list(EventFeed(store, batch_size=56))
     padded = next(iter(EventFeed(store, batch_size=60, last_batch="pad", multiples=(512, 4096))))
-    assert len(padded) == 60 and len(padded.time) % 4096 == 0
+    assert len(padded) == 60
+    assert len(padded.time) % 4096 == 0
     for name, value in loss(model, short).items():
         torch.testing.assert_close(loss(model, padded)[name], value)
     loss(model.train(), padded)["loss"].backward()
@@ -115,7 +116,9 @@ def test_predictions_are_rows_per_event(ice: Path, tmp_path: Path) -> None:
     assert table.column_names == ["event_id", "azimuth", "zenith", "kappa"]
     assert table["event_id"].to_pylist() == store.column("event_id").tolist()
     azimuth, zenith, kappa = (table[name].to_numpy() for name in ("azimuth", "zenith", "kappa"))
-    assert ((azimuth >= 0) & (azimuth < 2 * math.pi)).all() and ((zenith >= 0) & (zenith <= math.pi)).all() and (kappa > 0).all()
+    assert ((azimuth >= 0) & (azimuth < 2 * math.pi)).all()
+    assert ((zenith >= 0) & (zenith <= math.pi)).all()
+    assert (kappa > 0).all()
     alone = run.predict(stoker.open(ice), batch_size=7)
     for name in ("azimuth", "zenith", "kappa"):
         np.testing.assert_allclose(alone[name].to_numpy(), table[name].to_numpy(), rtol=1e-4)

@@ -70,14 +70,17 @@ def test_loss_and_gradient_equal_the_published_form() -> None:
 def test_extreme_numbers_of_the_head_have_finite_gradients(size: float) -> None:
     raw = (size * torch.randn(64, 15)).requires_grad_()
     VmfLoss(10).train()(raw, torch.rand(64, 2))["loss"].backward()
-    assert raw.grad is not None and raw.grad.isfinite().all()
-    assert make_mixture(raw).kappa.max() <= MAX_KAPPA and make_mixture(raw).kappa.min() >= 1
+    assert raw.grad is not None
+    assert raw.grad.isfinite().all()
+    assert make_mixture(raw).kappa.max() <= MAX_KAPPA
+    assert make_mixture(raw).kappa.min() >= 1
 
 
 def test_a_prediction_equal_to_the_target_has_a_finite_gradient() -> None:
     raw = torch.tensor([[0.0, 0.0, 1.0, 50.0, 0.0] * 3], requires_grad=True)
     VmfLoss(10).train()(raw, torch.tensor([[0.0, 0.0]]))["loss"].backward()
-    assert raw.grad is not None and raw.grad.isfinite().all()
+    assert raw.grad is not None
+    assert raw.grad.isfinite().all()
 
 
 def test_the_penalty_falls_over_the_first_batches_of_training_only() -> None:

@@ -49,7 +49,9 @@ def make_packing(dom_offsets: Tensor, num_doms: int) -> Packing:
     event = torch.arange(num_events + 1, device=device)
     offsets = dom_offsets + event
     dom = torch.arange(num_doms, device=device)
-    place = dom + torch.searchsorted(dom_offsets[1:].contiguous(), dom.to(dom_offsets.dtype), right=True).add_(1).clamp_(max=num_events)
+    place = dom + torch.searchsorted(dom_offsets[1:].contiguous(), dom.to(dom_offsets.dtype), right=True).add_(1).clamp_(
+        max=num_events
+    )
     source = torch.empty(num_doms + num_events, dtype=torch.int32, device=device)
     source[offsets[:-1].long()] = (-1 - event[:-1]).int()
     source[place] = dom.int()
@@ -100,5 +102,3 @@ def attend(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor, heads: int) -> Tens
 def norm_heads(x: Tensor, heads: int) -> Tensor:
     """RMS norm of the channels of each head."""
     return norm(x.view(x.shape[0], heads, -1)).view_as(x)
-
-

@@ -538,7 +538,9 @@ def attend_cls(q: Tensor, kv: Tensor, offsets: Tensor, heads: int, max_length: i
     levels = torch.empty(q.shape[0], heads, dtype=torch.float32, device=q.device)
     d = q.shape[1] // heads
     length = triton.next_power_of_2(max_length)
-    _attend_cls_kernel[(heads * q.shape[0],)](q, kv, offsets, out, levels, _scales(d)[0], HEADS=heads, D=d, LENGTH=length, num_warps=4)
+    _attend_cls_kernel[(heads * q.shape[0],)](
+        q, kv, offsets, out, levels, _scales(d)[0], HEADS=heads, D=d, LENGTH=length, num_warps=4
+    )
     return out, levels
 
 

@@ -145,7 +145,14 @@ class IceCubeModel(nn.Module):
         torch.Size([2, 15])
     """
 
-    def __init__(self, size: Size | str = "5m", *, residual: torch.dtype = torch.float32, loss: nn.Module | None = None, seed: int | None = None) -> None:
+    def __init__(
+        self,
+        size: Size | str = "5m",
+        *,
+        residual: torch.dtype = torch.float32,
+        loss: nn.Module | None = None,
+        seed: int | None = None,
+    ) -> None:
         super().__init__()
         if isinstance(size, str):
             if size not in SIZES:
@@ -195,17 +202,14 @@ class IceCubeModel(nn.Module):
         """The normed last residual of CLS: `width` numbers per event."""
         packing = make_packing(dom_offsets, tokens.shape[0])
         d = self.size.width
-        if self.size.input == "linear":
-            lin = self.input_proj(tokens)
-        else:
-            lin = F.pad(tokens, (0, d - TOKEN))
+        lin = self.input_proj(tokens) if self.size.input == "linear" else F.pad(tokens, (0, d - TOKEN))
         if lin.is_cuda and lin.dtype in (torch.bfloat16, torch.float32) and has_kernels(self.size):
             from stoker.recipes.icecube.trunk import Trunk
 
             residual = self.residual if lin.dtype == torch.bfloat16 else lin.dtype
             x = Trunk.apply(  # type: ignore[no-untyped-call]
-                lin.contiguous(), self.cls_token.view(d), self.resid_lambdas, self.x0_lambdas, packing.source, packing.offsets, packing.order,
-                self.size.heads, 1 + self.size.max_doms, residual, torch.is_grad_enabled(), *self.matrices(),
+                lin.contiguous(), self.cls_token.view(d), self.resid_lambdas, self.x0_lambdas, packing.source, packing.offsets,
+                packing.order, self.size.heads, 1 + self.size.max_doms, residual, torch.is_grad_enabled(), *self.matrices(),
             )  # fmt: skip
         else:
             x = plain_trunk(lin, self, packing)

@@ -58,7 +58,9 @@ def cycled_momentum(step: Tensor, *, warmup: float, total: int) -> Tensor:
     low, high = FAST, SLOW
     # Half a cosine from high to low, and one back.
     return torch.where(
-        now <= top, low + (high - low) * (1 + torch.cos(math.pi * rising)) / 2, high + (low - high) * (1 + torch.cos(math.pi * falling)) / 2
+        now <= top,
+        low + (high - low) * (1 + torch.cos(math.pi * rising)) / 2,
+        high + (low - high) * (1 + torch.cos(math.pi * falling)) / 2,
     )
 
 
@@ -129,7 +131,9 @@ def _gradients(weights: list[Tensor], join: Callable[[list[Tensor]], Tensor], go
     return torch.where(good > 0, joined, 0.0)
 
 
-def _muon(group: dict[str, Any], weights: list[Tensor], states: list[dict[str, Tensor]], momentum: Tensor, rate: Tensor, good: Tensor) -> None:
+def _muon(
+    group: dict[str, Any], weights: list[Tensor], states: list[dict[str, Tensor]], momentum: Tensor, rate: Tensor, good: Tensor
+) -> None:
     shapes: dict[torch.Size, list[int]] = {}
     for i, weight in enumerate(weights):
         shapes.setdefault(weight.shape, []).append(i)
@@ -148,7 +152,9 @@ def _muon(group: dict[str, Any], weights: list[Tensor], states: list[dict[str, T
         torch._foreach_copy_(here, list(moved.unbind()))
 
 
-def _adamw(group: dict[str, Any], weights: list[Tensor], states: list[dict[str, Tensor]], momentum: Tensor, rate: Tensor, good: Tensor) -> None:
+def _adamw(
+    group: dict[str, Any], weights: list[Tensor], states: list[dict[str, Tensor]], momentum: Tensor, rate: Tensor, good: Tensor
+) -> None:
     """As torch.optim.AdamW does it; beta1 changes."""
 
     def flat(tensors: list[Tensor]) -> Tensor:

@@ -16,16 +16,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
+from stoker.recipes.icecube.batches import MAX_DOMS, EventBatch
+from stoker.recipes.icecube.feed import EventFeed
+from stoker.recipes.icecube.packing import geometry_of
+from stoker.recipes.icecube.tokens import expand, read_geometry, scale_geometry
 from torch import Tensor, nn
 
 import stoker
 from stoker._types import Array
 from stoker.errors import OptionError
 from stoker.experiment import TrainedRun
-from stoker.recipes.icecube.batches import MAX_DOMS, EventBatch
-from stoker.recipes.icecube.feed import EventFeed
-from stoker.recipes.icecube.packing import geometry_of
-from stoker.recipes.icecube.tokens import expand, read_geometry, scale_geometry
 from stoker.recipes.icecube.training import make_model, read_settings
 from stoker.recipes.icecube.vmf import angular_error, make_mixture, point_estimate, to_angles
 
@@ -38,7 +38,9 @@ def predict_batch(model: nn.Module, batch: EventBatch, geometry: Tensor) -> tupl
     """Azimuth and zenith [B, 2] and kappa [B] of the events of a batch, in float64; kappa is NaN for a directional head."""
     device = geometry.device.type
     with torch.autocast(device, dtype=torch.bfloat16, enabled=device == "cuda"):
-        raw = model(expand(batch, geometry, dtype=torch.bfloat16 if device == "cuda" else torch.float32), batch.dom_offsets).double()
+        raw = model(
+            expand(batch, geometry, dtype=torch.bfloat16 if device == "cuda" else torch.float32), batch.dom_offsets
+        ).double()
     if model.size.head != "vmf":  # type: ignore[union-attr]
         return to_angles(raw), torch.full_like(raw[:, 0], torch.nan)
     direction, kappa = point_estimate(make_mixture(raw))
@@ -70,11 +72,16 @@ class IceCubeRun(TrainedRun):
         for name, value in options.items():
             if name not in usual or (value or usual[name]) != usual[name]:
                 raise OptionError(f"{name} is {value!r}, but a run of icecube predicts one direction per event. Leave it out.")
-        found = [predict_store(self.model, store, device=self.device, batch_size=batch_size, max_doms=self.max_doms) for store in _stores(data)]
+        found = [
+            predict_store(self.model, store, device=self.device, batch_size=batch_size, max_doms=self.max_doms)
+            for store in _stores(data)
+        ]
         return pa.concat_tables(found)
 
 
-def predict_store(model: nn.Module, store: stoker.Store, *, device: str, batch_size: int = 4096, max_doms: int = MAX_DOMS) -> pa.Table:
+def predict_store(
+    model: nn.Module, store: stoker.Store, *, device: str, batch_size: int = 4096, max_doms: int = MAX_DOMS
+) -> pa.Table:
     """The directions of all events of a store, as `IceCubeRun.predict` gives them."""
     geometry = scale_geometry(read_geometry(geometry_of(store))).to(device)
     rows: list[Array] = []

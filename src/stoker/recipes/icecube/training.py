@@ -19,18 +19,18 @@ from typing import Any, Literal
 
 import msgspec
 import torch
+from stoker.recipes.icecube.batches import EventBatch
+from stoker.recipes.icecube.feed import EventFeed
+from stoker.recipes.icecube.packing import geometry_of
+from stoker.recipes.icecube.tokens import expand, read_geometry, scale_geometry
 from torch import Tensor, nn
 
 import stoker
 from stoker import _disk
 from stoker._text import check_device
 from stoker.errors import ConfigError, OptionError
-from stoker.recipes.icecube.batches import EventBatch
-from stoker.recipes.icecube.feed import EventFeed
 from stoker.recipes.icecube.model import SIZES, IceCubeModel, Size
 from stoker.recipes.icecube.optimizer import MuonAdamW, one_cycle
-from stoker.recipes.icecube.packing import geometry_of
-from stoker.recipes.icecube.tokens import expand, read_geometry, scale_geometry
 from stoker.recipes.icecube.vmf import DirectionLoss, VmfLoss
 
 NAME = "recipe.json"
@@ -157,7 +157,11 @@ def make_feed(store: stoker.Store, settings: IceCubeSettings, *, device: torch.d
 
 def make_order(settings: IceCubeSettings) -> Any:
     """The order of training events."""
-    orders: dict[str, Any] = {"blocks": stoker.BlockShuffle, "shuffle": stoker.Shuffle, "sequential": lambda seed: stoker.Sequential()}
+    orders: dict[str, Any] = {
+        "blocks": stoker.BlockShuffle,
+        "shuffle": stoker.Shuffle,
+        "sequential": lambda seed: stoker.Sequential(),
+    }
     return orders[settings.order](seed=settings.seed)
 
 
@@ -229,7 +233,13 @@ def resume(folder: str | os.PathLike[str], *, device: str | None = None, progres
 
 
 def _run(
-    settings: IceCubeSettings, folder: Path | None, *, device: str | None, progress: bool, resume: bool, callbacks: Sequence[Any] = ()
+    settings: IceCubeSettings,
+    folder: Path | None,
+    *,
+    device: str | None,
+    progress: bool,
+    resume: bool,
+    callbacks: Sequence[Any] = (),
 ) -> Trained:
     """One process of a training run."""
     rank, world_size, local_rank = (int(os.environ.get(name) or 0) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
@@ -277,7 +287,9 @@ def _run(
         _disk.make_folder(folder)
         _disk.write_file(folder / NAME, msgspec.json.format(msgspec.json.encode(settings), indent=2) + b"\n")
     if progress and not rank:
-        print(f"  {store.name}: {feed.num_samples:,} events, {total:,} updates; {model.size.num_parameters:,} parameters", flush=True)
+        print(
+            f"  {store.name}: {feed.num_samples:,} events, {total:,} updates; {model.size.num_parameters:,} parameters", flush=True
+        )
         print(f"  order: {feed.order}", flush=True)
     result = trainer.fit(feed, valid=valid, epochs=settings.epochs, resume=resume)
     return Trained(result=result, model=model, settings=settings, num_events=feed.num_samples)
