@@ -24,10 +24,14 @@ UP_TILE = 128, 256, 64, 8, 3
 DOWN_TILE = 128, 128, 64, 4, 3
 
 
+# Counts are not specialised on, nor is where the scalars of a layer lie: batches of other sizes and other layers need no new kernel.
+_jit = triton.jit(do_not_specialize=["num_rows", "num_events"], do_not_specialize_on_alignment=["a", "b"])
+
+
 # ---- rows: embedding, residual sums and norms ----
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@_jit  # type: ignore[untyped-decorator]
 def _embed_kernel(lin, cls, source, x0, num_rows, WIDTH: tl.constexpr, ROWS: tl.constexpr):  # type: ignore[no-untyped-def]
     """Rows of the first residual: normed DOM tokens, and CLS as it is."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -41,7 +45,7 @@ def _embed_kernel(lin, cls, source, x0, num_rows, WIDTH: tl.constexpr, ROWS: tl.
     tl.store(x0 + row[:, None].to(tl.int64) * WIDTH + d[None, :], x.to(x0.dtype.element_ty), mask=inside[:, None])
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@_jit  # type: ignore[untyped-decorator]
 def _embed_back_kernel(lin, source, to_x0, to_lin, num_rows, WIDTH: tl.constexpr, ROWS: tl.constexpr):  # type: ignore[no-untyped-def]
     """The gradient of DOM tokens before their norm."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -57,7 +61,7 @@ def _embed_back_kernel(lin, source, to_x0, to_lin, num_rows, WIDTH: tl.constexpr
     tl.store(to_lin + place, out.to(to_lin.dtype.element_ty), mask=inside)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@_jit  # type: ignore[untyped-decorator]
 def _mix_kernel(  # type: ignore[no-untyped-def]
     x, y, x0, a, b, out, normed, scales, num_rows,
     ADDS: tl.constexpr, MIXES: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
@@ -78,7 +82,7 @@ def _mix_kernel(  # type: ignore[no-untyped-def]
     tl.store(scales + row, scale, mask=row < num_rows)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@_jit  # type: ignore[untyped-decorator]
 def _mix_back_kernel(  # type: ignore[no-untyped-def]
     g, source, to_normed, normed, scales, x, y, x0, a, b, out, narrow, to_x0, parts, num_rows,
     KNOWN: tl.constexpr, ONLY_CLS: tl.constexpr, ADDS: tl.constexpr, MIXES: tl.constexpr, FIRST: tl.constexpr, STARTS: tl.constexpr,
@@ -129,7 +133,7 @@ def _slope(squared):  # type: ignore[no-untyped-def]
     return 2.0 * tl.sqrt(squared.to(tl.float32)).to(squared.dtype).to(tl.float32)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@_jit  # type: ignore[untyped-decorator]
 def _hidden_kernel(  # type: ignore[no-untyped-def]
     x, w, squared, out, num_rows, w_in, w_out,
     BACK: tl.constexpr, INNER: tl.constexpr, WIDTH: tl.constexpr,
@@ -192,7 +196,7 @@ def _zero_tail(at, first, num_rows, step, part, D: tl.constexpr, BLOCK: tl.const
         _store(at, tl.zeros((BLOCK, D), dtype=tl.float32), row, num_rows, step, D)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@_jit  # type: ignore[untyped-decorator]
 def _attend_kernel(  # type: ignore[no-untyped-def]
     qkv, offsets, order, out, levels, num_rows, num_events, scale,
     HEADS: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, TAIL: tl.constexpr, PRECISION: tl.constexpr,
@@ -251,7 +255,7 @@ def _query(qkv, out, gradient, levels, row, length, HEADS: tl.constexpr, D: tl.c
     return q, scale, g, delta, level
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@_jit  # type: ignore[untyped-decorator]
 def _attend_back_kernel(  # type: ignore[no-untyped-def]
     qkv, offsets, order, out, levels, gradient, to_qkv, num_rows, num_events, scale, factor,
     TILES: tl.constexpr, HEADS: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, TAIL: tl.constexpr, PRECISION: tl.constexpr,
@@ -347,7 +351,7 @@ def _attend_back_kernel(  # type: ignore[no-untyped-def]
             _store(to_qkv, _unit_back(to_q * factor, q, q_scale, D), row, length, step, D)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@_jit  # type: ignore[untyped-decorator]
 def _attend_cls_kernel(  # type: ignore[no-untyped-def]
     q, kv, offsets, out, levels, scale, HEADS: tl.constexpr, D: tl.constexpr, LENGTH: tl.constexpr
 ):
@@ -371,7 +375,7 @@ def _attend_cls_kernel(  # type: ignore[no-untyped-def]
     tl.store(levels + event * HEADS + head, most + tl.log2(weight))
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@_jit  # type: ignore[untyped-decorator]
 def _attend_cls_back_kernel(  # type: ignore[no-untyped-def]
     q, kv, offsets, out, levels, gradient, to_q, to_kv, num_rows, num_events, scale, factor,
     HEADS: tl.constexpr, D: tl.constexpr, LENGTH: tl.constexpr, BLOCK: tl.constexpr, TAIL: tl.constexpr,
