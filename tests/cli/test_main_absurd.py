@@ -38,6 +38,7 @@ CALLS = {
         *("--precision", "fp32", "--graph", "off", "--compile", "off", "--device", "cpu", "--folder", "out", "--quiet"),
     ],
     "train timehut": ["--data", "gone.tsv", "--quiet"],
+    "train icecube": ["--data", "gone.stoker", "--quiet"],
     "tune batch": ["config.yaml", "--json"],
     "tune search": ["config.yaml", "--json"],
     "tune run": ["config.yaml", "--json"],

@@ -79,6 +79,7 @@ def command(
     stoker predict runs/first --data new.csv --out predictions.parquet
     stoker predict runs/first --data new.stoker --which all --out backtest.csv
     stoker predict runs/ett --data ett.stoker --horizon 24
+    stoker predict runs/ice --data test.stoker --out submission.csv
     """
     import stoker
 
@@ -97,8 +98,8 @@ def command(
         return
     if out is None:
         _show(table)
-    series = len(table["series"].unique())
-    click.echo(f"{len(table):,} predictions for {series:,} series by {printable(run)}, step {loaded.step:,}")
+    series, what = len(table.column(0).unique()), "events" if "event_id" in table.column_names else "series"
+    click.echo(f"{len(table):,} predictions for {series:,} {what} by {printable(run)}, step {loaded.step:,}")
     if out is not None:
         click.echo(f"written: {printable(out)}")
 

@@ -20,6 +20,7 @@ from stoker.errors import ConfigError, OptionError
 from stoker.experiment.parse import CONFIG_NAME
 
 if TYPE_CHECKING:
+    from stoker.recipes.icecube import training as icecube
     from stoker.recipes.tfa import pipeline as tfa
     from stoker.recipes.time_moe import training as time_moe
     from stoker.recipes.timehut import training as timehut
@@ -105,6 +106,7 @@ def command(
     stoker train time-moe --help
     stoker train tfa.yaml
     stoker train timehut --help
+    stoker train icecube --help
     stoker train --resume runs/config
     torchrun --nproc-per-node 2 -m stoker train config.yaml
     """
@@ -592,5 +594,99 @@ def _run_archive(
         )
 
 
-RECIPES: dict[str, click.Command] = {"time-moe": _time_moe, "tfa": _tfa, "timehut": _timehut}
+@click.command("icecube", short_help="Train a model of neutrino directions.")
+@click.option("--data", type=PATH, metavar="STORE", help="A store that `stoker pack --recipe icecube` made.")
+@click.option("--size", metavar="SIZE", default="5m", show_default=True, help="5m, 10m, 19m, 29m or tiny.")
+@click.option("--where", metavar="CONDITION", help='Events to train on, such as "num_steps >= 500". [default: all]')
+@click.option("--valid", metavar="CONDITION", help='Events to validate on, such as "batch_id == 651", or another store.')
+@click.option("--init", type=PATH, metavar="RUN", help="Start from the best weights of another run.")
+@click.option("--epochs", type=COUNT, default=10, show_default=True, metavar="N", help="Passes over the events.")
+@click.option("--batch-size", type=COUNT, default=4096, show_default=True, metavar="N", help="Events per batch, on each rank.")
+@click.option("--grad-accum-steps", type=COUNT, default=1, show_default=True, metavar="N", help="Batches per update.")
+@click.option("--lr", type=float, default=0.005, show_default=True, help="Highest learning rate of Muon.")
+@click.option("--side-lr", type=float, default=3e-4, show_default=True, help="Highest learning rate of AdamW.")
+@click.option("--warmup", type=COUNT, default=2000, show_default=True, metavar="N", help="Updates until it is reached.")
+@click.option("--weight-decay", type=float, default=0.01, show_default=True)
+@click.option("--max-grad-norm", type=float, default=1.0, show_default=True, help="Largest norm of the gradient.")
+@click.option("--max-doms", type=COUNT, default=128, show_default=True, metavar="N", help="Most DOMs per event.")
+@click.option("--input", type=click.Choice(["linear", "none"]), default="linear", show_default=True, help="Map of the tokens.")
+@click.option("--head", type=click.Choice(["vmf", "direction"]), default="vmf", show_default=True, help="What is predicted.")
+@click.option("--kappa-penalty", type=float, default=1e-4, show_default=True, help="First weight of the penalty on kappa.")
+@click.option("--angle-weight", type=float, default=0.5, show_default=True, help="Weight of the angle in the loss.")
+@click.option("--ema", type=float, metavar="DECAY", help="Decay of an EMA of the weights. [default: none]")
+@click.option("--order", type=click.Choice(["blocks", "shuffle", "sequential"]), default="blocks", show_default=True)
+@click.option("--precision", type=click.Choice(["auto", "fp32", "bf16"]), default="auto", show_default=True)
+@click.option(
+    "--residual", type=click.Choice(["fp32", "bf16"]), default="fp32", show_default=True, help="Type of the residual in bf16."
+)
+@click.option("--graph", type=click.Choice(list(SWITCHES)), default="auto", show_default=True, help="Steps as CUDA graphs.")
+@click.option("--save-every", type=COUNT, metavar="N", help="Updates between checkpoints. [default: one per epoch]")
+@click.option("--max-seconds", type=float, metavar="N", help="Stop after this time.")
+@click.option("--seed", type=int, default=17, show_default=True)
+@click.option("--folder", type=PATH, metavar="FOLDER", help="Folder of the run. [default: runs/ and the name of the data]")
+@click.option("--resume", type=PATH, metavar="FOLDER", help="Resume the run of this folder.")
+@click.option("--device", metavar="DEVICE", help="cpu, cuda or cuda:N. [default: a GPU if there is one]")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
+@click.option("--quiet", "-q", is_flag=True, help="No progress bar.")
+@click.pass_context
+def _icecube(
+    context: click.Context,
+    /,
+    data: str | None,
+    folder: str | None,
+    resume: str | None,
+    device: str | None,
+    as_json: bool,
+    quiet: bool,
+    **options: Any,
+) -> None:
+    """Train a transformer that predicts the direction of IceCube events.
+
+    Defaults are those of the published 5M model. The folder gets checkpoints and metrics. Ctrl-C finishes the step, saves and stops.
+
+    \b
+    stoker pack icecube/ ice.stoker --recipe icecube
+    stoker train icecube --data ice.stoker --size 19m --where "batch_id <= 650" --valid "batch_id == 651"
+    stoker train icecube --data ice.stoker --init runs/ice --where "num_steps >= 500" --max-doms 512 --lr 2.5e-4 --side-lr 3e-5
+    stoker train --resume runs/ice
+    stoker predict runs/ice --data test.stoker --out submission.csv
+    """
+    from stoker.recipes.icecube import training
+
+    given = {name for name in options if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE}
+    if (data is None) == (resume is None):
+        raise click.UsageError("Give --data STORE, or --resume FOLDER.")
+    if resume is not None and folder is not None:
+        raise click.UsageError("--folder is for a new run; --resume names its folder itself.")
+    settings = {name: SWITCHES[value] if name == "graph" else value for name, value in options.items()}
+    where = Path(resume or folder or f"runs/{Path(data or '').resolve().name.partition('.')[0]}")
+    common: dict[str, Any] = {"device": device, "progress": not quiet and not as_json}
+    with _saying_how_to_resume(where):
+        if resume is not None:
+            done = training.resume(where, **common, **{name: settings[name] for name in given})
+        else:
+            assert data is not None
+            done = training.train(data, folder=where, **common, **settings)
+    if _is_first():
+        _show_icecube(done, where, as_json=as_json)
+    _leave_ranks()
+
+
+def _show_icecube(done: icecube.Trained, folder: Path, *, as_json: bool) -> None:
+    result = done.result
+    if as_json:
+        values = _values(result, "stopped", "step", "epoch", "metrics", "best", "best_step", "seconds", "wait")
+        click.echo(json.dumps({"folder": str(folder), "events_per_second": done.events_per_second, **values}))
+        return
+    for name, value in result.metrics.items():
+        click.echo(f"{name:<12}{value:.6g}")
+    ended = "stopped by --max-seconds" if result.stopped == "budget" else "finished"
+    waiting = f"{result.wait:.1%} of the time spent waiting for data"
+    click.echo(
+        f"{ended}: {result.step:,} steps in {result.seconds:,.0f} s, {done.events_per_second:,.0f} events per second, {waiting}"
+    )
+    click.echo(printable(f"run: {folder}   next: stoker predict {folder} --data STORE --out submission.csv"))
+
+
+RECIPES: dict[str, click.Command] = {"icecube": _icecube, "time-moe": _time_moe, "tfa": _tfa, "timehut": _timehut}
 """Recipes by name: `stoker train NAME …`. Their runs have a recipe.json; a configuration of one is known by its keys."""

@@ -63,6 +63,7 @@ Short = Literal["error", "skip"]
 
 SCALER_NAME, RECIPE_NAME = "scaler.safetensors", "recipe.json"
 RECIPES = {
+    "icecube": "stoker.recipes.icecube.predicting:open_run",
     "time-moe": "stoker.recipes.time_moe.forecasting:open_run",
     "tfa": "stoker.recipes.tfa.bundle:open_run",
     "timehut": "stoker.recipes.timehut.training:open_run",
@@ -157,7 +158,7 @@ def load(run: str | os.PathLike[str], *, latest: bool = False, device: str | Non
     """Load the model of a run with its best weights, for predictions.
 
     Args:
-        run: The folder of a run: of a configuration, of Time-MoE, of TFA or of TimeHUT.
+        run: The folder of a run: of a configuration, of IceCube, of Time-MoE, of TFA or of TimeHUT.
         latest: Load the newest weights instead of the best ones.
         device: Where the model runs; by default a GPU where there is one.
 

@@ -3,7 +3,7 @@
     trainer     Trainer: what a run consists of             settings    its options, declared once
     loop        epochs, validation, saving, callbacks       engine      setups, measured and chosen; autotune: the test
     step        the loss, one update, and the EMA           graph       steps as CUDA graphs
-    numerics    precision and fused optimizers              distributed ranks: DDP and FSDP
+    numerics    precision and fused optimizers; muon        distributed ranks: DDP and FSDP
     schedule    learning rates and early stopping           metrics     accuracy, AUC, MAE, ...; readout: numbers on the device
     checkpoint  checkpoints on disk; state_dict, resume, fingerprint: what they hold, and what must be the same
     run         the folder of a run; loggers, plots         export      weights and programs of a run
@@ -21,6 +21,7 @@ _MODULES = {
     "loggers": "Mlflow TensorBoard Wandb Writer",
     "loop": "Callback CallbackReport Result",
     "metrics": "AUC Accuracy MAE MSE Mean Metric QuantileLoss",
+    "muon": "orthogonalize",
     "plots": "Curve Panel check_plot save_figure save_plot",
     "schedule": "Constant Cosine EarlyStopping Inverse Linear OneCycle StepDecay",
     "step": "Ema supervised",
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from stoker.train.metrics import Mean as Mean
     from stoker.train.metrics import Metric as Metric
     from stoker.train.metrics import QuantileLoss as QuantileLoss
+    from stoker.train.muon import orthogonalize as orthogonalize
     from stoker.train.plots import Curve as Curve
     from stoker.train.plots import Panel as Panel
     from stoker.train.plots import check_plot as check_plot

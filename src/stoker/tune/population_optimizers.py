@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from stoker.errors import OptionError
+from stoker.train.muon import orthogonalize
 
 Tensors = dict[str, torch.Tensor]
 
@@ -38,11 +39,6 @@ STATE: Mapping[str, tuple[str, ...]] = {
 
 SETTINGS = frozenset({"lr", "betas", "max_grad_norm"}.union(*DEFAULTS.values()))
 """Keys of a configuration that belong to some optimizer."""
-
-# The coefficients of the quintic iteration of torch.optim.Muon.
-_NS = (3.4445, -4.7750, 2.0315)
-_NS_STEPS = 5
-_NS_EPS = 1e-7
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,20 +229,6 @@ def _muon(
         columns = slice(one.start, one.start + one.rows * one.columns)
         direction = orthogonalize(ahead[:, columns].reshape(-1, one.rows, one.columns))
         weights[:, columns].addcmul_(direction.flatten(1).to(weights.dtype), _column(-rates * one.ratios, weights))
-
-
-def orthogonalize(matrices: torch.Tensor) -> torch.Tensor:
-    """Newton-Schulz iteration of matrices [K, A, B] in bfloat16, as `torch.optim.Muon` does for one."""
-    a, b, c = _NS
-    x = matrices.bfloat16()
-    is_tall = matrices.shape[1] > matrices.shape[2]
-    if is_tall:
-        x = x.mT
-    x = x / torch.linalg.vector_norm(x, dim=(1, 2), keepdim=True).clamp(min=_NS_EPS)
-    for _ in range(_NS_STEPS):
-        gram = x @ x.mT
-        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-    return x.mT if is_tall else x
 
 
 _RULES: Mapping[str, Callable[[torch.Tensor, torch.Tensor, Tensors, Tensors, torch.Tensor, Sequence[Matrix]], None]] = {

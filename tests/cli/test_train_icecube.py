@@ -1,0 +1,61 @@
+"""`stoker train icecube` and `stoker predict`: what a user sees."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from tests.cli.calling import Done
+
+from stoker.recipes.icecube import make_events, pack_events
+
+Stoker = Callable[..., Done]
+TINY = ("--size", "tiny", "--batch-size", "16", "--epochs", "1", "--warmup", "1", "--device", "cpu")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    torch.set_num_threads(1)
+    pack_events(make_events(tmp_path / "icecube", files=2, events=20), tmp_path / "ice.stoker")
+    return tmp_path
+
+
+def test_from_a_store_to_a_submission(stoker: Stoker, folder: Path) -> None:
+    done = stoker("train", "icecube", "--data", "ice.stoker", "--valid", "batch_id == 2", *TINY, "--quiet")
+    assert (done.code, done.err) == (0, "")
+    assert [line.split()[0] for line in done.out.splitlines()] == [
+        "loss",
+        "val_loss",
+        "val_nll",
+        "val_degrees",
+        "finished:",
+        "run:",
+    ]
+    done = stoker("predict", "runs/ice", "--data", "ice.stoker", "--out", "submission.csv", "--device", "cpu")
+    assert (done.code, done.err) == (0, "")
+    assert done.out == "40 predictions for 40 events by runs/ice, step 2\nwritten: submission.csv\n"
+    rows = list(csv.reader(Path("submission.csv").read_text().splitlines()))
+    assert rows[0] == ["event_id", "azimuth", "zenith", "kappa"]
+    assert len(rows) == 41
+    resumed = stoker("train", "--resume", "runs/ice", "--json", "--device", "cpu")
+    assert (resumed.code, json.loads(resumed.out)["step"]) == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((), "Give --data STORE, or --resume FOLDER."),
+        (("--data", "ice.stoker", "--size", "7m"), "size is '7m'; expected one of tiny, 5m, 10m, 19m, 29m."),
+        (("--data", "ice.stoker", "--valid", "batch_id == 9", *TINY), "leaves no sample of"),
+        (("--resume", "runs/x", "--folder", "y"), "--folder is for a new run; --resume names its folder itself."),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_in_one_line(stoker: Stoker, folder: Path, options: tuple[str, ...], message: str) -> None:
+    done = stoker("train", "icecube", *options)
+    assert done.code == 2
+    assert message in done.err

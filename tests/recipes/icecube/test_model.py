@@ -1,0 +1,162 @@
+"""The packed model equals the padded one written down plainly: outputs, loss, every gradient; and it has the published sizes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.recipes.icecube.plain_model import pad, padded_model, random_events, random_model, vmf_loss
+from torch import Tensor
+
+from stoker.errors import OptionError
+from stoker.recipes.icecube.attention import make_packing
+from stoker.recipes.icecube.model import SIZES, IceCubeModel, Size
+from stoker.recipes.icecube.vmf import VmfLoss
+
+SMALL = Size(layers=3, width=32, heads=2, ffn=48)
+LENGTHS = [5, 1, 40, 17, 0, 33, 16]
+
+
+@pytest.mark.parametrize(
+    ("layers", "input", "parameters"),
+    [
+        (6, "none", 4_997_403), (6, "linear", 5_063_195), (12, "none", 9_716_007), (12, "linear", 9_781_799),
+        (24, "none", 19_153_215), (24, "linear", 19_219_007), (36, "none", 28_590_423), (36, "linear", 28_656_215),
+    ],
+)  # fmt: skip
+def test_parameter_counts_are_the_published_ones(layers: int, input: str, parameters: int) -> None:
+    size = Size(layers=layers, input=input)  # type: ignore[arg-type]
+    with torch.device("meta"):
+        model = IceCubeModel(size)
+    assert sum(weight.numel() for weight in model.parameters()) == size.num_parameters == parameters
+
+
+def test_the_wide_model_has_zero_padded_tokens() -> None:
+    assert Size(layers=6, width=512, heads=16, ffn=2048, input="none").num_parameters == 19_415_579
+
+
+def test_names_and_shapes_are_those_of_the_authors_checkpoints() -> None:
+    shapes = {name: tuple(weight.shape) for name, weight in IceCubeModel(Size(layers=1)).state_dict().items()}
+    assert shapes == {
+        "cls_token": (1, 1, 256), "resid_lambdas": (1,), "x0_lambdas": (1,),
+        "input_proj.weight": (256, 256), "input_proj.bias": (256,),
+        **{f"blocks.0.attn.c_{name}.weight": (256, 256) for name in ("q", "k", "v", "proj")},
+        "blocks.0.ffn.c_fc.weight": (1024, 256), "blocks.0.ffn.c_proj.weight": (256, 1024),
+        "vmf_head.net.0.weight": (1024, 256), "vmf_head.net.0.bias": (1024,),
+        "vmf_head.net.2.weight": (15, 1024), "vmf_head.net.2.bias": (15,),
+        "loss.step": (),  # batches of training so far, for the penalty on kappa
+    }  # fmt: skip
+
+
+def test_the_first_weights_are_drawn_as_published() -> None:
+    weights = IceCubeModel(Size(layers=2), seed=3).state_dict()
+    assert (weights["resid_lambdas"] == 1).all()
+    assert torch.allclose(weights["x0_lambdas"], torch.tensor(0.1))
+    assert abs(float(weights["cls_token"].std()) - 0.02) < 0.003
+    for name in ("attn.c_q", "attn.c_k", "attn.c_v", "ffn.c_fc"):
+        weight = weights[f"blocks.1.{name}.weight"]
+        assert 0.107 < float(weight.max()) <= 0.1083
+        assert -0.1083 <= float(weight.min()) < -0.107
+    assert not weights["blocks.0.attn.c_proj.weight"].any()
+    assert not weights["blocks.0.ffn.c_proj.weight"].any()
+    assert not weights["input_proj.bias"].any()
+    assert not weights["vmf_head.net.2.bias"].any()
+    assert abs(float(weights["input_proj.weight"].std()) - (2 / 512) ** 0.5) < 0.002
+
+
+def test_a_new_model_does_not_see_the_event() -> None:
+    tokens, offsets, _ = random_events(LENGTHS, dtype=torch.float32)
+    out = IceCubeModel(SMALL, seed=0)(tokens, offsets)
+    assert torch.equal(out, out[:1].expand_as(out))
+
+
+def results(model: IceCubeModel, raw: Tensor, loss: Tensor) -> dict[str, Tensor]:
+    model.zero_grad()
+    loss.backward()
+    return {"raw": raw, "loss": loss, **{name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}}
+
+
+@pytest.mark.parametrize("input", ["linear", "none"])
+def test_outputs_loss_and_every_gradient_equal_the_padded_model(input: str) -> None:
+    size = Size(layers=3, width=256, heads=8, ffn=48, input="none") if input == "none" else SMALL
+    model = random_model(size)
+    tokens, offsets, target = random_events(LENGTHS, extra=9)
+    weights = dict(model.named_parameters())
+    packed = model(tokens, offsets)
+    loss = VmfLoss(10).double().train()
+    found = results(model, packed, loss(packed, target)["loss"])
+    plain = padded_model(*pad(tokens, offsets), weights, size)
+    expected = results(model, plain, vmf_loss(plain, target, 1e-4))
+    assert found.keys() == expected.keys()
+    assert len(found) == 2 + len(weights)
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-12, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def test_float32_is_near_float64() -> None:
+    model = random_model(Size(layers=6, width=64, heads=2, ffn=256))
+    tokens, offsets, _ = random_events(LENGTHS)
+    with torch.no_grad():
+        exact = model(tokens, offsets)
+        near = model.float()(tokens.float(), offsets)
+    assert float((near - exact).abs().max()) < 2e-5
+
+
+def test_rows_of_no_event_change_nothing() -> None:
+    model = random_model(SMALL)
+    tokens, offsets, _ = random_events(LENGTHS, extra=20)
+    whole = model(tokens, offsets)
+    tokens[int(offsets[-1]) :] = 1e3
+    assert torch.equal(model(tokens, offsets), whole)
+    torch.testing.assert_close(model(tokens[: int(offsets[-1])], offsets), whole)
+
+
+def test_an_event_depends_on_its_own_doms_in_any_order() -> None:
+    model = random_model(SMALL)
+    tokens, offsets, _ = random_events(LENGTHS)
+    begin, end = int(offsets[2]), int(offsets[3])
+    alone = model(tokens[begin:end], torch.tensor([0, end - begin], dtype=torch.int32))
+    turned = model(tokens[begin:end].flip(0), torch.tensor([0, end - begin], dtype=torch.int32))
+    torch.testing.assert_close(model(tokens, offsets)[2:3], alone)
+    torch.testing.assert_close(turned, alone)
+
+
+def test_negative_control_without_the_cls_norm_rule_outputs_differ() -> None:
+    """CLS does not pass the norm behind the embedding: a model that norms it is another."""
+    model = random_model(SMALL)
+    tokens, offsets, _ = random_events(LENGTHS)
+    before = model(tokens, offsets).detach()
+    with torch.no_grad():
+        model.cls_token.div_(model.cls_token.square().mean().sqrt())
+    assert float((model(tokens, offsets) - before).detach().abs().max()) > 1e-3
+
+
+def test_the_directional_head_gives_vectors() -> None:
+    size = Size(layers=1, width=32, heads=2, ffn=48, head="direction")
+    model = random_model(size)
+    tokens, offsets, _ = random_events(LENGTHS)
+    torch.testing.assert_close(model(tokens, offsets), padded_model(*pad(tokens, offsets), dict(model.named_parameters()), size))
+
+
+def test_packing_puts_cls_first_and_rows_of_no_event_last() -> None:
+    packing = make_packing(torch.tensor([0, 2, 2, 5], dtype=torch.int32), 7)
+    assert packing.offsets.tolist() == [0, 3, 4, 8]
+    assert packing.source.tolist() == [-1, 0, 1, -2, -3, 2, 3, 4, 5, 6]
+    assert packing.cls.tolist() == [0, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"layers": 0}, "layers is 0; expected an integer of at least 1"),
+        ({"width": 250}, "width is 250, which 8 heads do not divide"),
+        ({"width": 64, "input": "none"}, "width is 64; with input='none' it is at least 256"),
+    ],
+)
+def test_an_invalid_size_is_an_error(given: dict[str, int], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        Size(**given)  # type: ignore[arg-type]
+
+
+def test_an_unknown_size_is_an_error() -> None:
+    with pytest.raises(OptionError, match=f"size is '7m'; expected one of {', '.join(SIZES)}, or a Size"):
+        IceCubeModel("7m")

@@ -1,0 +1,137 @@
+"""The recipe: events to run folder to predictions; resumed exactly; refused in one line where it cannot be meant."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from stoker.recipes.icecube.feed import EventFeed
+from stoker.recipes.icecube.packing import geometry_of
+from stoker.recipes.icecube.tokens import read_geometry, scale_geometry
+
+import stoker
+from stoker.errors import ConfigError, OptionError
+from stoker.recipes.icecube import make_events, pack_events
+from stoker.recipes.icecube.model import IceCubeModel
+from stoker.recipes.icecube.training import EventLoss, Trained, make_settings, read_settings, resume, train
+
+QUICK: dict[str, Any] = {"size": "tiny", "batch_size": 16, "epochs": 2, "warmup": 2, "device": "cpu"}
+
+
+@pytest.fixture(scope="module")
+def ice(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ice")
+    pack_events(make_events(folder / "icecube", files=2, events=28), folder / "ice.stoker")
+    return folder / "ice.stoker"
+
+
+def weights_of(done: Trained) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in done.model.state_dict().items()}
+
+
+def test_a_run_has_checkpoints_metrics_and_settings(ice: Path, tmp_path: Path) -> None:
+    done = train(ice, folder=tmp_path / "run", valid="batch_id == 2", **QUICK)
+    assert (done.result.stopped, done.result.step, done.num_events) == ("finished", 4, 28)
+    assert {"loss", "val_loss", "val_nll", "val_degrees"} <= set(done.result.metrics)
+    assert 0 < done.result.metrics["val_degrees"] < 180
+    assert {"run.json", "metrics.jsonl", "recipe.json", "checkpoints"} <= {path.name for path in (tmp_path / "run").iterdir()}
+    given = {name: value for name, value in QUICK.items() if name != "device"}
+    assert read_settings(tmp_path / "run") == make_settings({"data": str(ice), "valid": "batch_id == 2", **given})
+
+
+@pytest.mark.parametrize("ema", [None, 0.9])
+def test_a_run_that_was_stopped_ends_like_one_that_was_not(ice: Path, tmp_path: Path, ema: float | None) -> None:
+    whole = weights_of(train(ice, folder=tmp_path / "whole", ema=ema, **QUICK))
+    train(ice, folder=tmp_path / "half", ema=ema, **QUICK, max_seconds=1e-9, save_every=1)
+    assert 0 < json.loads((tmp_path / "half" / "metrics.jsonl").read_text().splitlines()[-1])["step"] < 8
+    done = resume(tmp_path / "half", device="cpu", max_seconds=None)
+    assert done.result.step == 8
+    for name, tensor in weights_of(done).items():
+        assert torch.equal(tensor, whole[name]), name
+
+
+def test_the_loss_of_a_batch_leaves_out_rows_without_an_event(ice: Path) -> None:
+    store = stoker.open(ice)
+    loss = EventLoss(geometry=scale_geometry(read_geometry(geometry_of(store))))
+    model = IceCubeModel("tiny", seed=0).eval()
+    (short,) = list(EventFeed(store, batch_size=56))
+    padded = next(iter(EventFeed(store, batch_size=60, last_batch="pad", multiples=(512, 4096))))
+    assert len(padded) == 60
+    assert len(padded.time) % 4096 == 0
+    for name, value in loss(model, short).items():
+        torch.testing.assert_close(loss(model, padded)[name], value)
+    loss(model.train(), padded)["loss"].backward()
+    assert all(weight.grad is None or weight.grad.isfinite().all() for weight in model.parameters())
+
+
+def test_a_finetune_starts_from_the_weights_of_a_run(ice: Path, tmp_path: Path) -> None:
+    first = train(ice, folder=tmp_path / "first", **QUICK)
+    tuned = train(ice, init=str(tmp_path / "first"), lr=1e-12, side_lr=1e-12, **{**QUICK, "epochs": 1})
+    before, after = weights_of(first), weights_of(tuned)
+    for name in before:
+        if name != "loss.step":
+            torch.testing.assert_close(after[name], before[name])
+    assert int(after["loss.step"]) == 4  # of its own run
+
+
+def test_a_run_resumes_only_with_its_own_settings(ice: Path, tmp_path: Path) -> None:
+    train(ice, folder=tmp_path / "run", **{**QUICK, "epochs": 1})
+    with pytest.raises(OptionError, match="has a run already"):
+        train(ice, folder=tmp_path / "run", **QUICK)
+    with pytest.raises(OptionError, match="lr cannot change when a run is resumed"):
+        resume(tmp_path / "run", lr=1.0)
+    with pytest.raises(ConfigError, match=r"has no recipe.json, so it is not a run of icecube"):
+        resume(tmp_path)
+    (tmp_path / "run" / "recipe.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"recipe.json is damaged"):
+        resume(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"size": "7m"}, "size is '7m'; expected one of tiny, 5m"),
+        ({"batch_size": 0}, "batch_size is 0; expected an integer from 1"),
+        ({"lr": 0.0}, "lr is 0.0; expected a number above 0"),
+        ({"warmup": -1}, "warmup is -1; expected a number from 0"),
+        ({"head": "cone"}, r"icecube: Invalid enum value 'cone'"),
+        ({"speed": 3}, r"icecube: Object contains unknown field `speed`"),
+    ],
+)
+def test_invalid_options_are_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        make_settings({"data": "x", **given})
+
+
+def test_predictions_are_rows_per_event(ice: Path, tmp_path: Path) -> None:
+    train(ice, folder=tmp_path / "run", **{**QUICK, "epochs": 1})
+    run = stoker.load(tmp_path / "run", device="cpu")
+    table = run.predict(ice, batch_size=20)
+    store = stoker.open(ice)
+    assert table.column_names == ["event_id", "azimuth", "zenith", "kappa"]
+    assert table["event_id"].to_pylist() == store.column("event_id").tolist()
+    azimuth, zenith, kappa = (table[name].to_numpy() for name in ("azimuth", "zenith", "kappa"))
+    assert ((azimuth >= 0) & (azimuth < 2 * math.pi)).all()
+    assert ((zenith >= 0) & (zenith <= math.pi)).all()
+    assert (kappa > 0).all()
+    alone = run.predict(stoker.open(ice), batch_size=7)
+    for name in ("azimuth", "zenith", "kappa"):
+        np.testing.assert_allclose(alone[name].to_numpy(), table[name].to_numpy(), rtol=1e-4)
+    with pytest.raises(OptionError, match="horizon is 3, but a run of icecube predicts one direction per event"):
+        run.predict(ice, horizon=3)
+    with pytest.raises(OptionError, match="expected a store that `stoker pack --recipe icecube` made"):
+        run.predict(3)
+
+
+@pytest.mark.slow
+def test_it_learns(tmp_path: Path) -> None:
+    """Chance is 90 degrees; a new model predicts one direction for all."""
+    pack_events(make_events(tmp_path / "icecube", files=21, events=400), tmp_path / "ice.stoker")
+    options = {**QUICK, "batch_size": 64, "epochs": 4, "warmup": 40, "lr": 0.01, "side_lr": 2e-3}
+    done = train(tmp_path / "ice.stoker", valid="batch_id == 21", **options)
+    assert done.result.metrics["val_degrees"] < 70
