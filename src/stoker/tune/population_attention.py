@@ -50,7 +50,9 @@ def _arguments(
     return query, key, value, attn_mask, (is_causal, scale, enable_gqa)
 
 
-def _attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, options: Options) -> torch.Tensor:
+def _attend(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, options: Options
+) -> torch.Tensor:
     is_causal, scale, enable_gqa = options
     return functional.scaled_dot_product_attention(query, key, value, mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa)
 
@@ -58,7 +60,7 @@ def _attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: t
 def _write_out(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, options: Options
 ) -> torch.Tensor:
-    """Attention as matmuls, for the compiler: it cannot trace an autograd function under `vmap`, and a loop over members takes it minutes."""
+    """Attention as matmuls, for the compiler: it cannot trace an autograd function under `vmap`, and traces a loop member by member."""
     is_causal, scale, enable_gqa = options
     if enable_gqa:
         key, value = (one.repeat_interleave(query.shape[-3] // one.shape[-3], -3) for one in (key, value))
