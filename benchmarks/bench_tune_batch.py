@@ -2,11 +2,12 @@
 
 Six small models. The sweep measures every power of two and the sizes between them, up to the largest; the three fastest are measured
 again in turn, and the fastest of them is the best. The share of the best is that of the chosen size and the best size, measured once
-more in turn. Runs on a GPU where there is one.
+more in turn. Runs on a GPU where there is one; there a search also runs into the end of a small part of the memory.
 """
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +22,8 @@ from stoker.tune.batch_sizes import _Measure
 QUESTION = "Is the chosen batch size within 5 % of the best samples per second of an exhaustive sweep?"
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 LARGEST = 1 << 16 if DEVICE.type == "cuda" else 512
+MEMORY_SHARE = 0.003
+"""Of the GPU, for the search that runs out of memory."""
 
 
 class Recurrent(nn.Module):
@@ -71,6 +74,8 @@ def maker(make_model: Callable[[], nn.Module]) -> Callable[[], Callable[[torch.T
 
 def measure_model(make_model: Callable[[], nn.Module], *, largest: int, rounds: int) -> dict[str, Any]:
     make_step, sample = maker(make_model), torch.randn(8, 16, 8, device=DEVICE)
+    make_step()(sample)  # libraries keep a workspace of their own
+    gc.collect()
     before = torch.cuda.memory_allocated() if DEVICE.type == "cuda" else 0
     begin = time.perf_counter()
     choice = batch_size(make_step, sample, largest=largest)
@@ -100,19 +105,43 @@ def measure_model(make_model: Callable[[], nn.Module], *, largest: int, rounds: 
     }
 
 
+def measure_out_of_memory() -> dict[str, Any]:
+    """A search whose largest sizes do not fit."""
+    make_step, sample = maker(MODELS["mlp 512"]), torch.randn(8, 16, 8, device=DEVICE)
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction(MEMORY_SHARE)
+    before, begin = torch.cuda.memory_allocated(), time.perf_counter()
+    try:
+        choice = batch_size(make_step, sample, largest=1 << 22)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    return {
+        "chosen": choice.size,
+        "limit": choice.limit,
+        "largest that fits": max(one.size for one in choice.curve if one.fits),
+        "smallest that does not fit": min(one.size for one in choice.curve if not one.fits),
+        "seconds": round(time.perf_counter() - begin, 1),
+        "bytes left on the GPU": torch.cuda.memory_allocated() - before,
+    }
+
+
 def main() -> None:
     options = record.arguments(QUESTION)
     if DEVICE.type == "cpu":
         torch.set_num_threads(1)
     names = list(MODELS)[:1] if options.small else list(MODELS)
-    found = {
-        name: measure_model(MODELS[name], largest=16 if options.small else LARGEST, rounds=options.rounds or 3) for name in names
-    }
+    found: dict[str, Any] = {}
+    for name in names:
+        found[name] = measure_model(MODELS[name], largest=16 if options.small else LARGEST, rounds=options.rounds or 3)
+        print(name, found[name], flush=True)
     answer = {
-        "device": str(DEVICE),
+        "device": torch.cuda.get_device_name() if DEVICE.type == "cuda" else "cpu",
         "models": found,
         "least share of the best": min(one["share of the best"]["median"] for one in found.values()),
+        "most seconds": max(one["seconds"] for one in found.values()),
     }
+    if DEVICE.type == "cuda":
+        answer["out of memory"] = measure_out_of_memory()
     if options.small:
         print(answer)
     else:

@@ -232,9 +232,20 @@ def test_on_a_gpu_nothing_is_left_behind() -> None:
 
         return step
 
-    before, weights = torch.cuda.memory_allocated(), copy.deepcopy(model.state_dict())
-    choice = batch_size(make_step, torch.ones(4, 8, device="cuda"), model=model, optimizer=optimizer, largest=1 << 22)
-    assert choice.curve
+    weights = copy.deepcopy(model.state_dict())
+    model(torch.ones(4, 8, device="cuda")).square().mean().backward()  # cuBLAS keeps a workspace for good
+    optimizer.zero_grad()
+    model.load_state_dict(weights)
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated()
+    _, total = torch.cuda.mem_get_info()
+    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + (1 << 30)) / total)
+    try:
+        choice = batch_size(make_step, torch.ones(4, 8, device="cuda"), model=model, optimizer=optimizer, largest=1 << 22)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert any(one.fits for one in choice.curve)
+    assert any(not one.fits for one in choice.curve)
     assert torch.cuda.memory_allocated() == before
     assert all(torch.equal(weights[name], value) for name, value in model.state_dict().items())
     assert not optimizer.state

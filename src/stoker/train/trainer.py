@@ -345,8 +345,9 @@ class Trainer:
             log.close()
             if run is not None:
                 run.end(stopped, step=result.step)
-        if signals.asked is not None and stopped == "signal":
-            # Let it do what it would have done, now that everything is saved and its handler is the user's again.
+        if signals.asked is not None and (stopped == "signal" or not self.ranks.together):
+            # Let it do what it would have done, now that everything is saved and its handler is the user's again. One that came after
+            # the last look must not be lost either; of several ranks it may have reached only some, which are not to end alone.
             signal.raise_signal(signals.asked)
         return result
 

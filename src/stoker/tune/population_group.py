@@ -24,6 +24,7 @@ from stoker.train.readout import Readout
 from stoker.train.step import EagerStep
 from stoker.tune import population_optimizers as optimizers
 from stoker.tune.masking import Merged, corner, lr_ratio, real_entries, stack
+from stoker.tune.population_attention import FoldedAttention
 from stoker.tune.randomness import MemberRandom
 
 _ALIGNMENT = 8
@@ -228,7 +229,7 @@ class MemberGroup:
         function = vmap(
             grad_and_value(self._value), in_dims=(0, 0, 0, 0, None), randomness="different", chunk_size=self._chunk_size
         )
-        with _quiet() if self.slow_operations else nullcontext():
+        with _quiet() if self.slow_operations else nullcontext(), FoldedAttention():
             found: tuple[Tensors, torch.Tensor] = function(self._parameters, self._buffers, self._varying, self._numbers(), batch)
         return found
 
@@ -317,7 +318,8 @@ class MemberGroup:
             return self._value(parameters, buffers, varying, numbers, batch, function)
 
         function_of_all = vmap(value, randomness="different", chunk_size=self._chunk_size)
-        found: torch.Tensor = function_of_all(self._parameters, buffers, self._varying, self._numbers())
+        with FoldedAttention():
+            found: torch.Tensor = function_of_all(self._parameters, buffers, self._varying, self._numbers())
         return found
 
     def _evaluate_member(self, row: int, buffers: Tensors, batch: Any, function: Callable[..., Any] | None) -> torch.Tensor:

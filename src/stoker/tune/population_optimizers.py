@@ -170,7 +170,7 @@ def _adamw_columns(
     weights.mul_(_column(1 - rates * settings["weight_decay"], weights))
     average.lerp_(gradients, _column(1 - beta1, weights))
     average_sq.mul_(_column(beta2, weights)).addcmul_(gradients * _column(1 - beta2, weights), gradients)
-    denominator = average_sq.sqrt().mul_(_column((1 - beta2**step) ** -0.5, weights)).add_(_column(settings["eps"], weights))
+    denominator = average_sq.sqrt().div_(_column((1 - beta2**step).sqrt(), weights)).add_(_column(settings["eps"], weights))
     weights.addcdiv_(average * _column(-rates / (1 - beta1**step), weights), denominator)
 
 

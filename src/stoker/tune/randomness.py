@@ -206,6 +206,7 @@ def seed_model(model: nn.Module, seed: int) -> nn.Module:
     Returns:
         The same model.
     """
+    device = next((one.device for one in model.parameters()), None)
     for path, module in model.named_modules():
         if type(module) is nn.Dropout:
             module.__class__ = SeededDropout
@@ -218,13 +219,12 @@ def seed_model(model: nn.Module, seed: int) -> nn.Module:
             module.__dict__["attention_scale"] = 1 / math.sqrt(module.head_dim)
         else:
             continue
-        _add_counter(module, seed)
+        _add_counter(module, seed, device)
         module.__dict__["salt"] = _int32(zlib.crc32(path.encode()))
     return model
 
 
-def _add_counter(module: nn.Module, seed: int) -> None:
+def _add_counter(module: nn.Module, seed: int, device: torch.device | None = None) -> None:
     """Register the state of draws; not part of a state_dict, which stays that of the user's model."""
-    device = next((one.device for one in module.parameters()), None)
     module.register_buffer("seed", torch.tensor(_int32(seed ^ (seed >> 32)), device=device), persistent=False)
     module.register_buffer("counter", torch.tensor(0, device=device), persistent=False)

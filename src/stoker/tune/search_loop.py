@@ -26,6 +26,7 @@ import numpy as np
 from stoker._clock import now_ns
 from stoker._text import readable_seconds
 from stoker.errors import OptionError, SearchError
+from stoker.tune.interrupts import Interrupts
 from stoker.tune.objective import (
     REDUCTION,
     GroupObjective,
@@ -135,32 +136,37 @@ def search(
         raise OptionError(f"group_size is {group_size} and repeats is {repeats}; expected at least 1 and 0.")
     wants = frozenset() if is_group or asks else wanted_by(objective)  # type: ignore[arg-type]
     checked = as_space(space) if space is not None else None
-    opened = open_storage(storage, name=name, direction=direction)
-    running = _Search(
-        storage=opened,
-        space=checked,
-        seed=seed,
-        sign=1.0 if opened.direction == "minimize" else -1.0,
-        seconds=seconds,
-        most=most,
-        repeats=(REPEATS if is_group or "seed" in wants else 0) if repeats is None else repeats,
-        group_size=group_size,
-        prune=prune,
-        on_constant=on_constant,
-        say=report if report is not None else _print_line if progress else lambda line: None,
-        size=size,
-        sampler=sampler,
-    )
     stopped: Stopped = "finished"
-    try:
-        if is_group:
-            running.search_groups(objective)  # type: ignore[arg-type]
-        else:
-            running.search_function(objective, timeout=timeout, wants=wants)  # type: ignore[arg-type]
-    except KeyboardInterrupt:
-        stopped = "interrupted"
-    finally:
-        running.close()
+    with Interrupts() as interrupts:
+        with interrupts.held():
+            opened = open_storage(storage, name=name, direction=direction)
+        running = _Search(
+            storage=opened,
+            space=checked,
+            seed=seed,
+            sign=1.0 if opened.direction == "minimize" else -1.0,
+            seconds=seconds,
+            most=most,
+            repeats=(REPEATS if is_group or "seed" in wants else 0) if repeats is None else repeats,
+            group_size=group_size,
+            prune=prune,
+            on_constant=on_constant,
+            say=report if report is not None else _print_line if progress else lambda line: None,
+            size=size,
+            sampler=sampler,
+            interrupts=interrupts,
+        )
+        try:
+            if is_group:
+                running.search_groups(objective)  # type: ignore[arg-type]
+            else:
+                running.search_function(objective, timeout=timeout, wants=wants)  # type: ignore[arg-type]
+        except KeyboardInterrupt:
+            stopped = "interrupted"
+        finally:
+            with interrupts.held():
+                running.close()
+            stopped = "interrupted" if interrupts.asked else stopped
     return Study(
         name=name,
         direction=opened.direction,
@@ -220,6 +226,7 @@ class _Search:
     say: Callable[[str], None]
     size: str
     sampler: optuna.samplers.BaseSampler | None
+    interrupts: Interrupts
     trials: dict[int, StudyTrial] = field(default_factory=dict)
     """Finished trials of all processes, as far as this one has seen them."""
     notes: list[str] = field(default_factory=list)
@@ -262,6 +269,7 @@ class _Search:
                     raise
                 self._pending.append(ended)
                 self.rungs.add(ended)
+                self._leave_if_asked(claimed[place + 1 :])
                 if self._is_over() and place + 1 < len(claimed):
                     self._give_back(claimed[place + 1 :])
                     break
@@ -301,6 +309,7 @@ class _Search:
     def _save_group(self, ended: list[StudyTrial]) -> None:
         self._pending += ended
         self._exchange([], 0)
+        self._leave_if_asked()
 
     def close(self) -> None:
         """Save what has ended, and give back what has not."""
@@ -353,7 +362,15 @@ class _Search:
         if self._is_over() and (self._has_complete() or self._spent() > 2 * (self.seconds or 0.0)):
             return []
         self._check_failures()
-        return self._exchange(self._due_repeats(), count)
+        claimed = self._exchange(self._due_repeats(), count)
+        self._leave_if_asked(claimed)
+        return claimed
+
+    def _leave_if_asked(self, unfinished: Sequence[StudyTrial] = ()) -> None:
+        """Raise a Ctrl-C that was held back or lost."""
+        if self.interrupts.asked:
+            self._give_back(unfinished)
+            raise KeyboardInterrupt
 
     def _exchange(self, repeats: list[StudyTrial], count: int) -> list[StudyTrial]:
         """One transaction with the storage."""
@@ -368,7 +385,8 @@ class _Search:
             return [self._propose(first + i, points[i] if points is not None else None) for i in range(wanted)]
 
         try:
-            claimed, seen = self.storage.exchange(finished, propose, count, seconds=self._spent())
+            with self.interrupts.held():
+                claimed, seen = self.storage.exchange(finished, propose, count, seconds=self._spent())
         except BaseException:
             self._pending = finished
             raise
