@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ import torch
 
 from benchmarks import record
 from benchmarks.before import timehut_loop
-from stoker.recipes.timehut.archive import embed_members
 from stoker.recipes.timehut.data import fit_scaler, read_series
 from stoker.recipes.timehut.dtw import dtw_distances
 from stoker.recipes.timehut.evaluate import accuracy, interval
@@ -24,6 +24,7 @@ from stoker.recipes.timehut.population import make_population
 from stoker.recipes.timehut.settings import make_settings
 
 QUESTION = "What do a run of TimeHUT and SoftCLT's distances cost on one CPU core, and how accurate are they?"
+PARTS = ("step", "dtw", "recipe", "usual")
 
 
 def main() -> None:
@@ -33,22 +34,23 @@ def main() -> None:
     parser.add_argument("--train")
     parser.add_argument("--test")
     parser.add_argument("--seeds", type=int, default=16)
-    parser.add_argument("--updates", type=int, nargs="*", default=[100])
-    parser.add_argument("--plain-updates", type=int, default=100)
+    parser.add_argument("--updates", type=int, nargs="*", default=[100, 200, 400], help="Lengths of a run, all along one run.")
+    parser.add_argument("--parts", nargs="*", default=list(PARTS), choices=PARTS)
     parser.add_argument("--result", default="bench_timehut", help="Name of the result file.")
     options = parser.parse_args()
     if options.small:
-        options.seeds, options.rounds, options.updates, options.plain_updates = 1, 1, [10], 10
+        options.seeds, options.rounds, options.updates = 1, 1, [5, 10]
     torch.set_num_threads(1)
     train, test = (read_series(path) for path in find(options.train, options.test))
+    work: dict[str, Callable[[], Any]] = {
+        "one update": lambda: compare_steps(train.values, rounds=options.rounds),
+        "DTW of all pairs": lambda: compare_distances(train.values, rounds=options.rounds),
+        "runs of the recipe": lambda: measure(train, test, options.seeds, options.updates),
+        "runs of the usual loop": lambda: measure(train, test, options.seeds, options.updates, plain=True),
+    }
     answer: dict[str, Any] = {
         "data": f"{train.name}: {len(train.values)} training and {len(test.values)} test series of {train.values.shape[1]} steps",
-        "one update": compare_steps(train.values, rounds=options.rounds),
-        "DTW of all pairs": compare_distances(train.values, rounds=options.rounds),
-        "runs of the recipe": {f"{count} updates": measure(train, test, options.seeds, count) for count in options.updates},
-        "runs of the usual loop": {
-            f"{options.plain_updates} updates": measure(train, test, options.seeds, options.plain_updates, plain=True)
-        },
+        **{name: run() for part, (name, run) in zip(PARTS, work.items(), strict=True) if part in options.parts},
     }
     print(answer) if options.small else record.save(options.result, QUESTION, answer)
 
@@ -106,31 +108,49 @@ def compare_distances(values: np.ndarray, *, rounds: int) -> dict[str, Any]:
     }
 
 
-def measure(train: Any, test: Any, seeds: int, updates: int, *, plain: bool = False) -> dict[str, Any]:
-    """Accuracy and CPU time of whole runs, from the arrays to the accuracy."""
-    accuracies, seconds = [], []
+def measure(train: Any, test: Any, seeds: int, lengths: list[int], *, plain: bool = False) -> dict[str, Any]:
+    """Accuracy and CPU time of runs of several lengths, from the arrays to the accuracy; shorter runs are the beginning of longer ones."""
+    accuracies: dict[int, list[float]] = {length: [] for length in lengths}
+    seconds: dict[int, list[float]] = {length: [] for length in lengths}
+    inside, outside = (scaled(one.values, train.values) for one in (train, test))
     for seed in range(seeds):
-        settings, start = make_settings("timehut", updates=updates, seed=seed), time.process_time()
-        if plain:
-            inside, outside = scaled(train.values, train.values), scaled(test.values, train.values)
-            network, step = timehut_loop.make_loop(inside, settings, updates)
-            for update in range(updates):
-                step(update)
-            inside, outside = (timehut_loop.embed(network, one, settings.batch_size) for one in (inside, outside))
-        else:
-            ((inside, outside),) = embed_members(train.values, test.values, [settings], device=torch.device("cpu"))
-        accuracies.append(accuracy(inside, train.labels, outside, test.labels))
-        seconds.append(time.process_time() - start)
-        print(
-            f"{'usual' if plain else 'recipe'} {updates} updates, seed {seed}: {accuracies[-1]:.4f} in {seconds[-1]:.2f} s of CPU time",
-            flush=True,
-        )
-    found = interval(np.array(accuracies))
+        settings, training = make_settings("timehut", updates=max(lengths), seed=seed), time.process_time()
+        advance, embed = (plain_run if plain else recipe_run)(inside, settings)
+        trained = time.process_time() - training
+        for length in sorted(lengths):
+            start = time.process_time()
+            advance(length)
+            trained, start = trained + time.process_time() - start, time.process_time()
+            accuracies[length].append(accuracy(embed(inside), train.labels, embed(outside), test.labels))
+            seconds[length].append(trained + time.process_time() - start)
+            print(f"{'usual' if plain else 'recipe'}, {length} updates, seed {seed}: {accuracies[length][-1]:.4f}", flush=True)
+    found = {length: interval(np.array(each)) for length, each in accuracies.items()}
     return {
-        "accuracy": {"mean": round(found.mean, 4), "low": round(found.low, 4), "high": round(found.high, 4), "seeds": found.number},
-        "each": [round(one, 4) for one in accuracies],
-        "CPU seconds of a run": record.spread(seconds),
+        f"{length} updates": {
+            "accuracy": {"mean": round(one.mean, 4), "low": round(one.low, 4), "high": round(one.high, 4), "seeds": one.number},
+            "each": [round(each, 4) for each in accuracies[length]],
+            "CPU seconds of a run": record.spread(seconds[length]),
+        }
+        for length, one in found.items()
     }
+
+
+def recipe_run(data: np.ndarray, settings: Any) -> tuple[Callable[[int], Any], Callable[[np.ndarray], np.ndarray]]:
+    population = make_population(data, [settings])
+    return population.advance, lambda values: population.encode(values)[0]
+
+
+def plain_run(data: np.ndarray, settings: Any) -> tuple[Callable[[int], Any], Callable[[np.ndarray], np.ndarray]]:
+    network, step = timehut_loop.make_loop(data, settings, settings.updates)
+    done = iter(range(settings.updates))
+
+    def advance(updates: int) -> None:
+        for update in done:
+            step(update)
+            if update + 1 == updates:
+                return
+
+    return advance, lambda values: timehut_loop.embed(network, values, settings.batch_size)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ import torch
 from tests.recipes.timehut.sets import write_tsv
 
 from stoker.errors import OptionError
-from stoker.recipes.timehut.archive import ArchiveRow, compare_methods, embed_members, find_datasets, run_archive
+from stoker.recipes.timehut.archive import ArchiveRow, _executor, compare_methods, embed_members, find_datasets, run_archive
+from stoker.recipes.timehut.evaluate import accuracy
 from stoker.recipes.timehut.settings import make_settings
 
 SMALL: dict[str, Any] = {"hidden": 4, "depth": 3, "width": 8, "updates": 2}
@@ -57,3 +58,12 @@ def test_errors_name_what_is_wrong(tmp_path: Path) -> None:
         run_archive(tmp_path, seeds=0, device="cpu")
     with pytest.raises(OptionError, match="method is 'x'"):
         run_archive(tmp_path, methods=["x"], device="cpu")
+
+
+def test_other_processes_fit_the_same_classifiers() -> None:
+    rng = np.random.default_rng(0)
+    inside, outside, labels = rng.normal(size=(20, 8)), rng.normal(size=(9, 8)), np.arange(20) % 2
+    with _executor(1) as pool:
+        found = pool.submit(accuracy, inside, labels, outside, labels[:9]).result()
+    with _executor(0) as inline:
+        assert inline.submit(accuracy, inside, labels, outside, labels[:9]).result() == found

@@ -4,13 +4,17 @@ One accuracy is a draw from a wide distribution: on a small set, methods differ 
 with its interval, and methods are compared by the interval of their differences, seed by seed; members with the same seed have the same
 initial weights and crops.
 
-On a GPU all methods and seeds of a data set are one population; on a CPU, where that saves nothing, members are trained one by one.
+On a GPU all methods and seeds of a data set are one population, and classifiers are fitted by other processes while the GPU trains on the
+next set. On a CPU, where that saves nothing, members are trained one by one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,8 +30,8 @@ from stoker.recipes.timehut.evaluate import Interval, accuracy, interval
 from stoker.recipes.timehut.population import make_population, targets_of
 from stoker.recipes.timehut.settings import METHODS, EncoderSettings, make_settings
 
-GPU_VALUES = 1 << 31
-"""Activations of one population on a GPU, about: more members than that are trained in turns."""
+GPU_VALUES = 1 << 33
+"""Activations and gradients of one population on a GPU, about: more members than that are trained in turns."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +61,7 @@ class MethodComparison:
 
 
 def find_datasets(folder: str | Path) -> list[tuple[str, Path, Path]]:
-    """Name, training file and test file of every data set in a folder: NAME_TRAIN and NAME_TEST with one suffix.
+    """Name, training file and test file of every data set in a folder, small ones first: NAME_TRAIN and NAME_TEST with one suffix.
 
     Raises:
         OptionError: There is none.
@@ -73,7 +77,7 @@ def find_datasets(folder: str | Path) -> list[tuple[str, Path, Path]]:
         raise OptionError(
             f"{folder} has no data set; expected files like NAME/NAME_TRAIN.tsv and NAME/NAME_TEST.tsv (or .ts, .arff)."
         )
-    return [found[name] for name in sorted(found)]
+    return sorted(found.values(), key=lambda one: (one[1].stat().st_size, one[0]))
 
 
 def run_archive(
@@ -105,40 +109,85 @@ def run_archive(
         raise OptionError(f"seeds is {seeds}; expected an integer from 1.")
     where = check_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     members = {method: [make_settings(method, **options, seed=seed) for seed in range(seeds)] for method in methods}
-    rows = []
-    for name, train_path, test_path in find_datasets(folder):
-        train, test = read_series(train_path), read_series(test_path)
-        if train.labels is None or test.labels is None:
-            continue  # a set for regression
-        for row in score_members(name, train, test, members, device=where):
-            report(row)
-            rows.append(row)
+    rows, scored = [], []
+    with _executor(0 if where.type == "cpu" else os.cpu_count() or 1) as executor:
+        for name, train_path, test_path in find_datasets(folder):
+            train, test = read_series(train_path), read_series(test_path)
+            if train.labels is None or test.labels is None:
+                continue  # a set for regression
+            scored.append(_score_members(name, train, test, members, device=where, executor=executor))
+            while scored and all(one.done() for _, _, _, futures in scored[:1] for one in futures):
+                rows += _finished(*scored.pop(0), report)
+        for waiting in scored:
+            rows += _finished(*waiting, report)
     return rows
 
 
-def score_members(
+Scored = tuple[str, dict[str, list[EncoderSettings]], int, list[Future[float]]]
+"""A data set, its members, the number of its test series, and the accuracies to come."""
+
+
+def _score_members(
     name: str,
     train: LabelledSeries,
     test: LabelledSeries,
     members: dict[str, list[EncoderSettings]],
     *,
     device: torch.device,
-) -> list[ArchiveRow]:
-    """The rows of one data set."""
-    assert train.labels is not None
+    executor: Executor,
+) -> Scored:
+    """Train the members of one data set, and submit their representations for scoring."""
     assert test.labels is not None
     everyone = [one for settings in members.values() for one in settings]
     found = embed_members(train.values, test.values, everyone, device=device)
-    scores = [
-        accuracy(inside, train.labels, outside, test.labels, method=one.method)
+    futures = [
+        executor.submit(accuracy, inside, train.labels, outside, test.labels, method=one.method)
         for one, (inside, outside) in zip(everyone, found, strict=True)
     ]
-    rows, position = [], 0
+    return name, members, len(test.labels), futures
+
+
+def _finished(
+    name: str,
+    members: dict[str, list[EncoderSettings]],
+    test_series: int,
+    futures: list[Future[float]],
+    report: Callable[[ArchiveRow], None],
+) -> list[ArchiveRow]:
+    """The rows of one data set, reported."""
+    accuracies, rows = iter([one.result() for one in futures]), []
     for method, settings in members.items():
-        part = tuple(scores[position : position + len(settings)])
-        rows.append(ArchiveRow(dataset=name, method=method, accuracies=part, test_series=len(test.labels)))
-        position += len(settings)
+        part = tuple(itertools.islice(accuracies, len(settings)))
+        rows.append(ArchiveRow(dataset=name, method=method, accuracies=part, test_series=test_series))
+        report(rows[-1])
     return rows
+
+
+class _Inline(Executor):
+    """Does the work when it is submitted."""
+
+    def submit(self, fn: Callable[..., Any], /, *values: Any, **options: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        done.set_result(fn(*values, **options))
+        return done
+
+
+@contextlib.contextmanager
+def _executor(workers: int) -> Iterator[Executor]:
+    """Processes that fit classifiers; with 0 workers, this process."""
+    if not workers:
+        yield _Inline()
+        return
+    from joblib.externals.loky import ProcessPoolExecutor  # which scikit-learn brings; starts without the caller's main module
+
+    with ProcessPoolExecutor(workers) as pool:
+        for _ in range(workers):
+            pool.submit(_warm_up)  # imports take a second, and the GPU has work
+        yield pool
+
+
+def _warm_up() -> None:
+    import sklearn.svm  # noqa: F401
 
 
 def embed_members(
@@ -149,8 +198,9 @@ def embed_members(
     train, test = (values if scaler is None else scaler(values) for values in (train, test))
     trained = for_training(train, max_length=settings[0].max_train_length)
     targets = {one.tau_instance: targets_of(trained, one) for one in settings}
-    per_member = settings[0].batch_size * 2 * trained.shape[1] * settings[0].width * 12
+    per_member = settings[0].batch_size * 2 * trained.shape[1] * settings[0].width * 20
     at_once = 1 if device.type == "cpu" else max(1, GPU_VALUES // per_member)
+    at_once = -(-len(settings) // -(-len(settings) // at_once))  # equal turns: one CUDA graph each, none of them small
     found = []
     for begin in range(0, len(settings), at_once):
         some = settings[begin : begin + at_once]

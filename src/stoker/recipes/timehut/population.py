@@ -6,15 +6,15 @@ optimizer. No member affects another: the optimizer works value by value, so a m
 The weights that count are the mean of all iterates, the initial weights included. Each update adds the weights that it starts from to a
 sum, so the mean needs no work after the optimizer.
 
-On a GPU the whole update is one CUDA graph: it takes its crops from tables on the device by a counter on the device. On a CPU views are
-trimmed to the steps that the crop has.
+On a GPU the whole update is one CUDA graph of Triton kernels (`gpu_step`): it takes its crops from tables on the device by a counter on the
+device. On a CPU views are trimmed to the steps that the crop has.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -28,46 +28,12 @@ from stoker.recipes.timehut.encoder import RowLayout, encode, expand, initial_we
 from stoker.recipes.timehut.losses import LossTerms, contrastive_loss
 from stoker.recipes.timehut.schedules import temperatures
 from stoker.recipes.timehut.settings import EncoderSettings
+from stoker.recipes.timehut.tables import Tables, gather_batch
 
 SHARED = ("batch_size", "lr", "weight_decay", "hidden", "depth", "width", "dropout", "max_train_length", "compat")
 """Settings that all members of a population share."""
 ENCODED_VALUES = 1 << 24
 """Activations of one part of `encode_series`, so that its memory does not grow with the data."""
-WARM_UPS = 3
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tables:
-    """What every update needs, on the device: the series, and per update U, group G (1 or K) and row B where they are cut."""
-
-    data: Tensor
-    """(N, T, D), without NaN."""
-    given: Tensor | None
-    """(N, T): steps without NaN; None where there is no NaN."""
-    rows: Tensor
-    start: Tensor
-    bounds: Tensor
-    mask: Tensor
-    tau: Tensor
-    """(U, K)."""
-    target: Tensor | None
-    """(U, K, B, B): SoftCLT's instance targets; None where no member has any."""
-    keys: Tensor
-    """(G,): seeds of dropout."""
-
-    @property
-    def length(self) -> int:
-        """Steps that a view can have."""
-        return int(self.mask.shape[-1])
-
-    def take(self, indices: Tensor) -> Tables:
-        """The tables of these members."""
-        grouped = self.rows.shape[1] > 1
-        names = ("rows", "start", "bounds", "mask") if grouped else ()
-        changed: dict[str, Any] = {name: getattr(self, name)[:, indices].contiguous() for name in names}
-        if self.target is not None:
-            changed["target"] = self.target[:, indices].contiguous()
-        return replace(self, tau=self.tau[:, indices].contiguous(), keys=self.keys[indices] if grouped else self.keys, **changed)
 
 
 class EncoderPopulation(nn.Module):
@@ -113,6 +79,21 @@ class EncoderPopulation(nn.Module):
         number = torch.tensor([update], device=self.weights.device)
         return gather_batch(self.tables, number, low=low, high=high, width=int((bounds[:, 2] - bounds[:, 1]).max()))
 
+    def batch_on_gpu(self, update: Tensor) -> dict[str, Tensor]:
+        """The batch of an update (1,), of one shape for all updates; with kernels only its number, as they read the tables."""
+        if self.has_kernels:
+            return {"update": update}
+        return gather_batch(self.tables, update, low=0, high=self.tables.length, width=self.tables.length)
+
+    @property
+    def has_kernels(self) -> bool:
+        """Whether an update is made by the Triton kernels."""
+        if self.weights.device.type != "cuda" or self.weights.dtype != torch.float32 or importlib.util.find_spec("triton") is None:
+            return False
+        from stoker.recipes.timehut import gpu_step
+
+        return gpu_step.are_able(self.layout, self.tables)
+
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         """The loss of each member, (K,); in training the weights are added to the sum of iterates."""
         if self.training and torch.is_grad_enabled():
@@ -123,6 +104,10 @@ class EncoderPopulation(nn.Module):
 
     def losses_of(self, weights: Tensor, batch: dict[str, Tensor]) -> Tensor:
         """The loss of each of these weights."""
+        if "x" not in batch:
+            from stoker.recipes.timehut import gpu_step
+
+            return gpu_step.losses(weights, batch["update"], self.layout, self.tables, self.terms, dropout=self.settings[0].dropout)
         members, width = len(weights), batch["steps"].shape[-1]
         keep, crop, begin = batch["keep"], batch["crop"], batch["begin"]
         z = encode(weights, self.layout, batch["x"], keep, crop=crop, select=lambda h: _cut(h, begin, width))
@@ -264,7 +249,8 @@ def make_population(
     )
     layout = make_layout(first.size(data.shape[2]), tables.length)
     kept = kept_positions(layout)
-    weights = torch.stack([initial_weights(layout.size, one.seed)[kept] for one in settings]).to(device=where, dtype=dtype)
+    drawn = {seed: initial_weights(layout.size, seed)[kept] for seed in {one.seed for one in settings}}
+    weights = torch.stack([drawn[one.seed] for one in settings]).to(device=where, dtype=dtype)
     return EncoderPopulation(weights, layout, settings, _terms(settings, where, dtype), tables)
 
 
@@ -299,32 +285,6 @@ def _batch_targets(targets: Sequence[Array | None], rows: Array) -> Array:
         of_members.append(np.broadcast_to(hard, (*chosen.shape, chosen.shape[-1])) if target is None
                           else target[chosen[:, :, None], chosen[:, None, :]])  # fmt: skip
     return np.stack(of_members, 1).astype(np.float32)
-
-
-def gather_batch(tables: Tables, update: Tensor, *, low: int, high: int, width: int) -> dict[str, Tensor]:
-    """The batch of an update, with the steps [low, high) of its crops, and an overlap of at most `width` steps. `update` is (1,)."""
-    rows, start, bounds, mask = (one.index_select(0, update)[0] for one in (tables.rows, tables.start, tables.bounds, tables.mask))
-    steps = torch.arange(low, high, device=rows.device)
-    place = (start[..., None] + steps).clamp(0, tables.data.shape[1] - 1)  # (G, B, W); outside the crop any step will do
-    keep = mask[..., low:high]
-    if tables.given is not None:
-        keep = keep & tables.given[rows[..., None], place][:, :, None]
-    eleft, left, right, eright = (one[:, None] for one in bounds.unbind(1))
-    crop = torch.stack([(steps >= eleft) & (steps < right), (steps >= left) & (steps < eright)], 1)  # (G, 2, W)
-    found = {
-        "x": tables.data[rows[..., None], place],
-        "keep": keep.flatten(1, 2),
-        "crop": crop[:, None].expand(-1, rows.shape[1], -1, -1).flatten(1, 2),
-        "begin": bounds[:, 1] - low,
-        "length": bounds[:, 2] - bounds[:, 1],
-        "steps": torch.arange(width, device=rows.device),
-        "tau": tables.tau.index_select(0, update)[0],
-        "key": tables.keys,
-        "update": update,
-    }
-    if tables.target is not None:
-        found["target"] = tables.target.index_select(0, update)[0]
-    return found
 
 
 class _Cut(torch.autograd.Function):
@@ -393,15 +353,21 @@ class _Graph:
         before = {name: value.clone() for name, value in state.items()}
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
+        if population.has_kernels:
+            from stoker.recipes.timehut import gpu_step
+
+            gpu_step.compile_kernels(
+                population.weights, population.update, population.layout, population.tables, population.terms,
+                dropout=population.settings[0].dropout,
+            )  # fmt: skip
         with torch.cuda.stream(stream):
-            for _ in range(WARM_UPS):
-                self._step()
-                population.update.copy_(update)  # a warm-up at the end of the tables would read beyond them
+            self._step()  # a warm-up: libraries allocate and kernels are compiled
+            population.update.copy_(update)
         torch.cuda.current_stream().wait_stream(stream)
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
             self._step()
-        with torch.no_grad():  # warm-ups are no updates
+        with torch.no_grad():  # the warm-up is no update
             population.weights.copy_(weights)
             population.total.copy_(total)
             population.update.copy_(update)
@@ -410,8 +376,8 @@ class _Graph:
                 value.copy_(before[name]) if name in before else value.zero_()
 
     def _step(self) -> None:
-        population, length = self.population, self.population.tables.length
-        batch = gather_batch(population.tables, population.update.clone(), low=0, high=length, width=length)
+        population = self.population
+        batch = population.batch_on_gpu(population.update.clone())
         population.optimizer.zero_grad(set_to_none=True)
         losses = population(batch)
         losses.sum().backward()

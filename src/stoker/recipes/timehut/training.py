@@ -34,7 +34,7 @@ from stoker.recipes.timehut.data import GlobalScaler, LabelledSeries, fit_scaler
 from stoker.recipes.timehut.encoder import encode, from_tensors, make_layout, pool_over_time, sizes_of, to_tensors
 from stoker.recipes.timehut.evaluate import CLASSIFIERS, fit_classifier
 from stoker.recipes.timehut.flags import apply_flags
-from stoker.recipes.timehut.population import EncoderPopulation, encode_series, gather_batch, make_population, targets_of
+from stoker.recipes.timehut.population import EncoderPopulation, encode_series, make_population, targets_of
 from stoker.recipes.timehut.settings import EncoderSettings, make_settings
 
 RECIPE_NAME, ENCODER_NAME, TRAIN_NAME, SCORE_NAME = "recipe.json", "encoder.safetensors", "train.npz", "score.json"
@@ -99,8 +99,7 @@ class CropBatches:
         while self._next < end:
             update, self._next = self._next, self._next + 1
             if tables.data.device.type == "cuda":  # one shape for all updates, which a graph needs
-                number = torch.tensor([update], device=tables.data.device)
-                yield gather_batch(tables, number, low=0, high=tables.length, width=tables.length)
+                yield self._population.batch_on_gpu(torch.tensor([update], device=tables.data.device))
             else:
                 yield self._population.batch(update)
 
