@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from stoker.errors import OptionError
 
 
+@pytest.mark.slow
 def test_time_moe_is_measured_both_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
     monkeypatch.chdir(tmp_path)

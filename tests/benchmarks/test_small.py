@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 from benchmarks import bench_digits, bench_sequences, bench_statistics, record
 
-LONG = ("bench_sequences", "bench_statistics", "bench_trainers")
-"""Those that take more than ten seconds."""
+QUICK = ("bench_indicators", "bench_watch")
+"""Those that take less than three seconds; the others run with `make test-slow` and `make bench`."""
 RATIOS = {
     "bench_digits": ["times faster than printing, as a drop-in frame"],
     "bench_sequences": ["200 contexts", "batches of 256 contexts and 12 columns"],
@@ -51,7 +51,7 @@ def checks(answer: Any) -> list[bool]:
     return [value for _, value in entries(answer) if isinstance(value, bool)]
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow if name in LONG else []) for name in RATIOS])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in RATIOS])
 def test_a_small_run_ends_well_with_equal_results_and_a_ratio(name: str) -> None:
     kept = {path: path.read_bytes() for path in record.RESULTS.iterdir()}
     command = [sys.executable, "-m", f"benchmarks.{name}", "--small"]

@@ -3,7 +3,8 @@
     trainer     Trainer: what a run consists of             settings    its options, declared once
     loop        epochs, validation, saving, callbacks       engine      setups, measured and chosen; autotune: the test
     step        the loss, one update, and the EMA           graph       steps as CUDA graphs
-    numerics    precision and fused optimizers; muon        distributed ranks: DDP and FSDP
+    nan_guard   keeps NaN and Inf from weights              distributed ranks: DDP and FSDP
+    numerics    precision and fused optimizers              muon        the orthogonal update of Muon
     schedule    learning rates and early stopping           metrics     accuracy, AUC, MAE, ...; readout: numbers on the device
     checkpoint  checkpoints on disk; state_dict, resume, fingerprint: what they hold, and what must be the same
     run         the folder of a run; loggers, plots         export      weights and programs of a run

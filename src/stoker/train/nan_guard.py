@@ -20,10 +20,10 @@ CHECKED_TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 class NanGuard:
-    """The flag of a step, who reads it, and what puts buffers back where an update was held back.
+    """The flag of a step, who reads it, and what restores buffers where an update was skipped.
 
-    A flag that is never cleared holds back all later updates too, so that the weights stay the last good ones until the host learns
-    of it. With `clears`, each step is judged alone.
+    With a flag that is never cleared all later updates are skipped too, so that the weights stay the last good ones until the host
+    learns of it. With `clears`, each step is judged alone.
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, device: torch.device, *, clears: bool) -> None:

@@ -382,13 +382,15 @@ class EagerStep:
 
     def _check(self, gradients: list[torch.Tensor]) -> torch.Tensor:
         """Undo scale and weights, and raise the flag where the loss, a gradient or a buffer is not finite; returns the loss."""
-        inverse = None if self.scale is None else self.scale.value.reciprocal()
+        inverse: torch.Tensor | None
         if self.weighted:
             loss_sum, weight_sum = self._loss_sum, self._weight_sum
             if self.joint is not None:  # gradients are means over the ranks too
                 loss_sum, weight_sum = self._join_numbers(self.joint)
             self._last_loss = loss_sum / weight_sum
             inverse = (weight_sum if self.scale is None else weight_sum * self.scale.value).reciprocal()
+        else:
+            inverse = None if self.scale is None else self.scale.value.reciprocal()
         loss = self._last_loss.float()
         self.guard.check(gradients, loss, inverse=inverse)
         if self.joint is not None:
