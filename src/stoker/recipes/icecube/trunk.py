@@ -1,7 +1,7 @@
 """The layers on a GPU: forward and backward by hand, with fused kernels between matmuls. `model.plain_trunk` is the same in plain torch.
 
 Of each layer only what the gradient needs is kept: normed rows and the factors of their norms, queries with keys and values, the output
-of attention, and the output of ReLU squared, whose root is its input. In the last layer only CLS rows go on behind attention.
+of attention, and the output of ReLU squared, whose root is its input. In the last layer only CLS rows are computed behind attention.
 """
 
 from __future__ import annotations
