@@ -167,9 +167,9 @@ def pieces(options: argparse.Namespace) -> dict[str, Any]:
         note(f"attention forward, {warps} warps", kernels.attend, qkv, *events)
         for tiles in (1, 2, 3):
             kernels.BACKWARD_WARPS = ((tiles, warps),)
-            note(f"attention backward, {tiles} tiles, {warps} warps", kernels.attend_back, qkv, *events, 129, out, levels, g)
+            note(f"attention backward, {tiles} tiles, {warps} warps", kernels.attend_back, qkv, *events, out, levels, g)
     kernels.FORWARD_WARPS, kernels.BACKWARD_WARPS = kept[:2]
-    note("attention backward", kernels.attend_back, qkv, *events, 129, out, levels, g)
+    note("attention backward", kernels.attend_back, qkv, *events, out, levels, g)
     up, down, wide = bf16(1024, 256), bf16(256, 1024), bf16(rows, 1024).abs()
     for tile in TILES:
         kernels.UP_TILE = kernels.DOWN_TILE = tile
@@ -181,9 +181,9 @@ def pieces(options: argparse.Namespace) -> dict[str, Any]:
     note("varlen_attn forward", varlen_attn, q, k, v, packing.offsets, packing.offsets, 129, 129)
     note("varlen_attn backward", torch.autograd.grad, theirs, (q, k, v), g.view(rows, 8, 32), retain_graph=True)
     one, kv = bf16(options.events, 256), bf16(rows, 512)
-    cls, cls_levels = kernels.attend_cls(one, kv, packing.offsets, 8, 129)
-    note("CLS attention forward", kernels.attend_cls, one, kv, packing.offsets, 8, 129)
-    note("CLS attention backward", kernels.attend_cls_back, one, kv, packing.offsets, 8, 129, cls, cls_levels, one)
+    cls, cls_levels = kernels.attend_cls(one, kv, packing.offsets, 8)
+    note("CLS attention forward", kernels.attend_cls, one, kv, packing.offsets, 8)
+    note("CLS attention backward", kernels.attend_cls_back, one, kv, packing.offsets, 8, cls, cls_levels, one)
     for name, out_width, in_width in (("qkv", 768, 256), ("output", 256, 256), ("up", 1024, 256), ("down", 256, 1024)):
         x, w, y = bf16(rows, in_width), bf16(out_width, in_width), bf16(rows, out_width)
         note(f"{name} forward", torch.mm, x, w.t())

@@ -43,7 +43,6 @@ def poison() -> None:
     "size", [WIDE, IceCubeSize(layers=1), IceCubeSize(layers=2, width=64, heads=2, ffn=128), IceCubeSize(layers=2, input="none")]
 )
 def test_outputs_and_gradients_equal_the_plain_form(size: IceCubeSize, kind: str, near: float, lengths: list[int]) -> None:
-    size = IceCubeSize(**{**vars(size), "max_doms": max(lengths)})
     model = random_model(size, dtype=torch.float32)
     tokens, offsets, _ = random_events(lengths, extra=200, dtype=torch.float32)
     given = model.input_proj(tokens) if size.input == "linear" else tokens

@@ -40,7 +40,6 @@ class IceCubeSize:
         ffn: Width of the FFN.
         input: `"linear"`: a learned map of tokens; `"none"`: tokens as they are, with zeros up to `width`.
         head: `"vmf"`: a mixture of von Mises-Fisher distributions; `"direction"`: one direction.
-        max_doms: Most DOMs per event.
 
     Example:
         >>> IceCubeSize(layers=24).num_parameters
@@ -53,10 +52,9 @@ class IceCubeSize:
     ffn: int = 1024
     input: Literal["linear", "none"] = "linear"
     head: Literal["vmf", "direction"] = "vmf"
-    max_doms: int = 128
 
     def __post_init__(self) -> None:
-        for name in ("layers", "width", "heads", "ffn", "max_doms"):
+        for name in ("layers", "width", "heads", "ffn"):
             if (value := getattr(self, name)) < 1:
                 raise OptionError(f"{name} is {value!r}; expected an integer of at least 1.")
         if self.width % self.heads:
@@ -209,7 +207,7 @@ class IceCubeModel(nn.Module):
             residual = self.residual if lin.dtype == torch.bfloat16 else lin.dtype
             x = Trunk.apply(  # type: ignore[no-untyped-call]
                 lin.contiguous(), self.cls_token.view(d), self.resid_lambdas, self.x0_lambdas, packing.source, packing.offsets,
-                packing.order, self.size.heads, 1 + self.size.max_doms, residual, torch.is_grad_enabled(), *self.matrices(),
+                packing.order, self.size.heads, residual, torch.is_grad_enabled(), *self.matrices(),
             )  # fmt: skip
         else:
             x = plain_trunk(lin, self, packing)

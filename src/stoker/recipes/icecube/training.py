@@ -11,6 +11,7 @@ The folder of a run has checkpoints, metrics and `recipe.json` with its settings
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -88,11 +89,7 @@ class IceCubeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     @property
     def model_size(self) -> IceCubeSize:
         """The size of the model, with its input and head."""
-        given = SIZES[self.size]
-        return IceCubeSize(
-            layers=given.layers, width=given.width, heads=given.heads, ffn=given.ffn,
-            input=self.input, head=self.head, max_doms=self.max_doms,
-        )  # fmt: skip
+        return dataclasses.replace(SIZES[self.size], input=self.input, head=self.head)
 
 
 def make_settings(given: dict[str, Any]) -> IceCubeSettings:
