@@ -34,7 +34,7 @@ import stoker
 from benchmarks import record
 from stoker.recipes.icecube import generator, training
 from stoker.recipes.icecube.attention import make_packing, norm
-from stoker.recipes.icecube.model import IceCubeModel, Size, plain_trunk
+from stoker.recipes.icecube.model import IceCubeModel, IceCubeSize, plain_trunk
 from stoker.recipes.icecube.optimizer import MuonAdamW
 from stoker.recipes.icecube.vmf import VmfLoss
 
@@ -108,7 +108,7 @@ def randomize(model: IceCubeModel) -> None:
 
 def check(options: argparse.Namespace) -> dict[str, Any]:
     """Packed bf16 (and float32) on the GPU against plain float32 on the CPU: relative errors of outputs and gradients."""
-    model = IceCubeModel(Size(layers=3), seed=0)
+    model = IceCubeModel(IceCubeSize(layers=3), seed=0)
     randomize(model)
     batch = Batch(64, seed=0, capacity=5000)  # with rows of no event
     tokens, offsets = batch.tokens.float().cpu(), batch.offsets.cpu()
@@ -167,9 +167,9 @@ def pieces(options: argparse.Namespace) -> dict[str, Any]:
         note(f"attention forward, {warps} warps", kernels.attend, qkv, *events)
         for tiles in (1, 2, 3):
             kernels.BACKWARD_WARPS = ((tiles, warps),)
-            note(f"attention backward, {tiles} tiles, {warps} warps", kernels.attend_back, qkv, *events, 129, out, levels, g)
+            note(f"attention backward, {tiles} tiles, {warps} warps", kernels.attend_back, qkv, *events, out, levels, g)
     kernels.FORWARD_WARPS, kernels.BACKWARD_WARPS = kept[:2]
-    note("attention backward", kernels.attend_back, qkv, *events, 129, out, levels, g)
+    note("attention backward", kernels.attend_back, qkv, *events, out, levels, g)
     up, down, wide = bf16(1024, 256), bf16(256, 1024), bf16(rows, 1024).abs()
     for tile in TILES:
         kernels.UP_TILE = kernels.DOWN_TILE = tile
@@ -181,9 +181,9 @@ def pieces(options: argparse.Namespace) -> dict[str, Any]:
     note("varlen_attn forward", varlen_attn, q, k, v, packing.offsets, packing.offsets, 129, 129)
     note("varlen_attn backward", torch.autograd.grad, theirs, (q, k, v), g.view(rows, 8, 32), retain_graph=True)
     one, kv = bf16(options.events, 256), bf16(rows, 512)
-    cls, cls_levels = kernels.attend_cls(one, kv, packing.offsets, 8, 129)
-    note("CLS attention forward", kernels.attend_cls, one, kv, packing.offsets, 8, 129)
-    note("CLS attention backward", kernels.attend_cls_back, one, kv, packing.offsets, 8, 129, cls, cls_levels, one)
+    cls, cls_levels = kernels.attend_cls(one, kv, packing.offsets, 8)
+    note("CLS attention forward", kernels.attend_cls, one, kv, packing.offsets, 8)
+    note("CLS attention backward", kernels.attend_cls_back, one, kv, packing.offsets, 8, cls, cls_levels, one)
     for name, out_width, in_width in (("qkv", 768, 256), ("output", 256, 256), ("up", 1024, 256), ("down", 256, 1024)):
         x, w, y = bf16(rows, in_width), bf16(out_width, in_width), bf16(rows, out_width)
         note(f"{name} forward", torch.mm, x, w.t())
@@ -200,7 +200,7 @@ def pieces(options: argparse.Namespace) -> dict[str, Any]:
         note(f"norm back {name}", kernels.norm_back, x, g, normed, scales)
     note("packing", make_packing, batch.offsets, len(batch.tokens))
     for layers in (6, 24):
-        model = IceCubeModel(Size(layers=layers), seed=0).to(DEVICE)
+        model = IceCubeModel(IceCubeSize(layers=layers), seed=0).to(DEVICE)
         for weight in model.parameters():
             weight.grad = torch.randn_like(weight)
         note(f"optimizer, {layers} layers", make_optimizer(model, 1000).step)
@@ -213,7 +213,7 @@ def make_optimizer(model: IceCubeModel, total: int) -> MuonAdamW:
 
 def make_ours(layers: int, batches: list[Batch], residual: torch.dtype) -> tuple[Callable[[Batch], None], Tensor]:
     """The packed step; on a GPU as a graph that reads batches from static tensors."""
-    model = IceCubeModel(Size(layers=layers), residual=residual, seed=0).to(DEVICE)
+    model = IceCubeModel(IceCubeSize(layers=layers), residual=residual, seed=0).to(DEVICE)
     randomize(model)
     loss_function = VmfLoss(1000).to(DEVICE)
     optimizer = make_optimizer(model, 1000)
@@ -421,7 +421,7 @@ def sustained(options: argparse.Namespace) -> dict[str, Any]:
 def orders(options: argparse.Namespace) -> dict[str, Any]:
     """Mean angular errors in degrees on held-out files."""
     found: dict[str, Any] = {}
-    files, events = (4, 32) if options.small else (64, 1024)
+    files, events, batch_size = (4, 32, 16) if options.small else (64, 1024, 128) if DEVICE == "cuda" else (20, 200, 32)
     with tempfile.TemporaryDirectory() as folder:
         held = make_store(Path(folder), files=4, events=events, seed=1)
         for drift in (0.0, 1.0):
@@ -430,7 +430,7 @@ def orders(options: argparse.Namespace) -> dict[str, Any]:
                 errors = []
                 for seed in (17, 41, 73)[: 1 if options.small else 3]:
                     done = training.train(
-                        data, size="tiny", batch_size=16 if options.small else 128, epochs=1 if options.small else 3, warmup=100,
+                        data, size="tiny", batch_size=batch_size, epochs=1 if options.small else 3, warmup=100,
                         lr=0.01, side_lr=2e-3, order=order, seed=seed, valid=str(held), device=DEVICE,
                     )  # fmt: skip
                     errors.append(round(done.result.metrics["val_degrees"], 3))

@@ -181,6 +181,18 @@ def tfa_step(record: Record) -> str:
     return f"{faster}; losses of 100 steps within {apart:.0e}"
 
 
+def icecube(record: Record) -> str:
+    rates = {
+        name: record.get(part, row, "events_per_second", "median") / 1e3
+        for name, part, row in (
+            ("padded", "before", "before L6"),
+            ("packed", "ours", "ours L6 float32 residual"),
+            ("deep", "ours", "ours L24 float32 residual"),
+        )
+    }
+    return f"{rates['packed']:.0f}K, padded and compiled {rates['padded']:.1f}K; with 24 layers {rates['deep']:.1f}K"
+
+
 def slower(record: Record, case: str) -> str:
     row = record.data["host residency"][case]
     ours, loader = (row[f"slower {name}"]["median"] for name in ("than with a batch that is there", "with DataLoader, 8 workers"))
@@ -421,6 +433,7 @@ TABLES: dict[str, list[Row]] = {
                 )
             ),
         ),
+        Row("H200, IceCube 5M: events per second of training, batches of 4,096", "gpu_icecube", icecube),
         Row(
             "H200, TFA's step (B=1024, T=48, d=128), times faster than the authors' loop",
             "gpu_tfa",

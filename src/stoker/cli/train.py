@@ -672,7 +672,7 @@ def _icecube(
     _leave_ranks()
 
 
-def _show_icecube(done: icecube.Trained, folder: Path, *, as_json: bool) -> None:
+def _show_icecube(done: icecube.TrainedIceCube, folder: Path, *, as_json: bool) -> None:
     result = done.result
     if as_json:
         values = _values(result, "stopped", "step", "epoch", "metrics", "best", "best_step", "seconds", "wait")

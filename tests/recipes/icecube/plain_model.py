@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from stoker.recipes.icecube.model import IceCubeModel, Size
+from stoker.recipes.icecube.model import IceCubeModel, IceCubeSize
 
 EPS = 1.1920928955078125e-07
 
@@ -25,7 +25,7 @@ def attention(x: Tensor, mask: Tensor, w: Mapping[str, Tensor], prefix: str, hea
     return torch.einsum("bhqk,bkhc->bqhc", weights, v).reshape(b, t, d) @ w[f"{prefix}.c_proj.weight"].T
 
 
-def padded_model(tokens: Tensor, mask: Tensor, w: Mapping[str, Tensor], size: Size) -> Tensor:
+def padded_model(tokens: Tensor, mask: Tensor, w: Mapping[str, Tensor], size: IceCubeSize) -> Tensor:
     """(B, S, 256) tokens and a mask -> the numbers of the head. Every layer computes every token."""
     x = tokens
     if size.input == "linear":
@@ -72,7 +72,7 @@ def pad(tokens: Tensor, dom_offsets: Tensor) -> tuple[Tensor, Tensor]:
     return padded, mask
 
 
-def random_model(size: Size, *, seed: int = 0, dtype: torch.dtype = torch.float64) -> IceCubeModel:
+def random_model(size: IceCubeSize, *, seed: int = 0, dtype: torch.dtype = torch.float64) -> IceCubeModel:
     """A model that computes something: the output matrices of a new one are zero."""
     model = IceCubeModel(size, seed=seed).to(dtype)
     generator = torch.Generator().manual_seed(seed + 1)

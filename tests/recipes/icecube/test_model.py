@@ -8,11 +8,10 @@ from tests.recipes.icecube.plain_model import pad, padded_model, random_events, 
 from torch import Tensor
 
 from stoker.errors import OptionError
-from stoker.recipes.icecube.attention import make_packing
-from stoker.recipes.icecube.model import SIZES, IceCubeModel, Size
+from stoker.recipes.icecube.model import SIZES, IceCubeModel, IceCubeSize
 from stoker.recipes.icecube.vmf import VmfLoss
 
-SMALL = Size(layers=3, width=32, heads=2, ffn=48)
+SMALL = IceCubeSize(layers=3, width=32, heads=2, ffn=48)
 LENGTHS = [5, 1, 40, 17, 0, 33, 16]
 
 
@@ -24,18 +23,18 @@ LENGTHS = [5, 1, 40, 17, 0, 33, 16]
     ],
 )  # fmt: skip
 def test_parameter_counts_are_the_published_ones(layers: int, input: str, parameters: int) -> None:
-    size = Size(layers=layers, input=input)  # type: ignore[arg-type]
+    size = IceCubeSize(layers=layers, input=input)  # type: ignore[arg-type]
     with torch.device("meta"):
         model = IceCubeModel(size)
     assert sum(weight.numel() for weight in model.parameters()) == size.num_parameters == parameters
 
 
 def test_the_wide_model_has_zero_padded_tokens() -> None:
-    assert Size(layers=6, width=512, heads=16, ffn=2048, input="none").num_parameters == 19_415_579
+    assert IceCubeSize(layers=6, width=512, heads=16, ffn=2048, input="none").num_parameters == 19_415_579
 
 
 def test_names_and_shapes_are_those_of_the_authors_checkpoints() -> None:
-    shapes = {name: tuple(weight.shape) for name, weight in IceCubeModel(Size(layers=1)).state_dict().items()}
+    shapes = {name: tuple(weight.shape) for name, weight in IceCubeModel(IceCubeSize(layers=1)).state_dict().items()}
     assert shapes == {
         "cls_token": (1, 1, 256), "resid_lambdas": (1,), "x0_lambdas": (1,),
         "input_proj.weight": (256, 256), "input_proj.bias": (256,),
@@ -48,7 +47,7 @@ def test_names_and_shapes_are_those_of_the_authors_checkpoints() -> None:
 
 
 def test_the_first_weights_are_drawn_as_published() -> None:
-    weights = IceCubeModel(Size(layers=2), seed=3).state_dict()
+    weights = IceCubeModel(IceCubeSize(layers=2), seed=3).state_dict()
     assert (weights["resid_lambdas"] == 1).all()
     assert torch.allclose(weights["x0_lambdas"], torch.tensor(0.1))
     assert abs(float(weights["cls_token"].std()) - 0.02) < 0.003
@@ -77,7 +76,7 @@ def results(model: IceCubeModel, raw: Tensor, loss: Tensor) -> dict[str, Tensor]
 
 @pytest.mark.parametrize("input", ["linear", "none"])
 def test_outputs_loss_and_every_gradient_equal_the_padded_model(input: str) -> None:
-    size = Size(layers=3, width=256, heads=8, ffn=48, input="none") if input == "none" else SMALL
+    size = IceCubeSize(layers=3, width=256, heads=8, ffn=48, input="none") if input == "none" else SMALL
     model = random_model(size)
     tokens, offsets, target = random_events(LENGTHS, extra=9)
     weights = dict(model.named_parameters())
@@ -93,7 +92,7 @@ def test_outputs_loss_and_every_gradient_equal_the_padded_model(input: str) -> N
 
 
 def test_float32_is_near_float64() -> None:
-    model = random_model(Size(layers=6, width=64, heads=2, ffn=256))
+    model = random_model(IceCubeSize(layers=6, width=64, heads=2, ffn=256))
     tokens, offsets, _ = random_events(LENGTHS)
     with torch.no_grad():
         exact = model(tokens, offsets)
@@ -131,17 +130,10 @@ def test_negative_control_without_the_cls_norm_rule_outputs_differ() -> None:
 
 
 def test_the_directional_head_gives_vectors() -> None:
-    size = Size(layers=1, width=32, heads=2, ffn=48, head="direction")
+    size = IceCubeSize(layers=1, width=32, heads=2, ffn=48, head="direction")
     model = random_model(size)
     tokens, offsets, _ = random_events(LENGTHS)
     torch.testing.assert_close(model(tokens, offsets), padded_model(*pad(tokens, offsets), dict(model.named_parameters()), size))
-
-
-def test_packing_puts_cls_first_and_rows_of_no_event_last() -> None:
-    packing = make_packing(torch.tensor([0, 2, 2, 5], dtype=torch.int32), 7)
-    assert packing.offsets.tolist() == [0, 3, 4, 8]
-    assert packing.source.tolist() == [-1, 0, 1, -2, -3, 2, 3, 4, 5, 6]
-    assert packing.cls.tolist() == [0, 3, 4]
 
 
 @pytest.mark.parametrize(
@@ -154,9 +146,9 @@ def test_packing_puts_cls_first_and_rows_of_no_event_last() -> None:
 )
 def test_an_invalid_size_is_an_error(given: dict[str, int], message: str) -> None:
     with pytest.raises(OptionError, match=message):
-        Size(**given)  # type: ignore[arg-type]
+        IceCubeSize(**given)  # type: ignore[arg-type]
 
 
 def test_an_unknown_size_is_an_error() -> None:
-    with pytest.raises(OptionError, match=f"size is '7m'; expected one of {', '.join(SIZES)}, or a Size"):
+    with pytest.raises(OptionError, match=f"size is '7m'; expected one of {', '.join(SIZES)}, or an IceCubeSize"):
         IceCubeModel("7m")

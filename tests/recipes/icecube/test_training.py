@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from stoker.recipes.icecube.feed import EventFeed
@@ -18,7 +16,7 @@ import stoker
 from stoker.errors import ConfigError, OptionError
 from stoker.recipes.icecube import make_events, pack_events
 from stoker.recipes.icecube.model import IceCubeModel
-from stoker.recipes.icecube.training import EventLoss, Trained, make_settings, read_settings, resume, train
+from stoker.recipes.icecube.training import EventLoss, TrainedIceCube, make_settings, read_settings, resume, train
 
 QUICK: dict[str, Any] = {"size": "tiny", "batch_size": 16, "epochs": 2, "warmup": 2, "device": "cpu"}
 
@@ -30,7 +28,7 @@ def ice(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "ice.stoker"
 
 
-def weights_of(done: Trained) -> dict[str, torch.Tensor]:
+def weights_of(done: TrainedIceCube) -> dict[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in done.model.state_dict().items()}
 
 
@@ -106,26 +104,6 @@ def test_a_run_resumes_only_with_its_own_settings(ice: Path, tmp_path: Path) -> 
 def test_invalid_options_are_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         make_settings({"data": "x", **given})
-
-
-def test_predictions_are_rows_per_event(ice: Path, tmp_path: Path) -> None:
-    train(ice, folder=tmp_path / "run", **{**QUICK, "epochs": 1})
-    run = stoker.load(tmp_path / "run", device="cpu")
-    table = run.predict(ice, batch_size=20)
-    store = stoker.open(ice)
-    assert table.column_names == ["event_id", "azimuth", "zenith", "kappa"]
-    assert table["event_id"].to_pylist() == store.column("event_id").tolist()
-    azimuth, zenith, kappa = (table[name].to_numpy() for name in ("azimuth", "zenith", "kappa"))
-    assert ((azimuth >= 0) & (azimuth < 2 * math.pi)).all()
-    assert ((zenith >= 0) & (zenith <= math.pi)).all()
-    assert (kappa > 0).all()
-    alone = run.predict(stoker.open(ice), batch_size=7)
-    for name in ("azimuth", "zenith", "kappa"):
-        np.testing.assert_allclose(alone[name].to_numpy(), table[name].to_numpy(), rtol=1e-4)
-    with pytest.raises(OptionError, match="horizon is 3, but a run of icecube predicts one direction per event"):
-        run.predict(ice, horizon=3)
-    with pytest.raises(OptionError, match="expected a store that `stoker pack --recipe icecube` made"):
-        run.predict(3)
 
 
 @pytest.mark.slow

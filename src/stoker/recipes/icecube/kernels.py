@@ -17,6 +17,7 @@ EPS = tl.constexpr(1.1920928955078125e-07)  # of every norm: that of float32
 ROWS = 8  # rows per program of the kernels that work on whole rows
 TAIL = 16  # programs per head that write the zeros of padding
 BLOCK = 64  # queries and keys per tile of attention
+CLS_KEYS = 128  # keys per step of the attention of CLS tokens
 FORWARD_WARPS = 4
 BACKWARD_WARPS = (3, 4), (2, 4), (1, 4)  # for events of more than two tiles, two, and one; the long ones first
 # Rows, columns and terms per step of the fused matmuls; warps, stages. Measured on an H200 by `benchmarks/gpu_icecube.py --part pieces`.
@@ -353,32 +354,38 @@ def _attend_back_kernel(  # type: ignore[no-untyped-def]
 
 @_jit  # type: ignore[untyped-decorator]
 def _attend_cls_kernel(  # type: ignore[no-untyped-def]
-    q, kv, offsets, out, levels, scale, HEADS: tl.constexpr, D: tl.constexpr, LENGTH: tl.constexpr
+    q, kv, offsets, out, levels, scale, HEADS: tl.constexpr, D: tl.constexpr, KEYS: tl.constexpr
 ):
     """Attention of the CLS token of one event, one head: a single query."""
     event, head = (tl.program_id(0) // HEADS).to(tl.int64), tl.program_id(0) % HEADS
     width = HEADS * D
-    d = tl.arange(0, D)
+    here = event * width + head * D + tl.arange(0, D)
     begin = tl.load(offsets + event).to(tl.int64)
     length = (tl.load(offsets + event + 1) - begin).to(tl.int32)
-    row = tl.arange(0, LENGTH)
-    one, _ = _unit(tl.load(q + event * width + head * D + d)[None, :], D)
-    k, _ = _unit(_load(kv + begin * 2 * width + head * D, row, length, 2 * width, D), D)
-    v = _load(kv + begin * 2 * width + width + head * D, row, length, 2 * width, D)
-    scores = tl.sum(k.to(tl.float32) * one.to(tl.float32), 1) * scale
-    scores = tl.where(row < length, scores, -1.0e30)
-    most = tl.max(scores, 0)
-    shares = tl.exp2(scores - most)
-    weight = tl.sum(shares, 0)
-    found = tl.sum(shares[:, None] * v.to(tl.float32), 0) / weight
-    tl.store(out + event * width + head * D + d, found.to(out.dtype.element_ty))
-    tl.store(levels + event * HEADS + head, most + tl.log2(weight))
+    kv += begin * 2 * width + head * D
+    one, _one_scale = _unit(tl.load(q + here)[None, :], D)
+    total = tl.zeros((D,), dtype=tl.float32)
+    weight = tl.zeros((1,), dtype=tl.float32)
+    most = tl.full((1,), -1.0e30, dtype=tl.float32)
+    for first in range(0, length, KEYS):
+        row = first + tl.arange(0, KEYS)
+        k, _ = _unit(_load(kv, row, length, 2 * width, D), D)
+        v = _load(kv + width, row, length, 2 * width, D)
+        scores = tl.where(row < length, tl.sum(k.to(tl.float32) * one.to(tl.float32), 1) * scale, -1.0e30)
+        higher = tl.maximum(most, tl.max(scores, 0))
+        shares = tl.exp2(scores - higher)
+        less = tl.exp2(most - higher)
+        weight = weight * less + tl.sum(shares, 0)
+        total = total * less + tl.sum(shares[:, None] * v.to(tl.float32), 0)
+        most = higher
+    tl.store(out + here, (total / weight).to(out.dtype.element_ty))
+    tl.store(levels + event * HEADS + head + tl.arange(0, 1), most + tl.log2(weight))
 
 
 @_jit  # type: ignore[untyped-decorator]
 def _attend_cls_back_kernel(  # type: ignore[no-untyped-def]
     q, kv, offsets, out, levels, gradient, to_q, to_kv, num_rows, num_events, scale, factor,
-    HEADS: tl.constexpr, D: tl.constexpr, LENGTH: tl.constexpr, BLOCK: tl.constexpr, TAIL: tl.constexpr,
+    HEADS: tl.constexpr, D: tl.constexpr, KEYS: tl.constexpr, TAIL: tl.constexpr,
 ):  # fmt: skip
     """The gradient of `_attend_cls_kernel`."""
     event, head = (tl.program_id(0) // HEADS).to(tl.int64), tl.program_id(0) % HEADS
@@ -386,25 +393,28 @@ def _attend_cls_back_kernel(  # type: ignore[no-untyped-def]
     if event >= num_events:
         for part in range(2):
             at = to_kv + part * width + head * D
-            _zero_tail(at, tl.load(offsets + num_events), num_rows, 2 * width, (event - num_events).to(tl.int32), D, BLOCK, TAIL)
+            _zero_tail(at, tl.load(offsets + num_events), num_rows, 2 * width, (event - num_events).to(tl.int32), D, KEYS, TAIL)
         return
-    d = tl.arange(0, D)
+    here = event * width + head * D + tl.arange(0, D)
     begin = tl.load(offsets + event).to(tl.int64)
     length = (tl.load(offsets + event + 1) - begin).to(tl.int32)
-    row = tl.arange(0, LENGTH)
-    here = event * width + head * D + d
+    kv += begin * 2 * width + head * D
+    to_kv += begin * 2 * width + head * D
     one, one_scale = _unit(tl.load(q + here)[None, :], D)
     g = tl.load(gradient + here).to(tl.float32)
     delta = tl.sum(g * tl.load(out + here).to(tl.float32), 0)
-    k, k_scale = _unit(_load(kv + begin * 2 * width + head * D, row, length, 2 * width, D), D)
-    v = _load(kv + begin * 2 * width + width + head * D, row, length, 2 * width, D)
-    scores = tl.sum(k.to(tl.float32) * one.to(tl.float32), 1) * scale
-    shares = tl.where(row < length, tl.exp2(scores - tl.load(levels + event * HEADS + head)), 0.0)
-    to_scores = shares * (tl.sum(v.to(tl.float32) * g[None, :], 1) - delta) * factor
-    to_kv += begin * 2 * width + head * D
-    _store(to_kv + width, shares[:, None] * g[None, :], row, length, 2 * width, D)
-    _store(to_kv, _unit_back(to_scores[:, None] * one.to(tl.float32), k, k_scale, D), row, length, 2 * width, D)
-    to_one = tl.sum(to_scores[:, None] * k.to(tl.float32), 0)
+    level = tl.load(levels + event * HEADS + head)
+    to_one = tl.zeros((D,), dtype=tl.float32)
+    for first in range(0, length, KEYS):
+        row = first + tl.arange(0, KEYS)
+        k, k_scale = _unit(_load(kv, row, length, 2 * width, D), D)
+        v = _load(kv + width, row, length, 2 * width, D)
+        scores = tl.sum(k.to(tl.float32) * one.to(tl.float32), 1) * scale
+        shares = tl.where(row < length, tl.exp2(scores - level), 0.0)
+        to_scores = shares * (tl.sum(v.to(tl.float32) * g[None, :], 1) - delta) * factor
+        _store(to_kv + width, shares[:, None] * g[None, :], row, length, 2 * width, D)
+        _store(to_kv, _unit_back(to_scores[:, None] * one.to(tl.float32), k, k_scale, D), row, length, 2 * width, D)
+        to_one += tl.sum(to_scores[:, None] * k.to(tl.float32), 0)
     tl.store(to_q + here[None, :], _unit_back(to_one[None, :], one, one_scale, D).to(to_q.dtype.element_ty))
 
 
@@ -521,41 +531,37 @@ def attend(qkv: Tensor, offsets: Tensor, order: Tensor, heads: int) -> tuple[Ten
     return out, levels
 
 
-def attend_back(
-    qkv: Tensor, offsets: Tensor, order: Tensor, heads: int, max_length: int, out: Tensor, levels: Tensor, gradient: Tensor
-) -> Tensor:
+def attend_back(qkv: Tensor, offsets: Tensor, order: Tensor, heads: int, out: Tensor, levels: Tensor, gradient: Tensor) -> Tensor:
     """The gradient of the rows of `attend`."""
     num_rows, num_events, d = qkv.shape[0], offsets.shape[0] - 1, qkv.shape[1] // 3 // heads
     to_qkv = torch.empty_like(qkv)
     for tiles, warps in BACKWARD_WARPS:
-        if max_length > (tiles - 1) * BLOCK:
-            _attend_back_kernel[(heads * (num_events + TAIL),)](
-                qkv, offsets, order, out, levels, gradient, to_qkv, num_rows, num_events, *_scales(d),
-                TILES=tiles, HEADS=heads, D=d, BLOCK=BLOCK, TAIL=TAIL, PRECISION=_precision(qkv), num_warps=warps,
-            )  # fmt: skip
+        _attend_back_kernel[(heads * (num_events + TAIL),)](
+            qkv, offsets, order, out, levels, gradient, to_qkv, num_rows, num_events, *_scales(d),
+            TILES=tiles, HEADS=heads, D=d, BLOCK=BLOCK, TAIL=TAIL, PRECISION=_precision(qkv), num_warps=warps,
+        )  # fmt: skip
     return to_qkv
 
 
-def attend_cls(q: Tensor, kv: Tensor, offsets: Tensor, heads: int, max_length: int) -> tuple[Tensor, Tensor]:
+def attend_cls(q: Tensor, kv: Tensor, offsets: Tensor, heads: int) -> tuple[Tensor, Tensor]:
     """Attention of the CLS tokens alone; and its levels."""
     out = torch.empty_like(q)
     levels = torch.empty(q.shape[0], heads, dtype=torch.float32, device=q.device)
     d = q.shape[1] // heads
-    length = triton.next_power_of_2(max_length)
     _attend_cls_kernel[(heads * q.shape[0],)](
-        q, kv, offsets, out, levels, _scales(d)[0], HEADS=heads, D=d, LENGTH=length, num_warps=4
+        q, kv, offsets, out, levels, _scales(d)[0], HEADS=heads, D=d, KEYS=CLS_KEYS, num_warps=4
     )
     return out, levels
 
 
 def attend_cls_back(
-    q: Tensor, kv: Tensor, offsets: Tensor, heads: int, max_length: int, out: Tensor, levels: Tensor, gradient: Tensor
+    q: Tensor, kv: Tensor, offsets: Tensor, heads: int, out: Tensor, levels: Tensor, gradient: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The gradients of queries, and of rows of keys and values."""
     to_q, to_kv = torch.empty_like(q), torch.empty_like(kv)
     d = q.shape[1] // heads
     _attend_cls_back_kernel[(heads * (q.shape[0] + TAIL),)](
         q, kv, offsets, out, levels, gradient, to_q, to_kv, kv.shape[0], q.shape[0], *_scales(d),
-        HEADS=heads, D=d, LENGTH=triton.next_power_of_2(max_length), BLOCK=BLOCK, TAIL=TAIL, num_warps=4,
+        HEADS=heads, D=d, KEYS=CLS_KEYS, TAIL=TAIL, num_warps=4,
     )  # fmt: skip
     return to_q, to_kv

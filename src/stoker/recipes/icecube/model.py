@@ -30,7 +30,7 @@ COMPONENTS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Size:
+class IceCubeSize:
     """The size of a model.
 
     Args:
@@ -40,10 +40,9 @@ class Size:
         ffn: Width of the FFN.
         input: `"linear"`: a learned map of tokens; `"none"`: tokens as they are, with zeros up to `width`.
         head: `"vmf"`: a mixture of von Mises-Fisher distributions; `"direction"`: one direction.
-        max_doms: Most DOMs per event.
 
     Example:
-        >>> Size(layers=24).num_parameters
+        >>> IceCubeSize(layers=24).num_parameters
         19219007
     """
 
@@ -53,10 +52,9 @@ class Size:
     ffn: int = 1024
     input: Literal["linear", "none"] = "linear"
     head: Literal["vmf", "direction"] = "vmf"
-    max_doms: int = 128
 
     def __post_init__(self) -> None:
-        for name in ("layers", "width", "heads", "ffn", "max_doms"):
+        for name in ("layers", "width", "heads", "ffn"):
             if (value := getattr(self, name)) < 1:
                 raise OptionError(f"{name} is {value!r}; expected an integer of at least 1.")
         if self.width % self.heads:
@@ -77,17 +75,17 @@ class Size:
         return layers + d + (TOKEN * d + d) * (self.input == "linear") + d * HIDDEN + HIDDEN + (HIDDEN + 1) * self.num_outputs
 
 
-SIZES: Mapping[str, Size] = {
-    "tiny": Size(layers=2, width=64, heads=2, ffn=128),
-    "5m": Size(layers=6),
-    "10m": Size(layers=12),
-    "19m": Size(layers=24),
-    "29m": Size(layers=36),
+SIZES: Mapping[str, IceCubeSize] = {
+    "tiny": IceCubeSize(layers=2, width=64, heads=2, ffn=128),
+    "5m": IceCubeSize(layers=6),
+    "10m": IceCubeSize(layers=12),
+    "19m": IceCubeSize(layers=24),
+    "29m": IceCubeSize(layers=36),
 }
 """Sizes by name; `5m` and `19m` are those of the published results."""
 
 
-class Attention(nn.Module):
+class AttentionWeights(nn.Module):
     """The matrices of attention."""
 
     def __init__(self, width: int) -> None:
@@ -95,7 +93,7 @@ class Attention(nn.Module):
         self.c_q, self.c_k, self.c_v, self.c_proj = (nn.Linear(width, width, bias=False) for _ in range(4))
 
 
-class Ffn(nn.Module):
+class FfnWeights(nn.Module):
     """The matrices of the FFN."""
 
     def __init__(self, width: int, hidden: int) -> None:
@@ -103,12 +101,12 @@ class Ffn(nn.Module):
         self.c_fc, self.c_proj = nn.Linear(width, hidden, bias=False), nn.Linear(hidden, width, bias=False)
 
 
-class Block(nn.Module):
+class LayerWeights(nn.Module):
     """The parameters of a layer; `plain_trunk` and `Trunk` compute it."""
 
-    def __init__(self, size: Size) -> None:
+    def __init__(self, size: IceCubeSize) -> None:
         super().__init__()
-        self.attn, self.ffn = Attention(size.width), Ffn(size.width, size.ffn)
+        self.attn, self.ffn = AttentionWeights(size.width), FfnWeights(size.width, size.ffn)
 
     @property
     def matrices(self) -> tuple[Tensor, ...]:
@@ -117,7 +115,7 @@ class Block(nn.Module):
         return tuple(one.weight for one in (attn.c_q, attn.c_k, attn.c_v, attn.c_proj, ffn.c_fc, ffn.c_proj))
 
 
-class Head(nn.Module):
+class OutputHead(nn.Module):
     """Two linear layers with GELU between them."""
 
     def __init__(self, width: int, outputs: int) -> None:
@@ -147,7 +145,7 @@ class IceCubeModel(nn.Module):
 
     def __init__(
         self,
-        size: Size | str = "5m",
+        size: IceCubeSize | str = "5m",
         *,
         residual: torch.dtype = torch.float32,
         loss: nn.Module | None = None,
@@ -156,7 +154,7 @@ class IceCubeModel(nn.Module):
         super().__init__()
         if isinstance(size, str):
             if size not in SIZES:
-                raise OptionError(f"size is {size!r}; expected one of {', '.join(SIZES)}, or a Size.")
+                raise OptionError(f"size is {size!r}; expected one of {', '.join(SIZES)}, or an IceCubeSize.")
             size = SIZES[size]
         self.size, self.residual = size, residual
         if seed is not None:
@@ -169,14 +167,14 @@ class IceCubeModel(nn.Module):
             self.input_proj = nn.Linear(TOKEN, d)
             nn.init.xavier_normal_(self.input_proj.weight)
             nn.init.zeros_(self.input_proj.bias)
-        self.blocks = nn.ModuleList(Block(size) for _ in range(size.layers))
+        self.blocks = nn.ModuleList(LayerWeights(size) for _ in range(size.layers))
         bound = math.sqrt(3 / d)
         for name, weight in self.blocks.named_parameters():
             if "c_proj" in name:
                 nn.init.zeros_(weight)
             else:
                 nn.init.uniform_(weight, -bound, bound)
-        head = Head(d, size.num_outputs)
+        head = OutputHead(d, size.num_outputs)
         last = head.net[2]
         if size.head == "vmf":
             self.vmf_head = head
@@ -209,7 +207,7 @@ class IceCubeModel(nn.Module):
             residual = self.residual if lin.dtype == torch.bfloat16 else lin.dtype
             x = Trunk.apply(  # type: ignore[no-untyped-call]
                 lin.contiguous(), self.cls_token.view(d), self.resid_lambdas, self.x0_lambdas, packing.source, packing.offsets,
-                packing.order, self.size.heads, 1 + self.size.max_doms, residual, torch.is_grad_enabled(), *self.matrices(),
+                packing.order, self.size.heads, residual, torch.is_grad_enabled(), *self.matrices(),
             )  # fmt: skip
         else:
             x = plain_trunk(lin, self, packing)
@@ -225,7 +223,7 @@ class IceCubeModel(nn.Module):
         return [weight for weight in self.parameters() if id(weight) not in known]
 
 
-def has_kernels(size: Size) -> bool:
+def has_kernels(size: IceCubeSize) -> bool:
     """Whether the kernels can do a model of this size: they work on powers of two."""
     per_head = size.width // size.heads
     return size.width & (size.width - 1) == 0 and per_head & (per_head - 1) == 0 and 16 <= per_head <= 128

@@ -11,6 +11,7 @@ The folder of a run has checkpoints, metrics and `recipe.json` with its settings
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ import stoker
 from stoker import _disk
 from stoker._text import check_device
 from stoker.errors import ConfigError, OptionError
-from stoker.recipes.icecube.model import SIZES, IceCubeModel, Size
+from stoker.recipes.icecube.model import SIZES, IceCubeModel, IceCubeSize
 from stoker.recipes.icecube.optimizer import MuonAdamW, one_cycle
 from stoker.recipes.icecube.vmf import DirectionLoss, VmfLoss
 
@@ -86,13 +87,9 @@ class IceCubeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         return self
 
     @property
-    def model_size(self) -> Size:
+    def model_size(self) -> IceCubeSize:
         """The size of the model, with its input and head."""
-        given = SIZES[self.size]
-        return Size(
-            layers=given.layers, width=given.width, heads=given.heads, ffn=given.ffn,
-            input=self.input, head=self.head, max_doms=self.max_doms,
-        )  # fmt: skip
+        return dataclasses.replace(SIZES[self.size], input=self.input, head=self.head)
 
 
 def make_settings(given: dict[str, Any]) -> IceCubeSettings:
@@ -131,7 +128,7 @@ class EventLoss:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trained:
+class TrainedIceCube:
     """The result of a training run."""
 
     result: stoker.train.Result
@@ -189,7 +186,7 @@ def train(
     progress: bool = False,
     callbacks: Sequence[Any] = (),
     **options: Any,
-) -> Trained:
+) -> TrainedIceCube:
     """Train a model on the events of a store.
 
     Args:
@@ -222,7 +219,7 @@ def train(
     return _run(settings, where, device=device, progress=progress, resume=False, callbacks=callbacks)
 
 
-def resume(folder: str | os.PathLike[str], *, device: str | None = None, progress: bool = False, **changes: Any) -> Trained:
+def resume(folder: str | os.PathLike[str], *, device: str | None = None, progress: bool = False, **changes: Any) -> TrainedIceCube:
     """Resume the run of a folder. Only `max_seconds` and `save_every` may change."""
     settings = read_settings(Path(folder))
     refused = sorted(set(changes) - {"max_seconds", "save_every"})
@@ -240,7 +237,7 @@ def _run(
     progress: bool,
     resume: bool,
     callbacks: Sequence[Any] = (),
-) -> Trained:
+) -> TrainedIceCube:
     """One process of a training run."""
     rank, world_size, local_rank = (int(os.environ.get(name) or 0) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     there = check_device(device or (f"cuda:{local_rank}" if torch.cuda.is_available() else "cpu"))
@@ -292,7 +289,7 @@ def _run(
         )
         print(f"  order: {feed.order}", flush=True)
     result = trainer.fit(feed, valid=valid, epochs=settings.epochs, resume=resume)
-    return Trained(result=result, model=model, settings=settings, num_events=feed.num_samples)
+    return TrainedIceCube(result=result, model=model, settings=settings, num_events=feed.num_samples)
 
 
 def _is_path(valid: str) -> bool:

@@ -1,7 +1,7 @@
 """The layers on a GPU: forward and backward by hand, with fused kernels between matmuls. `model.plain_trunk` is the same in plain torch.
 
 Of each layer only what the gradient needs is kept: normed rows and the factors of their norms, queries with keys and values, the output
-of attention, and the output of ReLU squared, whose root is its input. In the last layer only CLS rows go on behind attention.
+of attention, and the output of ReLU squared, whose root is its input. In the last layer only CLS rows are computed behind attention.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Trunk(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, lin: Tensor, cls: Tensor, resid: Tensor, x0_scale: Tensor, source: Tensor, offsets: Tensor, order: Tensor,
-        heads: int, max_length: int, dtype: torch.dtype, keeps: bool, *weights: Tensor,
+        heads: int, dtype: torch.dtype, keeps: bool, *weights: Tensor,
     ) -> Tensor:  # fmt: skip
         """`dtype` is that of the residual; that of `lin` is the type of matmuls."""
         layers, kind = len(weights) // MATRICES, lin.dtype
@@ -49,7 +49,7 @@ class Trunk(torch.autograd.Function):
                 width = qkv_w.shape[0] // 3
                 here = normed[rows]
                 q, kv = here @ qkv_w[:width].t(), normed @ qkv_w[width:].t()
-                found, levels = kernels.attend_cls(q, kv, offsets, heads, max_length)
+                found, levels = kernels.attend_cls(q, kv, offsets, heads)
                 wide, x = (normed, scales, q, kv, here), x[rows]
             x, ffn_normed, ffn_scales = kernels.mix(x, found @ out_w.t(), None, None, None, dtype=kind)
             squared = kernels.up_squared(ffn_normed, up_w)
@@ -59,7 +59,7 @@ class Trunk(torch.autograd.Function):
         if keeps:
             ctx.kept, ctx.matrices = kept, matrices
             ctx.first = lin, x0, resid, x0_scale, source, offsets, order
-            ctx.heads, ctx.max_length = heads, max_length
+            ctx.heads = heads
         assert y is not None
         return x + y
 
@@ -83,12 +83,12 @@ class Trunk(torch.autograd.Function):
             del to_up
             to_found = narrow @ out_w
             if i < layers - 1:
-                to_qkv = kernels.attend_back(wide[0], offsets, order, ctx.heads, ctx.max_length, found, levels, to_found)
+                to_qkv = kernels.attend_back(wide[0], offsets, order, ctx.heads, found, levels, to_found)
                 starts, to_normed, only = _weight_gradient(to_qkv, normed).chunk(3), to_qkv @ qkv_w, None
                 del to_qkv
             else:
                 q, kv, here = wide
-                to_q, to_kv = kernels.attend_cls_back(q, kv, offsets, ctx.heads, ctx.max_length, found, levels, to_found)
+                to_q, to_kv = kernels.attend_cls_back(q, kv, offsets, ctx.heads, found, levels, to_found)
                 width = q.shape[1]
                 starts = (_weight_gradient(to_q, here), *_weight_gradient(to_kv, normed).chunk(2))
                 to_normed = to_kv @ qkv_w[width:]
@@ -102,7 +102,7 @@ class Trunk(torch.autograd.Function):
         assert to_x0 is not None
         to_lin = kernels.embed_back(lin, source, to_x0) if ctx.needs_input_grad[0] else None
         both = torch.stack(scalars)
-        return (to_lin, to_x0[rows].sum(0), both[:, 0], both[:, 1], *[None] * 7, *(one for layer in matrices for one in layer))
+        return (to_lin, to_x0[rows].sum(0), both[:, 0], both[:, 1], *[None] * 6, *(one for layer in matrices for one in layer))
 
 
 def _narrow(weights: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -112,7 +112,7 @@ def kappa_penalty(step: Tensor, num_batches: int, *, first: float = KAPPA_PENALT
 
     Args:
         step: Batches before this one.
-        num_batches: Batches of the whole run; 0 is no penalty.
+        num_batches: Batches of the whole run; with 0 there is none.
         first: The factor of the first batch.
 
     Example:
@@ -136,7 +136,7 @@ class VmfLoss(nn.Module):
     The penalty follows the number of batches of training that the module has seen, which is a buffer: checkpoints keep it.
 
     Args:
-        num_batches: Batches of the whole run, for the schedule of the penalty; 0 is no penalty.
+        num_batches: Batches of the whole run, for the schedule of the penalty; with 0 there is none.
         penalty: Factor of the penalty at the first batch.
         angle_weight: Factor of the angle.
     """
