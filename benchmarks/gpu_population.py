@@ -76,21 +76,25 @@ def main() -> None:
 
 def make_parts(*, small: bool) -> dict[str, Callable[[str], dict[str, Any]]]:
     """What is measured, by name, in order of importance."""
-    sizes, rounds, steps = ((2, 4), 1, 2) if small else ((128, 1024), 5, STEPS)
-    found: dict[str, Callable[[str], dict[str, Any]]] = {}
-    for precision in ("fp32", "tf32"):
-        for size in sizes:
-            found[f"transformer, {size} trials, {precision}"] = partial(transformer, size, rounds, steps)
-        for size in sizes:
-            found[f"timehut, {size} trials, {precision}"] = partial(timehut, size, precision, 4 if small else 30)
-        if precision == "fp32":
-            found[f"transformer, {sizes[0]} trials, float64"] = partial(exactness, sizes[0], steps)
-    for size in () if small else (1, 8, 32, 512):
-        found[f"transformer, {size} trials, fp32"] = partial(transformer, size, rounds, steps)
+    few, many, rounds, steps = (2, 4, 1, 2) if small else (128, 1024, 5, STEPS)
+    updates = 4 if small else 30
+    found: dict[str, Callable[[str], dict[str, Any]]] = {
+        f"transformer, {many} trials, tf32": partial(transformer, many, rounds, steps),
+        f"transformer, {few} trials, fp32": partial(transformer, few, rounds, steps),
+        f"timehut, {few} trials, tf32": partial(timehut, few, "tf32", updates),
+        f"timehut, {many} trials, tf32": partial(timehut, many, "tf32", updates),
+        f"transformer, {many} trials, fp32": partial(transformer, many, rounds, steps),
+        f"transformer, {few} trials, float64": partial(exactness, few, steps),
+        f"transformer, {few} trials, tf32": partial(transformer, few, rounds, steps),
+        f"timehut, {few} trials, fp32": partial(timehut, few, "fp32", updates),
+        f"timehut, {many} trials, fp32": partial(timehut, many, "fp32", updates),
+    }
     if not small:
-        found["transformer, 1024 trials in chunks of 128, fp32"] = partial(transformer, 1024, rounds, STEPS, chunk_size=128)
-        found["transformer, 1024 trials, fp32, compiled"] = partial(transformer, 1024, rounds, STEPS, compile=True)
-        found["transformer, 1024 trials, tf32, compiled"] = partial(transformer, 1024, rounds, STEPS, compile=True)
+        found["transformer, 1024 trials in chunks of 64, tf32"] = partial(transformer, 1024, rounds, STEPS, chunk_size=64)
+        for size in (8, 32, 512):
+            found[f"transformer, {size} trials, fp32"] = partial(transformer, size, rounds, steps)
+        for precision in ("tf32", "fp32"):
+            found[f"transformer, 1024 trials, {precision}, compiled"] = partial(transformer, 1024, rounds, STEPS, compile=True)
     return found
 
 
@@ -134,7 +138,7 @@ def transformer(size: int, rounds: int, steps: int, device: str, **options: Any)
     times: dict[str, list[float]] = {"one by one": [], "population": []}
     for _ in range(rounds):
         times["one by one"].append(seconds_per_step(alone, batches, device))
-        times["population"].append(seconds_per_step(population.step, batches, device) / size)
+        times["population"].append(seconds_per_step(population.step, batches[: 10 if size > 128 else None], device) / size)
     return {
         "trial steps per second": {name: record.spread([1 / one for one in values]) for name, values in times.items()},
         "faster than one by one": record.ratio(times["one by one"], times["population"]),
@@ -142,6 +146,7 @@ def transformer(size: int, rounds: int, steps: int, device: str, **options: Any)
         "seconds of the first round of steps": round(started, 2),
         "GiB of the GPU in use": round(used / 2**30, 2),
         "report": str(population.report),
+        "attention written out": population._groups[0].group.writes_out,
         **compare(losses, configs, batches, device),
     }
 
