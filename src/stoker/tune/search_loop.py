@@ -1,7 +1,7 @@
 """Search: many configurations for a short time, the best of them for longer, then new ones near the best.
 
 1. The first configurations cover the space evenly (Sobol). Each is trained to its first report or rung.
-2. The best quarter continues to the next rung, and so on: most of the time goes to good configurations.
+2. The better half continues to the next rung, and so on (of a group the best quarter): most of the time goes to good configurations.
 3. Later configurations come from TPE, a model of where good ones are; some still cover the space.
 4. The best one and some others are repeated with other seeds, so that the noise of the objective is known.
 
