@@ -76,25 +76,24 @@ def main() -> None:
 
 def make_parts(*, small: bool) -> dict[str, Callable[[str], dict[str, Any]]]:
     """What is measured, by name, in order of importance."""
-    few, many, rounds, steps = (2, 4, 1, 2) if small else (128, 1024, 5, STEPS)
-    updates = 4 if small else 30
+    few, many, rounds, steps = (2, 4, 1, 2) if small else (128, 1024, 3, STEPS)
+    updates, fewer = (4, 4) if small else (30, 10)
     found: dict[str, Callable[[str], dict[str, Any]]] = {
-        f"transformer, {many} trials, tf32": partial(transformer, many, rounds, steps),
+        f"transformer, {many} trials, tf32": partial(transformer, many, rounds, steps // 2),
         f"transformer, {few} trials, fp32": partial(transformer, few, rounds, steps),
         f"timehut, {few} trials, tf32": partial(timehut, few, "tf32", updates),
-        f"timehut, {many} trials, tf32": partial(timehut, many, "tf32", updates),
-        f"transformer, {many} trials, fp32": partial(transformer, many, rounds, steps),
+        f"timehut, {many} trials, tf32": partial(timehut, many, "tf32", fewer),
+        f"transformer, {many} trials, fp32": partial(transformer, many, rounds, steps // 2),
         f"transformer, {few} trials, float64": partial(exactness, few, steps),
         f"transformer, {few} trials, tf32": partial(transformer, few, rounds, steps),
-        f"timehut, {few} trials, fp32": partial(timehut, few, "fp32", updates),
-        f"timehut, {many} trials, fp32": partial(timehut, many, "fp32", updates),
     }
     if not small:
-        found["transformer, 1024 trials in chunks of 64, tf32"] = partial(transformer, 1024, rounds, STEPS, chunk_size=64)
+        found["transformer, 1024 trials, tf32, compiled"] = partial(transformer, many, rounds, steps // 2, compile=True)
+        found["transformer, 1024 trials in chunks of 64, tf32"] = partial(transformer, many, rounds, steps // 2, chunk_size=64)
         for size in (8, 32, 512):
             found[f"transformer, {size} trials, fp32"] = partial(transformer, size, rounds, steps)
-        for precision in ("tf32", "fp32"):
-            found[f"transformer, 1024 trials, {precision}, compiled"] = partial(transformer, 1024, rounds, STEPS, compile=True)
+    found[f"timehut, {few} trials, fp32"] = partial(timehut, few, "fp32", updates)
+    found[f"timehut, {many} trials, fp32"] = partial(timehut, many, "fp32", fewer)
     return found
 
 
@@ -165,6 +164,7 @@ def compare(losses: torch.Tensor, configs: list[dict[str, Any]], batches: list[A
         found.append(((losses[row] - runs[0]).abs().max().item(), (runs[1] - runs[0]).abs().max().item()))
     return {
         "members compared with their own runs": len(found),
+        "steps of the comparison": len(batches),
         "members within 1e-4": sum(own < 1e-4 for own, _ in found),
         "losses differ by at most": max(own for own, _ in found),
         "those of a run alone in other rounding by": max(other for _, other in found),
