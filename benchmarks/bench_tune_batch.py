@@ -22,8 +22,10 @@ from stoker.tune.batch_sizes import _Measure
 QUESTION = "Is the chosen batch size within 5 % of the best samples per second of an exhaustive sweep?"
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 LARGEST = 1 << 16 if DEVICE.type == "cuda" else 512
-MEMORY_SHARE = 0.003
-"""Of the GPU, for the search that runs out of memory."""
+SMALLEST = 64 if DEVICE.type == "cuda" else 2
+"""Of the sweep. A GPU takes as long for less."""
+LITTLE_MEMORY = 400 << 20
+"""For the search that runs out of memory."""
 
 
 class Recurrent(nn.Module):
@@ -74,14 +76,17 @@ def maker(make_model: Callable[[], nn.Module]) -> Callable[[], Callable[[torch.T
 
 def measure_model(make_model: Callable[[], nn.Module], *, largest: int, rounds: int) -> dict[str, Any]:
     make_step, sample = maker(make_model), torch.randn(8, 16, 8, device=DEVICE)
-    make_step()(sample)  # libraries keep a workspace of their own
+    make_step()(sample.repeat(largest // 8, 1, 1))  # the first large step makes the workspaces of libraries, which stay
     gc.collect()
     before = torch.cuda.memory_allocated() if DEVICE.type == "cuda" else 0
     begin = time.perf_counter()
     choice = batch_size(make_step, sample, largest=largest)
     seconds = time.perf_counter() - begin
     left = torch.cuda.memory_allocated() - before if DEVICE.type == "cuda" else 0
-    sizes = sorted({size for power in range(1, 30) for size in (2**power, 3 * 2 ** (power - 1)) if size <= largest} | {choice.size})
+    sizes = sorted(
+        {size for power in range(1, 30) for size in (2**power, 3 * 2 ** (power - 1)) if min(SMALLEST, largest) <= size <= largest}
+        | {choice.size}
+    )
     sweep = _Measure(make_step, lambda size: sample[torch.arange(size, device=DEVICE) % 8], DEVICE, None, lambda line: None)
     rates = {size: sweep(size).samples_per_second for size in sizes}
     finalists = sorted(rates, key=rates.__getitem__)[-3:]
@@ -108,8 +113,9 @@ def measure_model(make_model: Callable[[], nn.Module], *, largest: int, rounds: 
 def measure_out_of_memory() -> dict[str, Any]:
     """A search whose largest sizes do not fit."""
     make_step, sample = maker(MODELS["mlp 512"]), torch.randn(8, 16, 8, device=DEVICE)
+    gc.collect()
     torch.cuda.empty_cache()
-    torch.cuda.set_per_process_memory_fraction(MEMORY_SHARE)
+    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + LITTLE_MEMORY) / torch.cuda.mem_get_info()[1])
     before, begin = torch.cuda.memory_allocated(), time.perf_counter()
     try:
         choice = batch_size(make_step, sample, largest=1 << 22)
@@ -131,21 +137,18 @@ def main() -> None:
         torch.set_num_threads(1)
     names = list(MODELS)[:1] if options.small else list(MODELS)
     found: dict[str, Any] = {}
+    answer: dict[str, Any] = {"device": torch.cuda.get_device_name() if DEVICE.type == "cuda" else "cpu", "models": found}
     for name in names:
         found[name] = measure_model(MODELS[name], largest=16 if options.small else LARGEST, rounds=options.rounds or 3)
         print(name, found[name], flush=True)
-    answer = {
-        "device": torch.cuda.get_device_name() if DEVICE.type == "cuda" else "cpu",
-        "models": found,
-        "least share of the best": min(one["share of the best"]["median"] for one in found.values()),
-        "most seconds": max(one["seconds"] for one in found.values()),
-    }
+        answer["least share of the best"] = min(one["share of the best"]["median"] for one in found.values())
+        answer["most seconds"] = max(one["seconds"] for one in found.values())
+        if not options.small:
+            record.save(f"{'bench' if DEVICE.type == 'cpu' else 'gpu'}_tune_batch", QUESTION, answer, show=False)
     if DEVICE.type == "cuda":
         answer["out of memory"] = measure_out_of_memory()
-    if options.small:
-        print(answer)
-    else:
-        record.save("bench_tune_batch" if DEVICE.type == "cpu" else "gpu_tune_batch", QUESTION, answer)
+        print(answer["out of memory"], flush=True)
+        record.save("gpu_tune_batch", QUESTION, answer, show=False)
 
 
 if __name__ == "__main__":

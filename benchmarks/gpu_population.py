@@ -76,21 +76,24 @@ def main() -> None:
 
 def make_parts(*, small: bool) -> dict[str, Callable[[str], dict[str, Any]]]:
     """What is measured, by name, in order of importance."""
-    sizes, rounds, steps = ((2, 4), 1, 2) if small else ((128, 1024), 5, STEPS)
-    found: dict[str, Callable[[str], dict[str, Any]]] = {}
-    for precision in ("fp32", "tf32"):
-        for size in sizes:
-            found[f"transformer, {size} trials, {precision}"] = partial(transformer, size, rounds, steps)
-        for size in sizes:
-            found[f"timehut, {size} trials, {precision}"] = partial(timehut, size, precision, 4 if small else 30)
-        if precision == "fp32":
-            found[f"transformer, {sizes[0]} trials, float64"] = partial(exactness, sizes[0], steps)
-    for size in () if small else (1, 8, 32, 512):
-        found[f"transformer, {size} trials, fp32"] = partial(transformer, size, rounds, steps)
+    few, many, rounds, steps = (2, 4, 1, 2) if small else (128, 1024, 3, STEPS)
+    updates, fewer = (4, 4) if small else (30, 10)
+    found: dict[str, Callable[[str], dict[str, Any]]] = {
+        f"transformer, {many} trials, tf32": partial(transformer, many, rounds, steps // 2),
+        f"transformer, {few} trials, fp32": partial(transformer, few, rounds, steps),
+        f"timehut, {few} trials, tf32": partial(timehut, few, "tf32", updates),
+        f"timehut, {many} trials, tf32": partial(timehut, many, "tf32", fewer),
+        f"transformer, {many} trials, fp32": partial(transformer, many, rounds, steps // 2),
+        f"transformer, {few} trials, float64": partial(exactness, few, steps),
+        f"transformer, {few} trials, tf32": partial(transformer, few, rounds, steps),
+    }
     if not small:
-        found["transformer, 1024 trials in chunks of 128, fp32"] = partial(transformer, 1024, rounds, STEPS, chunk_size=128)
-        found["transformer, 1024 trials, fp32, compiled"] = partial(transformer, 1024, rounds, STEPS, compile=True)
-        found["transformer, 1024 trials, tf32, compiled"] = partial(transformer, 1024, rounds, STEPS, compile=True)
+        found["transformer, 1024 trials, tf32, compiled"] = partial(transformer, many, rounds, steps // 2, compile=True)
+        found["transformer, 1024 trials in chunks of 64, tf32"] = partial(transformer, many, rounds, steps // 2, chunk_size=64)
+        for size in (8, 32, 512):
+            found[f"transformer, {size} trials, fp32"] = partial(transformer, size, rounds, steps)
+    found[f"timehut, {few} trials, fp32"] = partial(timehut, few, "fp32", updates)
+    found[f"timehut, {many} trials, fp32"] = partial(timehut, many, "fp32", fewer)
     return found
 
 
@@ -134,7 +137,7 @@ def transformer(size: int, rounds: int, steps: int, device: str, **options: Any)
     times: dict[str, list[float]] = {"one by one": [], "population": []}
     for _ in range(rounds):
         times["one by one"].append(seconds_per_step(alone, batches, device))
-        times["population"].append(seconds_per_step(population.step, batches, device) / size)
+        times["population"].append(seconds_per_step(population.step, batches[: 10 if size > 128 else None], device) / size)
     return {
         "trial steps per second": {name: record.spread([1 / one for one in values]) for name, values in times.items()},
         "faster than one by one": record.ratio(times["one by one"], times["population"]),
@@ -142,6 +145,7 @@ def transformer(size: int, rounds: int, steps: int, device: str, **options: Any)
         "seconds of the first round of steps": round(started, 2),
         "GiB of the GPU in use": round(used / 2**30, 2),
         "report": str(population.report),
+        "attention written out": population._groups[0].group.writes_out,
         **compare(losses, configs, batches, device),
     }
 
@@ -160,6 +164,7 @@ def compare(losses: torch.Tensor, configs: list[dict[str, Any]], batches: list[A
         found.append(((losses[row] - runs[0]).abs().max().item(), (runs[1] - runs[0]).abs().max().item()))
     return {
         "members compared with their own runs": len(found),
+        "steps of the comparison": len(batches),
         "members within 1e-4": sum(own < 1e-4 for own, _ in found),
         "losses differ by at most": max(own for own, _ in found),
         "those of a run alone in other rounding by": max(other for _, other in found),

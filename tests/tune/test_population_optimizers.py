@@ -60,6 +60,19 @@ def test_each_member_is_updated_as_by_torch(name: str) -> None:
         assert (found[row] - parameter.detach().flatten()).abs().max() < 1e-6
 
 
+@pytest.mark.parametrize("name", ["adamw", "sgd"])
+def test_updates_in_float32_are_those_of_torch_bit_for_bit(name: str) -> None:
+    weights, gradients = torch.randn(3, ROWS * COLUMNS), torch.randn(10, 3, ROWS * COLUMNS)
+    found = run(name, SETTINGS[name], weights, gradients)
+    for row, config in enumerate(SETTINGS[name]):
+        parameter = nn.Parameter(weights[row].clone())
+        optimizer = KINDS[name]([parameter], **config)
+        for one in gradients:
+            parameter.grad = one[row].clone()
+            optimizer.step()
+        assert torch.equal(found[row], parameter.detach())
+
+
 def test_negative_control_settings_of_another_member_are_seen() -> None:
     weights = torch.randn(2, ROWS * COLUMNS, dtype=torch.float64)
     gradients = torch.randn(3, 2, ROWS * COLUMNS, dtype=torch.float64)
@@ -96,6 +109,17 @@ def test_tall_and_wide_matrices_are_orthogonalized() -> None:
         values = torch.linalg.svdvals(found)
         assert found.shape == (2, *shape)
         assert ((values > 0.3) & (values < 1.4)).all()
+
+
+@pytest.mark.parametrize("shape", [(16, 16), (48, 16), (16, 48)])
+def test_directions_of_muon_are_those_of_torch_bit_for_bit(shape: tuple[int, int]) -> None:
+    gradients = torch.randn(3, *shape)
+    found = optimizers.orthogonalize(gradients)
+    for row in range(3):
+        parameter = nn.Parameter(torch.zeros(shape))
+        parameter.grad = gradients[row].clone()
+        torch.optim.Muon([parameter], lr=1.0, weight_decay=0.0, momentum=0.0, nesterov=False).step()
+        assert torch.equal((parameter.detach() / -lr_ratio(shape)).bfloat16(), found[row])
 
 
 def test_settings_that_cannot_be_are_refused() -> None:

@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import stoker
+from stoker._clock import RunQueueDelay
 from stoker.errors import OptionError
 from stoker.train.autotune import Chooser, Timed, Trial
 from stoker.tune import run_choices
@@ -69,3 +74,31 @@ def test_negative_control_a_feed_with_other_batches_is_refused(
 
 def test_times_are_per_step(config: stoker.experiment.Config) -> None:
     assert Timed(0.5, [0.0]).seconds == 0.5
+
+
+def test_a_feed_that_is_faster_is_taken(config: stoker.experiment.Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is faked but the cause: with the threads that the config has now, each batch takes longer."""
+    honest = run_choices.open_data
+
+    class Slow:
+        def __init__(self, feed: Any) -> None:
+            self._feed = feed
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._feed, name)
+
+        def __iter__(self) -> Iterator[Any]:
+            for batch in self._feed:
+                time.sleep(0.02)
+                yield batch
+
+    def open_data(config: stoker.experiment.Config, device: str) -> Any:
+        found = honest(config, device)
+        return found if config.data.threads == 1 else replace(found, train=Slow(found.train))
+
+    monkeypatch.setattr(run_choices, "open_data", open_data)
+    monkeypatch.setattr(RunQueueDelay, "end", lambda self: (0, 1))  # on a busy machine nothing would be measured
+    now = run_choices._with(config, {"data.threads": 2})
+    trial = run_choices._compare_feeds(now, "data.threads", 1)
+    assert trial.chosen, trial.reason
+    assert not run_choices._compare_feeds(run_choices._with(config, {"data.threads": 1}), "data.threads", 2).chosen

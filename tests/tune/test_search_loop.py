@@ -11,7 +11,7 @@ import optuna
 import pytest
 
 from stoker.errors import OptionError, SearchError
-from stoker.tune import Study, search
+from stoker.tune import Study, search, search_loop
 from stoker.tune.search_loop import parse_budget
 
 SPACE = {"x": ("uniform", 0, 1), "y": ("log", 1e-3, 1.0)}
@@ -289,3 +289,30 @@ def test_invalid_options_are_errors(options: dict[str, Any], words: str) -> None
     with pytest.raises(OptionError) as error:
         quiet(**{"objective": bowl, **options})
     assert words in str(error.value)
+
+
+@pytest.mark.parametrize(("seconds", "rungs", "num_complete"), [(0.8, [32, 8, 1], 1), (1.5, [32, 1], 0)])
+def test_groups_exceed_the_budget_by_one_member_and_at_most_twofold(
+    seconds: float, rungs: list[int], num_complete: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, spent, sizes = search_loop.now_ns(), [0.0], list[int]()
+
+    class Slow(Ladder):
+        def start(self, configs: Any, seeds: Any) -> Any:
+            group = super().start(configs, seeds)
+            honest = group.advance
+
+            def advance(updates: int) -> Any:
+                spent[0] += seconds
+                scores = honest(updates)
+                sizes.append(len(scores))
+                return scores
+
+            group.advance = advance
+            return group
+
+    monkeypatch.setattr(search_loop, "now_ns", lambda: began + int(spent[0] * 1e9))
+    study = quiet(Slow(), budget=1.0, group_size=32)
+    assert sizes == rungs
+    assert sum(one.state == "complete" for one in study.trials) == num_complete
+    assert all(one.state in ("complete", "pruned") for one in study.trials)

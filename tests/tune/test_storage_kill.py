@@ -128,6 +128,7 @@ def postgres(tmp_path: Path) -> Iterator[str]:
         os.kill(int((data / "postmaster.pid").read_text().split()[0]), signal.SIGQUIT)
 
 
+@pytest.mark.timeout(900)
 def test_postgresql(postgres: str, tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     logs.mkdir()

@@ -43,6 +43,8 @@ LARGEST = 1 << 16
 WARM_UP = 2
 ROUNDS, ROUND_SECONDS, MOST_STEPS = 5, 0.05, 1000
 """A trial has this many rounds of about that time; the fastest counts, as other programs only ever slow a round down."""
+GPU_ROUND_SECONDS = 0.01
+"""On a GPU, which no other program is expected to share."""
 FLAT_DOUBLINGS, GROWTH = 2, 1.02
 """Doubling ends after this many sizes in a row that are not that much faster."""
 MEMORY_SHARE = 0.8
@@ -442,7 +444,6 @@ class _Measure:
             return self._forked(sizes, lambda: self._time(sizes, IN_TURN_ROUNDS))
         import torch
 
-        _free(self._device)
         try:
             return self._time(sizes, IN_TURN_ROUNDS)
         except torch.OutOfMemoryError:
@@ -457,13 +458,15 @@ class _Measure:
         steps = [self._make_step() for _ in sizes]
         batches = [self._make_batch(size) for size in sizes]
         return _time_steps(
-            list(zip(steps, batches, strict=True)), num_rounds, lambda: torch.cuda.synchronize(self._device) if is_gpu else None
+            list(zip(steps, batches, strict=True)),
+            num_rounds,
+            seconds=GPU_ROUND_SECONDS if is_gpu else ROUND_SECONDS,
+            synchronize=lambda: torch.cuda.synchronize(self._device) if is_gpu else None,
         )
 
     def _on_gpu(self, size: int) -> tuple[float, int] | None:
         import torch
 
-        _free(self._device)
         torch.cuda.reset_peak_memory_stats(self._device)
         before = torch.cuda.memory_allocated(self._device)
         try:
@@ -535,7 +538,7 @@ def _child(connection: Connection, work: Callable[[], Any]) -> None:
 
 
 def _time_steps(
-    pairs: Sequence[tuple[Callable[[Any], Any], Any]], num_rounds: int, synchronize: Callable[[], None]
+    pairs: Sequence[tuple[Callable[[Any], Any], Any]], num_rounds: int, *, seconds: float, synchronize: Callable[[], None]
 ) -> list[list[float]]:
     """Seconds per step of each pair of a step and its batch, round by round, without the time for which threads waited for cores of
     other programs."""
@@ -554,7 +557,7 @@ def _time_steps(
         own_ns = max(spent_ns - (waited_ns or 0), thread_busy_ns() - busy_ns, 1)
         return own_ns / 1e9 / count, spent_ns / 1e9
 
-    counts = [max(1, min(MOST_STEPS, math.ceil(ROUND_SECONDS / time_round(*pair, 1)[1]))) for pair in pairs]
+    counts = [max(1, min(MOST_STEPS, math.ceil(seconds / time_round(*pair, 1)[1]))) for pair in pairs]
     return [[time_round(*pair, count)[0] for pair, count in zip(pairs, counts, strict=True)] for _ in range(num_rounds)]
 
 
@@ -581,9 +584,15 @@ def _kept(model: nn.Module | None, optimizer: torch.optim.Optimizer | None, devi
     empty = torch.optim.SGD([torch.zeros(1, requires_grad=True)])
     snapshot = Snapshot(model, optimizer if optimizer is not None else empty) if model is not None else None
     gradients = [(one, None if one.grad is None else one.grad.clone()) for one in model.parameters()] if model is not None else []
+    _free(device)
+    freezes = not gc.get_freeze_count()
+    if freezes:
+        gc.freeze()  # collections after each trial then look at what the trials have made, and not at all objects of the program
     try:
         yield
     finally:
+        if freezes:
+            gc.unfreeze()
         if snapshot is not None:
             snapshot.restore()
         for parameter, gradient in gradients:

@@ -24,7 +24,7 @@ from stoker.train.readout import Readout
 from stoker.train.step import EagerStep
 from stoker.tune import population_optimizers as optimizers
 from stoker.tune.masking import Merged, corner, lr_ratio, real_entries, stack
-from stoker.tune.population_attention import FoldedAttention
+from stoker.tune.population_kernels import Attention, BatchedKernels, is_faster_written_out
 from stoker.tune.randomness import MemberRandom
 
 _ALIGNMENT = 8
@@ -96,6 +96,9 @@ class MemberGroup:
         self.pass_on = pass_on
         self.slow_operations: tuple[str, ...] = ()
         """Operations that torch loops over, with a warning in each step."""
+        self.writes_out = False
+        """Whether attention is written out, because that is faster here."""
+        self._attention: Attention | None = None
         self._evaluates_batched = True
         self._merged = merged
         self._optimizer = optimizer
@@ -229,9 +232,17 @@ class MemberGroup:
         function = vmap(
             grad_and_value(self._value), in_dims=(0, 0, 0, 0, None), randomness="different", chunk_size=self._chunk_size
         )
-        with _quiet() if self.slow_operations else nullcontext(), FoldedAttention():
+        with _quiet() if self.slow_operations else nullcontext(), BatchedKernels(writes_out=self.writes_out) as kernels:
             found: tuple[Tensors, torch.Tensor] = function(self._parameters, self._buffers, self._varying, self._numbers(), batch)
+        if not torch.compiler.is_compiling():
+            self._attention = kernels.seen
         return found
+
+    def choose_kernels(self) -> None:
+        """On a GPU, compute attention in the way that is faster there. Comes after `batched_gradients`."""
+        if self.weights.is_cuda and self._attention is not None:
+            members = min(len(self.members), self._chunk_size or len(self.members))
+            self.writes_out = is_faster_written_out(self._attention, members=members, like=self.weights)
 
     def _compute(self, batch: Any) -> None:
         """Write gradients and losses of all members."""
@@ -240,13 +251,23 @@ class MemberGroup:
             torch._foreach_copy_(self._gradient_parts, [gradients[name] for name in self._columns])
             self.losses.copy_(losses)
             return
-        for number in range(len(self.members)):
-            parameters = {name: one[number].detach().requires_grad_() for name, one in self._parameters.items()}
-            loss = self._value(parameters, *self._of_member(number), batch)
-            found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
-            for part, gradient in zip(self._gradient_parts, found, strict=True):
-                part[number].zero_() if gradient is None else part[number].copy_(gradient)
-            self.losses[number] = loss.detach()
+        seen: Tensors = {}
+        with self._trial.register_forward_hook(lambda module, *_: seen.update(module.named_buffers())):
+            for number in range(len(self.members)):
+                self._compute_alone(number, batch, seen)
+
+    def _compute_alone(self, number: int, batch: Any, seen: Tensors) -> None:
+        """Write gradients, loss and buffers of one member; `seen` are the buffers after a forward."""
+        parameters = {name: one[number].detach().requires_grad_() for name, one in self._parameters.items()}
+        buffers, varying, numbers = self._of_member(number)
+        loss = self._value(parameters, buffers, varying, numbers, batch)
+        found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+        for part, gradient in zip(self._gradient_parts, found, strict=True):
+            part[number].zero_() if gradient is None else part[number].copy_(gradient)
+        self.losses[number] = loss.detach()
+        for name, one in buffers.items():
+            if seen[name] is not one:  # the forward has assigned a new tensor
+                one.copy_(seen[name].detach())
 
     def _do(self, batch: Any) -> None:
         """Forward, backward and update of all members."""
@@ -318,7 +339,7 @@ class MemberGroup:
             return self._value(parameters, buffers, varying, numbers, batch, function)
 
         function_of_all = vmap(value, randomness="different", chunk_size=self._chunk_size)
-        with FoldedAttention():
+        with BatchedKernels(writes_out=self.writes_out):
             found: torch.Tensor = function_of_all(self._parameters, buffers, self._varying, self._numbers())
         return found
 

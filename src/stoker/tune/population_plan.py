@@ -234,6 +234,10 @@ def _find_reason(models: Models, group: MemberGroup, batch: Any, *, compare: boo
             gradients, losses = group.batched_gradients(batch)
         found = (match[1] for one in seen if (match := _SLOW_OPERATION.search(str(one.message))))
         group.slow_operations = tuple(sorted(set(found)))
+        group.choose_kernels()
+        if group.writes_out:
+            restore()
+            gradients, losses = group.batched_gradients(batch)
         return _find_difference(models, group, batch, gradients, losses) if compare else None
     except Exception as error:  # whatever torch.func or a forward cannot do with members at once
         return _plain(error)

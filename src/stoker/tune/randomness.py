@@ -138,7 +138,7 @@ class SeededAttention(nn.MultiheadAttention):
         is_causal: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """As in `torch.nn.MultiheadAttention`."""
-        unbatched = query.dim() == 2
+        unbatched, is_self_attention = query.dim() == 2, query is key and key is value
         if unbatched:
             query, key, value = (one.unsqueeze(0 if self.batch_first else 1) for one in (query, key, value))
             key_padding_mask = None if key_padding_mask is None else key_padding_mask.unsqueeze(0)
@@ -148,20 +148,22 @@ class SeededAttention(nn.MultiheadAttention):
         out: torch.Tensor = self.out_proj.weight
         bias = self.in_proj_bias
         if weight.dim() == 4:
-            heads, weight, out = weight.shape[1], weight.flatten(1, 2), out.flatten(1)
+            heads, weight, out = weight.shape[1], weight.flatten(0, 2), out.flatten(1)
         else:
-            heads, weight = self.num_heads, weight.view(3, -1, weight.shape[-1])
-        offsets: Any = (None, None, None) if bias is None else bias.reshape(3, -1).unbind(0)
-        q, k, v = (
-            functional.linear(one, part, offset).reshape(*one.shape[:-1], heads, -1).transpose(1, 2)
-            for one, part, offset in zip((query, key, value), weight.unbind(0), offsets, strict=True)
-        )
+            heads = self.num_heads
+        bias = None if bias is None else bias.reshape(-1)
+        if is_self_attention:  # one matmul instead of three
+            projected = functional.linear(query, weight, bias).chunk(3, -1)
+        else:
+            offsets: Any = (None, None, None) if bias is None else bias.view(3, -1).unbind(0)
+            parts = zip((query, key, value), weight.unflatten(0, (3, -1)).unbind(0), offsets, strict=True)
+            projected = tuple(functional.linear(*part) for part in parts)
+        q, k, v = (one.unflatten(-1, (heads, -1)).transpose(1, 2) for one in projected)
         mask = _additive(attn_mask, key_padding_mask, heads, q.dtype)
-        q = q * self.attention_scale
         drops = self.training and not (isinstance(self.dropout, float | int) and self.dropout == 0)
         weights = None
         if drops or need_weights:
-            scores = q @ k.mT
+            scores = (q * self.attention_scale) @ k.mT
             weights = torch.softmax(scores if mask is None else scores + mask, dim=-1)
             if drops:
                 self.counter.add_(1)
@@ -169,7 +171,10 @@ class SeededAttention(nn.MultiheadAttention):
                 weights = _drop(weights, self.dropout, bits)
             mixed = weights @ v
         else:
-            mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=1.0)
+            scale = self.attention_scale
+            if isinstance(scale, torch.Tensor):  # of members with heads of different widths
+                q, scale = q * scale, 1.0
+            mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
         found = functional.linear(mixed.transpose(1, 2).flatten(2), out, self.out_proj.bias)
         if not self.batch_first:
             found = found.transpose(0, 1)

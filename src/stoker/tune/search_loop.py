@@ -1,7 +1,7 @@
 """Search: many configurations for a short time, the best of them for longer, then new ones near the best.
 
 1. The first configurations cover the space evenly (Sobol). Each is trained to its first report or rung.
-2. The best quarter continues to the next rung, and so on: most of the time goes to good configurations.
+2. The better half continues to the next rung, and so on (of a group the best quarter): most of the time goes to good configurations.
 3. Later configurations come from TPE, a model of where good ones are; some still cover the space.
 4. The best one and some others are repeated with other seeds, so that the noise of the objective is known.
 
@@ -90,7 +90,8 @@ def search(
         space: Names, each with a distribution of Optuna or a short form such as `("log", 1e-5, 1e-1)`, `("int", 1, 8)` or a list
             of values. None for an objective of Optuna, which asks for its parameters itself.
         budget: Seconds ("60s", "10min", "2h", or a float) or a number of trials (an int). Both are of the whole study: a search
-            that is continued uses what is left. By default so long that (20 + 10 per parameter) full trials would fit, from 10 s
+            that is continued uses what is left. Seconds may be exceeded until one trial is complete, at most twofold where the
+            objective reports or has rungs. By default so long that (20 + 10 per parameter) full trials would fit, from 10 s
             to 1 h; the time of the first trial decides, and the result is printed.
         direction: `"minimize"` (default) or `"maximize"`.
         seed: Seed of the proposals, and of the objective where it takes one. Repeats get the seeds after it.
@@ -289,6 +290,7 @@ class _Search:
 
             def keep(scores: Sequence[float], is_repeat: bool = is_repeat) -> list[int]:
                 count = len(scores) if is_repeat or not self.prune else max(1, math.ceil(len(scores) / REDUCTION))
+                count = 1 if self._is_over() else count  # there is no complete trial yet: the best one becomes the first
                 return sorted(np.argsort([self.sign * score for score in scores], kind="stable")[:count].tolist())
 
             try:
@@ -297,7 +299,7 @@ class _Search:
                     claimed,
                     keep=keep,
                     on_pruned=self._save_group,
-                    is_over=lambda: self._is_over() and self._has_complete(),
+                    is_over=self._has_to_end,
                 )
             except BaseException:
                 done = {one.number for one in self._pending} | set(self.trials)
@@ -325,12 +327,16 @@ class _Search:
     def _is_over(self) -> bool:
         return self.seconds is not None and self.storage.used_seconds + self._spent() >= self.seconds
 
+    def _has_to_end(self) -> bool:
+        """The end of the budget once there is a result; without one, the end of twice the budget."""
+        return self._is_over() and (self._has_complete() or self._spent() > 2 * (self.seconds or 0.0))
+
     def _has_complete(self) -> bool:
         return any(one.state == "complete" for one in [*self.trials.values(), *self._pending])
 
     def _stops(self, steps: Mapping[int, float]) -> bool:
-        """The rule of the rungs; and the end of the budget, once there is a result."""
-        return self.rungs.stops(steps) or (self._is_over() and self._has_complete())
+        """The rule of the rungs, and the end of the time."""
+        return self.rungs.stops(steps) or self._has_to_end()
 
     def _batch_size(self) -> int:
         """Trials that take about `BATCH_SECONDS`: one by one, unless they are short. Proposals of one batch know nothing of each
@@ -359,7 +365,7 @@ class _Search:
 
     def _next(self, count: int) -> list[StudyTrial]:
         """Save what has ended and claim the next trials; none where the budget is used up."""
-        if self._is_over() and (self._has_complete() or self._spent() > 2 * (self.seconds or 0.0)):
+        if self._has_to_end():
             return []
         self._check_failures()
         claimed = self._exchange(self._due_repeats(), count)

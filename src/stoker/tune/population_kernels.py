@@ -1,7 +1,13 @@
-"""Attention of all members in one call of torch's fused kernel.
+"""Attention and layer norm of all members at once.
 
-Torch batches `scaled_dot_product_attention` forward at best; backward it loops over the members. `fold_attention` replaces the function
-while a population computes: members become rows of the batch, both ways. Each row is computed by the kernel that a single model calls.
+Torch batches `scaled_dot_product_attention` forward at best; backward it loops over the members. While a population computes, the function
+is replaced, in one of two ways. Which is faster depends on sizes and device, so a GPU measures both.
+
+    folded       members become rows of the batch, both ways: each row is computed by the kernel that a single model calls
+    written out  matmuls and a softmax, which are faster for short sequences and narrow heads
+
+A layer norm with the weights of each member takes torch several more passes over its input than one without weights and one
+multiply-add.
 """
 
 from __future__ import annotations
@@ -13,24 +19,56 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from stoker._clock import now_ns
+
+MOST_MEASURED, ROUNDS, CLEARLY = 64, 3, 0.9
+"""Members and rounds of a comparison of both ways; written out, attention also has to be that much faster, as it takes more memory."""
 Options = tuple[bool, float | None, bool]
 """is_causal, scale, enable_gqa."""
+Attention = tuple[list[torch.Size], Options]
+"""Shapes of query, key and value of one member, and options."""
 
 
-class FoldedAttention(TorchFunctionMode):
-    """Within this mode attention can be batched by `vmap`. What the fold cannot do is left to torch: dropout, and learned masks."""
+class BatchedKernels(TorchFunctionMode):
+    """Within this mode attention is batched well by `vmap`. What it cannot do is left to torch: dropout, and learned masks.
+
+    Args:
+        writes_out: Whether attention is written out.
+    """
+
+    def __init__(self, *, writes_out: bool = False) -> None:
+        super().__init__()
+        self._writes_out = writes_out
+        self.seen: Attention | None = None
+        """The last call of attention."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func is functional.scaled_dot_product_attention:
-            found = _arguments(*args, **kwargs)
-            if found is not None and torch.compiler.is_compiling():
+        if func is functional.scaled_dot_product_attention and (found := _arguments(*args, **kwargs)) is not None:
+            if torch.compiler.is_compiling():
                 return _write_out(*found)
-            if found is not None:
-                return _Attention.apply(*found)  # type: ignore[no-untyped-call]
+            self.seen = [one.shape for one in found[:3]], found[4]
+            if self._writes_out:
+                return _write_out(*found)
+            return _Attention.apply(*found)  # type: ignore[no-untyped-call]
+        if func is functional.layer_norm:
+            return _layer_norm(*args, **kwargs)
         return func(*args, **kwargs)
+
+
+def _layer_norm(
+    input: torch.Tensor,
+    normalized_shape: Sequence[int],
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    eps: float = 1e-5,
+) -> torch.Tensor:
+    found = functional.layer_norm(input, normalized_shape, None, None, eps)
+    if weight is None:
+        return found if bias is None else found + bias
+    return found * weight if bias is None else torch.addcmul(bias, found, weight)
 
 
 def _arguments(
@@ -57,14 +95,39 @@ def _attend(
     return functional.scaled_dot_product_attention(query, key, value, mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa)
 
 
+def is_faster_written_out(seen: Attention, *, members: int, like: torch.Tensor) -> bool:
+    """Whether attention of these shapes is faster written out, forward and backward, on the GPU of a tensor."""
+    shapes, options = seen
+    members = min(members, MOST_MEASURED)
+    given = [torch.ones((members, *shape), dtype=like.dtype, device=like.device) for shape in shapes]
+    given = [(one.flatten(0, 1) if one.dim() > 3 else one).requires_grad_() for one in given]
+
+    def seconds(attend: Callable[..., torch.Tensor]) -> float:
+        begin = 0
+        for number in range(1 + ROUNDS):
+            if number == 1:
+                torch.cuda.synchronize(like.device)
+                begin = now_ns()
+            found = attend(*given, None, options)
+            torch.autograd.grad(found, given, found.detach())
+        torch.cuda.synchronize(like.device)
+        return (now_ns() - begin) / 1e9
+
+    try:
+        return seconds(_write_out) < CLEARLY * seconds(_Attention.apply)
+    except torch.OutOfMemoryError:
+        return False
+
+
 def _write_out(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, options: Options
 ) -> torch.Tensor:
-    """Attention as matmuls, for the compiler: it cannot trace an autograd function under `vmap`, and traces a loop member by member."""
+    """Attention as matmuls. The compiler gets it too: it cannot trace an autograd function under `vmap`, and traces a loop member by
+    member."""
     is_causal, scale, enable_gqa = options
     if enable_gqa:
         key, value = (one.repeat_interleave(query.shape[-3] // one.shape[-3], -3) for one in (key, value))
-    scores = query @ key.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
+    scores = (query * (query.shape[-1] ** -0.5 if scale is None else scale)) @ key.mT
     if is_causal:
         mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
     if mask is not None:
