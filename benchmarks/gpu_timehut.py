@@ -1,14 +1,16 @@
 """How fast are one run of TimeHUT, a search of 128 configurations, and a whole archive on a GPU?
 
-Needs a GPU, torch and NumPy; scikit-learn for accuracies. Without `--train` the series are random walks of the size of Chinatown, which
-takes the same time. Every time contains all work from arrays in host memory to the result, the capture of the graph included; a first run
-warms up the libraries and does not count.
+Needs a GPU; scikit-learn for accuracies, aeon for the archive. Without `--train` the series are random walks of the size of Chinatown, that
+take the same time. Every time contains all work from arrays in host memory to the result, the capture of the graph included. A first round
+loads libraries and compiles kernels (Triton keeps them on disk); it is reported as "first". The result file is written after every part.
 
     --part run       400 updates of one encoder: seconds, milliseconds per update, memory
     --part search    128 configurations of six parameters, 400 updates each, with their scores
-    --part seeds     accuracies of 16 seeds (needs --train and --test)
-    --part archive   sizes of the data sets that aeon ships x 3 methods x 16 seeds, without reading files
+    --part seeds     accuracies of 16 seeds of three methods (needs --train and --test), and whether a second run has the same bits
+    --part torch     milliseconds per update without the kernels, and how far its losses are from theirs
     --part before    milliseconds per update of the usual formulation
+    --part long      milliseconds per update of all 48 members on the largest set of the archive
+    --part archive   all data sets for classification that aeon ships x 3 methods x 16 seeds, files and SVMs included
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,24 +26,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from stoker.recipes.timehut.population import EncoderPopulation, make_population
+from stoker.recipes.timehut.population import EncoderPopulation, make_population, targets_of
 from stoker.recipes.timehut.settings import METHODS, make_settings
 
 QUESTION = "How fast are one run of TimeHUT, a search of 128 configurations, and a whole archive on a GPU?"
 UPDATES = 400
-ARCHIVE = {
-    "ACSF1": (100, 100, 1460, 1), "ArrowHead": (36, 175, 251, 1), "BasicMotions": (40, 40, 100, 6), "GunPoint": (50, 150, 150, 1),
-    "ItalyPowerDemand": (67, 1029, 24, 1), "JapaneseVowels": (270, 370, 29, 12), "OSULeaf": (200, 242, 427, 1),
-    "PickupGestureWiimoteZ": (50, 50, 361, 1), "UnitTest": (20, 22, 24, 1),
-}  # fmt: skip
-"""Training series, test series, steps, channels."""
-MEMBER_VALUES = 1 << 31
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=QUESTION)
     parser.add_argument("--small", action="store_true", help="A few updates, also without a GPU; writes no result file.")
-    parser.add_argument("--part", default="run,search,archive,before")
+    parser.add_argument("--part", default="run,search,seeds,torch,before,long,archive")
     parser.add_argument("--train", help="A .tsv file of UCR.")
     parser.add_argument("--test", help="A .tsv file of UCR.")
     parser.add_argument("--out", help="Where the result goes. [default: benchmarks/results/gpu_timehut.json]")
@@ -53,16 +49,25 @@ def main() -> None:
     mean, std = train.mean(), train.std()
     setting = Setting((train - mean) / std, labels, (test - mean) / std, test_labels, device, small=options.small)
     parts: dict[str, Callable[[Setting], Any]] = {
-        "run": run, "search": search, "seeds": seeds, "archive": archive, "before": before
+        "run": run, "search": search, "seeds": seeds, "torch": in_torch, "before": before, "long": long, "archive": archive
     }  # fmt: skip
     answer: dict[str, Any] = {"gpu": torch.cuda.get_device_name() if device == "cuda" else "none", "torch": torch.__version__}
-    for name in options.part.split(","):
-        answer[name] = parts[name](setting)
-        print(json.dumps({name: answer[name]}), flush=True)
-    if not options.small:
-        from benchmarks import record
+    begin = time.perf_counter()
 
-        record.save("gpu_timehut", QUESTION, answer, path=Path(options.out) if options.out else None)
+    def save(name: str, found: Any) -> None:
+        answer[name] = found
+        print(f"{time.perf_counter() - begin:.1f} s", json.dumps({name: found}), flush=True)
+        if not options.small:
+            from benchmarks import record
+
+            record.save("gpu_timehut", QUESTION, answer, path=Path(options.out) if options.out else None, show=False)
+
+    setting.save = save
+    for name in options.part.split(","):
+        try:
+            save(name, parts[name](setting))
+        except Exception:  # the other parts are worth having
+            traceback.print_exc()
 
 
 class Setting:
@@ -70,13 +75,14 @@ class Setting:
         self.train, self.labels, self.test, self.test_labels, self.device = train, labels, test, test_labels, device
         self.updates, self.members, self.num_seeds = (4, 4, 2) if small else (UPDATES, 128, 16)
         self.small = small
+        self.save: Callable[[str, Any], None] = lambda name, found: None
 
     def wait(self) -> None:
         if self.device == "cuda":
             torch.cuda.synchronize()
 
-    def timed(self, work: Callable[[], Any], rounds: int = 3) -> tuple[Any, float]:
-        """The result and the median of the seconds; one round more goes first."""
+    def timed(self, work: Callable[[], Any], rounds: int = 3) -> tuple[Any, dict[str, float]]:
+        """The result, and the seconds: those of a first round, and the median of the others."""
         taken, found = [], None
         for _ in range(1 + (1 if self.small else rounds)):
             self.wait()
@@ -84,7 +90,7 @@ class Setting:
             found = work()
             self.wait()
             taken.append(time.perf_counter() - begin)
-        return found, float(np.median(taken[1:]))
+        return found, {"seconds": float(np.median(taken[1:])), "first": taken[0]}
 
 
 def read(path: str) -> tuple[np.ndarray, np.ndarray]:
@@ -119,7 +125,7 @@ def run(setting: Setting) -> dict[str, Any]:
     each = (time.perf_counter() - begin) / (setting.updates - 1)
     memory = torch.cuda.max_memory_allocated() / 2**20 if setting.device == "cuda" else 0.0
     return {
-        "seconds": seconds,
+        **seconds,
         "ms per update": 1000 * each,
         "MiB": memory,
         "finite": bool(torch.isfinite(population.average()).all()),
@@ -143,65 +149,91 @@ def search(setting: Setting) -> dict[str, Any]:
         return objective.start(configs, seeds=[0] * len(configs)).advance(setting.updates)
 
     scores, seconds = setting.timed(work, rounds=2)
-    return {"configurations": len(configs), "seconds": seconds, "different scores": len({round(one, 9) for one in scores})}
+    return {"configurations": len(configs), **seconds, "different scores": len({round(one, 9) for one in scores})}
 
 
 def seeds(setting: Setting) -> dict[str, Any]:
-    """Accuracies of all seeds, trained as one population."""
-    from stoker.recipes.timehut.evaluate import accuracy
+    """Accuracies of all seeds, trained as one population per method."""
+    from stoker.recipes.timehut.evaluate import accuracy, interval
 
-    found = {}
-    for method in ("ts2vec", "timehut"):
+    found: dict[str, Any] = {}
+    for method in METHODS:
         members = [make_settings(method, updates=setting.updates, seed=seed) for seed in range(setting.num_seeds)]
-        population = make_population(setting.train, members, device=setting.device)
+        wanted = [targets_of(setting.train, one) for one in members[:1]] * len(members)
+        population = make_population(setting.train, members, targets=wanted, device=setting.device)
         population.advance(setting.updates)
         inside, outside = population.encode(setting.train), population.encode(setting.test)
-        each = [accuracy(a, setting.labels, b, setting.test_labels) for a, b in zip(inside, outside, strict=True)]
-        found[method] = {"mean": float(np.mean(each)), "each": each}
+        each = [accuracy(a, setting.labels, b, setting.test_labels, method=method) for a, b in zip(inside, outside, strict=True)]
+        mean = interval(np.array(each))
+        found[method] = {"mean": mean.mean, "low": mean.low, "high": mean.high, "each": [round(one, 5) for one in each]}
+        again = make_population(setting.train, members, targets=wanted, device=setting.device)
+        again.advance(setting.updates)
+        found[method]["same bits"] = bool(torch.equal(again.weights, population.weights))
     return found
 
 
-def archive(setting: Setting) -> dict[str, Any]:
-    """Data sets of the sizes of aeon's, all methods and seeds; SoftCLT's distances included, SVMs not."""
+def in_torch(setting: Setting) -> dict[str, Any]:
+    """The same updates in torch's operations, as they are made where there is no Triton."""
+    members = [make_settings("timehut", updates=60, seed=seed) for seed in range(3)]
+    fast = make_population(setting.train, members, device=setting.device)
+    losses = fast.advance(3)
+
+    class InTorch(EncoderPopulation):
+        has_kernels = False  # type: ignore[assignment]
+
+    slow = make_population(setting.train, members, device=setting.device)
+    slow.__class__ = InTorch
+    difference = float((slow.advance(3) - losses).abs().max() / losses.abs().max())
     taken = {}
-    for name, (num, tests, steps, channels) in ARCHIVE.items():
-        if setting.small and steps > 100:
-            continue
-        train, test = walks(num, steps, channels)[0], walks(tests, steps, channels)[0]
-        members = [
-            make_settings(method, seed=seed, updates=setting.updates if setting.small else 0)
-            for method in METHODS
-            for seed in range(setting.num_seeds)
-        ]
-
-        def work(train: Any = train, test: Any = test, members: Any = members) -> None:
-            soft = targets(train)
-            at_once = max(1, MEMBER_VALUES // (16 * train.shape[1] * 320 * 12))
-            for begin in range(0, len(members), at_once):
-                some = members[begin : begin + at_once]
-                wanted = [soft if one.method == "softclt" else None for one in some]
-                population = make_population(train, some, targets=wanted, device=setting.device)
-                population.advance(population.num_updates)
-                population.encode(train)
-                population.encode(test)
-
+    for name, one in (("kernels", fast), ("torch", slow)):
         setting.wait()
         begin = time.perf_counter()
-        work()
+        one.advance(5 if setting.small else 60)
         setting.wait()
-        taken[name] = time.perf_counter() - begin
-        print(f"{name}: {taken[name]:.1f} s", flush=True)
-    return {"seconds": sum(taken.values()), "each": taken}
+        taken[name] = (time.perf_counter() - begin) / (2 if setting.small else 57) * 1000
+    return {"ms per update of 3 members": taken, "losses after 3 updates differ by": difference, "kernels": fast.has_kernels}
 
 
-def targets(train: np.ndarray) -> np.ndarray:
-    """SoftCLT's targets by the recipe's kernel, or random ones where numba or xxhash is missing, as they do not change the time."""
-    try:
-        from stoker.recipes.timehut.dtw import instance_targets
+def long(setting: Setting) -> dict[str, Any]:
+    """The largest data set of the archive: 100 series of 1460 steps."""
+    rng = np.random.default_rng(0)
+    train = rng.normal(size=(100, 60 if setting.small else 1460, 1)).cumsum(1).astype(np.float32)
+    count = 2 if setting.small else 16
+    members = [make_settings(method, updates=12, seed=seed) for method in METHODS for seed in range(count)]
+    wanted = [np.eye(len(train)) if one.method == "softclt" else None for one in members]
+    population = make_population(train, members, targets=wanted, device=setting.device)
+    begin = time.perf_counter()
+    population.advance(2)
+    setting.wait()
+    first, begin = time.perf_counter() - begin, time.perf_counter()
+    population.advance(12)
+    setting.wait()
+    memory = torch.cuda.max_memory_allocated() / 2**20 if setting.device == "cuda" else 0.0
+    return {"ms per update": 100 * (time.perf_counter() - begin), "first": first, "MiB": memory}
 
-        return instance_targets(train, tau=0.1)
-    except ImportError:
-        return np.random.default_rng(0).uniform(size=(len(train), len(train)))
+
+def archive(setting: Setting) -> dict[str, Any]:
+    """Real data sets, all methods and seeds, from files to accuracies; SoftCLT's distances and the SVM protocol included."""
+    import aeon.datasets
+
+    from stoker.recipes.timehut.archive import run_archive
+
+    begin, rows = time.perf_counter(), []
+    found: dict[str, Any] = {"seeds": setting.num_seeds, "rows": rows}
+
+    def report(row: Any) -> None:
+        mean = row.interval
+        rows.append([row.dataset, row.method, *(round(one, 4) for one in (mean.mean, mean.low, mean.high))])
+        found["seconds"] = time.perf_counter() - begin
+        if row.method == METHODS[-1]:
+            setting.save("archive", found)
+
+    folder = Path(aeon.datasets.__file__).parent / "data"
+    options = {"updates": 2, "hidden": 4, "width": 8} if setting.small else {}
+    run_archive(
+        folder / "UnitTest" if setting.small else folder, seeds=setting.num_seeds, device=setting.device, report=report, **options
+    )
+    return {**found, "complete": True, "seconds": time.perf_counter() - begin}
 
 
 def before(setting: Setting) -> dict[str, Any]:

@@ -4,8 +4,10 @@
     data         files and arrays -> series                      crops        which pieces of series the two views have
     encoder      dilated convolutions over a leading axis of members
     losses       the three losses, with static shapes            dtw          distances of series, for SoftCLT
-    population   K encoders trained at once                      training     one encoder in the folder of a run
-    evaluate     classifiers of representations, intervals       estimator    `Encoder`, an estimator of scikit-learn
+    tables       series and crops on the device                  population   K encoders trained at once
+    gpu_step     an update by Triton kernels; encoder_kernels, loss_kernels
+    training     one encoder in the folder of a run              estimator    `Encoder`, an estimator of scikit-learn
+    evaluate     classifiers of representations, intervals       forecast, anomaly    TS2Vec's other protocols
     search       hyperparameters, many at once                   archive      data sets x methods x seeds in one table
     flags        which of the authors' options have an effect
 
@@ -22,20 +24,30 @@ _LAZY = {
     "METHODS": "stoker.recipes.timehut.settings:METHODS",
     "SPACES": "stoker.recipes.timehut.search:SPACES",
     "SearchObjective": "stoker.recipes.timehut.search:SearchObjective",
+    "alarms": "stoker.recipes.timehut.anomaly:alarms",
+    "anomaly_scores": "stoker.recipes.timehut.anomaly:anomaly_scores",
     "dtw_distances": "stoker.recipes.timehut.dtw:dtw_distances",
     "load_encoder": "stoker.recipes.timehut.training:load_encoder",
     "make_population": "stoker.recipes.timehut.population:make_population",
     "make_settings": "stoker.recipes.timehut.settings:make_settings",
     "read_series": "stoker.recipes.timehut.data:read_series",
     "run_archive": "stoker.recipes.timehut.archive:run_archive",
+    "score_alarms": "stoker.recipes.timehut.anomaly:score_alarms",
+    "score_forecasts": "stoker.recipes.timehut.forecast:score_forecasts",
+    "step_representations": "stoker.recipes.timehut.forecast:step_representations",
     "train": "stoker.recipes.timehut.training:train",
 }
 
 if TYPE_CHECKING:
+    from stoker.recipes.timehut.anomaly import alarms as alarms
+    from stoker.recipes.timehut.anomaly import anomaly_scores as anomaly_scores
+    from stoker.recipes.timehut.anomaly import score_alarms as score_alarms
     from stoker.recipes.timehut.archive import run_archive as run_archive
     from stoker.recipes.timehut.data import read_series as read_series
     from stoker.recipes.timehut.dtw import dtw_distances as dtw_distances
     from stoker.recipes.timehut.estimator import Encoder as Encoder
+    from stoker.recipes.timehut.forecast import score_forecasts as score_forecasts
+    from stoker.recipes.timehut.forecast import step_representations as step_representations
     from stoker.recipes.timehut.population import make_population as make_population
     from stoker.recipes.timehut.search import SPACES as SPACES
     from stoker.recipes.timehut.search import SearchObjective as SearchObjective

@@ -16,12 +16,12 @@ VARIABLE = (
 """Integers that do not make a kernel of their own: one kernel serves all lengths of series and all numbers of members."""
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _gelu(x):  # type: ignore[no-untyped-def]
     return 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _gelu_slope(x):  # type: ignore[no-untyped-def]
     return 0.5 * (1.0 + tl.erf(x * 0.7071067811865476)) + x * tl.exp(-0.5 * x * x) * 0.3989422804014327
 
@@ -33,7 +33,7 @@ def bound(bounds, update, k, num_groups, which: tl.constexpr):  # type: ignore[n
     return tl.load(bounds + place * 4 + which).to(tl.int32)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _is_inside(bounds, update, k, num_groups, n, step):  # type: ignore[no-untyped-def]
     """Whether a view has a step; views alternate."""
     low = tl.where(n % 2 == 0, bound(bounds, update, k, num_groups, 0), bound(bounds, update, k, num_groups, 1))

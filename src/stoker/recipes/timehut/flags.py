@@ -60,7 +60,9 @@ def apply_flags(
     ignored = {
         "amp": "the loss needs float32 (acos and softmax lose the digits that count), and "
         + ("matmuls use TF32 already." if is_gpu else "on a CPU matmuls of bfloat16 this small are slower."),
-        "compile": "an update is one CUDA graph already." if is_gpu else "compiling takes longer than a run of this size.",
+        "compile": "an update is one CUDA graph of fused kernels already."
+        if is_gpu
+        else "compiling takes longer than a run of this size.",
         "channels-last": "it is a format of images (4 dimensions); here channels are last anyway, and convolutions are matmuls.",
         "memory-mode": "the memory of an update is allocated once; emptying caches would only allocate it again.",
         "cudnn-benchmark": "no cuDNN kernel is used: convolutions are matmuls.",

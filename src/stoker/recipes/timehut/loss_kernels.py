@@ -19,7 +19,7 @@ AMC_DIVISOR = tl.constexpr(25.0)
 LOW = tl.constexpr(-1e30)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _acos(x):  # type: ignore[no-untyped-def]
     """From the series of asin, which 14 terms give to 1e-10 up to 0.5; beyond, by acos(x) = 2 asin(sqrt((1 - x) / 2))."""
     a = tl.abs(x)
@@ -43,7 +43,7 @@ def _acos(x):  # type: ignore[no-untyped-def]
     return tl.where(x < 0, 3.141592653589793 - near, near)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _mix(x):  # type: ignore[no-untyped-def]
     """The integer hash of `dropout_scale`."""
     x = (x ^ (x >> 16)) * 2146121005
@@ -135,7 +135,7 @@ def pyramid_gradient_kernel(  # type: ignore[no-untyped-def]
         tl.store(place, total, mask=is_channel)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _half(overlap):  # type: ignore[no-untyped-def]
     """0.5 / number of levels."""
     levels = 0
@@ -144,7 +144,7 @@ def _half(overlap):  # type: ignore[no-untyped-def]
     return 0.5 / levels
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _angles(dots, squares, other_squares, is_positive, is_pair, margin):  # type: ignore[no-untyped-def]
     """Per pair: its part of the angular margin, the derivative of that by the cosine, the cosine, and cosine / dot product."""
     scale = tl.rsqrt(tl.maximum(squares, 1e-24))[:, None] * tl.rsqrt(tl.maximum(other_squares, 1e-24))[None, :]

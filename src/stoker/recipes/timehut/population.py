@@ -94,6 +94,16 @@ class EncoderPopulation(nn.Module):
 
         return gpu_step.are_able(self.layout, self.tables)
 
+    def prepare(self, *, precision: str | None = None) -> None:
+        """Compile the Triton kernels, if an update is made by them: several at a time, where the first update would go one by one."""
+        if self.has_kernels:
+            from stoker.recipes.timehut import gpu_step
+
+            with _matmuls(precision, self.weights.device):
+                gpu_step.compile_kernels(
+                    self.weights, self.update, self.layout, self.tables, self.terms, dropout=self.settings[0].dropout
+                )
+
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         """The loss of each member, (K,); in training the weights are added to the sum of iterates."""
         if self.training and torch.is_grad_enabled():
@@ -353,13 +363,7 @@ class _Graph:
         before = {name: value.clone() for name, value in state.items()}
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
-        if population.has_kernels:
-            from stoker.recipes.timehut import gpu_step
-
-            gpu_step.compile_kernels(
-                population.weights, population.update, population.layout, population.tables, population.terms,
-                dropout=population.settings[0].dropout,
-            )  # fmt: skip
+        population.prepare()
         with torch.cuda.stream(stream):
             self._step()  # a warm-up: libraries allocate and kernels are compiled
             population.update.copy_(update)
@@ -408,11 +412,11 @@ def encode_series(rows: Tensor, layout: RowLayout, data: Array) -> Array:
 
 
 @contextlib.contextmanager
-def _matmuls(precision: str, device: torch.device) -> Iterator[None]:
-    """Matmuls of a GPU in TF32 within the block, or in full float32."""
-    if precision not in ("tf32", "fp32"):
+def _matmuls(precision: str | None, device: torch.device) -> Iterator[None]:
+    """Matmuls of a GPU in TF32 within the block, or in full float32; None leaves them as they are."""
+    if precision not in ("tf32", "fp32", None):
         raise OptionError(f"precision is {precision!r}; expected 'tf32' or 'fp32'.")
-    if device.type != "cuda":
+    if device.type != "cuda" or precision is None:
         yield
         return
     before = torch.get_float32_matmul_precision()

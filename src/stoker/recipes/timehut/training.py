@@ -187,6 +187,7 @@ def train(
     scaled = series.values if scaler is None else scaler(series.values)
     population = new_population(for_training(scaled, max_length=settings.max_train_length), settings, device=where)
     say("encoder", _describe_encoder(population))
+    population.prepare(precision="tf32")
     per_pass = -(-population.num_updates // PASSES)
     trainer = stoker.Trainer(
         population,
