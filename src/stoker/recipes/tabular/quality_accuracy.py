@@ -140,7 +140,7 @@ def _plain(name: str) -> str:
 
 
 def _title(names: Sequence[str], combo: Sequence[int]) -> str:
-    return " × ".join(_plain(names[i]) for i in combo)
+    return " and ".join(_plain(names[i]) for i in combo)
 
 
 # ---- one row per subject ----

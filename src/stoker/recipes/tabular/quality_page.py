@@ -116,10 +116,18 @@ def _groups(measures: Sequence[Measure]) -> list[dict[str, Any]]:
     privacy = [one for one in measures if one.name.startswith(PRIVACY)]
     rest = [one for one in measures if one not in first and one not in privacy]
     notes = (
-        ("Sequences", "Time, order, memory and subjects. Scores are distances (0 is equal), or the AUC of a classifier (0.5 is by chance).", rest),
-        ("Distributions of single events", "1 minus the accuracies of mostlyai-qa, on one random event per subject and the next one.", first),
-        ("Copies of training data", "Shares of synthetic records; a model that generalises is as near to unseen data as to its training data.", privacy),
-    )  # fmt: skip
+        (
+            "Sequences",
+            "Time, order, memory and subjects. Distances (0 is equal), or the AUC of a classifier (0.5 is by chance).",
+            rest,
+        ),
+        (
+            "Distributions of single events",
+            "1 minus the accuracies of mostlyai-qa, on a random event of each subject and the next.",
+            first,
+        ),
+        ("Copies of training data", "A model that generalises is as near to unseen data as to its training data.", privacy),
+    )
     return [{"title": title, "note": note, "rows": [_row(one) for one in rows]} for title, note, rows in notes if rows]
 
 
@@ -184,15 +192,22 @@ def _bars(one: Marginal) -> dict[str, Any]:
     most = max(float(one.real.max(initial=0)), float(one.synthetic.max(initial=0)), 1e-9)
     scale = (WIDTH - 110) / most
     bars = [
-        {"label": _short(label), "real": scale * real, "synthetic": scale * other, "real_text": f"{real:.1%}", "synthetic_text": f"{other:.1%}"}
-        for label, real, other in zip(one.labels, one.real.tolist(), one.synthetic.tolist(), strict=True)
-    ]  # fmt: skip
+        {
+            "label": _short(label),
+            "real": scale * mine,
+            "synthetic": scale * other,
+            "real_text": f"{mine:.1%}",
+            "synthetic_text": f"{other:.1%}",
+        }
+        for label, mine, other in zip(one.labels, one.real.tolist(), one.synthetic.tolist(), strict=True)
+    ]
     caption = f"accuracy {one.accuracy.value:.1%}, a real sample {one.accuracy.maximum:.1%}"
     return {"title": one.column, "caption": caption, "bars": bars}
 
 
 def _transition(one: Matrix) -> dict[str, Any]:
     size, left, top = 128 / len(one.labels), 74, 14
+    most = max(float(one.real.max(initial=0)), float(one.synthetic.max(initial=0)), 1e-9)
     cells, texts = [], []
     for side, (name, shares) in enumerate((("real", one.real), ("synthetic", one.synthetic))):
         begin = left + side * 146
@@ -200,7 +215,7 @@ def _transition(one: Matrix) -> dict[str, Any]:
         for row, column in np.ndindex(shares.shape):
             label = f"{name}: {one.labels[row]} → {one.labels[column]}: {shares[row, column]:.1%}"
             place = {"x": begin + size * column, "y": top + size * row, "size": max(size - 1, 1)}
-            cells.append({**place, "kind": "heat", "share": float(shares[row, column]), "label": label})
+            cells.append({**place, "kind": "heat", "share": float(shares[row, column]) / most, "label": label})
     texts += [
         {"x": left - 5.0, "y": top + size * (row + 0.5) + 3, "anchor": "end", "label": _short(label, 12)}
         for row, label in enumerate(one.labels)
@@ -223,14 +238,14 @@ def _pairs(accuracy: Accuracies) -> dict[str, Any] | None:
             if found is None:
                 continue
             share = min(max((found.maximum - found.value) / 0.1, 0.0), 1.0)
-            label = f"{row} × {column}: {found.value:.1%}, a real sample {found.maximum:.1%}"
+            label = f"{row} and {column}: {found.value:.1%}, a real sample {found.maximum:.1%}"
             cells.append({"x": left + size * x, "y": size * y, "size": size - 1.5, "kind": "wrong", "share": share, "label": label})
-    below = size * len(rows) + 10
+    below = size * len(rows) + 8
     texts += [
-        {"x": left + size * (x + 0.5), "y": below, "anchor": "middle", "label": _short(name, max(int(size / 6), 1))}
+        {"x": left + size * (x + 0.6), "y": below, "anchor": "end", "label": _short(name, 20), "turn": True}
         for x, name in enumerate(columns)
     ]
-    return {"title": "", "width": 700, "height": below + 6, "cells": cells, "texts": texts}
+    return {"title": "", "width": 700, "height": below + 70, "cells": cells, "texts": texts}
 
 
 def _detail(one: Measure) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stoker._kernels import kernel
 from stoker._types import Array
 from stoker.recipes.tabular.quality_bins import Bins, find_bins, is_text, quantile_bins, text_lengths
 from stoker.recipes.tabular.quality_noise import (
@@ -79,9 +80,9 @@ def compare_sequences(real: Events, synthetic: Events, splits: Splits, *, time: 
     if time is not None:
         numbers[GAP] = [_gaps(one, time) for one in sides]
     states = {name: both for name, both in columns.items() if name != time and both[0].kind != "time"}
-    ranks = {name: _ranks(both) for name, both in numbers.items()}
     coarse = {name: _cells(both, NUM_STATES, fine=False) for name, both in states.items()}
     fine = {name: _cells(both, NUM_FINE, fine=True) for name, both in numbers.items()}
+    ranks = {name: _ranks(cells, bins) for name, (cells, bins) in fine.items()}
 
     lengths = [Values(name="length", kind="number", data=one.events.lengths.astype(np.float64)) for one in sides]
     length_cells = _cells(lengths, NUM_FINE, fine=True)
@@ -159,15 +160,11 @@ def _cells(both: list[Values], count: int, *, fine: bool) -> tuple[list[Array], 
     return [bins.apply(one) for one in both], bins
 
 
-def _ranks(both: list[Values]) -> list[Array]:
+def _ranks(cells: list[Array], bins: Bins) -> list[Array]:
     """Values as quantiles of the real ones, from -0.5 to 0.5, so that no tail decides a correlation; NaN where missing."""
-    known = np.sort(both[0].data[~both[0].missing])
-    found = []
-    for one in both:
-        below, upto = (np.searchsorted(known, one.data, side=side) for side in ("left", "right"))
-        rank = (below + upto) / (2 * max(len(known), 1)) - 0.5
-        found.append(np.where(one.missing, np.nan, rank))
-    return found
+    counts = np.bincount(cells[0], minlength=bins.size)[:-1]
+    middle = (np.cumsum(counts) - counts / 2) / max(counts.sum(), 1) - 0.5
+    return [np.append(middle, np.nan)[one] for one in cells]
 
 
 def _transitions(
@@ -219,12 +216,24 @@ def _autocorrelation(name: str, both: list[Array], sides: list[_Sorted], splits:
 
 def _pair_sums(side: _Sorted, rank: Array, lag: int) -> Array:
     """Count, sums, squares and product of pairs, for each subject."""
-    first, second = side.pairs(lag)
-    kept = ~(np.isnan(rank[first]) | np.isnan(rank[second]))
-    first, second = first[kept], second[kept]
-    x, y, owner = rank[first], rank[second], side.owner[first]
-    parts = (None, x, y, x * x, y * y, x * y)
-    return np.column_stack([np.bincount(owner, weights=one, minlength=side.events.num_subjects) for one in parts])
+    found = np.zeros((side.events.num_subjects, 6))
+    _sum_pairs(rank, side.events.offsets, lag, found)
+    return found
+
+
+@kernel
+def _sum_pairs(rank: Array, offsets: Array, lag: int, found: Array) -> None:
+    for subject in range(found.shape[0]):
+        sums = found[subject]
+        for row in range(offsets[subject], offsets[subject + 1] - lag):
+            x, y = rank[row], rank[row + lag]
+            if not (np.isnan(x) or np.isnan(y)):
+                sums[0] += 1
+                sums[1] += x
+                sums[2] += y
+                sums[3] += x * x
+                sums[4] += y * y
+                sums[5] += x * y
 
 
 def _correlation(sums: Array) -> Array:
