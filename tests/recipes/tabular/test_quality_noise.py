@@ -7,6 +7,7 @@ import pytest
 
 from stoker.recipes.tabular.quality_noise import (
     NUM_SPLITS,
+    ColumnScore,
     Measure,
     count_distances,
     largest_gap,
@@ -52,7 +53,9 @@ def test_noise_is_that_of_two_samples_of_these_sizes(num_cells: int, sizes: tupl
     for seed in range(12):
         rng = np.random.default_rng(seed)
         splits = make_splits(real, other, rng)
-        found = count_distances((rng.integers(0, num_cells, real), np.arange(real)), rng.integers(0, num_cells, other), num_cells, splits)
+        found = count_distances(
+            (rng.integers(0, num_cells, real), np.arange(real)), rng.integers(0, num_cells, other), num_cells, splits
+        )
         ratios.append(found.score / found.noise(splits)[0])
     assert 0.8 < np.median(ratios) < 1.2
 
@@ -76,4 +79,7 @@ def test_verdicts() -> None:
         return Measure(name="x", title="X", score=score, noise=0.01, limit=0.02, tolerance=0.05).verdict
 
     assert [verdict(one) for one in (0.02, 0.03, 0.06)] == ["same", "close", "differs"]
+    columns = {"one": ColumnScore(0.2, 0.01, 0.1), "other": ColumnScore(0.001, 0.01, 0.1)}
+    hidden = Measure(name="x", title="X", score=0.01, noise=0.01, limit=0.02, tolerance=0.05, columns=columns)
+    assert (hidden.outliers, hidden.verdict) == (["one"], "differs")
     assert measure("x", "X", {}, make_splits(10, 10, np.random.default_rng(0)), tolerance=0.1) is None

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -24,7 +24,17 @@ NUM_SPLITS = 16
 _SETS = 3 * NUM_SPLITS
 SPREADS = 5.0
 """A score beyond the noise by this many spreads of the halves is no noise. Two real samples exceed it in about 1 of 1,000 measures."""
+OUTLIER_SPREADS = 8.0
+"""The same for a single column, of which there are many."""
 LEAST_RATE, MOST_RATE = 0.05, 0.5
+
+
+class ColumnScore(NamedTuple):
+    """Score, noise and limit of one column."""
+
+    score: float
+    noise: float
+    limit: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +49,13 @@ class Measure:
     """The largest score that two real samples would have."""
     tolerance: float
     """A score up to this one is small, even if more data than usual prove it."""
-    columns: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """Score and noise of each column or lag."""
+    columns: Mapping[str, ColumnScore] = field(default_factory=dict)
+    """The same for each column, or combination of columns."""
+
+    @property
+    def outliers(self) -> list[str]:
+        """Columns that differ by themselves; the mean of many columns would hide them."""
+        return [name for name, one in self.columns.items() if one.score > max(one.limit, self.tolerance)]
 
     @property
     def ratio(self) -> float:
@@ -52,6 +67,8 @@ class Measure:
     @property
     def verdict(self) -> Verdict:
         """`same`: two real samples differ as much. `close`: they do not, but the difference is small. `differs`: neither."""
+        if self.outliers:
+            return "differs"
         if self.score <= self.limit:
             return "same"
         return "close" if self.score <= self.tolerance else "differs"
@@ -126,7 +143,10 @@ def measure(
         return None
     whole = average(list(several.values()))
     noise, spread = whole.noise(splits, smooth=smooth)
-    details = {column: (one.score, one.noise(splits, smooth=smooth)[0]) for column, one in several.items()}
+    details = {}
+    for column, one in several.items():
+        mean, deviation = one.noise(splits, smooth=smooth)
+        details[column] = ColumnScore(one.score, mean, mean + OUTLIER_SPREADS * deviation)
     return Measure(
         name=name, title=title, score=whole.score, noise=noise, limit=noise + SPREADS * spread, tolerance=tolerance, columns=details
     )

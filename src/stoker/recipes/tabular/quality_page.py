@@ -249,8 +249,9 @@ def _pairs(accuracy: Accuracies) -> dict[str, Any] | None:
 
 
 def _detail(one: Measure) -> dict[str, Any]:
-    worst = sorted(one.columns.items(), key=lambda item: -item[1][0] / max(item[1][1], 1e-9))[:MOST_DETAILS]
-    return {"title": one.title, "rows": [(name, f"{score:.4f}", f"{noise:.4f}") for name, (score, noise) in worst]}
+    worst = sorted(one.columns.items(), key=lambda item: -item[1].score / max(item[1].noise, 1e-9))[:MOST_DETAILS]
+    rows = [(name, f"{each.score:.4f}", f"{each.noise:.4f}", name in one.outliers) for name, each in worst]
+    return {"title": one.title, "rows": rows}
 
 
 def _short(text: str, most: int = LABEL) -> str:

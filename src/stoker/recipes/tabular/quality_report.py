@@ -84,7 +84,8 @@ class QualityReport:
                     "ratio": one.ratio if math.isfinite(one.ratio) else None,
                     "limit": one.limit,
                     "verdict": one.verdict,
-                    "columns": {name: {"score": score, "noise": noise} for name, (score, noise) in one.columns.items()},
+                    "columns": {name: each._asdict() for name, each in one.columns.items()},
+                    "outliers": one.outliers,
                 }
                 for one in self.measures
             },
@@ -126,7 +127,7 @@ def _ratio(ratio: float) -> str:
 def check_report_path(path: Path) -> Path:
     """Check the path of a report before anything is measured."""
     if path.suffix != ".html":
-        raise OptionError(f"report is {path}; expected a name that ends in .html.")
+        raise OptionError(f"{path} ends in {path.suffix!r}; expected a report that ends in '.html'.")
     if not path.absolute().parent.is_dir():
         raise OptionError(f"{path} cannot be written: there is no folder {path.parent}. Create it first.")
     return path
@@ -182,9 +183,9 @@ def quality(
         missing = ["key"] if key is None else [name for name in tables if name not in contexts]
         raise OptionError(f"a context is given, but none for {', '.join(missing)}; give one for every table, and the key.")
     if isinstance(max_rows, bool) or not isinstance(max_rows, int) or max_rows < LEAST_SUBJECTS:
-        raise OptionError(f"max_rows is {max_rows!r}; expected an integer of at least {LEAST_SUBJECTS}.")
+        raise OptionError(f"max_rows={max_rows!r} is not valid; expected an integer of at least {LEAST_SUBJECTS}.")
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
-        raise OptionError(f"seed is {seed!r}; expected an integer from 0 to 2**32 - 1.")
+        raise OptionError(f"seed={seed!r} is not valid; expected an integer from 0 to 2**32 - 1.")
     found = read_events(tables, contexts, key=key, context_key=context_key)
     for name, one in found.items():
         if (filled := int((one.lengths > 0).sum())) < LEAST_SUBJECTS:
@@ -199,7 +200,7 @@ def _compare(found: Mapping[str, Events], *, key: str | None, time: str | None, 
     if time is None:
         time = find_time(whole)
     elif time not in whole.columns or whole.columns[time].kind != "time":
-        raise OptionError(f"time is {time!r}; expected a column of times, which are: {_times(whole)}.")
+        raise OptionError(f"time={time!r} is not a column of times, which are: {_times(whole)}.")
     is_sequence = key is not None and not bool((mine.lengths == 1).all()) and len(mine.columns) > 0
     splits = make_splits(whole.num_subjects, synthetic.num_subjects, np.random.default_rng(seed))
     real = [mine] if holdout is None else [mine, holdout]

@@ -132,7 +132,7 @@ def read_events(
     around = {f"context of {name}": read_one(f"context of {name}", given) for name, given in contexts.items()}
     for name, table in opened.items():
         if key is not None and key not in table.column_names:
-            raise OptionError(f"{name} has no column {key!r} (key); it has {_listed(table.column_names)}.")
+            raise OptionError(f"key={key!r} is not a column of {name}; it has {_listed(table.column_names)}.")
     context_key = context_key or key
     for name, table in around.items():
         if context_key not in table.column_names:

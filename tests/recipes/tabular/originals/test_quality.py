@@ -19,7 +19,9 @@ pytestmark = [pytest.mark.originals, pytest.mark.filterwarnings("ignore")]
 PARTS = ("univariate", "bivariate", "trivariate", "coherence", "overall")
 
 
-def original(path: Path, seed: int, trn: Any, syn: Any, hol: Any = None, contexts: Any = (None, None, None), key: Any = None) -> Any:
+def original(
+    path: Path, seed: int, trn: Any, syn: Any, hol: Any = None, contexts: Any = (None, None, None), key: Any = None
+) -> Any:
     """What `report` of mostlyai-qa does for accuracies, in its order of random draws, without its plots."""
     _accuracy = pytest.importorskip("mostlyai.qa._accuracy")
     from mostlyai.qa import _coherence, _sampling, reporting
