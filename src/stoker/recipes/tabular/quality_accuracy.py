@@ -40,7 +40,7 @@ TOLERANCES = {"univariate": 0.01, "bivariate": 0.02, "trivariate": 0.03, "cohere
 
 
 @dataclass(frozen=True, kw_only=True)
-class Accuracy:
+class AccuracyScore:
     """One accuracy, and the one that a sample of the real law would have by the formula of mostlyai-qa."""
 
     value: float
@@ -55,18 +55,18 @@ class Marginal:
     labels: Sequence[str]
     real: Array
     synthetic: Array
-    accuracy: Accuracy
+    accuracy: AccuracyScore
 
 
 @dataclass(frozen=True, kw_only=True)
 class Accuracies:
     """All of them; `parts` are by name, as far as they exist."""
 
-    overall: Accuracy
-    parts: Mapping[str, Accuracy]
+    overall: AccuracyScore
+    parts: Mapping[str, AccuracyScore]
     measures: Sequence[Measure]
     marginals: Sequence[Marginal]
-    pairs: Mapping[tuple[str, str], Accuracy]
+    pairs: Mapping[tuple[str, str], AccuracyScore]
     """Of two columns; a context column has the prefix `context: `, and a column paired with itself is its next value."""
 
 
@@ -90,9 +90,9 @@ def compare_accuracy(real: Sequence[Events], synthetic: Events, splits: Splits, 
         "bivariate": pairs,
         "trivariate": triples,
     }
-    parts: dict[str, Accuracy] = {}
+    parts: dict[str, AccuracyScore] = {}
     distances: dict[str, dict[str, Distances]] = {}
-    single: dict[tuple[int, ...], Accuracy] = {}
+    single: dict[tuple[int, ...], AccuracyScore] = {}
     for group, combos in groups.items():
         if combos:
             found = _compare(rows.codes, other.codes, rows.sizes, combos)
@@ -127,8 +127,10 @@ def compare_accuracy(real: Sequence[Events], synthetic: Events, splits: Splits, 
     )
 
 
-def _mean(several: Sequence[Accuracy]) -> Accuracy:
-    return Accuracy(value=float(np.mean([one.value for one in several])), maximum=float(np.mean([one.maximum for one in several])))
+def _mean(several: Sequence[AccuracyScore]) -> AccuracyScore:
+    return AccuracyScore(
+        value=float(np.mean([one.value for one in several])), maximum=float(np.mean([one.maximum for one in several]))
+    )
 
 
 def _few(combos: list[tuple[int, ...]], most: int, random: np.random.RandomState) -> list[tuple[int, ...]]:
@@ -207,7 +209,7 @@ def _binned(real: Sequence[Mapping[str, Values]], synthetic: Mapping[str, Values
     )
 
 
-def _marginal(name: str, real: _Rows, synthetic: _Rows, column: int, accuracy: Accuracy) -> Marginal:
+def _marginal(name: str, real: _Rows, synthetic: _Rows, column: int, accuracy: AccuracyScore) -> Marginal:
     size = int(real.sizes[column])
     shares = [np.bincount(rows.codes[column], minlength=size) / max(rows.codes.shape[1], 1) for rows in (real, synthetic)]
     used = (shares[0] > 0) | (shares[1] > 0)
@@ -221,7 +223,7 @@ def _noisy(real: _Rows, synthetic: _Rows, combo: Sequence[int], splits: Splits, 
     return replace(found, score=score)
 
 
-def _compare(real: Array, synthetic: Array, sizes: Array, combos: Sequence[tuple[int, ...]]) -> list[Accuracy]:
+def _compare(real: Array, synthetic: Array, sizes: Array, combos: Sequence[tuple[int, ...]]) -> list[AccuracyScore]:
     """The accuracies of columns together, rounded to 5 decimals as in mostlyai-qa."""
     wide = np.full((len(combos), 3), -1, dtype=np.int64)
     for row, combo in enumerate(combos):
@@ -229,16 +231,16 @@ def _compare(real: Array, synthetic: Array, sizes: Array, combos: Sequence[tuple
     largest = max(int(np.prod([int(sizes[i]) for i in combo])) for combo in combos)
     found = np.zeros((len(combos), 2))
     _compare_cells(real, synthetic, sizes, wide, np.zeros((2, largest), dtype=np.int64), found)
-    return [Accuracy(value=float(value), maximum=float(maximum)) for value, maximum in np.round(1 - found / 2, 5)]
+    return [AccuracyScore(value=float(value), maximum=float(maximum)) for value, maximum in np.round(1 - found / 2, 5)]
 
 
-def accuracy_of_counts(real: Array, synthetic: Array) -> Accuracy:
+def accuracy_of_counts(real: Array, synthetic: Array) -> AccuracyScore:
     """The accuracy of counts of the same cells."""
     n_real, n_synthetic = max(real.sum(), 1), max(synthetic.sum(), 1)
     shares = real / n_real
     observed = np.abs(shares - synthetic / n_synthetic).sum()
     expected = np.sqrt(shares * (1 - shares) * (1 / n_real + 1 / n_synthetic) * 2 / np.pi).sum()
-    return Accuracy(value=round(float(1 - observed / 2), 5), maximum=round(float(1 - expected / 2), 5))
+    return AccuracyScore(value=round(float(1 - observed / 2), 5), maximum=round(float(1 - expected / 2), 5))
 
 
 @kernel
@@ -273,14 +275,14 @@ def _compare_cells(real: Array, synthetic: Array, sizes: Array, combos: Array, c
 
 def _coherence(
     real: Events, synthetic: Events, splits: Splits, random: np.random.RandomState
-) -> list[tuple[list[Accuracy], list[Distances]]]:
+) -> list[tuple[list[AccuracyScore], list[Distances]]]:
     """Distinct values per sequence, and sequences per value, each for every column."""
     mine, theirs = _shuffled(real, random), _shuffled(synthetic, random)
     filled, others = np.flatnonzero(real.lengths), np.flatnonzero(synthetic.lengths)
     few = splits.take(filled)
     everyone = np.arange(len(filled))
-    distinct: tuple[list[Accuracy], list[Distances]] = ([], [])
-    spread: tuple[list[Accuracy], list[Distances]] = ([], [])
+    distinct: tuple[list[AccuracyScore], list[Distances]] = ([], [])
+    spread: tuple[list[AccuracyScore], list[Distances]] = ([], [])
     for name in sorted(real.columns)[:MOST_COLUMNS]:
         column, other = real.columns[name], synthetic.columns[name]
         if is_text(column):

@@ -22,8 +22,9 @@ from stoker._types import Array
 Verdict = Literal["same", "close", "differs"]
 NUM_SPLITS = 16
 _SETS = 3 * NUM_SPLITS
-SPREADS = 5.0
-"""A score beyond the noise by this many spreads of the halves is no noise. Two real samples exceed it in about 1 of 1,000 measures."""
+SPREADS = 6.0
+"""A score that exceeds the noise by more than this many spreads of the halves is not noise. With 5, one of 340 measures of two real
+samples exceeded it; with 6, none."""
 OUTLIER_SPREADS = 8.0
 """The same for a single column, of which there are many."""
 LEAST_RATE, MOST_RATE = 0.05, 0.5
@@ -99,7 +100,7 @@ class Splits:
 
 
 def make_splits(num_real: int, num_synthetic: int, rng: np.random.Generator) -> Splits:
-    """The sets for tables with so many subjects."""
+    """The sets for tables with these numbers of subjects."""
     masks = np.zeros(num_real, dtype=np.uint64)
     for number in range(NUM_SPLITS):
         shuffled = rng.permutation(num_real)

@@ -7,7 +7,8 @@ forbids scripts and requests.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
@@ -18,16 +19,15 @@ import stoker
 from stoker._text import printable
 from stoker._types import Array
 from stoker.recipes.tabular.quality_accuracy import Accuracies, Marginal
-from stoker.recipes.tabular.quality_noise import Measure
-from stoker.recipes.tabular.quality_records import Proximity
-from stoker.recipes.tabular.quality_sequences import Curve, Matrix
+from stoker.recipes.tabular.quality_noise import Measure, Verdict
+from stoker.recipes.tabular.quality_records import Proximity, RecordFindings
+from stoker.recipes.tabular.quality_sequences import SequenceCurve, SequenceFindings, TransitionMatrix
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-    from stoker.recipes.tabular.quality_report import QualityReport
-
 TEMPLATE = "quality.html.jinja"
+ORDER: dict[Verdict, int] = {"same": 0, "close": 1, "differs": 2}
 WIDTH, HEIGHT = 300, 90
 MOST_FIGURES, MOST_MATRICES, MOST_DETAILS = 60, 12, 60
 LABEL = 16
@@ -39,7 +39,27 @@ HEADINGS = {
 ACCURACY, PRIVACY = ("univariate", "bivariate", "trivariate", "coherence"), ("closest", "identical")
 
 
-def render(report: QualityReport, *, title: str) -> str:
+@dataclass(frozen=True, kw_only=True)
+class Contents:
+    """What a report holds."""
+
+    measures: tuple[Measure, ...]
+    """Every measure: score, noise, limit and verdict."""
+    accuracy: Accuracies
+    sequences: SequenceFindings | None
+    records: RecordFindings
+    sizes: Mapping[str, tuple[int, int]]
+    """Subjects and events of each table."""
+    time: str | None
+    seed: int
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst of all measures."""
+        return max((one.verdict for one in self.measures), key=ORDER.__getitem__)
+
+
+def render(report: Contents, *, title: str) -> str:
     """The page; the same report gives the same bytes."""
     return _environment().get_template(TEMPLATE).render(title=title, **_values(report))
 
@@ -61,7 +81,7 @@ def _environment() -> Environment:
     )
 
 
-def _values(report: QualityReport) -> dict[str, Any]:
+def _values(report: Contents) -> dict[str, Any]:
     """The values of the template."""
     sequences, records = report.sequences, report.records
     return {
@@ -91,7 +111,7 @@ def _sentence(measures: Sequence[Measure]) -> str:
     return f"{len(wrong)} of {len(measures)} measures differ, first of all: {'; '.join(one.title for one in worst)}."
 
 
-def _cards(report: QualityReport) -> list[dict[str, str]]:
+def _cards(report: Contents) -> list[dict[str, str]]:
     accuracy = report.accuracy.overall
     cards = [{"name": "Accuracy", "value": f"{accuracy.value:.1%}", "note": f"a real sample: {accuracy.maximum:.1%}"}]
     for name, title in (
@@ -100,9 +120,9 @@ def _cards(report: QualityReport) -> list[dict[str, str]]:
     ):
         found = next((one for one in report.measures if one.name == name), None)
         if found is not None:
-            cards.append({"name": title, "value": f"{found.score:.2f}", "note": "0.50 cannot be told apart"})
+            cards.append({"name": title, "value": f"{found.score:.2f}", "note": "0.50: indistinguishable"})
     name, near = list(report.records.proximity.items())[-1]
-    cards.append({"name": f"Closer to training, {name}", "value": f"{near.share:.0%}", "note": "50% is no copying"})
+    cards.append({"name": f"Closer to training, {name}", "value": f"{near.share:.0%}", "note": "50% without copies"})
     subjects, events = report.sizes["synthetic"]
     real = report.sizes["real"]
     cards.append(
@@ -155,7 +175,7 @@ def _numbers(one: Measure) -> dict[str, float]:
 # ---- figures: coordinates in units of the view box ----
 
 
-def _lines(curve: Curve, *, prefix: str = "") -> dict[str, Any]:
+def _lines(curve: SequenceCurve, *, prefix: str = "") -> dict[str, Any]:
     return _figure(prefix + curve.title, curve.real, curve.synthetic, curve.ticks)
 
 
@@ -205,7 +225,7 @@ def _bars(one: Marginal) -> dict[str, Any]:
     return {"title": one.column, "caption": caption, "bars": bars}
 
 
-def _transition(one: Matrix) -> dict[str, Any]:
+def _transition(one: TransitionMatrix) -> dict[str, Any]:
     size, left, top = 128 / len(one.labels), 74, 14
     most = max(float(one.real.max(initial=0)), float(one.synthetic.max(initial=0)), 1e-9)
     cells, texts = [], []

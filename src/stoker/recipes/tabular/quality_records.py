@@ -1,4 +1,4 @@
-"""Single records and whole sequences: can a classifier tell real from synthetic, and are synthetic ones copies of training data?
+"""Single records and whole sequences: can a classifier separate real from synthetic ones, and are some copies of training data?
 
 One random event of each subject becomes a point as in mostlyai-qa: numbers and times by their quantile from -0.5 to 0.5, with a flag
 for missing ones, scaled to length 1. Strings are one-hot here, so that no language model is needed; flat tables without strings give
@@ -66,7 +66,7 @@ class RecordFindings:
     cosine_holdout: float | None
     proximity: Mapping[str, Proximity]
     importance: Mapping[str, float]
-    """The features by which the classifier tells sequences apart: AUC of each alone, of those that have the largest."""
+    """The features that separate sequences best: the AUC of each alone."""
 
 
 def compare_records(
@@ -117,8 +117,8 @@ def _compare(
 def _sampled_rows(tables: Mapping[str, Events], rng: np.random.Generator, max_rows: int) -> dict[str, Array]:
     """One random event of the same number of subjects of each table.
 
-    Several events of a subject would be near to each other: a classifier would know its subjects again in another fold, and would tell
-    two real samples apart.
+    Several events of a subject would be near to each other: a classifier would recognise its subjects in another fold, and would
+    separate two real samples.
     """
     rows = {}
     for name, events in tables.items():
@@ -375,7 +375,7 @@ def _classified(name: str, features: Mapping[str, Array], seed: int, *, toleranc
 
 
 def cross_validated_auc(one: Array, other: Array, seed: int) -> float:
-    """How well gradient-boosted trees tell two samples apart: 0.5 is by chance."""
+    """How well gradient-boosted trees separate two samples: 0.5 is by chance."""
     from sklearn.ensemble import HistGradientBoostingClassifier
     from sklearn.metrics import roc_auc_score
     from sklearn.model_selection import StratifiedKFold
@@ -391,7 +391,7 @@ def cross_validated_auc(one: Array, other: Array, seed: int) -> float:
 
 
 def _single_aucs(features: Mapping[str, Array], names: list[str]) -> dict[str, float]:
-    """The AUC of each feature alone, of the five that tell the most."""
+    """The AUC of each feature alone, of the five that separate best."""
     found = {}
     for i, name in enumerate(names):
         auc = _first_is_less(features["real"][:, i], features["synthetic"][:, i])

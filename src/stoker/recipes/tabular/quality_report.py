@@ -17,35 +17,20 @@ import numpy as np
 
 from stoker import _disk
 from stoker.errors import OptionError
-from stoker.recipes.tabular.quality_accuracy import Accuracies, compare_accuracy
-from stoker.recipes.tabular.quality_noise import Measure, Verdict, make_splits
-from stoker.recipes.tabular.quality_records import RecordFindings, compare_records, join_real
-from stoker.recipes.tabular.quality_sequences import SequenceFindings, compare_sequences, find_time
+from stoker.recipes.tabular.quality_accuracy import compare_accuracy
+from stoker.recipes.tabular.quality_noise import Measure, make_splits
+from stoker.recipes.tabular.quality_page import Contents, render
+from stoker.recipes.tabular.quality_records import compare_records, join_real
+from stoker.recipes.tabular.quality_sequences import compare_sequences, find_time
 from stoker.recipes.tabular.quality_tables import Events, read_events
 
 LEAST_SUBJECTS = 20
 MAX_ROWS = 5000
-_ORDER: dict[Verdict, int] = {"same": 0, "close": 1, "differs": 2}
 
 
 @dataclass(frozen=True, kw_only=True)
-class QualityReport:
+class QualityReport(Contents):
     """How synthetic data compare with real data; `print` shows it, `to_html` and `to_dict` give it away."""
-
-    measures: tuple[Measure, ...]
-    """Every measure: score, noise, limit and verdict."""
-    accuracy: Accuracies
-    sequences: SequenceFindings | None
-    records: RecordFindings
-    sizes: Mapping[str, tuple[int, int]]
-    """Subjects and events of each table."""
-    time: str | None
-    seed: int
-
-    @property
-    def verdict(self) -> Verdict:
-        """The worst of all measures."""
-        return max((one.verdict for one in self.measures), key=_ORDER.__getitem__)
 
     def __getitem__(self, name: str) -> Measure:
         """A measure by its name."""
@@ -104,8 +89,6 @@ class QualityReport:
         Raises:
             OptionError: The path is not valid.
         """
-        from stoker.recipes.tabular.quality_page import render
-
         page = render(self, title=title)
         if path is not None:
             _disk.write_file(check_report_path(Path(path)), page.encode(), durable=False)

@@ -38,7 +38,7 @@ GAP = "time to next event"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Curve:
+class SequenceCurve:
     """Real and synthetic values over lags or bins, for the page."""
 
     title: str
@@ -48,7 +48,7 @@ class Curve:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Matrix:
+class TransitionMatrix:
     """Shares of the next value by value, for the page."""
 
     column: str
@@ -62,9 +62,9 @@ class SequenceFindings:
     """Measures and what the page draws of them."""
 
     measures: tuple[Measure, ...]
-    autocorrelations: tuple[Curve, ...]
-    gaps: Curve | None
-    transitions: tuple[Matrix, ...]
+    autocorrelations: tuple[SequenceCurve, ...]
+    gaps: SequenceCurve | None
+    transitions: tuple[TransitionMatrix, ...]
 
 
 def find_time(events: Events) -> str | None:
@@ -169,7 +169,7 @@ def _ranks(cells: list[Array], bins: Bins) -> list[Array]:
 
 def _transitions(
     name: str, cells: list[Array], bins: Bins, sides: list[_Sorted], splits: Splits
-) -> tuple[Matrix | None, Distances | None]:
+) -> tuple[TransitionMatrix | None, Distances | None]:
     """Total variation of the next value given the value, weighted by the shares of real values."""
     size = bins.size
     joint, owners = [], []
@@ -191,14 +191,16 @@ def _transitions(
     used = np.flatnonzero((counts[0].sum(axis=0) + counts[0].sum(axis=1)) > 0)
     labels = tuple(bins.labels[i] for i in used)
     real, synthetic = (_rows(one[np.ix_(used, used)]) for one in counts)
-    return Matrix(column=name, labels=labels, real=real, synthetic=synthetic), distances
+    return TransitionMatrix(column=name, labels=labels, real=real, synthetic=synthetic), distances
 
 
 def _rows(counts: Array) -> Array:
     return np.asarray(counts / np.maximum(counts.sum(axis=-1, keepdims=True), 1))
 
 
-def _autocorrelation(name: str, both: list[Array], sides: list[_Sorted], splits: Splits) -> tuple[Curve | None, Distances | None]:
+def _autocorrelation(
+    name: str, both: list[Array], sides: list[_Sorted], splits: Splits
+) -> tuple[SequenceCurve | None, Distances | None]:
     """The correlation with the value `lag` events later, over all pairs."""
     distances, curves = [], []
     for lag in range(1, MOST_LAG + 1):
@@ -211,7 +213,7 @@ def _autocorrelation(name: str, both: list[Array], sides: list[_Sorted], splits:
         return None, None
     real, synthetic = np.array(curves).T
     ticks = tuple(str(lag) for lag in range(1, len(curves) + 1))
-    return Curve(title=name, ticks=ticks, real=real, synthetic=synthetic), average(distances)
+    return SequenceCurve(title=name, ticks=ticks, real=real, synthetic=synthetic), average(distances)
 
 
 def _pair_sums(side: _Sorted, rank: Array, lag: int) -> Array:
@@ -294,7 +296,7 @@ def _subject_distance(subjects: Array, both: list[Array], splits: Splits) -> Dis
     return count_distances((cells[0], np.arange(len(subjects))), cells[1], bins.size, splits.take(subjects), distance=largest_gap)
 
 
-def _gap_curve(both: list[Values]) -> Curve:
+def _gap_curve(both: list[Values]) -> SequenceCurve:
     """Shares of gaps in bins of equal width on a log scale of seconds; gaps of 0 and below come first."""
     known = [one.data[~one.missing] for one in both]
     positive = known[0][known[0] > 0]
@@ -305,7 +307,7 @@ def _gap_curve(both: list[Values]) -> Curve:
         places = np.where(one <= 0, 0, 1 + np.clip(np.searchsorted(edges, one) - 1, 0, len(edges) - 2))
         found.append(np.bincount(places, minlength=len(edges)) / max(len(one), 1))
     ticks = ("≤ 0", *(_duration(edge) for edge in edges[:-1]))
-    return Curve(title=GAP, ticks=ticks, real=found[0], synthetic=found[1])
+    return SequenceCurve(title=GAP, ticks=ticks, real=found[0], synthetic=found[1])
 
 
 def _duration(seconds: float) -> str:
