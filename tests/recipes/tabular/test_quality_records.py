@@ -76,7 +76,7 @@ def test_a_classifier_of_sequences_finds_shuffled_events() -> None:
     assert cross_validated_auc(features["real"], features["synthetic"], 0) > 0.9
 
 
-def test_negative_control_several_events_of_a_subject_tell_two_real_samples_apart() -> None:
+def test_negative_control_several_events_of_a_subject_separate_two_real_samples() -> None:
     """What mostlyai-qa does: folds that share subjects. Times of one subject are near to each other, so trees know it again."""
     tables = read(real=shop(150, 0), synthetic=shop(150, 1))
     points = encode_events({name: one.columns for name, one in tables.items()})

@@ -141,7 +141,7 @@ def make_shop(num_subjects: int, *, seed: int) -> tuple[pa.Table, pa.Table]:
 
 def _draw(shares: Array, rng: np.random.Generator) -> Array:
     """One class per row of shares."""
-    return np.minimum((rng.random((len(shares), 1)) > np.cumsum(shares, axis=1)).sum(axis=1), shares.shape[1] - 1)
+    return np.asarray(np.minimum((rng.random((len(shares), 1)) > np.cumsum(shares, axis=1)).sum(axis=1), shares.shape[1] - 1))
 
 
 # ---- bursts ----
@@ -240,12 +240,12 @@ class RulesLaw:
     def channel_shares(self) -> Array:
         """[country, channel]."""
         weights = 1 + (np.arange(8)[:, None] + 2 * np.arange(4)[None, :]) % 4
-        return weights / weights.sum(axis=1, keepdims=True)
+        return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
     def product_shares(self) -> Array:
         """Zipf."""
         weights = 1 / np.arange(1, self.num_products + 1) ** 1.1
-        return weights / weights.sum()
+        return np.asarray(weights / weights.sum())
 
 
 RULES = RulesLaw()
@@ -359,7 +359,7 @@ def rules_log_likelihood(table: pa.Table) -> Array:
         found += ages * np.log(age_shares) + (_AGES - ages) * np.log(1 - age_shares)
         found += np.log(np.where(numbers("is_active") > 0, active, 1 - active))
         found += items * np.log(item_means) - item_means - log_factorials[np.clip(items, 0, len(log_factorials) - 1).astype(int)]
-        spikes = np.select([amount == one for one in law.spikes], np.log(law.spike_shares), default=np.nan)
+        spikes = np.select([amount == one for one in law.spikes], list(np.log(law.spike_shares)), default=np.nan)
         smooth = np.log(1 - sum(law.spike_shares)) + _log_normal(np.log(amount), _AMOUNT_MEAN, _AMOUNT_DEVIATION) - np.log(amount)
         found += np.where(np.isnan(spikes), np.where(amount > 0, smooth, -np.inf), spikes)
         found += np.where(tail >= 1, np.log(law.tail_index) - (law.tail_index + 1) * np.log(tail), -np.inf)
@@ -367,7 +367,7 @@ def rules_log_likelihood(table: pa.Table) -> Array:
         density = kept + _log_normal(np.log(income), _INCOME_MEAN, _INCOME_DEVIATION) - np.log(income)
         found += np.where(np.isnan(income), np.log(sum(law.missing_shares) / 2), density)
         found += _log_normal(score, plan, 1.0)
-    return np.where(np.isnan(found), -np.inf, found) + quiet
+    return np.asarray(np.where(np.isnan(found), -np.inf, found) + quiet)
 
 
 def _log_normal(value: Array, mean: Array | float, deviation: float) -> Array:

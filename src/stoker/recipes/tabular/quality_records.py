@@ -22,7 +22,7 @@ from stoker._types import Array
 from stoker.errors import OptionError
 from stoker.recipes.tabular.quality_bins import find_bins, is_text, text_lengths
 from stoker.recipes.tabular.quality_noise import Measure
-from stoker.recipes.tabular.quality_tables import Events, Values, join
+from stoker.recipes.tabular.quality_tables import Events, Values
 
 NUM_QUANTILES = 100
 NUM_CATEGORIES = 20
@@ -397,8 +397,3 @@ def _single_aucs(features: Mapping[str, Array], names: list[str]) -> dict[str, f
         auc = _first_is_less(features["real"][:, i], features["synthetic"][:, i])
         found[name] = max(auc, 1 - auc)
     return dict(sorted(found.items(), key=lambda item: -item[1])[:5])
-
-
-def join_real(real: Events, holdout: Events | None) -> Events:
-    """Training and holdout data as one table."""
-    return real if holdout is None else join([real, holdout])

@@ -20,9 +20,9 @@ from stoker.errors import OptionError
 from stoker.recipes.tabular.quality_accuracy import compare_accuracy
 from stoker.recipes.tabular.quality_noise import Measure, make_splits
 from stoker.recipes.tabular.quality_page import Contents, render
-from stoker.recipes.tabular.quality_records import compare_records, join_real
+from stoker.recipes.tabular.quality_records import compare_records
 from stoker.recipes.tabular.quality_sequences import compare_sequences, find_time
-from stoker.recipes.tabular.quality_tables import Events, read_events
+from stoker.recipes.tabular.quality_tables import Events, join, read_events
 
 LEAST_SUBJECTS = 20
 MAX_ROWS = 5000
@@ -179,14 +179,14 @@ def quality(
 
 def _compare(found: Mapping[str, Events], *, key: str | None, time: str | None, seed: int, max_rows: int) -> QualityReport:
     mine, synthetic, holdout = found["real"], found["synthetic"], found.get("holdout")
-    whole = join_real(mine, holdout)
+    real = [mine] if holdout is None else [mine, holdout]
+    whole = join(real)
     if time is None:
         time = find_time(whole)
     elif time not in whole.columns or whole.columns[time].kind != "time":
         raise OptionError(f"time={time!r} is not a column of times, which are: {_times(whole)}.")
     is_sequence = key is not None and not bool((mine.lengths == 1).all()) and len(mine.columns) > 0
     splits = make_splits(whole.num_subjects, synthetic.num_subjects, np.random.default_rng(seed))
-    real = [mine] if holdout is None else [mine, holdout]
     accuracy = compare_accuracy(real, synthetic, splits, seed=seed, is_sequence=is_sequence)
     sequences = compare_sequences(whole, synthetic, splits, time=time) if is_sequence else None
     records = compare_records(
