@@ -112,9 +112,9 @@ def compare_accuracy(real: Sequence[Events], synthetic: Events, splits: Splits, 
         parts["coherence"] = _mean(three)
         distances["coherence"] = dict(zip(("next event", "values per sequence", "sequences per value"), noise, strict=True))
     measures = [
-        replace(found, score=1 - parts[group].value)
+        replace(one, score=1 - parts[group].value)
         for group, several in distances.items()
-        if (found := measure(group, TITLES[group], several, splits, tolerance=TOLERANCES[group])) is not None
+        if (one := measure(group, TITLES[group], several, splits, tolerance=TOLERANCES[group])) is not None
     ]
     return Accuracies(
         overall=_mean(list(parts.values())),
@@ -263,9 +263,9 @@ def _compare_cells(real: Array, synthetic: Array, sizes: Array, combos: Array, c
                 counts[side, cell] += 1
         n_real, n_synthetic = real.shape[1], synthetic.shape[1]
         observed = expected = 0.0
-        for cell in range(used):
-            share = counts[0, cell] / n_real
-            observed += abs(share - counts[1, cell] / n_synthetic)
+        for place in range(used):
+            share = counts[0, place] / n_real
+            observed += abs(share - counts[1, place] / n_synthetic)
             expected += np.sqrt(share * (1 - share) * (1 / n_real + 1 / n_synthetic) * 2 / np.pi)
         found[row, 0], found[row, 1] = observed, expected
 

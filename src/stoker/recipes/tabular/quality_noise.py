@@ -160,16 +160,16 @@ Distance = Callable[[Array, Array], Array]
 
 def total_variation(one: Array, other: Array) -> Array:
     """Half the sum of the differences of shares, over the last axis."""
-    return 0.5 * np.abs(_shares(one) - _shares(other)).sum(axis=-1)
+    return np.asarray(0.5 * np.abs(_shares(one) - _shares(other)).sum(axis=-1))
 
 
 def largest_gap(one: Array, other: Array) -> Array:
     """The Kolmogorov-Smirnov distance, for cells in the order of values."""
-    return np.abs(np.cumsum(_shares(one), axis=-1) - np.cumsum(_shares(other), axis=-1)).max(axis=-1)
+    return np.asarray(np.abs(np.cumsum(_shares(one), axis=-1) - np.cumsum(_shares(other), axis=-1)).max(axis=-1))
 
 
 def _shares(counts: Array) -> Array:
-    return counts / np.maximum(counts.sum(axis=-1, keepdims=True), 1)
+    return np.asarray(counts / np.maximum(counts.sum(axis=-1, keepdims=True), 1))
 
 
 def count_distances(

@@ -77,7 +77,7 @@ def compare_records(
         import sklearn  # noqa: F401
     except ImportError:
         raise OptionError("the quality report needs scikit-learn. Install it with: pip install 'stoker[tabular]'") from None
-    from threadpoolctl import threadpool_limits
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     # One thread: samples are small, results do not depend on the machine, and threads that wait for each other are slow on busy ones.
     with threadpool_limits(1):
