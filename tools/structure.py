@@ -48,7 +48,9 @@ LAYERS = (
 """Packages and top-level modules, lowest first. A module may import from its own package and from lower layers."""
 
 PUBLIC_PACKAGES = tuple(
-    "|augment|diagnose|encode|experiment|recipes.tfa|recipes.time_moe|recipes.timehut|split|store|testing|train|tune".split("|")
+    "|augment|diagnose|encode|experiment|recipes.tabular|recipes.tfa|recipes.time_moe|recipes.timehut|split|store|testing|train|tune".split(
+        "|"
+    )
 )
 UNTESTED = {"__init__", "__main__"}
 OF_THE_PROJECT = {"test_docs", "test_examples", "test_import", "test_public_imports", "test_language", "test_structure"}

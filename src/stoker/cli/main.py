@@ -40,6 +40,7 @@ COMMANDS = {
     "embed": "Write the representations of series by a trained run.",
     "forecast": "Forecast a series with a trained Time-MoE.",
     "export": "Export the model of a run as a program.",
+    "quality": "Report how good synthetic data are.",
     "runs": "Compare the runs in a folder.",
     "make": "Make data to try a recipe with.",
 }

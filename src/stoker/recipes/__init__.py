@@ -2,6 +2,7 @@
 
 icecube     the direction of neutrinos, from ragged events of pulses
 time_moe    forecasting of any time series with a mixture of experts
+tabular     events of users: how good synthetic ones are
 tfa         the direction of market bars, from CSV files to a model that predicts bar by bar
 timehut     representations of time series, learned without labels, and classifiers on them
 """
@@ -12,9 +13,10 @@ from stoker._lazy import lazy
 
 if TYPE_CHECKING:
     from stoker.recipes import icecube as icecube
+    from stoker.recipes import tabular as tabular
     from stoker.recipes import tfa as tfa
     from stoker.recipes import time_moe as time_moe
     from stoker.recipes import timehut as timehut
 else:
     # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too.
-    __getattr__, __dir__, _ = lazy(__name__, {}, modules=("icecube", "tfa", "time_moe", "timehut"))
+    __getattr__, __dir__, _ = lazy(__name__, {}, modules=("icecube", "tabular", "tfa", "time_moe", "timehut"))
