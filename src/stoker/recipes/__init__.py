@@ -1,6 +1,7 @@
 """Recipes: whole workloads, from raw files to a trained model. They use only public names of stoker.
 
 time_moe    forecasting of any time series with a mixture of experts
+tabular     new sequences of events like those of a table
 tfa         the direction of market bars, from CSV files to a model that predicts bar by bar
 timehut     representations of time series, learned without labels, and classifiers on them
 """
@@ -10,9 +11,10 @@ from typing import TYPE_CHECKING
 from stoker._lazy import lazy
 
 if TYPE_CHECKING:
+    from stoker.recipes import tabular as tabular
     from stoker.recipes import tfa as tfa
     from stoker.recipes import time_moe as time_moe
     from stoker.recipes import timehut as timehut
 else:
     # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too.
-    __getattr__, __dir__, _ = lazy(__name__, {}, modules=("tfa", "time_moe", "timehut"))
+    __getattr__, __dir__, _ = lazy(__name__, {}, modules=("tabular", "tfa", "time_moe", "timehut"))

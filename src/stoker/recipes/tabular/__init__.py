@@ -1,0 +1,30 @@
+"""Tabular sequences: learn the events of users, and generate new ones.
+
+    values, encodings, dates    columns <-> classes             tables        files and frames <-> codes
+    subjects                    settings; tables -> subjects    layout        sub-columns and widths of a model
+    model                       all heads in one matmul         batches       which subjects an update sees
+    training                    the folder of a run             generation    codes of new subjects
+    synthesizer                 `Synthesizer`: fit, sample, load
+
+These are the public names; each is imported when first used.
+"""
+
+from typing import TYPE_CHECKING
+
+from stoker._lazy import lazy
+
+_LAZY = {
+    "Synthesizer": "stoker.recipes.tabular.synthesizer:Synthesizer",
+    "TabularSettings": "stoker.recipes.tabular.subjects:TabularSettings",
+    "load_model": "stoker.recipes.tabular.training:load_model",
+    "train": "stoker.recipes.tabular.training:train",
+}
+
+if TYPE_CHECKING:
+    from stoker.recipes.tabular.subjects import TabularSettings as TabularSettings
+    from stoker.recipes.tabular.synthesizer import Synthesizer as Synthesizer
+    from stoker.recipes.tabular.training import load_model as load_model
+    from stoker.recipes.tabular.training import train as train
+else:
+    # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too.
+    __getattr__, __dir__, __all__ = lazy(__name__, _LAZY)
