@@ -102,6 +102,7 @@ class TabularModel(nn.Module):
             self.lstm = nn.LSTM(
                 self.seen_width, layout.history[-1], layers, dropout=DROPOUT if layers > 1 else 0.0, batch_first=True
             )
+            nn.init.zeros_(self.lstm.weight_ih_l0)  # where padding meets it, it must stay so
         if layout.compressed:
             self.column_weight = nn.Parameter(torch.zeros(sum(layout.compressed.values()), self.width))
             self.column_bias = nn.Parameter(torch.zeros(sum(layout.compressed.values())))
