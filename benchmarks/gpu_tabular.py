@@ -16,6 +16,7 @@ import statistics
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,9 @@ class Setting:
     def data(self, layout: Layout, lengths: Any) -> EncodedSubjects:
         subs = layout.subs[layout.num_positions :]
         codes = np.stack([self.rng.integers(0, sub.num_classes, int(lengths.sum())) for sub in subs], 1).astype(np.int16)
-        context = np.stack([self.rng.integers(0, sub.num_classes, len(lengths)) for sub in layout.context], 1) if layout.context else None
+        context = (
+            np.stack([self.rng.integers(0, sub.num_classes, len(lengths)) for sub in layout.context], 1) if layout.context else None
+        )
         return EncodedSubjects.of(codes, np.cumsum(lengths) - lengths, lengths, context, self.device)
 
 
@@ -95,11 +98,21 @@ def train(setting: Setting) -> Any:
     for size, batch_size in (("m", 512), ("m", 2048), ("s", 512), ("s", 2048), ("m", 256)):
         if setting.small:
             size, batch_size = "s", 64
-        found[f"{size}, {batch_size} subjects"] = fit(setting, setting.layout(size), setting.lengths, batch_size, 3 if setting.small else 6)  # type: ignore[arg-type]
+        found[f"{size}, {batch_size} subjects"] = fit(
+            setting, setting.layout(size), setting.lengths, batch_size, 3 if setting.small else 6
+        )  # type: ignore[arg-type]
         print(json.dumps(found), flush=True)
         if setting.small:
             break
     return found
+
+
+def update(setting: Setting, model: Any, optimizer: Any, data: EncodedSubjects, batch: Any) -> None:
+    optimizer.zero_grad()
+    loss = model.loss(assemble(model.layout, data, batch, 20.0)) if isinstance(model, PlainModel) else model(batch)
+    loss.backward()
+    optimizer.step()
+    setting.wait()
 
 
 def before(setting: Setting) -> Any:
@@ -115,14 +128,7 @@ def before(setting: Setting) -> Any:
         for name, model in (("before", plain), ("ours, eager", ours)):
             optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
-            def update(model: Any = model, optimizer: Any = optimizer) -> None:
-                optimizer.zero_grad()
-                loss = model.loss(assemble(layout, data, batch, 20.0)) if isinstance(model, PlainModel) else model(batch)
-                loss.backward()
-                optimizer.step()
-                setting.wait()
-
-            sides[name] = update
+            sides[name] = partial(update, setting, model, optimizer, data, batch)
         seconds: dict[str, list[float]] = {name: [] for name in sides}
         for number in range(3 if setting.small else 23):
             for name, work in sides.items():
@@ -160,7 +166,8 @@ def generate(setting: Setting) -> Any:
     rng = np.random.default_rng(0)
     rows = 2_000 if setting.small else 30_000
     table = {
-        "user": np.repeat(np.arange(rows // 10), 10), "kind": rng.choice(list("abcdefgh"), rows), "amount": np.round(rng.lognormal(3, 1, rows), 2),
+        "user": np.repeat(np.arange(rows // 10), 10), "kind": rng.choice(list("abcdefgh"), rows),
+        "amount": np.round(rng.lognormal(3, 1, rows), 2),
         "score": rng.normal(size=rows), "time": (np.cumsum(rng.integers(1, 9999, rows)) + 1_500_000_000).astype("datetime64[s]"),
     }  # fmt: skip
     synthesizer = Synthesizer(size="m", epochs=2, seed=0).fit(table, key="user")
@@ -172,7 +179,11 @@ def generate(setting: Setting) -> Any:
             made = synthesizer.sample(count)
             decoded = time.perf_counter() - start
             parquet.write_table(made, folder / "x.parquet")
-            answer["to_parquet"] = {"events": len(made), "seconds_to_table": round(decoded, 3), "seconds": round(time.perf_counter() - start, 3)}
+            answer["to_parquet"] = {
+                "events": len(made),
+                "seconds_to_table": round(decoded, 3),
+                "seconds": round(time.perf_counter() - start, 3),
+            }
     return answer
 
 

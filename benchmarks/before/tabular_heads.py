@@ -5,6 +5,7 @@ Written from the description of the model, without its package. Weights have the
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from stoker.recipes.tabular.layout import DROPOUT, Layout
+from stoker.recipes.tabular.model import WEIGHTS
 
 
 class PlainModel(nn.Module):
@@ -32,7 +34,7 @@ class PlainModel(nn.Module):
         for sub in layout.subs:
             if sub.hidden:
                 widths = [sub.inputs, *sub.hidden]
-                self.regress[sub.name] = nn.ModuleList(nn.Linear(a, b) for a, b in zip(widths, widths[1:], strict=False))
+                self.regress[sub.name] = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths))
                 self.predict[sub.name] = nn.Linear(widths[-1], sub.num_classes)
         self.drop = nn.Dropout(DROPOUT)
 
@@ -103,7 +105,7 @@ class PlainModel(nn.Module):
         for number, sub in enumerate(self.layout.subs):
             if not sub.hidden:
                 continue
-            weights = batch["weights"][..., {"slen": 1, "ridx": 2}.get(sub.position, 0)]
+            weights = batch["weights"][..., WEIGHTS.index(sub.position or sub.moment) if self.layout.is_sequence else 0]
             losses = F.cross_entropy(logits[sub.name].flatten(0, -2), codes[..., number].flatten(), reduction="none")
             total = total + (losses * weights.flatten()).sum()
         return total

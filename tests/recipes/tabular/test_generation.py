@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -12,12 +14,15 @@ from stoker.recipes.tabular.generation import GivenCodes, draw, generate_codes, 
 from stoker.recipes.tabular.layout import Size, make_layout
 from stoker.recipes.tabular.model import TabularModel
 
-COLUMNS = [{"cat": 5}, {"bin": 9, "fine": 11}, {"nan": 2, "year": 3, "month": 12}]
+COLUMNS = [{"cat": 5}, {"bin": 9, "fine": 11}, {"start": 2, "gap_bin": 3, "gap_fine": 12}]
+MOMENTS = [{}, {}, {"start": "first", "gap_bin": "later", "gap_fine": "later"}]
 CONTEXT = [{"cat": 4}, {"bin": 20}]
 
 
 def make_model(size: Size = "s", *, max_length: int | None = 12, copies: int = 1, context: bool = True) -> TabularModel:
-    layout = make_layout(COLUMNS * copies, context=CONTEXT if context else (), max_length=max_length, median_length=5, size=size)
+    moments: Any = () if max_length is None else MOMENTS * copies
+    chosen = CONTEXT if context else ()
+    layout = make_layout(COLUMNS * copies, moments=moments, context=chosen, max_length=max_length, median_length=5, size=size)
     return TabularModel(layout, seed=3)
 
 
@@ -52,6 +57,9 @@ def test_generated_codes_are_those_that_the_logits_of_training_give(size: Size, 
             numbers = uniform(seed, torch.tensor([subject]), step, len(layout.subs))
             for number, sub in enumerate(layout.subs):
                 if sub.position:
+                    continue
+                if sub.moment == ("first" if step else "later"):
+                    assert codes[step, number] == 0
                     continue
                 row = logits[sub.name].reshape(-1, sub.num_classes)[step][None]
                 expected = draw(row, numbers[:, number - layout.num_positions], temperature=1.0, top_p=1.0)
@@ -126,6 +134,7 @@ def test_given_events_and_columns_are_kept() -> None:
     model = make_model(context=False)
     rng = np.random.default_rng(0)
     codes = np.stack([rng.integers(0, size, (40, 3)) for column in COLUMNS for size in column.values()], -1)
+    codes[:, 0, 4:] = codes[:, 1:, 3] = 0  # what first and later events do not have
     lengths = rng.integers(0, 4, 40)
     given = GivenCodes(codes=codes, lengths=lengths, columns=[0, 2])
     found = generate_codes(model, 40, seed=1, given=given)

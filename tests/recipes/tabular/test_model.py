@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-
 from benchmarks.before.tabular_heads import PlainModel
+
 from stoker.errors import OptionError
 from stoker.recipes.tabular.layout import Layout, Size, embedding_width, make_layout, position_sizes
-from stoker.recipes.tabular.model import TabularModel, set_frequencies
+from stoker.recipes.tabular.model import WEIGHTS, TabularModel, set_frequencies
 
 COLUMNS = [{"cat": 5}, {"bin": 33, "fine": 32}, {"nan": 2, "year": 3, "month": 12, "day": 31}, {"cat": 300}]
 CONTEXT = [{"cat": 7}, {"bin": 100}]
@@ -32,7 +32,7 @@ def random_batch(layout: Layout, rng: np.random.Generator, *, rows: int = 4, ste
     found = {
         "codes": torch.from_numpy(np.stack([rng.integers(0, sub.num_classes, shape) for sub in layout.subs], -1)),
         "rank": torch.from_numpy(rank),
-        "weights": torch.from_numpy(rng.random((*shape, 3 if layout.is_sequence else 1), dtype=np.float32)),
+        "weights": torch.from_numpy(rng.random((*shape, len(WEIGHTS) if layout.is_sequence else 1), dtype=np.float32)),
     }
     if layout.context:
         found["context"] = torch.from_numpy(np.stack([rng.integers(0, sub.num_classes, rows) for sub in layout.context], -1))
@@ -110,7 +110,7 @@ def test_padding_stays_zero(rng: np.random.Generator) -> None:
 def test_heads_begin_with_frequencies() -> None:
     layout = make_layout([{"cat": 3}], size="s")
     model = TabularModel(layout).eval()
-    set_frequencies(model, np.array([[0], [0], [2]]))
+    set_frequencies(model, {0: np.array([2, 0, 1])})
     for weights in model.out_weights:
         torch.nn.init.zeros_(weights)
     logits = model.logits(torch.tensor([[0]]), torch.tensor([0]))["tgt:t0/c0__cat"]
@@ -128,7 +128,9 @@ def test_weights_of_another_model_are_refused() -> None:
         model.load_upstream(weights)
 
 
-@pytest.mark.parametrize(("classes", "widths"), [(10, (10, 10, 10)), (100, (10, 12, 20)), (1000, (10, 18, 40)), (10_000, (10, 30, 84))])
+@pytest.mark.parametrize(
+    ("classes", "widths"), [(10, (10, 10, 10)), (100, (10, 12, 20)), (1000, (10, 18, 40)), (10_000, (10, 30, 84))]
+)
 def test_widths_are_those_of_the_sizes(classes: int, widths: tuple[int, ...]) -> None:
     assert tuple(embedding_width(classes, size) for size in ("s", "m", "l")) == widths
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.recipes.tabular.frames import make_events, make_users
 
 import stoker
 from stoker.recipes.tabular import Synthesizer
@@ -15,7 +16,6 @@ from stoker.recipes.tabular.batches import EncodedSubjects, SubjectBatches, Subj
 from stoker.recipes.tabular.generation import generate_codes
 from stoker.recipes.tabular.layout import make_layout
 from stoker.recipes.tabular.model import TabularModel
-from tests.recipes.tabular.frames import make_events, make_users
 
 pytestmark = pytest.mark.gpu
 COLUMNS = [{"cat": 5}, {"bin": 33, "fine": 32}, {"nan": 2, "year": 3, "month": 12, "day": 31}]

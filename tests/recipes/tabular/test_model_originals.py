@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from tests.recipes.tabular.test_model import CASES, make_case, random_batch
 
 from stoker.recipes.tabular.layout import Size
 from stoker.recipes.tabular.model import TabularModel
-from tests.recipes.tabular.test_model import CASES, make_case, random_batch
 
 pytestmark = pytest.mark.originals
 argn = pytest.importorskip("mostlyai.engine._tabular.argn")

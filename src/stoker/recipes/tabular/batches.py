@@ -90,7 +90,15 @@ def assemble(layout: Layout, data: EncodedSubjects, batch: dict[str, torch.Tenso
     is_event, is_step = position < length, position <= length
     rows = torch.where(is_event, data.starts[subjects][:, None] + position, len(data.codes) - 1)
     positions = position_codes(layout, position, length) * is_step[..., None]
-    weights = torch.stack([is_event / per_subject, batch["steps"].expand_as(position) == 0, is_step / (per_subject + 1)], -1)
+    data_weight, is_first = is_event / per_subject, position == 0
+    kinds = [
+        data_weight,
+        (batch["steps"] == 0).expand_as(position),
+        is_step / (per_subject + 1),
+        is_event & is_first,
+        data_weight * ~is_first,
+    ]
+    weights = torch.stack([one.to(torch.float32) for one in kinds], -1)  # in the order of WEIGHTS
     codes = torch.cat([positions, data.codes[rows].long()], -1)
     return {"codes": codes, "weights": weights * share[:, None, None], **found}
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 from msgspec import Struct
 
 from stoker._types import Array
-from stoker.recipes.tabular.encodings import Encoding, Numeric, Subjects, fit_numeric
+from stoker.recipes.tabular.encodings import Encoding, Moment, Numeric, Subjects, fit_numeric
 from stoker.recipes.tabular.values import Values, to_column
 
 NANOS = {"D": 86_400 * 10**9, "s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
@@ -143,6 +143,14 @@ class Relative(Encoding, frozen=True, kw_only=True, tag="relative"):
         """The number of classes of each sub-column."""
         start = {f"start_{name}": size for name, size in self.start.sizes.items()}
         return ({"nan": 2} if self.has_null else {}) | start | {f"gap_{name}": size for name, size in self.gap.sizes.items()}
+
+    def never(self) -> dict[str, list[int]]:
+        """Classes that are not to be generated: later events have a gap."""
+        return {} if self.has_null else {"gap_bin": [0]}
+
+    def moments(self) -> dict[str, Moment]:
+        """Where no date is missing, the first event has the start, and later ones have gaps."""
+        return {} if self.has_null else {name: "first" if name.startswith("start_") else "later" for name in self.sizes}
 
     def encode(self, values: Values, starts: Array) -> Array:
         """The codes of values, (rows, sub-columns)."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -39,6 +39,7 @@ TAIL = 0.1
 ONE_LEVEL = 128
 """Up to this number of intervals, one sub-column numbers them."""
 MOST_CHARACTERS = 50
+Moment = Literal["", "first", "later"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +97,10 @@ class Encoding(Struct, frozen=True, kw_only=True, tag_field="kind"):
 
     def never(self) -> dict[str, list[int]]:
         """Classes that are not to be generated."""
+        return {}
+
+    def moments(self) -> dict[str, Moment]:
+        """Sub-columns that only the first event of a subject has, or only later ones; elsewhere they are 0."""
         return {}
 
 

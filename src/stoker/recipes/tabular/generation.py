@@ -226,6 +226,9 @@ def _draw_event(
     codes = torch.zeros(len(base), len(layout.subs) - skipped, dtype=torch.long, device=base.device)
     for column in columns:
         for number in layout.of_column(column):
+            if layout.subs[number].moment == ("later" if step == 0 else "first"):
+                sampler.put(number, codes[:, number - skipped], inputs)  # which is 0
+                continue
             found = sampler.sample(number, base, inputs, numbers[:, number - skipped])
             if given is not None and column in known and step < given[0].shape[1]:
                 found = torch.where(given[1] > step, given[0][:, step, number - skipped], found)

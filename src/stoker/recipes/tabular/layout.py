@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from stoker.errors import OptionError
+from stoker.recipes.tabular.encodings import Moment
 
 Size = Literal["s", "m", "l"]
 SIZES = ("s", "m", "l")
@@ -64,6 +65,8 @@ class SubColumn:
     width: int
     hidden: tuple[int, ...] = ()
     """Widths of its head; empty where nothing predicts it."""
+    moment: Moment = ""
+    """Whether only the first event of a subject has it, or only later ones."""
     inputs: int = 0
     """Values that its head takes in TabularARGN."""
 
@@ -158,6 +161,7 @@ def _class_of(value: int, limits: Sequence[int]) -> int:
 def make_layout(
     columns: Sequence[Mapping[str, int]],
     *,
+    moments: Sequence[Mapping[str, Moment]] = (),
     context: Sequence[Mapping[str, int]] = (),
     max_length: int | None = None,
     median_length: float = 1,
@@ -167,6 +171,7 @@ def make_layout(
 
     Args:
         columns: The sub-columns of each column, with their numbers of classes.
+        moments: Sub-columns of each column that only the first event of a subject has, or only later ones.
         context: The same of the context.
         max_length: The longest sequence; None for a table of single rows.
         median_length: The median length of sequences.
@@ -185,12 +190,15 @@ def make_layout(
     if not any(columns):
         raise OptionError("there is no column to learn beside the key. Give a table with at least one more column.")
     named: list[tuple[str, int, int]] = []
+    only: dict[str, Moment] = {}
     first = 0
     if max_length is not None:
         named += [(f"{POSITION}__{name}", 0, count) for name, count in position_sizes(max_length).items()]
         first = 1
     for number, sizes in enumerate(columns):
         named += [(f"tgt:t{number}/c{number}__{name}", first + number, count) for name, count in sizes.items()]
+    for number, own in enumerate(moments):
+        only |= {f"tgt:t{number}/c{number}__{name}": moment for name, moment in own.items()}
     widths = [embedding_width(count, size) for _, _, count in named]
     compressed: dict[int, int] = {}
     by_column: dict[int, list[int]] = {}
@@ -216,7 +224,11 @@ def make_layout(
         inputs = context_width + (history[-1] if history else 0) + of_columns + before
         is_predicted = not name.startswith(f"{POSITION}__sidx")  # the index of an event is always given
         hidden = hidden_widths(inputs, count, size) if is_predicted else ()
-        subs.append(SubColumn(name=name, column=column, num_classes=count, width=width, hidden=hidden, inputs=inputs))
+        subs.append(
+            SubColumn(
+                name=name, column=column, num_classes=count, width=width, hidden=hidden, inputs=inputs, moment=only.get(name, "")
+            )
+        )
     return Layout(
         size=size,
         subs=tuple(subs),

@@ -24,6 +24,8 @@ from stoker._types import Array
 from stoker.errors import OptionError
 from stoker.recipes.tabular.layout import DROPOUT, Layout
 
+WEIGHTS = ("", "slen", "ridx", "first", "later")
+"""The weights that the losses of sub-columns have: data, lengths, steps left, data of first events, data of later ones."""
 NEVER = -1e30
 """The logit of a class that a head does not have."""
 
@@ -141,7 +143,8 @@ class TabularModel(nn.Module):
         for number, sub in enumerate(layout.subs):
             others[number] = sub.position != "slen" and sub.column not in layout.compressed
         others[subs:] = True
-        weight_of = [{"slen": 1, "ridx": 2}.get(sub.position, 0) for sub in layout.subs]
+        weight_of = [WEIGHTS.index(sub.position or sub.moment) for sub in layout.subs if sub.position != "sidx"]
+        weight_of = [0] * (len(layout.subs) - len(weight_of)) + weight_of
         self.register_buffer("weight_of", torch.tensor(weight_of), persistent=False)
         self.register_buffer("head_of_row", head_of_row, persistent=False)
         self.register_buffer("source", source, persistent=False)
@@ -242,7 +245,7 @@ class TabularModel(nn.Module):
         return total
 
     def _weights_of(self, weights: torch.Tensor, members: torch.Tensor) -> torch.Tensor:
-        """The weights (heads, rows) of a group: `weights` has one column for data, or those of data, slen and ridx."""
+        """The weights (heads, rows) of a group: `weights` has one column, or for sequences those of `WEIGHTS`."""
         if not self.layout.is_sequence:
             return weights.t().expand(len(members), -1)
         return weights.t()[self.weight_of[members]]
@@ -421,16 +424,15 @@ def _initial_weights(layout: Layout) -> dict[str, torch.Tensor]:
 
 
 @torch.no_grad()
-def set_frequencies(model: TabularModel, codes: Array) -> None:
-    """Let every head begin with the frequencies of the first events of subjects, each class counted once more.
+def set_frequencies(model: TabularModel, counts: Mapping[int, Array]) -> None:
+    """Let every head begin with the frequencies of its classes, each counted once more.
 
     Args:
         model: The model.
-        codes: (subjects, sub-columns).
+        counts: How often each class of a sub-column occurs, by the number of the sub-column.
     """
-    for name, view in model._views():
-        if not name.startswith("predictors.predictors.") or not name.endswith(".bias"):
-            continue
-        number = next(n for n, sub in enumerate(model.layout.subs) if f"predictors.predictors.{sub.name}.bias" == name)
-        counts = np.bincount(codes[:, number], minlength=model.layout.subs[number].num_classes) + 1.0
-        view.put(torch.from_numpy(np.log(counts / counts.sum())).to(model.first_weight), name)
+    views = dict(model._views())
+    for number, found in counts.items():
+        name = f"predictors.predictors.{model.layout.subs[number].name}.bias"
+        if name in views:
+            views[name].put(torch.from_numpy(np.log((found + 1.0) / (found + 1.0).sum())).to(model.first_weight), name)

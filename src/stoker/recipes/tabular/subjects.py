@@ -106,6 +106,7 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
         """The layout of the model."""
         return make_layout(
             self.target.sizes,
+            moments=self.target.moments,
             context=self.context.sizes if self.context is not None else (),
             max_length=self.max_length,
             median_length=self.median_length,

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 from msgspec import Struct
 
+from stoker import _disk
 from stoker._types import Array
 from stoker.errors import BadValueError, OptionError, SourceInvalidError, SourceNotFoundError
 from stoker.recipes.tabular.dates import Datetime, Relative, fit_datetime, fit_relative, gaps_of
@@ -27,6 +28,7 @@ from stoker.recipes.tabular.encodings import (
     Categorical,
     Character,
     LatLong,
+    Moment,
     Numeric,
     Subjects,
     fit_categorical,
@@ -107,6 +109,19 @@ def to_frame(table: pa.Table, frame: str) -> Any:
 
         return polars.from_arrow(table)
     return table
+
+
+def write_table(frame: Any, path: Path) -> None:
+    """Write a frame as .parquet or .csv; a reader finds the old file or the whole new one."""
+    from pyarrow import csv, parquet
+
+    table, _ = read_table(frame, "frame")
+    sink = pa.BufferOutputStream()
+    if path.suffix == ".csv":
+        csv.write_csv(table, sink)
+    else:
+        parquet.write_table(table, sink, compression="zstd")
+    _disk.write_file(path, sink.getvalue())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,6 +207,11 @@ class TableSpec(Struct, frozen=True, kw_only=True):
     def sizes(self) -> list[dict[str, int]]:
         """The sub-columns of each column, with their numbers of classes."""
         return [column.encoding.sizes for column in self.columns]
+
+    @property
+    def moments(self) -> list[dict[str, Moment]]:
+        """The sub-columns of each column that only some events have."""
+        return [column.encoding.moments() for column in self.columns]
 
 
 def choose_kind(name: str, column: pa.ChunkedArray, asked: str, subjects: Subjects, *, is_sequence: bool) -> str:

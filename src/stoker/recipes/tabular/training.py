@@ -54,20 +54,14 @@ class TrainedTabular:
     """How training ended; None for a model that was loaded."""
 
 
-@dataclass
 class Plateau:
     """The learning rate halves when the validation loss has not improved for three epochs, down to a tenth.
 
     It is a function of the validation losses so far, which metrics.jsonl holds: so a resumed run has the same rates.
     """
 
-    best: float = math.inf
-    waited: int = 0
-    factor: float = 1.0
-
-    def __call__(self, step: int, total: int | None) -> float:
-        """The factor of the learning rate."""
-        return self.factor
+    def __init__(self) -> None:
+        self.best, self.waited, self.factor = math.inf, 0, 1.0
 
     def add(self, loss: float) -> None:
         """Take the validation loss of an epoch."""
@@ -198,7 +192,7 @@ def _fit(
     spec = prepared.spec
     model = TabularModel(spec.layout(), seed=settings.seed)
     known, held_out = split_subjects(len(prepared.starts), settings)
-    set_frequencies(model, first_codes(prepared, model.layout, known))
+    set_frequencies(model, count_classes(prepared, model.layout, known))
     model.to(where)
     data = EncodedSubjects.of(prepared.codes, prepared.starts, prepared.lengths, prepared.context, where)
     per_subject = mean_events(prepared.lengths, settings.window)
@@ -225,7 +219,7 @@ def _fit(
         graph=True if on_gpu and settings.size != "l" else "auto",  # the dropout between the layers of "l" may not be captured
         compile=False,
         max_grad_norm=settings.max_grad_norm,
-        schedule=plateau,
+        schedule=lambda step, total: plateau.factor,
         early_stopping=stoker.EarlyStopping("val_loss", patience=settings.patience, mode="min"),
         callbacks=[plateau],
         folder=folder,
@@ -240,21 +234,21 @@ def _fit(
     return model, result
 
 
-def first_codes(prepared: Prepared, layout: Layout, subjects: Array) -> Array:
-    """The codes of the first event of subjects, positions included: what each head begins with."""
-    lengths = prepared.lengths[subjects]
-    owned = subjects[lengths > 0]
-    data = prepared.codes[prepared.starts[owned]].astype(np.int64)
-    if not layout.is_sequence:
-        return data
-    found = np.zeros((len(subjects), len(layout.subs)), np.int64)
-    for number, sub in enumerate(layout.subs[: layout.num_positions]):
-        value = np.zeros_like(lengths) if sub.position == "sidx" else lengths
-        place = sub.name.rpartition("_")[2]
-        found[:, number] = value if place == "cat" else value // 10 ** int(place[1:]) % 10
-    # Subjects without events repeat those of others, so that all columns have the same number of rows.
-    if len(data):
-        found[:, layout.num_positions :] = data[np.arange(len(subjects)) % len(data)]
+def count_classes(prepared: Prepared, layout: Layout, subjects: Array) -> dict[int, Array]:
+    """How often each class of each sub-column occurs, of subjects; of lengths once per subject."""
+    lengths, first = prepared.lengths[subjects], prepared.starts[subjects]
+    rows = np.repeat(first - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
+    is_first = np.zeros(len(rows), bool)
+    is_first[(np.cumsum(lengths) - lengths)[lengths > 0]] = True
+    found = {}
+    for number, sub in enumerate(layout.subs):
+        if sub.position:
+            place = sub.name.rpartition("_")[2]
+            codes = lengths if place == "cat" else lengths // 10 ** int(place[1:]) % 10
+        else:
+            kept = rows if not sub.moment else rows[is_first] if sub.moment == "first" else rows[~is_first]
+            codes = prepared.codes[kept, number - layout.num_positions]
+        found[number] = np.bincount(codes, minlength=sub.num_classes)
     return found
 
 
