@@ -28,7 +28,7 @@ from benchmarks.before.tabular_heads import PlainModel
 from stoker import _disk
 from stoker.recipes.tabular.batches import EncodedSubjects, SubjectBatches, SubjectLoss, assemble, mean_events
 from stoker.recipes.tabular.generation import generate_codes
-from stoker.recipes.tabular.layout import Layout, Size, make_layout
+from stoker.recipes.tabular.layout import ModelLayout, Size, make_layout
 from stoker.recipes.tabular.model import TabularModel
 
 QUESTION = "How fast does the recipe for tabular sequences train and generate on a GPU?"
@@ -53,10 +53,10 @@ class Setting:
         if self.device.type == "cuda":
             torch.cuda.synchronize()
 
-    def layout(self, size: Size) -> Layout:
+    def layout(self, size: Size) -> ModelLayout:
         return make_layout(EVENTS, context=USERS, max_length=100, median_length=14, size=size)
 
-    def data(self, layout: Layout, lengths: Any) -> EncodedSubjects:
+    def data(self, layout: ModelLayout, lengths: Any) -> EncodedSubjects:
         subs = layout.subs[layout.num_positions :]
         codes = np.stack([self.rng.integers(0, sub.num_classes, int(lengths.sum())) for sub in subs], 1).astype(np.int16)
         context = (
@@ -65,7 +65,7 @@ class Setting:
         return EncodedSubjects.of(codes, np.cumsum(lengths) - lengths, lengths, context, self.device)
 
 
-def fit(setting: Setting, layout: Layout, lengths: Any, batch_size: int, epochs: int) -> dict[str, Any]:
+def fit(setting: Setting, layout: ModelLayout, lengths: Any, batch_size: int, epochs: int) -> dict[str, Any]:
     """Epochs by the trainer; the first two, with the capture of graphs, are reported on their own."""
     data = setting.data(layout, lengths)
     batches = SubjectBatches(data, layout, np.arange(len(lengths)), lengths=lengths, batch_size=batch_size, seed=0)

@@ -12,12 +12,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from stoker.recipes.tabular.layout import DROPOUT, Layout
+from stoker.recipes.tabular.layout import DROPOUT, ModelLayout
 from stoker.recipes.tabular.model import WEIGHTS
 
 
 class PlainModel(nn.Module):
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: ModelLayout) -> None:
         super().__init__()
         self.layout = layout
         self.embed = nn.ModuleDict({sub.name: nn.Embedding(sub.num_classes, sub.width) for sub in layout.subs})

@@ -9,21 +9,21 @@ import pytest
 import torch
 
 from stoker.recipes.tabular.batches import EncodedSubjects, SubjectBatches, SubjectLoss, assemble, mean_events
-from stoker.recipes.tabular.layout import Layout, make_layout
+from stoker.recipes.tabular.layout import ModelLayout, make_layout
 from stoker.recipes.tabular.model import TabularModel
 
 COLUMNS = [{"cat": 50}, {"bin": 9, "fine": 11}]
 LENGTHS = np.array([3, 0, 7, 1, 2, 7, 4, 1, 5, 2])
 
 
-def make_data(lengths: np.ndarray = LENGTHS, *, max_length: int | None = 7) -> tuple[Layout, EncodedSubjects]:
+def make_data(lengths: np.ndarray = LENGTHS, *, max_length: int | None = 7) -> tuple[ModelLayout, EncodedSubjects]:
     layout = make_layout(COLUMNS, max_length=max_length, median_length=3, size="s")
     rng = np.random.default_rng(0)
     codes = np.stack([rng.integers(0, size, lengths.sum()) for column in COLUMNS for size in column.values()], 1).astype(np.int16)
     return layout, EncodedSubjects.of(codes, np.cumsum(lengths) - lengths, lengths, None, torch.device("cpu"))
 
 
-def make_batches(layout: Layout, data: EncodedSubjects, **options: Any) -> SubjectBatches:
+def make_batches(layout: ModelLayout, data: EncodedSubjects, **options: Any) -> SubjectBatches:
     settings: dict[str, Any] = {"lengths": data.lengths.numpy(), "batch_size": 4, "seed": 1}
     return SubjectBatches(data, layout, np.arange(len(data.lengths)), **(settings | options))
 

@@ -8,7 +8,7 @@ import torch
 from benchmarks.before.tabular_heads import PlainModel
 
 from stoker.errors import OptionError
-from stoker.recipes.tabular.layout import Layout, Size, embedding_width, make_layout, position_sizes
+from stoker.recipes.tabular.layout import ModelLayout, Size, make_layout
 from stoker.recipes.tabular.model import WEIGHTS, TabularModel, set_frequencies
 
 COLUMNS = [{"cat": 5}, {"bin": 33, "fine": 32}, {"nan": 2, "year": 3, "month": 12, "day": 31}, {"cat": 300}]
@@ -20,12 +20,12 @@ CASES = {
 """Longest sequence, copies of the columns, with a context."""
 
 
-def make_case(name: str, size: Size = "s") -> Layout:
+def make_case(name: str, size: Size = "s") -> ModelLayout:
     max_length, copies, has_context = CASES[name]
     return make_layout(COLUMNS * copies, context=CONTEXT if has_context else (), max_length=max_length, median_length=5, size=size)
 
 
-def random_batch(layout: Layout, rng: np.random.Generator, *, rows: int = 4, steps: int = 5) -> dict[str, torch.Tensor]:
+def random_batch(layout: ModelLayout, rng: np.random.Generator, *, rows: int = 4, steps: int = 5) -> dict[str, torch.Tensor]:
     shape = (rows, steps) if layout.is_sequence else (rows,)
     first = int(layout.is_sequence)
     rank = np.append(np.arange(first), first + rng.permutation(layout.num_columns - first))
@@ -126,22 +126,3 @@ def test_weights_of_another_model_are_refused() -> None:
     del weights["embedders.embedders.embedder@tgt:t0/c0__cat.weight"]
     with pytest.raises(OptionError, match="the weights have no 'embedders"):
         model.load_upstream(weights)
-
-
-@pytest.mark.parametrize(
-    ("classes", "widths"), [(10, (10, 10, 10)), (100, (10, 12, 20)), (1000, (10, 18, 40)), (10_000, (10, 30, 84))]
-)
-def test_widths_are_those_of_the_sizes(classes: int, widths: tuple[int, ...]) -> None:
-    assert tuple(embedding_width(classes, size) for size in ("s", "m", "l")) == widths
-
-
-def test_long_sequences_are_numbered_by_digits() -> None:
-    assert position_sizes(99) == {"sidx_cat": 100, "slen_cat": 100, "ridx_cat": 100}
-    assert list(position_sizes(345).items())[:4] == [("sidx_E2", 4), ("sidx_E1", 10), ("sidx_E0", 10), ("slen_E2", 4)]
-
-
-def test_an_unknown_size_and_an_empty_table_are_refused() -> None:
-    with pytest.raises(OptionError, match="size is 'xl'; expected one of s, m, l"):
-        make_layout([{"cat": 3}], size="xl")  # type: ignore[arg-type]
-    with pytest.raises(OptionError, match="no column to learn"):
-        make_layout([], size="s")

@@ -1,4 +1,4 @@
-"""Batches: which subjects, which part of their events, and which order of columns an update sees.
+"""Batches: the subjects of an update, the part of their events, and the order of columns.
 
 A batch names its subjects; `assemble` gathers their codes where the data lies, on a GPU inside the CUDA graph of the step. All that is
 random follows from seed and epoch, so a run resumes at any batch. Subjects of similar lengths share a batch: an epoch is shuffled, runs
@@ -19,7 +19,7 @@ import xxhash
 from torch import nn
 
 from stoker._types import Array
-from stoker.recipes.tabular.layout import Layout
+from stoker.recipes.tabular.layout import ModelLayout
 from stoker.recipes.tabular.model import TabularModel
 
 SORTED_BATCHES = 32
@@ -58,7 +58,7 @@ class EncodedSubjects:
         return found.hexdigest()
 
 
-def position_codes(layout: Layout, position: torch.Tensor, length: torch.Tensor) -> torch.Tensor:
+def position_codes(layout: ModelLayout, position: torch.Tensor, length: torch.Tensor) -> torch.Tensor:
     """The codes of positions (..., sub-columns): index, length, and steps that are left."""
     left = (length - position).clamp(min=0)
     found = []
@@ -69,7 +69,9 @@ def position_codes(layout: Layout, position: torch.Tensor, length: torch.Tensor)
     return torch.stack(found, -1)
 
 
-def assemble(layout: Layout, data: EncodedSubjects, batch: dict[str, torch.Tensor], per_subject: float) -> dict[str, torch.Tensor]:
+def assemble(
+    layout: ModelLayout, data: EncodedSubjects, batch: dict[str, torch.Tensor], per_subject: float
+) -> dict[str, torch.Tensor]:
     """The codes and weights of a batch.
 
     Args:
@@ -139,7 +141,7 @@ class SubjectBatches:
     def __init__(
         self,
         data: EncodedSubjects,
-        layout: Layout,
+        layout: ModelLayout,
         subjects: Array,
         *,
         lengths: Array,

@@ -64,7 +64,7 @@ def join_date(parts: dict[str, Array], unit: str) -> Array:
     return np.asarray(data)
 
 
-class Part(Struct, frozen=True, kw_only=True):
+class DatePart(Struct, frozen=True, kw_only=True):
     """A part of dates: the classes are `low` and the integers after it."""
 
     name: str
@@ -76,7 +76,7 @@ class Part(Struct, frozen=True, kw_only=True):
 class Datetime(Encoding, frozen=True, kw_only=True, tag="datetime"):
     """One sub-column per part that differs between values; `nan` before them where values are missing."""
 
-    parts: list[Part]
+    parts: list[DatePart]
     unit: str
     low: int
     high: int
@@ -120,7 +120,7 @@ def fit_datetime(values: Values, subjects: Subjects, kind: pa.DataType) -> Datet
     low, high = map(int, bounds)
     found = split_date(np.clip(values.data[values.valid], low, high), unit_of(kind))
     parts = [
-        Part(
+        DatePart(
             name=name,
             low=int(one.min()),
             size=int(one.max() - one.min()) + 1,

@@ -57,7 +57,7 @@ class Subjects:
         return np.repeat(np.arange(len(self.starts)), np.diff(np.append(self.starts, self.num_rows)))
 
     def count(self, codes: Array, num_codes: int) -> Array:
-        """The number of subjects that have each code; negative codes are nobody's."""
+        """The number of subjects that have each code; negative codes are not counted."""
         if len(self.starts) == self.num_rows:  # a row is a subject
             return np.bincount(codes[codes >= 0], minlength=num_codes)
         rows = np.flatnonzero(codes >= 0)

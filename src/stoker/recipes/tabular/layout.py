@@ -1,4 +1,4 @@
-"""Layout: the sub-columns of a model, its widths by size, and where everything lies in the fused matrices.
+"""ModelLayout: the sub-columns of a model, its widths by size, and where everything lies in the fused matrices.
 
 A model predicts sub-columns one after the other. The head of a sub-column sees the context, the history of events, the columns before
 its own in the current order, and the sub-columns before it in its own column. Sizes "s", "m" and "l" are those of TabularARGN.
@@ -77,7 +77,7 @@ class SubColumn:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Group:
+class SubColumnGroup:
     """Sub-columns that one kernel handles."""
 
     members: tuple[int, ...]
@@ -86,7 +86,7 @@ class Group:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
+class ModelLayout:
     """The whole model in numbers."""
 
     size: Size
@@ -121,26 +121,29 @@ class Layout:
         """The sub-columns of a column."""
         return [number for number, sub in enumerate(self.subs) if sub.column == column]
 
-    def embedding_groups(self) -> tuple[list[Group], int]:
+    def embedding_groups(self) -> tuple[list[SubColumnGroup], int]:
         """Sub-columns by width, and how many of these groups the history sees: lengths and steps left come after them."""
         hidden = [sub.position in ("slen", "ridx") for sub in self.subs]
-        found: list[Group] = []
+        found: list[SubColumnGroup] = []
         for is_hidden in (False, True):
             by_width: dict[int, list[int]] = {}
             for number, sub in enumerate(self.subs):
                 if hidden[number] == is_hidden:
                     by_width.setdefault(_class_of(sub.width, WIDTHS), []).append(number)
-            found += [Group(members=tuple(one), width=max(self.subs[i].width for i in one)) for _, one in sorted(by_width.items())]
+            found += [
+                SubColumnGroup(members=tuple(one), width=max(self.subs[i].width for i in one))
+                for _, one in sorted(by_width.items())
+            ]
         return found, sum(1 for group in found if not hidden[group.members[0]])
 
-    def head_groups(self) -> list[Group]:
+    def head_groups(self) -> list[SubColumnGroup]:
         """Heads by their number of classes."""
         by_classes: dict[int, list[int]] = {}
         for number, sub in enumerate(self.subs):
             if sub.hidden:
                 by_classes.setdefault(_class_of(sub.num_classes, CLASSES), []).append(number)
         return [
-            Group(
+            SubColumnGroup(
                 members=tuple(one),
                 width=max(self.subs[i].hidden[-1] for i in one),
                 classes=max(self.subs[i].num_classes for i in one),
@@ -166,7 +169,7 @@ def make_layout(
     max_length: int | None = None,
     median_length: float = 1,
     size: Size = "m",
-) -> Layout:
+) -> ModelLayout:
     """Lay out a model.
 
     Args:
@@ -229,7 +232,7 @@ def make_layout(
                 name=name, column=column, num_classes=count, width=width, hidden=hidden, inputs=inputs, moment=only.get(name, "")
             )
         )
-    return Layout(
+    return ModelLayout(
         size=size,
         subs=tuple(subs),
         context=tuple(flat),

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 from stoker._types import Array
 from stoker.errors import OptionError
-from stoker.recipes.tabular.layout import DROPOUT, Layout
+from stoker.recipes.tabular.layout import DROPOUT, ModelLayout
 
 WEIGHTS = ("", "slen", "ridx", "first", "later")
 """The weights that the losses of sub-columns have: data, lengths, steps left, data of first events, data of later ones."""
@@ -38,7 +38,7 @@ class TabularModel(nn.Module):
         seed: Of the initial weights.
     """
 
-    def __init__(self, layout: Layout, *, seed: int = 0) -> None:
+    def __init__(self, layout: ModelLayout, *, seed: int = 0) -> None:
         super().__init__()
         self.layout = layout
         self._groups, num_seen = layout.embedding_groups()
@@ -276,33 +276,33 @@ class TabularModel(nn.Module):
             for number in group.members:
                 sub = layout.subs[number]
                 name = f"embedders.embedders.embedder@{sub.name}.weight"
-                found.append((name, _View([(table[first : first + sub.num_classes, : sub.width], None)])))
+                found.append((name, _View(table[first : first + sub.num_classes, : sub.width])))
                 first += sub.num_classes
         if layout.context:
             base = "context_compressor.flat_context_compressor"
             first, columns = 0, []
             for number, sub in enumerate(layout.context):
                 rows = self.context_embedding[first : first + sub.num_classes, : sub.width]
-                found.append((f"{base}.embedders.embedders.embedder@{sub.name}.weight", _View([(rows, None)])))
+                found.append((f"{base}.embedders.embedders.embedder@{sub.name}.weight", _View(rows)))
                 begin = number * self.context_widest
                 columns.append((begin, begin + sub.width))
                 first += sub.num_classes
-            found.append((f"{base}.compressor_layers.flat_context@.0.weight", _View.of_columns(self.context_weight, columns)))
-            found.append((f"{base}.compressor_layers.flat_context@.0.bias", _View([(self.context_bias, None)])))
+            found.append((f"{base}.compressor_layers.flat_context@.0.weight", _View(self.context_weight, columns)))
+            found.append((f"{base}.compressor_layers.flat_context@.0.bias", _View(self.context_bias)))
         if layout.history:
             base = "history_compressor.compressor_layers.history@"
             seen = [None if sub.position in ("slen", "ridx") else self.place[n] for n, sub in enumerate(layout.subs)]
             widths = [sub.width for sub in layout.subs]
             for name, weight in self.lstm.named_parameters():
-                view = _View.of_columns(weight, seen, widths) if name == "weight_ih_l0" else _View([(weight, None)])
+                view = _View(weight, seen, widths) if name == "weight_ih_l0" else _View(weight)
                 found.append((f"{base}.{name}", view))
         names = [f"column_embedder@{_column_name(layout, column)}" for column in layout.compressed]
         for name, column in zip(names, layout.compressed, strict=True):
             begin, end = (one - self.width for one in self.column_at[column])
             inside = [self.place[number] for number in layout.of_column(column)]
             base = f"column_embedders.column_embedders.{name}"
-            found.append((f"{base}.weight", _View.of_columns(self.column_weight[begin:end], inside)))
-            found.append((f"{base}.bias", _View([(self.column_bias[begin:end], None)])))
+            found.append((f"{base}.weight", _View(self.column_weight[begin:end], inside)))
+            found.append((f"{base}.bias", _View(self.column_bias[begin:end])))
         return found + self._head_views()
 
     def _head_views(self) -> list[tuple[str, Any]]:
@@ -330,67 +330,57 @@ class TabularModel(nn.Module):
                         columns.append((free + self.place[other][0], free + self.place[other][1]))
                         widths.append(layout.subs[other].width)
                 base = f"regressors.regressors.regressor@{sub.name}"
-                found.append((f"{base}.0.weight", _View.of_columns(self.first_weight[begin:end], columns, widths)))
-                found.append((f"{base}.0.bias", _View([(self.first_bias[begin:end], None)])))
+                found.append((f"{base}.0.weight", _View(self.first_weight[begin:end], columns, widths)))
+                found.append((f"{base}.0.bias", _View(self.first_bias[begin:end])))
                 if layout.size == "l":
                     second = self.second_weights[group_number][member, : sub.hidden[0], : sub.hidden[1]].t()
-                    found.append((f"{base}.1.weight", _View([(second, None)])))
-                    found.append((f"{base}.1.bias", _View([(self.second_biases[group_number][member, 0, : sub.hidden[1]], None)])))
+                    found.append((f"{base}.1.weight", _View(second)))
+                    found.append((f"{base}.1.bias", _View(self.second_biases[group_number][member, 0, : sub.hidden[1]])))
                 out = self.out_weights[group_number][member, : sub.hidden[-1], : sub.num_classes].t()
-                found.append((f"predictors.predictors.{sub.name}.weight", _View([(out, None)])))
+                found.append((f"predictors.predictors.{sub.name}.weight", _View(out)))
                 bias = self.out_biases[group_number][member, 0, : sub.num_classes]
-                found.append((f"predictors.predictors.{sub.name}.bias", _View([(bias, None)])))
+                found.append((f"predictors.predictors.{sub.name}.bias", _View(bias)))
         return found
 
 
-def _column_name(layout: Layout, column: int) -> str:
+def _column_name(layout: ModelLayout, column: int) -> str:
     return layout.subs[layout.of_column(column)[0]].name.rpartition("__")[0]
 
 
 class _View:
-    """A weight of TabularARGN as blocks of columns of fused ones; a block without a place is zero and is not read."""
+    """A weight of TabularARGN inside a fused one: all of it, or blocks of columns. A block without a place is zero and not read."""
 
-    def __init__(self, blocks: Sequence[tuple[torch.Tensor | None, int | None]]) -> None:
-        self.blocks = blocks
-
-    @staticmethod
-    def of_columns(weight: torch.Tensor, places: Sequence[tuple[int, int] | None], widths: Sequence[int] | None = None) -> _View:
-        """Columns of a matrix, in this order."""
-        widths = widths or [place[1] - place[0] for place in places if place is not None]
-        return _View(
-            [
-                (None if place is None else weight[:, place[0] : place[1]], width)
-                for place, width in zip(places, widths, strict=True)
-            ]
-        )
+    def __init__(
+        self, weight: torch.Tensor, places: Sequence[tuple[int, int] | None] | None = None, widths: Sequence[int] | None = None
+    ) -> None:
+        self.weight, self.places = weight, places
+        self.widths = list(widths or [place[1] - place[0] for place in places or () if place is not None])
 
     def put(self, given: torch.Tensor, name: str) -> None:
         """Write the weight."""
-        first, width = self.blocks[0]
-        if width is None and first is not None:
-            if first.shape != given.shape:
-                raise OptionError(f"the weight {name!r} has the shape {tuple(given.shape)}; expected {tuple(first.shape)}.")
-            first.copy_(given)
+        shape = tuple(self.weight.shape) if self.places is None else (self.weight.shape[0], sum(self.widths))
+        if tuple(given.shape) != shape:
+            raise OptionError(f"the weight {name!r} has the shape {tuple(given.shape)}; expected {shape}.")
+        if self.places is None:
+            self.weight.copy_(given)
             return
-        expected = sum(width or 0 for _, width in self.blocks)
-        if given.shape[-1] != expected:
-            raise OptionError(f"the weight {name!r} has {given.shape[-1]} columns; expected {expected}.")
-        for (block, _), part in zip(self.blocks, given.split([width or 0 for _, width in self.blocks], -1), strict=True):
-            if block is not None:
-                block.copy_(part)
+        for place, part in zip(self.places, given.split(self.widths, -1), strict=True):
+            if place is not None:
+                self.weight[:, slice(*place)].copy_(part)
 
     def get(self) -> torch.Tensor:
         """Read the weight."""
-        first, width = self.blocks[0]
-        if width is None and first is not None:
-            return first.detach().clone().contiguous()
-        rows = next(block.shape[0] for block, _ in self.blocks if block is not None)
-        some = next(block for block, _ in self.blocks if block is not None)
-        parts = [some.new_zeros(rows, width or 0) if block is None else block.detach() for block, width in self.blocks]
-        return torch.cat(parts, -1).clone()
+        if self.places is None:
+            return self.weight.detach().clone().contiguous()
+        rows = self.weight.shape[0]
+        parts = [
+            self.weight.new_zeros(rows, width) if place is None else self.weight.detach()[:, slice(*place)]
+            for place, width in zip(self.places, self.widths, strict=True)
+        ]
+        return torch.cat(parts, -1)
 
 
-def _initial_weights(layout: Layout) -> dict[str, torch.Tensor]:
+def _initial_weights(layout: ModelLayout) -> dict[str, torch.Tensor]:
     """The initial weights of TabularARGN: those of PyTorch's layers, and Xavier's for the last ones."""
     found: dict[str, torch.Tensor] = {}
 

@@ -16,7 +16,7 @@ from msgspec import Struct
 from stoker._types import Array
 from stoker.errors import BadValueError, OptionError
 from stoker.recipes.tabular.encodings import LEAST_SUBJECTS
-from stoker.recipes.tabular.layout import SIZES, Layout, Size, make_layout
+from stoker.recipes.tabular.layout import SIZES, ModelLayout, Size, make_layout
 from stoker.recipes.tabular.tables import (
     KINDS,
     LEAST_TABLE,
@@ -102,7 +102,7 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
     median_length: float
     num_subjects: int
 
-    def layout(self) -> Layout:
+    def layout(self) -> ModelLayout:
         """The layout of the model."""
         return make_layout(
             self.target.sizes,
@@ -126,7 +126,7 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prepared:
+class PreparedSubjects:
     """Encoded subjects."""
 
     spec: ModelSpec
@@ -145,7 +145,7 @@ def prepare(
     encodings: Mapping[str, str] | None = None,
     settings: TabularSettings,
     say: Say,
-) -> Prepared:
+) -> PreparedSubjects:
     """Encode tables.
 
     Args:
@@ -183,7 +183,7 @@ def prepare(
     limits = _length_limits(lengths, settings) if is_sequence else (1, 1)
     cut = int((lengths > limits[1]).sum())
     if cut:
-        say("lengths", f"{cut:,} sequences of more than {limits[1]:,} events are cut, as few subjects have so many")
+        say("lengths", f"{cut:,} sequences of more than {limits[1]:,} events are cut: few subjects have more")
     options = {"encodings": asked, "protect": settings.protect, "seed": settings.seed, "say": say}
     target = fit_table(rows, starts=starts, is_sequence=is_sequence, **options)
     other = None if given is None else fit_table(given, starts=np.arange(len(given)), is_sequence=False, **options)
@@ -200,7 +200,7 @@ def prepare(
         median_length=float(np.median(shortened)),
         num_subjects=len(starts),
     )
-    return Prepared(
+    return PreparedSubjects(
         spec=spec,
         codes=encode_table(rows, target, starts=starts),
         starts=starts,

@@ -9,6 +9,7 @@ encode_table    codes (rows, sub-columns)                           decode_table
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,7 +59,9 @@ def read_table(given: Any, what: str) -> tuple[pa.Table, str]:
         SourceError: The file cannot be read.
     """
     if isinstance(given, str | Path):
-        return _read_file(Path(given), what), "arrow"
+        table = _read_file(Path(given), what)
+        # Files of pandas may hold the row numbers of a frame as a column.
+        return table.drop_columns([name for name in table.column_names if re.fullmatch(r"__index_level_\d+__", name)]), "arrow"
     if isinstance(given, pa.Table):
         return given, "arrow"
     module = type(given).__module__.partition(".")[0]
@@ -125,7 +128,7 @@ def write_table(frame: Any, path: Path) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grouped:
+class GroupedRows:
     """Rows of subjects, side by side in the order of the file."""
 
     rows: pa.Table
@@ -136,7 +139,7 @@ class Grouped:
     lengths: Array
 
 
-def group_rows(table: pa.Table, *, key: str, keys: pa.Array | None = None, what: str = "events") -> Grouped:
+def group_rows(table: pa.Table, *, key: str, keys: pa.Array | None = None, what: str = "events") -> GroupedRows:
     """Bring the rows of each subject together.
 
     Args:
@@ -167,7 +170,7 @@ def group_rows(table: pa.Table, *, key: str, keys: pa.Array | None = None, what:
     lengths = np.bincount(owner, minlength=len(keys))
     if len(owner) and (np.diff(owner) < 0).any():
         rows = rows.take(pa.array(np.argsort(owner, kind="stable")))  # stable: the order of a subject's events stays
-    return Grouped(rows=rows, keys=keys, starts=np.cumsum(lengths) - lengths, lengths=lengths)
+    return GroupedRows(rows=rows, keys=keys, starts=np.cumsum(lengths) - lengths, lengths=lengths)
 
 
 def key_column(table: pa.Table, key: str, what: str) -> pa.Array:

@@ -28,9 +28,9 @@ from stoker._text import check_device
 from stoker._types import Array
 from stoker.errors import ConfigError, OptionError
 from stoker.recipes.tabular.batches import EncodedSubjects, SubjectBatches, SubjectLoss, mean_events
-from stoker.recipes.tabular.layout import Layout
+from stoker.recipes.tabular.layout import ModelLayout
 from stoker.recipes.tabular.model import TabularModel, set_frequencies
-from stoker.recipes.tabular.subjects import ModelSpec, Prepared, Say, TabularSettings, make_settings, prepare
+from stoker.recipes.tabular.subjects import ModelSpec, PreparedSubjects, Say, TabularSettings, make_settings, prepare
 from stoker.recipes.tabular.tables import read_table
 
 RECIPE_NAME, COLUMNS_NAME, MODEL_NAME, CONTEXT_NAME = "recipe.json", "columns.json", "model.safetensors", "context"
@@ -187,7 +187,14 @@ def _train_context(
 
 
 def _fit(
-    prepared: Prepared, settings: TabularSettings, folder: Path, where: torch.device, *, resume: bool, progress: bool, say: Say
+    prepared: PreparedSubjects,
+    settings: TabularSettings,
+    folder: Path,
+    where: torch.device,
+    *,
+    resume: bool,
+    progress: bool,
+    say: Say,
 ) -> tuple[TabularModel, stoker.train.Result]:
     spec = prepared.spec
     model = TabularModel(spec.layout(), seed=settings.seed)
@@ -234,7 +241,7 @@ def _fit(
     return model, result
 
 
-def count_classes(prepared: Prepared, layout: Layout, subjects: Array) -> dict[int, Array]:
+def count_classes(prepared: PreparedSubjects, layout: ModelLayout, subjects: Array) -> dict[int, Array]:
     """How often each class of each sub-column occurs, of subjects; of lengths once per subject."""
     lengths, first = prepared.lengths[subjects], prepared.starts[subjects]
     rows = np.repeat(first - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
@@ -252,7 +259,7 @@ def count_classes(prepared: Prepared, layout: Layout, subjects: Array) -> dict[i
     return found
 
 
-def describe(prepared: Prepared) -> list[tuple[str, str]]:
+def describe(prepared: PreparedSubjects) -> list[tuple[str, str]]:
     """A description of the data, as words and sentences."""
     spec, lengths = prepared.spec, prepared.lengths
     lines = []
