@@ -11,6 +11,7 @@ from stoker.errors import BadValueError
 from stoker.recipes.tabular.encodings import (
     Numeric,
     Subjects,
+    find_intervals,
     fit_categorical,
     fit_character,
     fit_lat_long,
@@ -43,6 +44,13 @@ def test_subjects_are_counted_as_the_slow_way_does(rng: np.random.Generator, per
     owners = np.arange(100) // per_subject
     slow = [len({owner for owner, code in zip(owners, codes, strict=True) if code == one}) for one in range(6)]
     assert subjects.count(codes, 6).tolist() == slow
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 100, 1024])
+def test_intervals_are_found_as_numpy_does(rng: np.random.Generator, count: int) -> None:
+    highs = np.sort(rng.integers(0, 3 * count, count)).astype(np.float64)
+    values = np.concatenate([highs, highs + 0.5, [-1e300, 1e300]])
+    assert find_intervals(highs, values).tolist() == np.minimum(np.searchsorted(highs, values), count - 1).tolist()
 
 
 def test_bounds_leave_out_the_extreme_subjects() -> None:

@@ -140,7 +140,7 @@ def test_one_row_per_subject_is_a_table_of_single_rows() -> None:
             BadValueError,
             "context has the user 0 more than once",
         ),
-        (lambda: Synthesizer().fit(make_events(30), key="user", encodings={"nope": "auto"}), OptionError, "encodings names the column 'nope'"),
+        (lambda: Synthesizer().fit(make_events(30), key="user", encodings={"nope": "auto"}), OptionError, "names the column 'nope'"),
         (lambda: Synthesizer().fit(make_events(30), key="user", encodings={"state": "gps"}), OptionError, "is 'gps'; expected one of auto"),
         (lambda: Synthesizer().fit(make_events(30), key="user", resume=True), OptionError, "resume=True needs folder="),
         (lambda: Synthesizer.load("no/such/run"), OptionError, "is not a run of tabular"),

@@ -158,7 +158,7 @@ class Relative(Encoding, frozen=True, kw_only=True, tag="relative"):
         start = np.where(first[:, None], self.start.encode(values, starts), 0)
         gaps = self.gap.encode(Values(family="number", data=gap, valid=has_gap), starts)
         columns = [start, gaps] if not self.has_null else [~values.valid[:, None], start, gaps]
-        return np.concatenate(columns, 1).astype(np.int64)
+        return np.asarray(np.concatenate(columns, 1), np.int64)
 
     def decode(self, codes: Array, kind: pa.DataType, starts: Array, uniform: Array) -> pa.Array:
         """The values of codes."""
@@ -177,9 +177,9 @@ class Relative(Encoding, frozen=True, kw_only=True, tag="relative"):
 
 def first_valid(valid: Array, starts: Array) -> Array:
     """Whether a row is the first of its subject that is valid."""
-    before = np.cumsum(valid) - valid
+    before = np.append(0, np.cumsum(valid))
     owner = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(valid))))
-    return np.asarray(valid & (before == before[starts][owner])) if len(valid) else valid
+    return np.asarray(valid & (before[:-1] == before[starts][owner]))
 
 
 def gaps_of(values: Values, starts: Array) -> tuple[Array, Array, Array]:

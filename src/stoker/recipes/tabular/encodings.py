@@ -25,6 +25,7 @@ import numpy as np
 import pyarrow as pa
 from msgspec import Struct
 
+from stoker._kernels import kernel
 from stoker._types import Array
 from stoker.errors import BadValueError
 from stoker.recipes.tabular.values import Values, is_text, to_column, to_words
@@ -85,6 +86,36 @@ class Subjects:
         low = np.partition(lows, self.least)[self.least]
         high = np.partition(highs, len(highs) - 1 - self.least)[len(highs) - 1 - self.least]
         return (low, high) if low <= high else (high, low)
+
+
+@kernel
+def _find_intervals(highs: Array, values: Array, found: Array) -> None:
+    """The first interval whose end is not below each value, or the last one. The search halves without a branch on values."""
+    for i in range(len(values)):
+        first, count, value = 0, len(highs) - 1, values[i]
+        while count > 0:
+            half = count >> 1
+            first += (count - half) * (highs[first + half] < value)
+            count = half
+        found[i] = first
+
+
+def find_intervals(highs: Array, values: Array) -> Array:
+    """As `np.searchsorted(highs, values)`, with the last interval for larger values."""
+    found = np.empty(len(values), np.int32)
+    if len(highs):
+        _find_intervals(np.ascontiguousarray(highs), np.ascontiguousarray(values), found)
+    return found
+
+
+@kernel
+def _number_intervals(number: Array, valid: Array, width: int, has_null: int, codes: Array) -> None:
+    """Number intervals by bin and, where a bin has several, by the place in it; a missing value is 0."""
+    for i in range(len(number)):
+        coarse = number[i] // width
+        codes[i, 0] = (coarse + has_null) if valid[i] or has_null == 0 else 0
+        if codes.shape[1] > 1:
+            codes[i, 1] = (number[i] - coarse * width) if valid[i] else 0
 
 
 class Encoding(Struct, frozen=True, kw_only=True, tag_field="kind"):
@@ -169,16 +200,10 @@ class Numeric(Encoding, frozen=True, kw_only=True, tag="numeric"):
 
     def encode(self, values: Values, starts: Array) -> Array:
         """The codes of values, (rows, sub-columns)."""
-        highs = np.array(self.highs, values.data.dtype)
-        number = np.minimum(np.searchsorted(highs, values.data), len(highs) - 1)
-        coarse = number // self._width + self.has_null
-        if self.has_null:
-            coarse[~values.valid] = 0
-        if self._width == 1:
-            return coarse[:, None]
-        fine = number % self._width
-        fine[~values.valid] = 0
-        return np.stack([coarse, fine], 1)
+        number = find_intervals(np.array(self.highs, values.data.dtype), values.data)
+        codes = np.empty((len(number), len(self.sizes)), np.int32)
+        _number_intervals(number, values.valid, self._width, int(self.has_null), codes)
+        return codes
 
     def numbers(self, codes: Array, uniform: Array) -> tuple[Array, Array]:
         """Values and whether they are there, of classes and of uniform numbers from [0, 1)."""
@@ -218,7 +243,7 @@ def fit_numeric(values: Values, subjects: Subjects, *, most: int = MOST_INTERVAL
         candidates = np.flatnonzero(is_own)
         if len(candidates):
             clipped = np.clip(values.data, *bounds)
-            place = np.minimum(np.searchsorted(distinct[candidates], clipped), len(candidates) - 1)
+            place = find_intervals(distinct[candidates], clipped)
             hit = values.valid & (distinct[candidates][place] == clipped)
             shared = subjects.count(np.where(hit, place, -1), len(candidates)) >= subjects.least
             is_own[candidates[~shared]] = False

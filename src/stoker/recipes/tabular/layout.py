@@ -221,7 +221,7 @@ def make_layout(
     if max_length is not None:
         unit = {"s": (16,), "m": (64,), "l": (128, 128)}[size]
         history = tuple(one * _log(sum(widths) * median_length) for one in unit)
-    subs = []
+    subs: list[SubColumn] = []
     for (name, column, count), width in zip(named, widths, strict=True):
         before = sum(sub.width for sub in subs if sub.column == column)
         inputs = context_width + (history[-1] if history else 0) + of_columns + before

@@ -41,6 +41,14 @@ class TabularModel(nn.Module):
     def __init__(self, layout: ModelLayout, *, seed: int = 0) -> None:
         super().__init__()
         self.layout = layout
+        self.context_offsets: torch.Tensor
+        self.column_mask: torch.Tensor
+        self.head_of_row: torch.Tensor
+        self.source: torch.Tensor
+        self.own: torch.Tensor
+        self.others: torch.Tensor
+        self.column_of: torch.Tensor
+        self.weight_of: torch.Tensor
         self._groups, num_seen = layout.embedding_groups()
         self._head_groups = layout.head_groups()
         at, self.place = 0, {}
@@ -104,7 +112,7 @@ class TabularModel(nn.Module):
             self.lstm = nn.LSTM(
                 self.seen_width, layout.history[-1], layers, dropout=DROPOUT if layers > 1 else 0.0, batch_first=True
             )
-            nn.init.zeros_(self.lstm.weight_ih_l0)  # where padding meets it, it must stay so
+            nn.init.zeros_(self.lstm.get_parameter("weight_ih_l0"))  # where padding meets it, it must stay so
         if layout.compressed:
             self.column_weight = nn.Parameter(torch.zeros(sum(layout.compressed.values()), self.width))
             self.column_bias = nn.Parameter(torch.zeros(sum(layout.compressed.values())))
@@ -160,8 +168,8 @@ class TabularModel(nn.Module):
             self.register_buffer("column_mask", mask, persistent=False)
         for number, group in enumerate(self._head_groups):
             absent = torch.zeros(len(group.members), 1, group.classes)
-            for member, sub in enumerate(group.members):
-                absent[member, 0, layout.subs[sub].num_classes :] = NEVER
+            for member, one in enumerate(group.members):
+                absent[member, 0, layout.subs[one].num_classes :] = NEVER
             self.register_buffer(f"absent_{number}", absent, persistent=False)
 
     # ---- parts ----
@@ -228,7 +236,7 @@ class TabularModel(nn.Module):
         for group, many in zip(self._head_groups, self.heads(hidden.flatten(0, -2)), strict=True):
             for member, number in enumerate(group.members):
                 sub = self.layout.subs[number]
-                found[sub.name] = many[member, :, : sub.num_classes].unflatten(0, codes.shape[:-1])
+                found[sub.name] = many[member, :, : sub.num_classes].reshape(*codes.shape[:-1], sub.num_classes)
         return found
 
     def forward(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -364,9 +372,11 @@ class _View:
         if self.places is None:
             self.weight.copy_(given)
             return
-        for place, part in zip(self.places, given.split(self.widths, -1), strict=True):
+        at = 0
+        for place, width in zip(self.places, self.widths, strict=True):
             if place is not None:
-                self.weight[:, slice(*place)].copy_(part)
+                self.weight[:, slice(*place)].copy_(given[:, at : at + width])
+            at += width
 
     def get(self) -> torch.Tensor:
         """Read the weight."""

@@ -184,7 +184,7 @@ def prepare(
     cut = int((lengths > limits[1]).sum())
     if cut:
         say("lengths", f"{cut:,} sequences of more than {limits[1]:,} events are cut: few subjects have more")
-    options = {"encodings": asked, "protect": settings.protect, "seed": settings.seed, "say": say}
+    options: dict[str, Any] = {"encodings": asked, "protect": settings.protect, "seed": settings.seed, "say": say}
     target = fit_table(rows, starts=starts, is_sequence=is_sequence, **options)
     other = None if given is None else fit_table(given, starts=np.arange(len(given)), is_sequence=False, **options)
     shortened = np.minimum(lengths, limits[1])

@@ -9,11 +9,13 @@ encode_table    codes (rows, sub-columns)                           decode_table
 from __future__ import annotations
 
 import base64
+import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -44,6 +46,8 @@ KINDS = ("auto", "categorical", "numeric", "datetime", "relative", "lat_long", "
 """What a column may be encoded as."""
 LEAST_TABLE = 20
 """Subjects that protection needs; with fewer nearly every value is rare."""
+MANY_ROWS = 50_000
+T, R = TypeVar("T"), TypeVar("R")
 SUFFIXES = (".parquet", ".csv", ".arrow", ".feather")
 
 
@@ -99,7 +103,7 @@ def _read_file(path: Path, what: str) -> pa.Table:
 def to_frame(table: pa.Table, frame: str) -> Any:
     """The table as a frame of this kind."""
     if frame == "pandas":
-        import pandas as pd
+        import pandas as pd  # type: ignore[import-untyped, unused-ignore]
 
         found = table.to_pandas()
         for field, column in zip(table.schema, table.columns, strict=True):
@@ -273,20 +277,36 @@ def fit_table(
         OptionError: A kind is unknown, or not possible for its column.
         BadValueError: A column cannot be learned.
     """
-    columns = []
-    rng = np.random.default_rng([seed, 1])
-    for name, column in zip(table.column_names, table.columns, strict=True):
-        least = LEAST_SUBJECTS + int(rng.integers(3)) if protect else 0
-        owned = starts[np.diff(np.append(starts, len(table))) > 0]
+    drawn = np.random.default_rng([seed, 1]).integers(3, size=len(table.column_names))
+    owned = starts[np.diff(np.append(starts, len(table))) > 0]
+
+    def fit(number: int) -> tuple[ColumnSpec, int]:
+        name, column = table.column_names[number], table.columns[number]
+        least = LEAST_SUBJECTS + int(drawn[number]) if protect else 0
         subjects = Subjects(starts=owned, num_rows=len(table), least=least)
         kind = choose_kind(name, column, encodings.get(name, "auto"), subjects, is_sequence=is_sequence)
         encoding = _fit(name, column, kind, subjects)
-        if encoding is None:
-            say("protected", f"column {name!r}: fewer than {2 * least + 1} subjects have a value; they are left out")
-            encoding = fit_categorical(read_values(name, column, family="text"), subjects, column.type)
-        columns.append(ColumnSpec(name=name, encoding=encoding))
+        if encoding is not None:
+            return ColumnSpec(name=name, encoding=encoding), 0
+        hidden = fit_categorical(read_values(name, column, family="text"), subjects, column.type)
+        return ColumnSpec(name=name, encoding=hidden), 2 * least + 1
+
+    columns = []
+    for column, too_few in _on_threads(fit, range(len(drawn)), num_rows=len(table)):
+        if too_few:
+            say("protected", f"column {column.name!r}: fewer than {too_few} subjects have a value; they are left out")
+        columns.append(column)
     types = base64.b64encode(table.schema.remove_metadata().serialize().to_pybytes()).decode()
     return TableSpec(columns=columns, types=types)
+
+
+def _on_threads(work: Callable[[T], R], items: Iterable[T], *, num_rows: int) -> list[R]:
+    """Like `map`; the columns of large tables share the cores, since NumPy and the kernels release the GIL."""
+    cores = len(os.sched_getaffinity(0))
+    if num_rows < MANY_ROWS or cores == 1:
+        return [work(item) for item in items]
+    with ThreadPoolExecutor(cores, thread_name_prefix="stoker-columns") as pool:
+        return list(pool.map(work, items))
 
 
 def _fit(name: str, column: pa.ChunkedArray, kind: str, subjects: Subjects) -> AnyEncoding | None:
@@ -315,14 +335,17 @@ def encode_table(table: pa.Table, spec: TableSpec, *, starts: Array) -> Array:
     num_codes = sum(map(len, spec.sizes))
     widest = max((size for one in spec.sizes for size in one.values()), default=1)
     codes = np.zeros((len(table), num_codes), np.int16 if widest <= 2**15 else np.int32)
-    at = 0
-    for column, field in zip(spec.columns, spec.schema, strict=True):
+    ends = np.cumsum([len(sizes) for sizes in spec.sizes])
+
+    def encode(number: int) -> None:
+        column, field = spec.columns[number], spec.schema.field(number)
         given = table[column.name]
         given = given if given.type == field.type else _cast(given, field)
         kind = str(column.encoding.__struct_config__.tag)
         found = column.encoding.encode(_read(column.name, given, kind), starts)
-        codes[:, at : at + found.shape[1]] = found
-        at += found.shape[1]
+        codes[:, ends[number] - found.shape[1] : ends[number]] = found
+
+    _on_threads(encode, range(len(spec.columns)), num_rows=len(table))
     return codes
 
 

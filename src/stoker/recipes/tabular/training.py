@@ -95,7 +95,7 @@ def default_batch_size(num_subjects: int, model: TabularModel, mean_length: floa
     for limit, params, values in ((512, 1e6, 1e2), (128, 1e7, 1e3), (32, 1e8, 1e4), (8, 1e9, 1e5)):
         if parameters > params or points > values:
             most = limit
-    return min(most, max(8, 2 ** int(math.log2(max(1, num_subjects / 64)))))
+    return int(min(most, max(8, 2 ** int(math.log2(max(1, num_subjects / 64))))))
 
 
 def split_subjects(count: int, settings: TabularSettings) -> tuple[Array, Array]:
@@ -209,7 +209,12 @@ def _fit(
         "model",
         f"{sum(one.numel() for one in model.parameters()):,} weights; batches of {batch_size:,} subjects, learning rate {lr:g}",
     )
-    common = {"lengths": prepared.lengths, "batch_size": batch_size, "window": settings.window, "any_order": settings.any_order}
+    common: dict[str, Any] = {
+        "lengths": prepared.lengths,
+        "batch_size": batch_size,
+        "window": settings.window,
+        "any_order": settings.any_order,
+    }
     batches = SubjectBatches(data, model.layout, known, seed=settings.seed, **common)
     valid = SubjectBatches(data, model.layout, held_out, seed=settings.seed + 1, is_fixed=True, **common)
     whole = SubjectLoss(model, data, per_subject)

@@ -49,7 +49,7 @@ def family_of(kind: pa.DataType) -> Family | None:
 def is_text(kind: pa.DataType) -> bool:
     """Whether values of a type are strings."""
     inner = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return pa.types.is_string(inner) or pa.types.is_large_string(inner) or pa.types.is_string_view(inner)
+    return bool(pa.types.is_string(inner) or pa.types.is_large_string(inner) or pa.types.is_string_view(inner))
 
 
 def read_values(name: str, column: pa.ChunkedArray | pa.Array, *, family: Family | None = None) -> Values:
