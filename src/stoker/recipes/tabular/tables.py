@@ -24,6 +24,7 @@ from msgspec import Struct
 from stoker import _disk
 from stoker._types import Array
 from stoker.errors import BadValueError, OptionError, SourceInvalidError, SourceNotFoundError
+from stoker.recipes.tabular.compat import Binned, Digit, fit_binned, fit_digit
 from stoker.recipes.tabular.dates import Datetime, Relative, fit_datetime, fit_relative, gaps_of
 from stoker.recipes.tabular.encodings import (
     LEAST_SUBJECTS,
@@ -41,8 +42,8 @@ from stoker.recipes.tabular.encodings import (
 )
 from stoker.recipes.tabular.values import Values, family_of, read_values
 
-AnyEncoding = Categorical | Numeric | Character | LatLong | Datetime | Relative
-KINDS = ("auto", "categorical", "numeric", "datetime", "relative", "lat_long", "character")
+AnyEncoding = Categorical | Numeric | Character | LatLong | Datetime | Relative | Digit | Binned
+KINDS = ("auto", "categorical", "numeric", "digit", "binned", "discrete", "datetime", "relative", "lat_long", "character")
 """What a column may be encoded as."""
 LEAST_TABLE = 20
 """Subjects that protection needs; with fewer nearly every value is rare."""
@@ -228,7 +229,7 @@ def choose_kind(name: str, column: pa.ChunkedArray, asked: str, subjects: Subjec
     """
     family = family_of(column.type)
     possible = {
-        "number": ("numeric", "categorical"), "time": ("datetime", "relative", "categorical"),
+        "number": ("numeric", "digit", "binned", "discrete", "categorical"), "time": ("datetime", "relative", "categorical"),
         "text": ("categorical", "character", "lat_long"), None: (),
     }[family]  # fmt: skip
     if asked != "auto" and family is not None:
@@ -311,8 +312,10 @@ def _on_threads(work: Callable[[T], R], items: Iterable[T], *, num_rows: int) ->
 
 def _fit(name: str, column: pa.ChunkedArray, kind: str, subjects: Subjects) -> AnyEncoding | None:
     values = _read(name, column, kind)
-    if kind == "categorical":
+    if kind in ("categorical", "discrete"):
         return fit_categorical(values, subjects, column.type)
+    if kind in ("digit", "binned"):
+        return fit_digit(values, subjects) if kind == "digit" else fit_binned(values, subjects)
     if kind == "character":
         return fit_character(values, subjects)
     if kind == "lat_long":
@@ -323,7 +326,7 @@ def _fit(name: str, column: pa.ChunkedArray, kind: str, subjects: Subjects) -> A
 
 
 def _read(name: str, column: pa.ChunkedArray, kind: str) -> Values:
-    return read_values(name, column, family="text" if kind in ("categorical", "character", "lat_long") else None)
+    return read_values(name, column, family="text" if kind in ("categorical", "discrete", "character", "lat_long") else None)
 
 
 def encode_table(table: pa.Table, spec: TableSpec, *, starts: Array) -> Array:
