@@ -9,13 +9,13 @@ import pytest
 from stoker._types import Array
 from stoker.errors import BadValueError
 from stoker.recipes.tabular.encodings import (
-    Numeric,
     Subjects,
     find_intervals,
     fit_categorical,
     fit_character,
     fit_lat_long,
     fit_numeric,
+    make_numeric,
 )
 from stoker.recipes.tabular.values import read_values
 
@@ -152,10 +152,15 @@ def test_a_number_of_one_subject_does_not_come_back() -> None:
 
 
 def test_two_levels_number_the_intervals() -> None:
-    encoding = Numeric(lows=list(range(1000)), highs=list(range(1000)), decimals=None, has_null=True)
-    assert encoding.sizes == {"bin": 33, "fine": 32}
-    column = pa.array([0, 999, None, 500])
+    counts = np.where(np.arange(1000) % 7 == 3, 100, 8)
+    encoding = make_numeric(list(range(1000)), list(range(1000)), counts=counts, has_null=True)
+    assert encoding.sizes == {"bin": 34, "fine": 31}
+    column = pa.array([*range(1000), None])
     assert round_trip(encoding, column).equals(column)
+    codes = encoding.encode(read_values("x", column), np.arange(1001))
+    frequent = codes[:1000][counts == 100]
+    assert frequent[:, 1].max() <= 4  # frequent values come first in their bin
+    assert np.bincount(codes[:1000, 0])[1:].min() >= 30  # no bin is nearly empty
 
 
 def test_characters_come_back(rng: np.random.Generator) -> None:

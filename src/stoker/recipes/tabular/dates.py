@@ -201,5 +201,5 @@ def fit_relative(values: Values, subjects: Subjects, kind: pa.DataType) -> Relat
         return None
     # Dates that are missing have a class of their own; a gap that is missing is that of a first date.
     start = Datetime(parts=start.parts, unit=start.unit, low=start.low, high=start.high, has_null=False)
-    gaps = Numeric(lows=gaps.lows, highs=gaps.highs, decimals=None, has_null=True)
+    gaps = Numeric(lows=gaps.lows, highs=gaps.highs, ranks=gaps.ranks, decimals=None, has_null=True)
     return Relative(start=start, gap=gaps, has_null=not bool(values.valid.all()))

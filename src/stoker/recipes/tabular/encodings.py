@@ -11,11 +11,12 @@ have them (the exact number is drawn), and numbers end where that number of subj
 
 `Numeric` splits the sorted values into up to some 1,000 intervals of nearly equal counts, with shorter ones in the tails. A value that
 fills an interval alone, such as a price, is an interval of width 0. Two sub-columns number the intervals: `bin` the coarse position and
-`fine` the one inside it. A generated interval becomes a uniform draw from it.
+`fine` the rank inside it, by frequency. A generated interval becomes a uniform draw from it.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -109,13 +110,12 @@ def find_intervals(highs: Array, values: Array) -> Array:
 
 
 @kernel
-def _number_intervals(number: Array, valid: Array, width: int, has_null: int, codes: Array) -> None:
-    """Number intervals by bin and, where a bin has several, by the place in it; a missing value is 0."""
+def _number_intervals(number: Array, valid: Array, bins: Array, ranks: Array, has_null: int, codes: Array) -> None:
+    """Number intervals by bin and, where a bin has several, by the rank in it; a missing value is 0."""
     for i in range(len(number)):
-        coarse = number[i] // width
-        codes[i, 0] = (coarse + has_null) if valid[i] or has_null == 0 else 0
+        codes[i, 0] = (bins[number[i]] + has_null) if valid[i] or has_null == 0 else 0
         if codes.shape[1] > 1:
-            codes[i, 1] = (number[i] - coarse * width) if valid[i] else 0
+            codes[i, 1] = ranks[number[i]] if valid[i] else 0
 
 
 class Encoding(Struct, frozen=True, kw_only=True, tag_field="kind"):
@@ -187,29 +187,38 @@ class Numeric(Encoding, frozen=True, kw_only=True, tag="numeric"):
     """Places after the point that floats are rounded to; None for all that a float has, and for integers."""
     has_null: bool
 
+    ranks: list[int] = []
+    """The class of `fine` of each interval: the most frequent one of a bin is 0. Empty where `bin` says all."""
+
     @property
-    def _width(self) -> int:
-        """Intervals per bin."""
-        return 1 if len(self.lows) <= ONE_LEVEL else int(np.ceil(np.sqrt(len(self.lows))))
+    def _starts(self) -> Array:
+        """The first interval of each bin; bins have as many intervals as others, or one less."""
+        count = len(self.lows)
+        bins = count if not self.ranks else -(-count // math.isqrt(count))
+        return np.arange(bins) * count // bins
 
     @property
     def sizes(self) -> dict[str, int]:
         """The number of classes of each sub-column."""
-        bins = -(-len(self.lows) // self._width)
-        return {"bin": bins + self.has_null} | ({"fine": self._width} if self._width > 1 else {})
+        return {"bin": len(self._starts) + self.has_null} | ({"fine": max(self.ranks) + 1} if self.ranks else {})
 
     def encode(self, values: Values, starts: Array) -> Array:
         """The codes of values, (rows, sub-columns)."""
         number = find_intervals(np.array(self.highs, values.data.dtype), values.data)
         codes = np.empty((len(number), len(self.sizes)), np.int32)
-        _number_intervals(number, values.valid, self._width, int(self.has_null), codes)
+        bins = np.searchsorted(self._starts, np.arange(len(self.lows)), side="right") - 1
+        _number_intervals(number, values.valid, bins, np.array(self.ranks or [0], np.int64), int(self.has_null), codes)
         return codes
 
     def numbers(self, codes: Array, uniform: Array) -> tuple[Array, Array]:
         """Values and whether they are there, of classes and of uniform numbers from [0, 1)."""
         valid = codes[:, 0] >= self.has_null
-        number = (codes[:, 0] - self.has_null) * self._width + (codes[:, 1] if self._width > 1 else 0)
-        number = np.clip(number, 0, len(self.lows) - 1)
+        number = np.maximum(codes[:, 0] - self.has_null, 0)
+        if self.ranks:
+            starts = self._starts
+            of_rank = np.lexsort((self.ranks, np.searchsorted(starts, np.arange(len(self.lows)), side="right")))
+            lasts = np.append(starts[1:], len(self.lows)) - 1
+            number = of_rank[np.minimum(starts[number] + codes[:, 1], lasts[number])]
         lows, highs = np.array(self.lows)[number], np.array(self.highs)[number]
         if lows.dtype.kind == "i":
             data = lows + np.floor(uniform * (highs - lows + 1.0)).astype(np.int64)
@@ -224,6 +233,25 @@ class Numeric(Encoding, frozen=True, kw_only=True, tag="numeric"):
         """The values of codes."""
         data, valid = self.numbers(codes, uniform)
         return to_column(np.where(valid, data, 0), valid, kind)
+
+
+def make_numeric(
+    lows: list[Any], highs: list[Any], *, counts: Array, decimals: int | None = None, has_null: bool = False
+) -> Numeric:
+    """Number intervals in one level or two.
+
+    In a bin the most frequent interval is number 0 of `fine`, and so on: what prices have in common is then a matter of `fine` alone,
+    which a small model learns at once.
+    """
+    plain = Numeric(lows=lows, highs=highs, decimals=decimals, has_null=has_null, ranks=[0] * (len(lows) > ONE_LEVEL))
+    if len(lows) <= ONE_LEVEL:
+        return plain
+    ends = [*plain._starts[1:].tolist(), len(lows)]
+    ranks: list[int] = []
+    for first, last in zip(plain._starts.tolist(), ends, strict=True):
+        order = np.argsort(-np.asarray(counts[first:last]), kind="stable")
+        ranks += np.argsort(order, kind="stable").tolist()
+    return Numeric(lows=lows, highs=highs, decimals=decimals, has_null=has_null, ranks=ranks)
 
 
 def fit_numeric(values: Values, subjects: Subjects, *, most: int = MOST_INTERVALS) -> Numeric | None:
@@ -258,8 +286,8 @@ def fit_numeric(values: Values, subjects: Subjects, *, most: int = MOST_INTERVAL
     # Values of few subjects between two frequent ones must not be told exactly: their interval reaches to its neighbours.
     wide_lows, wide_highs = np.append(lows[0], highs[:-1]), np.append(lows[1:], highs[-1])
     lows, highs = np.where(is_narrow, wide_lows, lows), np.where(is_narrow, wide_highs, highs)
-    return Numeric(
-        lows=lows.tolist(), highs=highs.tolist(), decimals=_decimals(own), has_null=not bool(values.valid.all())
+    return make_numeric(
+        lows.tolist(), highs.tolist(), counts=sizes, decimals=_decimals(own), has_null=not bool(values.valid.all())
     )  # fmt: skip
 
 

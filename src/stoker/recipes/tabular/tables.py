@@ -48,7 +48,8 @@ KINDS = ("auto", "categorical", "numeric", "digit", "binned", "discrete", "datet
 LEAST_TABLE = 20
 """Subjects that protection needs; with fewer nearly every value is rare."""
 MANY_ROWS = 50_000
-T, R = TypeVar("T"), TypeVar("R")
+T = TypeVar("T")
+R = TypeVar("R")
 SUFFIXES = (".parquet", ".csv", ".arrow", ".feather")
 
 
