@@ -38,6 +38,7 @@ COMMANDS = {
     "train": "Train a model from a configuration, or run a recipe.",
     "predict": "Predict for new data with a trained run.",
     "embed": "Write the representations of series by a trained run.",
+    "generate": "Write new subjects with their events by a trained run.",
     "forecast": "Forecast a series with a trained Time-MoE.",
     "export": "Export the model of a run as a program.",
     "quality": "Report how good synthetic data are.",

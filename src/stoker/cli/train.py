@@ -21,6 +21,7 @@ from stoker.experiment.parse import CONFIG_NAME
 
 if TYPE_CHECKING:
     from stoker.recipes.icecube import training as icecube
+    from stoker.recipes.tabular import training as tabular
     from stoker.recipes.tfa import pipeline as tfa
     from stoker.recipes.time_moe import training as time_moe
     from stoker.recipes.timehut import training as timehut
@@ -107,6 +108,7 @@ def command(
     stoker train tfa.yaml
     stoker train timehut --help
     stoker train icecube --help
+    stoker train tabular --help
     stoker train --resume runs/config
     torchrun --nproc-per-node 2 -m stoker train config.yaml
     """
@@ -688,5 +690,78 @@ def _show_icecube(done: icecube.TrainedIceCube, folder: Path, *, as_json: bool) 
     click.echo(printable(f"run: {folder}   next: stoker predict {folder} --data STORE --out submission.csv"))
 
 
-RECIPES: dict[str, click.Command] = {"icecube": _icecube, "time-moe": _time_moe, "tfa": _tfa, "timehut": _timehut}
+@click.command("tabular", short_help="Learn a table of events, to generate others.")
+@click.option("--target", type=PATH, metavar="FILE", help="Events, or single rows: .parquet, .csv, .arrow or .feather.")
+@click.option("--key", metavar="COLUMN", help="Column that names the subject of an event. [default: every row is a subject]")
+@click.option("--context", type=PATH, metavar="FILE", help="Facts of the subjects, one row each, with the same key.")
+@click.option("--size", type=click.Choice(["s", "m", "l"]), default="m", show_default=True, help="Size of the model.")
+@click.option("--encoding", multiple=True, metavar="COLUMN=KIND", help="Kind of a column, such as place=lat_long. May be repeated.")
+@click.option("--epochs", type=int, default=100, show_default=True, metavar="N", help="Passes over the subjects, at most.")
+@click.option("--batch-size", type=COUNT, metavar="N", help="Subjects per update. [default: about 1/64 of them, from 8 to 2,048]")
+@click.option("--lr", type=float, metavar="N", help="Learning rate. [default: by the batch size]")
+@click.option("--patience", type=int, default=5, show_default=True, metavar="N", help="Epochs without a better validation loss.")
+@click.option("--window", type=int, default=100, show_default=True, metavar="N", help="Events of a sequence per update, at most.")
+@click.option("--max-seconds", type=float, metavar="N", help="Stop training after this time.")
+@click.option("--max-grad-norm", type=float, metavar="N", help="Clip the gradient to this norm.")
+@click.option("--protect/--no-protect", default=True, show_default=True, help="Keep only values that several subjects have.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--folder", type=PATH, metavar="FOLDER", help="Folder of the run. [default: runs/ and the name of the file]")
+@click.option("--resume", type=PATH, metavar="FOLDER", help="Resume the run of this folder.")
+@click.option("--overwrite", is_flag=True, help="Replace an earlier run of this recipe in the folder; other files stay.")
+@click.option("--device", metavar="DEVICE", help="cpu, cuda or cuda:N. [default: a GPU if there is one]")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
+@click.option("--quiet", is_flag=True, help="No progress bar.")
+def _tabular(
+    target: str | None, encoding: tuple[str, ...], folder: str | None, resume: str | None, overwrite: bool, device: str | None,
+    as_json: bool, quiet: bool, **options: Any,
+) -> None:  # fmt: skip
+    """Learn the events of subjects, such as the purchases of users, so that `stoker generate` can make new ones.
+
+    Values that fewer than 5 subjects have are not learned, unless --no-protect is given. Training stops early by the validation loss
+    of subjects that were held out.
+
+    \b
+    stoker train tabular --target events.parquet --key user_id --context users.parquet
+    stoker generate runs/events --subjects 10000 --out synthetic.parquet
+    """
+    if (target is None) == (resume is None):
+        raise click.UsageError("Give --target FILE, or --resume FOLDER.")
+    if overwrite and resume is not None:
+        raise click.UsageError("--overwrite replaces a run, --resume continues it: give one of them.")
+    kinds = dict(one.rpartition("=")[::2] for one in encoding)
+    if "" in kinds:
+        raise click.UsageError(f"--encoding is {encoding[0]!r}; expected COLUMN=KIND, such as place=lat_long.")
+    from stoker.recipes.tabular import training
+
+    def say(word: str, sentence: str) -> None:
+        if not as_json:
+            click.echo(printable(f"{word:<10} {sentence}"))
+
+    where = Path(resume or folder or f"runs/{Path(target or '').stem}")
+    common: dict[str, Any] = {"device": device, "progress": not quiet and not as_json, "say": say}
+    with _saying_how_to_resume(where):
+        if target is None:
+            done = training.resume(where, **common)
+        else:
+            done = training.train(target, folder=where, encodings=kinds, overwrite=overwrite, **common, **options)
+    _show_tabular(done, where, as_json=as_json)
+
+
+def _show_tabular(done: tabular.TrainedTabular, folder: Path, *, as_json: bool) -> None:
+    result = done.result
+    assert result is not None
+    if as_json:
+        values = _values(result, "stopped", "step", "epoch", "metrics", "best", "best_step", "seconds")
+        click.echo(json.dumps({"folder": str(folder), **values}))
+        return
+    words = {"finished": "all epochs", "early": "stopped early", "budget": "stopped by --max-seconds"}
+    ended = words.get(result.stopped, result.stopped)
+    click.echo(f"{'trained':<10} {result.epoch:,} epochs, {result.step:,} updates in {result.seconds:,.1f} s ({ended})")
+    click.echo(f"{'loss':<10} {result.best:.4f} nats per event on held-out subjects")
+    click.echo(printable(f"run        {folder}   next: stoker generate {folder} --subjects 1000 --out synthetic.parquet"))
+
+
+RECIPES: dict[str, click.Command] = {
+    "icecube": _icecube, "tabular": _tabular, "time-moe": _time_moe, "tfa": _tfa, "timehut": _timehut
+}  # fmt: skip
 """Recipes by name: `stoker train NAME …`. Their runs have a recipe.json; a configuration of one is known by its keys."""

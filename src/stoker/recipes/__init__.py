@@ -2,7 +2,7 @@
 
 icecube     the direction of neutrinos, from ragged events of pulses
 time_moe    forecasting of any time series with a mixture of experts
-tabular     events of users: how good synthetic ones are
+tabular     new sequences of events like those of a table, and how good they are
 tfa         the direction of market bars, from CSV files to a model that predicts bar by bar
 timehut     representations of time series, learned without labels, and classifiers on them
 """

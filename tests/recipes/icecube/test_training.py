@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from stoker.recipes.icecube.feed import EventFeed
-from stoker.recipes.icecube.packing import geometry_of
-from stoker.recipes.icecube.tokens import read_geometry, scale_geometry
 
 import stoker
 from stoker.errors import ConfigError, OptionError
 from stoker.recipes.icecube import make_events, pack_events
+from stoker.recipes.icecube.feed import EventFeed
 from stoker.recipes.icecube.model import IceCubeModel
+from stoker.recipes.icecube.packing import geometry_of
+from stoker.recipes.icecube.tokens import read_geometry, scale_geometry
 from stoker.recipes.icecube.training import EventLoss, TrainedIceCube, make_settings, read_settings, resume, train
 
 QUICK: dict[str, Any] = {"size": "tiny", "batch_size": 16, "epochs": 2, "warmup": 2, "device": "cpu"}

@@ -16,16 +16,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
-from stoker.recipes.icecube.batches import MAX_DOMS, EventBatch
-from stoker.recipes.icecube.feed import EventFeed
-from stoker.recipes.icecube.packing import geometry_of
-from stoker.recipes.icecube.tokens import expand, read_geometry, scale_geometry
 from torch import Tensor, nn
 
 import stoker
 from stoker._types import Array
 from stoker.errors import OptionError
 from stoker.experiment import TrainedRun
+from stoker.recipes.icecube.batches import MAX_DOMS, EventBatch
+from stoker.recipes.icecube.feed import EventFeed
+from stoker.recipes.icecube.packing import geometry_of
+from stoker.recipes.icecube.tokens import expand, read_geometry, scale_geometry
 from stoker.recipes.icecube.training import make_model, read_settings
 from stoker.recipes.icecube.vmf import angular_error, make_mixture, point_estimate, to_angles
 

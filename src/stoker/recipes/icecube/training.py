@@ -20,18 +20,18 @@ from typing import Any, Literal
 
 import msgspec
 import torch
-from stoker.recipes.icecube.batches import EventBatch
-from stoker.recipes.icecube.feed import EventFeed
-from stoker.recipes.icecube.packing import geometry_of
-from stoker.recipes.icecube.tokens import expand, read_geometry, scale_geometry
 from torch import Tensor, nn
 
 import stoker
 from stoker import _disk
 from stoker._text import check_device
 from stoker.errors import ConfigError, OptionError
+from stoker.recipes.icecube.batches import EventBatch
+from stoker.recipes.icecube.feed import EventFeed
 from stoker.recipes.icecube.model import SIZES, IceCubeModel, IceCubeSize
 from stoker.recipes.icecube.optimizer import MuonAdamW, one_cycle
+from stoker.recipes.icecube.packing import geometry_of
+from stoker.recipes.icecube.tokens import expand, read_geometry, scale_geometry
 from stoker.recipes.icecube.vmf import DirectionLoss, VmfLoss
 
 NAME = "recipe.json"

@@ -1,7 +1,12 @@
-"""Tabular sequences: events of users, and how good synthetic ones are.
+"""Tabular sequences: learn the events of users, and generate new ones.
 
-    generators          tables whose law is known
-    quality_report      `quality`: a report on synthetic events, with scores, noise and verdicts
+    values, encodings, dates    columns <-> classes             tables        files and frames <-> codes
+    compat                      encodings of mostlyai-engine
+    subjects                    settings; tables -> subjects    layout        sub-columns and widths of a model
+    model                       all heads in one matmul         batches       which subjects an update sees
+    training                    the folder of a run             generation    codes of new subjects
+    synthesizer                 `Synthesizer`: fit, sample, load
+    generators                  tables whose law is known       quality_*     `quality`: scores, noise and verdicts
 
 These are the public names; each is imported when first used.
 """
@@ -12,11 +17,15 @@ from stoker._lazy import lazy
 
 _LAZY = {
     "QualityReport": "stoker.recipes.tabular.quality_report:QualityReport",
+    "Synthesizer": "stoker.recipes.tabular.synthesizer:Synthesizer",
+    "TabularSettings": "stoker.recipes.tabular.subjects:TabularSettings",
+    "load_model": "stoker.recipes.tabular.training:load_model",
     "make_bursts": "stoker.recipes.tabular.generators:make_bursts",
     "make_rules": "stoker.recipes.tabular.generators:make_rules",
     "make_shop": "stoker.recipes.tabular.generators:make_shop",
     "quality": "stoker.recipes.tabular.quality_report:quality",
     "rules_log_likelihood": "stoker.recipes.tabular.generators:rules_log_likelihood",
+    "train": "stoker.recipes.tabular.training:train",
 }
 
 if TYPE_CHECKING:
@@ -26,6 +35,10 @@ if TYPE_CHECKING:
     from stoker.recipes.tabular.generators import rules_log_likelihood as rules_log_likelihood
     from stoker.recipes.tabular.quality_report import QualityReport as QualityReport
     from stoker.recipes.tabular.quality_report import quality as quality
+    from stoker.recipes.tabular.subjects import TabularSettings as TabularSettings
+    from stoker.recipes.tabular.synthesizer import Synthesizer as Synthesizer
+    from stoker.recipes.tabular.training import load_model as load_model
+    from stoker.recipes.tabular.training import train as train
 else:
     # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too.
     __getattr__, __dir__, __all__ = lazy(__name__, _LAZY)

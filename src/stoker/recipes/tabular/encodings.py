@@ -1,0 +1,413 @@
+"""Encodings: a column becomes a few class variables (sub-columns), and generated classes become values again.
+
+    Categorical   cat                one class per kept category
+    Numeric       bin [, fine]       intervals of the sorted values; frequent values have one of their own
+    LatLong       Numeric twice      strings such as "48.2082, 16.3738"
+    Character     P0, P1, ...        one class per character
+    Datetime, Relative               in `dates`
+
+What one subject alone has must not come back. So categories, characters and single numbers are kept where at least 5 to 7 subjects
+have them (the exact number is drawn), and numbers end where that number of subjects lies beyond. Missing values are a class.
+
+`Numeric` splits the sorted values into up to some 1,000 intervals of nearly equal counts, with shorter ones in the tails. A value that
+fills an interval alone, such as a price, is an interval of width 0. Two sub-columns number the intervals: `bin` the coarse position and
+`fine` the rank inside it, by frequency. A generated interval becomes a uniform draw from it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+from msgspec import Struct
+
+from stoker._kernels import kernel
+from stoker._types import Array
+from stoker.errors import BadValueError
+from stoker.recipes.tabular.values import Values, is_text, to_column, to_words
+
+RARE = "_RARE_"
+LEAST_SUBJECTS = 5
+"""Subjects that must share a value for it to be kept; 0 to 2 more are drawn, so that the limit is not known."""
+LEAST_PER_INTERVAL = 8
+MOST_INTERVALS = 1024
+TAIL = 0.1
+"""An interval in a tail holds at most this part of the values beyond it."""
+ONE_LEVEL = 128
+"""Up to this number of intervals, one sub-column numbers them."""
+MOST_CHARACTERS = 50
+Moment = Literal["", "first", "later"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subjects:
+    """Whose rows they are: the number of the subject of each row, in groups, and how many must share a value."""
+
+    starts: Array
+    """The first row of each subject."""
+    num_rows: int
+    least: int
+    """Subjects that must share a value; 0 keeps all."""
+
+    def of_rows(self) -> Array:
+        """The number of the subject of each row."""
+        return np.repeat(np.arange(len(self.starts)), np.diff(np.append(self.starts, self.num_rows)))
+
+    def count(self, codes: Array, num_codes: int) -> Array:
+        """The number of subjects that have each code; negative codes are not counted."""
+        if len(self.starts) == self.num_rows:  # a row is a subject
+            return np.bincount(codes[codes >= 0], minlength=num_codes)
+        rows = np.flatnonzero(codes >= 0)
+        order = rows[np.argsort(codes[rows], kind="stable")]  # a subject's rows of one code are then neighbours
+        sorted_codes, sorted_subjects = codes[order], self.of_rows()[order]
+        is_first = np.ones(len(order), bool)
+        is_first[1:] = (np.diff(sorted_codes) != 0) | (np.diff(sorted_subjects) != 0)
+        return np.bincount(sorted_codes[is_first], minlength=num_codes)
+
+    def bounds(self, data: Array, valid: Array) -> tuple[Any, Any] | None:
+        """The range that is left without the subjects with the smallest and the largest values; None where nothing is left."""
+        own = data[valid]
+        if not len(own):
+            return None
+        if not self.least:
+            return own.min(), own.max()
+        if len(self.starts) == self.num_rows:
+            lows = highs = own
+        else:
+            subject = self.of_rows()[valid]
+            first = np.flatnonzero(np.diff(subject, prepend=-1))
+            lows, highs = np.minimum.reduceat(own, first), np.maximum.reduceat(own, first)
+        if len(lows) <= 2 * self.least:
+            return None
+        low = np.partition(lows, self.least)[self.least]
+        high = np.partition(highs, len(highs) - 1 - self.least)[len(highs) - 1 - self.least]
+        return (low, high) if low <= high else (high, low)
+
+
+@kernel
+def _find_intervals(highs: Array, values: Array, found: Array) -> None:
+    """The first interval whose end is not below each value, or the last one. The search halves without a branch on values."""
+    for i in range(len(values)):
+        first, count, value = 0, len(highs) - 1, values[i]
+        while count > 0:
+            half = count >> 1
+            first += (count - half) * (highs[first + half] < value)
+            count = half
+        found[i] = first
+
+
+def find_intervals(highs: Array, values: Array) -> Array:
+    """As `np.searchsorted(highs, values)`, with the last interval for larger values."""
+    found = np.empty(len(values), np.int32)
+    if len(highs):
+        _find_intervals(np.ascontiguousarray(highs), np.ascontiguousarray(values), found)
+    return found
+
+
+@kernel
+def _number_intervals(number: Array, valid: Array, bins: Array, ranks: Array, has_null: int, codes: Array) -> None:
+    """Number intervals by bin and, where a bin has several, by the rank in it; a missing value is 0."""
+    for i in range(len(number)):
+        codes[i, 0] = (bins[number[i]] + has_null) if valid[i] or has_null == 0 else 0
+        if codes.shape[1] > 1:
+            codes[i, 1] = ranks[number[i]] if valid[i] else 0
+
+
+class Encoding(Struct, frozen=True, kw_only=True, tag_field="kind"):
+    """How a column becomes classes. `type` is not part of it: a schema keeps the types of all columns."""
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The number of classes of each sub-column."""
+        raise AssertionError("every encoding has sizes")  # pragma: no cover
+
+    def never(self) -> dict[str, list[int]]:
+        """Classes that are not to be generated."""
+        return {}
+
+    def moments(self) -> dict[str, Moment]:
+        """Sub-columns that only the first event of a subject has, or only later ones; elsewhere they are 0."""
+        return {}
+
+
+class Categorical(Encoding, frozen=True, kw_only=True, tag="categorical"):
+    """Class 0 is any rare value, class 1 (where values are missing) a missing one, then the kept values, sorted."""
+
+    values: list[str]
+    has_null: bool
+    has_rare: bool
+    """Whether rare values are generated, as `_RARE_`: there are some, and the column is one of strings."""
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The number of classes of each sub-column."""
+        return {"cat": 1 + self.has_null + len(self.values)}
+
+    def never(self) -> dict[str, list[int]]:
+        """Classes that are not to be generated."""
+        return {} if self.has_rare or self.sizes["cat"] == 1 else {"cat": [0]}
+
+    def encode(self, values: Values, starts: Array) -> Array:
+        """The codes of values, (rows, sub-columns)."""
+        place = {value: code for code, value in enumerate(self.values, 1 + self.has_null)}
+        table = np.array([place.get(word, 0) for word in values.words.to_pylist()] + [0], np.int64)
+        return np.where(values.valid, table[values.data if len(table) > 1 else 0], int(self.has_null))[:, None]
+
+    def decode(self, codes: Array, kind: pa.DataType, starts: Array, uniform: Array) -> pa.Array:
+        """The values of codes."""
+        inner = kind.value_type if pa.types.is_dictionary(kind) else kind
+        words = to_words([RARE if self.has_rare else None, *([None] if self.has_null else []), *self.values], inner)
+        found = words.take(pa.array(codes[:, 0]))
+        return found.dictionary_encode().cast(kind) if pa.types.is_dictionary(kind) else found
+
+
+def fit_categorical(values: Values, subjects: Subjects, kind: pa.DataType) -> Categorical:
+    """Keep the values that enough subjects have."""
+    counts = subjects.count(np.where(values.valid, values.data, -1), len(values.words))
+    kept = counts >= max(1, subjects.least)
+    words = values.words.to_pylist()
+    return Categorical(
+        values=sorted(word for word, keep in zip(words, kept.tolist(), strict=True) if keep),
+        has_null=not bool(values.valid.all()),
+        has_rare=bool((counts[~kept] > 0).any()) and is_text(kind),
+    )
+
+
+class Numeric(Encoding, frozen=True, kw_only=True, tag="numeric"):
+    """Closed intervals, sorted. Class 0 of `bin` is a missing value where there are some."""
+
+    lows: list[int | float]
+    highs: list[int | float]
+    decimals: int | None
+    """Places after the point that floats are rounded to; None for all that a float has, and for integers."""
+    has_null: bool
+
+    ranks: list[int] = []
+    """The class of `fine` of each interval: the most frequent one of a bin is 0. Empty where `bin` says all."""
+
+    @property
+    def _starts(self) -> Array:
+        """The first interval of each bin; bins have as many intervals as others, or one less."""
+        count = len(self.lows)
+        bins = count if not self.ranks else -(-count // math.isqrt(count))
+        return np.arange(bins) * count // bins
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The number of classes of each sub-column."""
+        return {"bin": len(self._starts) + self.has_null} | ({"fine": max(self.ranks) + 1} if self.ranks else {})
+
+    def encode(self, values: Values, starts: Array) -> Array:
+        """The codes of values, (rows, sub-columns)."""
+        number = find_intervals(np.array(self.highs, values.data.dtype), values.data)
+        codes = np.empty((len(number), len(self.sizes)), np.int32)
+        bins = np.searchsorted(self._starts, np.arange(len(self.lows)), side="right") - 1
+        _number_intervals(number, values.valid, bins, np.array(self.ranks or [0], np.int64), int(self.has_null), codes)
+        return codes
+
+    def numbers(self, codes: Array, uniform: Array) -> tuple[Array, Array]:
+        """Values and whether they are there, of classes and of uniform numbers from [0, 1)."""
+        valid = codes[:, 0] >= self.has_null
+        number = np.maximum(codes[:, 0] - self.has_null, 0)
+        if self.ranks:
+            starts = self._starts
+            of_rank = np.lexsort((self.ranks, np.searchsorted(starts, np.arange(len(self.lows)), side="right")))
+            lasts = np.append(starts[1:], len(self.lows)) - 1
+            number = of_rank[np.minimum(starts[number] + codes[:, 1], lasts[number])]
+        lows, highs = np.array(self.lows)[number], np.array(self.highs)[number]
+        if lows.dtype.kind == "i":
+            data = lows + np.floor(uniform * (highs - lows + 1.0)).astype(np.int64)
+            return np.minimum(data, highs), valid
+        if self.decimals is None:
+            return lows + uniform * (highs - lows), valid
+        unit = 10.0**self.decimals
+        steps = np.floor(uniform * (np.rint((highs - lows) * unit) + 1))
+        return np.minimum(np.round(lows + steps / unit, self.decimals), highs), valid
+
+    def decode(self, codes: Array, kind: pa.DataType, starts: Array, uniform: Array) -> pa.Array:
+        """The values of codes."""
+        data, valid = self.numbers(codes, uniform)
+        return to_column(np.where(valid, data, 0), valid, kind)
+
+
+def make_numeric(
+    lows: list[Any], highs: list[Any], *, counts: Array, decimals: int | None = None, has_null: bool = False
+) -> Numeric:
+    """Number intervals in one level or two.
+
+    In a bin the most frequent interval is number 0 of `fine`, and so on: what prices have in common is then a matter of `fine` alone,
+    which a small model learns at once.
+    """
+    plain = Numeric(lows=lows, highs=highs, decimals=decimals, has_null=has_null, ranks=[0] * (len(lows) > ONE_LEVEL))
+    if len(lows) <= ONE_LEVEL:
+        return plain
+    ends = [*plain._starts[1:].tolist(), len(lows)]
+    ranks: list[int] = []
+    for first, last in zip(plain._starts.tolist(), ends, strict=True):
+        order = np.argsort(-np.asarray(counts[first:last]), kind="stable")
+        ranks += np.argsort(order, kind="stable").tolist()
+    return Numeric(lows=lows, highs=highs, decimals=decimals, has_null=has_null, ranks=ranks)
+
+
+def fit_numeric(values: Values, subjects: Subjects, *, most: int = MOST_INTERVALS) -> Numeric | None:
+    """Split the values into intervals; None where no value may be kept."""
+    bounds = subjects.bounds(values.data, values.valid)
+    if bounds is None:
+        return None
+    own = np.sort(np.clip(values.data[values.valid], *bounds))
+    begins = np.flatnonzero(np.append(True, own[1:] != own[:-1]))
+    distinct, counts = own[begins], np.diff(np.append(begins, len(own)))
+    below = begins / len(own)
+    beyond = np.minimum(below, 1 - below)
+    least = LEAST_PER_INTERVAL if subjects.least else 1
+    share = np.maximum(np.minimum(TAIL * beyond, 1 / most), least / len(own))
+    is_own = counts >= share * len(own)
+    if subjects.least:  # one subject that repeats a value does not make it frequent
+        candidates = np.flatnonzero(is_own)
+        if len(candidates):
+            clipped = np.clip(values.data, *bounds)
+            place = find_intervals(distinct[candidates], clipped)
+            hit = values.valid & (distinct[candidates][place] == clipped)
+            shared = subjects.count(np.where(hit, place, -1), len(candidates)) >= subjects.least
+            is_own[candidates[~shared]] = False
+    # Intervals end where the integral of 1 / share passes an integer, and around values that have their own.
+    passed = np.floor(np.cumsum(counts / len(own) / share) - counts / len(own) / share)
+    is_new = np.append(True, (passed[1:] != passed[:-1]) | is_own[1:] | is_own[:-1])
+    firsts = np.flatnonzero(is_new)
+    lasts = np.append(firsts[1:], len(distinct)) - 1
+    lows, highs = distinct[firsts], distinct[lasts]
+    sizes = np.add.reduceat(counts, firsts)
+    is_narrow = ((sizes < least) | (lows == highs)) & ~is_own[firsts] & bool(subjects.least)
+    # Values of few subjects between two frequent ones must not be told exactly: their interval reaches to its neighbours.
+    wide_lows, wide_highs = np.append(lows[0], highs[:-1]), np.append(lows[1:], highs[-1])
+    lows, highs = np.where(is_narrow, wide_lows, lows), np.where(is_narrow, wide_highs, highs)
+    return make_numeric(
+        lows.tolist(), highs.tolist(), counts=sizes, decimals=_decimals(own), has_null=not bool(values.valid.all())
+    )  # fmt: skip
+
+
+def _decimals(sorted_values: Array) -> int | None:
+    """Places after the point that all values have at most; None for integers, and for more than 9."""
+    if sorted_values.dtype.kind != "f":
+        return None
+    some = sorted_values[:: max(1, len(sorted_values) // 1000)]
+    for places in range(10):
+        if (np.round(some, places) == some).all() and (np.round(sorted_values, places) == sorted_values).all():
+            return places
+    return None
+
+
+class Character(Encoding, frozen=True, kw_only=True, tag="character"):
+    """The first characters, one sub-column each: class 0 is a rare one, class 1 the end, then the kept ones, sorted."""
+
+    alphabets: list[str]
+    """The kept characters of each place."""
+    has_null: bool
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The number of classes of each sub-column."""
+        places = {f"P{place}": 2 + len(letters) for place, letters in enumerate(self.alphabets)}
+        return ({"nan": 2} if self.has_null else {}) | places
+
+    def never(self) -> dict[str, list[int]]:
+        """Classes that are not to be generated."""
+        return {f"P{place}": [0] for place in range(len(self.alphabets))}
+
+    def encode(self, values: Values, starts: Array) -> Array:
+        """The codes of values, (rows, sub-columns)."""
+        points = _code_points(values.words.to_pylist(), len(self.alphabets))
+        codes = np.zeros_like(points)
+        for place, letters in enumerate(self.alphabets):
+            known = np.array([0, *map(ord, letters)])
+            at = np.minimum(np.searchsorted(known, points[:, place]), len(known) - 1)
+            codes[:, place] = np.where(known[at] == points[:, place], at + 1, 0)
+        rows = codes[values.data] if len(codes) else np.zeros((len(values), len(self.alphabets)), np.int64)
+        rows = np.where(values.valid[:, None], rows, 0)
+        return np.column_stack([~values.valid, rows]).astype(np.int64) if self.has_null else rows
+
+    def decode(self, codes: Array, kind: pa.DataType, starts: Array, uniform: Array) -> pa.Array:
+        """The values of codes."""
+        valid = codes[:, 0] == 0 if self.has_null else np.ones(len(codes), bool)
+        text = np.full(len(codes), "", dtype=object)
+        for place, letters in enumerate(self.alphabets):
+            text = text + np.array(["", "", *letters], object)[codes[:, place + self.has_null]]
+        return to_words([word if there else None for word, there in zip(text.tolist(), valid.tolist(), strict=True)], kind)
+
+
+def _code_points(words: Sequence[str], length: int) -> Array:
+    """The code points of strings, 0 behind their ends."""
+    if not words or not length:
+        return np.zeros((len(words), length), np.int64)
+    return np.array(words, f"U{length}").view(np.uint32).reshape(len(words), length).astype(np.int64)
+
+
+def fit_character(values: Values, subjects: Subjects) -> Character:
+    """Keep the characters that enough subjects have at a place."""
+    words = values.words.to_pylist()
+    points = _code_points(words, min(MOST_CHARACTERS, max(map(len, words), default=0)))
+    alphabets = []
+    for place in range(points.shape[1]):
+        distinct, codes = np.unique(points[:, place], return_inverse=True)
+        counts = subjects.count(np.where(values.valid, codes[values.data], -1), len(distinct))
+        alphabets.append("".join(map(chr, distinct[(counts >= max(1, subjects.least)) & (distinct > 0)])))
+    return Character(alphabets=alphabets, has_null=not bool(values.valid.all()))
+
+
+PLACE = re.compile(r"\s*(-?\d+(?:\.\d*)?)\s*,\s*(-?\d+(?:\.\d*)?)\s*")
+
+
+class LatLong(Encoding, frozen=True, kw_only=True, tag="lat_long"):
+    """Latitude, then longitude, each as `Numeric`."""
+
+    latitude: Numeric
+    longitude: Numeric
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The number of classes of each sub-column."""
+        parts = {"lat": self.latitude, "lon": self.longitude}
+        return {f"{name}_{sub}": size for name, part in parts.items() for sub, size in part.sizes.items()}
+
+    def encode(self, values: Values, starts: Array) -> Array:
+        """The codes of values, (rows, sub-columns)."""
+        both = _places("", values)
+        return np.concatenate(
+            [part.encode(one, starts) for part, one in zip((self.latitude, self.longitude), both, strict=True)], 1
+        )
+
+    def decode(self, codes: Array, kind: pa.DataType, starts: Array, uniform: Array) -> pa.Array:
+        """The values of codes."""
+        width = len(self.latitude.sizes)
+        # The second draw must not follow from the first.
+        lat, valid = self.latitude.numbers(codes[:, :width], uniform)
+        lon, _ = self.longitude.numbers(codes[:, width:], (uniform * 7919.0) % 1.0)
+        form = "{:." + str(self.latitude.decimals or 0) + "f}, {:." + str(self.longitude.decimals or 0) + "f}"
+        words = [form.format(*pair) if there else None for *pair, there in zip(lat, lon, valid.tolist(), strict=True)]
+        return to_words(words, kind)
+
+
+def _places(name: str, values: Values) -> tuple[Values, Values]:
+    """Latitudes and longitudes of strings."""
+    numbers = np.zeros((len(values.words) + 1, 2))
+    for row, word in enumerate(values.words.to_pylist()):
+        found = PLACE.fullmatch(word)
+        if found is None or abs(float(found[1])) > 90 or abs(float(found[2])) > 180:
+            raise BadValueError(
+                f"column {name!r} has the value {word!r}; expected a latitude and a longitude such as '48.2082, 16.3738'."
+            )
+        numbers[row] = np.round([float(found[1]), float(found[2])], 5)
+    rows = np.where(values.valid[:, None], numbers[values.data], 0.0)
+    lat, lon = (Values(family="number", data=np.ascontiguousarray(rows[:, one]), valid=values.valid) for one in (0, 1))
+    return lat, lon
+
+
+def fit_lat_long(name: str, values: Values, subjects: Subjects) -> LatLong | None:
+    """Split latitudes and longitudes into intervals; None where no value may be kept."""
+    lat, lon = (fit_numeric(one, subjects) for one in _places(name, values))
+    return None if lat is None or lon is None else LatLong(latitude=lat, longitude=lon)

@@ -1,0 +1,244 @@
+"""Subjects: tables of events and of contexts become the codes of subjects, with all that is needed to generate others.
+
+Lengths are protected as values are: the longest sequences, of 5 to 7 subjects, are cut to the next one's length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from msgspec import Struct
+
+from stoker._types import Array
+from stoker.errors import BadValueError, OptionError
+from stoker.recipes.tabular.encodings import LEAST_SUBJECTS
+from stoker.recipes.tabular.layout import SIZES, ModelLayout, Size, make_layout
+from stoker.recipes.tabular.tables import (
+    KINDS,
+    LEAST_TABLE,
+    TableSpec,
+    encode_table,
+    fit_table,
+    group_rows,
+    key_column,
+    read_table,
+)
+
+Say = Callable[[str, str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TabularSettings:
+    """All settings of a model and its training."""
+
+    size: Size = "m"
+    """Widths of the model: "s", "m" or "l"."""
+    epochs: int = 100
+    """Passes over the training subjects, at most."""
+    batch_size: int | None = None
+    """Subjects per update. None: a power of two, about 1/64 of the subjects, from 8 to 2,048, less for large models."""
+    lr: float | None = None
+    """Learning rate. None: 0.004 times the root of batch_size / 32, at most 0.008."""
+    patience: int = 5
+    """Stop after this number of epochs in a row without a better validation loss."""
+    max_seconds: float | None = None
+    """Stop training after this time."""
+    max_grad_norm: float | None = None
+    """Clip the gradient to this norm."""
+    window: int = 100
+    """Events of a sequence that an update sees, at most."""
+    valid_share: float = 0.2
+    """Share of subjects that training is validated with."""
+    protect: bool = True
+    """Keep only values that several subjects have."""
+    any_order: bool = True
+    """Learn columns in any order, so that any of them can be given in generation."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        limits: dict[str, tuple[float, float]] = {
+            "epochs": (1, 1e6), "batch_size": (1, 2**24), "lr": (1e-12, 10), "patience": (1, 1e6), "max_seconds": (1e-3, 1e9),
+            "max_grad_norm": (1e-12, 1e12), "window": (1, 2**24), "valid_share": (1e-6, 0.9), "seed": (-(2**63), 2**63),
+        }  # fmt: skip
+        if self.size not in SIZES:
+            raise OptionError(f"size is {self.size!r}; expected one of {', '.join(SIZES)}.")
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name not in limits or value is None:
+                continue
+            low, high = limits[field.name]
+            is_whole = field.name in ("epochs", "batch_size", "patience", "window", "seed")
+            if isinstance(value, bool) or not isinstance(value, int if is_whole else int | float) or not low <= value <= high:
+                kind = "an integer" if is_whole else "a number"
+                raise OptionError(f"{field.name} is {value!r}; expected {kind} from {low:g} to {high:g}.")
+
+
+def make_settings(**options: Any) -> TabularSettings:
+    """Settings of options; an unknown one is an error."""
+    known = [field.name for field in fields(TabularSettings)]
+    for name in options:
+        if name not in known:
+            raise OptionError(f"there is no option {name!r}; expected one of {', '.join(known)}.")
+    return TabularSettings(**options)
+
+
+class ModelSpec(Struct, frozen=True, kw_only=True):
+    """What a model was made for; kept with its weights."""
+
+    target: TableSpec
+    context: TableSpec | None
+    key: str | None
+    has_number_keys: bool
+    frame: str
+    """The kind of frame that was given, which `sample` returns."""
+    size: Size
+    max_length: int | None
+    """None for single rows."""
+    min_length: int
+    median_length: float
+    num_subjects: int
+
+    def layout(self) -> ModelLayout:
+        """The layout of the model."""
+        return make_layout(
+            self.target.sizes,
+            moments=self.target.moments,
+            context=self.context.sizes if self.context is not None else (),
+            max_length=self.max_length,
+            median_length=self.median_length,
+            size=self.size,
+        )
+
+    def never(self) -> dict[int, list[int]]:
+        """Classes that are not generated, by sub-column of the layout."""
+        found, number = {}, self.layout().num_positions
+        for column in self.target.columns:
+            classes = column.encoding.never()
+            for name in column.encoding.sizes:
+                if name in classes:
+                    found[number] = classes[name]
+                number += 1
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedSubjects:
+    """Encoded subjects."""
+
+    spec: ModelSpec
+    codes: Array
+    """(events, sub-columns)"""
+    starts: Array
+    lengths: Array
+    context: Array | None
+
+
+def prepare(
+    events: Any,
+    *,
+    key: str | None = None,
+    context: Any = None,
+    encodings: Mapping[str, str] | None = None,
+    settings: TabularSettings,
+    say: Say,
+) -> PreparedSubjects:
+    """Encode tables.
+
+    Args:
+        events: The table to learn: a file or a frame.
+        key: The column that names the subject; without it every row is one.
+        context: Facts of the subjects, one row each, with the same key.
+        encodings: Kinds of columns that are not to be chosen automatically; see `tables.KINDS`.
+        settings: Of the model.
+        say: Called with a word and a sentence for what a user should know.
+
+    Raises:
+        OptionError: A parameter is invalid, or there are too few subjects.
+        SourceError: A file or a value cannot be used.
+    """
+    table, frame = read_table(events, "events")
+    if not len(table):
+        raise OptionError("events has no rows. Give a table with some.")
+    given = None if context is None else read_table(context, "context")[0]
+    asked = dict(encodings or {})
+    _check_encodings(asked, [table] if given is None else [table, given], key)
+    if given is not None and key is None:
+        raise OptionError("context is given, but key is not. Pass the column that both tables have: key='user_id'.")
+    keys = None
+    if given is not None and key is not None:
+        keys = key_column(given, key, "context")
+        _check_unique(keys, key)
+        given = given.drop_columns([key])
+    if key is None:
+        rows, starts, lengths = table, np.arange(len(table)), np.ones(len(table), np.int64)
+    else:
+        grouped = group_rows(table, key=key, keys=keys)
+        rows, starts, lengths = grouped.rows, grouped.starts, grouped.lengths
+    _check_count(len(starts), settings, key)
+    is_sequence = key is not None and not (lengths == 1).all()
+    limits = _length_limits(lengths, settings) if is_sequence else (1, 1)
+    cut = int((lengths > limits[1]).sum())
+    if cut:
+        say("lengths", f"{cut:,} sequences of more than {limits[1]:,} events are cut: few subjects have more")
+    options: dict[str, Any] = {"encodings": asked, "protect": settings.protect, "seed": settings.seed, "say": say}
+    target = fit_table(rows, starts=starts, is_sequence=is_sequence, **options)
+    other = None if given is None else fit_table(given, starts=np.arange(len(given)), is_sequence=False, **options)
+    shortened = np.minimum(lengths, limits[1])
+    spec = ModelSpec(
+        target=target,
+        context=other if other is not None and other.columns else None,
+        key=key,
+        has_number_keys=key is not None and pa.types.is_integer(table.schema.field(key).type),
+        frame=frame,
+        size=settings.size,
+        max_length=limits[1] if is_sequence else None,
+        min_length=limits[0],
+        median_length=float(np.median(shortened)),
+        num_subjects=len(starts),
+    )
+    return PreparedSubjects(
+        spec=spec,
+        codes=encode_table(rows, target, starts=starts),
+        starts=starts,
+        lengths=shortened,
+        context=None if spec.context is None else encode_table(given, spec.context, starts=np.arange(len(starts))),
+    )
+
+
+def _check_encodings(asked: Mapping[str, str], tables: list[pa.Table], key: str | None) -> None:
+    names = [name for table in tables for name in table.column_names if name != key]
+    for name, kind in asked.items():
+        if name not in names:
+            raise OptionError(f"encodings names the column {name!r}; expected one of {', '.join(map(repr, names))}.")
+        if kind not in KINDS:
+            raise OptionError(f"encodings[{name!r}] is {kind!r}; expected one of {', '.join(KINDS)}.")
+
+
+def _check_unique(keys: pa.Array, key: str) -> None:
+    counts = keys.value_counts()
+    twice = np.flatnonzero(np.asarray(counts.field("counts")) > 1)
+    if len(twice):
+        value = counts.field("values")[int(twice[0])].as_py()
+        raise BadValueError(f"context has the {key} {value!r} more than once; expected one row per subject. Drop the others.")
+
+
+def _check_count(count: int, settings: TabularSettings, key: str | None) -> None:
+    what = "rows" if key is None else "subjects"
+    if count < 2:
+        raise OptionError(f"events has {count} {what[:-1]}; expected at least 2, as some are kept for validation.")
+    if settings.protect and count < LEAST_TABLE:
+        raise OptionError(
+            f"events has {count} {what}; protection needs at least {LEAST_TABLE}, because every value of fewer is rare. "
+            f"Pass protect=False to keep all values."
+        )
+
+
+def _length_limits(lengths: Array, settings: TabularSettings) -> tuple[int, int]:
+    """The shortest and the longest sequence that several subjects have."""
+    least = LEAST_SUBJECTS + int(np.random.default_rng([settings.seed, 2]).integers(3)) if settings.protect else 0
+    ordered = np.sort(lengths)
+    return int(ordered[least]), max(1, int(ordered[-1 - least]))

@@ -1,0 +1,380 @@
+"""Tables: files and frames become columns of classes, grouped by subject; generated classes become a frame again.
+
+read_table      a file, or a frame of pandas, Polars or Arrow       to_frame        back, as a frame of the same kind
+group_rows      the rows of each subject, side by side
+fit_table       which encoding each column gets                     TableSpec       the result, kept with a run as JSON
+encode_table    codes (rows, sub-columns)                           decode_table    values of codes
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+from msgspec import Struct
+
+from stoker import _disk
+from stoker._types import Array
+from stoker.errors import BadValueError, OptionError, SourceInvalidError, SourceNotFoundError
+from stoker.recipes.tabular.compat import Binned, Digit, fit_binned, fit_digit
+from stoker.recipes.tabular.dates import Datetime, Relative, fit_datetime, fit_relative, gaps_of
+from stoker.recipes.tabular.encodings import (
+    LEAST_SUBJECTS,
+    MOST_CHARACTERS,
+    Categorical,
+    Character,
+    LatLong,
+    Moment,
+    Numeric,
+    Subjects,
+    fit_categorical,
+    fit_character,
+    fit_lat_long,
+    fit_numeric,
+)
+from stoker.recipes.tabular.values import Values, family_of, read_values
+
+AnyEncoding = Categorical | Numeric | Character | LatLong | Datetime | Relative | Digit | Binned
+KINDS = ("auto", "categorical", "numeric", "digit", "binned", "discrete", "datetime", "relative", "lat_long", "character")
+"""What a column may be encoded as."""
+LEAST_TABLE = 20
+"""Subjects that protection needs; with fewer nearly every value is rare."""
+MANY_ROWS = 50_000
+T = TypeVar("T")
+R = TypeVar("R")
+SUFFIXES = (".parquet", ".csv", ".arrow", ".feather")
+
+
+def read_table(given: Any, what: str) -> tuple[pa.Table, str]:
+    """A table, and the kind of frame it was: "arrow", "pandas" or "polars".
+
+    Args:
+        given: A file (.parquet, .csv, .arrow, .feather), a frame of pandas, Polars or Arrow, or a dict of columns.
+        what: The name of the parameter, for messages.
+
+    Raises:
+        OptionError: It is none of these.
+        SourceError: The file cannot be read.
+    """
+    if isinstance(given, str | Path):
+        table = _read_file(Path(given), what)
+        # Files of pandas may hold the row numbers of a frame as a column.
+        return table.drop_columns([name for name in table.column_names if re.fullmatch(r"__index_level_\d+__", name)]), "arrow"
+    if isinstance(given, pa.Table):
+        return given, "arrow"
+    module = type(given).__module__.partition(".")[0]
+    try:
+        if module == "pandas" and hasattr(given, "columns"):
+            return pa.Table.from_pandas(given, preserve_index=False).replace_schema_metadata(None), "pandas"
+        if module == "polars" and hasattr(given, "to_arrow"):
+            table = given.collect().to_arrow() if hasattr(given, "collect") else given.to_arrow()
+            return table, "polars"
+        if isinstance(given, Mapping):
+            return pa.table(dict(given)), "arrow"
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError) as error:
+        reason = " ".join(str(one) for one in error.args)
+        raise BadValueError(f"{what} has a column of mixed types: {reason}. Give each column one type.") from error
+    raise OptionError(
+        f"{what} is of the type {type(given).__name__}; expected a file ({', '.join(SUFFIXES)}) or a frame of pandas, Polars or Arrow."
+    )
+
+
+def _read_file(path: Path, what: str) -> pa.Table:
+    from pyarrow import csv, feather, parquet
+
+    readers = {".parquet": parquet.read_table, ".csv": csv.read_csv, ".arrow": feather.read_table, ".feather": feather.read_table}
+    if path.suffix not in readers:
+        raise OptionError(f"{what} is {path}; expected a file that ends in {', '.join(SUFFIXES)}.")
+    if not path.is_file():
+        raise SourceNotFoundError(f"{what}: there is no file {path}.")
+    try:
+        table: pa.Table = readers[path.suffix](str(path))
+    except (pa.ArrowInvalid, OSError) as error:
+        raise SourceInvalidError(f"{path} cannot be read: {error}.") from error
+    return table
+
+
+def to_frame(table: pa.Table, frame: str) -> Any:
+    """The table as a frame of this kind."""
+    if frame == "pandas":
+        import pandas as pd  # type: ignore[import-untyped, unused-ignore]
+
+        found = table.to_pandas()
+        for field, column in zip(table.schema, table.columns, strict=True):
+            if column.null_count and (pa.types.is_integer(field.type) or pa.types.is_boolean(field.type)):
+                kind = "boolean" if pa.types.is_boolean(field.type) else str(field.type).replace("i", "I").replace("u", "U")
+                found[field.name] = pd.array(column.to_pylist(), dtype=kind)  # they stay what they are
+        return found
+    if frame == "polars":
+        import polars
+
+        return polars.from_arrow(table)
+    return table
+
+
+def write_table(frame: Any, path: Path) -> None:
+    """Write a frame as .parquet or .csv; a reader finds the old file or the whole new one."""
+    from pyarrow import csv, parquet
+
+    table, _ = read_table(frame, "frame")
+    sink = pa.BufferOutputStream()
+    if path.suffix == ".csv":
+        csv.write_csv(table, sink)
+    else:
+        parquet.write_table(table, sink, compression="zstd")
+    _disk.write_file(path, sink.getvalue())
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupedRows:
+    """Rows of subjects, side by side in the order of the file."""
+
+    rows: pa.Table
+    """Without the key."""
+    keys: pa.Array
+    """One per subject, in the order of their first rows, or of the context."""
+    starts: Array
+    lengths: Array
+
+
+def group_rows(table: pa.Table, *, key: str, keys: pa.Array | None = None, what: str = "events") -> GroupedRows:
+    """Bring the rows of each subject together.
+
+    Args:
+        table: The rows.
+        key: The column that names the subject.
+        keys: All subjects, those without rows too; without it those of the rows.
+        what: The name of the parameter, for messages.
+
+    Raises:
+        OptionError: There is no such column.
+        BadValueError: A key is missing, or is not among `keys`.
+    """
+    column = key_column(table, key, what)
+    rows = table.drop_columns([key])
+    if keys is None:
+        coded = column.dictionary_encode()
+        keys, owner = coded.dictionary, coded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    else:
+        import pyarrow.compute as pc
+
+        found = pc.index_in(column, value_set=keys.cast(column.type))
+        if found.null_count:
+            row = int(np.flatnonzero(found.is_null().to_numpy(zero_copy_only=False))[0])
+            raise BadValueError(
+                f"{what} has the {key} {column[row].as_py()!r} in row {row:,}, which context does not have. Add it there, or drop its rows."
+            )
+        owner = found.to_numpy(zero_copy_only=False).astype(np.int64)
+    lengths = np.bincount(owner, minlength=len(keys))
+    if len(owner) and (np.diff(owner) < 0).any():
+        rows = rows.take(pa.array(np.argsort(owner, kind="stable")))  # stable: the order of a subject's events stays
+    return GroupedRows(rows=rows, keys=keys, starts=np.cumsum(lengths) - lengths, lengths=lengths)
+
+
+def key_column(table: pa.Table, key: str, what: str) -> pa.Array:
+    """The column of keys, as one array; a missing key is an error."""
+    if table.column_names.count(key) != 1:
+        raise OptionError(f"{what} has no column {key!r}; it has {', '.join(map(repr, table.column_names))}. Pass another key.")
+    column = table[key].combine_chunks()
+    column = column if isinstance(column, pa.Array) else (column.chunk(0) if column.num_chunks else pa.array([], column.type))
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if column.null_count:
+        row = int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
+        raise BadValueError(f"{what}, row {row:,}: the {key} is missing; expected one for each row. Fill it, or drop the row.")
+    return column
+
+
+class ColumnSpec(Struct, frozen=True, kw_only=True):
+    """A column and its encoding."""
+
+    name: str
+    encoding: AnyEncoding
+
+
+class TableSpec(Struct, frozen=True, kw_only=True):
+    """The columns of a table, without its key: types and encodings."""
+
+    columns: list[ColumnSpec]
+    types: str
+    """The Arrow schema, in base64."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Names and types."""
+        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(self.types)))
+
+    @property
+    def sizes(self) -> list[dict[str, int]]:
+        """The sub-columns of each column, with their numbers of classes."""
+        return [column.encoding.sizes for column in self.columns]
+
+    @property
+    def moments(self) -> list[dict[str, Moment]]:
+        """The sub-columns of each column that only some events have."""
+        return [column.encoding.moments() for column in self.columns]
+
+
+def choose_kind(name: str, column: pa.ChunkedArray, asked: str, subjects: Subjects, *, is_sequence: bool) -> str:
+    """What a column is encoded as.
+
+    Dates that do not decrease within subjects are relative, other dates are not. Strings that few subjects share are characters.
+    """
+    family = family_of(column.type)
+    possible = {
+        "number": ("numeric", "digit", "binned", "discrete", "categorical"), "time": ("datetime", "relative", "categorical"),
+        "text": ("categorical", "character", "lat_long"), None: (),
+    }[family]  # fmt: skip
+    if asked != "auto" and family is not None:
+        if asked not in possible or (asked == "relative" and not is_sequence):
+            raise OptionError(
+                f"encodings[{name!r}] is {asked!r}, but the column is of the type {column.type}; expected one of {', '.join(possible)}."
+            )
+        return asked
+    if column.null_count == len(column):
+        return "categorical"
+    if family == "time" and is_sequence:
+        values = read_values(name, column)
+        _, gap, has_gap = gaps_of(values, subjects.starts)
+        return "relative" if has_gap.any() and (gap[has_gap] >= 0).all() else "datetime"
+    if family == "text":
+        values = read_values(name, column)
+        counts = np.bincount(values.data[values.valid], minlength=len(values.words))
+        shared = counts[counts >= max(1, subjects.least)].sum()
+        if shared < 0.5 * values.valid.sum() and max(map(len, values.words.to_pylist())) <= MOST_CHARACTERS:
+            return "character"
+    return {"number": "numeric", "time": "datetime", "text": "categorical", None: "categorical"}[family]
+
+
+def fit_table(
+    table: pa.Table,
+    *,
+    starts: Array,
+    encodings: Mapping[str, str],
+    protect: bool,
+    seed: int,
+    is_sequence: bool,
+    say: Callable[[str, str], None],
+) -> TableSpec:
+    """Choose and fit the encodings of all columns.
+
+    Args:
+        table: Rows of subjects side by side, without the key.
+        starts: The first row of each subject.
+        encodings: A kind for each column that is not to be chosen automatically; see `KINDS`.
+        protect: Keep only values that several subjects have.
+        seed: Of the number of subjects.
+        is_sequence: Whether the rows of a subject are events, in order.
+        say: Called with a word and a sentence for what a user should know.
+
+    Raises:
+        OptionError: A kind is unknown, or not possible for its column.
+        BadValueError: A column cannot be learned.
+    """
+    drawn = np.random.default_rng([seed, 1]).integers(3, size=len(table.column_names))
+    owned = starts[np.diff(np.append(starts, len(table))) > 0]
+
+    def fit(number: int) -> tuple[ColumnSpec, int]:
+        name, column = table.column_names[number], table.columns[number]
+        least = LEAST_SUBJECTS + int(drawn[number]) if protect else 0
+        subjects = Subjects(starts=owned, num_rows=len(table), least=least)
+        kind = choose_kind(name, column, encodings.get(name, "auto"), subjects, is_sequence=is_sequence)
+        encoding = _fit(name, column, kind, subjects)
+        if encoding is not None:
+            return ColumnSpec(name=name, encoding=encoding), 0
+        hidden = fit_categorical(read_values(name, column, family="text"), subjects, column.type)
+        return ColumnSpec(name=name, encoding=hidden), 2 * least + 1
+
+    columns = []
+    for column, too_few in _on_threads(fit, range(len(drawn)), num_rows=len(table)):
+        if too_few:
+            say("protected", f"column {column.name!r}: fewer than {too_few} subjects have a value; they are left out")
+        columns.append(column)
+    types = base64.b64encode(table.schema.remove_metadata().serialize().to_pybytes()).decode()
+    return TableSpec(columns=columns, types=types)
+
+
+def _on_threads(work: Callable[[T], R], items: Iterable[T], *, num_rows: int) -> list[R]:
+    """Like `map`; the columns of large tables share the cores, since NumPy and the kernels release the GIL."""
+    cores = len(os.sched_getaffinity(0))
+    if num_rows < MANY_ROWS or cores == 1:
+        return [work(item) for item in items]
+    with ThreadPoolExecutor(cores, thread_name_prefix="stoker-columns") as pool:
+        return list(pool.map(work, items))
+
+
+def _fit(name: str, column: pa.ChunkedArray, kind: str, subjects: Subjects) -> AnyEncoding | None:
+    values = _read(name, column, kind)
+    if kind in ("categorical", "discrete"):
+        return fit_categorical(values, subjects, column.type)
+    if kind in ("digit", "binned"):
+        return fit_digit(values, subjects) if kind == "digit" else fit_binned(values, subjects)
+    if kind == "character":
+        return fit_character(values, subjects)
+    if kind == "lat_long":
+        return fit_lat_long(name, values, subjects)
+    if kind == "numeric":
+        return fit_numeric(values, subjects)
+    return (fit_relative if kind == "relative" else fit_datetime)(values, subjects, column.type)
+
+
+def _read(name: str, column: pa.ChunkedArray, kind: str) -> Values:
+    return read_values(name, column, family="text" if kind in ("categorical", "discrete", "character", "lat_long") else None)
+
+
+def encode_table(table: pa.Table, spec: TableSpec, *, starts: Array) -> Array:
+    """The codes of a table, (rows, sub-columns): int16 where they fit, else int32.
+
+    Raises:
+        OptionError: A column is missing, or has another type.
+    """
+    num_codes = sum(map(len, spec.sizes))
+    widest = max((size for one in spec.sizes for size in one.values()), default=1)
+    codes = np.zeros((len(table), num_codes), np.int16 if widest <= 2**15 else np.int32)
+    ends = np.cumsum([len(sizes) for sizes in spec.sizes])
+
+    def encode(number: int) -> None:
+        column, field = spec.columns[number], spec.schema.field(number)
+        given = table[column.name]
+        given = given if given.type == field.type else _cast(given, field)
+        kind = str(column.encoding.__struct_config__.tag)
+        found = column.encoding.encode(_read(column.name, given, kind), starts)
+        codes[:, ends[number] - found.shape[1] : ends[number]] = found
+
+    _on_threads(encode, range(len(spec.columns)), num_rows=len(table))
+    return codes
+
+
+def _cast(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
+    try:
+        return column.cast(field.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise OptionError(
+            f"column {field.name!r} is of the type {column.type}, but was {field.type} in training. Convert it."
+        ) from error
+
+
+def decode_table(codes: Array, spec: TableSpec, *, starts: Array, uniform: Array) -> pa.Table:
+    """The values of codes.
+
+    Args:
+        codes: (rows, sub-columns).
+        spec: Of the table.
+        starts: The first row of each subject.
+        uniform: (rows, columns) numbers from [0, 1): where in its interval a number lies.
+    """
+    columns, at = [], 0
+    for number, (column, field) in enumerate(zip(spec.columns, spec.schema, strict=True)):
+        width = len(column.encoding.sizes)
+        own = codes[:, at : at + width].astype(np.int64)
+        columns.append(column.encoding.decode(own, field.type, starts, uniform[:, number]))
+        at += width
+    return pa.table(columns, schema=spec.schema) if columns else pa.table({})

@@ -1,0 +1,353 @@
+"""Training: from tables to the folder of a run with a model that generates.
+
+recipe.json          the tables and all settings; marks the folder as one of this recipe
+columns.json         columns, their types and encodings
+run.json, metrics.jsonl, checkpoints/      as every run of `stoker.Trainer` has them: it resumes exactly, and a NaN stops it
+model.safetensors    the best weights, in the names of TabularARGN
+context/             a run of the same kind for the contexts, where there are some: new subjects need new contexts
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+
+import stoker
+from stoker import _disk
+from stoker._text import check_device
+from stoker._types import Array
+from stoker.errors import ConfigError, OptionError
+from stoker.recipes.tabular.batches import EncodedSubjects, SubjectBatches, SubjectLoss, mean_events
+from stoker.recipes.tabular.layout import ModelLayout
+from stoker.recipes.tabular.model import TabularModel, set_frequencies
+from stoker.recipes.tabular.subjects import ModelSpec, PreparedSubjects, Say, TabularSettings, make_settings, prepare
+from stoker.recipes.tabular.tables import read_table
+
+RECIPE_NAME, COLUMNS_NAME, MODEL_NAME, CONTEXT_NAME = "recipe.json", "columns.json", "model.safetensors", "context"
+SIGN = b'"recipe": "tabular"'
+OF_A_RUN = ("run.json", "metrics.jsonl", "checkpoints", COLUMNS_NAME, MODEL_NAME, CONTEXT_NAME)
+
+
+def _silent(word: str, sentence: str) -> None:
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedTabular:
+    """A finished run."""
+
+    spec: ModelSpec
+    model: TabularModel
+    context: TrainedTabular | None
+    """The model of contexts."""
+    result: stoker.train.Result | None
+    """How training ended; None for a model that was loaded."""
+
+
+class Plateau:
+    """The learning rate halves when the validation loss has not improved for three epochs, down to a tenth.
+
+    It is a function of the validation losses so far, which metrics.jsonl holds: so a resumed run has the same rates.
+    """
+
+    def __init__(self) -> None:
+        self.best, self.waited, self.factor = math.inf, 0, 1.0
+
+    def add(self, loss: float) -> None:
+        """Take the validation loss of an epoch."""
+        if loss < self.best * (1 - 1e-4):
+            self.best, self.waited = loss, 0
+            return
+        self.waited += 1
+        if self.waited > 2:
+            self.factor, self.waited = max(0.1, self.factor / 2), 0
+
+    def on_epoch_end(self, report: stoker.train.CallbackReport) -> None:
+        """Called by the trainer."""
+        self.add(report.metrics["val_loss"])
+
+    def read(self, path: Path) -> None:
+        """Take the losses of a run that is resumed."""
+        for line in path.read_bytes().splitlines() if path.is_file() else []:
+            try:
+                entry = json.loads(line)
+            except ValueError:  # a torn last line
+                continue
+            if "val_loss" in entry:
+                self.add(float(entry["val_loss"]))
+
+
+def default_batch_size(num_subjects: int, model: TabularModel, mean_length: float) -> int:
+    """A power of two, about 1/64 of the subjects, smaller for large models and long sequences."""
+    parameters = sum(one.numel() for one in model.parameters())
+    points = mean_length * len(model.layout.subs) + len(model.layout.context)
+    most = 2048
+    for limit, params, values in ((512, 1e6, 1e2), (128, 1e7, 1e3), (32, 1e8, 1e4), (8, 1e9, 1e5)):
+        if parameters > params or points > values:
+            most = limit
+    return int(min(most, max(8, 2 ** int(math.log2(max(1, num_subjects / 64))))))
+
+
+def split_subjects(count: int, settings: TabularSettings) -> tuple[Array, Array]:
+    """Subjects to train and to validate with."""
+    order = np.random.default_rng([settings.seed, 3]).permutation(count)
+    held_out = min(count - 1, max(1, round(settings.valid_share * count)))
+    return order[held_out:], order[:held_out]
+
+
+def train(
+    events: Any,
+    *,
+    folder: str | Path,
+    key: str | None = None,
+    context: Any = None,
+    encodings: Mapping[str, str] | None = None,
+    device: str | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: bool = False,
+    say: Say = _silent,
+    **options: Any,
+) -> TrainedTabular:
+    """Learn a table of events, or of single rows.
+
+    Args:
+        events: A file (.parquet, .csv, .arrow, .feather) or a frame of pandas, Polars or Arrow. Events of a subject are in order.
+        folder: Folder of the run.
+        key: The column that names the subject; without it every row is one.
+        context: Facts of the subjects, one row each, with the same key.
+        encodings: Kinds of columns that are not to be chosen automatically, such as {"place": "lat_long"}.
+        device: Default: a GPU if there is one.
+        resume: Continue the run in `folder`.
+        overwrite: Replace the run in `folder`.
+        progress: Show a progress bar.
+        say: Called with a word and a sentence for each thing to report.
+        **options: Fields of `TabularSettings`, such as `size`, `epochs` or `seed`.
+
+    Returns:
+        The model with its best weights.
+
+    Raises:
+        OptionError: An option is invalid, or the folder holds something else.
+        SourceError: A table cannot be used.
+        NonFiniteError: The loss became NaN.
+    """
+    settings = make_settings(**options)
+    folder = Path(folder)
+    where = check_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    prepared = prepare(events, key=key, context=context, encodings=encodings, settings=settings, say=say)
+    record = {
+        "recipe": "tabular",
+        "target": _named(events),
+        "key": key,
+        "context": _named(context),
+        "encodings": dict(encodings or {}),
+        "settings": asdict(settings),
+    }
+    _claim(folder, record, resume=resume, overwrite=overwrite)
+    _disk.write_file(folder / COLUMNS_NAME, msgspec.json.encode(prepared.spec))
+    for word, sentence in describe(prepared):
+        say(word, sentence)
+    inner = None
+    if prepared.spec.context is not None:
+        inner = _train_context(
+            context, key, folder / CONTEXT_NAME, encodings, where, resume=resume, progress=progress, options=options
+        )
+    model, result = _fit(prepared, settings, folder, where, resume=resume, progress=progress, say=say)
+    _disk.write_file(folder / MODEL_NAME, save({name: one.cpu() for name, one in model.upstream_weights().items()}))
+    return TrainedTabular(spec=prepared.spec, model=model, context=inner, result=result)
+
+
+def _named(given: Any) -> str | None:
+    """The file that a table comes from; frames have none."""
+    return str(Path(given).absolute()) if isinstance(given, str | Path) else None
+
+
+def _train_context(
+    context: Any, key: str | None, folder: Path, encodings: Mapping[str, str] | None, where: torch.device, *, resume: bool,
+    progress: bool, options: Mapping[str, Any],
+) -> TrainedTabular:  # fmt: skip
+    """Learn the contexts, as a table of single rows."""
+    if resume and (folder / MODEL_NAME).is_file():
+        return load_model(folder, device=str(where))
+    table = read_table(context, "context")[0].drop_columns([key] if key is not None else [])
+    own = {name: kind for name, kind in (encodings or {}).items() if name in table.column_names}
+    again = resume and (folder / RECIPE_NAME).is_file()
+    return train(table, folder=folder, encodings=own, device=str(where), resume=again, progress=progress, **options)
+
+
+def _fit(
+    prepared: PreparedSubjects,
+    settings: TabularSettings,
+    folder: Path,
+    where: torch.device,
+    *,
+    resume: bool,
+    progress: bool,
+    say: Say,
+) -> tuple[TabularModel, stoker.train.Result]:
+    spec = prepared.spec
+    model = TabularModel(spec.layout(), seed=settings.seed)
+    known, held_out = split_subjects(len(prepared.starts), settings)
+    set_frequencies(model, count_classes(prepared, model.layout, known))
+    model.to(where)
+    data = EncodedSubjects.of(prepared.codes, prepared.starts, prepared.lengths, prepared.context, where)
+    per_subject = mean_events(prepared.lengths, settings.window)
+    batch_size = min(settings.batch_size or default_batch_size(len(known), model, per_subject), len(known))
+    lr = settings.lr or min(0.008, round(0.004 * math.sqrt(batch_size / 32), 5))
+    say(
+        "model",
+        f"{sum(one.numel() for one in model.parameters()):,} weights; batches of {batch_size:,} subjects, learning rate {lr:g}",
+    )
+    common: dict[str, Any] = {
+        "lengths": prepared.lengths,
+        "batch_size": batch_size,
+        "window": settings.window,
+        "any_order": settings.any_order,
+    }
+    batches = SubjectBatches(data, model.layout, known, seed=settings.seed, **common)
+    valid = SubjectBatches(data, model.layout, held_out, seed=settings.seed + 1, is_fixed=True, **common)
+    whole = SubjectLoss(model, data, per_subject)
+    plateau = Plateau()
+    if resume:
+        plateau.read(folder / "metrics.jsonl")
+    on_gpu = where.type == "cuda"
+    trainer = stoker.Trainer(
+        whole,
+        lambda model, batch: model(batch),
+        torch.optim.AdamW(whole.parameters(), lr=lr),
+        precision="tf32" if on_gpu else "fp32",
+        fused=True,
+        graph=True if on_gpu and settings.size != "l" else "auto",  # the dropout between the layers of "l" may not be captured
+        compile=False,
+        max_grad_norm=settings.max_grad_norm,
+        schedule=lambda step, total: plateau.factor,
+        early_stopping=stoker.EarlyStopping("val_loss", patience=settings.patience, mode="min"),
+        callbacks=[plateau],
+        folder=folder,
+        keep_checkpoints=1,
+        max_seconds=settings.max_seconds,
+        seed=settings.seed,
+        config=asdict(settings),
+        progress=progress,
+    )
+    result = trainer.fit(batches, valid=valid, epochs=settings.epochs, resume=resume)
+    stoker.train.load_trained(whole, folder)
+    return model, result
+
+
+def count_classes(prepared: PreparedSubjects, layout: ModelLayout, subjects: Array) -> dict[int, Array]:
+    """How often each class of each sub-column occurs, of subjects; of lengths once per subject."""
+    lengths, first = prepared.lengths[subjects], prepared.starts[subjects]
+    rows = np.repeat(first - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
+    is_first = np.zeros(len(rows), bool)
+    is_first[(np.cumsum(lengths) - lengths)[lengths > 0]] = True
+    found = {}
+    for number, sub in enumerate(layout.subs):
+        if sub.position:
+            place = sub.name.rpartition("_")[2]
+            codes = lengths if place == "cat" else lengths // 10 ** int(place[1:]) % 10
+        else:
+            kept = rows if not sub.moment else rows[is_first] if sub.moment == "first" else rows[~is_first]
+            codes = prepared.codes[kept, number - layout.num_positions]
+        found[number] = np.bincount(codes, minlength=sub.num_classes)
+    return found
+
+
+def describe(prepared: PreparedSubjects) -> list[tuple[str, str]]:
+    """A description of the data, as words and sentences."""
+    spec, lengths = prepared.spec, prepared.lengths
+    lines = []
+    if spec.max_length is None:
+        lines.append(("rows", f"{len(lengths):,}"))
+    else:
+        mean = f"{lengths.mean():,.1f} on average, at most {spec.max_length:,}"
+        lines.append(("subjects", f"{len(lengths):,} with {int(lengths.sum()):,} events, {mean}"))
+    for name, table in (("columns", spec.target), ("context", spec.context)):
+        if table is not None:
+            kinds = ", ".join(f"{one.name} ({one.encoding.__struct_config__.tag})" for one in table.columns)
+            lines.append((name, kinds))
+    return lines
+
+
+def _claim(folder: Path, record: dict[str, Any], *, resume: bool, overwrite: bool) -> None:
+    """Take the folder for this run: a new one, or the same run again."""
+    if resume:
+        if read_recipe(folder) != json.loads(json.dumps(record)):
+            raise OptionError(f"{folder} is a run with other tables or settings. Resume it with the same ones, or start a new run.")
+        return
+    if not overwrite and ((folder / "run.json").exists() or (folder / "checkpoints").exists()):
+        raise OptionError(
+            f"{folder} has a run already. Pass resume=True to continue it, overwrite=True to replace it, or another folder."
+        )
+    _disk.claim_folder(folder, marker=RECIPE_NAME, sign=SIGN, advice="Give the run a folder of its own: folder=runs/name.")
+    for name in OF_A_RUN:
+        _disk.remove_folder(folder / name)
+    _disk.write_file(folder / RECIPE_NAME, json.dumps(record, indent=1).encode() + b"\n")
+
+
+def read_recipe(folder: Path) -> dict[str, Any]:
+    """The tables and settings of a run.
+
+    Raises:
+        OptionError: It is not a run of this recipe.
+        ConfigError: Its recipe.json is damaged.
+    """
+    path = folder / RECIPE_NAME
+    try:
+        found = json.loads(path.read_bytes())
+        if found["recipe"] != "tabular":
+            raise OptionError(f"{folder} is a run of the recipe {found['recipe']!r}, not of tabular. Give the folder of one.")
+        make_settings(**found["settings"])
+    except FileNotFoundError:
+        raise OptionError(f"{folder} has no {RECIPE_NAME}, so it is not a run of tabular. Give the folder of one.") from None
+    except (ValueError, KeyError, TypeError) as error:
+        if isinstance(error, OptionError):
+            raise
+        raise ConfigError(f"{path} is damaged: {error}.") from error
+    return dict(found)
+
+
+def resume(folder: str | Path, **common: Any) -> TrainedTabular:
+    """Continue the run of a folder, with its own tables and settings."""
+    found = read_recipe(Path(folder))
+    if found["target"] is None:
+        raise OptionError(f"{folder} was trained on a frame, not on a file. Resume it in Python: fit(…, folder=…, resume=True).")
+    given = {name: found[name] for name in ("key", "context", "encodings")}
+    return train(found["target"], folder=folder, resume=True, **given, **found["settings"], **common)
+
+
+def load_model(folder: str | Path, *, device: str | None = None) -> TrainedTabular:
+    """The model of a finished run.
+
+    Args:
+        folder: Folder of the run.
+        device: Default: a GPU if there is one.
+
+    Raises:
+        OptionError: It is not a run of this recipe, or has not finished.
+        ConfigError: A file of it is damaged.
+    """
+    folder = Path(folder)
+    read_recipe(folder)
+    if not (folder / MODEL_NAME).is_file():
+        raise OptionError(f"{folder} has no {MODEL_NAME}: its training has not finished. Resume it: stoker train --resume {folder}")
+    try:
+        spec = msgspec.json.decode((folder / COLUMNS_NAME).read_bytes(), type=ModelSpec)
+        model = TabularModel(spec.layout())
+        model.load_upstream(load((folder / MODEL_NAME).read_bytes()))
+    except (msgspec.DecodeError, SafetensorError, OptionError, FileNotFoundError) as error:
+        raise ConfigError(f"{folder} is damaged: {error}") from error
+    inner = load_model(folder / CONTEXT_NAME, device=device) if spec.context is not None else None
+    model.to(check_device(device or ("cuda" if torch.cuda.is_available() else "cpu")))
+    return TrainedTabular(spec=spec, model=model, context=inner, result=None)

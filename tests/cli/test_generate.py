@@ -1,0 +1,72 @@
+"""`stoker train tabular` and `stoker generate`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from tests.cli.calling import Done
+from tests.recipes.tabular.frames import make_events, make_users
+
+Stoker = Callable[..., Done]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    make_events(40).to_parquet("events.parquet")
+    make_users(40).to_csv("users.csv", index=False)
+    return tmp_path
+
+
+def test_a_run_is_trained_resumed_and_generates(stoker: Stoker, folder: Path) -> None:
+    options = ["--key", "user", "--context", "users.csv", "--size", "s", "--epochs", "1", "--device", "cpu"]
+    done = stoker("train", "tabular", "--target", "events.parquet", *options, "--json")
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["epoch"] == 1
+    done = stoker("train", "--resume", "runs/events", "--quiet", "--device", "cpu")
+    assert done.code == 0, done.err
+    assert "next: stoker generate runs/events" in done.out
+    done = stoker(
+        "generate", "runs/events", "--subjects", "30", "--out", "new.parquet", "--context-out", "who.csv", "--device", "cpu"
+    )
+    assert done.code == 0, done.err
+    found = pd.read_parquet("new.parquet")
+    assert list(found.columns) == list(make_events(1).columns)
+    assert pd.read_csv("who.csv")["user"].tolist() == list(range(30))
+    make_events(5).groupby("user").head(1).to_parquet("given.parquet")
+    done = stoker(
+        "generate", "runs/events", "--given", "given.parquet", "--out", "on.csv", "--temperature", "0.8", "--device", "cpu"
+    )
+    assert done.code == 0, done.err
+    assert set(pd.read_csv("on.csv")["user"]) == set(range(5))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["train", "tabular"], "Give --target FILE, or --resume FOLDER. See: stoker train tabular --help"),
+        (["train", "tabular", "--target", "no.parquet"], "events: there is no file no.parquet."),
+        (
+            ["train", "tabular", "--target", "events.parquet", "--key", "id"],
+            "events has no column 'id'; it has 'user', 'state', 'amount', 'score', 'late', 'time'. Pass another key.",
+        ),
+        (
+            ["train", "tabular", "--target", "events.parquet", "--encoding", "state"],
+            "--encoding is 'state'; expected COLUMN=KIND, such as place=lat_long. See: stoker train tabular --help",
+        ),
+        (["generate", "run", "--out", "x.txt"], "--out is x.txt; expected a name that ends in .parquet or .csv."),
+        (
+            ["generate", "run", "--out", "events.parquet"],
+            "events.parquet is there already. Replace the file (--overwrite), or give another name.",
+        ),
+        (["generate", "run", "--out", "no/x.csv"], "no/x.csv cannot be written: there is no folder no. Create it first."),
+        (["generate", "run", "--out", "x.csv"], "run has no recipe.json, so it is not a run of tabular. Give the folder of one."),
+    ],
+)  # fmt: skip
+def test_errors_are_one_line(stoker: Stoker, folder: Path, arguments: list[str], line: str) -> None:
+    done = stoker(*arguments)
+    assert (done.code, done.err) == (2, f"stoker: {line}\n")

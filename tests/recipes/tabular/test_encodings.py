@@ -1,0 +1,190 @@
+"""Classes of values and back: what is kept comes back exactly, what one subject has alone does not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from stoker._types import Array
+from stoker.errors import BadValueError
+from stoker.recipes.tabular.encodings import (
+    Subjects,
+    find_intervals,
+    fit_categorical,
+    fit_character,
+    fit_lat_long,
+    fit_numeric,
+    make_numeric,
+)
+from stoker.recipes.tabular.values import read_values
+
+
+def rows_of(num_rows: int, *, per_subject: int = 1, least: int = 0) -> Subjects:
+    return Subjects(starts=np.arange(0, num_rows, per_subject), num_rows=num_rows, least=least)
+
+
+def round_trip(
+    encoding: object, column: pa.Array, kind: pa.DataType | None = None, *, text: bool = False, seed: int = 0
+) -> pa.Array:
+    values = read_values("x", column, family="text" if text else None)
+    codes = encoding.encode(values, np.arange(len(column)))  # type: ignore[attr-defined]
+    sizes = list(encoding.sizes.values())  # type: ignore[attr-defined]
+    assert codes.shape == (len(column), len(sizes))
+    assert (codes >= 0).all()
+    assert (codes < sizes).all()
+    uniform = np.random.default_rng(seed).random(len(column))
+    return encoding.decode(codes, column.type, np.arange(len(column)), uniform)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("per_subject", [1, 7])
+def test_subjects_are_counted_as_the_slow_way_does(rng: np.random.Generator, per_subject: int) -> None:
+    subjects = rows_of(100, per_subject=per_subject)
+    codes = rng.integers(-1, 6, 100)
+    owners = np.arange(100) // per_subject
+    slow = [len({owner for owner, code in zip(owners, codes, strict=True) if code == one}) for one in range(6)]
+    assert subjects.count(codes, 6).tolist() == slow
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 100, 1024])
+def test_intervals_are_found_as_numpy_does(rng: np.random.Generator, count: int) -> None:
+    highs = np.sort(rng.integers(0, 3 * count, count)).astype(np.float64)
+    values = np.concatenate([highs, highs + 0.5, [-1e300, 1e300]])
+    assert find_intervals(highs, values).tolist() == np.minimum(np.searchsorted(highs, values), count - 1).tolist()
+
+
+def test_bounds_leave_out_the_extreme_subjects() -> None:
+    data = np.repeat(np.arange(30.0), 3)
+    data[-1] = 1e9
+    bounds = rows_of(90, per_subject=3, least=5).bounds(data, np.ones(90, bool))
+    assert bounds == (5.0, 24.0)
+    assert rows_of(30, per_subject=3, least=5).bounds(data[:30], np.ones(30, bool)) is None
+
+
+def test_categories_and_missing_values_come_back(rng: np.random.Generator) -> None:
+    column = pa.array([["b", "a", None, "z"][one] for one in rng.integers(0, 4, 200)])
+    encoding = fit_categorical(read_values("x", column), rows_of(200, least=5), column.type)
+    assert encoding.values == ["a", "b", "z"]
+    assert encoding.sizes == {"cat": 5}
+    assert encoding.never() == {"cat": [0]}
+    assert round_trip(encoding, column).equals(column)
+
+
+def test_a_value_of_one_subject_is_rare_however_often_it_occurs() -> None:
+    column = pa.array(["secret"] * 50 + ["a", "b"] * 200)
+    subjects = rows_of(450, per_subject=50, least=5)
+    encoding = fit_categorical(read_values("x", column), subjects, column.type)
+    assert encoding.values == ["a", "b"]
+    assert set(round_trip(encoding, column).to_pylist()) == {"_RARE_", "a", "b"}
+    by_rows = fit_categorical(read_values("x", column), rows_of(450, least=5), column.type)
+    assert "secret" in by_rows.values  # negative control: rows instead of subjects
+
+
+def test_rare_booleans_are_never_generated() -> None:
+    column = pa.array([True] * 3 + [False] * 97)
+    encoding = fit_categorical(read_values("x", column), rows_of(100, least=5), column.type)
+    assert encoding.never() == {"cat": [0]}
+
+
+NUMBERS = {
+    "few": lambda rng: pa.array(rng.integers(0, 9, 3000)),
+    "wide integers": lambda rng: pa.array(rng.integers(-(2**62), 2**62, 3000)),
+    "money": lambda rng: pa.array(np.round(rng.lognormal(3, 1, 3000), 2)),
+    "normal": lambda rng: pa.array(rng.normal(size=3000)),
+    "constant": lambda rng: pa.array([7.5] * 3000),
+    "missing": lambda rng: pa.array(np.where(rng.random(3000) < 0.1, np.nan, rng.normal(size=3000)), from_pandas=True),
+    "mostly zero": lambda rng: pa.array(np.where(rng.random(3000) < 0.9, 0, rng.integers(0, 10**6, 3000))),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("least", [0, 5])
+def test_numbers_come_back_in_their_interval(rng: np.random.Generator, name: str, least: int) -> None:
+    column = NUMBERS[name](rng)
+    values = read_values("x", column)
+    encoding = fit_numeric(values, rows_of(3000, least=least))
+    assert encoding is not None
+    assert all(low <= high for low, high in zip(encoding.lows, encoding.highs, strict=True))
+    assert encoding.highs == sorted(encoding.highs)
+    back = read_values("x", round_trip(encoding, column))
+    assert (back.valid == values.valid).all()
+    lows, highs = np.array(encoding.lows), np.array(encoding.highs)
+    place = np.minimum(np.searchsorted(highs, values.data[values.valid]), len(highs) - 1)
+    found = back.data[back.valid]
+    assert ((found >= lows[place]) & (found <= highs[place])).all()
+    if encoding.decimals is not None:
+        assert (np.round(found, encoding.decimals) == found).all()
+
+
+def test_prices_come_back_exactly(rng: np.random.Generator) -> None:
+    prices = np.arange(200) + np.where(np.arange(200) % 2, 0.99, 0.5)
+    column = pa.array(rng.choice(prices, 20_000))
+    encoding = fit_numeric(read_values("x", column), rows_of(20_000, least=6))
+    assert encoding is not None
+    assert round_trip(encoding, column).equals(column)
+
+
+def test_moments_and_tails_stay(rng: np.random.Generator) -> None:
+    data = np.round(rng.lognormal(3, 1, 20_000), 2)
+    encoding = fit_numeric(read_values("x", pa.array(data)), rows_of(20_000, least=6))
+    assert encoding is not None
+    back = np.asarray(round_trip(encoding, pa.array(data)))
+
+    def top(one: Array) -> float:
+        return float(np.sort(one)[-200:].mean())
+
+    assert abs(back.mean() / data.mean() - 1) < 0.005  # upstream's bins: 0.030
+    assert abs(back.std() / data.std() - 1) < 0.05  # 0.141
+    assert abs(top(back) / top(data) - 1) < 0.05  # 0.26
+
+
+def test_a_number_of_one_subject_does_not_come_back() -> None:
+    data = np.concatenate([np.full(50, 777_777), np.repeat([1, 2, 3, 999_999], 100)])
+    subjects = rows_of(450, per_subject=10, least=5)
+    one = Subjects(starts=np.append(0, np.arange(50, 450, 10)), num_rows=450, least=5)
+    kept = fit_numeric(read_values("x", pa.array(data)), one)
+    assert kept is not None
+    assert (777_777, 777_777) not in list(zip(kept.lows, kept.highs, strict=True))
+    assert 777_777 not in set(round_trip(kept, pa.array(data)).to_pylist())
+    control = fit_numeric(read_values("x", pa.array(data)), subjects)
+    assert control is not None
+    assert (777_777, 777_777) in list(zip(control.lows, control.highs, strict=True))  # five subjects have it
+
+
+def test_two_levels_number_the_intervals() -> None:
+    counts = np.where(np.arange(1000) % 7 == 3, 100, 8)
+    encoding = make_numeric(list(range(1000)), list(range(1000)), counts=counts, has_null=True)
+    assert encoding.sizes == {"bin": 34, "fine": 31}
+    column = pa.array([*range(1000), None])
+    assert round_trip(encoding, column).equals(column)
+    codes = encoding.encode(read_values("x", column), np.arange(1001))
+    frequent = codes[:1000][counts == 100]
+    assert frequent[:, 1].max() <= 4  # frequent values come first in their bin
+    assert np.bincount(codes[:1000, 0])[1:].min() >= 30  # no bin is nearly empty
+
+
+def test_characters_come_back(rng: np.random.Generator) -> None:
+    column = pa.array([f"AB-{one:04d}" if one % 5 else None for one in rng.integers(0, 9999, 500)])
+    encoding = fit_character(read_values("x", column), rows_of(500, least=5))
+    assert round_trip(encoding, column).equals(column)
+
+
+def test_a_rare_character_is_left_out() -> None:
+    column = pa.array(["ab"] * 50 + ["aü"])
+    encoding = fit_character(read_values("x", column), rows_of(51, least=5))
+    assert round_trip(encoding, column).to_pylist()[-1] == "a"
+
+
+def test_places_come_back_in_their_interval(rng: np.random.Generator) -> None:
+    lat, lon = rng.uniform(40, 50, 3000), rng.uniform(-5, 5, 3000)
+    column = pa.array([f"{a:.4f}, {b:.4f}" for a, b in zip(lat, lon, strict=True)])
+    encoding = fit_lat_long("x", read_values("x", column), rows_of(3000, least=5))
+    assert encoding is not None
+    back = np.array([[float(part) for part in one.split(", ")] for one in round_trip(encoding, column).to_pylist()])
+    assert np.abs(back[:, 0] - lat).mean() < 0.05
+    assert np.abs(back[:, 1] - lon).mean() < 0.05
+
+
+def test_a_string_that_is_no_place_is_refused() -> None:
+    with pytest.raises(BadValueError, match="'somewhere'; expected a latitude and a longitude"):
+        fit_lat_long("x", read_values("x", pa.array(["48.1, 16.2", "somewhere"])), rows_of(2))

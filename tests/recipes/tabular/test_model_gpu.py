@@ -1,0 +1,79 @@
+"""On a GPU: graphs train as eager steps do, and generation does not wait for the device at each step."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.recipes.tabular.frames import make_events, make_users
+
+import stoker
+from stoker.recipes.tabular import Synthesizer
+from stoker.recipes.tabular.batches import EncodedSubjects, SubjectBatches, SubjectLoss, mean_events
+from stoker.recipes.tabular.generation import generate_codes
+from stoker.recipes.tabular.layout import make_layout
+from stoker.recipes.tabular.model import TabularModel
+
+pytestmark = pytest.mark.gpu
+COLUMNS = [{"cat": 5}, {"bin": 33, "fine": 32}, {"nan": 2, "year": 3, "month": 12, "day": 31}]
+
+
+def losses(*, graph: bool) -> list[float]:
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(0, 12, 256)
+    layout = make_layout(COLUMNS, context=[{"cat": 7}], max_length=12, median_length=5, size="s")
+    codes = np.stack([rng.integers(0, sub.num_classes, lengths.sum()) for sub in layout.subs[3:]], 1).astype(np.int16)
+    data = EncodedSubjects.of(codes, np.cumsum(lengths) - lengths, lengths, rng.integers(0, 7, (256, 1)), torch.device("cuda"))
+    batches = SubjectBatches(data, layout, np.arange(256), lengths=lengths, batch_size=32, seed=0)
+    whole = SubjectLoss(TabularModel(layout).cuda().eval(), data, mean_events(lengths, 100))
+    found: list[float] = []
+
+    class Keep:
+        def on_epoch_end(self, report: Any) -> None:
+            found.append(report.metrics["loss"])
+
+    optimizer = torch.optim.AdamW(whole.parameters(), lr=1e-3, weight_decay=0.01)
+    trainer = stoker.Trainer(
+        whole, lambda model, batch: model(batch), optimizer, fused=True, graph=graph, compile=False, callbacks=[Keep()], seed=0,
+        progress=False,
+    )  # fmt: skip
+    whole.model.lstm.dropout = 0.0
+    trainer.fit(batches, epochs=6)
+    return found
+
+
+def test_graphs_train_as_eager_steps_do() -> None:
+    eager, graph = losses(graph=False), losses(graph=True)
+    assert graph[-1] < graph[0]
+    assert graph == pytest.approx(eager, rel=0.02)  # dropout draws other numbers
+
+
+def test_a_device_generates_what_another_does() -> None:
+    layout = make_layout(COLUMNS, max_length=12, median_length=5, size="s")
+    model = TabularModel(layout, seed=1)
+    ours, theirs = generate_codes(model, 500, seed=3), generate_codes(model.cuda(), 500, seed=3)
+    assert (ours.lengths == theirs.lengths).mean() > 0.99  # a rounding may move a draw at the edge of a class
+    if (ours.lengths == theirs.lengths).all():
+        assert (ours.codes == theirs.codes).all(1).mean() > 0.98
+
+
+def test_the_host_waits_once_per_batch() -> None:
+    waits = []
+    for length in (10, 60):
+        model = TabularModel(make_layout(COLUMNS, max_length=length, median_length=5, size="s"), seed=1).cuda()
+        generate_codes(model, 300, seed=3)
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")
+            generate_codes(model, 300, seed=3)
+            torch.cuda.set_sync_debug_mode("default")
+        waits.append(sum("synchroniz" in str(one.message) for one in found))
+    assert waits[0] == waits[1]
+
+
+def test_a_synthesizer_learns_and_samples() -> None:
+    model = Synthesizer(size="s", epochs=3, seed=0).fit(make_events(200), key="user", context=make_users(200), device="cuda")
+    assert set(model.sample(50)["user"]) <= set(range(50))

@@ -1,0 +1,169 @@
+"""`Synthesizer`: new subjects of the right types, in order, protected, and the same for the same seed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from tests.recipes.tabular.frames import make_events, make_users
+
+from stoker.errors import BadValueError, OptionError
+from stoker.recipes.tabular import Synthesizer
+
+SMALL: dict[str, Any] = {"size": "s", "epochs": 2, "seed": 1}
+
+
+@pytest.fixture(scope="module")
+def model() -> Synthesizer:
+    return Synthesizer(**SMALL).fit(make_events(80), key="user", context=make_users(80))
+
+
+def test_a_sample_has_the_columns_and_types_of_the_events(model: Synthesizer) -> None:
+    events, found = make_events(80), model.sample(50)
+    assert list(found.columns) == list(events.columns)
+    assert (found.dtypes == events.dtypes).all()
+    assert set(found["user"]) <= set(range(50))
+    assert found["state"].isin(["a", "b", "c"]).all()
+    assert found["time"].between("2018-01-01", "2025-01-01").all()
+
+
+def test_events_of_a_subject_are_side_by_side_and_in_time_order(model: Synthesizer) -> None:
+    """Upstream sorts by the key with a sort that is not stable."""
+    found = model.sample(200)
+    assert found["user"].is_monotonic_increasing
+    gaps = found.groupby("user")["time"].diff().dropna()
+    assert (gaps >= pd.Timedelta(0)).all()
+
+
+def test_the_same_seed_gives_the_same_sample(model: Synthesizer) -> None:
+    one, few, other = model.sample(30, seed=4), model.sample(10, seed=4), model.sample(30, seed=5)
+    pd.testing.assert_frame_equal(one, model.sample(30, seed=4))
+    pd.testing.assert_frame_equal(one[one["user"] < 10].reset_index(drop=True), few)
+    assert not one.equals(other)
+
+
+def test_contexts_are_generated_or_given(model: Synthesizer) -> None:
+    users = model.sample_context(30, seed=2)
+    assert list(users.columns) == ["user", "segment", "age"]
+    assert users["segment"].isin(["x", "y", "z"]).all()
+    users["user"] += 1000
+    found = model.sample(context=users, seed=2)
+    assert found["user"].between(1000, 1029).all()
+
+
+def test_given_events_come_back_as_they_are(model: Synthesizer) -> None:
+    events = make_events(80)
+    first = events[events["user"] < 20].groupby("user").head(2).reset_index(drop=True)
+    found = model.sample(given=first, seed=3)
+    kept = found.groupby("user").head(2)
+    merged = kept.reset_index(drop=True).iloc[: len(first)]
+    counts = first.groupby("user").size()
+    for user, count in counts.items():
+        pd.testing.assert_frame_equal(
+            merged[merged["user"] == user].head(count).reset_index(drop=True),
+            first[first["user"] == user].reset_index(drop=True),
+        )
+    assert len(found) > len(first)
+
+
+def test_given_columns_of_single_rows_are_kept() -> None:
+    rows = pd.DataFrame({"colour": ["red", "blue"] * 60, "n": np.arange(120) % 7, "x": np.linspace(0, 1, 120)})
+    model = Synthesizer(**SMALL).fit(rows)
+    found = model.sample(given=pd.DataFrame({"colour": ["blue"] * 15, "x": np.linspace(0.2, 0.3, 15)}))
+    assert list(found.columns) == ["colour", "n", "x"]
+    assert (found["colour"] == "blue").all()
+    assert np.allclose(found["x"], np.linspace(0.2, 0.3, 15))
+    assert found["n"].isin(range(7)).all()
+
+
+def test_a_planted_rare_value_never_comes_back() -> None:
+    events = make_events(60)
+    events.loc[events["user"] == 7, "state"] = "secret"
+    events.loc[events["user"] == 7, "amount"] = 123456.78
+    many = pd.concat([events, *[events[events["user"] == 7]] * 10])
+    found = Synthesizer(**SMALL).fit(many, key="user").sample(300)
+    assert "secret" not in set(found["state"])
+    assert found["amount"].max() < 123456
+    control = Synthesizer(**SMALL, protect=False).fit(many, key="user").sample(300)
+    assert "secret" in set(control["state"])  # negative control
+
+
+def test_polars_frames_and_string_keys_come_back() -> None:
+    events = make_events(40)
+    events["user"] = "u" + events["user"].astype(str)
+    found = Synthesizer(**SMALL).fit(pl.from_pandas(events), key="user").sample(20)
+    assert isinstance(found, pl.DataFrame)
+    assert found.schema["user"] == pl.String
+    assert found.schema["late"] == pl.Boolean
+
+
+def test_a_run_is_loaded_and_samples_the_same(tmp_path: Path) -> None:
+    model = Synthesizer(**SMALL).fit(make_events(40), key="user", folder=tmp_path / "run")
+    pd.testing.assert_frame_equal(Synthesizer.load(tmp_path / "run").sample(20), model.sample(20))
+
+
+def test_constant_gaps_are_generated_exactly() -> None:
+    times = [
+        time
+        for one in range(60)
+        for time in pd.date_range(pd.Timestamp("2020-01-01") + pd.Timedelta(days=one), periods=5, freq="36h")
+    ]
+    events = pd.DataFrame({"user": np.repeat(np.arange(60), 5), "time": times})
+    found = Synthesizer(**{**SMALL, "epochs": 6}).fit(events, key="user").sample(100)
+    gaps = found.groupby("user")["time"].diff().dropna()
+    assert (gaps == pd.Timedelta("36h")).mean() > 0.9
+
+
+def test_one_row_per_subject_is_a_table_of_single_rows() -> None:
+    users = make_users(60)
+    found = Synthesizer(**SMALL).fit(users, key="user").sample(40)
+    assert found["user"].tolist() == list(range(40))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: Synthesizer().sample(5), OptionError, r"has not learned anything yet. Call fit\(events\) first"),
+        (lambda: Synthesizer(bogus=1), OptionError, "there is no option 'bogus'"),
+        (lambda: Synthesizer().fit(make_events(1), key="user"), OptionError, "events has 1 subject; expected at least 2"),
+        (lambda: Synthesizer().fit(make_events(12), key="user"), OptionError, "protection needs at least 20.*Pass protect=False"),
+        (lambda: Synthesizer().fit(make_events(30).head(0), key="user"), OptionError, "events has no rows"),
+        (lambda: Synthesizer().fit(make_events(30)[["user"]], key="user"), OptionError, "no column to learn beside the key"),
+        (lambda: Synthesizer().fit(make_events(30), context=make_users(30)), OptionError, "context is given, but key is not"),
+        (lambda: Synthesizer().fit(make_events(30), key="user", context=make_users(29)), BadValueError, "events has the user 29 in row"),
+        (
+            lambda: Synthesizer().fit(make_events(30), key="user", context=pd.concat([make_users(30)] * 2)),
+            BadValueError,
+            "context has the user 0 more than once",
+        ),
+        (lambda: Synthesizer().fit(make_events(30), key="user", encodings={"nope": "auto"}), OptionError, "names the column 'nope'"),
+        (lambda: Synthesizer().fit(make_events(30), key="user", encodings={"state": "gps"}), OptionError, "is 'gps'; expected one of auto"),
+        (lambda: Synthesizer().fit(make_events(30), key="user", resume=True), OptionError, "resume=True needs folder="),
+        (lambda: Synthesizer.load("no/such/run"), OptionError, "is not a run of tabular"),
+    ],
+)  # fmt: skip
+def test_bad_input_has_one_clear_line(call: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message) as found:
+        call()
+    assert "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_subjects": -1}, "num_subjects is -1; expected an integer from 0"),
+        ({"num_subjects": 3, "temperature": 0}, "temperature is 0; expected a number from 0.001"),
+        ({"num_subjects": 3, "top_p": 2}, "top_p is 2; expected a number"),
+        ({"num_subjects": 3, "context": make_users(5)}, "num_subjects is 3, but context has 5 subjects"),
+        ({"context": make_users(5)[["user", "age"]]}, "context lacks the columns 'segment'"),
+        ({"given": pd.DataFrame({"user": [1], "nope": [1]})}, "given has the columns 'nope'; expected some of 'state'"),
+        ({"given": pd.DataFrame({"user": [1] * 500, "state": ["a"] * 500})}, "given has 500 events of one subject"),
+    ],
+)
+def test_bad_options_of_a_sample_have_one_clear_line(model: Synthesizer, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        model.sample(**options)

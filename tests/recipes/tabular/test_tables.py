@@ -1,0 +1,174 @@
+"""Tables: grouping by subject, chosen encodings, and messages for bad input."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.recipes.tabular.frames import make_events
+
+from stoker.errors import BadValueError, OptionError, SourceInvalidError, SourceNotFoundError
+from stoker.recipes.tabular.tables import (
+    TableSpec,
+    decode_table,
+    encode_table,
+    fit_table,
+    group_rows,
+    read_table,
+    to_frame,
+)
+
+
+def fitted(table: pa.Table, key: str = "user", **options: Any) -> tuple[TableSpec, Any]:
+    grouped = group_rows(table, key=key)
+    settings = {"encodings": {}, "protect": False, "seed": 0, "is_sequence": True, "say": lambda *_: None}
+    return fit_table(grouped.rows, starts=grouped.starts, **(settings | options)), grouped
+
+
+def test_rows_are_grouped_in_their_order() -> None:
+    table = pa.table({"user": ["b", "a", "b", "c", "a"], "n": [0, 1, 2, 3, 4]})
+    grouped = group_rows(table, key="user")
+    assert grouped.keys.to_pylist() == ["b", "a", "c"]
+    assert grouped.rows["n"].to_pylist() == [0, 2, 1, 4, 3]
+    assert grouped.starts.tolist() == [0, 2, 4]
+    assert grouped.lengths.tolist() == [2, 2, 1]
+
+
+def test_subjects_of_the_context_without_events_stay() -> None:
+    table = pa.table({"user": [7, 5, 7], "n": [0, 1, 2]})
+    grouped = group_rows(table, key="user", keys=pa.array([4, 5, 6, 7]))
+    assert grouped.lengths.tolist() == [0, 1, 0, 2]
+    assert grouped.starts.tolist() == [0, 0, 1, 1]
+
+
+def test_a_key_that_the_context_lacks_is_named() -> None:
+    table = pa.table({"user": [7, 9], "n": [0, 1]})
+    with pytest.raises(BadValueError, match="events has the user 9 in row 1, which context does not have"):
+        group_rows(table, key="user", keys=pa.array([7]))
+
+
+@pytest.mark.parametrize("kind", ["arrow", "pandas", "polars"])
+def test_a_table_comes_back_as_its_own_kind_of_frame(kind: str) -> None:
+    events = make_events(60)
+    given = {"arrow": pa.Table.from_pandas, "pandas": lambda one: one, "polars": pl.from_pandas}[kind](events)
+    table, frame = read_table(given, "events")
+    assert frame == kind
+    spec, grouped = fitted(table)
+    kinds = {column.name: column.encoding.__struct_config__.tag for column in spec.columns}
+    assert kinds == {"state": "categorical", "amount": "numeric", "score": "numeric", "late": "categorical", "time": "relative"}
+    codes = encode_table(grouped.rows, spec, starts=grouped.starts)
+    uniform = np.full((len(codes), len(spec.columns)), 0.5)
+    back = to_frame(decode_table(codes, spec, starts=grouped.starts, uniform=uniform), frame)
+    assert type(back) is type(given)
+    back = back if kind == "pandas" else back.to_pandas()
+    assert back["state"].tolist() == events["state"].tolist()
+    assert back["late"].tolist() == events["late"].tolist()
+    assert back["late"].dtype == events["late"].dtype
+    assert (back["score"].isna() == events["score"].isna()).all()
+
+
+def test_a_spec_survives_json() -> None:
+    spec, _ = fitted(read_table(make_events(60), "events")[0])
+    assert msgspec.json.decode(msgspec.json.encode(spec), type=TableSpec) == spec
+    assert spec.schema.field("time").type == pa.timestamp("s")
+
+
+def test_integers_with_missing_values_stay_integers() -> None:
+    frame = pd.DataFrame(
+        {"user": [1, 2, 3], "n": pd.array([1, None, 3], "Int64"), "m": [1, 2, 3], "b": pd.array([True, None, False], "boolean")}
+    )
+    table, _ = read_table(frame, "events")
+    back = to_frame(table, "pandas")
+    assert back["n"].dtype == "Int64"
+    assert back["b"].dtype == "boolean"
+    assert back["m"].dtype == "int64"
+
+
+def test_strings_that_few_share_are_characters() -> None:
+    table = pa.table({"user": list(range(100)), "code": [f"K{one:03d}" for one in range(100)], "colour": ["red", "blue"] * 50})
+    spec, _ = fitted(table, protect=True)
+    assert [column.encoding.__struct_config__.tag for column in spec.columns] == ["character", "categorical"]
+
+
+def test_numbers_are_encoded_as_asked() -> None:
+    columns = {name: [float(one % 30) / 2 for one in range(120)] for name in ("a", "b", "c")}
+    table = pa.table({"user": list(range(120)), **columns})
+    spec, grouped = fitted(table, encodings={"a": "digit", "b": "binned", "c": "discrete"})
+    assert [list(sizes) for sizes in spec.sizes] == [["E1", "E0", "E-1"], ["bin"], ["cat"]]
+    assert msgspec.json.decode(msgspec.json.encode(spec), type=TableSpec) == spec
+    back = decode_table(
+        encode_table(grouped.rows, spec, starts=grouped.starts), spec, starts=grouped.starts, uniform=np.zeros((120, 3))
+    )
+    assert back["a"].to_pylist() == back["c"].to_pylist() == columns["a"]
+
+
+def test_dates_that_decrease_are_not_relative() -> None:
+    table = pa.table({"user": [1, 1, 2, 2], "t": pd.to_datetime(["2020-01-02", "2020-01-01", "2020-01-01", "2020-01-05"])})
+    spec, _ = fitted(table)
+    assert spec.columns[0].encoding.__struct_config__.tag == "datetime"
+
+
+def test_columns_without_any_value_stay_empty() -> None:
+    table = pa.table(
+        {"user": list(range(40)), "n": pa.nulls(40, pa.int32()), "t": pa.nulls(40, pa.timestamp("s")), "x": pa.nulls(40)}
+    )
+    spec, grouped = fitted(table, protect=True)
+    codes = encode_table(grouped.rows, spec, starts=grouped.starts)
+    assert decode_table(codes, spec, starts=grouped.starts, uniform=np.zeros((40, 3))).equals(table.drop_columns(["user"]))
+
+
+def test_a_column_with_values_of_few_subjects_is_protected_and_reported() -> None:
+    said: list[str] = []
+    table = pa.table({"user": list(range(100)), "n": [*map(float, range(8)), *[None] * 92]})
+    spec, grouped = fitted(table, protect=True, say=lambda word, line: said.append(f"{word}: {line}"))
+    assert "protected: column 'n': fewer than" in said[0]
+    codes = encode_table(grouped.rows, spec, starts=grouped.starts)
+    assert decode_table(codes, spec, starts=grouped.starts, uniform=np.zeros((100, 1)))["n"].null_count == 100
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: read_table(5, "events"), OptionError, "events is of the type int; expected a file"),
+        (lambda: read_table("no/such.parquet", "events"), SourceNotFoundError, "events: there is no file no/such.parquet"),
+        (lambda: read_table("x.txt", "events"), OptionError, "expected a file that ends in .parquet"),
+        (lambda: read_table(pd.DataFrame({"x": [1, "a"]}), "events"), BadValueError, "events has a column of mixed types"),
+        (lambda: group_rows(pa.table({"a": [1]}), key="user"), OptionError, "events has no column 'user'; it has 'a'"),
+        (lambda: group_rows(pa.table({"user": [1, None]}), key="user"), BadValueError, "row 1: the user is missing"),
+        (lambda: fitted(pa.table({"user": [1], "s": ["a"]}), encodings={"s": "numeric"}), OptionError, r"encodings\['s'\] is 'numeric'"),
+    ],
+)  # fmt: skip
+def test_bad_input_has_one_clear_line(call: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message) as found:
+        call()
+    assert "\n" not in str(found.value)
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "x.parquet").write_bytes(b"PAR1 nothing")
+    with pytest.raises(SourceInvalidError, match=r"x\.parquet cannot be read"):
+        read_table(tmp_path / "x.parquet", "events")
+
+
+def test_files_are_read(tmp_path: Path) -> None:
+    table = pa.table({"user": [1, 2], "n": [1.5, 2.5]})
+    pq.write_table(table, tmp_path / "x.parquet")
+    (tmp_path / "x.csv").write_text("user,n\n1,1.5\n2,2.5\n")
+    assert read_table(tmp_path / "x.parquet", "events")[0].equals(table)
+    assert read_table(str(tmp_path / "x.csv"), "events")[0].equals(table)
+
+
+def test_another_type_than_in_training_is_converted_or_refused() -> None:
+    table = pa.table({"user": list(range(30)), "n": list(range(30))})
+    spec, _ = fitted(table)
+    same = encode_table(pa.table({"n": [3.0, 4.0]}), spec, starts=np.arange(2))
+    assert same.tolist() == encode_table(pa.table({"n": [3, 4]}), spec, starts=np.arange(2)).tolist()
+    with pytest.raises(OptionError, match="column 'n' is of the type string, but was int64 in training"):
+        encode_table(pa.table({"n": ["a"]}), spec, starts=np.arange(1))

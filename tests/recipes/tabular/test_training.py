@@ -1,0 +1,151 @@
+"""Runs: they learn, stop, resume to the same weights, and refuse what is not theirs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.recipes.tabular.frames import make_events, make_users
+
+from stoker.errors import ConfigError, OptionError
+from stoker.recipes.tabular import batches as batches_module
+from stoker.recipes.tabular import load_model, train
+from stoker.recipes.tabular.subjects import TabularSettings
+from stoker.recipes.tabular.training import Plateau, default_batch_size, read_recipe, resume, split_subjects
+
+SMALL: dict[str, Any] = {"size": "s", "epochs": 3, "device": "cpu"}
+
+
+def losses_of(folder: Path) -> list[float]:
+    lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    return [line["val_loss"] for line in lines if "val_loss" in line]
+
+
+def test_a_run_learns_and_is_opened_again(tmp_path: Path) -> None:
+    said: list[str] = []
+    done = train(
+        make_events(60),
+        key="user",
+        context=make_users(60),
+        folder=tmp_path / "run",
+        say=lambda *line: said.append(" ".join(line)),
+        **SMALL,
+    )
+    losses = losses_of(tmp_path / "run")
+    assert losses[-1] < losses[0]
+    assert any("60 with" in line for line in said)
+    again = load_model(tmp_path / "run", device="cpu")
+    assert again.spec == done.spec
+    assert again.context is not None
+    for name, weight in done.model.upstream_weights().items():
+        assert (again.model.upstream_weights()[name] == weight).all()
+
+
+@pytest.mark.parametrize("after", [5, 12])
+def test_a_killed_run_resumes_to_the_same_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+    events = tmp_path / "events.parquet"
+    make_events(60).to_parquet(events)
+    options: dict[str, Any] = {**SMALL, "max_grad_norm": 1.0}
+    train(events, key="user", folder=tmp_path / "whole", **options)
+    original = batches_module.SubjectBatches.__iter__
+    given = [0]
+
+    def killed(self: Any) -> Any:
+        for batch in original(self):
+            if not self._is_fixed:
+                given[0] += 1
+                if given[0] == after:
+                    raise KeyboardInterrupt
+            yield batch
+
+    monkeypatch.setattr(batches_module.SubjectBatches, "__iter__", killed)
+    with pytest.raises(KeyboardInterrupt):
+        train(events, key="user", folder=tmp_path / "parts", **options)
+    monkeypatch.undo()
+    assert not (tmp_path / "parts" / "model.safetensors").exists()
+    with pytest.raises(OptionError, match=r"its training has not finished. Resume it: stoker train --resume"):
+        load_model(tmp_path / "parts")
+    resume(tmp_path / "parts", device="cpu")
+    assert (tmp_path / "parts" / "model.safetensors").read_bytes() == (tmp_path / "whole" / "model.safetensors").read_bytes()
+    assert losses_of(tmp_path / "parts") == losses_of(tmp_path / "whole")
+
+
+def test_training_stops_early_and_keeps_the_best_weights(tmp_path: Path) -> None:
+    done = train(make_events(40), key="user", folder=tmp_path, **{**SMALL, "epochs": 50, "patience": 1, "lr": 0.3})
+    assert done.result is not None
+    assert done.result.stopped == "early"
+    losses = losses_of(tmp_path)
+    assert done.result.best == min(losses) < losses[-1]
+
+
+def test_training_stops_by_its_time_limit(tmp_path: Path) -> None:
+    done = train(make_events(40), key="user", folder=tmp_path, **{**SMALL, "epochs": 1000, "patience": 1000, "max_seconds": 0.5})
+    assert done.result is not None
+    assert done.result.stopped == "budget"
+    assert (tmp_path / "model.safetensors").is_file()
+
+
+def test_a_run_with_other_settings_is_not_resumed(tmp_path: Path) -> None:
+    events = make_events(40)
+    train(events, key="user", folder=tmp_path, **SMALL)
+    with pytest.raises(OptionError, match="is a run with other tables or settings"):
+        train(events, key="user", folder=tmp_path, resume=True, **{**SMALL, "epochs": 4})
+    with pytest.raises(OptionError, match="has a run already"):
+        train(events, key="user", folder=tmp_path, **SMALL)
+    with pytest.raises(OptionError, match="was trained on a frame, not on a file"):
+        resume(tmp_path)
+    train(events, key="user", folder=tmp_path, overwrite=True, **{**SMALL, "epochs": 1})
+
+
+def test_a_damaged_run_is_named(tmp_path: Path) -> None:
+    train(make_events(40), key="user", folder=tmp_path, **{**SMALL, "epochs": 1})
+    (tmp_path / "model.safetensors").write_bytes(b"nothing")
+    with pytest.raises(ConfigError, match="is damaged"):
+        load_model(tmp_path)
+    (tmp_path / "recipe.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"recipe\.json is damaged"):
+        load_model(tmp_path)
+    (tmp_path / "recipe.json").write_text('{"recipe": "tfa"}')
+    with pytest.raises(OptionError, match="is a run of the recipe 'tfa'"):
+        read_recipe(tmp_path)
+
+
+def test_the_rate_halves_on_a_plateau() -> None:
+    plateau = Plateau()
+    rates = []
+    for loss in (5, 4, 4, 4, 4, 3, 3, 3, 3, *[3] * 12):
+        plateau.add(loss)
+        rates.append(plateau.factor)
+    assert rates[:9] == [1, 1, 1, 1, 0.5, 0.5, 0.5, 0.5, 0.25]
+    assert rates[-1] == 0.1
+
+
+def test_subjects_are_split_once() -> None:
+    known, held_out = split_subjects(100, TabularSettings(seed=3))
+    assert sorted([*known, *held_out]) == list(range(100))
+    assert len(held_out) == 20
+    assert (split_subjects(100, TabularSettings(seed=3))[0] == known).all()
+    assert len(split_subjects(2, TabularSettings())[1]) == 1
+
+
+def test_batch_sizes_grow_with_the_subjects(tmp_path: Path) -> None:
+    model = train(make_events(40), key="user", folder=tmp_path, **{**SMALL, "epochs": 1}).model
+    assert [default_batch_size(count, model, 5) for count in (10, 2000, 10**5, 10**7)] == [8, 16, 1024, 2048]
+    assert default_batch_size(10**7, model, 50) == 512
+
+
+def test_events_shuffled_inside_subjects_are_learned_worse(tmp_path: Path) -> None:
+    """A negative control: the order of events matters to the loss."""
+    events = make_events(300)[["user", "state"]]
+    settings = {**SMALL, "epochs": 8, "lr": 0.01}
+    ordered = train(events, key="user", folder=tmp_path / "a", **settings).result
+    mixed = events.sample(frac=1, random_state=np.random.RandomState(0)).sort_values("user", kind="stable")
+    shuffled = train(mixed, key="user", folder=tmp_path / "b", **settings).result
+    assert ordered is not None
+    assert shuffled is not None
+    assert ordered.best is not None
+    assert shuffled.best is not None
+    assert ordered.best < shuffled.best - 0.03
