@@ -24,7 +24,7 @@ from benchmarks.before.timemoe_dataset import TimeMoEDataset, TimeMoEWindowDatas
 from benchmarks.comparison import Line, Rates, interleave, windows_for
 from stoker import _disk
 from stoker.recipes.time_moe.batches import Batches
-from stoker.recipes.time_moe.dataset import Dataset
+from stoker.recipes.time_moe.dataset import TimeMoeDataset
 from stoker.recipes.time_moe.layers import SIZES, Size
 from stoker.recipes.time_moe.model import TimeMoe, time_moe_loss, to_official
 from stoker.recipes.time_moe.training import BETAS, EPS, make_rows, make_settings
@@ -124,7 +124,7 @@ def write_folder(folder: Path, series: list[Array]) -> Path:
 def samples(plan: Plan, folder: Path, what: str) -> Line:
     """Microseconds of one normalised sample in a batch, by the authors' chain and by ours."""
     theirs = TimeMoEWindowDataset(TimeMoEDataset(folder, "zero"), plan.length)
-    ours = Dataset(folder, plan.length, normalization_method="zero")
+    ours = TimeMoeDataset(folder, plan.length, normalization_method="zero")
     numbers = np.random.default_rng(0).integers(0, len(ours), SAMPLED).tolist()
 
     def before() -> dict[str, Any]:

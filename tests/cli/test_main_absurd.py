@@ -13,7 +13,7 @@ import stoker as package
 from stoker import _disk
 from stoker.cli import main as cli
 from stoker.cli.main import PATH
-from stoker.cli.train import RECIPES
+from stoker.cli.train_recipes import RECIPES
 from stoker.errors import MAX_MESSAGE
 
 Stoker = Callable[..., Done]

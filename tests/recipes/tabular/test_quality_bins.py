@@ -7,16 +7,18 @@ import pandas as pd
 import pytest
 
 from stoker.recipes.tabular.quality_bins import EMPTY, NA, OTHER, RARE, find_bins, is_text, quantile_bins, text_lengths
-from stoker.recipes.tabular.quality_tables import Values
+from stoker.recipes.tabular.quality_tables import ColumnValues
 
 
-def numbers(data: object) -> Values:
-    return Values(name="x", kind="number", data=np.asarray(data, dtype=np.float64))
+def numbers(data: object) -> ColumnValues:
+    return ColumnValues(name="x", kind="number", data=np.asarray(data, dtype=np.float64))
 
 
-def strings(data: list[str | None]) -> Values:
+def strings(data: list[str | None]) -> ColumnValues:
     texts = sorted({one for one in data if one is not None})
-    return Values(name="x", kind="category", data=np.array([-1 if one is None else texts.index(one) for one in data]), texts=texts)
+    return ColumnValues(
+        name="x", kind="category", data=np.array([-1 if one is None else texts.index(one) for one in data]), texts=texts
+    )
 
 
 def test_numbers_are_cut_like_by_pandas(rng: np.random.Generator) -> None:
@@ -45,9 +47,9 @@ def test_edges_have_the_fewest_decimals_that_keep_them_apart(rng: np.random.Gene
 
 
 def test_times_and_columns_without_values() -> None:
-    times = Values(name="t", kind="time", data=np.arange(0, 10**15, 10**12))
+    times = ColumnValues(name="t", kind="time", data=np.arange(0, 10**15, 10**12))
     assert find_bins(times, 10).size == 11  # ten, and that of missing values
-    one = Values(name="t", kind="time", data=np.full(5, 10**18))
+    one = ColumnValues(name="t", kind="time", data=np.full(5, 10**18))
     assert find_bins(one, 10).apply(one).tolist() == [0] * 5
     none = numbers([np.nan] * 4)
     assert find_bins(none, 10).apply(none).tolist() == [1] * 4

@@ -15,7 +15,7 @@ from benchmarks.timemoe_folder import walks, write_folder
 from torch.utils.data import DataLoader
 
 from stoker.errors import OptionError
-from stoker.recipes.time_moe import Dataset
+from stoker.recipes.time_moe import TimeMoeDataset
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def test_samples_are_the_authors_bit_for_bit(
     folder: Path, context: int, prediction: int, stride: int | None, method: str | None
 ) -> None:
     original = TimeMoEWindowDataset(TimeMoEDataset(folder, method), context, prediction, stride)
-    found = Dataset(folder, context, prediction, stride, method)
+    found = TimeMoeDataset(folder, context, prediction, stride, method)
     assert len(found) == len(original)
     for mine, theirs in zip(found, original, strict=True):
         assert list(mine) == list(theirs)
@@ -40,16 +40,16 @@ def test_samples_are_the_authors_bit_for_bit(
 
 def test_the_same_seed_gives_the_same_batches(folder: Path) -> None:
     original: Any = TimeMoEWindowDataset(TimeMoEDataset(folder, "zero"), 32)
-    found: Any = Dataset(folder, 32, normalization_method="zero", shuffle=True)
+    found: Any = TimeMoeDataset(folder, 32, normalization_method="zero", shuffle=True)
     generators = [torch.Generator().manual_seed(9899) for _ in range(2)]
     theirs = DataLoader(original, batch_size=4, shuffle=True, generator=generators[0], collate_fn=collate)
-    mine = DataLoader(found, batch_size=4, shuffle=True, generator=generators[1], collate_fn=Dataset.collate)
+    mine = DataLoader(found, batch_size=4, shuffle=True, generator=generators[1], collate_fn=TimeMoeDataset.collate)
     for one, other in zip(mine, theirs, strict=True):
         assert all(torch.equal(one[name], other[name]) for name in other)
 
 
 def test_only_the_path_travels_to_worker_processes(folder: Path) -> None:
-    dataset = Dataset(folder, 32, normalization_method="zero")
+    dataset = TimeMoeDataset(folder, 32, normalization_method="zero")
     stream = io.BytesIO()
     pickle.Pickler(stream).dump(dataset)
     assert len(stream.getvalue()) < 1000
@@ -58,15 +58,15 @@ def test_only_the_path_travels_to_worker_processes(folder: Path) -> None:
 
 
 def test_invalid_options(folder: Path) -> None:
-    dataset = Dataset(folder, 32)
+    dataset = TimeMoeDataset(folder, 32)
     with pytest.raises(IndexError, match="there is no window 99"):
         dataset[99]
     with pytest.raises(IndexError):
         dataset[-1]
     with pytest.raises(OptionError, match="normalization_method is 'mean'"):
-        Dataset(folder, 32, normalization_method="mean")
-    with pytest.raises(OptionError, match="Dataset has no option 'strid'"):
-        Dataset(folder, 32, strid=3)
+        TimeMoeDataset(folder, 32, normalization_method="mean")
+    with pytest.raises(OptionError, match="TimeMoeDataset has no option 'strid'"):
+        TimeMoeDataset(folder, 32, strid=3)
 
 
 @pytest.mark.slow  # imports the trainer of transformers
@@ -105,8 +105,8 @@ def test_the_trainer_of_hugging_face_is_fed_as_by_the_authors(folder: Path, tmp_
         return model.fed
 
     theirs = fed_by(TimeMoEWindowDataset(TimeMoEDataset(folder, "zero"), 32), None, remove=False)
-    dataset = Dataset(folder, 32, normalization_method="zero")
-    for collator, remove in ((Dataset.collate, False), (None, False), (Dataset.collate, True)):
+    dataset = TimeMoeDataset(folder, 32, normalization_method="zero")
+    for collator, remove in ((TimeMoeDataset.collate, False), (None, False), (TimeMoeDataset.collate, True)):
         mine = fed_by(dataset, collator, remove=remove)
         assert len(mine) == len(theirs) == 2 * -(-len(dataset) // 4)
         for one, other in zip(mine, theirs, strict=True):

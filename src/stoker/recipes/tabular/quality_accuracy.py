@@ -20,7 +20,7 @@ from stoker._kernels import kernel
 from stoker._types import Array
 from stoker.recipes.tabular.quality_bins import OTHER, Bins, find_bins, is_text, text_lengths
 from stoker.recipes.tabular.quality_noise import Distances, Measure, Splits, average, count_distances, measure
-from stoker.recipes.tabular.quality_tables import Events, Values, join
+from stoker.recipes.tabular.quality_tables import ColumnValues, Events, join
 
 LENGTH = "Sequence Length"
 MOST_COLUMNS, MOST_TRIPLES = 300, 10_000
@@ -148,7 +148,7 @@ def _title(names: Sequence[str], combo: Sequence[int]) -> str:
 # ---- one row per subject ----
 
 
-def _pick(events: Events, random: np.random.RandomState, *, is_sequence: bool) -> dict[str, Values]:
+def _pick(events: Events, random: np.random.RandomState, *, is_sequence: bool) -> dict[str, ColumnValues]:
     """A random event of each subject and the one after it, in a random order of subjects; subjects without events are left out."""
     presented = events.first_rows[random.permutation(events.num_subjects)]
     drawn = np.zeros(events.num_subjects)
@@ -164,11 +164,11 @@ def _pick(events: Events, random: np.random.RandomState, *, is_sequence: bool) -
     found = {f"ctx::{name}": events.context[name].take(presented) for name in sorted(events.context)[:MOST_COLUMNS]}
     if is_sequence or not names:
         lengths = events.lengths[presented].astype(np.float64)
-        found[f"tgt::{LENGTH}"] = Values(name=LENGTH, kind="number", data=lengths)
+        found[f"tgt::{LENGTH}"] = ColumnValues(name=LENGTH, kind="number", data=lengths)
     found |= {f"tgt::{name}": events.columns[name].take(rows) for name in names}
     if is_sequence:
         found |= {f"nxt::{name}": events.columns[name].take(following) for name in names}
-    found["subjects"] = Values(name="subjects", kind="number", data=presented.astype(np.float64))
+    found["subjects"] = ColumnValues(name="subjects", kind="number", data=presented.astype(np.float64))
     return found
 
 
@@ -193,7 +193,7 @@ class _Rows:
         return cells, num_cells
 
 
-def _binned(real: Sequence[Mapping[str, Values]], synthetic: Mapping[str, Values]) -> tuple[_Rows, _Rows]:
+def _binned(real: Sequence[Mapping[str, ColumnValues]], synthetic: Mapping[str, ColumnValues]) -> tuple[_Rows, _Rows]:
     starts = np.concatenate([[0], np.cumsum([len(one["subjects"].data) for one in real])])
     subjects = np.concatenate([one["subjects"].data + start for one, start in zip(real, starts, strict=False)]).astype(np.int64)
     names = [name for name in real[0] if name != "subjects"]
@@ -291,8 +291,8 @@ def _coherence(
         held = _held(bins.apply(column.take(mine)), real.owner[mine], real.num_subjects, bins.size)[filled]
         held_other = _held(bins.apply(other.take(theirs)), synthetic.owner[theirs], synthetic.num_subjects, bins.size)[others]
         counts, counts_other = held.sum(axis=1).astype(np.float64), held_other.sum(axis=1).astype(np.float64)
-        narrow = find_bins(Values(name=name, kind="number", data=counts), NUM_BINS)
-        cells, cells_other = (narrow.apply(Values(name=name, kind="number", data=one)) for one in (counts, counts_other))
+        narrow = find_bins(ColumnValues(name=name, kind="number", data=counts), NUM_BINS)
+        cells, cells_other = (narrow.apply(ColumnValues(name=name, kind="number", data=one)) for one in (counts, counts_other))
         distances = count_distances((cells, everyone), cells_other, narrow.size, few)
         distinct[0].append(
             accuracy_of_counts(np.bincount(cells, minlength=narrow.size), np.bincount(cells_other, minlength=narrow.size))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stoker._types import Array
-from stoker.recipes.tabular.quality_tables import Values
+from stoker.recipes.tabular.quality_tables import ColumnValues
 
 NA, OTHER, EMPTY, RARE = "(n/a)", "(other)", "(empty)", "_RARE_"
 MIN_ROWS = 5
@@ -40,7 +40,7 @@ class Bins:
         """How many there are."""
         return len(self.labels)
 
-    def apply(self, values: Values) -> Array:
+    def apply(self, values: ColumnValues) -> Array:
         """The bin of each value, as uint8 or int32."""
         narrow = np.uint8 if self.size <= 256 else np.int32
         if self.places is not None:
@@ -54,7 +54,7 @@ class Bins:
         return found.astype(narrow)
 
 
-def find_bins(values: Values, count: int) -> Bins:
+def find_bins(values: ColumnValues, count: int) -> Bins:
     """The bins of a column. Of strings that are equally frequent the one that comes first is kept, so the order of rows matters."""
     if values.kind == "category":
         return _string_bins(values, count)
@@ -64,7 +64,7 @@ def find_bins(values: Values, count: int) -> Bins:
     return Bins(labels=[*(f"≥ {one}" for one in shown), NA], edges=edges)
 
 
-def quantile_bins(values: Values, count: int) -> Bins:
+def quantile_bins(values: ColumnValues, count: int) -> Bins:
     """Up to `count` bins of about equal frequency; single values that are frequent have a bin of their own."""
     known = np.sort(values.data[~values.missing])
     if not len(known):
@@ -112,7 +112,7 @@ def _search(known: Array, count: int) -> Array:
     return edges
 
 
-def _string_bins(values: Values, count: int) -> Bins:
+def _string_bins(values: ColumnValues, count: int) -> Bins:
     texts, missing = values.texts, len(values.texts)
     group = np.arange(missing + 1)
     empty, named_empty, named_missing = (_code(texts, text) for text in ("", EMPTY, NA))
@@ -155,7 +155,7 @@ def _shown(edge: float, kind: str) -> str:
     return f"{edge:,.6g}"
 
 
-def is_text(values: Values) -> bool:
+def is_text(values: ColumnValues) -> bool:
     """Whether more than 5 % of the strings occur once: text rather than categories."""
     if values.kind != "category":
         return False
@@ -163,7 +163,7 @@ def is_text(values: Values) -> bool:
     return bool(len(known)) and float(np.mean(np.bincount(known)[known] == 1)) > 0.05
 
 
-def text_lengths(values: Values) -> Values:
+def text_lengths(values: ColumnValues) -> ColumnValues:
     """The number of characters, which is what is compared of text."""
     sizes = np.append(np.array([len(text) for text in values.texts], dtype=np.float64), np.nan)
-    return Values(name=values.name, kind="number", data=sizes[values.data])
+    return ColumnValues(name=values.name, kind="number", data=sizes[values.data])

@@ -22,7 +22,7 @@ from stoker._types import Array
 from stoker.errors import OptionError
 from stoker.recipes.tabular.quality_bins import find_bins, is_text, text_lengths
 from stoker.recipes.tabular.quality_noise import Measure
-from stoker.recipes.tabular.quality_tables import Events, Values
+from stoker.recipes.tabular.quality_tables import ColumnValues, Events
 
 NUM_QUANTILES = 100
 NUM_CATEGORIES = 20
@@ -129,15 +129,15 @@ def _sampled_rows(tables: Mapping[str, Events], rng: np.random.Generator, max_ro
     return {name: one[:size] for name, one in rows.items()}
 
 
-def _event_values(events: Events, rows: Array, *, is_sequence: bool) -> dict[str, Values]:
+def _event_values(events: Events, rows: Array, *, is_sequence: bool) -> dict[str, ColumnValues]:
     found = {name: values.take(rows) for name, values in events.columns.items()}
     if is_sequence:
         lengths = events.lengths[events.owner[rows]].astype(np.float64)
-        found["Sequence Length"] = Values(name="Sequence Length", kind="number", data=lengths)
+        found["Sequence Length"] = ColumnValues(name="Sequence Length", kind="number", data=lengths)
     return found
 
 
-def encode_events(tables: Mapping[str, Mapping[str, Values]], *, unit: bool = True) -> dict[str, Array]:
+def encode_events(tables: Mapping[str, Mapping[str, ColumnValues]], *, unit: bool = True) -> dict[str, Array]:
     """Tables as points; quantiles and categories are those of the real data, with the holdout."""
     blocks: dict[str, list[Array]] = {name: [] for name in tables}
     for column in tables["real"]:
@@ -152,10 +152,10 @@ def encode_events(tables: Mapping[str, Mapping[str, Values]], *, unit: bool = Tr
     return {name: one / np.maximum(np.linalg.norm(one, axis=1, keepdims=True), 1e-300) for name, one in points.items()}
 
 
-def _encode_column(several: Mapping[str, Values]) -> dict[str, Array]:
+def _encode_column(several: Mapping[str, ColumnValues]) -> dict[str, Array]:
     known = np.concatenate([several[name].data for name in ("real", "holdout") if name in several])
     if several["real"].kind == "category":
-        bins = find_bins(Values(name="", kind="category", data=known, texts=several["real"].texts), NUM_CATEGORIES)
+        bins = find_bins(ColumnValues(name="", kind="category", data=known, texts=several["real"].texts), NUM_CATEGORIES)
         return {name: ONE_HOT * np.eye(bins.size)[bins.apply(values)] for name, values in several.items()}
     from sklearn.preprocessing import QuantileTransformer
 
@@ -180,7 +180,7 @@ def _some(events: Events, size: int, rng: np.random.Generator) -> Events:
     return events.select(np.sort(rng.permutation(events.num_subjects)[:size]))
 
 
-def _with_gaps(events: Events, time: str | None) -> dict[str, Values]:
+def _with_gaps(events: Events, time: str | None) -> dict[str, ColumnValues]:
     """Columns subject by subject, times as the seconds since the event before; the first event has the time itself in another column."""
     columns = {name: values.take(events.order) for name, values in events.columns.items()}
     if time is None:
@@ -190,8 +190,8 @@ def _with_gaps(events: Events, time: str | None) -> dict[str, Values]:
     is_first = np.zeros(len(seconds), dtype=np.bool_)
     is_first[events.offsets[:-1][events.lengths > 0]] = True
     since = np.append(np.nan, np.diff(seconds))
-    columns[f"{time}: first"] = Values(name="first", kind="number", data=np.where(is_first, seconds, np.nan))
-    columns[f"{time}: gap"] = Values(name="gap", kind="number", data=np.where(is_first, np.nan, since))
+    columns[f"{time}: first"] = ColumnValues(name="first", kind="number", data=np.where(is_first, seconds, np.nan))
+    columns[f"{time}: gap"] = ColumnValues(name="gap", kind="number", data=np.where(is_first, np.nan, since))
     return columns
 
 

@@ -28,7 +28,7 @@ from stoker.recipes.tabular.quality_noise import (
     measure,
     sum_distances,
 )
-from stoker.recipes.tabular.quality_tables import Events, Values
+from stoker.recipes.tabular.quality_tables import ColumnValues, Events
 
 MOST_LAG = 10
 NUM_STATES = 10
@@ -84,7 +84,7 @@ def compare_sequences(real: Events, synthetic: Events, splits: Splits, *, time: 
     fine = {name: _cells(both, NUM_FINE, fine=True) for name, both in numbers.items()}
     ranks = {name: _ranks(cells, bins) for name, (cells, bins) in fine.items()}
 
-    lengths = [Values(name="length", kind="number", data=one.events.lengths.astype(np.float64)) for one in sides]
+    lengths = [ColumnValues(name="length", kind="number", data=one.events.lengths.astype(np.float64)) for one in sides]
     length_cells = _cells(lengths, NUM_FINE, fine=True)
     by_length = count_distances(
         (length_cells[0][0], np.arange(real.num_subjects)), length_cells[0][1], length_cells[1].size, splits, distance=largest_gap
@@ -107,7 +107,7 @@ def compare_sequences(real: Events, synthetic: Events, splits: Splits, *, time: 
     found = [
         measure("lengths", "Events per subject", {"length": by_length}, splits, tolerance=0.02),
         measure("gaps", "Time to the next event", {GAP: gaps} if gaps else {}, splits, tolerance=0.02),
-        measure("values", "Values of all events, tails included", values, splits, tolerance=0.02),
+        measure("values", "ColumnValues of all events, tails included", values, splits, tolerance=0.02),
         measure("transitions", "Transitions to the next value", _used(follow), splits, tolerance=0.02),
         measure("lags", f"Autocorrelation, lags 1 to {MOST_LAG}", _used(lagged), splits, tolerance=0.02, smooth=True),
         measure("order", "Order inside sequences", _used(placed), splits, tolerance=0.02),
@@ -139,29 +139,29 @@ class _Sorted:
         return first, first + lag
 
 
-def _plain(side: _Sorted, name: str) -> Values:
+def _plain(side: _Sorted, name: str) -> ColumnValues:
     values = side.events.columns[name]
     values = text_lengths(values) if is_text(values) else values
     return values.take(side.events.order)
 
 
-def _gaps(side: _Sorted, time: str) -> Values:
+def _gaps(side: _Sorted, time: str) -> ColumnValues:
     """Seconds to the next event; missing at the last one."""
     values = side.events.columns[time].take(side.events.order)
     found = np.full(len(values.data), np.nan)
     first, second = side.pairs(1)
     known = ~(values.missing[first] | values.missing[second])
     found[first[known]] = (values.data[second[known]] - values.data[first[known]]) / 1e9
-    return Values(name=GAP, kind="number", data=found)
+    return ColumnValues(name=GAP, kind="number", data=found)
 
 
-def _cells(both: list[Values], count: int, *, fine: bool) -> tuple[list[Array], Bins]:
+def _cells(both: list[ColumnValues], count: int, *, fine: bool) -> tuple[list[Array], Bins]:
     bins = quantile_bins(both[0], count) if fine else find_bins(both[0], count)
     return [bins.apply(one) for one in both], bins
 
 
 def _ranks(cells: list[Array], bins: Bins) -> list[Array]:
-    """Values as quantiles of the real ones, from -0.5 to 0.5, so that no tail decides a correlation; NaN where missing."""
+    """ColumnValues as quantiles of the real ones, from -0.5 to 0.5, so that no tail decides a correlation; NaN where missing."""
     counts = np.bincount(cells[0], minlength=bins.size)[:-1]
     middle = (np.cumsum(counts) - counts / 2) / max(counts.sum(), 1) - 0.5
     return [np.append(middle, np.nan)[one] for one in cells]
@@ -292,11 +292,11 @@ def _category_subjects(cells: list[Array], sides: list[_Sorted], splits: Splits)
 
 
 def _subject_distance(subjects: Array, both: list[Array], splits: Splits) -> Distances:
-    cells, bins = _cells([Values(name="", kind="number", data=one) for one in both], NUM_FINE, fine=True)
+    cells, bins = _cells([ColumnValues(name="", kind="number", data=one) for one in both], NUM_FINE, fine=True)
     return count_distances((cells[0], np.arange(len(subjects))), cells[1], bins.size, splits.take(subjects), distance=largest_gap)
 
 
-def _gap_curve(both: list[Values]) -> SequenceCurve:
+def _gap_curve(both: list[ColumnValues]) -> SequenceCurve:
     """Shares of gaps in bins of equal width on a log scale of seconds; gaps of 0 and below come first."""
     known = [one.data[~one.missing] for one in both]
     positive = known[0][known[0] > 0]

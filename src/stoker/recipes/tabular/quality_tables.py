@@ -25,7 +25,7 @@ _WORDS = {"number": "numbers", "time": "times", "category": "strings"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Values:
+class ColumnValues:
     """One column: float64 with NaN, int64 nanoseconds with the least int64, or int32 codes with -1."""
 
     name: str
@@ -41,7 +41,7 @@ class Values:
             return np.isnan(self.data)
         return self.data == MISSING_TIME if self.kind == "time" else self.data < 0
 
-    def take(self, rows: Array) -> Values:
+    def take(self, rows: Array) -> ColumnValues:
         """The values at some rows; row -1 is missing."""
         data = self.data[rows] if len(self.data) else np.zeros(len(rows), dtype=self.data.dtype)
         if len(rows) and rows.min() < 0:
@@ -53,8 +53,8 @@ class Values:
 class Events:
     """A table of events: rows in the order of the file, and where the rows of each subject are."""
 
-    columns: Mapping[str, Values]
-    context: Mapping[str, Values]
+    columns: Mapping[str, ColumnValues]
+    context: Mapping[str, ColumnValues]
     """Columns with one value per subject, of the context table or of none."""
     owner: Array
     """The subject of each row; subjects are numbered in the order of their keys."""
@@ -103,7 +103,7 @@ def join(tables: Sequence[Events]) -> Events:
     """Tables end to end; the subjects of each are other subjects."""
     starts = np.concatenate([[0], np.cumsum([one.num_subjects for one in tables])])
 
-    def glued(columns: Sequence[Mapping[str, Values]]) -> dict[str, Values]:
+    def glued(columns: Sequence[Mapping[str, ColumnValues]]) -> dict[str, ColumnValues]:
         return {name: replace(one, data=np.concatenate([each[name].data for each in columns])) for name, one in columns[0].items()}
 
     return Events(
@@ -202,11 +202,11 @@ def _codes(column: pa.ChunkedArray) -> tuple[Array, pa.Array]:
     return codes, encoded.dictionary
 
 
-def _read_columns(tables: Mapping[str, pa.Table], *, leave_out: str | None) -> dict[str, dict[str, Values]]:
+def _read_columns(tables: Mapping[str, pa.Table], *, leave_out: str | None) -> dict[str, dict[str, ColumnValues]]:
     """The columns of all tables; names and kinds are those of the first."""
     first, table = next(iter(tables.items()))
     names = sorted(name for name in table.column_names if name != leave_out)
-    found: dict[str, dict[str, Values]] = {name: {} for name in tables}
+    found: dict[str, dict[str, ColumnValues]] = {name: {} for name in tables}
     for column in names:
         for name, other in tables.items():
             if column not in other.column_names:
@@ -215,9 +215,9 @@ def _read_columns(tables: Mapping[str, pa.Table], *, leave_out: str | None) -> d
         arrays = [_as_kind(store.one_array(other.column(column)), kind, column, name, first) for name, other in tables.items()]
         if kind == "category":
             codes, texts = _common_codes(arrays)
-            read = [Values(name=column, kind=kind, data=one, texts=texts) for one in codes]
+            read = [ColumnValues(name=column, kind=kind, data=one, texts=texts) for one in codes]
         else:
-            read = [Values(name=column, kind=kind, data=_numbers(one, kind)) for one in arrays]
+            read = [ColumnValues(name=column, kind=kind, data=_numbers(one, kind)) for one in arrays]
         for name, values in zip(tables, read, strict=True):
             found[name][column] = values
     return found

@@ -1,7 +1,7 @@
 """Time-MoE: forecasting with a mixture of experts, on series of any kind.
 
     files          series from a store, the authors' trees of files, or tables
-    dataset        pieces of series and their scaling; `Dataset` for the Trainer of Hugging Face
+    dataset        pieces of series and their scaling; `TimeMoeDataset` for the Trainer of Hugging Face
     batches        rows without padding, as resumable batches
     layers         sizes of a model and its parts: attention, experts, heads; kernels has their Triton kernels
     model          the model, its loss, decoding, and official checkpoints
@@ -17,7 +17,7 @@ from stoker._lazy import lazy
 
 _LAZY = {
     "Corpus": "stoker.recipes.time_moe.files:Corpus",
-    "Dataset": "stoker.recipes.time_moe.dataset:Dataset",
+    "TimeMoeDataset": "stoker.recipes.time_moe.dataset:TimeMoeDataset",
     "SIZES": "stoker.recipes.time_moe.layers:SIZES",
     "Size": "stoker.recipes.time_moe.layers:Size",
     "TimeMoe": "stoker.recipes.time_moe.model:TimeMoe",
@@ -31,7 +31,7 @@ _LAZY = {
 }
 
 if TYPE_CHECKING:
-    from stoker.recipes.time_moe.dataset import Dataset as Dataset
+    from stoker.recipes.time_moe.dataset import TimeMoeDataset as TimeMoeDataset
     from stoker.recipes.time_moe.files import Corpus as Corpus
     from stoker.recipes.time_moe.files import open_corpus as open_corpus
     from stoker.recipes.time_moe.forecasting import evaluate as evaluate

@@ -1,4 +1,4 @@
-"""Samples of series, in two ways, and `Dataset`, a drop-in for the authors' `TimeMoEWindowDataset`.
+"""Samples of series, in two ways, and `TimeMoeDataset`, a drop-in for the authors' `TimeMoEWindowDataset`.
 
     Pieces          pieces of at most L positions, end to end: every next point of every series is a target exactly once
     CompatSamples   the authors' windows bit for bit: left-over points are dropped, statistics are those of the storage type
@@ -255,10 +255,10 @@ class Together(Sequence[dict[str, Any]]):
             yield {name: rows[number] for name, rows in self.batch.items()}
 
 
-class Dataset:
+class TimeMoeDataset:
     """A drop-in for the authors' `TimeMoEWindowDataset`: the same samples bit for bit, gathered a batch at a time.
 
-        dataset = Dataset("time300b/", context_length=2048, normalization_method="zero")
+        dataset = TimeMoeDataset("time300b/", context_length=2048, normalization_method="zero")
         Trainer(..., train_dataset=dataset, data_collator=dataset.collate)
 
     Samples are windows of `context_length + prediction_length` points: `input_ids` and `labels` (float32), `loss_masks` (int32).
@@ -278,7 +278,7 @@ class Dataset:
 
     Example:
         >>> import stoker
-        >>> dataset = Dataset(stoker.Store.from_arrays(x=[[1.0, 2.0, 3.0, 4.0]]), context_length=3)
+        >>> dataset = TimeMoeDataset(stoker.Store.from_arrays(x=[[1.0, 2.0, 3.0, 4.0]]), context_length=3)
         >>> len(dataset), dataset[0]["input_ids"].tolist(), dataset[0]["labels"].tolist()
         (1, [1.0, 2.0, 3.0], [2.0, 3.0, 4.0])
     """
@@ -296,7 +296,7 @@ class Dataset:
             advice = "To use your own function, pack series that it has been applied to."
             raise OptionError(f"normalization_method is {normalization_method!r}; expected 'zero', 'max', 'none' or None. {advice}")
         if set(ignored) - {"shuffle"}:  # the authors' class takes, and ignores, everything
-            raise OptionError(f"Dataset has no option {min(set(ignored) - {'shuffle'})!r}.")
+            raise OptionError(f"TimeMoeDataset has no option {min(set(ignored) - {'shuffle'})!r}.")
         self._given = (path, context_length, prediction_length, stride, normalization_method)
         self._samples = CompatSamples(
             open_corpus(path), context_length + prediction_length, stride=stride, method=METHODS[normalization_method]

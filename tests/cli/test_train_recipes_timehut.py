@@ -12,7 +12,7 @@ import torch
 from tests.cli.calling import Done
 from tests.recipes.timehut.sets import write_tsv
 
-from stoker.cli.train import AUTHORS_FLAGS
+from stoker.cli.train_recipes import AUTHORS_FLAGS
 from stoker.recipes.timehut.flags import FLAGS
 
 Stoker = Callable[..., Done]

@@ -1,0 +1,630 @@
+"""`stoker train NAME`: the commands of the recipes, and what they share with `stoker train CONFIG`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from stoker._text import printable
+from stoker.cli.main import PATH, Terminated
+from stoker.errors import ConfigError, OptionError
+from stoker.experiment.parse import CONFIG_NAME
+
+if TYPE_CHECKING:
+    from stoker.recipes.icecube import training as icecube
+    from stoker.recipes.tabular import training as tabular
+    from stoker.recipes.tfa import pipeline as tfa
+    from stoker.recipes.time_moe import training as time_moe
+    from stoker.recipes.timehut import training as timehut
+    from stoker.recipes.timehut.archive import ArchiveRow
+    from stoker.train.loop import Result
+
+RECIPE_NAME = "recipe.json"
+
+
+def show_fields(settings: type) -> None:
+    """Print the fields of a configuration, with their types and defaults."""
+    from msgspec.inspect import StructType, type_info
+
+    from stoker.experiment.parse import explain
+
+    info = type_info(settings)
+    assert isinstance(info, StructType)
+    click.echo("\n".join(explain(info)))
+
+
+def is_first() -> bool:
+    """Whether this process speaks for all ranks."""
+    from stoker.experiment.build import find_ranks
+
+    return find_ranks().is_first
+
+
+def leave_ranks() -> None:
+    """End a process that has trained together with others, once all is saved and printed."""
+    import torch
+
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        # In one of some twenty ends torch's process group aborts the interpreter as it takes itself apart.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+
+@contextlib.contextmanager
+def saying_how_to_resume(folder: Path, *, needs: tuple[str, ...] = (CONFIG_NAME, RECIPE_NAME)) -> Iterator[None]:
+    """Where a signal stops the run, say what is saved and how to resume it, which takes one of the files that it `needs`.
+
+    Before its first step there is nothing to save, and a second Ctrl-C does not wait for a save.
+    """
+    try:
+        yield
+    except (KeyboardInterrupt, Terminated) as stop:
+        from stoker.train.checkpoint import saved_step
+
+        step, again = saved_step(folder / "checkpoints"), f"stoker train --resume {printable(str(folder))}"
+        if step is not None:
+            line = f"The run is saved at step {step:,}. Resume it: {again}"
+        else:
+            is_known = any((folder / name).exists() for name in needs)
+            line = f"before anything was saved. Begin again: {again if is_known else 'the same command'}"
+        if is_first():
+            click.echo(f"stoker: stopped{'.' if step is not None else ''} {line}", err=True)
+        sys.exit(130 if isinstance(stop, KeyboardInterrupt) else 143)
+
+
+def values_of(result: Result, *names: str) -> dict[str, Any]:
+    """Attributes by name, for JSON."""
+    return {name: getattr(result, name) for name in names}
+
+
+@click.command("tfa", short_help="Train on market bars.")
+@click.argument("config", required=False, type=PATH)
+@click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="Set a value of the configuration.")
+@click.option("--resume", type=PATH, metavar="FOLDER", help="Resume the run of this folder.")
+@click.option("--overwrite", is_flag=True, help="Replace an earlier run of this recipe in the folder; other files stay.")
+@click.option("--fields", is_flag=True, help="Show all keys of a configuration.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
+@click.option("--quiet", "-q", is_flag=True, help="No progress bar.")
+def _tfa(
+    config: str | None, assignments: tuple[str, ...], resume: str | None, overwrite: bool, fields: bool, as_json: bool, quiet: bool
+) -> None:
+    """Train on market bars, with the settings of CONFIG (YAML).
+
+    Bars become indicators and labels; train, validation and score are kept apart in time; training stops early by the
+    validation loss, and the score compares the model with baselines. A likely leak is an error. Ctrl-C saves and stops.
+
+    The run is written to `out_dir`, which must be new, empty, or of an earlier run of this recipe.
+
+    \b
+    stoker train tfa.yaml
+    stoker train tfa.yaml --set model=banded --set epochs=10
+    stoker train --resume runs/tfa
+    stoker export runs/tfa bundle/
+    """
+    if fields:
+        from stoker.recipes.tfa.settings import Settings
+
+        show_fields(Settings)
+        return
+    if (config is None) == (resume is None):
+        raise click.UsageError("Give a CONFIG, or --resume FOLDER.")
+    if overwrite and resume is not None:
+        raise click.UsageError("--overwrite replaces a run, --resume continues it: give one of them.")
+    from stoker.recipes.tfa import read_settings, train
+
+    path = Path(config or "") if resume is None else Path(resume) / CONFIG_NAME
+    if resume is not None and not path.is_file():
+        raise ConfigError(
+            f"{resume} has no {CONFIG_NAME}: its run ended before its first step. Start it again: stoker train CONFIG"
+        )
+    settings = read_settings(path, assignments=assignments)
+    folder = Path(resume or settings.out_dir or "")
+
+    def say(word: str, sentence: str) -> None:
+        if not as_json:
+            click.echo(printable(f"{word:<10} {sentence}"))
+
+    with saying_how_to_resume(folder, needs=(CONFIG_NAME,)):
+        shows = not quiet and not as_json
+        done = train(settings, folder, resume=resume is not None, overwrite=overwrite, progress=shows, say=say)
+    _show_tfa(done, folder, as_json=as_json)
+
+
+def _show_tfa(done: tfa.TrainedTfa, folder: Path, *, as_json: bool) -> None:
+    from stoker.recipes.tfa.pipeline import NAMES
+
+    result, score = done.result, done.score
+    if as_json:
+        values = values_of(result, "stopped", "step", "epoch", "best", "best_step", "seconds")
+        click.echo(json.dumps({"folder": str(folder), "score": asdict(score), **values}))
+        return
+    words = {"finished": "all epochs", "early": "stopped early", "budget": "stopped by max_training_hours"}
+    ended = words.get(result.stopped, result.stopped)
+    click.echo(f"{'trained':<10} {result.epoch:,} epochs, {result.step:,} updates in {result.seconds:,.0f} s ({ended})\n")
+    click.echo(f"score of {score.labels:,} labels, {score.up:.1%} of them up".ljust(48) + "AUC   log-loss   calibration error")
+    for line in score.lines:
+        others = "" if line.log_loss is None or line.calibration is None else f"{line.log_loss:>11.4f}{line.calibration:>20.4f}"
+        click.echo(f"  {NAMES[line.name]:<43}{line.auc:>6.4f}{others:<31}")
+    click.echo(f"  {'chance: labels shifted in time (95 %)':<43}{score.chance:>6.4f}\n")
+    click.echo(printable(f"verdict    {score.verdict}"))
+    click.echo(printable(f"run        {folder}   next: stoker export {folder} bundle/"))
+
+
+COUNT = click.IntRange(max=2**20)
+SWITCHES = {"auto": "auto", "on": True, "off": False}
+
+
+@click.command("time-moe", short_help="Train a Time-MoE.")
+@click.option(
+    "--data",
+    type=PATH,
+    metavar="DATA",
+    help="A store, a tree of Time-MoE data (binary folders in place, .jsonl, .json, .npy), or a table such as .csv.",
+)
+@click.option("--size", metavar="SIZE", help="50m, 200m or tiny. [default: that of --model or --init, or 50m]")
+@click.option("--model", type=PATH, metavar="PATH", help="A config.json or its folder: random weights in a model of these sizes.")
+@click.option("--init", type=PATH, metavar="CHECKPOINT", help="Start from the weights of an official checkpoint.")
+@click.option("--length", type=int, default=2048, show_default=True, metavar="N", help="Positions per row.")
+@click.option(
+    "--samples",
+    type=click.Choice(["packed", "padded", "compat"]),
+    default="packed",
+    show_default=True,
+    help="packed: short series share rows. padded: one piece of a series per row. compat: the authors' windows bit for bit.",
+)
+@click.option("--stride", type=int, metavar="N", help="With --samples compat: steps between two windows. [default: the length]")
+@click.option(
+    "--normalize", type=click.Choice(["zero", "max", "none"]), default="zero", show_default=True, help="Scaling of series."
+)
+@click.option("--columns", metavar="A,B,…", help="Columns of a store or table to train on. [default: all of numbers]")
+@click.option("--batch-size", type=COUNT, default=8, show_default=True, metavar="N", help="Rows per batch, on each rank.")
+@click.option("--grad-accum-steps", type=COUNT, default=1, show_default=True, metavar="N", help="Batches per update.")
+@click.option("--steps", type=click.IntRange(max=2**40), metavar="N", help="Updates. [default: as many as --epochs takes]")
+@click.option("--epochs", type=float, default=1.0, show_default=True, metavar="N", help="Passes over the data.")
+@click.option("--lr", type=float, default=1e-4, show_default=True, help="Initial learning rate.")
+@click.option("--lr-end", type=float, metavar="FLOAT", help="Learning rate at the end of the cosine decay. [default: half of --lr]")
+@click.option("--warmup", type=int, default=0, show_default=True, metavar="N", help="Warm-up updates of the learning rate.")
+@click.option("--weight-decay", type=float, default=0.1, show_default=True)
+@click.option("--max-grad-norm", type=float, default=1.0, show_default=True, help="Largest norm of the gradient.")
+@click.option("--head-weights", metavar="W,W,…", help="Weight of the loss of each head (1, 8, 32, 64 points). [default: equal]")
+@click.option(
+    "--valid", type=float, metavar="SHARE", help="Share of each series, at its end, to validate on. [default: 0.1; compat: 0]"
+)
+@click.option("--validate-every", type=int, metavar="N", help="Updates between validations. [default: a tenth of all]")
+@click.option("--save-every", type=int, metavar="N", help="Updates between checkpoints. [default: at each validation]")
+@click.option("--precision", type=click.Choice(["auto", "fp32", "tf32", "bf16"]), default="auto", show_default=True)
+@click.option("--graph", type=click.Choice(list(SWITCHES)), default="auto", show_default=True, help="Steps as CUDA graphs.")
+@click.option("--compile", type=click.Choice(list(SWITCHES)), default="auto", show_default=True, help="Compile the model.")
+@click.option(
+    "--activation-checkpointing", is_flag=True, help="Recompute activations in the backward pass: less memory, more time."
+)
+@click.option("--max-seconds", type=float, metavar="N", help="Stop after this time.")
+@click.option("--seed", type=int, default=9899, show_default=True)
+@click.option("--folder", type=PATH, metavar="FOLDER", help="Folder of the run. [default: runs/ and the name of the data]")
+@click.option("--resume", type=PATH, metavar="FOLDER", help="Resume the run of this folder.")
+@click.option("--export", type=PATH, metavar="FOLDER", help="Where the best weights go. [default: weights, in the run]")
+@click.option("--device", metavar="DEVICE", help="cpu, cuda or cuda:N. [default: a GPU if there is one]")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
+@click.option("--quiet", "-q", is_flag=True, help="No progress bar.")
+@click.pass_context
+def _time_moe(
+    context: click.Context,
+    /,
+    folder: str | None,
+    resume: str | None,
+    export: str | None,
+    device: str | None,
+    as_json: bool,
+    quiet: bool,
+    **options: Any,
+) -> None:
+    """Train a Time-MoE on DATA, and write its best weights as an official checkpoint.
+
+    Without --steps the run is one epoch. Its folder gets checkpoints and metrics (`stoker runs --plot` plots them). Ctrl-C finishes
+    the step, saves and stops.
+
+    \b
+    stoker pack "csv/**/*.csv" ett.stoker --wide
+    stoker train time-moe --data ett.stoker --size 50m --length 2048
+    stoker train time-moe --data time300b/ --init TimeMoE-50M/ --steps 10000
+    stoker train time-moe --data time300b/ --model my-sizes/config.json
+    stoker train --resume runs/ett
+    """
+    from stoker.recipes.time_moe import training
+
+    given = {name for name in options if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE}
+    data = options.pop("data")
+    if (data is None) == (resume is None):
+        raise click.UsageError("Give --data DATA, or --resume FOLDER.")
+    if resume is not None and folder is not None:
+        raise click.UsageError("--folder is for a new run; --resume names its folder itself.")
+    settings: dict[str, Any] = {name: SWITCHES[value] if name in ("graph", "compile") else value for name, value in options.items()}
+    settings["columns"] = settings["columns"].split(",") if settings["columns"] else None
+    settings["head_weights"] = _numbers(settings["head_weights"])
+    if settings["lr_end"] is None:
+        settings["lr_end"] = settings["lr"] / 2
+    if export is not None and Path(export).exists() and not Path(export).is_dir():
+        raise OptionError(f"--export is {export}, which is a file; expected a folder for the weights.")  # before a long training
+    common: dict[str, Any] = {"device": device, "progress": not quiet and not as_json, "export": export, "report": _note}
+    where = Path(resume or folder or f"runs/{Path(data).resolve().name.partition('.')[0]}")
+    with saying_how_to_resume(where):
+        if resume is not None:
+            done = training.resume(where, **common, **{name: settings[name] for name in given})
+        else:
+            done = training.train(data, folder=where, **common, **settings)
+    if is_first():
+        _show_time_moe(done, where, as_json=as_json)
+    leave_ranks()
+
+
+def _numbers(given: str | None) -> list[float] | None:
+    try:
+        return [float(one) for one in given.split(",")] if given is not None else None
+    except ValueError:
+        raise click.UsageError(f"--head-weights is {given!r}; expected numbers separated by commas, such as 1,1,1,2.") from None
+
+
+def _note(note: str) -> None:
+    click.echo(f"note: {printable(note)}", err=True)
+
+
+def _show_time_moe(done: time_moe.Trained, folder: Path, *, as_json: bool) -> None:
+    weights, result = None if done.weights is None else str(done.weights), done.result
+    if as_json:
+        values = values_of(result, "stopped", "step", "metrics", "best", "best_step", "seconds", "wait")
+        shares = {"points_per_second": done.points, "useful": done.rows.useful, "epochs": done.epochs}
+        click.echo(json.dumps({"folder": str(folder), "weights": weights, **shares, **values}))
+        return
+    for name, value in result.metrics.items():
+        best = f"   (best {result.best:.6g} at step {result.best_step:,})" if name == "val_loss" and result.best_step else ""
+        click.echo(f"{name:<10}{value:.6g}{best}")
+    rate = result.step / result.seconds if result.seconds else 0.0
+    ended = "stopped by --max-seconds" if result.stopped == "budget" else "finished"
+    click.echo(f"{ended}: {result.step:,} steps over {done.epochs:.3g} epochs of the data, {rate:,.1f} steps per second")
+    useful = f"{done.rows.useful:.1%} of positions are targets, {result.wait:.1%} of the time spent waiting for data"
+    click.echo(f"{done.points:,.0f} points per second ({useful})")
+    click.echo(f"run: {printable(str(folder))}")
+    if weights is not None:
+        click.echo(f"weights: {printable(weights)}")
+        click.echo(f"next: stoker forecast {printable(str(folder))} --data {printable(done.rows.corpus.name)} --horizon 96 --score")
+
+
+_SETTINGS: list[tuple[str, Any, str]] = [
+    ("--epochs", int, "Passes over the series. [default: 200 updates, or 600 for more than 100,000 values]"),
+    ("--batch-size", COUNT, "Series per update. [default: 8]"),
+    ("--lr", float, "Learning rate. [default: 0.001]"),
+    ("--width", COUNT, "Values of a representation. [default: 320]"),
+    ("--schedule", str, "Temperature over epochs: cosine, linear, exponential, step, … [default: that of the method]"),
+    ("--min-tau", float, "Smallest temperature."),
+    ("--max-tau", float, "Largest temperature."),
+    ("--t-max", float, "Period of the temperature, in epochs."),
+    ("--amc-instance", float, "Weight of the angular margin between series."),
+    ("--amc-temporal", float, "Weight of the angular margin between steps."),
+    ("--amc-margin", float, "The angular margin, in radians."),
+    ("--tau-instance", float, "SoftCLT: sharpness of targets between series; 0 for hard ones."),
+    ("--tau-temporal", float, "SoftCLT: sharpness of targets between steps; 0 for hard ones."),
+]
+AUTHORS_FLAGS = "amp compile channels-last memory-mode dynamic-batch cudnn-benchmark tf32 pin-memory skip-search".split()
+
+
+def _timehut_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Options that are settings of an encoder, and the flags of the authors' script."""
+    for flag in reversed(AUTHORS_FLAGS):
+        command = click.option(f"--{flag}", "flag_" + flag.replace("-", "_"), is_flag=True, hidden=True)(command)
+    for name, kind, text in reversed(_SETTINGS):
+        command = click.option(name, type=kind, metavar="N" if kind is not str else "NAME", help=text)(command)
+    return command
+
+
+@click.command("timehut", short_help="Learn representations of time series.")
+@click.option("--data", type=PATH, metavar="FILE", help="Training series: .tsv (UCR), .ts or .arff (UEA), or a store.")
+@click.option("--test", type=PATH, metavar="FILE", help="Test series; with labels, the run gets a score.")
+@click.option(
+    "--archive", type=PATH, metavar="FOLDER", help="Every data set of a folder instead: NAME_TRAIN.tsv and NAME_TEST.tsv."
+)
+@click.option("--methods", metavar="A,B,…", help="With --archive: methods to compare. [default: timehut,ts2vec,softclt]")
+@click.option(
+    "--seeds", type=click.IntRange(min=1, max=4096), metavar="N", help="With --archive: seeds of each method. [default: 16]"
+)
+@click.option("--method", metavar="NAME", default="timehut", show_default=True, help="timehut, ts2vec or softclt.")
+@_timehut_options
+@click.option(
+    "--normalize",
+    type=click.Choice(["auto", "global", "none"]),
+    default="auto",
+    show_default=True,
+    help="auto: by mean and deviation of all training series, unless each is z-normalised already.",
+)
+@click.option("--compat/--no-compat", default=True, show_default=True, help="TimeHUT's loss as its authors' code has it.")
+@click.option("--seed", type=int, default=2002, show_default=True)
+@click.option("--folder", type=PATH, metavar="FOLDER", help="Folder of the run. [default: runs/ and the name of the data]")
+@click.option("--resume", type=PATH, metavar="FOLDER", help="Resume the run of this folder.")
+@click.option("--overwrite", is_flag=True, help="Replace an earlier run of this recipe in the folder; other files stay.")
+@click.option("--device", metavar="DEVICE", help="cpu, cuda or cuda:N. [default: a GPU if there is one]")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
+@click.option("--quiet", is_flag=True, help="No progress bar.")
+def _timehut(
+    data: str | None,
+    test: str | None,
+    archive: str | None,
+    methods: str | None,
+    seeds: int | None,
+    method: str,
+    normalize: str,
+    folder: str | None,
+    resume: str | None,
+    overwrite: bool,
+    device: str | None,
+    as_json: bool,
+    quiet: bool,
+    **options: Any,
+) -> None:
+    """Learn representations of time series without their labels, by TimeHUT, TS2Vec or SoftCLT.
+
+    The run gets the encoder, the representations of the training series and, with labelled test series, the accuracy of the papers'
+    SVM. Options of the authors' script (--amp, --compile, --channels-last, --dynamic-batch, …) are accepted; the run says which of
+    them do anything.
+
+    \b
+    stoker train timehut --data Chinatown_TRAIN.tsv --test Chinatown_TEST.tsv --epochs 200
+    stoker train timehut --data Chinatown_TRAIN.tsv --method softclt
+    stoker train timehut --archive UCR/ --methods ts2vec,timehut --seeds 16
+    stoker embed runs/Chinatown --data new.tsv --out embeddings.npy
+    """
+    flags = [flag for flag in AUTHORS_FLAGS if options.pop("flag_" + flag.replace("-", "_"))]
+    if sum(one is not None for one in (data, archive, resume)) != 1:
+        raise click.UsageError("Give one of --data FILE, --archive FOLDER and --resume FOLDER.")
+    if archive is None and (methods is not None or seeds is not None):
+        raise click.UsageError("--methods and --seeds are for --archive.")
+
+    def say(word: str, sentence: str) -> None:
+        if not as_json:
+            click.echo(printable(f"{word:<10} {sentence}"))
+
+    if archive is not None:
+        _run_archive(archive, methods, seeds, device=device, as_json=as_json, options=options)
+        return
+    from stoker.recipes.timehut import training
+
+    where = Path(resume or folder or f"runs/{Path(data or '').name.partition('.')[0].removesuffix('_TRAIN')}")
+    common: dict[str, Any] = {"device": device, "progress": not quiet and not as_json, "say": say}
+    with saying_how_to_resume(where):
+        if resume is not None:
+            done = training.resume(where, **common)
+        else:
+            assert data is not None
+            own: dict[str, Any] = {"test": test, "folder": where, "method": method, "normalize": normalize, "overwrite": overwrite}
+            done = training.train(data, **own, flags=flags, **common, **options)
+    _show_timehut(done, where, as_json=as_json)
+
+
+CLASSIFIER_NAMES = {"svm": "SVM (the papers' protocol)", "knn": "nearest neighbour", "linear": "linear probe"}
+
+
+def _show_timehut(done: timehut.TrainedTimeHut, folder: Path, *, as_json: bool) -> None:
+    result = done.result
+    if as_json:
+        values = {"accuracy": done.scores, "majority": done.majority, "cpu_seconds": done.cpu_seconds}
+        click.echo(json.dumps({"folder": str(folder), **values, **values_of(result, "stopped", "step", "metrics", "seconds")}))
+        return
+    click.echo(f"{'trained':<10} {result.step:,} updates in {result.seconds:,.1f} s, loss {result.metrics['loss']:.4g}")
+    if done.scores:
+        click.echo("\naccuracy on the test series")
+        for name, value in done.scores.items():
+            click.echo(f"  {CLASSIFIER_NAMES[name]:<32}{value:>7.2%}")
+        click.echo(f"  {'always the most frequent class':<32}{done.majority:>7.2%}")
+        click.echo("  This is one seed. Seeds differ by a point or more on small sets: compare methods with --archive.\n")
+    click.echo(printable(f"run        {folder}   next: stoker embed {folder} --data FILE --out embeddings.npy"))
+
+
+def _run_archive(
+    archive: str, methods: str | None, seeds: int | None, *, device: str | None, as_json: bool, options: dict[str, Any]
+) -> None:
+    from stoker.recipes.timehut.archive import compare_methods, run_archive
+
+    options.pop("seed")
+    given = {name: value for name, value in options.items() if value is not None}
+    chosen = {} if methods is None else {"methods": [one.strip() for one in methods.split(",")]}
+
+    def show(row: ArchiveRow) -> None:
+        if not as_json:
+            found = row.interval
+            spread = f"{min(row.accuracies):>8.2%} to {max(row.accuracies):.2%}"
+            click.echo(
+                printable(f"{row.dataset:<24} {row.method:<8} {found.mean:>8.2%}  [{found.low:.2%}, {found.high:.2%}]{spread}")
+            )
+
+    if not as_json:
+        click.echo(f"{'data set':<24} {'method':<8} {'mean':>8}  [95 % interval]   lowest to highest seed")
+    rows = run_archive(archive, seeds=seeds or 16, device=device, report=show, **chosen, **given)
+    compared = compare_methods(rows)
+    if as_json:
+        click.echo(json.dumps({"rows": [asdict(row) for row in rows], "comparisons": [asdict(one) for one in compared]}))
+        return
+    for one in compared:
+        d = one.difference
+        verdict = "no difference shown" if d.low <= 0 <= d.high else f"{one.method if d.low > 0 else one.other} is better"
+        click.echo(
+            f"\n{one.method} - {one.other}: {100 * d.mean:+.2f} points [{100 * d.low:+.2f}, {100 * d.high:+.2f}] over {d.number} pairs "
+            f"of runs with the same seed ({one.wins} better, {one.losses} worse): {verdict}"
+        )
+
+
+@click.command("icecube", short_help="Train a model of neutrino directions.")
+@click.option("--data", type=PATH, metavar="STORE", help="A store that `stoker pack --recipe icecube` made.")
+@click.option("--size", metavar="SIZE", default="5m", show_default=True, help="5m, 10m, 19m, 29m or tiny.")
+@click.option("--where", metavar="CONDITION", help='Events to train on, such as "num_steps >= 500". [default: all]')
+@click.option("--valid", metavar="CONDITION", help='Events to validate on, such as "batch_id == 651", or another store.')
+@click.option("--init", type=PATH, metavar="RUN", help="Start from the best weights of another run.")
+@click.option("--epochs", type=COUNT, default=10, show_default=True, metavar="N", help="Passes over the events.")
+@click.option("--batch-size", type=COUNT, default=4096, show_default=True, metavar="N", help="Events per batch, on each rank.")
+@click.option("--grad-accum-steps", type=COUNT, default=1, show_default=True, metavar="N", help="Batches per update.")
+@click.option("--lr", type=float, default=0.005, show_default=True, help="Highest learning rate of Muon.")
+@click.option("--side-lr", type=float, default=3e-4, show_default=True, help="Highest learning rate of AdamW.")
+@click.option("--warmup", type=COUNT, default=2000, show_default=True, metavar="N", help="Updates until it is reached.")
+@click.option("--weight-decay", type=float, default=0.01, show_default=True)
+@click.option("--max-grad-norm", type=float, default=1.0, show_default=True, help="Largest norm of the gradient.")
+@click.option("--max-doms", type=COUNT, default=128, show_default=True, metavar="N", help="Most DOMs per event.")
+@click.option("--input", type=click.Choice(["linear", "none"]), default="linear", show_default=True, help="Map of the tokens.")
+@click.option("--head", type=click.Choice(["vmf", "direction"]), default="vmf", show_default=True, help="What is predicted.")
+@click.option("--kappa-penalty", type=float, default=1e-4, show_default=True, help="First weight of the penalty on kappa.")
+@click.option("--angle-weight", type=float, default=0.5, show_default=True, help="Weight of the angle in the loss.")
+@click.option("--ema", type=float, metavar="DECAY", help="Decay of an EMA of the weights. [default: none]")
+@click.option("--order", type=click.Choice(["blocks", "shuffle", "sequential"]), default="blocks", show_default=True)
+@click.option("--precision", type=click.Choice(["auto", "fp32", "bf16"]), default="auto", show_default=True)
+@click.option(
+    "--residual", type=click.Choice(["fp32", "bf16"]), default="fp32", show_default=True, help="Type of the residual in bf16."
+)
+@click.option("--graph", type=click.Choice(list(SWITCHES)), default="auto", show_default=True, help="Steps as CUDA graphs.")
+@click.option("--save-every", type=COUNT, metavar="N", help="Updates between checkpoints. [default: one per epoch]")
+@click.option("--max-seconds", type=float, metavar="N", help="Stop after this time.")
+@click.option("--seed", type=int, default=17, show_default=True)
+@click.option("--folder", type=PATH, metavar="FOLDER", help="Folder of the run. [default: runs/ and the name of the data]")
+@click.option("--resume", type=PATH, metavar="FOLDER", help="Resume the run of this folder.")
+@click.option("--device", metavar="DEVICE", help="cpu, cuda or cuda:N. [default: a GPU if there is one]")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
+@click.option("--quiet", "-q", is_flag=True, help="No progress bar.")
+@click.pass_context
+def _icecube(
+    context: click.Context,
+    /,
+    data: str | None,
+    folder: str | None,
+    resume: str | None,
+    device: str | None,
+    as_json: bool,
+    quiet: bool,
+    **options: Any,
+) -> None:
+    """Train a transformer that predicts the direction of IceCube events.
+
+    Defaults are those of the published 5M model. The folder gets checkpoints and metrics. Ctrl-C finishes the step, saves and stops.
+
+    \b
+    stoker pack icecube/ ice.stoker --recipe icecube
+    stoker train icecube --data ice.stoker --size 19m --where "batch_id <= 650" --valid "batch_id == 651"
+    stoker train icecube --data ice.stoker --init runs/ice --where "num_steps >= 500" --max-doms 512 --lr 2.5e-4 --side-lr 3e-5
+    stoker train --resume runs/ice
+    stoker predict runs/ice --data test.stoker --out submission.csv
+    """
+    from stoker.recipes.icecube import training
+
+    given = {name for name in options if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE}
+    if (data is None) == (resume is None):
+        raise click.UsageError("Give --data STORE, or --resume FOLDER.")
+    if resume is not None and folder is not None:
+        raise click.UsageError("--folder is for a new run; --resume names its folder itself.")
+    settings = {name: SWITCHES[value] if name == "graph" else value for name, value in options.items()}
+    where = Path(resume or folder or f"runs/{Path(data or '').resolve().name.partition('.')[0]}")
+    common: dict[str, Any] = {"device": device, "progress": not quiet and not as_json}
+    with saying_how_to_resume(where):
+        if resume is not None:
+            done = training.resume(where, **common, **{name: settings[name] for name in given})
+        else:
+            assert data is not None
+            done = training.train(data, folder=where, **common, **settings)
+    if is_first():
+        _show_icecube(done, where, as_json=as_json)
+    leave_ranks()
+
+
+def _show_icecube(done: icecube.TrainedIceCube, folder: Path, *, as_json: bool) -> None:
+    result = done.result
+    if as_json:
+        values = values_of(result, "stopped", "step", "epoch", "metrics", "best", "best_step", "seconds", "wait")
+        click.echo(json.dumps({"folder": str(folder), "events_per_second": done.events_per_second, **values}))
+        return
+    for name, value in result.metrics.items():
+        click.echo(f"{name:<12}{value:.6g}")
+    ended = "stopped by --max-seconds" if result.stopped == "budget" else "finished"
+    waiting = f"{result.wait:.1%} of the time spent waiting for data"
+    click.echo(
+        f"{ended}: {result.step:,} steps in {result.seconds:,.0f} s, {done.events_per_second:,.0f} events per second, {waiting}"
+    )
+    click.echo(printable(f"run: {folder}   next: stoker predict {folder} --data STORE --out submission.csv"))
+
+
+@click.command("tabular", short_help="Learn a table of events, to generate others.")
+@click.option("--target", type=PATH, metavar="FILE", help="Events, or single rows: .parquet, .csv, .arrow or .feather.")
+@click.option("--key", metavar="COLUMN", help="Column that names the subject of an event. [default: every row is a subject]")
+@click.option("--context", type=PATH, metavar="FILE", help="Facts of the subjects, one row each, with the same key.")
+@click.option("--size", type=click.Choice(["s", "m", "l"]), default="m", show_default=True, help="Size of the model.")
+@click.option("--encoding", multiple=True, metavar="COLUMN=KIND", help="Kind of a column, such as place=lat_long. May be repeated.")
+@click.option("--epochs", type=int, default=100, show_default=True, metavar="N", help="Passes over the subjects, at most.")
+@click.option("--batch-size", type=COUNT, metavar="N", help="Subjects per update. [default: about 1/64 of them, from 8 to 2,048]")
+@click.option("--lr", type=float, metavar="N", help="Learning rate. [default: by the batch size]")
+@click.option("--patience", type=int, default=5, show_default=True, metavar="N", help="Epochs without a better validation loss.")
+@click.option("--window", type=int, default=100, show_default=True, metavar="N", help="Events of a sequence per update, at most.")
+@click.option("--max-seconds", type=float, metavar="N", help="Stop training after this time.")
+@click.option("--max-grad-norm", type=float, metavar="N", help="Clip the gradient to this norm.")
+@click.option("--protect/--no-protect", default=True, show_default=True, help="Keep only values that several subjects have.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--folder", type=PATH, metavar="FOLDER", help="Folder of the run. [default: runs/ and the name of the file]")
+@click.option("--resume", type=PATH, metavar="FOLDER", help="Resume the run of this folder.")
+@click.option("--overwrite", is_flag=True, help="Replace an earlier run of this recipe in the folder; other files stay.")
+@click.option("--device", metavar="DEVICE", help="cpu, cuda or cuda:N. [default: a GPU if there is one]")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
+@click.option("--quiet", is_flag=True, help="No progress bar.")
+def _tabular(
+    target: str | None, encoding: tuple[str, ...], folder: str | None, resume: str | None, overwrite: bool, device: str | None,
+    as_json: bool, quiet: bool, **options: Any,
+) -> None:  # fmt: skip
+    """Learn the events of subjects, such as the purchases of users, so that `stoker generate` can make new ones.
+
+    Values that fewer than 5 subjects have are not learned, unless --no-protect is given. Training stops early by the validation loss
+    of subjects that were held out.
+
+    \b
+    stoker train tabular --target events.parquet --key user_id --context users.parquet
+    stoker generate runs/events --subjects 10000 --out synthetic.parquet
+    """
+    if (target is None) == (resume is None):
+        raise click.UsageError("Give --target FILE, or --resume FOLDER.")
+    if overwrite and resume is not None:
+        raise click.UsageError("--overwrite replaces a run, --resume continues it: give one of them.")
+    kinds = dict(one.rpartition("=")[::2] for one in encoding)
+    if "" in kinds:
+        raise click.UsageError(f"--encoding is {encoding[0]!r}; expected COLUMN=KIND, such as place=lat_long.")
+    from stoker.recipes.tabular import training
+
+    def say(word: str, sentence: str) -> None:
+        if not as_json:
+            click.echo(printable(f"{word:<10} {sentence}"))
+
+    where = Path(resume or folder or f"runs/{Path(target or '').stem}")
+    common: dict[str, Any] = {"device": device, "progress": not quiet and not as_json, "say": say}
+    with saying_how_to_resume(where):
+        if target is None:
+            done = training.resume(where, **common)
+        else:
+            done = training.train(target, folder=where, encodings=kinds, overwrite=overwrite, **common, **options)
+    _show_tabular(done, where, as_json=as_json)
+
+
+def _show_tabular(done: tabular.TrainedTabular, folder: Path, *, as_json: bool) -> None:
+    result = done.result
+    assert result is not None
+    if as_json:
+        values = values_of(result, "stopped", "step", "epoch", "metrics", "best", "best_step", "seconds")
+        click.echo(json.dumps({"folder": str(folder), **values}))
+        return
+    words = {"finished": "all epochs", "early": "stopped early", "budget": "stopped by --max-seconds"}
+    ended = words.get(result.stopped, result.stopped)
+    click.echo(f"{'trained':<10} {result.epoch:,} epochs, {result.step:,} updates in {result.seconds:,.1f} s ({ended})")
+    click.echo(f"{'loss':<10} {result.best:.4f} nats per event on held-out subjects")
+    click.echo(printable(f"run        {folder}   next: stoker generate {folder} --subjects 1000 --out synthetic.parquet"))
+
+
+RECIPES: dict[str, click.Command] = {
+    "icecube": _icecube, "tabular": _tabular, "time-moe": _time_moe, "tfa": _tfa, "timehut": _timehut
+}  # fmt: skip
+"""Recipes by name: `stoker train NAME …`. Their runs have a recipe.json; a configuration of one is known by its keys."""
