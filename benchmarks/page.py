@@ -453,6 +453,13 @@ TABLES: dict[str, list[Row]] = {
         ),
         Row("H200, IceCube 5M: events per second of training, batches of 4,096", "gpu_icecube", icecube),
         Row(
+            "H200, TimeHUT on Chinatown: 400 updates of one encoder; 128 configurations of 400 updates, with scores",
+            "gpu_timehut",
+            lambda r: (
+                f"{short(r.get('run', 'seconds'))} s ({short(r.get('run', 'MiB'))} MiB); {short(r.get('search', 'seconds'))} s"
+            ),
+        ),
+        Row(
             "H200, TFA's step (B=1024, T=48, d=128), times faster than the authors' loop",
             "gpu_tfa",
             tfa_step,

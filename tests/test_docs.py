@@ -175,9 +175,12 @@ def test_every_result_file_is_used_or_listed() -> None:
         "bench_hooks",
         "bench_packing",
         "bench_quality",
+        "bench_tabular",
         "bench_tfa_step",
         "bench_time_moe_curve",
         "bench_timehut",
+        "bench_timehut_recipe",
+        "bench_timehut_usual",
     }  # in other documents
     assert used | detailed == {path.stem for path in page.RESULTS.glob("*.json")}
 
