@@ -29,6 +29,7 @@ MAX_DOMS = 128
 
 _AHEAD = 4  # events; with fewer their lines come too late, with more they are gone again
 _LINES = 64
+_NEAR = 128  # events whose first lines are requested together, so that their pages are looked up at the same time
 _WORDS = (NUM_SENSORS + 63) // 64
 
 
@@ -49,6 +50,13 @@ class EventBatch:
         ([3, 7], [0, 1, 3], [9900.0, 9800.0, 9950.0])
     """
 
+    # First a field with a row per event: from it the trainer takes the number of rows of a batch.
+    target: Any
+    """float32 (B, 2): azimuth and zenith; NaN where they are unknown, and in rows without an event."""
+    event_id: Any
+    """int64 (B); -1 in rows without an event."""
+    num_pulses: Any
+    """int32 (B): all pulses of the event; 0 in rows without an event."""
     dom_offsets: Any
     """int32 (B + 1): the DOMs of event i are rows dom_offsets[i] to dom_offsets[i + 1]."""
     sensor: Any
@@ -63,12 +71,6 @@ class EventBatch:
     """float32 (P), in photo-electrons."""
     auxiliary: Any
     """uint8 (P)."""
-    target: Any
-    """float32 (B, 2): azimuth and zenith; NaN where they are unknown, and in rows without an event."""
-    event_id: Any
-    """int64 (B); -1 in rows without an event."""
-    num_pulses: Any
-    """int32 (B): all pulses of the event; 0 in rows without an event."""
 
     @classmethod
     def of(cls, grouped: GroupedPulses, *, target: Array, event_id: Array, num_pulses: Array) -> EventBatch:
@@ -175,6 +177,12 @@ def _group(
     dom, place = 0, 0
     for event in range(len(starts)):
         start, stop = starts[event], stops[event]
+        if event % _NEAR == 0:
+            for near in range(event, min(event + _NEAR, len(starts))):
+                prefetch(time, starts[near] * time.itemsize)
+                prefetch(charge, starts[near] * charge.itemsize)
+                prefetch(sensor, starts[near] * sensor.itemsize)
+                prefetch(auxiliary, starts[near] * auxiliary.itemsize)
         if event + _AHEAD < len(starts):
             first, last = starts[event + _AHEAD], stops[event + _AHEAD]
             _ask(time, first, last)
