@@ -29,7 +29,6 @@ MAX_DOMS = 128
 
 _AHEAD = 4  # events; with fewer their lines come too late, with more they are gone again
 _LINES = 64
-_NEAR = 128  # events whose first lines are requested together, so that their pages are looked up at the same time
 _WORDS = (NUM_SENSORS + 63) // 64
 
 
@@ -74,7 +73,7 @@ class EventBatch:
 
     @classmethod
     def of(cls, grouped: GroupedPulses, *, target: Array, event_id: Array, num_pulses: Array) -> EventBatch:
-        """GroupedPulses pulses and the facts of their events."""
+        """Grouped pulses and the facts of their events."""
         facts = (target, np.float32), (event_id, np.int64), (num_pulses, np.int32)
         target, event_id, num_pulses = (np.ascontiguousarray(values, dtype) for values, dtype in facts)
         return cls(**grouped._asdict(), target=target, event_id=event_id, num_pulses=num_pulses)
@@ -154,7 +153,8 @@ def group_pulses(
         charge=np.empty(num_pulses, dtype=np.float32),
         auxiliary=np.empty(num_pulses, dtype=np.uint8),
     )
-    bad = _group(time, charge, sensor, auxiliary.view(np.uint8), starts, stops, max_pulses, max_doms, *made)
+    flags = auxiliary.view(np.uint8) if auxiliary.dtype == np.bool_ else auxiliary.astype(np.uint8, copy=False)
+    bad = _group(time, charge, sensor, flags, starts, stops, max_pulses, max_doms, *made)
     if bad >= 0:
         raise BadValueError(f"the sensor of pulse {bad:,} is {sensor[bad]}; expected a number from 0 to {NUM_SENSORS - 1}.")
     doms = int(made.dom_offsets[-1])
@@ -177,12 +177,6 @@ def _group(
     dom, place = 0, 0
     for event in range(len(starts)):
         start, stop = starts[event], stops[event]
-        if event % _NEAR == 0:
-            for near in range(event, min(event + _NEAR, len(starts))):
-                prefetch(time, starts[near] * time.itemsize)
-                prefetch(charge, starts[near] * charge.itemsize)
-                prefetch(sensor, starts[near] * sensor.itemsize)
-                prefetch(auxiliary, starts[near] * auxiliary.itemsize)
         if event + _AHEAD < len(starts):
             first, last = starts[event + _AHEAD], stops[event + _AHEAD]
             _ask(time, first, last)
