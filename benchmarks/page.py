@@ -72,6 +72,9 @@ class Row(NamedTuple):
     answer: Callable[[Record], str]
 
 
+READ = "speed over pyarrow's read, {} time"
+
+
 def packing(kind: str) -> Callable[[Record], str]:
     tables = {"bars": "bars, one series per symbol, times checked", "noise": "noise", "events": "events, one series per event"}
     return lambda r: ", ".join(
@@ -280,9 +283,35 @@ TABLES: dict[str, list[Row]] = {
             ),
         ),
         Row(
-            "Shuffled, padded neutrino events, times faster than iceaggr's loader",
-            "bench_events",
-            lambda r: r.spread("66 files of 1,500", "next to iceaggr", "times as fast", "padded, shuffled"),
+            "Shuffled, padded neutrino events, times faster than iceaggr's loader with its cache of one file, CPU time",
+            "bench_icecube",
+            lambda r: (
+                f"66 files of 1,500 events {r.spread('66 files of 1,500', 'next to iceaggr', 'times as fast', 'shuffled')}; "
+                f"5 files of 18,000 {r.spread('5 files of 18,000', 'next to iceaggr', 'times as fast', 'shuffled')}"
+            ),
+        ),
+        Row(
+            "128 shuffled neutrino events, grouped by sensor, ms of one core; and relative to events in order",
+            "bench_icecube",
+            lambda r: ", ".join(
+                f"{words} {r.spread('5 files of 18,000', 'batches', kind, 'CPU ms per batch', 'shuffled')}, "
+                f"{r.spread('5 files of 18,000', 'batches', kind, 'shuffled over sequential')}"
+                for words, kind in (
+                    ("ragged", "ragged, 84 pulses"),
+                    ("padded to 52 numbers per sensor", "padded, 16 pulses"),
+                    ("to 256", "padded, 84 pulses"),
+                )
+            ),
+        ),
+        Row(
+            "Packing of IceCube's Parquet files, speed relative to pyarrow's read of the same files into memory; peak memory",
+            "bench_icecube",
+            lambda r: "; ".join(
+                f"{layout}: {r.spread(layout, 'pack', READ.format('wall'))} by wall time, "
+                f"{r.spread(layout, 'pack', READ.format('CPU'))} by CPU time, "
+                f"{r.get(layout, 'pack', 'memory', 'peak, MB')} MB"
+                for layout in ("66 files of 1,500", "5 files of 18,000")
+            ),
         ),
         Row(
             "CPU time of an epoch: windows 168 -> 24, one a day, of 370 series of 26,304 hours, scaled per series; relative to other loops",

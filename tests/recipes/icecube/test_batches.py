@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tests.recipes.icecube.plain_events import plain_doms, random_pulses
 
+from stoker._batch import num_rows
 from stoker.errors import BadValueError, OptionError
 from stoker.recipes.icecube.batches import EventBatch, GroupedPulses, group_pulses, pad_to
 
@@ -113,4 +114,4 @@ def test_types_are_those_of_the_interface_and_survive_tensors(rng: np.random.Gen
         assert getattr(batch, name).dtype == kind
         assert str(getattr(batch.tensors(), name).dtype) == f"torch.{kind}"
         assert getattr(again, name).tolist() == getattr(batch, name).tolist()
-    assert len(batch) == 2
+    assert len(batch) == num_rows(batch.tensors()) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -144,3 +145,13 @@ def test_charges_of_any_size_are_logarithms(geometry: torch.Tensor) -> None:
     tokens, _ = pad(batch, geometry.numpy())
     expected = np.log10(np.maximum(charge, np.float32(1e-6)).astype(np.float64)).astype(np.float32) / np.float32(3)
     assert tokens[0, 0, 5 : 5 + 24 : 3].tolist() == expected.tolist()
+
+
+def test_negative_control_another_count_of_pulses_is_found(rng: np.random.Generator, geometry: torch.Tensor) -> None:
+    """A token counts all pulses of its DOM; those that are kept would be another number."""
+    pulses, offsets = random_pulses(rng, [900], num_sensors=5)
+    batch = batch_of(pulses, offsets)
+    kept = replace(batch, dom_pulses=np.diff(batch.pulse_offsets))
+    padded, mask = collate(pulses, offsets, geometry, max_pulses=84, max_doms=128)
+    assert torch.equal(expand(batch.tensors(), geometry), padded[mask])
+    assert not torch.equal(expand(kept.tensors(), geometry), padded[mask])

@@ -49,6 +49,13 @@ class EventBatch:
         ([3, 7], [0, 1, 3], [9900.0, 9800.0, 9950.0])
     """
 
+    # First a field with a row per event: from it the trainer takes the number of rows of a batch.
+    target: Any
+    """float32 (B, 2): azimuth and zenith; NaN where they are unknown, and in rows without an event."""
+    event_id: Any
+    """int64 (B); -1 in rows without an event."""
+    num_pulses: Any
+    """int32 (B): all pulses of the event; 0 in rows without an event."""
     dom_offsets: Any
     """int32 (B + 1): the DOMs of event i are rows dom_offsets[i] to dom_offsets[i + 1]."""
     sensor: Any
@@ -63,16 +70,10 @@ class EventBatch:
     """float32 (P), in photo-electrons."""
     auxiliary: Any
     """uint8 (P)."""
-    target: Any
-    """float32 (B, 2): azimuth and zenith; NaN where they are unknown, and in rows without an event."""
-    event_id: Any
-    """int64 (B); -1 in rows without an event."""
-    num_pulses: Any
-    """int32 (B): all pulses of the event; 0 in rows without an event."""
 
     @classmethod
     def of(cls, grouped: GroupedPulses, *, target: Array, event_id: Array, num_pulses: Array) -> EventBatch:
-        """GroupedPulses pulses and the facts of their events."""
+        """Grouped pulses and the facts of their events."""
         facts = (target, np.float32), (event_id, np.int64), (num_pulses, np.int32)
         target, event_id, num_pulses = (np.ascontiguousarray(values, dtype) for values, dtype in facts)
         return cls(**grouped._asdict(), target=target, event_id=event_id, num_pulses=num_pulses)
@@ -152,7 +153,8 @@ def group_pulses(
         charge=np.empty(num_pulses, dtype=np.float32),
         auxiliary=np.empty(num_pulses, dtype=np.uint8),
     )
-    bad = _group(time, charge, sensor, auxiliary.view(np.uint8), starts, stops, max_pulses, max_doms, *made)
+    flags = auxiliary.view(np.uint8) if auxiliary.dtype == np.bool_ else auxiliary.astype(np.uint8, copy=False)
+    bad = _group(time, charge, sensor, flags, starts, stops, max_pulses, max_doms, *made)
     if bad >= 0:
         raise BadValueError(f"the sensor of pulse {bad:,} is {sensor[bad]}; expected a number from 0 to {NUM_SENSORS - 1}.")
     doms = int(made.dom_offsets[-1])

@@ -78,7 +78,7 @@ class Dataset(torch.utils.data.Dataset[Event]):
         self.positions = read_geometry(geometry_of(self.store) if geometry is None else geometry)
         """(5160, 3) float64, in metres."""
         self._scaled = scale_geometry(self.positions).numpy()
-        self._limits = {"max_pulses": max_pulses, "max_doms": max_doms}
+        self._limits: dict[str, Any] = {"max_pulses": max_pulses, "max_doms": max_doms}
         self._pulses = [self.store.column(name) for name in PULSE_COLUMNS]
         self._offsets = self.store.offsets
 

@@ -33,8 +33,8 @@ class GroupByDom:
     def __call__(self, batch: dict[str, Array]) -> dict[str, Array]:
         """Group one batch."""
         offsets = batch["cu_seqlens"]
-        pulses = [batch[name] for name in PULSE_COLUMNS]
-        grouped = group_pulses(*pulses, offsets, max_pulses=self.max_pulses, max_doms=self.max_doms)  # type: ignore[arg-type]
+        time, charge, sensor, auxiliary = (batch[name] for name in PULSE_COLUMNS)
+        grouped = group_pulses(time, charge, sensor, auxiliary, offsets, max_pulses=self.max_pulses, max_doms=self.max_doms)
         made = EventBatch.of(
             grouped,
             target=np.stack([batch["azimuth"], batch["zenith"]], axis=1),

@@ -84,7 +84,8 @@ def geometry() -> Array:
     inner = 60 * np.stack([np.cos(angle), np.sin(angle)], axis=1) + 20
     strings = np.concatenate([outer, inner])
     depth = np.concatenate([np.tile(500 - 17.0 * np.arange(60), (78, 1)), np.tile(-80 - 7.0 * np.arange(60), (8, 1))])
-    return np.concatenate([np.repeat(strings, SENSORS_PER_STRING, axis=0), depth.reshape(-1, 1)], axis=1).round(2)
+    positions: Array = np.concatenate([np.repeat(strings, SENSORS_PER_STRING, axis=0), depth.reshape(-1, 1)], axis=1).round(2)
+    return positions
 
 
 def make_file(number: int, shape: EventFiles) -> tuple[dict[str, Array], dict[str, Array]]:
@@ -212,4 +213,4 @@ def make_events(
 def _write_parquet(path: Path, table: pa.Table, **options: Any) -> None:
     buffer = io.BytesIO()
     pq.write_table(table, buffer, **options)
-    _disk.write_file(path, buffer.getbuffer())
+    _disk.write_file(path, buffer.getvalue())

@@ -550,13 +550,20 @@ class _Writer:
         is_uniform = self._shortest == self._longest
         offsets = self._files.pop("offsets")
         nonfinite = {name: self._count_missing(name) for name in ("azimuth", "zenith")}
+        finite = NonFinite(nan=0, inf=0, first=None)
         columns = [
             ColumnEntry(
-                name=name, level=level, kind="number", unit=None, values=self._files[name].seal(self._target), texts=None,
-                missing=nonfinite[name].nan if name in nonfinite else 0, nonfinite=nonfinite.get(name, NonFinite(nan=0, inf=0, first=None)),
+                name=name,
+                level="series" if name in _SERIES else "step",
+                kind="number",
+                unit=None,
+                values=self._files[name].seal(self._target),
+                texts=None,
+                missing=nonfinite.get(name, finite).nan,
+                nonfinite=nonfinite.get(name, finite),
             )
-            for level, names in (("series", _SERIES), ("step", _STEP)) for name in names
-        ]  # fmt: skip
+            for name in (*_SERIES, *_STEP)
+        ]
         return Manifest(
             format="stoker",
             version=1,
