@@ -171,7 +171,14 @@ def test_the_numbers_are_those_of_the_result_files() -> None:
 
 def test_every_result_file_is_used_or_listed() -> None:
     used = {row.file for rows in page.TABLES.values() for row in rows}
-    detailed = {"bench_hooks", "bench_packing", "bench_tabular", "bench_tfa_step", "bench_time_moe_curve", "bench_timehut"}  # elsewhere
+    detailed = {
+        "bench_hooks",
+        "bench_packing",
+        "bench_tabular",
+        "bench_tfa_step",
+        "bench_time_moe_curve",
+        "bench_timehut",
+    }  # elsewhere
     assert used | detailed == {path.stem for path in page.RESULTS.glob("*.json")}
 
 
