@@ -76,7 +76,7 @@ def fit_digit(values: Values, subjects: Subjects) -> Digit | None:
     bounds = subjects.bounds(values.data, values.valid)
     if bounds is None:
         return None
-    kept = np.clip(values.data[values.valid].astype(np.float64), *map(float, bounds))
+    kept = np.clip(values.data[values.valid].astype(np.float64), float(bounds[0]), float(bounds[1]))
     digits = np.asarray(split_digits(kept, max_decimal=HIGHEST, min_decimal=LOWEST).digits, np.int64)
     used = np.flatnonzero(digits.any(0))
     # From the highest place that is not always 0 to the lowest one, and to the ones at least.
@@ -140,7 +140,7 @@ def fit_binned(values: Values, subjects: Subjects) -> Binned | None:
     bounds = subjects.bounds(values.data, values.valid)
     if bounds is None:
         return None
-    kept = np.sort(np.clip(values.data[values.valid].astype(np.float64), *map(float, bounds)))
+    kept = np.sort(np.clip(values.data[values.valid].astype(np.float64), float(bounds[0]), float(bounds[1])))
     edges = np.unique(kept)
     for count in range(MOST_BINS + 1, 1001) if len(edges) > MOST_BINS + 1 else ():
         edges = np.unique(kept[np.linspace(0, len(kept) - 1, count).round().astype(np.int64)])

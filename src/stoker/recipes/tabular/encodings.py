@@ -216,7 +216,8 @@ class Numeric(Encoding, frozen=True, kw_only=True, tag="numeric"):
         number = np.maximum(codes[:, 0] - self.has_null, 0)
         if self.ranks:
             starts = self._starts
-            of_rank = np.lexsort((self.ranks, np.searchsorted(starts, np.arange(len(self.lows)), side="right")))
+            owner = np.searchsorted(starts, np.arange(len(self.lows)), side="right")
+            of_rank = np.lexsort((np.array(self.ranks), owner))
             lasts = np.append(starts[1:], len(self.lows)) - 1
             number = of_rank[np.minimum(starts[number] + codes[:, 1], lasts[number])]
         lows, highs = np.array(self.lows)[number], np.array(self.highs)[number]
