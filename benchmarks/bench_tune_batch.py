@@ -76,7 +76,7 @@ def maker(make_model: Callable[[], nn.Module]) -> Callable[[], Callable[[torch.T
 
 def measure_model(make_model: Callable[[], nn.Module], *, largest: int, rounds: int) -> dict[str, Any]:
     make_step, sample = maker(make_model), torch.randn(8, 16, 8, device=DEVICE)
-    make_step()(sample.repeat(largest // 8, 1, 1))  # the first large step makes the workspaces of libraries, which stay
+    make_step()(sample.repeat(min(largest, 4096) // 8, 1, 1))  # the first large step makes the workspaces of libraries, which stay
     gc.collect()
     before = torch.cuda.memory_allocated() if DEVICE.type == "cuda" else 0
     begin = time.perf_counter()

@@ -209,6 +209,20 @@ def test_invalid_options_are_errors(options: dict[str, Any], words: str) -> None
         batch_size(lambda: lambda batch: None, [])
 
 
+def test_a_size_that_a_kernel_refuses_bounds_the_search() -> None:
+    def make_step() -> Callable[[torch.Tensor], None]:
+        def step(batch: torch.Tensor) -> None:
+            if len(batch) > 10:
+                raise RuntimeError("the batch exceeds 10 rows")
+
+        return step
+
+    choice = batch_size(make_step, torch.zeros(4, 2), largest=64)
+    assert choice.size <= 10
+    assert "fails: RuntimeError: the batch exceeds 10 rows" in str(choice)
+    assert choice.limit != "memory"
+
+
 def test_batches_of_other_sizes_repeat_rows_and_leave_other_tensors() -> None:
     from stoker.tune.batch_sizes import _repeating
 

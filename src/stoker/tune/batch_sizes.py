@@ -221,7 +221,8 @@ def batch_size(
     best = max(sizes, key=lambda one: one.samples_per_second)
     reason: Limit = "throughput"
     if size == sizes[-1].size:
-        reason = "memory" if any(not one.fits for one in measure.points.values()) else limit if size >= bound else "throughput"
+        is_full = any(not one.fits for one in measure.points.values()) and not measure.errors
+        reason = "memory" if is_full else limit if size >= bound else "largest" if measure.errors else "throughput"
     grad_accum_steps = 1
     if effective_batch is not None:
         size = next(
@@ -240,6 +241,9 @@ def batch_size(
         notes.append(f"limited by the epoch: {num_samples:,} samples in at least {min_steps_per_epoch} steps")
     elif reason == "memory":
         notes.append("limited by memory: throughput still grows at the largest size that fits")
+    if measure.errors:
+        failed = min(measure.errors)
+        notes.append(f"a batch of {failed:,} fails: {measure.errors[failed]}")
     if delivered is not None and delivered < best.samples_per_second:
         reason = "loader"
         notes.append(
@@ -403,6 +407,8 @@ class _Measure:
     ) -> None:
         self._make_step, self._make_batch, self._device, self._memory, self._report = make_step, make_batch, device, memory, report
         self.points: dict[int, BatchPoint] = {}
+        self.errors: dict[int, str] = {}
+        """Of sizes that a kernel refuses, though smaller ones work."""
         if device.type != "cuda":
             import torch
 
@@ -423,6 +429,7 @@ class _Measure:
             point = BatchPoint(size=size, samples_per_second=size / max(seconds, 1e-12), memory=memory)
         self.points[size] = point
         what = f"{point.samples_per_second:,.0f} samples/s, {readable_bytes(point.memory)}" if point.fits else "does not fit"
+        what = f"fails: {self.errors[size]}" if size in self.errors else what
         self._report(f"batch {size:,}: {what}")
         return point
 
@@ -474,8 +481,18 @@ class _Measure:
             return seconds, torch.cuda.max_memory_allocated(self._device) - before
         except torch.OutOfMemoryError:
             return None
+        except RuntimeError as error:
+            self._note_error(size, str(error))
+            return None
         finally:
             _free(self._device)
+
+    def _note_error(self, size: int, text: str) -> None:
+        """Some kernels have a largest batch; an error at the smallest size is one of the step."""
+        reason = (text.splitlines() or ["no message"])[0]
+        if not any(one.size < size for one in self.fitting()):
+            raise OptionError(f"a step with a batch of {size:,} failed: {reason}")
+        self.errors[size] = reason
 
     def _in_child(self, size: int) -> tuple[float, int] | None:
         def work() -> tuple[float, int]:
@@ -511,7 +528,7 @@ class _Measure:
             ours.close()
             os.waitpid(pid, 0)
         if kind == "error":
-            raise OptionError(f"a step with a batch of {' or '.join(f'{size:,}' for size in sizes)} failed: {value}")
+            self._note_error(max(sizes), str(value))
         return value if kind == "done" else None
 
 

@@ -160,7 +160,7 @@ def _fold(
 def _unfold(found: torch.Tensor, size: int, like: torch.Tensor, dim: int | None) -> torch.Tensor:
     """A result with the members as first dimension again; `like` is an argument before it was folded."""
     has_rows = like.dim() - (dim is not None) > 2
-    return found.unflatten(0, (size, -1)) if has_rows else found
+    return found.view(size, -1, *found.shape[1:]) if has_rows else found
 
 
 class _Attention(torch.autograd.Function):
@@ -211,7 +211,7 @@ class _AttentionGradient(torch.autograd.Function):
     ) -> tuple[torch.Tensor, ...]:
         with torch.enable_grad():
             inputs = [one.detach().requires_grad_() for one in (query, key, value)]
-            found = _attend(*inputs, mask, options)
+            found = _attend(inputs[0], inputs[1], inputs[2], mask, options)
         return torch.autograd.grad(found, inputs, gradient)
 
     @staticmethod

@@ -146,7 +146,7 @@ class SeededAttention(nn.MultiheadAttention):
             query, key, value = (one.transpose(0, 1) for one in (query, key, value))
         weight: torch.Tensor = self.in_proj_weight
         out: torch.Tensor = self.out_proj.weight
-        bias = self.in_proj_bias
+        bias: torch.Tensor | None = self.in_proj_bias
         if weight.dim() == 4:
             heads, weight, out = weight.shape[1], weight.flatten(0, 2), out.flatten(1)
         else:
@@ -156,9 +156,9 @@ class SeededAttention(nn.MultiheadAttention):
             projected = functional.linear(query, weight, bias).chunk(3, -1)
         else:
             offsets: Any = (None, None, None) if bias is None else bias.view(3, -1).unbind(0)
-            parts = zip((query, key, value), weight.unflatten(0, (3, -1)).unbind(0), offsets, strict=True)
+            parts = zip((query, key, value), weight.view(3, -1, weight.shape[-1]).unbind(0), offsets, strict=True)
             projected = tuple(functional.linear(*part) for part in parts)
-        q, k, v = (one.unflatten(-1, (heads, -1)).transpose(1, 2) for one in projected)
+        q, k, v = (one.view(*one.shape[:-1], heads, -1).transpose(1, 2) for one in projected)
         mask = _additive(attn_mask, key_padding_mask, heads, q.dtype)
         drops = self.training and not (isinstance(self.dropout, float | int) and self.dropout == 0)
         weights = None
@@ -171,7 +171,7 @@ class SeededAttention(nn.MultiheadAttention):
                 weights = _drop(weights, self.dropout, bits)
             mixed = weights @ v
         else:
-            scale = self.attention_scale
+            scale: Any = self.attention_scale
             if isinstance(scale, torch.Tensor):  # of members with heads of different widths
                 q, scale = q * scale, 1.0
             mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
