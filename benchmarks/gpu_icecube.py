@@ -401,10 +401,11 @@ def sustained(options: argparse.Namespace) -> dict[str, Any]:
         for layers in options.layers:
             size = {2: "tiny", 6: "5m", 12: "10m", 24: "19m"}[layers]
             times = EpochTimes(options.events)
+            given = {"size": size, "batch_size": options.events, "residual": options.residual, "device": DEVICE}
+            training.train(data, epochs=1, **given)  # compiles kernels, which would count as waiting
             done = training.train(
-                data, size=size, batch_size=options.events, epochs=2 if options.small else 100_000, residual=options.residual,
-                max_seconds=options.seconds, device=DEVICE, callbacks=[times],
-            )  # fmt: skip
+                data, epochs=2 if options.small else 100_000, max_seconds=options.seconds, callbacks=[times], **given
+            )
             rates = times.rates()
             found[size] = {
                 "seconds": round(done.result.seconds, 1),

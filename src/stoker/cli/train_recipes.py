@@ -523,7 +523,7 @@ def _icecube(
         raise click.UsageError("Give --data STORE, or --resume FOLDER.")
     if resume is not None and folder is not None:
         raise click.UsageError("--folder is for a new run; --resume names its folder itself.")
-    settings = {name: SWITCHES[value] if name == "graph" else value for name, value in options.items()}
+    settings: dict[str, Any] = {name: SWITCHES[value] if name == "graph" else value for name, value in options.items()}
     where = Path(resume or folder or f"runs/{Path(data or '').resolve().name.partition('.')[0]}")
     common: dict[str, Any] = {"device": device, "progress": not quiet and not as_json}
     with saying_how_to_resume(where):

@@ -84,8 +84,9 @@ def attend(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor, heads: int) -> Tens
     q, k, v = (x.view(x.shape[0], heads, width // heads) for x in (norm_heads(q, heads), norm_heads(k, heads), v))
     begins, lengths = offsets[:-1].long(), offsets.diff().long()
     found, places = [], []
-    for size in (lengths - 1).clamp(min=15).log2().floor().unique().tolist():  # below 16, 32, 64, … rows
-        events = ((lengths - 1).clamp(min=15).log2().floor() == size).nonzero().squeeze(1)
+    sizes = (lengths - 1).clamp(min=15).log2().floor()  # up to 16, 32, 64, … rows
+    for size in sorted(set(sizes.tolist())):
+        events = (sizes == size).nonzero().squeeze(1)
         most = int(lengths[events].max())
         inside = torch.arange(most, device=k.device) < lengths[events, None]
         rows = (begins[events, None] + torch.arange(most, device=k.device)).clamp(max=num_rows - 1)

@@ -128,7 +128,7 @@ def _mix_back_kernel(  # type: ignore[no-untyped-def]
             tl.store(narrow + place, v.to(narrow.dtype.element_ty), mask=inside)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _slope(squared):  # type: ignore[no-untyped-def]
     """Twice the root. Rounded to the type of the square it is the input: squaring and rounding move it by less than half a step."""
     return 2.0 * tl.sqrt(squared.to(tl.float32)).to(squared.dtype).to(tl.float32)

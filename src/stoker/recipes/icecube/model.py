@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -175,7 +175,7 @@ class IceCubeModel(nn.Module):
             else:
                 nn.init.uniform_(weight, -bound, bound)
         head = OutputHead(d, size.num_outputs)
-        last = head.net[2]
+        last = cast(nn.Linear, head.net[2])
         if size.head == "vmf":
             self.vmf_head = head
         else:
@@ -213,9 +213,13 @@ class IceCubeModel(nn.Module):
             x = plain_trunk(lin, self, packing)
         return norm(x)
 
+    def layers(self) -> list[LayerWeights]:
+        """The parameters of all layers, in order."""
+        return [cast(LayerWeights, block) for block in self.blocks]
+
     def matrices(self) -> list[Tensor]:
         """The matrices of all layers, which Muon trains."""
-        return [weight for block in self.blocks for weight in block.matrices]
+        return [weight for block in self.layers() for weight in block.matrices]
 
     def others(self) -> list[Tensor]:
         """All other parameters, which AdamW trains."""
@@ -234,7 +238,7 @@ def plain_trunk(lin: Tensor, model: IceCubeModel, packing: Packing) -> Tensor:
     cls = model.cls_token.view(1, -1)
     x = torch.where(packing.source[:, None] >= 0, norm(lin)[packing.source.clamp(min=0)], cls)
     x0, rows, heads, last = x, packing.cls, model.size.heads, model.size.layers - 1
-    for i, block in enumerate(model.blocks):
+    for i, block in enumerate(model.layers()):
         attn, ffn = block.attn, block.ffn
         x = model.resid_lambdas[i] * x + model.x0_lambdas[i] * x0
         h = norm(x)

@@ -117,7 +117,7 @@ class MuonAdamW(torch.optim.Optimizer):
             update(group, weights, states, momentum, rate, good)
 
     def _state(self, weight: Tensor, group: dict[str, Any]) -> dict[str, Tensor]:
-        state = self.state[weight]
+        state: dict[str, Tensor] = self.state[weight]
         if not state:
             state["step"] = torch.zeros((), device=weight.device)
             for name in ("momentum_buffer",) if group["muon"] else ("exp_avg", "exp_avg_sq"):

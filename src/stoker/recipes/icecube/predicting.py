@@ -68,7 +68,7 @@ class IceCubeRun(TrainedRun):
         Raises:
             OptionError: `data` is not a store of events, or an option has no meaning here.
         """
-        usual = {"which": "last", "horizon": None, "stride": None, "short": "error", "pack_options": {}}
+        usual: dict[str, Any] = {"which": "last", "horizon": None, "stride": None, "short": "error", "pack_options": {}}
         for name, value in options.items():
             if name not in usual or (value or usual[name]) != usual[name]:
                 raise OptionError(f"{name} is {value!r}, but a run of icecube predicts one direction per event. Leave it out.")

@@ -64,7 +64,7 @@ class Trunk(torch.autograd.Function):
         return x + y
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> Any:
         """Gradients of `lin`, of CLS, of the scalars and of all matrices."""
         lin, x0, resid, x0_scale, source, offsets, order = ctx.first
         rows, layers, to_x0 = offsets[:-1].long(), len(ctx.matrices), None
