@@ -112,9 +112,9 @@ def compare_accuracy(real: Sequence[Events], synthetic: Events, splits: Splits, 
         parts["coherence"] = _mean(three)
         distances["coherence"] = dict(zip(("next event", "values per sequence", "sequences per value"), noise, strict=True))
     measures = [
-        replace(one, score=1 - parts[group].value)
+        replace(mean, score=1 - parts[group].value)
         for group, several in distances.items()
-        if (one := measure(group, TITLES[group], several, splits, tolerance=TOLERANCES[group])) is not None
+        if (mean := measure(group, TITLES[group], several, splits, tolerance=TOLERANCES[group])) is not None
     ]
     return Accuracies(
         overall=_mean(list(parts.values())),
