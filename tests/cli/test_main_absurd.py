@@ -39,6 +39,7 @@ CALLS = {
     ],
     "train timehut": ["--data", "gone.tsv", "--quiet"],
     "train icecube": ["--data", "gone.stoker", "--quiet"],
+    "train tabular": ["--target", "gone.csv", "--quiet"],
     "tune batch": ["config.yaml", "--json"],
     "tune search": ["config.yaml", "--json"],
     "tune run": ["config.yaml", "--json"],
@@ -47,6 +48,8 @@ CALLS = {
     "forecast": ["folder", "--data", "s.stoker"],
     "export": ["folder", "out"],
     "runs": ["folder"],
+    "generate": ["folder", "--out", "made.parquet"],
+    "quality": ["a.csv", "a.csv", "--key", "k"],
     "make icecube": ["made", "--files", "1", "--events", "3", "--quiet"],
 }
 """A call of each command that ends soon: rightly, or because of something else that is wrong."""
@@ -163,6 +166,10 @@ NO_PATHS = {
     "PATTERN",
     "KEY",
     "COL",
+    "COLUMN",
+    "COLUMN=KIND",
+    "CONDITION",
+    "N-M",
     "A,B,…",
     "W,W,…",
     "TYPE",

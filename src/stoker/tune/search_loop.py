@@ -373,7 +373,7 @@ class _Search:
         return claimed
 
     def _leave_if_asked(self, unfinished: Sequence[StudyTrial] = ()) -> None:
-        """Raise a Ctrl-C that was held back or lost."""
+        """Raise a Ctrl-C that was delayed or lost."""
         if self.interrupts.asked:
             self._give_back(unfinished)
             raise KeyboardInterrupt

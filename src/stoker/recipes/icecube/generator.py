@@ -15,7 +15,7 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -210,7 +210,8 @@ def make_events(
     return target
 
 
-def _write_parquet(path: Path, table: pa.Table, **options: Any) -> None:
+def _write_parquet(path: Path, table: pa.Table, row_group_size: int | None = None) -> None:
     buffer = io.BytesIO()
-    pq.write_table(table, buffer, **options)
+    with pq.ParquetWriter(buffer, table.schema) as writer:
+        writer.write(table, row_group_size)
     _disk.write_file(path, buffer.getvalue())

@@ -126,10 +126,12 @@ def write_table(frame: Any, path: Path) -> None:
 
     table, _ = read_table(frame, "frame")
     sink = pa.BufferOutputStream()
-    if path.suffix == ".csv":
-        csv.write_csv(table, sink)
-    else:
-        parquet.write_table(table, sink, compression="zstd")
+    with (
+        csv.CSVWriter(sink, table.schema)
+        if path.suffix == ".csv"
+        else parquet.ParquetWriter(sink, table.schema, compression="zstd")
+    ) as writer:
+        writer.write(table)
     _disk.write_file(path, sink.getvalue())
 
 

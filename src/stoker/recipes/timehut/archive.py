@@ -137,6 +137,7 @@ def _score_members(
     executor: Executor,
 ) -> Scored:
     """Train the members of one data set, and submit their representations for scoring."""
+    assert train.labels is not None
     assert test.labels is not None
     everyone = [one for settings in members.values() for one in settings]
     found = embed_members(train.values, test.values, everyone, device=device)

@@ -67,7 +67,8 @@ class _Losses(torch.autograd.Function):
         ctx: Any, weights: Tensor, update: Tensor, layout: RowLayout, tables: Tables, terms: LossTerms, rate: float
     ) -> Tensor:
         ctx.step = _Step(weights.detach(), update, layout, tables, terms, rate)
-        return ctx.step.forward()
+        losses: Tensor = ctx.step.forward()
+        return losses
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
