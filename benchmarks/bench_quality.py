@@ -1,8 +1,9 @@
 """What does the quality report cost, next to mostlyai-qa on the same tables?
 
 Both get the same pandas frames with 5 columns of events; the accuracies must agree within 1e-6, which is checked. mostlyai-qa runs in the
-same process without its plots and page: preparation, bins, accuracies and coherence. The last entry is our whole report, page included, for a
-million real and a million synthetic rows. Times are CPU times. Needs mostlyai-qa (`make test-originals` installs it); run it with that Python.
+same process without its plots and page: preparation, bins, accuracies and coherence. The last entry is our whole report, page included,
+for a million real and a million synthetic rows. Times are CPU times. Needs mostlyai-qa (`make test-originals` installs it); run it with
+that Python.
 """
 
 from __future__ import annotations
