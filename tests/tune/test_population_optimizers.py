@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from stoker.tune import population_optimizers as optimizers
-from stoker.tune.masking import lr_ratio
+from stoker.tune.population_merge import lr_ratio
 
 ROWS, COLUMNS = 16, 48
 KINDS: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Records of a diagnosis: `Measurements`, what was measured of a training run, and `Finding`, the verdict with its evidence and advice.
+"""Records of a diagnosis: `Measurements`, what was measured of a training run, and the types of its verdict (finding.py has the whole).
 
 Each number of `Measurements` comes from its own window of steps, in which one thing is different. Times are seconds per step. The
 letters are those of the method: T the unchanged loop, D the loader alone, X copies alone, C cached batches, H the host's issue time,

@@ -1,4 +1,4 @@
-"""Moments: count, mean and spread of a column over the steps of a subset, in one pass and a fixed amount of memory.
+"""`Scaler`: mean and spread of columns, fitted on the steps of a subset in one pass and a fixed amount of memory.
 
 Values are taken some thousand at a time: their mean, then the squares around it, joined with those before by Chan's formula. All in
 float64, so neither many values nor a large mean lose digits. Values that are not finite do not count.

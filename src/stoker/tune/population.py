@@ -1,7 +1,7 @@
 """Population: many trials of a model train at once, each with its own weights, settings, seed and optimizer state.
 
 1. make_model builds each model under its own seed
-2. models are merged into one module; different widths and depths are padded (see `stoker.tune.masking`)
+2. models are merged into one module; different widths and depths are padded (see `stoker.tune.population_merge`)
 3. on the first batch the merged step is compared with steps of single models; what cannot be batched is split up
 4. each step is one `vmap` of the gradient, and one update of all weights; on a GPU it is a CUDA graph
 """

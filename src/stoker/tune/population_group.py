@@ -23,8 +23,8 @@ from stoker.train.graph import Graphs
 from stoker.train.readout import Readout
 from stoker.train.step import EagerStep
 from stoker.tune import population_optimizers as optimizers
-from stoker.tune.masking import Merged, corner, lr_ratio, real_entries, stack
-from stoker.tune.population_kernels import Attention, BatchedKernels, is_faster_written_out
+from stoker.tune.population_layers import Attention, BatchedKernels, is_faster_written_out
+from stoker.tune.population_merge import Merged, corner, lr_ratio, real_entries, stack
 from stoker.tune.randomness import MemberRandom
 
 _ALIGNMENT = 8

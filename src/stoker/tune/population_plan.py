@@ -22,8 +22,8 @@ from torch import nn
 from stoker.errors import OptionError
 from stoker.train.autotune import reason_of
 from stoker.tune import population_optimizers as optimizers
-from stoker.tune.masking import merge, signature
 from stoker.tune.population_group import LossOfModel, MemberGroup
+from stoker.tune.population_merge import merge, signature
 
 MOST_COMPARED = 8
 """Members of a group that are compared with their own models; each costs a step alone."""

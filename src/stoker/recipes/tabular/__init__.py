@@ -6,7 +6,7 @@
     model                       all heads in one matmul         batches       which subjects an update sees
     training                    the folder of a run             generation    codes of new subjects
     synthesizer                 `Synthesizer`: fit, sample, load
-    generators                  tables whose law is known       quality_*     `quality`: scores, noise and verdicts
+    known_tables                tables whose law is known       quality_*     `quality`: scores, noise and verdicts
 
 These are the public names; each is imported when first used.
 """
@@ -20,19 +20,19 @@ _LAZY = {
     "Synthesizer": "stoker.recipes.tabular.synthesizer:Synthesizer",
     "TabularSettings": "stoker.recipes.tabular.subjects:TabularSettings",
     "load_model": "stoker.recipes.tabular.training:load_model",
-    "make_bursts": "stoker.recipes.tabular.generators:make_bursts",
-    "make_rules": "stoker.recipes.tabular.generators:make_rules",
-    "make_shop": "stoker.recipes.tabular.generators:make_shop",
+    "make_bursts": "stoker.recipes.tabular.known_tables:make_bursts",
+    "make_rules": "stoker.recipes.tabular.known_tables:make_rules",
+    "make_shop": "stoker.recipes.tabular.known_tables:make_shop",
     "quality": "stoker.recipes.tabular.quality_report:quality",
-    "rules_log_likelihood": "stoker.recipes.tabular.generators:rules_log_likelihood",
+    "rules_log_likelihood": "stoker.recipes.tabular.known_tables:rules_log_likelihood",
     "train": "stoker.recipes.tabular.training:train",
 }
 
 if TYPE_CHECKING:
-    from stoker.recipes.tabular.generators import make_bursts as make_bursts
-    from stoker.recipes.tabular.generators import make_rules as make_rules
-    from stoker.recipes.tabular.generators import make_shop as make_shop
-    from stoker.recipes.tabular.generators import rules_log_likelihood as rules_log_likelihood
+    from stoker.recipes.tabular.known_tables import make_bursts as make_bursts
+    from stoker.recipes.tabular.known_tables import make_rules as make_rules
+    from stoker.recipes.tabular.known_tables import make_shop as make_shop
+    from stoker.recipes.tabular.known_tables import rules_log_likelihood as rules_log_likelihood
     from stoker.recipes.tabular.quality_report import QualityReport as QualityReport
     from stoker.recipes.tabular.quality_report import quality as quality
     from stoker.recipes.tabular.subjects import TabularSettings as TabularSettings

@@ -10,8 +10,8 @@ import torch
 from torch.func import grad_and_value, vmap
 from torch.nn import functional
 
-from stoker.tune import population_kernels
-from stoker.tune.population_kernels import BatchedKernels
+from stoker.tune import population_layers
+from stoker.tune.population_layers import BatchedKernels
 
 MEMBERS, STEPS, WIDTH = 3, 5, 8
 
@@ -74,9 +74,9 @@ def test_negative_control_another_scale_is_seen() -> None:
 
 def test_dropout_and_learned_masks_are_left_to_torch() -> None:
     q = torch.randn(2, STEPS, WIDTH)
-    assert population_kernels._arguments(q, q, q, dropout_p=0.1) is None
-    assert population_kernels._arguments(q, q, q, torch.zeros(STEPS, STEPS, requires_grad=True)) is None
-    assert population_kernels._arguments(q, q, q, torch.zeros(STEPS, STEPS)) is not None
+    assert population_layers._arguments(q, q, q, dropout_p=0.1) is None
+    assert population_layers._arguments(q, q, q, torch.zeros(STEPS, STEPS, requires_grad=True)) is None
+    assert population_layers._arguments(q, q, q, torch.zeros(STEPS, STEPS)) is not None
 
 
 def test_a_second_derivative_is_refused() -> None:
@@ -106,4 +106,4 @@ def test_layer_norm_has_the_weights_of_each_member(has_bias: bool) -> None:
 def test_a_gpu_measures_which_way_is_faster() -> None:
     seen = [torch.Size((8, 2, 16, 8))] * 3, (False, None, False)
     like = torch.zeros(1, device="cuda")
-    assert population_kernels.is_faster_written_out(seen, members=4, like=like) in (True, False)
+    assert population_layers.is_faster_written_out(seen, members=4, like=like) in (True, False)

@@ -11,8 +11,8 @@ from tests.tune.twins import ResidualMlp, Transformer
 from torch import nn
 from torch.func import functional_call
 
-from stoker.tune import masking
-from stoker.tune.masking import Merged, merge, real_entries, signature, stack
+from stoker.tune import population_merge
+from stoker.tune.population_merge import Merged, merge, real_entries, signature, stack
 from stoker.tune.randomness import seed_model
 
 
@@ -73,7 +73,7 @@ def test_heads_of_different_number_and_width_are_padded() -> None:
 
 
 def test_negative_control_a_norm_over_the_padded_width_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(masking._NORMS, nn.LayerNorm, nn.LayerNorm)
+    monkeypatch.setitem(population_merge._NORMS, nn.LayerNorm, nn.LayerNorm)
     models: list[nn.Module] = [nn.Sequential(nn.Linear(4, width), nn.LayerNorm(width), nn.Linear(width, 1)) for width in (6, 3)]
     merged = merge(models)
     assert isinstance(merged, Merged)

@@ -9,7 +9,7 @@ import pytest
 
 from stoker.errors import OptionError
 from stoker.recipes.tabular import make_bursts, make_rules, make_shop, rules_log_likelihood
-from stoker.recipes.tabular.generators import BURSTS, RULES, SHOP
+from stoker.recipes.tabular.known_tables import BURSTS, RULES, SHOP
 
 
 def test_the_shop_has_its_law() -> None:
