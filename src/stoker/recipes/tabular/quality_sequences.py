@@ -107,7 +107,7 @@ def compare_sequences(real: Events, synthetic: Events, splits: Splits, *, time: 
     found = [
         measure("lengths", "Events per subject", {"length": by_length}, splits, tolerance=0.02),
         measure("gaps", "Time to the next event", {GAP: gaps} if gaps else {}, splits, tolerance=0.02),
-        measure("values", "ColumnValues of all events, tails included", values, splits, tolerance=0.02),
+        measure("values", "Values of all events, tails included", values, splits, tolerance=0.02),
         measure("transitions", "Transitions to the next value", _used(follow), splits, tolerance=0.02),
         measure("lags", f"Autocorrelation, lags 1 to {MOST_LAG}", _used(lagged), splits, tolerance=0.02, smooth=True),
         measure("order", "Order inside sequences", _used(placed), splits, tolerance=0.02),
@@ -161,7 +161,7 @@ def _cells(both: list[ColumnValues], count: int, *, fine: bool) -> tuple[list[Ar
 
 
 def _ranks(cells: list[Array], bins: Bins) -> list[Array]:
-    """ColumnValues as quantiles of the real ones, from -0.5 to 0.5, so that no tail decides a correlation; NaN where missing."""
+    """Values as quantiles of the real ones, from -0.5 to 0.5, so that no tail decides a correlation; NaN where missing."""
     counts = np.bincount(cells[0], minlength=bins.size)[:-1]
     middle = (np.cumsum(counts) - counts / 2) / max(counts.sum(), 1) - 0.5
     return [np.append(middle, np.nan)[one] for one in cells]
