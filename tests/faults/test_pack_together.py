@@ -132,7 +132,7 @@ def open_in_between(
     """Open while packs replace the store; the digest of what was opened, all its values compared with that."""
     map_late, packs = packing_in_between(store, sources, rng)
     # A pack opens its store as well: only the outer opening is held up.
-    with mock.patch.object(stores, "map_shard", map_late), mock.patch("stoker.store.pack.api.open_store"):
+    with mock.patch.object(stores, "map_shard", map_late), mock.patch("stoker.store.pack.packer.map_store"):
         opened = open_it(store)
     return str(opened.digest) + str(hash(tuple(values_of(opened)))), packs[0]
 

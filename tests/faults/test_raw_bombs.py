@@ -66,7 +66,7 @@ def pack_bomb(source: str, store: str, options: dict[str, Any]) -> dict[str, Any
     """Pack, without opening: mapping what was packed takes address space too, and that is what is scarce here."""
     error = None
     try:
-        with mock.patch("stoker.store.pack.api.open_store"):
+        with mock.patch("stoker.store.pack.packer.map_store"):
             pack(source, store, memory="256MB", **options)
     except StokerError as caught:
         error = caught
