@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,9 +12,11 @@ import torch
 from tests.tune.twins import ResidualMlp, Transformer, loss, make_batches, train_alone
 from torch import nn
 from torch.nn import functional
+from torch.optim import _muon
 
 from stoker.errors import OptionError
-from stoker.tune import MemberRandom, Population
+from stoker.train import orthogonalize
+from stoker.tune import MemberRandom, Population, population_optimizers
 
 STEPS = 50
 SETTINGS: dict[str, list[dict[str, Any]]] = {
@@ -27,8 +30,13 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
     "muon": [{"lr": 0.01}, {"lr": 0.02, "momentum": 0.8, "weight_decay": 0.0}, {"lr": 0.003, "nesterov": False, "adamw_lr": 0.001}],
 }
 
-TOLERANCE = {"muon": 2e-2}
-"""Muon rounds its direction to bfloat16: where gradients differ by 1e-7, some entries are rounded the other way."""
+
+@pytest.fixture
+def exact_muon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The iteration of Muon in float64 on both sides: in bfloat16 it makes a difference of 1e-6 one of 1e-2 within 50 steps."""
+    exact = partial(orthogonalize, dtype=torch.float64)
+    monkeypatch.setattr(population_optimizers, "orthogonalize", exact)
+    monkeypatch.setattr(_muon, "_zeropower_via_newtonschulz", lambda matrix, *_: exact(matrix[None])[0])
 
 
 def train(population: Population, batches: list[Any]) -> torch.Tensor:
@@ -36,6 +44,7 @@ def train(population: Population, batches: list[Any]) -> torch.Tensor:
     return torch.stack([population.step(batch) for batch in batches], 1)
 
 
+@pytest.mark.usefixtures("exact_muon")
 @pytest.mark.parametrize("optimizer", SETTINGS)
 def test_losses_of_members_are_those_of_each_alone(optimizer: str) -> None:
     extra = [{"temperature": 1.0, "dropout": 0.0}, {"temperature": 0.5, "dropout": 0.1}, {"temperature": 2.0, "dropout": 0.3}]
@@ -50,7 +59,7 @@ def test_losses_of_members_are_those_of_each_alone(optimizer: str) -> None:
     assert [group.how for group in population.report.groups] == ["batched"]
     for row, config in enumerate(configs):
         alone, _ = train_alone(make_model, config, 3 + row, batches, optimizer=optimizer)
-        assert (losses[row] - alone).abs().max() < TOLERANCE.get(optimizer, 1e-4)
+        assert (losses[row] - alone).abs().max() < 1e-4
     assert losses[0, -10:].mean() < losses[0, :10].mean()
 
 
@@ -69,6 +78,7 @@ def test_weights_in_float64_are_those_of_torch(optimizer: str) -> None:
             assert (found - model.state_dict()[name]).abs().max() < 1e-6, name
 
 
+@pytest.mark.usefixtures("exact_muon")
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_models_of_different_widths_and_depths_train_together(optimizer: str) -> None:
     lr = {"adamw": 3e-3, "muon": 0.01}[optimizer]
@@ -82,10 +92,9 @@ def test_models_of_different_widths_and_depths_train_together(optimizer: str) ->
     population = Population(make_model, loss, configs, optimizer=optimizer)
     losses = train(population, batches)
     assert [group.how for group in population.report.groups] == ["padded"]
-    tolerance = TOLERANCE.get(optimizer, 1e-4)
     for row, config in enumerate(configs):
         alone, model = train_alone(make_model, config, row, batches, optimizer=optimizer)
-        assert (losses[row] - alone).abs().max() < tolerance
+        assert (losses[row] - alone).abs().max() < 1e-4
         assert [one.shape for one in population.member(row).parameters()] == [one.shape for one in model.parameters()]
 
 
