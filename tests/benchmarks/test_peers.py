@@ -63,6 +63,7 @@ def test_the_time_of_a_child_is_counted_while_it_lives_and_after() -> None:
     assert cpu_seconds() - before >= 0.3
 
 
+@pytest.mark.slow
 def test_a_peer_is_measured(tmp_path: Path) -> None:
     answer = measure("indexing", WINDOWS, tmp_path / "data", Limits(rounds=1, least=0.001, most=1))
     assert [row["case"] for row in answer["rows"]] == [case.name for case in indexing.CASES if case.workload == "windows"]

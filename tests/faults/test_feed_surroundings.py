@@ -91,11 +91,11 @@ def test_seeds_and_defaults_change_nothing(threads: int) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"threads": 0},
-        {"threads": 3},
+        pytest.param({"threads": 0}, marks=pytest.mark.slow),
+        pytest.param({"threads": 3}, marks=pytest.mark.slow),
         {"threads": 2, "transform": lambda batch: {"x": batch["x"] * 2}},
         {"threads": 1, "residency": "device"},
-        {"threads": 0, "order": BlockShuffle(block=2, window=8)},
+        pytest.param({"threads": 0, "order": BlockShuffle(block=2, window=8)}, marks=pytest.mark.slow),
     ],
     ids=["no thread", "3 threads", "encoded", "device", "blocks"],
 )
