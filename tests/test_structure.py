@@ -79,6 +79,6 @@ def test_a_module_that_a_package_exports_or_that_is_loaded_by_name_is_an_entry_p
 
 
 def test_no_public_name_is_that_of_a_module() -> None:
-    """Whoever imports the module first would replace the function or class of the same name by it."""
+    """The first import of the module would replace the function or class of the same name by it."""
     assert {f"stoker.{name}" for name in structure.modules()}.isdisjoint(structure.public_names())
     assert "stoker.tune.search_loop" in {f"stoker.{name}" for name in structure.modules()}  # names are compared in one form

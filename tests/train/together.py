@@ -1,6 +1,6 @@
 """Trainings that one process does alone, and several do together; each returns what must then be the same.
 
-`be_rank` is one rank: it does all trainings it is told to, and leaves a report.
+`be_rank` is one rank: it does all training runs of its request, and leaves a report.
 """
 
 from __future__ import annotations

@@ -604,7 +604,7 @@ def _kept(model: nn.Module | None, optimizer: torch.optim.Optimizer | None, devi
     _free(device)
     freezes = not gc.get_freeze_count()
     if freezes:
-        gc.freeze()  # collections after each trial then look at what the trials have made, and not at all objects of the program
+        gc.freeze()  # collections after each trial then walk through what the trials have made, and not through all objects of the program
     try:
         yield
     finally:

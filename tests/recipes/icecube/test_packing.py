@@ -147,7 +147,7 @@ BROKEN = {
     ),
     "a negative sensor": (put("sensor_id", 5, -1), r"row 5: sensor_id is -1"),
     "a time that is too large": (put("time", 0, 2**31), r"event 40, row 0: time is 2147483648; expected nanoseconds that fit"),
-    "a charge that is not a number": (put("charge", 1, float("nan")), r"event 40, row 1: charge is nan; expected a finite float32"),
+    "a charge that is NaN": (put("charge", 1, float("nan")), r"event 40, row 1: charge is nan; expected a finite float32"),
     "a charge beyond float32": (put("charge", 1, 1e300), r"event 40, row 1: charge is 1e\+300; expected a finite float32"),
     "a missing value": (put("time", 2, None), r"batch_2.parquet, row 2: time is missing"),
     "a missing row": (
@@ -173,7 +173,7 @@ BROKEN_META = {
         r"batch_2.parquet: the metadata place event 41 at rows \d+ to 0; expected",
     ),
     "a gap": (put("first_pulse_index", 40, 1), r"batch_2.parquet: the metadata place event 40 at rows 1 to \d+; .* beginning at 0"),
-    "an angle that is not a number": (
+    "an angle that is NaN": (
         put("zenith", 45, float("nan")),
         r"batch_2.parquet: event 45 has the zenith nan; expected a finite",
     ),

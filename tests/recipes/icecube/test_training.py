@@ -1,4 +1,4 @@
-"""The recipe: events to run folder to predictions; resumed exactly; refused in one line where it cannot be meant."""
+"""The recipe: events to run folder to predictions; resumed exactly; invalid input is refused in one line."""
 
 from __future__ import annotations
 

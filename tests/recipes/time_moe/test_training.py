@@ -1,4 +1,4 @@
-"""The recipe: data to run folder to official checkpoint; resumed exactly; refused in one line where it cannot be meant."""
+"""The recipe: data to run folder to official checkpoint; resumed exactly; invalid input is refused in one line."""
 
 from __future__ import annotations
 

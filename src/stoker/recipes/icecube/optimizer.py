@@ -166,7 +166,7 @@ def _adamw(
     average, square, number, beta2 = flat(averages), flat(squares), states[0]["step"].double(), group["beta2"]
     average += ((1 - momentum) * good).to(kind) * (gradient - average)
     square += ((1 - beta2) * good.double()).to(kind) * (gradient.square() - square)
-    # A first update that is held back leaves the count at 0, and the corrections with it; nothing moves then anyway.
+    # A first update that the flag suppresses leaves the count at 0, and the corrections with it; nothing moves then anyway.
     number = number.clamp(min=1)
     size = (rate / (1 - momentum**number)).to(kind)
     spread = (square / (1 - beta2**number).to(kind)).sqrt() + group["eps"]

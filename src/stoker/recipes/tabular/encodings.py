@@ -284,7 +284,7 @@ def fit_numeric(values: Values, subjects: Subjects, *, most: int = MOST_INTERVAL
     lows, highs = distinct[firsts], distinct[lasts]
     sizes = np.add.reduceat(counts, firsts)
     is_narrow = ((sizes < least) | (lows == highs)) & ~is_own[firsts] & bool(subjects.least)
-    # Values of few subjects between two frequent ones must not be told exactly: their interval reaches to its neighbours.
+    # Values of few subjects between two frequent ones must not be generated exactly: their interval reaches to its neighbours.
     wide_lows, wide_highs = np.append(lows[0], highs[:-1]), np.append(lows[1:], highs[-1])
     lows, highs = np.where(is_narrow, wide_lows, lows), np.where(is_narrow, wide_highs, highs)
     return make_numeric(

@@ -291,7 +291,7 @@ def _generate_events(
     if given is not None:
         given = (given[0][order], given[1][order], given[2])
     sizes = length.cpu().numpy()  # the only wait for the device
-    active = np.searchsorted(-sizes, -np.arange(int(sizes.max(initial=0))), side="left")  # of each step, those that go on
+    active = np.searchsorted(-sizes, -np.arange(int(sizes.max(initial=0))), side="left")  # of each step, those that continue
     output, (hidden, cell) = output[order], (state[0][:, order], state[1][:, order])
     codes, numbers = [], []
     for step, going in enumerate(active.tolist()):

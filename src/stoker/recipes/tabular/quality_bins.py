@@ -19,7 +19,7 @@ from stoker.recipes.tabular.quality_tables import ColumnValues
 NA, OTHER, EMPTY, RARE = "(n/a)", "(other)", "(empty)", "_RARE_"
 MIN_ROWS = 5
 """A string in fewer rows has no bin of its own, because a report must not show values of single subjects."""
-MOST_TRIES = 1000
+MOST_SIZES = 1000
 MOST_DECIMALS = 20
 DAY = 86_400 * 10**9
 ALL_TIMES = (np.datetime64("1700-01-01", "ns").view(np.int64), np.datetime64("2200-01-01", "ns").view(np.int64))
@@ -105,8 +105,8 @@ def _time_edges(known: Array, count: int) -> Array:
 def _search(known: Array, count: int) -> Array:
     """Sorted values at equal steps, more of them until `count` + 1 are different."""
     edges = known[:0]
-    for tries in range(count, max(count + 1, min(MOST_TRIES, len(known) + 1))):
-        edges = np.unique(known[np.linspace(0, len(known) - 1, tries).astype(int)])
+    for size in range(count, max(count + 1, min(MOST_SIZES, len(known) + 1))):
+        edges = np.unique(known[np.linspace(0, len(known) - 1, size).astype(int)])
         if len(edges) >= count + 1:
             break
     return edges
