@@ -12,7 +12,6 @@ import click
 from stoker._text import printable
 from stoker.cli.main import PATH, new_table
 from stoker.cli.train_recipes import (
-    RECIPE_NAME,
     RECIPES,
     is_first,
     leave_ranks,
@@ -21,6 +20,7 @@ from stoker.cli.train_recipes import (
     values_of,
 )
 from stoker.errors import ConfigError
+from stoker.recipes.run_folder import RECIPE_NAME
 
 if TYPE_CHECKING:
     from stoker.train.loop import Result

@@ -17,6 +17,7 @@ from stoker._text import printable
 from stoker.cli.main import PATH, Terminated
 from stoker.errors import ConfigError, OptionError
 from stoker.experiment.parse import CONFIG_NAME
+from stoker.recipes.run_folder import RECIPE_NAME
 
 if TYPE_CHECKING:
     from stoker.recipes.icecube import training as icecube
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from stoker.recipes.timehut import training as timehut
     from stoker.recipes.timehut.archive import ArchiveRow
     from stoker.train.loop import Result
-
-RECIPE_NAME = "recipe.json"
 
 
 def show_fields(settings: type) -> None:
@@ -398,10 +397,9 @@ def _timehut(
     where = Path(resume or folder or f"runs/{Path(data or '').name.partition('.')[0].removesuffix('_TRAIN')}")
     common: dict[str, Any] = {"device": device, "progress": not quiet and not as_json, "say": say}
     with saying_how_to_resume(where):
-        if resume is not None:
+        if data is None:
             done = training.resume(where, **common)
         else:
-            assert data is not None
             own: dict[str, Any] = {"test": test, "folder": where, "method": method, "normalize": normalize, "overwrite": overwrite}
             done = training.train(data, **own, flags=flags, **common, **options)
     _show_timehut(done, where, as_json=as_json)
@@ -527,10 +525,9 @@ def _icecube(
     where = Path(resume or folder or f"runs/{Path(data or '').resolve().name.partition('.')[0]}")
     common: dict[str, Any] = {"device": device, "progress": not quiet and not as_json}
     with saying_how_to_resume(where):
-        if resume is not None:
+        if data is None:
             done = training.resume(where, **common, **{name: settings[name] for name in given})
         else:
-            assert data is not None
             done = training.train(data, folder=where, **common, **settings)
     if is_first():
         _show_icecube(done, where, as_json=as_json)

@@ -14,7 +14,7 @@ from stoker.errors import ConfigError, OptionError
 from stoker.recipes.tabular import batches as batches_module
 from stoker.recipes.tabular import load_model, train
 from stoker.recipes.tabular.subjects import TabularSettings
-from stoker.recipes.tabular.training import Plateau, default_batch_size, read_recipe, resume, split_subjects
+from stoker.recipes.tabular.training import Plateau, default_batch_size, resume, split_subjects
 
 SMALL: dict[str, Any] = {"size": "s", "epochs": 3, "device": "cpu"}
 
@@ -91,7 +91,7 @@ def test_training_stops_by_its_time_limit(tmp_path: Path) -> None:
 def test_a_run_with_other_settings_is_not_resumed(tmp_path: Path) -> None:
     events = make_events(40)
     train(events, key="user", folder=tmp_path, **SMALL)
-    with pytest.raises(OptionError, match="is a run with other tables or settings"):
+    with pytest.raises(OptionError, match="is a run with other data or settings"):
         train(events, key="user", folder=tmp_path, resume=True, **{**SMALL, "epochs": 4})
     with pytest.raises(OptionError, match="has a run already"):
         train(events, key="user", folder=tmp_path, **SMALL)
@@ -110,7 +110,7 @@ def test_a_damaged_run_is_named(tmp_path: Path) -> None:
         load_model(tmp_path)
     (tmp_path / "recipe.json").write_text('{"recipe": "tfa"}')
     with pytest.raises(OptionError, match="is a run of the recipe 'tfa'"):
-        read_recipe(tmp_path)
+        load_model(tmp_path)
 
 
 def test_the_rate_halves_on_a_plateau() -> None:

@@ -27,15 +27,15 @@ from stoker import _disk
 from stoker._text import check_device
 from stoker._types import Array
 from stoker.errors import ConfigError, OptionError
+from stoker.recipes.run_folder import RECIPE_NAME, claim_run, read_recipe
 from stoker.recipes.tabular.batches import EncodedSubjects, SubjectBatches, SubjectLoss, mean_events
 from stoker.recipes.tabular.layout import ModelLayout
 from stoker.recipes.tabular.model import TabularModel, set_frequencies
 from stoker.recipes.tabular.subjects import ModelSpec, PreparedSubjects, Say, TabularSettings, make_settings, prepare
 from stoker.recipes.tabular.tables import read_table
 
-RECIPE_NAME, COLUMNS_NAME, MODEL_NAME, CONTEXT_NAME = "recipe.json", "columns.json", "model.safetensors", "context"
-SIGN = b'"recipe": "tabular"'
-OF_A_RUN = ("run.json", "metrics.jsonl", "checkpoints", COLUMNS_NAME, MODEL_NAME, CONTEXT_NAME)
+COLUMNS_NAME, MODEL_NAME, CONTEXT_NAME = "columns.json", "model.safetensors", "context"
+RESULTS = (COLUMNS_NAME, MODEL_NAME, CONTEXT_NAME)
 
 
 def _silent(word: str, sentence: str) -> None:
@@ -154,7 +154,7 @@ def train(
         "encodings": dict(encodings or {}),
         "settings": asdict(settings),
     }
-    _claim(folder, record, resume=resume, overwrite=overwrite)
+    claim_run(folder, record, results=RESULTS, check=_check, resume=resume, overwrite=overwrite)
     _disk.write_file(folder / COLUMNS_NAME, msgspec.json.encode(prepared.spec))
     for word, sentence in describe(prepared):
         say(word, sentence)
@@ -280,47 +280,13 @@ def describe(prepared: PreparedSubjects) -> list[tuple[str, str]]:
     return lines
 
 
-def _claim(folder: Path, record: dict[str, Any], *, resume: bool, overwrite: bool) -> None:
-    """Take the folder for this run: a new one, or the same run again."""
-    if resume:
-        if read_recipe(folder) != json.loads(json.dumps(record)):
-            raise OptionError(f"{folder} is a run with other tables or settings. Resume it with the same ones, or start a new run.")
-        return
-    if not overwrite and ((folder / "run.json").exists() or (folder / "checkpoints").exists()):
-        raise OptionError(
-            f"{folder} has a run already. Pass resume=True to continue it, overwrite=True to replace it, or another folder."
-        )
-    _disk.claim_folder(folder, marker=RECIPE_NAME, sign=SIGN, advice="Give the run a folder of its own: folder=runs/name.")
-    for name in OF_A_RUN:
-        _disk.remove_folder(folder / name)
-    _disk.write_file(folder / RECIPE_NAME, json.dumps(record, indent=1).encode() + b"\n")
-
-
-def read_recipe(folder: Path) -> dict[str, Any]:
-    """The tables and settings of a run.
-
-    Raises:
-        OptionError: It is not a run of this recipe.
-        ConfigError: Its recipe.json is damaged.
-    """
-    path = folder / RECIPE_NAME
-    try:
-        found = json.loads(path.read_bytes())
-        if found["recipe"] != "tabular":
-            raise OptionError(f"{folder} is a run of the recipe {found['recipe']!r}, not of tabular. Give the folder of one.")
-        make_settings(**found["settings"])
-    except FileNotFoundError:
-        raise OptionError(f"{folder} has no {RECIPE_NAME}, so it is not a run of tabular. Give the folder of one.") from None
-    except (ValueError, KeyError, TypeError) as error:
-        if isinstance(error, OptionError):
-            raise
-        raise ConfigError(f"{path} is damaged: {error}.") from error
-    return dict(found)
+def _check(settings: dict[str, Any]) -> None:
+    make_settings(**settings)
 
 
 def resume(folder: str | Path, **common: Any) -> TrainedTabular:
     """Continue the run of a folder, with its own tables and settings."""
-    found = read_recipe(Path(folder))
+    found = read_recipe(Path(folder), "tabular", check=_check)
     if found["target"] is None:
         raise OptionError(f"{folder} was trained on a frame, not on a file. Resume it in Python: fit(…, folder=…, resume=True).")
     given = {name: found[name] for name in ("key", "context", "encodings")}
@@ -339,7 +305,7 @@ def load_model(folder: str | Path, *, device: str | None = None) -> TrainedTabul
         ConfigError: A file of it is damaged.
     """
     folder = Path(folder)
-    read_recipe(folder)
+    read_recipe(folder, "tabular", check=_check)
     if not (folder / MODEL_NAME).is_file():
         raise OptionError(f"{folder} has no {MODEL_NAME}: its training has not finished. Resume it: stoker train --resume {folder}")
     try:

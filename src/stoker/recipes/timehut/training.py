@@ -29,6 +29,7 @@ from stoker._text import check_device
 from stoker._types import Array
 from stoker.errors import ConfigError, OptionError
 from stoker.experiment import Predicted, TrainedRun
+from stoker.recipes.run_folder import claim_run, read_recipe
 from stoker.recipes.timehut.crops import updates_per_epoch
 from stoker.recipes.timehut.data import GlobalScaler, LabelledSeries, fit_scaler, for_training, read_series, read_store
 from stoker.recipes.timehut.encoder import encode, from_tensors, make_layout, pool_over_time, sizes_of, to_tensors
@@ -37,9 +38,8 @@ from stoker.recipes.timehut.flags import apply_flags
 from stoker.recipes.timehut.population import EncoderPopulation, encode_series, make_population, targets_of
 from stoker.recipes.timehut.settings import EncoderSettings, make_settings
 
-RECIPE_NAME, ENCODER_NAME, TRAIN_NAME, SCORE_NAME = "recipe.json", "encoder.safetensors", "train.npz", "score.json"
-SIGN = b'"recipe": "timehut"'
-OF_A_RUN = ("run.json", "metrics.jsonl", "checkpoints", ENCODER_NAME, TRAIN_NAME, SCORE_NAME)
+ENCODER_NAME, TRAIN_NAME, SCORE_NAME = "encoder.safetensors", "train.npz", "score.json"
+RESULTS = (ENCODER_NAME, TRAIN_NAME, SCORE_NAME)
 PASSES = 10
 """Checkpoints of a run."""
 Say = Callable[[str, str], None]
@@ -178,7 +178,8 @@ def train(
     series = read_series(data)
     held_out = None if test is None else read_series(test)
     settings, effects = apply_flags(flags, settings, num_series=len(series.values), device=where)
-    _claim(folder, {"recipe": "timehut", **known, "settings": asdict(settings)}, resume=resume, overwrite=overwrite)
+    record = {"recipe": "timehut", **known, "settings": asdict(settings)}
+    claim_run(folder, record, results=RESULTS, check=_check, resume=resume, overwrite=overwrite)
     scaler = fit_scaler(series.values, normalize=normalize)
     for word, sentence in describe(series, held_out, scaler):
         say(word, sentence)
@@ -251,43 +252,13 @@ def _describe_encoder(population: EncoderPopulation) -> str:
     return f"{kept:,} weights{dropped if whole > kept else ''}; {epochs}"
 
 
-def _claim(folder: Path, record: dict[str, Any], *, resume: bool, overwrite: bool) -> None:
-    """Take the folder for this run: a new one, or the same run again."""
-    path = folder / RECIPE_NAME
-    if resume:
-        if read_recipe(folder) != json.loads(json.dumps(record)):
-            raise OptionError(f"{folder} is a run with other data or settings. Resume it with the same ones, or start a new run.")
-        return
-    if not overwrite and ((folder / "run.json").exists() or (folder / "checkpoints").exists()):
-        raise OptionError(
-            f"{folder} has a run already. Pass resume=True to continue it, overwrite=True to replace it, or another folder."
-        )
-    _disk.claim_folder(folder, marker=RECIPE_NAME, sign=SIGN, advice="Give the run a folder of its own: folder=runs/name.")
-    for name in OF_A_RUN:
-        _disk.remove_folder(folder / name)
-    _disk.write_file(path, json.dumps(record, indent=1).encode() + b"\n")
-
-
-def read_recipe(folder: Path) -> dict[str, Any]:
-    """The data and settings of a run."""
-    path = folder / RECIPE_NAME
-    try:
-        found = json.loads(path.read_bytes())
-        if found["recipe"] != "timehut":
-            raise ConfigError(f"{path} is of the recipe {found['recipe']!r}, not of timehut.")
-        EncoderSettings(**found["settings"])
-    except FileNotFoundError:
-        raise OptionError(f"{folder} has no {RECIPE_NAME}, so it is not a run of timehut. Give the folder of one.") from None
-    except (ValueError, KeyError, TypeError) as error:
-        if isinstance(error, ConfigError):
-            raise
-        raise ConfigError(f"{path} is damaged: {error}.") from error
-    return dict(found)
+def _check(settings: dict[str, Any]) -> None:
+    EncoderSettings(**settings)
 
 
 def resume(folder: str | Path, **common: Any) -> TrainedTimeHut:
     """Continue the run of a folder, with its own data and settings."""
-    found = read_recipe(Path(folder))
+    found = read_recipe(Path(folder), "timehut", check=_check)
     settings = dict(found["settings"])
     return train(found["data"], test=found["test"], folder=folder, normalize=found["normalize"], resume=True, **settings, **common)
 
@@ -329,7 +300,7 @@ def load_encoder(folder: str | Path) -> TrainedEncoder:
         OptionError: It is not a run of this recipe, or has not finished.
     """
     folder = Path(folder)
-    settings = EncoderSettings(**read_recipe(folder)["settings"])
+    settings = EncoderSettings(**read_recipe(folder, "timehut", check=_check)["settings"])
     path = folder / ENCODER_NAME
     if not path.is_file():
         raise OptionError(
