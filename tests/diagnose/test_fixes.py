@@ -17,6 +17,7 @@ from stoker.diagnose.fixes import (
     Batch,
     Cudnn,
     Fix,
+    Float32,
     Fused,
     FusedAttention,
     GatheredLoader,
@@ -345,3 +346,51 @@ def test_fixes_of_a_gpu_keep_the_losses(name: str) -> None:
         fix.remove()
     assert torch.get_float32_matmul_precision() == precision
     assert run(None) == before
+
+
+def test_float32_halves_weights_state_and_batches_and_gives_them_back(request: pytest.FixtureRequest) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(4, 2).double()
+    optimizer = torch.optim.AdamW(model.parameters())
+    batch = {"x": torch.randn(3, 4, dtype=torch.float64), "n": torch.arange(3)}
+
+    def step(batch: Any) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(batch["x"]).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    step(batch)
+    before = [one.detach().clone() for one in model.parameters()]
+    fix = Float32()
+    request.addfinalizer(fix.remove)
+    [changed] = fix.on([model], optimizer, [batch])
+    assert fix.used
+    assert changed["x"].dtype is torch.float32
+    assert changed["n"].dtype is torch.int64
+    assert step(changed).dtype is torch.float32
+    fix.remove()
+    assert all(torch.equal(one, other) for one, other in zip(model.parameters(), before, strict=True))
+    assert step(batch).dtype is torch.float64
+    untouched = Float32()
+    untouched.on([nn.Linear(2, 2)], None, [])
+    assert not untouched.used
+
+
+@pytest.mark.gpu
+def test_a_model_under_autocast_can_be_captured(request: pytest.FixtureRequest) -> None:
+    model = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 1)).cuda()
+    x = torch.randn(8, 16, device="cuda")
+    with torch.autocast("cuda", torch.bfloat16):
+        expected = model(x).detach()
+    fix = FIXES["graph"]()
+    request.addfinalizer(fix.remove)
+    fix.on([model], None, [])
+    for _ in range(2):
+        with torch.autocast("cuda", torch.bfloat16):
+            out = model(x)
+        out.float().sum().backward()
+        assert torch.allclose(out, expected, atol=1e-2)
+    assert fix.used
+    assert torch.is_autocast_cache_enabled()

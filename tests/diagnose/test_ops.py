@@ -382,3 +382,12 @@ def test_annotations_of_a_gpu_are_not_kernels() -> None:
     assert (count, shares) == (3.0, {"optimizer": 0.3, "gemm": 0.7})
     assert busy_seconds(on_device) == pytest.approx(100e-6)
     assert busy_seconds([step, update]) is None
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_rows_of_embeddings_with_a_dense_gradient_are_counted(sparse: bool) -> None:
+    table = torch.nn.Embedding(1_000, 4, sparse=sparse)
+    counting = Counting()
+    with counting:
+        table(torch.arange(6)).sum().backward()
+    assert (counting.table_rows, counting.table_rows_used) == ((0, 0) if sparse else (1_000, 6))

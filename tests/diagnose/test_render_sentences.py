@@ -6,12 +6,14 @@ import re
 from pathlib import Path
 from typing import get_args
 
+import msgspec
 import pytest
-from tests.diagnose.measured import on_cpu
+from tests.diagnose.measured import TWO_CORES, on_cpu
 
 import stoker.diagnose
 from stoker.diagnose import render
-from stoker.diagnose.measurements import Verdict
+from stoker.diagnose.measurements import Loader, Reads, Verdict
+from stoker.diagnose.verdict import conclude
 
 SOURCE = Path(stoker.diagnose.__file__).parent
 RULE_FILES = ("verdict", "advice", "attribution", "trials")
@@ -40,3 +42,19 @@ def test_the_rule_itself_makes_no_sentence(name: str) -> None:
     code = re.sub(r'"""(?:.|\n)*?"""|#.*', "", code_of(name))
     texts = re.findall(r'"((?:[^"\\\n]|\\.)*)"', code)
     assert [text for text in texts if len(re.findall(r"[a-z]+ ", re.sub(r"\{[^}]*\}", "", text))) > 2] == []
+
+
+@pytest.mark.parametrize(("from_disk", "told"), [(261e6, True), (0.2e6, False), (None, False)])
+def test_pages_that_are_not_in_the_page_cache_are_evidence(from_disk: float | None, told: bool) -> None:
+    reads = Reads(batches=8, samples=64, bytes_from_disk=from_disk)
+    loader = Loader(kind="DataLoader", stages={"transform": 0.9}, bytes_used=0.26e6, reads=reads)
+    why = conclude(on_cpu(next=30.0, loader=loader)).why
+    assert ("come from the disk" in why) == told
+
+
+@pytest.mark.parametrize(("pages", "told"), [(3_000.0, True), (10.0, False)])
+@pytest.mark.parametrize("optimizer", [0.5, 60.0])
+def test_memory_from_the_system_is_evidence(pages: float, told: bool, optimizer: float) -> None:
+    machine = msgspec.structs.replace(TWO_CORES, page_seconds=1e-6 * (1 + optimizer / 10))
+    why = conclude(on_cpu(optimizer=optimizer, machine=machine, pages={"loop": [pages], "cached": [pages]})).why
+    assert ("gets memory from the system" in why) == told

@@ -124,7 +124,8 @@ def test_a_step_that_waits_for_its_host_is_predicted_as_a_range() -> None:
     assert [step.predicted is None for step in steps] == [True, False]
     assert steps[0].predicted_low is not None
     assert steps[0].predicted_high is not None
-    assert steps[0].predicted_low < 6.0 < steps[0].predicted_high
+    assert steps[0].predicted_low < 0.95 * 6.0
+    assert steps[0].predicted_high == 6.0  # no more than batches take
 
 
 def test_steps_that_changed_by_themselves_make_a_range() -> None:

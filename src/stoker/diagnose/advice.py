@@ -21,6 +21,11 @@ from stoker.diagnose.measurements import Advice, Blame, Cause, Measurements, Rar
 from stoker.diagnose.thresholds import RULE
 
 KEEP_MEMORY = "MALLOC_TRIM_THRESHOLD_=4294967296 MALLOC_MMAP_MAX_=0"  # the settings of `hardware.keep_memory`
+RARE_ADVICE = {
+    **dict.fromkeys(("next", "prepare"), "rare_data"),
+    **dict.fromkeys(("forward", "backward", "optimizer"), "rare_model"),  # what a model needs cannot be done less often
+}
+"""Advice on rare steps by the phase that takes longer."""
 FUSIBLE = ("Adam", "AdamW", "SGD", "Adagrad")
 WITH_DATA = ("threads",)  # fixes that were measured on steps with their batches
 WITHOUT_DATA = ("cached", "feed")  # fixes after which batches cost nothing, or next to it
@@ -44,7 +49,7 @@ def advise(measured: Measurements, attribution: Attribution, causes: list[Cause]
 
 def advise_on_rare_steps(rare: RareSteps) -> list[Advice]:
     """What to do about rare steps. At best they are gone."""
-    kind = "rare_data" if rare.phase in ("next", "prepare") else "rare_between_epochs" if rare.between_epochs else "rare"
+    kind = "rare_between_epochs" if rare.between_epochs else RARE_ADVICE.get(rare.phase or "", "rare")
     where = f" ({rare.place.file}:{rare.place.line})" if rare.place is not None else ""
     high = min(RULE.max_speedup, 1 / max(1 - rare.share, 1 / RULE.max_speedup))
     return [Advice(name="rare", sentence=render.advice(kind, where=where), predicted=None, predicted_high=high)]
@@ -57,13 +62,17 @@ class SpeedPredictor:
     measured: Measurements
     attribution: Attribution
 
-    def predict(self, name: str, sentence: str, left: float | None = None, error: float = 0.0) -> Advice:
+    def predict(
+        self, name: str, sentence: str, left: float | None = None, error: float = 0.0, *, least: float | None = None
+    ) -> Advice:
         """A fix that leaves `left` seconds of a step, known to `error` seconds (two standard errors); None where that is unknown."""
+        # It leaves at least `least` seconds: no fix gains more than the cause that it removes.
         measured, now = self.measured, self.attribution.step
         if left is None or now <= 0:
             return Advice(name=name, sentence=sentence, predicted=None)
         shortest = now / RULE.max_speedup
-        left = max(left, shortest)
+        least = max(shortest, min(now, least or 0.0))
+        left = max(left, least)
         # Memory that one process gets again, the next may have kept; steps were seen to take up to twice as long in one as in another.
         pages = min(max(measured.for_pages("loop", "cached"), default=0.0), left / 2)
         # How much such a step differs from process to process, as a share of it.
@@ -85,7 +94,7 @@ class SpeedPredictor:
         if high > RULE.max_range * low:
             return Advice(name=name, sentence=sentence, predicted=None)
         predicted = min(RULE.max_speedup, now / left) if high <= RULE.max_prediction_range * low else None
-        return Advice(name=name, sentence=sentence, predicted=predicted, predicted_low=low, predicted_high=high)
+        return Advice(name=name, sentence=sentence, predicted=predicted, predicted_low=low, predicted_high=min(high, now / least))
 
     def at_most(self, name: str, sentence: str, left: float) -> Advice:
         """A fix of which only a bound is known: it leaves at least `left` seconds of a step."""
@@ -137,12 +146,16 @@ def _data(predictor: SpeedPredictor) -> list[Advice]:
     loader, cached, gathered = measured.loader, measured.cached, measured.what_ifs.get("feed")
     if gathered is not None:
         left = predictor.without_data
-        steps = [predictor.predict("feed", render.advice("feed"), left * ratio_of(gathered), left * error_of(gathered, left))]
+        error = left * error_of(gathered, left)
+        least = min(left, predictor.without("data"))
+        steps = [predictor.predict("feed", render.advice("feed"), left * ratio_of(gathered), error, least=least)]
     else:
         steps = [predictor.at_most("feed", render.advice("feed"), predictor.without("data"))]
-    if loader.workers and not loader.persistent and measured.between_epochs.get("loader", 0.0) >= RULE.min_gain - 1:
-        # Not predicted: processes that start slow down the steps beside them, too.
-        steps.append(predictor.predict("persistent", render.advice("persistent")))
+    starting = measured.between_epochs.get("loader", 0.0)
+    if loader.workers and not loader.persistent and starting >= RULE.min_gain - 1:
+        # Not predicted: processes that start slow down the steps beside them, too. First where starting them is most of the cost.
+        first = 2 * starting * step >= predictor.attribution.parts.data
+        steps.insert(0 if first else 1, predictor.predict("persistent", render.advice("persistent")))
     wanted, alone = workers_to_use(measured, predictor.attribution), seconds_of(measured.loader_alone)
     if loader.kind == "DataLoader" and loader.workers < wanted:
         sentence = _workers_sentence(wanted, loader.workers)
@@ -155,7 +168,8 @@ def _data(predictor: SpeedPredictor) -> list[Advice]:
             steps.append(predictor.at_most("workers", sentence, left))
     if cached is not None:
         error = 2 * cached.error * cached.median if cached.seconds else 0.0
-        steps.append(predictor.predict("cached", render.advice("cached"), cached.median, error))
+        least = min(cached.median, predictor.without("data"))
+        steps.append(predictor.predict("cached", render.advice("cached"), cached.median, error, least=least))
     return steps
 
 
@@ -173,13 +187,19 @@ def _workers_sentence(wanted: int, now: int) -> str:
 def _waits(predictor: SpeedPredictor) -> list[Advice]:
     lines = [f"{sync.place}" for sync in predictor.measured.syncs if sync.place is not None][:2]
     sentence = render.advice("sync", where=f": {', '.join(lines)}" if lines else "")
-    return [predictor.predict("sync", sentence, predictor.without("sync"))]
+    return [_removal(predictor, "sync", sentence)]
+
+
+def _removal(predictor: SpeedPredictor, cause: Verdict, sentence: str, *, name: str | None = None) -> Advice:
+    """A fix that removes a cause, and no more than that."""
+    left = predictor.without(cause)
+    return predictor.predict(name or cause, sentence, left, least=left)
 
 
 def _host(predictor: SpeedPredictor) -> list[Advice]:
-    place = line_of("host", predictor.measured)
-    sentence = render.advice("host_at", place=place) if place else render.advice("host")
-    return [predictor.predict("host", sentence, predictor.without("host"))]
+    phase, blame = _largest(_PHASES["host"], predictor.measured) or ("rest", None)
+    wording = "host" if blame is None else "host_in_model" if phase == "forward" else "host_at"
+    return [_removal(predictor, "host", render.advice(wording, place=blame.place if blame is not None else None))]
 
 
 def _launch(predictor: SpeedPredictor) -> list[Advice]:
@@ -248,7 +268,7 @@ def _fewer(predictor: SpeedPredictor) -> list[Advice]:
 
 def _autocast(predictor: SpeedPredictor) -> list[Advice]:
     peaks, precision = predictor.measured.machine.matmul_flops, predictor.measured.precision
-    if precision in ("bf16", "fp16") or peaks.get("bf16", 0.0) < RULE.autocast_ratio * peaks.get(precision, math.inf):
+    if precision in ("bf16", "fp16", "fp64") or peaks.get("bf16", 0.0) < RULE.autocast_ratio * peaks.get(precision, math.inf):
         return []  # this machine is no faster in it
     return [predictor.from_what_if("autocast", render.advice("autocast"))]
 
@@ -258,7 +278,22 @@ def _compile(wording: str) -> Advice:
     return Advice(name="compile", sentence=render.advice(wording), predicted=None)
 
 
+def _float32(predictor: SpeedPredictor) -> list[Advice]:
+    return [predictor.from_what_if("float32", render.advice("float32"))] if predictor.measured.precision == "fp64" else []
+
+
+def _sparse(predictor: SpeedPredictor) -> list[Advice]:
+    """Sparse gradients where few rows of a large table are looked up: not predicted, because the losses of Adam change with them."""
+    work, parts = predictor.measured.work, predictor.attribution.parts
+    if work is None or work.table_rows < RULE.unused_rows * max(1.0, work.table_rows_used):
+        return []
+    sentence = render.advice("sparse", used=f"{work.table_rows_used:,.0f}", rows=f"{work.table_rows:,.0f}")
+    return [predictor.at_most("sparse", sentence, predictor.attribution.step - parts.optimizer - parts.memory)]
+
+
 def _precision(predictor: SpeedPredictor) -> list[Advice]:
+    if predictor.measured.precision == "fp64":
+        return _float32(predictor)
     has_tf32 = predictor.measured.machine.matmul_flops.get("tf32")
     return [*([predictor.from_what_if("tf32", render.advice("tf32"))] if has_tf32 else []), *_autocast(predictor)]
 
@@ -272,17 +307,17 @@ _ADVISERS: dict[Verdict, Callable[[SpeedPredictor], list[Advice]]] = {
     "data": _data,
     "transfer": lambda one: [
         one.from_what_if("pinned", render.advice("pinned")),
-        one.predict("resident", render.advice("resident"), one.without("transfer")),
+        _removal(one, "transfer", render.advice("resident"), name="resident"),
     ],
     "sync": _waits,
     "host": _host,
     "launch": _launch,
     "dispatch": lambda one: [_batch(one), _compile("compile_dispatch"), *_fused(one)],
     "oversubscribed": _fewer,
-    "optimizer": lambda one: [*_fused(one), _batch(one)],
+    "optimizer": lambda one: [*_sparse(one), *_fused(one), _batch(one)],
     "precision": _precision,
     "compute": lambda one: [*_autocast(one), _compile("compile")],
-    "memory": lambda one: [_compile("compile_memory"), *_autocast(one)],
+    "memory": lambda one: [*_sparse(one), _compile("compile_memory"), *_autocast(one)],
     # On a CPU these are calls into a library, such as LAPACK: compiling leaves them as they are.
     "kernel": lambda one: [*([_compile("compile")] if one.measured.device == "cuda" else []), _batch(one)],
     "straggler": lambda one: _between_ranks(one, "balance", "straggler"),
@@ -306,15 +341,11 @@ def line_of(verdict: Verdict, measured: Measurements) -> SourceLine | None:
     if verdict == "sync" and (seen := [sync for sync in measured.syncs if sync.place is not None]):
         return max(seen, key=lambda sync: sync.count).place
     # All of a backward pass has one line of the user's, which says nothing: what it computes was asked for in the forward pass.
-    blame = _largest(_PHASES.get(verdict, ("forward",)), measured) or _largest(("backward",), measured)
-    return blame.place if blame is not None else measured.loader.place if verdict == "data" else None
+    found = _largest(_PHASES.get(verdict, ("forward",)), measured) or _largest(("backward",), measured)
+    return found[1].place if found is not None else measured.loader.place if verdict == "data" else None
 
 
-def _largest(phases: tuple[str, ...], measured: Measurements) -> Blame | None:
-    """Of the lines of some phases, the one with the most time."""
-    weighted = [
-        (blame.share * getattr(measured.phases, phase, 0.0), blame)
-        for phase in phases
-        for blame in measured.blames.get(phase, [])[:1]
-    ]
-    return max(weighted, key=lambda pair: pair[0])[1] if weighted else None
+def _largest(phases: tuple[str, ...], measured: Measurements) -> tuple[str, Blame] | None:
+    """Of the lines of some phases, the one with the most time, and its phase."""
+    found = [(phase, blame) for phase in phases for blame in measured.blames.get(phase, [])[:1]]
+    return max(found, key=lambda pair: pair[1].share * getattr(measured.phases, pair[0], 0.0), default=None)

@@ -164,7 +164,15 @@ def _on_cpu(measured: Measurements, step: float) -> Attribution:
         compute, memory, kernel = (1.0, 0.0, 0.0) if flops_seconds(measured) >= RULE.near_peak * core else (0.0, 1.0, 0.0)
     parts = Parts(data=data, host=host, oversubscribed=oversubscribed, dispatch=dispatch, optimizer=optimizer)
     left = core - dispatch
-    parts = replace(parts, compute=left * compute, memory=left * memory, kernel=left * kernel)
+    compute, memory = left * compute, left * memory
+    saved = RULE.float32_gain if measured.precision == "fp64" else 0.0
+    parts = replace(
+        parts,
+        precision=saved * (compute + memory),
+        compute=compute - saved * compute,
+        memory=memory - saved * memory,
+        kernel=left * kernel,
+    )
     return Attribution(step=step, parts=parts, residual=residual, host_limits=False)
 
 
@@ -295,9 +303,9 @@ def _kernels(measured: Measurements, seconds: float, device: float) -> dict[str,
         long = work.kernels is not None and work.kernels > 0 and device / work.kernels >= RULE.long_kernel_seconds
         products, moving = reached, 1 - reached if long else 0.0
     compute, peaks = seconds * products, measured.machine.matmul_flops
-    # What float32 matmuls would save in a shorter type of this GPU; nothing where they are short already.
+    # What float32 matmuls would save in a shorter type of this GPU, and float64 ones at least; nothing where they are short already.
     now, shorter = peaks.get("fp32", 0.0), max(peaks.get("tf32", 0.0), peaks.get("bf16", 0.0))
-    saves = measured.precision == "fp32" and now > 0 and shorter >= RULE.faster_dtype * now
+    saves = measured.precision in ("fp32", "fp64") and now > 0 and shorter >= RULE.faster_dtype * now
     precision = compute * (1 - now / shorter) if saves else 0.0
     kernel = max(0.0, seconds * (1 - products - moving))
     parts = {"optimizer": optimizer, "precision": precision, "compute": compute - precision}

@@ -44,7 +44,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     why: str
     place: SourceLine | None = None
     ladder: dict[str, float] = {}
-    """Steps per second: now, data_free, sync_free, launch_free, roofline; each at least the one before."""
+    """Steps per second: now, data_free, sync_free, launch_free (CPU: host_free, dispatch_free), roofline; each at least the one before."""
     next: list[Advice] = []
     correctness: list[str] = []
     """What is wrong with the batches, besides speed."""

@@ -247,6 +247,36 @@ class Cudnn(Fix):
             self.replace(torch.backends.cudnn, "benchmark", True)
 
 
+class Float32(Fix):
+    """Weights, the state of the optimizer and batches in float32 instead of float64."""
+
+    tolerance = RULE.loss_tolerance_reduced
+    may_fail = True
+    unused_reason = "no weight is float64"
+
+    def begin(self, roots: Sequence[torch.nn.Module], optimizer: torch.optim.Optimizer | None) -> None:
+        state = list(optimizer.state.values()) if optimizer is not None else []
+        weights = [one for module in roots for one in (*module.parameters(), *module.buffers())]
+        tensors = [*weights, *(one for values in state for one in values.values() if isinstance(one, torch.Tensor) and one.ndim)]
+        for tensor in tensors:
+            if tensor.dtype is torch.float64:
+                self._undo.callback(_set_data, tensor, tensor.data)
+                _set_data(tensor, tensor.data.float())
+                self.used = True
+
+    def batch(self, value: Any) -> Any:
+        return tree_map_only(torch.Tensor, lambda one: one.float() if one.dtype is torch.float64 else one, value)
+
+    def on(self, roots: Sequence[torch.nn.Module], optimizer: torch.optim.Optimizer | None, batches: list[Any]) -> list[Any]:
+        self.begin(roots, optimizer)
+        return [self.batch(one) for one in batches]
+
+
+def _set_data(tensor: torch.Tensor, data: torch.Tensor) -> None:
+    tensor.grad = None  # of the type that it had
+    tensor.data = data
+
+
 class Fused(Fix):
     """One kernel for the update of all weights: the fused implementation of each optimizer that has one, from its next step on."""
 
@@ -319,13 +349,25 @@ class Graph(ModuleFix):
         self.replace(module, "forward", capturing)
 
 
+@contextmanager
+def _no_autocast_cache() -> Iterator[None]:
+    """Weights cast under autocast are not kept: torch refuses to capture them, because a graph must cast them at each replay."""
+    kept = torch.is_autocast_cache_enabled()
+    torch.clear_autocast_cache()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(kept)
+
+
 def _capture(module: torch.nn.Module, forward: Any, args: tuple[torch.Tensor, ...]) -> Any:
     # torch refuses modules with hooks; those that watch the module are called outside of its forward pass anyway.
     hooks, module._forward_pre_hooks = module._forward_pre_hooks, OrderedDict()
     module.forward = forward
     try:
         samples = tuple(one.detach().clone().requires_grad_(one.requires_grad) for one in args)
-        with warnings.catch_warnings():
+        with _no_autocast_cache(), warnings.catch_warnings():
             # Capturing uses a stream of its own, other than that of earlier steps. Losses are compared afterwards.
             warnings.filterwarnings("ignore", message="The AccumulateGrad node's stream")
             torch.cuda.make_graphed_callables(module, samples)
@@ -552,6 +594,7 @@ FIXES: dict[str, type[Fix]] = {
     "compile": Compile,
     "cudnn": Cudnn,
     "feed": GatheredLoader,
+    "float32": Float32,
     "fused": Fused,
     "graph": Graph,
     "malloc": Malloc,

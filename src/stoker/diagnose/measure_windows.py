@@ -363,9 +363,9 @@ def seconds_before_profile(recorder: Recorder, seconds: float) -> float | None:
 #
 # Until the first window of the baseline has ended, the program computes what it would have computed alone.
 
-FIXES = ("feed", "fused", "threads", "tf32", "pinned", "autocast", "batch", "graph")
+FIXES = ("feed", "fused", "threads", "tf32", "pinned", "autocast", "batch", "float32", "graph")
 """The safest first: a program that raises an error with a fix has ended, and what comes after is not measured."""
-FIXES_OF_BATCHES = ("pinned", "batch")  # fixes that change cached batches
+FIXES_OF_BATCHES = ("pinned", "batch", "float32")  # fixes that change cached batches
 MIN_OPTIMIZER_SHARE = 0.03
 MIN_GAIN = 1.02
 MAX_FIX_SECONDS: dict[Device, float] = {"cpu": 6.0, "cuda": 1.4}  # after this time no other fix is measured

@@ -160,6 +160,8 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     flops_by_dtype: dict[str, float] = {}
     h2d_bytes: float = 0.0
     h2d_copies: float = 0.0
+    table_rows: float = 0.0  # rows of embeddings that get a dense gradient
+    table_rows_used: float = 0.0  # rows of them that the step looks up, at most
     moved_bytes: float | None = None  # read and written by element-wise operations, reductions and copies, without the optimizer
     peak_bytes: int | None = None  # of device memory
     shares: dict[str, float] = {}

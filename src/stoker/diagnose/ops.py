@@ -158,7 +158,7 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
 
 class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A context that counts dispatched operations, their floating-point work by type, bytes moved, and uploads to a device."""
+    """A context that counts what torch dispatches: operations, floating-point work by type, bytes, uploads, rows of embeddings."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -167,6 +167,8 @@ class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.moved_bytes = 0
         self.h2d_copies = 0
         self.h2d_bytes = 0
+        self.table_rows = 0
+        self.table_rows_used = 0
 
     @property
     def flops(self) -> float:
@@ -185,6 +187,10 @@ class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._count_upload(packet, args, out)
         elif packet is not None and (formula := _FORMULAS.get(packet) or flop_registry.get(packet)) is not None:
             self.flops_by_dtype[_type_of(args)] += formula(*args, **(kwargs or {}), out_val=out)
+        elif packet is aten.embedding_dense_backward:
+            indices, rows = args[1], int(args[2])
+            self.table_rows += rows
+            self.table_rows_used += min(rows, indices.numel())
         self.moved_bytes += _moved_bytes(func.name(), args, out)
         return out
 
@@ -424,6 +430,8 @@ def work_of(counted: Counting) -> Work:
         moved_bytes=float(counted.moved_bytes) if counted.ops else None,
         h2d_bytes=float(counted.h2d_bytes),
         h2d_copies=float(counted.h2d_copies),
+        table_rows=float(counted.table_rows),
+        table_rows_used=float(counted.table_rows_used),
     )
 
 

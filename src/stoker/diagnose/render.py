@@ -128,6 +128,7 @@ CAUSES: dict[Verdict, str] = {
     "kernel": "{share} of each step is kernels that are far from what the GPU can do",
 }
 CAUSE_IN_LOOP = "{share} of each step builds its batch in the loop"
+CAUSE_FLOAT64 = "{share} of each step would be saved in float32: most matmuls are in float64"
 CAUSE_KERNEL_ON_CPU = "{share} of each step is operations that are neither matmuls nor memory traffic"
 
 QUIET = "run it again while nothing else uses the machine; if batches differ in size, use batches of one size"
@@ -159,6 +160,7 @@ ADVICE = {
     "sync": "keep metrics on the GPU and read them every 50 steps{where}",
     "host": "do less in the loop besides the step",
     "host_at": "do it less often or outside of the loop: {place}",
+    "host_in_model": "replace Python in the model by operations on whole tensors, or compute it once before the training: {place}",
     "graph": "capture the step as a CUDA graph (stoker.Trainer does it)",
     "graph_of_model": "CUDA graphs of the model's passes, with a fused optimizer; more by one of the whole step (stoker.Trainer)",
     "compile": "compile the model (torch.compile)",
@@ -176,6 +178,10 @@ ADVICE = {
     "rare_data": "read the data of the next batches before they are needed: worker processes, or stoker.Feed{where}",
     "rare_between_epochs": "do less between epochs: validate and save less often, on fewer samples, or beside the training{where}",
     "rare": "do it less often, or in a thread beside the training{where}",
+    "rare_model": "find out what some steps of the model do more than the others{where}",
+    "sparse": "sparse gradients for the embedding (nn.Embedding(..., sparse=True) with SGD or SparseAdam): a step uses at most {used} of "
+    "{rows} rows, and all get a gradient and an update",
+    "float32": "compute in float32 instead of float64 (arrays of NumPy are float64 unless converted: .float(), dtype=np.float32)",
     "sdpa": "attention that does not return its weights (need_weights=False)",
     "cudnn": "let cuDNN choose among its convolutions (torch.backends.cudnn.benchmark = True)",
 }
@@ -196,6 +202,8 @@ def cause(name: Verdict, share: float, measured: Measurements) -> str:
     sentence = CAUSES[name]
     if name == "data" and measured.loader.kind == "loop":
         sentence = CAUSE_IN_LOOP
+    if name == "precision" and measured.precision == "fp64":
+        sentence = CAUSE_FLOAT64
     if name == "kernel" and measured.device == "cpu":
         sentence = CAUSE_KERNEL_ON_CPU
     waits = sum(sync.count for sync in measured.syncs)
@@ -293,7 +301,8 @@ def _evidence(verdict: Verdict, measured: Measurements, attribution: Attribution
         return f"a step takes {step} in all processes, and without the all-reduce between them: {own}"
     if verdict == "optimizer":
         kind = " (not fused)" if measured.optimizer_fused is False else ""
-        return f"{measured.optimizer or 'the optimizer'}{kind} takes {time_of(parts.optimizer)} of a step of {step}"
+        text = f"{measured.optimizer or 'the optimizer'}{kind} takes {time_of(parts.optimizer)} of a step of {step}"
+        return "; ".join([text, *_evidence_of_pages(measured)])
     return _evidence_of_work(measured, device if measured.device == "cuda" else attribution.step, step)
 
 
@@ -315,6 +324,12 @@ def _evidence_of_data(measured: Measurements, attribution: Attribution) -> str:
     starting = measured.between_epochs.get("loader", 0.0)
     if starting >= RULE.mention_between_epochs:
         parts.append(f"{percent(starting)} of the time passes between epochs until it gives batches again")
+    from_disk = loader.reads.bytes_from_disk if loader.reads is not None else None
+    if from_disk and loader.bytes_used and from_disk > RULE.mention_read_amplification * loader.bytes_used:
+        used = readable_bytes(loader.bytes_used)
+        parts.append(
+            f"{readable_bytes(from_disk)} come from the disk for each batch, which are not in the page cache; {used} are used"
+        )
     if loader.stages:
         stage = max(loader.stages, key=lambda name: loader.stages[name])
         parts.append(f"{stage} is {percent(loader.stages[stage])} of making a batch")
@@ -347,7 +362,16 @@ def _evidence_of_work(measured: Measurements, busy: float, step: str) -> str:
         reached = percent(min(1.0, flops_seconds(measured) / busy))
         parts.append(f"{reached} of the {measured.precision} peak that this machine was measured to reach")
     parts.append(f"{work.ops:,.0f} operations in {time_of(busy)}")
-    return "; ".join(parts)
+    return "; ".join([*parts, *_evidence_of_pages(measured)])
+
+
+def _evidence_of_pages(measured: Measurements) -> list[str]:
+    """That memory is allocated again in each step, where that takes much of it."""
+    seconds = measured.for_pages("loop")
+    share = sum(seconds) / len(seconds) / measured.loop.median if seconds else 0.0
+    if share < RULE.mention_pages:
+        return []
+    return [f"about {percent(min(share, RULE.malloc_max_share))} of a step gets memory from the system that was freed before"]
 
 
 def _and_workers(measured: Measurements) -> str:

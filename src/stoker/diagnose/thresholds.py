@@ -78,6 +78,9 @@ class Thresholds:
     min_cause_share: float = _limit(0.005, "share below which a cause is not listed after the second")
 
     # How sure is it?
+    min_roof: float = _limit(
+        0.02, "share of the last level of the ladder from which the time at peak FLOP/s is shown as a roofline"
+    )
     close_causes: float = _limit(1.25, "ratio of the first two shares below which they could change places")
     clear_majority: float = _limit(0.5, "share from which the first cause is clear whatever the second has")
     low_confidence_residual: float = _limit(0.12, "unexplained share above which confidence is low")
@@ -107,6 +110,9 @@ class Thresholds:
         "variation of steps whose threads wait for each other; measured: 1.25 ms, then 2.05, in one process on a virtual machine",
     )
     baseline_change: float = _limit(0.12, "log ratio of baseline steps between two windows above which predictions become ranges")
+    float32_gain: float = _limit(0.5, "share of float64 matmuls and memory traffic that float32 saves on a CPU: half the bytes")
+    mention_pages: float = _limit(0.1, "share spent on memory from the system from which the evidence mentions it")
+    unused_rows: float = _limit(4.0, "rows of an embedding per row that a step looks up, from which sparse gradients are advised")
     malloc_share: float = _limit(0.03, "share spent on memory from the system from which `malloc` is advised")
     malloc_max_share: float = _limit(0.7, "cap of that share: a warm page costs less than one that is measured alone")
     max_workers: int = _limit(8, "most worker processes that are advised")

@@ -22,13 +22,13 @@ from stoker.diagnose import render
 from stoker.diagnose.advice import advise, advise_on_rare_steps, line_of
 from stoker.diagnose.attribution import Attribution, attribute, crowded, flops_seconds
 from stoker.diagnose.finding import Finding
-from stoker.diagnose.measurements import Cause, Confidence, Measurements, RareSteps, Verdict
+from stoker.diagnose.measurements import Cause, Confidence, Device, Measurements, RareSteps, Verdict
 from stoker.diagnose.thresholds import RULE
 
 BETWEEN_RANKS: tuple[Verdict, ...] = ("straggler", "communication")
 WASTES: tuple[Verdict, ...] = ("data", "transfer", "sync", "host", "oversubscribed", *BETWEEN_RANKS)
 WORK: tuple[Verdict, ...] = ("precision", "compute", "memory", "kernel")
-ON_CPU: tuple[Verdict, ...] = ("data", "host", "oversubscribed", "dispatch", "optimizer", "compute", "memory", "kernel")
+ON_CPU: tuple[Verdict, ...] = ("data", "host", "oversubscribed", "dispatch", "optimizer", *WORK)
 ON_CUDA: tuple[Verdict, ...] = ("data", "transfer", "sync", "host", "launch", "optimizer", *WORK)
 
 
@@ -219,10 +219,10 @@ def _confidence(measured: Measurements, attribution: Attribution, causes: list[C
     return "high" if sure else "medium"
 
 
-REMOVED_CAUSES: dict[str, tuple[str, ...]] = {
-    "data_free": ("data", "transfer"),
-    "sync_free": ("sync", "host", "oversubscribed", *BETWEEN_RANKS),
-    "launch_free": ("launch", "dispatch"),
+_NOT_THE_STEP = ("sync", "host", "oversubscribed", *BETWEEN_RANKS)
+REMOVED_CAUSES: dict[Device, dict[str, tuple[str, ...]]] = {
+    "cpu": {"data_free": ("data", "transfer"), "host_free": _NOT_THE_STEP, "dispatch_free": ("dispatch",)},
+    "cuda": {"data_free": ("data", "transfer"), "sync_free": _NOT_THE_STEP, "launch_free": ("launch",)},
 }
 """What each level of the ladder removes, in addition to the level before it."""
 
@@ -230,7 +230,7 @@ REMOVED_CAUSES: dict[str, tuple[str, ...]] = {
 def ladder(measured: Measurements, attribution: Attribution) -> dict[str, float]:
     """Steps per second now, and with one group of causes after the other removed; empty where no step was measured."""
     # Each level is at least as high as the one before. The last, `roofline`, is what the floating-point work takes at the peak that
-    # this machine was measured to reach.
+    # this machine was measured to reach; it is left out where that work is next to nothing, because then something else is the limit.
     if attribution.step <= 0:
         return {}
     roof = flops_seconds(measured)
@@ -239,10 +239,12 @@ def ladder(measured: Measurements, attribution: Attribution) -> dict[str, float]
     levels = {"now": 1 / left}
     # What a step takes longer by the wall clock than its parts is due to rare steps, which wait for batches or are the loop's own.
     rare, longer = measured.rare, max(0.0, left - attribution.step)
-    without_rare = "data_free" if rare is not None and rare.phase in ("next", "prepare") else "sync_free"
-    for level, causes in REMOVED_CAUSES.items():
+    removed_causes = REMOVED_CAUSES[measured.device]
+    without_rare = list(removed_causes)[0 if rare is not None and rare.phase in ("next", "prepare") else 1]
+    for level, causes in removed_causes.items():
         removed = sum(getattr(attribution.parts, name) for name in causes) + (longer if level == without_rare else 0.0)
         left = max(least, left - removed)
         levels[level] = 1 / left
-    levels["roofline"] = 1 / least if roof > 0 else 1 / left
+    if roof >= RULE.min_roof * left:
+        levels["roofline"] = 1 / least
     return levels
