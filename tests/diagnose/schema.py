@@ -8,6 +8,7 @@ from stoker.diagnose.finding import Finding
 from stoker.diagnose.measurements import (
     Advice,
     Blame,
+    BusyThread,
     Cause,
     Loader,
     Machine,
@@ -34,6 +35,7 @@ RECORDS = [
     Stretch,
     WhatIf,
     Rank,
+    BusyThread,
     RareSteps,
     Phases,
     Sync,

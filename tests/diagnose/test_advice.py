@@ -8,7 +8,7 @@ import pytest
 from tests.diagnose.measured import COMPUTING, MOVING, MS, around, on_cpu, on_gpu
 
 from stoker.diagnose.advice import advise_on_rare_steps, waiting_threads
-from stoker.diagnose.measurements import Advice, Blame, Loader, RareSteps, SourceLine, WhatIf, Work
+from stoker.diagnose.measurements import Advice, Blame, BusyThread, Loader, RareSteps, SourceLine, WhatIf, Work
 from stoker.diagnose.verdict import conclude
 
 
@@ -127,3 +127,14 @@ def test_float64_on_a_gpu_is_named() -> None:
     finding = conclude(measured)
     assert finding.verdict == "precision"
     assert [step.name for step in finding.next if step.name in ("float32", "tf32", "autocast")] == ["float32"]
+
+
+@pytest.mark.parametrize(("share", "asleep", "named"), [(0.9, 0.7, True), (0.9, 0.02, False), (0.1, 0.7, False)])
+def test_a_thread_that_holds_the_interpreter_lock_is_named(share: float, asleep: float, named: bool) -> None:
+    thread = BusyThread(name="Thread-1", share=share, place=IN_MODEL)
+    finding = conclude(on_cpu(busy_thread=thread, asleep=asleep))
+    assert (finding.verdict == "host") == named
+    assert ("Thread-1" in finding.why) == named
+    assert any("interpreter lock" in step.sentence for step in finding.next) == named
+    if named:
+        assert finding.place == IN_MODEL

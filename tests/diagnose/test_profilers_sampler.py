@@ -5,13 +5,14 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
 
 from stoker.diagnose import profilers as module
 from stoker.diagnose.hooks import BACKWARD, NEXT, StepHooks
-from stoker.diagnose.profilers import Sampler
+from stoker.diagnose.profilers import OtherThreads, Sampler
 
 
 class Clock:
@@ -66,3 +67,27 @@ def test_a_timer_of_the_programs_own_is_not_touched(free_timer: None) -> None:
         assert signal.getitimer(signal.ITIMER_REAL)[1] == 0
         assert any(one.name == "stoker-sampler" for one in threading.enumerate())
     assert signal.getsignal(signal.SIGALRM) is own
+
+
+def test_a_thread_that_computes_and_the_sleep_of_this_one_are_seen() -> None:
+    stop = threading.Event()
+
+    def spin() -> None:
+        while not stop.is_set():
+            pass
+
+    thread = threading.Thread(target=spin, name="spinner", daemon=True)
+    thread.start()
+    try:
+        watched = OtherThreads()
+        time.sleep(0.1)
+        asleep, busiest = watched.end()
+    finally:
+        stop.set()
+        thread.join()
+    assert asleep > 0.5
+    assert busiest is not None
+    assert (busiest.name, busiest.share > 0) == ("spinner", True)
+    assert busiest.place is None or "spin" in busiest.place.function
+    quiet = OtherThreads()
+    assert all(one.name != "spinner" for one in [quiet.end()[1]] if one is not None)

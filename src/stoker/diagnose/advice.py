@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from stoker.diagnose import render
-from stoker.diagnose.attribution import Attribution, seconds_of
+from stoker.diagnose.attribution import Attribution, attribute, holding_thread, seconds_of
 from stoker.diagnose.measurements import Advice, Blame, Cause, Measurements, RareSteps, SourceLine, Verdict, WhatIf
 from stoker.diagnose.thresholds import RULE
 
@@ -197,6 +197,9 @@ def _removal(predictor: SpeedPredictor, cause: Verdict, sentence: str, *, name: 
 
 
 def _host(predictor: SpeedPredictor) -> list[Advice]:
+    thread = holding_thread(predictor.measured, predictor.attribution)
+    if thread is not None:
+        return [_removal(predictor, "host", render.advice("interpreter", place=thread.place or thread.name))]
     phase, blame = _largest(_PHASES["host"], predictor.measured) or ("rest", None)
     wording = "host" if blame is None else "host_in_model" if phase == "forward" else "host_at"
     return [_removal(predictor, "host", render.advice(wording, place=blame.place if blame is not None else None))]
@@ -338,6 +341,8 @@ def line_of(verdict: Verdict, measured: Measurements) -> SourceLine | None:
     """The user's line that a cause comes from."""
     if verdict == "data" and measured.loader.functions:
         return measured.loader.functions[0].place
+    if verdict == "host" and (thread := holding_thread(measured, attribute(measured))) is not None:
+        return thread.place
     if verdict == "sync" and (seen := [sync for sync in measured.syncs if sync.place is not None]):
         return max(seen, key=lambda sync: sync.count).place
     # All of a backward pass has one line of the user's, which says nothing: what it computes was asked for in the forward pass.

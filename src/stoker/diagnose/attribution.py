@@ -24,7 +24,7 @@ from typing import TypeVar
 import msgspec
 
 from stoker._clock import now_ns
-from stoker.diagnose.measurements import Measurements, Phases, Stretch
+from stoker.diagnose.measurements import BusyThread, Measurements, Phases, Stretch
 from stoker.diagnose.thresholds import RULE
 
 T = TypeVar("T")
@@ -141,7 +141,8 @@ def _on_cpu(measured: Measurements, step: float) -> Attribution:
     optimizer = min(phases.optimizer, busy)
     core = busy - optimizer
     python = min(core, work.shares.get("python", 0.0) * (cached or step)) if work is not None else 0.0
-    host, core = host + python, core - python
+    held = min(core - python, interpreter_seconds(measured, phases, step))
+    host, core = host + python + held, core - python - held
     gain = _threads_gain(measured)
     oversubscribed += gain * (core + optimizer)
     core, optimizer = core * (1 - gain), optimizer * (1 - gain)
@@ -174,6 +175,20 @@ def _on_cpu(measured: Measurements, step: float) -> Attribution:
         kernel=left * kernel,
     )
     return Attribution(step=step, parts=parts, residual=residual, host_limits=False)
+
+
+def interpreter_seconds(measured: Measurements, phases: Phases, step: float) -> float:
+    """Seconds of a step that the loop waits for a thread that computes in Python: it holds the interpreter lock meanwhile."""
+    thread, asleep = measured.busy_thread, measured.asleep
+    if thread is None or asleep is None or thread.share < RULE.busy_thread:
+        return 0.0
+    return min(thread.share * step, max(0.0, (asleep - (measured.waited_for_cores or 0.0)) * step - phases.next))
+
+
+def holding_thread(measured: Measurements, attribution: Attribution) -> BusyThread | None:
+    """The thread that makes the loop wait for the interpreter lock, if that is most of the part `host`."""
+    seconds = interpreter_seconds(measured, scaled_phases(measured, attribution.step), attribution.step)
+    return measured.busy_thread if seconds > 0 and 2 * seconds >= attribution.parts.host else None
 
 
 def crowded(measured: Measurements, *, communicating: bool = True) -> bool:
@@ -244,7 +259,7 @@ def _on_cuda(measured: Measurements, step: float) -> Attribution:
     # The most seconds that a host needs for the operations of a step; more is Python between them.
     count = max(work.ops, work.kernels or 0.0) if work is not None else 0.0
     issuing = RULE.issue_cost * launch_seconds * count if launch_seconds and count else math.inf
-    python = max(0.0, launch - issuing)
+    python = max(0.0, launch - issuing, min(launch, interpreter_seconds(measured, phases, step)))
     host, launch, left = host + python, launch - python, left - python
     parts = _kernels(measured, left - launch, device)
     parts = {**parts, "data": data, "transfer": transfer, "sync": sync, "host": host, "launch": launch}

@@ -30,7 +30,7 @@ from stoker.diagnose.hooks import BACKWARD, DeviceOnlyStep, StepTimes, SyncFinde
 from stoker.diagnose.loaders import WatchedIterator
 from stoker.diagnose.measurements import Device, Machine, Measurements, Stretch, WhatIf
 from stoker.diagnose.ops import Counting, Profiling, main_precision, with_times, work_of
-from stoker.diagnose.profilers import Sampler, profile_iterable, profile_loader
+from stoker.diagnose.profilers import OtherThreads, Sampler, profile_iterable, profile_loader
 from stoker.diagnose.recorder import Recorder, StepSeries
 from stoker.diagnose.session import CACHED, MAX_CACHED, REAL, Plan, Session, StepInput
 from stoker.diagnose.thresholds import RULE
@@ -119,12 +119,16 @@ def _record(
     """Record a window together with its waits for cores, the cores it used, and the memory pages it got from the system."""
     recorder, number = session.recorder, len(series.steps)
     series.begin_window()
-    waiting, pages, busy, begin = RunQueueDelay(), pages_so_far(), busy_ns(), now_ns()
+    waiting, threads, pages, busy, begin = RunQueueDelay(), OtherThreads(), pages_so_far(), busy_ns(), now_ns()
     yield from session.record(step_input, seconds, least, series, extend=periods.go_on if periods is not None else None)
     kind, steps = "cached" if step_input.cached else "loop", len(series.steps) - number
     if steps:
         recorder.cores_used.setdefault(kind, []).append((busy_ns() - busy) / max(1, now_ns() - begin))
         recorder.pages.setdefault(kind, []).append((pages_so_far() - pages) / steps)
+    if steps and not step_input.cached:
+        asleep, busiest = threads.end()
+        recorder.asleep.append(asleep)
+        recorder.busy_threads.extend([busiest] if busiest is not None else [])
     recorder.add_waiting(waiting)
     session.hooks.unpause()
 

@@ -209,6 +209,14 @@ class RareSteps(msgspec.Struct, frozen=True, kw_only=True):
     called: SourceLine | None = None  # the user's line that called it
 
 
+class BusyThread(msgspec.Struct, frozen=True, kw_only=True):
+    """Another Python thread of the program that computes beside the loop."""
+
+    name: str
+    share: float  # of the time, in which it had a core
+    place: SourceLine | None = None  # the user's line that it ran when it was looked at
+
+
 class Measurements(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that the verdict is made of. `stoker.diagnose.measure_script` and `measure_step` return it.
 
@@ -265,6 +273,10 @@ class Measurements(msgspec.Struct, frozen=True, kw_only=True):
     """The processes of a distributed run; all else is of the first. Empty if there is only one process."""
     waited_for_cores: float | None = None
     """Share of T in which a thread was ready to run and others had its core; None if the system does not report it."""
+    busy_thread: BusyThread | None = None
+    """The busiest other Python thread during T; None if no other one computes."""
+    asleep: float | None = None
+    """Share of T in which the thread of the loop had no core because it waited: for a batch, a lock or a device."""
     compiled: bool = False
     between_epochs: dict[str, float] = {}
     """Share of all time between epochs: `loader`, until it gives batches again (also in T), and `other` (in no step)."""

@@ -1,11 +1,13 @@
 """Profilers of lines and of making batches.
 
-`Sampler` finds the user's lines that take the time. `profile_loader` and `profile_iterable` profile how a batch is made: its lines, its
-stages (`Stages`: read, decode, transform, collate), and the files it reads (`Reading`).
+`Sampler` finds the user's lines that take the time, `OtherThreads` a thread that computes beside the loop. `profile_loader` and
+`profile_iterable` profile how a batch is made: its lines, its stages (`Stages`: read, decode, transform, collate), and the files it
+reads (`Reading`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import io
 import math
@@ -15,6 +17,7 @@ import signal
 import stat
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -25,9 +28,9 @@ from typing import Any, NamedTuple, Self
 import msgspec
 from torch.utils.data import DataLoader, IterableDataset
 
-from stoker._clock import now_ns
+from stoker._clock import TASKS, now_ns
 from stoker.diagnose.hooks import INSTALLED, NAMES, StepHooks, StepTimes, is_own, listen, own_frame, place_of, shown, unlisten
-from stoker.diagnose.measurements import Blame, Reads, SourceLine
+from stoker.diagnose.measurements import Blame, BusyThread, Reads, SourceLine
 
 INTERVAL_SECONDS = 0.001
 MAX_PLACES = 8
@@ -49,6 +52,34 @@ class SlowLine:
     place: SourceLine | None  # the innermost line of the user's with most of it; of a library if other steps run that line, too
     called: SourceLine | None  # the line of the user's that called the function of `place`
     alone: bool  # whether other steps spend next to no time there
+
+
+class OtherThreads:
+    """The program's other Python threads, and the sleep of this one, from its creation on."""
+
+    def __init__(self) -> None:
+        self._begin_ns, self._own_ns, self._others = now_ns(), time.thread_time_ns(), _ran_ns()
+
+    def end(self) -> tuple[float, BusyThread | None]:
+        """The share of the time that this thread slept, and the thread that computed most; None if none did."""
+        spent, ran = max(1, now_ns() - self._begin_ns), _ran_ns()
+        asleep = max(0.0, 1 - (time.thread_time_ns() - self._own_ns) / spent)
+        shares = {thread: (ns - self._others.get(thread, ns)) / spent for thread, ns in ran.items()}
+        busiest = max(shares, key=lambda thread: shares[thread], default=None)
+        if busiest is None or shares[busiest] <= 0:
+            return asleep, None
+        frame = own_frame(sys._current_frames().get(busiest.ident or 0))
+        return asleep, BusyThread(name=busiest.name, share=shares[busiest], place=place_of(frame) if frame is not None else None)
+
+
+def _ran_ns() -> dict[threading.Thread, int]:
+    """Nanoseconds that each other Python thread of the program has had a core."""
+    ran = {}
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.name.startswith("stoker"):
+            with contextlib.suppress(OSError, ValueError, IndexError):  # the thread has ended, or the system does not report it
+                ran[thread] = int((TASKS / str(thread.native_id) / "schedstat").read_text().split()[0])
+    return ran
 
 
 class Sampler:

@@ -28,6 +28,7 @@ from stoker.diagnose.hooks import NAMES, NEXT, PREPARE, REST, DeviceOnlyStep, St
 from stoker.diagnose.loaders import Source, Sources, length_of
 from stoker.diagnose.measurements import (
     Blame,
+    BusyThread,
     Device,
     Loader,
     Machine,
@@ -195,6 +196,8 @@ class Recorder:
     waited_ns: int = 0  # part of `looped_ns` (the time of the windows of T and C) in which a thread was ready to run without a core
     looped_ns: int = 0
     cores_used: dict[str, list[float]] = field(default_factory=dict)  # by kind of window
+    asleep: list[float] = field(default_factory=list)  # share of each window of T that the loop's thread slept
+    busy_threads: list[BusyThread] = field(default_factory=list)
     pages: dict[str, list[float]] = field(default_factory=dict)  # memory pages per step from the system, by kind of window
     notes: list[str] = field(default_factory=list)
     first_ns: int = 0  # when the first step had ended
@@ -263,6 +266,8 @@ class Recorder:
             optimizer=type(optimizer).__name__ if optimizer is not None else None,
             optimizer_fused=bool(optimizer.param_groups[0].get("fused")) if optimizer is not None else None,
             what_ifs=self.what_ifs,
+            busy_thread=max(self.busy_threads, key=lambda one: one.share, default=None),
+            asleep=statistics.median(self.asleep) if self.asleep else None,
             compiled=compiled(),
             between_epochs={} if lost is None else {"loader": lost.loader / (step + other), "other": other / (step + other)},
             slow_steps=sum(one > 3 * statistics.median(steps) for one in steps),

@@ -10,7 +10,15 @@ import math
 from typing import TYPE_CHECKING, get_args
 
 from stoker._text import readable_bytes, readable_seconds
-from stoker.diagnose.attribution import Attribution, copies_seconds, flops_seconds, scaled_phases, seconds_of
+from stoker.diagnose.attribution import (
+    Attribution,
+    copies_seconds,
+    flops_seconds,
+    holding_thread,
+    interpreter_seconds,
+    scaled_phases,
+    seconds_of,
+)
 from stoker.diagnose.measurements import Advice, Measurements, RareSteps, SourceLine, TrialResult, Verdict
 from stoker.diagnose.thresholds import RULE
 
@@ -160,6 +168,7 @@ ADVICE = {
     "sync": "keep metrics on the GPU and read them every 50 steps{where}",
     "host": "do less in the loop besides the step",
     "host_at": "do it less often or outside of the loop: {place}",
+    "interpreter": "move it to another process, or to code that releases the interpreter lock, as NumPy and torch do: {place}",
     "host_in_model": "replace Python in the model by operations on whole tensors, or compute it once before the training: {place}",
     "graph": "capture the step as a CUDA graph (stoker.Trainer does it)",
     "graph_of_model": "CUDA graphs of the model's passes, with a fused optimizer; more by one of the whole step (stoker.Trainer)",
@@ -276,7 +285,12 @@ def _evidence(verdict: Verdict, measured: Measurements, attribution: Attribution
         often = f"{number:,.0f} times per step" if number else "in each step"
         return f"the host waits for the GPU {often}; a step takes {step}, its kernels {time_of(device)}"
     if verdict == "host":
-        rest = scaled_phases(measured, attribution.step).rest
+        thread, phases = holding_thread(measured, attribution), scaled_phases(measured, attribution.step)
+        if thread is not None:
+            waited = time_of(interpreter_seconds(measured, phases, attribution.step))
+            held = f"thread {thread.name} computes in Python for {percent(thread.share)} of the time and holds the interpreter lock"
+            return f"{held}, for which the loop waits {waited} of a step of {step}"
+        rest = phases.rest
         where = f", {time_of(rest)} of it after the step of the optimizer" if rest > 0 else ""
         return f"{time_of(parts.host)} of a step of {step} is neither data nor operations of torch{where}"
     if verdict == "oversubscribed":

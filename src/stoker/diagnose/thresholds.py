@@ -78,6 +78,7 @@ class Thresholds:
     min_cause_share: float = _limit(0.005, "share below which a cause is not listed after the second")
 
     # How sure is it?
+    busy_thread: float = _limit(0.2, "share of the time that another Python thread computes, from which it can hold up the loop")
     min_roof: float = _limit(
         0.02, "share of the last level of the ladder from which the time at peak FLOP/s is shown as a roofline"
     )
