@@ -120,6 +120,7 @@ def test_float64_on_a_cpu_is_named(shares: dict[str, float]) -> None:
     assert finding.next[0].name == "float32"
     assert finding.next[0].predicted_low is not None
     assert conclude(on_cpu(shares=shares)).verdict in ("compute", "memory")
+    assert conclude(on_cpu(shares=shares, precision="fp64", optimizer=7.0)).verdict == "precision"
 
 
 def test_float64_on_a_gpu_is_named() -> None:

@@ -163,15 +163,19 @@ def _on_cpu(measured: Measurements, step: float) -> Attribution:
         compute, memory, kernel = matmuls / total, 1 - (matmuls + other) / total, other / total
     else:
         compute, memory, kernel = (1.0, 0.0, 0.0) if flops_seconds(measured) >= RULE.near_peak * core else (0.0, 1.0, 0.0)
-    parts = Parts(data=data, host=host, oversubscribed=oversubscribed, dispatch=dispatch, optimizer=optimizer)
     left = core - dispatch
+    # In float64, half of what computes, moves memory or updates weights is waste.
+    kept = 1 - RULE.float32_gain if measured.precision == "fp64" else 1.0
     compute, memory = left * compute, left * memory
-    saved = RULE.float32_gain if measured.precision == "fp64" else 0.0
-    parts = replace(
-        parts,
-        precision=saved * (compute + memory),
-        compute=compute - saved * compute,
-        memory=memory - saved * memory,
+    parts = Parts(
+        data=data,
+        host=host,
+        oversubscribed=oversubscribed,
+        dispatch=dispatch,
+        precision=(1 - kept) * (optimizer + compute + memory),
+        optimizer=kept * optimizer,
+        compute=kept * compute,
+        memory=kept * memory,
         kernel=left * kernel,
     )
     return Attribution(step=step, parts=parts, residual=residual, host_limits=False)
