@@ -112,7 +112,7 @@ class Thresholds:
     )
     baseline_change: float = _limit(0.12, "log ratio of baseline steps between two windows above which predictions become ranges")
     float32_gain: float = _limit(
-        0.5, "share of float64 work (matmuls, memory traffic, updates) that float32 saves on a CPU: half the bytes"
+        0.5, "share of work in float64 (matmuls, memory traffic, updates) that float32 saves: half the bytes"
     )
     mention_pages: float = _limit(0.1, "share spent on memory from the system from which the evidence mentions it")
     unused_rows: float = _limit(4.0, "rows of an embedding per row that a step looks up, from which sparse gradients are advised")
