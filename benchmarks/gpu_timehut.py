@@ -10,6 +10,7 @@ loads libraries and compiles kernels (Triton keeps them on disk); it is reported
     --part torch     milliseconds per update without the kernels, and how far its losses are from theirs
     --part before    milliseconds per update of the usual formulation
     --part long      milliseconds per update of all 48 members on the largest set of the archive
+    --part profile   milliseconds of each kernel in such an update
     --part archive   all data sets for classification that aeon ships x 3 methods x 16 seeds, files and SVMs included
 """
 
@@ -49,7 +50,8 @@ def main() -> None:
     mean, std = train.mean(), train.std()
     setting = Setting((train - mean) / std, labels, (test - mean) / std, test_labels, device, small=options.small)
     parts: dict[str, Callable[[Setting], Any]] = {
-        "run": run, "search": search, "seeds": seeds, "torch": in_torch, "before": before, "long": long, "archive": archive
+        "run": run, "search": search, "seeds": seeds, "torch": in_torch, "before": before, "long": long, "archive": archive,
+        "profile": profile,
     }  # fmt: skip
     answer: dict[str, Any] = {"gpu": torch.cuda.get_device_name() if device == "cuda" else "none", "torch": torch.__version__}
     begin = time.perf_counter()
@@ -194,14 +196,32 @@ def in_torch(setting: Setting) -> dict[str, Any]:
     return {"ms per update of 3 members": taken, "losses after 3 updates differ by": difference, "kernels": fast.has_kernels}
 
 
-def long(setting: Setting) -> dict[str, Any]:
-    """The largest data set of the archive: 100 series of 1460 steps."""
+def long_population(setting: Setting) -> EncoderPopulation:
+    """All members of the largest data set of the archive: 100 series of 1460 steps."""
     rng = np.random.default_rng(0)
     train = rng.normal(size=(100, 60 if setting.small else 1460, 1)).cumsum(1).astype(np.float32)
     count = 2 if setting.small else 16
     members = [make_settings(method, updates=12, seed=seed) for method in METHODS for seed in range(count)]
     wanted = [np.eye(len(train)) if one.method == "softclt" else None for one in members]
-    population = make_population(train, members, targets=wanted, device=setting.device)
+    return make_population(train, members, targets=wanted, device=setting.device)
+
+
+def profile(setting: Setting) -> dict[str, Any]:
+    """What each kernel of such an update takes, mean of 6 updates."""
+    population = long_population(setting)
+    population.prepare(precision="tf32")
+    population.advance(1)
+    with torch.profiler.profile() as found:
+        population.advance(7)
+        setting.wait()
+    name = "device_time_total" if setting.device == "cuda" else "cpu_time_total"
+    taken = {one.key: getattr(one, f"self_{name}") / 6000 for one in found.key_averages()}
+    return dict(sorted(taken.items(), key=lambda one: -one[1])[:16])
+
+
+def long(setting: Setting) -> dict[str, Any]:
+    """Milliseconds per update of the largest data set."""
+    population = long_population(setting)
     begin = time.perf_counter()
     population.advance(2)
     setting.wait()
