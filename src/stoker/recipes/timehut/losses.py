@@ -71,8 +71,7 @@ def contrastive_loss(z: Tensor, length: Tensor, tau: Tensor, terms: LossTerms, *
     """
     levels = [z]
     while levels[-1].shape[3] > 1:
-        steps = levels[-1].shape[3] // 2 * 2
-        levels.append(torch.maximum(levels[-1][:, :, :, 0:steps:2], levels[-1][:, :, :, 1:steps:2]))
+        levels.append(_Pool.apply(levels[-1]))  # type: ignore[no-untyped-call]
     alone = sum(one.shape[3] > FUSED for one in levels)
     groups = [[k] for k in range(alone)] + [list(range(alone, len(levels)))] * (alone < len(levels))
     total = z.new_zeros(len(z))
@@ -82,6 +81,29 @@ def contrastive_loss(z: Tensor, length: Tensor, tau: Tensor, terms: LossTerms, *
         step = torch.cat([torch.arange(levels[k].shape[3], device=z.device) for k in group])
         total = total + _group_loss(joined, level, step, length, tau, terms, target)
     return total
+
+
+class _Pool(torch.autograd.Function):
+    """The larger of two steps each, (..., steps, C); of two equal values each gets half of the gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor) -> Tensor:
+        pairs = z[..., : z.shape[-2] // 2 * 2, :].unflatten(-2, (-1, 2))
+        first, second = pairs.unbind(-2)
+        ctx.save_for_backward(first, second)
+        ctx.steps = z.shape[-2]
+        return torch.maximum(first, second)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        (first, second), (g,) = ctx.saved_tensors, gradients
+        found = g.new_zeros(*g.shape[:-2], ctx.steps, g.shape[-1])
+        pairs = found[..., : 2 * g.shape[-2], :].unflatten(-2, (-1, 2))
+        share = (first - second).sign_().mul_(0.5).add_(0.5)  # 1, 0.5 or 0
+        torch.mul(g, share, out=share)
+        pairs[..., 0, :] = share
+        torch.sub(g, share, out=pairs[..., 1, :])
+        return found
 
 
 def _group_loss(
@@ -137,7 +159,14 @@ def _pairs_loss(
 ) -> Tensor:
     """The loss over pairs in groups of n vectors: z is (K, groups, n, C); sizes that are 1 stand for all."""
     found: Tensor = _PairsLoss.apply(
-        z, weight, excluded, tau, per_row, positive, angular, terms.margin.to(z.dtype)[:, None, None, None] if terms.has_amc else None
+        z,
+        weight,
+        excluded.to(z.dtype),
+        tau,
+        per_row,
+        positive,
+        angular,
+        terms.margin.to(z.dtype)[:, None, None, None] if terms.has_amc else None,
     )  # type: ignore[no-untyped-call]
     return found
 
@@ -155,7 +184,7 @@ class _PairsLoss(torch.autograd.Function):
     ) -> Tensor:  # fmt: skip
         dots = z @ z.transpose(-1, -2)
         logits = dots / tau
-        masked = logits.masked_fill(excluded, _EXCLUDED)
+        masked = logits + excluded * _EXCLUDED
         top = masked.amax(-1, keepdim=True)
         grown = masked.sub_(top).exp_()  # 0 where excluded
         sums = grown.sum(-1, keepdim=True)
@@ -170,10 +199,10 @@ class _PairsLoss(torch.autograd.Function):
             cosine = dots.mul_(scale)
             clamped = cosine.clamp(-1 + CLAMP, 1 - CLAMP)
             angle = clamped.acos()
-            term = torch.where(positive, angle, (angle - margin).clamp_(max=0)).masked_fill_(excluded, 0)
+            term = torch.where(positive, angle, (angle - margin).clamp_(max=0)).mul_(1 - excluded)
             total = total + (term.square().sum(-1) * angular).sum((1, 2))
             by_cosine = term.mul_(-2 * angular[..., None]).mul_((1 - clamped.square()).rsqrt_())
-            by_cosine.masked_fill_(clamped != cosine, 0)
+            by_cosine *= clamped == cosine
             own = by_cosine.mul(cosine).sum(-1).div_(squares)
             slope += by_cosine.mul_(scale)
             slope.diagonal(dim1=-2, dim2=-1).sub_(own)

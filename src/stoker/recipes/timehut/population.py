@@ -351,10 +351,10 @@ def dropout_scale(
 
 
 def _mix(x: Tensor) -> Tensor:
-    """A 32-bit integer hash; the result is from 0 to 2^31 - 1."""
-    x = (x ^ ((x >> 16) & 0xFFFF)) * 2146121005
-    x = (x ^ ((x >> 15) & 0x1FFFF)) * -2073254261
-    return (x ^ ((x >> 16) & 0xFFFF)) & 0x7FFFFFFF
+    """A 32-bit integer hash, in place; the result is from 0 to 2^31 - 1."""
+    for shift, mask, factor in ((16, 0xFFFF, 2146121005), (15, 0x1FFFF, -2073254261)):
+        x.bitwise_xor_((x >> shift).bitwise_and_(mask)).mul_(factor)
+    return x.bitwise_xor_((x >> 16).bitwise_and_(0xFFFF)).bitwise_and_(0x7FFFFFFF)
 
 
 def new_optimizer(population: EncoderPopulation) -> torch.optim.AdamW:
