@@ -23,7 +23,8 @@ def gather_views(tables: Tables, update: int, layout: RowLayout) -> dict[str, Te
 
     Returns:
         "input": the series at each row and a 1, or 0 where masked, (M, D + 1). "neighbours": for each dilation that matters the rows
-        before, at and behind each row, (dilations, 3 M). "overlap": rows of the overlap, by series, view and step. The rest as in `gather_batch`.
+        before, at and behind each row, (dilations, 3 M). "overlap": rows of the overlap, by series, view and step. The rest is as
+        `gather_batch` has it.
     """
     rows, start = tables.rows[update, 0], tables.start[update, 0]
     eleft, left, right, eright = tables.bounds[update, 0].tolist()

@@ -320,8 +320,8 @@ def temporal_kernel(  # type: ignore[no-untyped-def]
                 weights_of = tl.load(kept + 2 * size + q, mask=is_column, other=0.0)
                 down = weights[:, None] * tl.exp(logits - top[:, None]) + weights_of[None, :] * tl.exp(logits - top_of[None, :])
                 slope = tl.where(is_pair, down - 2.0 * weight, 0.0) * (factor / inside)
-                if AMC:
-                    if angular != 0:  # other members have none
+                if AMC:  # noqa: SIM102 - known when the kernel is compiled; the other when it runs
+                    if angular != 0:
                         other_length = tl.load(squares + where, mask=is_column, other=0.0)
                         angle = _angles(dots, length_of, other_length, lag == 0, is_pair, tl.load(margin + k))
                         slope += 2.0 * angular * angle[1] * angle[3]
@@ -335,7 +335,7 @@ def temporal_kernel(  # type: ignore[no-untyped-def]
                 top = new
                 attracted += tl.sum(weight * logits, 1)
                 weights += tl.sum(weight, 1)
-                if AMC:
+                if AMC:  # noqa: SIM102
                     if angular != 0:
                         other_length = tl.load(squares + where, mask=is_column, other=0.0)
                         angle = _angles(dots, length_of, other_length, lag == 0, is_pair, tl.load(margin + k))
