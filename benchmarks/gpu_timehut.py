@@ -7,6 +7,7 @@ loads libraries and compiles kernels (Triton keeps them on disk); it is reported
     --part run       400 updates of one encoder: seconds, milliseconds per update, memory
     --part search    128 configurations of six parameters, 400 updates each, with their scores
     --part seeds     accuracies of 16 seeds of three methods (needs --train and --test), and whether a second run has the same bits
+    --part lengths   accuracies of many seeds along runs of 400 updates, in TF32 and in full float32 (needs --train and --test)
     --part torch     milliseconds per update without the kernels, and how far its losses are from theirs
     --part before    milliseconds per update of the usual formulation
     --part long      milliseconds per update of all 48 members on the largest set of the archive
@@ -51,7 +52,7 @@ def main() -> None:
     setting = Setting((train - mean) / std, labels, (test - mean) / std, test_labels, device, small=options.small)
     parts: dict[str, Callable[[Setting], Any]] = {
         "run": run, "search": search, "seeds": seeds, "torch": in_torch, "before": before, "long": long, "archive": archive,
-        "profile": profile,
+        "profile": profile, "lengths": lengths,
     }  # fmt: skip
     answer: dict[str, Any] = {"gpu": torch.cuda.get_device_name() if device == "cuda" else "none", "torch": torch.__version__}
     begin = time.perf_counter()
@@ -171,6 +172,34 @@ def seeds(setting: Setting) -> dict[str, Any]:
         again = make_population(setting.train, members, targets=wanted, device=setting.device)
         again.advance(setting.updates)
         found[method]["same bits"] = bool(torch.equal(again.weights, population.weights))
+    return found
+
+
+def lengths(setting: Setting) -> dict[str, Any]:
+    """Means over many seeds at several lengths of a run: what 16 seeds cannot tell apart."""
+    from stoker.recipes.timehut.evaluate import accuracy, interval
+
+    found: dict[str, Any] = {}
+    for method, precision, count in (
+        ("timehut", "tf32", 256),
+        ("timehut", "fp32", 64),
+        ("ts2vec", "tf32", 128),
+        ("softclt", "tf32", 128),
+    ):
+        members = [make_settings(method, updates=setting.updates, seed=seed) for seed in range(2 if setting.small else count)]
+        wanted = [targets_of(setting.train, members[0])] * len(members)
+        population = make_population(setting.train, members, targets=wanted, device=setting.device)
+        part = found[f"{method}, {precision}, {len(members)} seeds"] = {}
+        for updates in sorted({setting.updates // 10, setting.updates // 4, setting.updates // 2, setting.updates}):
+            population.advance(updates, precision=precision)
+            inside, outside = (population.encode(one, precision=precision) for one in (setting.train, setting.test))
+            each = [
+                accuracy(a, setting.labels, b, setting.test_labels, method=method) for a, b in zip(inside, outside, strict=True)
+            ]
+            for number in sorted({16, len(each)}):
+                mean = interval(np.array(each[:number]))
+                name = f"{updates} updates" + (f", first {number}" if number < len(each) else "")
+                part[name] = {"mean": round(mean.mean, 5), "low": round(mean.low, 5), "high": round(mean.high, 5)}
     return found
 
 

@@ -26,7 +26,7 @@ def _gelu_slope(x):  # type: ignore[no-untyped-def]
     return 0.5 * (1.0 + tl.erf(x * 0.7071067811865476)) + x * tl.exp(-0.5 * x * x) * 0.3989422804014327
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def bound(bounds, update, k, num_groups, which):  # type: ignore[no-untyped-def]
     """eleft, left, right or eright of a member in this update."""
     place = tl.load(update) * num_groups + tl.minimum(k, num_groups - 1)
