@@ -4,7 +4,7 @@ The SVM protocol of TS2Vec: an RBF kernel with gamma "scale". With fewer than 50
 otherwise C is chosen by 5-fold cross-validation from 1e-4 to 1e4 and infinity. SoftCLT has 1e4 in place of infinity. At most 10,000 series
 are used.
 
-Where classes overlap, infinite C has no solution: libsvm goes on for 10 million iterations, some seconds for each pair of classes and fold,
+Where classes overlap, infinite C has no solution: libsvm runs for 10 million iterations, some seconds for each pair of classes and fold,
 or its values overflow, which scikit-learn refuses. `choose_c` chooses as scikit-learn's grid search does, and leaves out fits that cannot
 win any more.
 """
