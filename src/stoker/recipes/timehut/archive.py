@@ -110,7 +110,7 @@ def run_archive(
         raise OptionError(f"seeds is {seeds}; expected an integer from 1.")
     where = check_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     members = {method: [make_settings(method, **options, seed=seed) for seed in range(seeds)] for method in methods}
-    rows, scored = [], []
+    rows, order, scored = [], [], []
     everyone = [one for settings in members.values() for one in settings]
     with _executor(0 if where.type == "cpu" else os.cpu_count() or 1) as executor, ThreadPoolExecutor(1) as reader:
         waiting, ahead = deque(find_datasets(folder)), deque[Future[_Prepared | None]]()
@@ -120,12 +120,14 @@ def run_archive(
             one = ahead.popleft().result()
             if one is None:
                 continue  # a set for regression
+            order.append(one.name)
             scored.append(_score_members(one, members, device=where, executor=executor))
-            while scored and all(one.done() for _, _, _, futures in scored[:1] for one in futures):
-                rows += _finished(*scored.pop(0), report)
-        for unfinished in scored:
-            rows += _finished(*unfinished, report)
-    return rows
+            for each in [each for each in scored if all(future.done() for future in each[-1])]:
+                scored.remove(each)
+                rows += _finished(*each, report)
+        for each in scored:
+            rows += _finished(*each, report)
+    return sorted(rows, key=lambda row: order.index(row.dataset))
 
 
 Scored = tuple[str, dict[str, list[EncoderSettings]], int, list[Future[float]]]
