@@ -7,9 +7,11 @@ loads libraries and compiles kernels (Triton keeps them on disk); it is reported
     --part run       400 updates of one encoder: seconds, milliseconds per update, memory
     --part search    128 configurations of six parameters, 400 updates each, with their scores
     --part seeds     accuracies of 16 seeds of three methods (needs --train and --test), and whether a second run has the same bits
+    --part lengths   accuracies of many seeds along runs of 400 updates, in TF32 and in full float32 (needs --train and --test)
     --part torch     milliseconds per update without the kernels, and how far its losses are from theirs
     --part before    milliseconds per update of the usual formulation
     --part long      milliseconds per update of all 48 members on the largest set of the archive
+    --part profile   milliseconds of each kernel in such an update
     --part archive   all data sets for classification that aeon ships x 3 methods x 16 seeds, files and SVMs included
 """
 
@@ -49,7 +51,8 @@ def main() -> None:
     mean, std = train.mean(), train.std()
     setting = Setting((train - mean) / std, labels, (test - mean) / std, test_labels, device, small=options.small)
     parts: dict[str, Callable[[Setting], Any]] = {
-        "run": run, "search": search, "seeds": seeds, "torch": in_torch, "before": before, "long": long, "archive": archive
+        "run": run, "search": search, "seeds": seeds, "torch": in_torch, "before": before, "long": long, "archive": archive,
+        "profile": profile, "lengths": lengths,
     }  # fmt: skip
     answer: dict[str, Any] = {"gpu": torch.cuda.get_device_name() if device == "cuda" else "none", "torch": torch.__version__}
     begin = time.perf_counter()
@@ -172,6 +175,34 @@ def seeds(setting: Setting) -> dict[str, Any]:
     return found
 
 
+def lengths(setting: Setting) -> dict[str, Any]:
+    """Means over many seeds at several lengths of a run: what 16 seeds cannot tell apart."""
+    from stoker.recipes.timehut.evaluate import accuracy, interval
+
+    found: dict[str, Any] = {}
+    for method, precision, count in (
+        ("timehut", "tf32", 256),
+        ("timehut", "fp32", 64),
+        ("ts2vec", "tf32", 128),
+        ("softclt", "tf32", 128),
+    ):
+        members = [make_settings(method, updates=setting.updates, seed=seed) for seed in range(2 if setting.small else count)]
+        wanted = [targets_of(setting.train, members[0])] * len(members)
+        population = make_population(setting.train, members, targets=wanted, device=setting.device)
+        part = found[f"{method}, {precision}, {len(members)} seeds"] = {}
+        for updates in sorted({setting.updates // 10, setting.updates // 4, setting.updates // 2, setting.updates}):
+            population.advance(updates, precision=precision)
+            inside, outside = (population.encode(one, precision=precision) for one in (setting.train, setting.test))
+            each = [
+                accuracy(a, setting.labels, b, setting.test_labels, method=method) for a, b in zip(inside, outside, strict=True)
+            ]
+            for number in sorted({16, len(each)}):
+                mean = interval(np.array(each[:number]))
+                name = f"{updates} updates" + (f", first {number}" if number < len(each) else "")
+                part[name] = {"mean": round(mean.mean, 5), "low": round(mean.low, 5), "high": round(mean.high, 5)}
+    return found
+
+
 def in_torch(setting: Setting) -> dict[str, Any]:
     """The same updates in torch's operations, as they are made where there is no Triton."""
     members = [make_settings("timehut", updates=60, seed=seed) for seed in range(3)]
@@ -194,14 +225,32 @@ def in_torch(setting: Setting) -> dict[str, Any]:
     return {"ms per update of 3 members": taken, "losses after 3 updates differ by": difference, "kernels": fast.has_kernels}
 
 
-def long(setting: Setting) -> dict[str, Any]:
-    """The largest data set of the archive: 100 series of 1460 steps."""
+def long_population(setting: Setting) -> EncoderPopulation:
+    """All members of the largest data set of the archive: 100 series of 1460 steps."""
     rng = np.random.default_rng(0)
     train = rng.normal(size=(100, 60 if setting.small else 1460, 1)).cumsum(1).astype(np.float32)
     count = 2 if setting.small else 16
     members = [make_settings(method, updates=12, seed=seed) for method in METHODS for seed in range(count)]
     wanted = [np.eye(len(train)) if one.method == "softclt" else None for one in members]
-    population = make_population(train, members, targets=wanted, device=setting.device)
+    return make_population(train, members, targets=wanted, device=setting.device)
+
+
+def profile(setting: Setting) -> dict[str, Any]:
+    """What each kernel of such an update takes, mean of 6 updates."""
+    population = long_population(setting)
+    population.prepare(precision="tf32")
+    population.advance(1)
+    with torch.profiler.profile() as found:
+        population.advance(7)
+        setting.wait()
+    name = "device_time_total" if setting.device == "cuda" else "cpu_time_total"
+    taken = {one.key: getattr(one, f"self_{name}") / 6000 for one in found.key_averages()}
+    return dict(sorted(taken.items(), key=lambda one: -one[1])[:16])
+
+
+def long(setting: Setting) -> dict[str, Any]:
+    """Milliseconds per update of the largest data set."""
+    population = long_population(setting)
     begin = time.perf_counter()
     population.advance(2)
     setting.wait()

@@ -4,8 +4,8 @@ One accuracy is a draw from a wide distribution: on a small set, methods differ 
 with its interval, and methods are compared by the interval of their differences, seed by seed; members with the same seed have the same
 initial weights and crops.
 
-On a GPU all methods and seeds of a data set are one population, and classifiers are fitted by other processes while the GPU trains on the
-next set. On a CPU, where that saves nothing, members are trained one by one.
+On a GPU all methods and seeds of a data set are one population; a thread reads the next set, and classifiers are fitted by other processes
+while the GPU trains. On a CPU, where that saves nothing, members are trained one by one.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ import torch
 from stoker._text import check_device
 from stoker._types import Array
 from stoker.errors import OptionError
-from stoker.recipes.timehut.data import SUFFIXES, LabelledSeries, fit_scaler, for_training, read_series
+from stoker.recipes.timehut.data import SUFFIXES, fit_scaler, for_training, read_series
 from stoker.recipes.timehut.evaluate import Interval, accuracy, interval
 from stoker.recipes.timehut.population import make_population, targets_of
 from stoker.recipes.timehut.settings import METHODS, EncoderSettings, make_settings
@@ -109,43 +110,69 @@ def run_archive(
         raise OptionError(f"seeds is {seeds}; expected an integer from 1.")
     where = check_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     members = {method: [make_settings(method, **options, seed=seed) for seed in range(seeds)] for method in methods}
-    rows, scored = [], []
-    with _executor(0 if where.type == "cpu" else os.cpu_count() or 1) as executor:
-        for name, train_path, test_path in find_datasets(folder):
-            train, test = read_series(train_path), read_series(test_path)
-            if train.labels is None or test.labels is None:
+    rows, order, scored = [], [], []
+    everyone = [one for settings in members.values() for one in settings]
+    with _executor(0 if where.type == "cpu" else os.cpu_count() or 1) as executor, ThreadPoolExecutor(1) as reader:
+        waiting, ahead = deque(find_datasets(folder)), deque[Future[_Prepared | None]]()
+        while waiting or ahead:
+            while waiting and len(ahead) < 2:
+                ahead.append(reader.submit(_prepare, *waiting.popleft(), everyone))
+            one = ahead.popleft().result()
+            if one is None:
                 continue  # a set for regression
-            scored.append(_score_members(name, train, test, members, device=where, executor=executor))
-            while scored and all(one.done() for _, _, _, futures in scored[:1] for one in futures):
-                rows += _finished(*scored.pop(0), report)
-        for waiting in scored:
-            rows += _finished(*waiting, report)
-    return rows
+            order.append(one.name)
+            scored.append(_score_members(one, members, device=where, executor=executor))
+            for each in [each for each in scored if all(future.done() for future in each[-1])]:
+                scored.remove(each)
+                rows += _finished(*each, report)
+        for each in scored:
+            rows += _finished(*each, report)
+    return sorted(rows, key=lambda row: order.index(row.dataset))
 
 
 Scored = tuple[str, dict[str, list[EncoderSettings]], int, list[Future[float]]]
 """A data set, its members, the number of its test series, and the accuracies to come."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Prepared:
+    """A data set, scaled, with what is needed for training."""
+
+    name: str
+    labels: tuple[Array, Array]
+    train: Array
+    test: Array
+    trained: Array
+    targets: dict[float, Array | None]
+    """SoftCLT's instance targets by their sharpness."""
+
+
+def _prepare(name: str, train_path: Path, test_path: Path, settings: Sequence[EncoderSettings]) -> _Prepared | None:
+    """Read and scale a data set, and compute distances between its series; None for a set without labels."""
+    train, test = read_series(train_path), read_series(test_path)
+    if train.labels is None or test.labels is None:
+        return None
+    return _scale(name, (train.labels, test.labels), train.values, test.values, settings)
+
+
+def _scale(name: str, labels: tuple[Array, Array], train: Array, test: Array, settings: Sequence[EncoderSettings]) -> _Prepared:
+    scaler = fit_scaler(train)
+    train, test = (values if scaler is None else scaler(values) for values in (train, test))
+    trained = for_training(train, max_length=settings[0].max_train_length)
+    targets = {one.tau_instance: targets_of(trained, one) for one in {one.tau_instance: one for one in settings}.values()}
+    return _Prepared(name=name, labels=labels, train=train, test=test, trained=trained, targets=targets)
+
+
 def _score_members(
-    name: str,
-    train: LabelledSeries,
-    test: LabelledSeries,
-    members: dict[str, list[EncoderSettings]],
-    *,
-    device: torch.device,
-    executor: Executor,
+    one: _Prepared, members: dict[str, list[EncoderSettings]], *, device: torch.device, executor: Executor
 ) -> Scored:
     """Train the members of one data set, and submit their representations for scoring."""
-    assert train.labels is not None
-    assert test.labels is not None
-    everyone = [one for settings in members.values() for one in settings]
-    found = embed_members(train.values, test.values, everyone, device=device)
+    everyone = [member for settings in members.values() for member in settings]
     futures = [
-        executor.submit(accuracy, inside, train.labels, outside, test.labels, method=one.method)
-        for one, (inside, outside) in zip(everyone, found, strict=True)
+        executor.submit(accuracy, inside, one.labels[0], outside, one.labels[1], method=member.method)
+        for member, (inside, outside) in zip(everyone, _embed(one, everyone, device=device), strict=True)
     ]
-    return name, members, len(test.labels), futures
+    return one.name, members, len(one.labels[1]), futures
 
 
 def _finished(
@@ -195,19 +222,21 @@ def embed_members(
     train: Array, test: Array, settings: Sequence[EncoderSettings], *, device: torch.device
 ) -> list[tuple[Array, Array]]:
     """Representations of training and test series by each member."""
-    scaler = fit_scaler(train)
-    train, test = (values if scaler is None else scaler(values) for values in (train, test))
-    trained = for_training(train, max_length=settings[0].max_train_length)
-    targets = {one.tau_instance: targets_of(trained, one) for one in settings}
-    per_member = settings[0].batch_size * 2 * trained.shape[1] * settings[0].width * 20
+    none = np.empty(0)
+    return _embed(_scale("", (none, none), train, test, settings), settings, device=device)
+
+
+def _embed(one: _Prepared, settings: Sequence[EncoderSettings], *, device: torch.device) -> list[tuple[Array, Array]]:
+    per_member = settings[0].batch_size * 2 * one.trained.shape[1] * settings[0].width * 20
     at_once = 1 if device.type == "cpu" else max(1, GPU_VALUES // per_member)
     at_once = -(-len(settings) // -(-len(settings) // at_once))  # equal turns: one CUDA graph each, none of them small
     found = []
     for begin in range(0, len(settings), at_once):
         some = settings[begin : begin + at_once]
-        population = make_population(trained, some, targets=[targets[one.tau_instance] for one in some], device=device)
+        targets = [one.targets[member.tau_instance] for member in some]
+        population = make_population(one.trained, some, targets=targets, device=device)
         population.advance(population.num_updates)
-        inside, outside = population.encode(train), population.encode(test)
+        inside, outside = population.encode(one.train), population.encode(one.test)
         found += list(zip(inside, outside, strict=True))
     return found
 

@@ -1,7 +1,7 @@
 """Triton kernels of the encoder: the input layer, convolutions, and their gradients. Imported only on a GPU.
 
 Activations are (K, N x T, channels) and stay at their step of the crop; a position outside of the crop acts as zero padding, as in
-`encode`. A convolution is one kernel: taps, crop, bias, residual, and gelu of the result for the next one.
+`encode`, and is neither read nor written. A convolution is one kernel: taps, crop, bias, residual, and gelu of the result for the next one.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def _gelu_slope(x):  # type: ignore[no-untyped-def]
     return 0.5 * (1.0 + tl.erf(x * 0.7071067811865476)) + x * tl.exp(-0.5 * x * x) * 0.3989422804014327
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def bound(bounds, update, k, num_groups, which: tl.constexpr):  # type: ignore[no-untyped-def]
+@triton.jit
+def bound(bounds, update, k, num_groups, which):  # type: ignore[no-untyped-def]
     """eleft, left, right or eright of a member in this update."""
     place = tl.load(update) * num_groups + tl.minimum(k, num_groups - 1)
     return tl.load(bounds + place * 4 + which).to(tl.int32)
@@ -102,7 +102,7 @@ def input_weights_kernel(  # type: ignore[no-untyped-def]
         x = tl.load(data + place * channels + d, mask=ok & keep & (d < channels), other=0.0)
         x = tl.where(d < channels, x, tl.where(ok & keep, 1.0, 0.0).to(x.dtype))
         where = gradient + k * positions * outputs + m[:, None] * outputs + o[None, :]
-        total += tl.sum(x[:, None] * tl.load(where, mask=ok[:, None] & is_output[None, :], other=0.0), 0)
+        total += tl.sum(x[:, None] * tl.load(where, mask=(ok & keep)[:, None] & is_output[None, :], other=0.0), 0)
     tl.store(out + k * row_size + d * outputs + o, total, mask=is_output)
 
 
@@ -117,7 +117,9 @@ def convolution_kernel(  # type: ignore[no-untyped-def]
     o = tl.program_id(1) * OUT + tl.arange(0, OUT)
     k = tl.program_id(2).to(tl.int64)
     own = weights + k * row_size + begin
-    ok = m < positions
+    ok = (m < positions) & _is_inside(bounds, update, k, num_groups, m // length, m % length)
+    if tl.max(ok.to(tl.int32), 0) == 0:
+        return
     total = tl.zeros((M, OUT), out.dtype.element_ty)
     for tap in tl.static_range(TAPS):
         shift = (tap - TAPS // 2) * dilation
@@ -151,12 +153,15 @@ def input_gradient_kernel(  # type: ignore[no-untyped-def]
     c = tl.program_id(1) * IN + tl.arange(0, IN)
     k = tl.program_id(2).to(tl.int64)
     own = weights + k * row_size + begin
-    ok = m < positions
+    ok = (m < positions) & _is_inside(bounds, update, k, num_groups, m // length, m % length)
+    if tl.max(ok.to(tl.int32), 0) == 0:
+        return
     total = tl.zeros((M, IN), out.dtype.element_ty)
     for tap in tl.static_range(TAPS):
         shift = (tap - TAPS // 2) * dilation
-        step = m % length - shift
-        is_given = ok & (step >= 0) & (step < length)
+        is_given = ok
+        if TAPS > 1:
+            is_given = ok & _is_inside(bounds, update, k, num_groups, m // length, m % length - shift)
         for first in range(0, OUTPUTS, OUT):
             o = first + tl.arange(0, OUT)
             where = gradient + k * positions * OUTPUTS + (m - shift)[:, None] * OUTPUTS + o[None, :]
@@ -168,16 +173,24 @@ def input_gradient_kernel(  # type: ignore[no-untyped-def]
     inside = ok[:, None] & (c < INPUTS)[None, :]
     if ACTIVE:
         total *= _gelu_slope(tl.load(x + place, mask=inside, other=0.0))
-    if TAPS > 1:
-        total = tl.where(_is_inside(bounds, update, k, num_groups, m // length, m % length)[:, None], total, 0.0)
     total += tl.load(residual + place, mask=inside & (has_residual != 0), other=0.0)
     tl.store(out + place, total, mask=inside)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _add_weights(  # type: ignore[no-untyped-def]
+    x, gradient, m, ok, is_given, shift, c, o, total, bias, INPUTS: tl.constexpr, OUTPUTS: tl.constexpr, PRECISION: tl.constexpr
+):  # fmt: skip
+    a = tl.load(x + (m + shift)[:, None] * INPUTS + c[None, :], mask=is_given[:, None] & (c < INPUTS)[None, :], other=0.0)
+    g = tl.load(gradient + m[:, None] * OUTPUTS + o[None, :], mask=ok[:, None] & (o < OUTPUTS)[None, :], other=0.0)
+    total = tl.dot(tl.trans(a), g, total, input_precision=PRECISION, out_dtype=total.dtype)
+    return total, bias + tl.sum(g, 0)
 
 
 @triton.jit(do_not_specialize=VARIABLE)  # type: ignore[untyped-decorator]
 def weights_kernel(  # type: ignore[no-untyped-def]
     x, gradient, out, bounds, update, num_members, num_groups, row_size, begin, first_layer, length, positions,
-    INPUTS: tl.constexpr, OUTPUTS: tl.constexpr, TAPS: tl.constexpr,
+    INPUTS: tl.constexpr, OUTPUTS: tl.constexpr, TAPS: tl.constexpr, LONG: tl.constexpr,
     M: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """A tile of the gradient of one tap of one layer; layers of the same shape follow each other in x, gradient and out.
@@ -195,16 +208,22 @@ def weights_kernel(  # type: ignore[no-untyped-def]
     gradient += (layer * num_members + k) * positions * OUTPUTS
     total = tl.zeros((IN, OUT), out.dtype.element_ty)
     bias = tl.zeros((OUT,), out.dtype.element_ty)
-    for first in range(0, positions, M):
-        m = first + tl.arange(0, M)
-        ok = m < positions
-        is_given = ok
-        if TAPS > 1:
+    if LONG:  # view by view, only its steps
+        for n in range(0, positions // length):
+            low = bound(bounds, update, k, num_groups, n % 2)
+            high = bound(bounds, update, k, num_groups, n % 2 + 2)
+            for first in range(low, high, M):
+                t = first + tl.arange(0, M)
+                is_given = (t < high) & (t + shift >= low) & (t + shift < high)
+                total, bias = _add_weights(
+                    x, gradient, n * length + t, t < high, is_given, shift, c, o, total, bias, INPUTS, OUTPUTS, PRECISION
+                )
+    else:
+        for first in range(0, positions, M):
+            m = first + tl.arange(0, M)
+            ok = (m < positions) & _is_inside(bounds, update, k, num_groups, m // length, m % length)
             is_given = ok & _is_inside(bounds, update, k, num_groups, m // length, m % length + shift)
-        a = tl.load(x + (m + shift)[:, None] * INPUTS + c[None, :], mask=is_given[:, None] & (c < INPUTS)[None, :], other=0.0)
-        g = tl.load(gradient + m[:, None] * OUTPUTS + o[None, :], mask=ok[:, None] & (o < OUTPUTS)[None, :], other=0.0)
-        total = tl.dot(tl.trans(a), g, total, input_precision=PRECISION, out_dtype=total.dtype)
-        bias += tl.sum(g, 0)
+            total, bias = _add_weights(x, gradient, m, ok, is_given, shift, c, o, total, bias, INPUTS, OUTPUTS, PRECISION)
     out += k * row_size + begin + layer * (TAPS * INPUTS * OUTPUTS + OUTPUTS)
     inside = (c < INPUTS)[:, None] & (o < OUTPUTS)[None, :]
     tl.store(out + (tap * INPUTS + c)[:, None] * OUTPUTS + o[None, :], total, mask=inside)

@@ -26,7 +26,11 @@ MOST_WIDTH = 512
 MANY = 1 << 13
 """Positions of all members from which on tiles are large: below, more programs are worth more than larger ones."""
 LONG = 64
-"""Steps from which on a program of the temporal loss has 64 rows."""
+"""Steps from which on a view is more than a tile."""
+TILE: dict[str, Any] = {"M": 64, "num_warps": 4, "num_stages": 3}
+"""Of a convolution of many positions."""
+WEIGHT_TILE: dict[str, Any] = {"M": 64, "num_warps": 4, "num_stages": 3}
+TEMPORAL_TILE: dict[str, Any] = {"ROWS": 64, "COLUMNS": 32, "CHUNK": 64, "num_warps": 8, "num_stages": 2}
 
 
 def are_able(layout: RowLayout, tables: Tables) -> bool:
@@ -171,26 +175,26 @@ class _Step:
         self, layer: ConvLayer, x: Tensor, out: Tensor, active: Tensor | None = None, *, residual: Tensor | None = None
     ) -> None:
         """out = conv(x) + residual, and its gelu."""
-        shape, tile = self.shape(layer, OUT=64 if self.is_large else 32), 64 if self.is_large else 16
+        shape, tile = self.shape(layer, OUT=64 if self.is_large else 32), TILE if self.is_large else {"M": 16}
         self.launch(
             encoder_kernels.convolution_kernel,
-            (triton.cdiv(self.positions, tile), triton.cdiv(layer.outputs, shape["OUT"]), self.members),
+            (triton.cdiv(self.positions, tile["M"]), triton.cdiv(layer.outputs, shape["OUT"]), self.members),
             x, self.weights, out if residual is None else residual, out, out if active is None else active, self.tables.bounds, self.update,
             int(residual is not None), self.groups, self.row_size, layer.begin, layer.dilation, self.length, self.positions,
-            ACTIVE=active is not None, M=tile, **shape,
+            ACTIVE=active is not None, **tile, **shape,
         )  # fmt: skip
 
     def pull(
         self, layer: ConvLayer, x: Tensor, gradient: Tensor, out: Tensor, *, residual: Tensor | None = None, is_active: bool = True
     ) -> None:
         """out = the gradient of x, through gelu if it is active, plus a residual."""
-        shape, tile = self.shape(layer, IN=64 if self.is_large else 32), 64 if self.is_large else 16
+        shape, tile = self.shape(layer, IN=64 if self.is_large else 32), TILE if self.is_large else {"M": 16}
         self.launch(
             encoder_kernels.input_gradient_kernel,
-            (triton.cdiv(self.positions, tile), triton.cdiv(layer.inputs, shape["IN"]), self.members),
+            (triton.cdiv(self.positions, tile["M"]), triton.cdiv(layer.inputs, shape["IN"]), self.members),
             x, self.weights, gradient, out if residual is None else residual, out, self.tables.bounds, self.update,
             int(residual is not None), self.groups, self.row_size, layer.begin, layer.dilation, self.length, self.positions,
-            ACTIVE=is_active, M=tile, **shape,
+            ACTIVE=is_active, **tile, **shape,
         )  # fmt: skip
 
     def weigh(self, layer: ConvLayer, x: Tensor, gradient: Tensor, out: Tensor, first: int, number: int = 1) -> None:
@@ -200,7 +204,7 @@ class _Step:
         self.launch(
             encoder_kernels.weights_kernel, (parts, self.members, number),
             x, gradient, out, self.tables.bounds, self.update, self.members, self.groups, self.row_size, layer.begin, first,
-            self.length, self.positions, M=64, **shape,
+            self.length, self.positions, LONG=self.length > LONG, **WEIGHT_TILE, **shape,
         )  # fmt: skip
 
     def contrast(self, z: Tensor) -> Tensor:
@@ -214,8 +218,8 @@ class _Step:
             loss_kernels.pyramid_kernel, (self.size, self.views, self.members),
             z, self.pyramid, squares, *crop, tables.keys, self.groups, self.views, *self.sizes(), **self.dropout,
         )  # fmt: skip
-        rows = 64 if self.length > LONG else 32
-        blocks = sum(triton.cdiv(2 * (self.length >> level), rows) for level in range(self.levels - 1))
+        tile = TEMPORAL_TILE if self.length > LONG else {**TEMPORAL_TILE, "ROWS": 32}
+        blocks = sum(triton.cdiv(2 * (self.length >> level), tile["ROWS"]) for level in range(self.levels - 1))
         parts = self.new(self.members, self.size + self.batch * blocks)
         first = max(16, 1 << (width.bit_length() - 1))
         tiles = {"WIDTH": first, "WIDTH2": max(16, triton.next_power_of_2(max(1, width - first))), "PRECISION": self.precision}
@@ -233,6 +237,6 @@ class _Step:
                 loss_kernels.temporal_kernel, (blocks, self.batch, self.members),
                 self.pyramid, squares, self.of_temporal, parts, parts.shape[1], sums, *crop, tables.tau, terms.tau_temporal,
                 terms.amc_temporal, terms.margin, *counts, SOFT=terms.has_soft_temporal, AMC=terms.has_amc, INSIDE=not terms.compat,
-                GRADIENT=is_gradient, ROWS=rows, COLUMNS=32, CHUNK=64, num_warps=8, num_stages=2, **tiles,
+                GRADIENT=is_gradient, **tile, **tiles,
             )  # fmt: skip
         return parts.sum(1)

@@ -315,17 +315,17 @@ def temporal_kernel(  # type: ignore[no-untyped-def]
                 weight = tl.where(sharp > 0, tl.where(soft < 1e-6, 0.0, soft), weight)
             weight = tl.where(is_pair, weight, 0.0)
             logits = dots / inside
-            if AMC:
-                other_length = tl.load(squares + where, mask=is_column, other=0.0)
-                term, by_cosine, cosine, scale = _angles(dots, length_of, other_length, lag == 0, is_pair, tl.load(margin + k))
             if GRADIENT:
                 top_of = tl.load(kept + q, mask=is_column, other=0.0)
                 weights_of = tl.load(kept + 2 * size + q, mask=is_column, other=0.0)
                 down = weights[:, None] * tl.exp(logits - top[:, None]) + weights_of[None, :] * tl.exp(logits - top_of[None, :])
                 slope = tl.where(is_pair, down - 2.0 * weight, 0.0) * (factor / inside)
-                if AMC:
-                    slope += 2.0 * angular * by_cosine * scale
-                    angles += tl.sum(by_cosine * cosine, 1)
+                if AMC:  # noqa: SIM102 - known when the kernel is compiled; the other when it runs
+                    if angular != 0:
+                        other_length = tl.load(squares + where, mask=is_column, other=0.0)
+                        angle = _angles(dots, length_of, other_length, lag == 0, is_pair, tl.load(margin + k))
+                        slope += 2.0 * angular * angle[1] * angle[3]
+                        angles += tl.sum(angle[1] * angle[2], 1)
                 other, other2 = _vectors(pyramid, where * width, is_column, width, WIDTH, WIDTH2)
                 total = tl.dot(slope, other, total, input_precision=PRECISION, out_dtype=kind)
                 total2 = tl.dot(slope, other2, total2, input_precision=PRECISION, out_dtype=kind)
@@ -335,8 +335,11 @@ def temporal_kernel(  # type: ignore[no-untyped-def]
                 top = new
                 attracted += tl.sum(weight * logits, 1)
                 weights += tl.sum(weight, 1)
-                if AMC:
-                    angles += tl.sum(term, 1)
+                if AMC:  # noqa: SIM102
+                    if angular != 0:
+                        other_length = tl.load(squares + where, mask=is_column, other=0.0)
+                        angle = _angles(dots, length_of, other_length, lag == 0, is_pair, tl.load(margin + k))
+                        angles += tl.sum(angle[0], 1)
         if GRADIENT:
             if AMC:
                 own = (2.0 * angular * angles / tl.maximum(length_of, 1e-24))[:, None]

@@ -23,7 +23,7 @@ own, as the masked part would cost more than it saves.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -71,8 +71,7 @@ def contrastive_loss(z: Tensor, length: Tensor, tau: Tensor, terms: LossTerms, *
     """
     levels = [z]
     while levels[-1].shape[3] > 1:
-        steps = levels[-1].shape[3] // 2 * 2
-        levels.append(torch.maximum(levels[-1][:, :, :, 0:steps:2], levels[-1][:, :, :, 1:steps:2]))
+        levels.append(_Pool.apply(levels[-1]))  # type: ignore[no-untyped-call]
     alone = sum(one.shape[3] > FUSED for one in levels)
     groups = [[k] for k in range(alone)] + [list(range(alone, len(levels)))] * (alone < len(levels))
     total = z.new_zeros(len(z))
@@ -84,73 +83,134 @@ def contrastive_loss(z: Tensor, length: Tensor, tau: Tensor, terms: LossTerms, *
     return total
 
 
+class _Pool(torch.autograd.Function):
+    """The larger of two steps each, (..., steps, C); of two equal values each gets half of the gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor) -> Tensor:
+        pairs = z[..., : z.shape[-2] // 2 * 2, :].unflatten(-2, (-1, 2))
+        first, second = pairs.unbind(-2)
+        ctx.save_for_backward(first, second)
+        ctx.steps = z.shape[-2]
+        return torch.maximum(first, second)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        (first, second), (g,) = ctx.saved_tensors, gradients
+        found = g.new_zeros(*g.shape[:-2], ctx.steps, g.shape[-1])
+        pairs = found[..., : 2 * g.shape[-2], :].unflatten(-2, (-1, 2))
+        share = (first - second).sign_().mul_(0.5).add_(0.5)  # 1, 0.5 or 0
+        torch.mul(g, share, out=share)
+        pairs[..., 0, :] = share
+        torch.sub(g, share, out=pairs[..., 1, :])
+        return found
+
+
 def _group_loss(
     z: Tensor, level: Tensor, step: Tensor, length: Tensor, tau: Tensor, terms: LossTerms, target: Tensor | None
 ) -> Tensor:
     """The part of the loss on some levels; position s of z is `step[s]` of `level[s]`."""
-    members, batch, _, positions, _ = z.shape
+    batch, positions = z.shape[1], z.shape[3]
     steps = length[:, None] >> level  # L_k of each position, (G, S)
     is_valid = step < steps
     # The number of levels, floor(log2 L) + 1, in integers: counted over the powers of two up to L.
     powers = 2 ** torch.arange(31, device=z.device)
     half = 0.5 / (length[:, None] >= powers).sum(1, keepdim=True).to(z.dtype)
     zero = torch.zeros((), dtype=z.dtype, device=z.device)
-    per_step = torch.where(is_valid, half / steps.clamp(min=1), zero)
+    per_step = torch.where(is_valid, half / steps.clamp(min=1), zero) / (2 * batch)
     is_temporal = is_valid & (steps >= 2)
-    tau = tau.to(z.dtype)[:, None, None]
+    tau = tau.to(z.dtype)[:, None, None, None]
 
-    total = z.new_zeros(members)
+    total = z.new_zeros(len(z))
     if batch > 1:
-        together = z.permute(0, 3, 1, 2, 4).flatten(2, 3)  # (K, S, 2B, C)
-        dots = together @ together.transpose(-1, -2)
         itself = torch.eye(2 * batch, dtype=torch.bool, device=z.device)
-        if target is None:
-            target = torch.eye(batch, dtype=z.dtype, device=z.device)[None]
-        weight = target.to(z.dtype).repeat_interleave(2, 1).repeat_interleave(2, 2)[:, None].masked_fill(itself, 0)
-        rows = _cross_entropy(dots, weight, itself, tau[..., None])
-        total = total + (rows.sum(-1) * per_step).sum(-1) / (2 * batch)
-        if terms.has_amc:
-            positive = torch.eye(batch, dtype=torch.bool, device=z.device).repeat_interleave(2, 0).repeat_interleave(2, 1)
-            angular = _angular(dots, positive, itself, terms.margin).sum((-1, -2))
-            usual = terms.amc_instance.to(z.dtype)[:, None]
-            factor = torch.where(steps == 1, terms.amc_temporal.to(z.dtype)[:, None], usual) if terms.compat else usual
-            total = total + (angular * torch.where(is_valid, half, zero) * factor).sum(-1) / AMC_DIVISOR
+        positive = torch.eye(batch, dtype=z.dtype, device=z.device)[None]
+        positive, weight = (
+            one.to(z.dtype).repeat_interleave(2, 1).repeat_interleave(2, 2)[:, None]
+            for one in (positive, positive if target is None else target)
+        )
+        usual = terms.amc_instance.to(z.dtype)[:, None]
+        factor = torch.where(steps == 1, terms.amc_temporal.to(z.dtype)[:, None], usual) if terms.compat else usual
+        angular = torch.where(is_valid, half, zero) * factor / AMC_DIVISOR
+        together = z.permute(0, 3, 1, 2, 4).flatten(2, 3)  # (K, S, 2B, C)
+        total = total + _pairs_loss(
+            together, weight.masked_fill(itself, 0), itself, tau, per_step[..., None], positive > 0, angular[..., None], terms
+        )
 
-    series = z.flatten(2, 3)  # (K, B, 2S, C): both views of a series
-    dots = series @ series.transpose(-1, -2)
     both = torch.cat([level, level]), torch.cat([step, step]), torch.cat([is_temporal, is_temporal], 1)
     excluded = (both[0][:, None] != both[0]) | torch.eye(2 * positions, dtype=torch.bool, device=z.device)
-    excluded = excluded | ~(both[2][:, :, None] & both[2][:, None, :])  # (G, 2S, 2S)
+    excluded = (excluded | ~(both[2][:, :, None] & both[2][:, None, :]))[:, None]  # (G, 1, 2S, 2S)
     lag = (both[1][:, None] - both[1]).abs()
     weight = (lag == 0).to(z.dtype)[None]
     if terms.has_soft_temporal:
         sharpness = terms.tau_temporal.to(z.dtype)[:, None, None]
         soft = 2 / (1 + torch.exp((lag * 2 ** both[0]).to(z.dtype) * sharpness))
         weight = torch.where(sharpness > 0, torch.where(soft < 1e-6, zero, soft), weight)
-    weight = torch.where(excluded, zero, weight)
-    inside, outside = (z.new_ones(1, 1, 1), tau[:, 0]) if terms.compat else (tau, z.new_ones(1, 1))
-    rows = _cross_entropy(dots, weight[:, None], excluded[:, None], inside[..., None])  # (K, B, 2S)
-    per_row = torch.where(both[2], torch.cat([per_step, per_step], 1), zero) / outside
-    total = total + (rows.sum(1) * per_row).sum(-1) / (2 * batch)
-    if terms.has_amc:
-        angular = _angular(dots, lag == 0, excluded[:, None], terms.margin).sum((1, -1))
-        # A pair of positions of two levels is excluded, so `lag == 0` is the same step of the same level.
-        factor = terms.amc_temporal.to(z.dtype)[:, None] * half
-        total = total + (angular * torch.where(both[2], factor, zero)).sum(-1) / AMC_DIVISOR
-    return total
+    weight = weight[:, None].masked_fill(excluded, 0)
+    inside, outside = (torch.ones_like(tau), tau) if terms.compat else (tau, torch.ones_like(tau))
+    per_row = torch.where(both[2], torch.cat([per_step, per_step], 1), zero)[:, None] / outside[..., 0]
+    factor = torch.where(both[2], terms.amc_temporal.to(z.dtype)[:, None] * half / AMC_DIVISOR, zero)[:, None]
+    # A pair of positions of two levels is excluded, so `lag == 0` is the same step of the same level.
+    return total + _pairs_loss(z.flatten(2, 3), weight, excluded, inside, per_row, lag == 0, factor, terms)
 
 
-def _cross_entropy(dots: Tensor, weight: Tensor, excluded: Tensor, tau: Tensor) -> Tensor:
-    """For each row the sum of -log softmax * weight over the pairs that are not excluded."""
-    logits = dots / tau
-    normaliser = logits.masked_fill(excluded, _EXCLUDED).logsumexp(-1)
-    return weight.sum(-1) * normaliser - (weight * logits).sum(-1)
+def _pairs_loss(
+    z: Tensor, weight: Tensor, excluded: Tensor, tau: Tensor, per_row: Tensor, positive: Tensor, angular: Tensor, terms: LossTerms
+) -> Tensor:
+    """The loss over pairs in groups of n vectors: z is (K, groups, n, C); sizes that are 1 stand for all."""
+    found: Tensor = _PairsLoss.apply(
+        z,
+        weight,
+        excluded.to(z.dtype),
+        tau,
+        per_row,
+        positive,
+        angular,
+        terms.margin.to(z.dtype)[:, None, None, None] if terms.has_amc else None,
+    )  # type: ignore[no-untyped-call]
+    return found
 
 
-def _angular(dots: Tensor, positive: Tensor, excluded: Tensor, margin: Tensor) -> Tensor:
-    """For each pair its part of the angular margin; 0 where excluded."""
-    inverse = dots.diagonal(dim1=-2, dim2=-1).clamp(min=1e-24).rsqrt()
-    cosine = dots * inverse[..., None] * inverse[..., None, :]
-    angle = cosine.clamp(-1 + CLAMP, 1 - CLAMP).acos()
-    apart = (margin.to(dots.dtype)[:, None, None, None] - angle).clamp(min=0)
-    return torch.where(positive, angle, apart).square().masked_fill(excluded, 0)
+class _PairsLoss(torch.autograd.Function):
+    """For each member: the sum over rows of per_row * sum(-log softmax(dots / tau) * weight), and of angular * the angular margin.
+
+    The derivative by the dot products is known beside the loss: autograd would store and repeat some thirty small operations.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, z: Tensor, weight: Tensor, excluded: Tensor, tau: Tensor, per_row: Tensor, positive: Tensor, angular: Tensor,
+        margin: Tensor | None,
+    ) -> Tensor:  # fmt: skip
+        dots = z @ z.transpose(-1, -2)
+        logits = dots / tau
+        masked = logits + excluded * _EXCLUDED
+        top = masked.amax(-1, keepdim=True)
+        grown = masked.sub_(top).exp_()  # 0 where excluded
+        sums = grown.sum(-1, keepdim=True)
+        all_weights = weight.sum(-1, keepdim=True)
+        rows = (all_weights * (sums.log() + top))[..., 0] - (weight * logits).sum(-1)
+        total = (rows * per_row).sum((1, 2))
+        slope = grown.mul_(all_weights / sums).sub_(weight).mul_((per_row / tau[..., 0])[..., None])
+        if margin is not None:
+            squares = dots.diagonal(dim1=-2, dim2=-1).clamp(min=1e-24)
+            inverse = squares.rsqrt()
+            scale = inverse[..., None] * inverse[..., None, :]
+            cosine = dots.mul_(scale)
+            clamped = cosine.clamp(-1 + CLAMP, 1 - CLAMP)
+            angle = clamped.acos()
+            term = torch.where(positive, angle, (angle - margin).clamp_(max=0)).mul_(1 - excluded)
+            total = total + (term.square().sum(-1) * angular).sum((1, 2))
+            by_cosine = term.mul_(-2 * angular[..., None]).mul_((1 - clamped.square()).rsqrt_())
+            by_cosine *= clamped == cosine
+            own = by_cosine.mul(cosine).sum(-1).div_(squares)
+            slope += by_cosine.mul_(scale)
+            slope.diagonal(dim1=-2, dim2=-1).sub_(own)
+        if ctx.needs_input_grad[0]:
+            ctx.save_for_backward((slope + slope.transpose(-1, -2)) @ z)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (of_z,) = ctx.saved_tensors
+        return gradients[0][:, None, None, None] * of_z, *([None] * 7)

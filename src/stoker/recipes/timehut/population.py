@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,9 @@ from torch import Tensor, nn
 
 from stoker._types import Array
 from stoker.errors import OptionError
-from stoker.recipes.timehut.crops import draw_crops, updates_per_epoch
+from stoker.recipes.timehut.crops import Crops, draw_crops, updates_per_epoch
 from stoker.recipes.timehut.encoder import RowLayout, encode, expand, initial_weights, kept_positions, make_layout, pool_over_time
+from stoker.recipes.timehut.encoder_views import encode_views, gather_views
 from stoker.recipes.timehut.losses import LossTerms, contrastive_loss
 from stoker.recipes.timehut.schedules import temperatures
 from stoker.recipes.timehut.settings import EncoderSettings
@@ -74,6 +76,8 @@ class EncoderPopulation(nn.Module):
 
     def batch(self, update: int) -> dict[str, Tensor]:
         """The batch of an update, trimmed to the steps that its crops have."""
+        if self.num_members == 1:
+            return gather_views(self.tables, update, self.layout)
         bounds = self.tables.bounds[update]
         low, high = int(bounds[:, 0].min()), int(bounds[:, 3].max())
         number = torch.tensor([update], device=self.weights.device)
@@ -114,13 +118,16 @@ class EncoderPopulation(nn.Module):
 
     def losses_of(self, weights: Tensor, batch: dict[str, Tensor]) -> Tensor:
         """The loss of each of these weights."""
-        if "x" not in batch:
+        if len(batch) == 1:
             from stoker.recipes.timehut import gpu_step
 
             return gpu_step.losses(weights, batch["update"], self.layout, self.tables, self.terms, dropout=self.settings[0].dropout)
         members, width = len(weights), batch["steps"].shape[-1]
-        keep, crop, begin = batch["keep"], batch["crop"], batch["begin"]
-        z = encode(weights, self.layout, batch["x"], keep, crop=crop, select=lambda h: _cut(h, begin, width))
+        if "input" in batch:
+            z = encode_views(weights, self.layout, batch)
+        else:
+            keep, crop, begin = batch["keep"], batch["crop"], batch["begin"]
+            z = encode(weights, self.layout, batch["x"], keep, crop=crop, select=lambda h: _cut(h, begin, width))
         if self.settings[0].dropout:
             where: dict[str, Any] = {
                 "steps": batch["steps"],
@@ -229,11 +236,15 @@ def make_population(
     groups = 1 if len(set(plans)) == 1 else count
     per_epoch = [updates_per_epoch(len(rows), first.batch_size) for rows in subsets]
     updates = max(one.num_updates(data.size, each) for one, each in zip(settings, per_epoch, strict=True))
-    crops = [
-        draw_crops(num_series=len(rows), length=data.shape[1], batch_size=first.batch_size, updates=updates, seed=seed,
-                   max_length=first.max_train_length)
-        for seed, rows in list(zip(crop_seeds, subsets, strict=True))[:groups]
-    ]  # fmt: skip
+
+    def draw(plan: tuple[int, int]) -> Crops:
+        return draw_crops(num_series=plan[1], length=data.shape[1], batch_size=first.batch_size, updates=updates, seed=plan[0],
+                          max_length=first.max_train_length)  # fmt: skip
+
+    sizes = [(seed, len(rows)) for seed, rows in zip(crop_seeds, subsets, strict=True)][:groups]
+    with ThreadPoolExecutor() as pool:  # most of the time NumPy fills masks, outside of the interpreter's lock
+        drawn_crops = dict(zip(dict.fromkeys(sizes), pool.map(draw, dict.fromkeys(sizes)), strict=True))
+    crops = [drawn_crops[one] for one in sizes]
     rows = np.stack([subset[one.rows] for subset, one in zip(subsets, crops, strict=False)], 1)
     epochs = [-(-updates // each) for each in per_epoch]
     tau = [
@@ -340,10 +351,10 @@ def dropout_scale(
 
 
 def _mix(x: Tensor) -> Tensor:
-    """A 32-bit integer hash; the result is from 0 to 2^31 - 1."""
-    x = (x ^ ((x >> 16) & 0xFFFF)) * 2146121005
-    x = (x ^ ((x >> 15) & 0x1FFFF)) * -2073254261
-    return (x ^ ((x >> 16) & 0xFFFF)) & 0x7FFFFFFF
+    """A 32-bit integer hash, in place; the result is from 0 to 2^31 - 1."""
+    for shift, mask, factor in ((16, 0xFFFF, 2146121005), (15, 0x1FFFF, -2073254261)):
+        x.bitwise_xor_((x >> shift).bitwise_and_(mask)).mul_(factor)
+    return x.bitwise_xor_((x >> 16).bitwise_and_(0xFFFF)).bitwise_and_(0x7FFFFFFF)
 
 
 def new_optimizer(population: EncoderPopulation) -> torch.optim.AdamW:
