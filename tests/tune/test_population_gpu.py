@@ -41,6 +41,17 @@ def test_graphs_give_the_losses_of_single_runs(optimizer: str) -> None:
         assert (losses[row] - alone).abs().max() < 1e-4
 
 
+def test_in_float64_losses_are_exact_at_any_learning_rate() -> None:
+    """In float32 a large learning rate amplifies rounding; in float64 50 steps are too few for that, so a fault would show."""
+    configs = [{"lr": lr, "width": 16, "dropout": 0.1} for lr in (1e-3, 1e-2, 2e-2)]
+    batches = on_gpu(make_batches(50, torch.float64))
+    population = Population(lambda config: make_model(config).double(), loss, configs, device="cuda", graph=True)
+    losses = torch.stack([population.step(batch) for batch in batches], 1)
+    for row, config in enumerate(configs):
+        alone, _ = train_alone(lambda config: make_model(config).double().cuda(), config, row, batches)
+        assert (losses[row] - alone).abs().max() < 1e-9
+
+
 def test_kept_members_are_captured_again_and_continue() -> None:
     batches = on_gpu(make_batches(20))
     whole = Population(make_model, loss, CONFIGS, device="cuda", graph=True)
