@@ -342,31 +342,39 @@ def _bisect_memory(measure: _Measure, bound: int) -> None:
 def _knee(measure: _Measure, tolerance: float, delivered: float | None, bound: int) -> int:
     """The smallest size whose throughput is within the tolerance of the best, or that is as fast as batches arrive."""
 
-    def wanted() -> float:
-        best = max(one.samples_per_second for one in measure.fitting())
+    def wanted(points: Sequence[BatchPoint]) -> float:
+        best = max(one.samples_per_second for one in points)
         return (1 - tolerance) * min(best, delivered if delivered is not None else best)
 
-    def first_fast() -> int:
-        return next(one.size for one in measure.fitting() if one.samples_per_second >= wanted())
+    def first_fast(points: Sequence[BatchPoint]) -> int:
+        return next(one.size for one in points if one.samples_per_second >= wanted(points))
 
     # Throughput need not be smooth: the best size may lie between two powers of two.
     top = max(measure.fitting(), key=lambda one: one.samples_per_second).size
     for near in (3 * top // 4, 3 * top // 2):
         if 2 <= near <= bound:
             measure(near)
-    size = first_fast()
+    size = first_fast(measure.fitting())
     low = max((one.size for one in measure.fitting() if one.size < size), default=0)
     while low and size - low > max(1, low // 4):
         middle = _round_size((low + size) // 2, low, size)
         if middle in measure.points:
             break
-        low, size = (low, middle) if measure(middle).samples_per_second >= wanted() else (middle, size)
-    # What was measured once may be luck.
+        low, size = (low, middle) if measure(middle).samples_per_second >= wanted(measure.fitting()) else (middle, size)
+    # What was measured once may be luck. Only sizes that were measured in turn can be told apart by a few percent.
     best = max(measure.fitting(), key=lambda one: one.samples_per_second).size
-    close = [one.size for one in measure.fitting() if one.samples_per_second >= ABOUT * wanted() and one.size != best]
-    if close:
-        measure.in_turn([*close[: MOST_IN_TURN - 1], best])
-    return first_fast()
+    about = ABOUT * wanted(measure.fitting())
+    close = [one.size for one in measure.fitting() if one.samples_per_second >= about and one.size != best]
+    compared = [*_spread(close, MOST_IN_TURN - 1), best]
+    is_compared = bool(close) and measure.in_turn(compared)
+    return first_fast([one for one in measure.fitting() if one.size in compared or not is_compared])
+
+
+def _spread(sizes: Sequence[int], most: int) -> list[int]:
+    """At most so many of the sizes, from the first to the last."""
+    if len(sizes) <= most:
+        return list(sizes)
+    return [sizes[round(number * (len(sizes) - 1) / (most - 1))] for number in range(most)]
 
 
 def _round_size(size: int, low: int, high: int) -> int:
@@ -433,17 +441,19 @@ class _Measure:
         self._report(f"batch {size:,}: {what}")
         return point
 
-    def in_turn(self, sizes: Sequence[int]) -> None:
-        """Measure sizes round by round, and correct the rates of all but the last by what they are relative to it."""
+    def in_turn(self, sizes: Sequence[int]) -> bool:
+        """Measure sizes round by round, and correct the rates of all but the last by what they are relative to it; False where they do
+        not fit together."""
         rounds = self.rounds(sizes)
         if rounds is None:
-            return
+            return False
         last = sizes[-1]
         for i, size in enumerate(sizes[:-1]):
             share = statistics.median(found[-1] / max(found[i], 1e-12) for found in rounds) * size / last
             rate = share * self.points[last].samples_per_second
             self.points[size] = replace(self.points[size], samples_per_second=rate)
             self._report(f"batch {size:,}: {share:.0%} of the throughput of {last:,}, in turn".replace("%", " %"))
+        return True
 
     def rounds(self, sizes: Sequence[int]) -> list[list[float]] | None:
         """Seconds per step of each size, round by round; None where they do not fit together."""
