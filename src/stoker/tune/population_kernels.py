@@ -123,6 +123,7 @@ def is_short(query: Tensor, key: Tensor, value: Tensor) -> bool:
     """Whether a head of a member is one tile."""
     return (
         query.dim() in (3, 4)
+        and query.shape[:-2] == key.shape[:-2] == value.shape[:-2]
         and max(query.shape[-2], key.shape[-2]) <= MOST_STEPS
         and query.shape[-1] == value.shape[-1] <= MOST_WIDTH
     )
@@ -145,10 +146,11 @@ class FusedAttention:
 
     def gradient(self, gradient: Tensor, *tensors: Tensor) -> tuple[Tensor | None, ...]:
         """Of query, key and value."""
-        *given, g = map(_heads, expanded((*tensors[:3], gradient)))
+        members = expanded((*tensors[:3], gradient))
+        *given, g = map(_heads, members)
         found = [_new_heads(one) for one in given]
         self._launch(_attention_gradient_kernel, given, (g, *found), tensors)
-        lead = () if tensors[0].dim() == 4 else gradient.shape[:2]
+        lead = () if gradient.dim() == 4 else members[0].shape[:2]
         return *(one.unflatten(0, lead) if lead else one for one in found), *([None] * (len(tensors) - 3))
 
     def _launch(self, kernel: Any, given: Sequence[Tensor], more: Sequence[Tensor], tensors: Sequence[Tensor]) -> None:
