@@ -49,12 +49,12 @@ def convolution(width: int) -> nn.Module:
 
 
 MODELS: dict[str, Callable[[], nn.Module]] = {
+    "transformer 32": lambda: attention(32),
+    "convolution 64": lambda: convolution(64),
+    "gru 32": lambda: Recurrent(32),
     "linear": lambda: nn.Sequential(nn.Flatten(), nn.Linear(128, 1)),
     "mlp 64": lambda: nn.Sequential(nn.Flatten(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 1)),
     "mlp 512": lambda: nn.Sequential(nn.Flatten(), nn.Linear(128, 512), nn.ReLU(), nn.Linear(512, 1)),
-    "gru 32": lambda: Recurrent(32),
-    "transformer 32": lambda: attention(32),
-    "convolution 64": lambda: convolution(64),
 }
 
 
@@ -139,8 +139,9 @@ def main() -> None:
     found: dict[str, Any] = {}
     answer: dict[str, Any] = {"device": torch.cuda.get_device_name() if DEVICE.type == "cuda" else "cpu", "models": found}
     for name in names:
+        begin = time.perf_counter()
         found[name] = measure_model(MODELS[name], largest=16 if options.small else LARGEST, rounds=options.rounds or 3)
-        print(name, found[name], flush=True)
+        print(f"{name} ({time.perf_counter() - begin:.0f} s): {found[name]}", flush=True)
         answer["least share of the best"] = min(one["share of the best"]["median"] for one in found.values())
         answer["most seconds"] = max(one["seconds"] for one in found.values())
         if not options.small:

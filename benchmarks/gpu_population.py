@@ -145,7 +145,7 @@ def transformer(size: int, rounds: int, steps: int, device: str, **options: Any)
         "seconds of the first round of steps": round(started, 2),
         "GiB of the GPU in use": round(used / 2**30, 2),
         "report": str(population.report),
-        "attention written out": population._groups[0].group.writes_out,
+        "fused kernels": population._groups[0].group.fuses and device == "cuda",
         **compare(losses, configs, batches, device),
     }
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,7 +12,7 @@ from torch import nn
 
 from stoker.errors import OptionError
 from stoker.tune import batch_size
-from stoker.tune.batch_sizes import BatchPoint, BatchSizeChoice, _Measure
+from stoker.tune.batch_sizes import MOST_IN_TURN, BatchPoint, BatchSizeChoice, _Measure
 
 Rate = Callable[[int], float]
 
@@ -78,6 +79,24 @@ def test_sizes_that_are_about_as_fast_are_compared_in_turn(
     assert 0.95 * 256 <= choose(largest=512).size <= 256
     monkeypatch.setattr(_Measure, "rounds", lambda self, sizes: None)  # they do not fit together
     assert choose(largest=512).size <= 128
+
+
+def test_sizes_compared_in_turn_are_spread_over_all_that_are_about_as_fast(
+    measured: Callable[..., list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of many sizes, the smallest alone would not show that a larger one is faster than it seemed."""
+    seen: list[int] = []
+    alone = lambda size: 1.021 ** math.log2(size)  # noqa: E731
+    measured(alone)
+
+    def rounds(self: _Measure, sizes: list[int]) -> list[list[float]]:
+        seen[:] = sizes
+        return [[size / (1.2 if 8192 <= size < 65536 else 1.0) / alone(size) for size in sizes]]
+
+    monkeypatch.setattr(_Measure, "rounds", rounds)
+    assert choose().size >= 8192
+    assert len(seen) == MOST_IN_TURN
+    assert seen[-1] == 65536
 
 
 def test_a_size_that_does_not_fit_bounds_the_search(measured: Callable[..., list[int]]) -> None:

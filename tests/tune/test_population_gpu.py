@@ -25,20 +25,54 @@ def make_model(config: Mapping[str, Any]) -> nn.Module:
     return Transformer(config["width"], dropout=config["dropout"])
 
 
+def configs_for(optimizer: str) -> list[dict[str, float]]:
+    """RMSprop with a learning rate of 0.01 amplifies rounding by 1e10 within 50 steps, also in a run alone."""
+    return [{**config, "lr": config["lr"] / 10} for config in CONFIGS] if optimizer == "rmsprop" else CONFIGS
+
+
 def on_gpu(batches: list[Any]) -> list[Any]:
     return [{name: one.cuda() for name, one in batch.items()} for batch in batches]
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd", "rmsprop"])
 def test_graphs_give_the_losses_of_single_runs(optimizer: str) -> None:
-    batches = on_gpu(make_batches(50))
-    population = Population(make_model, loss, CONFIGS, optimizer=optimizer, device="cuda", graph=True)
+    configs, batches = configs_for(optimizer), on_gpu(make_batches(50))
+    population = Population(make_model, loss, configs, optimizer=optimizer, device="cuda", graph=True)
     losses = torch.stack([population.step(batch) for batch in batches], 1)
     assert [group.how for group in population.report.groups] == ["padded"]
     assert population.report.graph == "yes"
-    for row, config in enumerate(CONFIGS):
+    for row, config in enumerate(configs):
         alone, _ = train_alone(lambda config: make_model(config).cuda(), config, row, batches, optimizer=optimizer)
         assert (losses[row] - alone).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd", "rmsprop"])
+def test_in_float64_losses_are_exact(optimizer: str) -> None:
+    """In float32 training amplifies rounding; in float64 50 steps are too few for that, so a fault would show."""
+    configs, batches = configs_for(optimizer), on_gpu(make_batches(50, torch.float64))
+    population = Population(
+        lambda config: make_model(config).double(), loss, configs, optimizer=optimizer, device="cuda", graph=True
+    )
+    losses = torch.stack([population.step(batch) for batch in batches], 1)
+    for row, config in enumerate(configs):
+        alone, _ = train_alone(lambda config: make_model(config).double().cuda(), config, row, batches, optimizer=optimizer)
+        assert (losses[row] - alone).abs().max() < 1e-9
+
+
+def test_a_loss_with_a_second_derivative_is_batched_without_fused_kernels() -> None:
+    def penalized(model: nn.Module, batch: Any, hyper: Mapping[str, Any]) -> torch.Tensor:
+        gradient = torch.func.grad(lambda x: model(x).sum())(batch["x"])
+        return loss(model, batch, hyper) + gradient.square().mean()
+
+    class Normed(nn.Sequential):
+        def __init__(self) -> None:
+            super().__init__(nn.Linear(4, 16), nn.LayerNorm(16), nn.Flatten(), nn.Linear(96, 1))
+
+    population = Population(lambda _: Normed(), penalized, [{"lr": 0.01}, {"lr": 0.02}], device="cuda")
+    losses = torch.stack([population.step(batch) for batch in on_gpu(make_batches(5))])
+    assert torch.isfinite(losses).all()
+    assert population.report.groups[0].how == "batched"
+    assert not population._groups[0].group.fuses
 
 
 def test_kept_members_are_captured_again_and_continue() -> None:

@@ -19,7 +19,6 @@ MEMBERS, STEPS, WIDTH = 3, 5, 8
 def both(
     lead: tuple[int, ...],
     *,
-    writes_out: bool,
     mask: torch.Tensor | None = None,
     mask_dim: int | None = None,
     shared: bool = False,
@@ -40,7 +39,7 @@ def both(
         expected = function(*given)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with BatchedKernels(writes_out=writes_out):
+        with BatchedKernels():
             return expected, function(*given)
 
 
@@ -49,34 +48,46 @@ def assert_equal(expected: Any, found: Any) -> None:
         assert torch.allclose(one, other, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("writes_out", [False, True])
 @pytest.mark.parametrize("lead", [(), (4,), (4, 2)])
-def test_attention_is_that_of_each_member(lead: tuple[int, ...], writes_out: bool) -> None:
-    assert_equal(*both(lead, writes_out=writes_out))
-    assert_equal(*both(lead, writes_out=writes_out, is_causal=True))
-    assert_equal(*both(lead, writes_out=writes_out, shared=True, scale=0.3))
+def test_attention_is_that_of_each_member(lead: tuple[int, ...]) -> None:
+    assert_equal(*both(lead))
+    assert_equal(*both(lead, is_causal=True))
+    assert_equal(*both(lead, shared=True, scale=0.3))
 
 
-@pytest.mark.parametrize("writes_out", [False, True])
 @pytest.mark.parametrize("shape", [(5, 5), (1, 5, 5), (2, 5, 5), (4, 1, 5, 5), (1, 1, 1, 5), (4, 2, 5, 5)])
-def test_masks_of_all_shapes(shape: tuple[int, ...], writes_out: bool) -> None:
+def test_masks_of_all_shapes(shape: tuple[int, ...]) -> None:
     torch.manual_seed(1)
-    assert_equal(*both((4, 2), writes_out=writes_out, mask=torch.randn(shape, dtype=torch.float64)))
-    assert_equal(*both((4, 2), writes_out=writes_out, mask=torch.randn(MEMBERS, *shape, dtype=torch.float64), mask_dim=0))
-    assert_equal(*both((4, 2), writes_out=writes_out, mask=torch.rand(shape) > 0.2))
+    assert_equal(*both((4, 2), mask=torch.randn(shape, dtype=torch.float64)))
+    assert_equal(*both((4, 2), mask=torch.randn(MEMBERS, *shape, dtype=torch.float64), mask_dim=0))
+    assert_equal(*both((4, 2), mask=torch.rand(shape) > 0.2))
 
 
 def test_negative_control_another_scale_is_seen() -> None:
-    expected, _ = both((4, 2), writes_out=False)
-    _, found = both((4, 2), writes_out=False, scale=0.3)
+    expected, _ = both((4, 2))
+    _, found = both((4, 2), scale=0.3)
     assert not torch.allclose(expected[1], found[1])
 
 
 def test_dropout_and_learned_masks_are_left_to_torch() -> None:
     q = torch.randn(2, STEPS, WIDTH)
-    assert population_layers._arguments(q, q, q, dropout_p=0.1) is None
-    assert population_layers._arguments(q, q, q, torch.zeros(STEPS, STEPS, requires_grad=True)) is None
-    assert population_layers._arguments(q, q, q, torch.zeros(STEPS, STEPS)) is not None
+    assert population_layers._attention(True, q, q, q, dropout_p=0.1) is None
+    assert population_layers._attention(True, q, q, q, torch.zeros(STEPS, STEPS, requires_grad=True)) is None
+    assert population_layers._attention(True, q, q, q, torch.zeros(STEPS, STEPS)) is not None
+
+
+@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"scale": 0.3}, {"enable_gqa": True}])
+def test_attention_for_the_compiler_is_that_of_torch(options: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, heads, STEPS, WIDTH, dtype=torch.float64) for heads in (4, 2, 2))
+    k, v = (k, v) if "enable_gqa" in options else (one.repeat_interleave(2, 1) for one in (k, v))
+    masks = (
+        [None] if "is_causal" in options else [None, torch.randn(STEPS, STEPS, dtype=torch.float64), torch.rand(STEPS, STEPS) > 0.1]
+    )
+    for mask in masks:
+        expected = functional.scaled_dot_product_attention(q, k, v, mask, **options)
+        chosen = {"is_causal": False, "scale": None, "enable_gqa": False, **options}
+        assert torch.allclose(population_layers._write_out(q, k, v, mask, **chosen), expected, rtol=0, atol=1e-12)
 
 
 def test_a_second_derivative_is_refused() -> None:
@@ -100,10 +111,3 @@ def test_layer_norm_has_the_weights_of_each_member(has_bias: bool) -> None:
     expected = function(x, weight, bias)
     with BatchedKernels():
         assert_equal(expected, function(x, weight, bias))
-
-
-@pytest.mark.gpu
-def test_a_gpu_measures_which_way_is_faster() -> None:
-    seen = [torch.Size((8, 2, 16, 8))] * 3, (False, None, False)
-    like = torch.zeros(1, device="cuda")
-    assert population_layers.is_faster_written_out(seen, members=4, like=like) in (True, False)

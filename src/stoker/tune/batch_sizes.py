@@ -342,31 +342,39 @@ def _bisect_memory(measure: _Measure, bound: int) -> None:
 def _knee(measure: _Measure, tolerance: float, delivered: float | None, bound: int) -> int:
     """The smallest size whose throughput is within the tolerance of the best, or that is as fast as batches arrive."""
 
-    def wanted() -> float:
-        best = max(one.samples_per_second for one in measure.fitting())
+    def wanted(points: Sequence[BatchPoint]) -> float:
+        best = max(one.samples_per_second for one in points)
         return (1 - tolerance) * min(best, delivered if delivered is not None else best)
 
-    def first_fast() -> int:
-        return next(one.size for one in measure.fitting() if one.samples_per_second >= wanted())
+    def first_fast(points: Sequence[BatchPoint]) -> int:
+        return next(one.size for one in points if one.samples_per_second >= wanted(points))
 
     # Throughput need not be smooth: the best size may lie between two powers of two.
     top = max(measure.fitting(), key=lambda one: one.samples_per_second).size
     for near in (3 * top // 4, 3 * top // 2):
         if 2 <= near <= bound:
             measure(near)
-    size = first_fast()
+    size = first_fast(measure.fitting())
     low = max((one.size for one in measure.fitting() if one.size < size), default=0)
     while low and size - low > max(1, low // 4):
         middle = _round_size((low + size) // 2, low, size)
         if middle in measure.points:
             break
-        low, size = (low, middle) if measure(middle).samples_per_second >= wanted() else (middle, size)
-    # What was measured once may be luck.
+        low, size = (low, middle) if measure(middle).samples_per_second >= wanted(measure.fitting()) else (middle, size)
+    # What was measured once may be luck. Only sizes that were measured in turn can be told apart by a few percent.
     best = max(measure.fitting(), key=lambda one: one.samples_per_second).size
-    close = [one.size for one in measure.fitting() if one.samples_per_second >= ABOUT * wanted() and one.size != best]
-    if close:
-        measure.in_turn([*close[: MOST_IN_TURN - 1], best])
-    return first_fast()
+    about = ABOUT * wanted(measure.fitting())
+    close = [one.size for one in measure.fitting() if one.samples_per_second >= about and one.size != best]
+    compared = [*_spread(close, MOST_IN_TURN - 1), best]
+    is_compared = bool(close) and measure.in_turn(compared)
+    return first_fast([one for one in measure.fitting() if one.size in compared or not is_compared])
+
+
+def _spread(sizes: Sequence[int], most: int) -> list[int]:
+    """At most so many of the sizes, from the first to the last."""
+    if len(sizes) <= most:
+        return list(sizes)
+    return [sizes[round(number * (len(sizes) - 1) / (most - 1))] for number in range(most)]
 
 
 def _round_size(size: int, low: int, high: int) -> int:
@@ -433,17 +441,19 @@ class _Measure:
         self._report(f"batch {size:,}: {what}")
         return point
 
-    def in_turn(self, sizes: Sequence[int]) -> None:
-        """Measure sizes round by round, and correct the rates of all but the last by what they are relative to it."""
+    def in_turn(self, sizes: Sequence[int]) -> bool:
+        """Measure sizes round by round, and correct the rates of all but the last by what they are relative to it; False where they do
+        not fit together."""
         rounds = self.rounds(sizes)
         if rounds is None:
-            return
+            return False
         last = sizes[-1]
         for i, size in enumerate(sizes[:-1]):
             share = statistics.median(found[-1] / max(found[i], 1e-12) for found in rounds) * size / last
             rate = share * self.points[last].samples_per_second
             self.points[size] = replace(self.points[size], samples_per_second=rate)
             self._report(f"batch {size:,}: {share:.0%} of the throughput of {last:,}, in turn".replace("%", " %"))
+        return True
 
     def rounds(self, sizes: Sequence[int]) -> list[list[float]] | None:
         """Seconds per step of each size, round by round; None where they do not fit together."""
@@ -459,17 +469,9 @@ class _Measure:
             _free(self._device)
 
     def _time(self, sizes: Sequence[int], num_rounds: int) -> list[list[float]]:
-        import torch
-
-        is_gpu = self._device.type == "cuda"
         steps = [self._make_step() for _ in sizes]
         batches = [self._make_batch(size) for size in sizes]
-        return _time_steps(
-            list(zip(steps, batches, strict=True)),
-            num_rounds,
-            seconds=GPU_ROUND_SECONDS if is_gpu else ROUND_SECONDS,
-            synchronize=lambda: torch.cuda.synchronize(self._device) if is_gpu else None,
-        )
+        return _time_steps(list(zip(steps, batches, strict=True)), num_rounds, device=self._device)
 
     def _on_gpu(self, size: int) -> tuple[float, int] | None:
         import torch
@@ -554,28 +556,45 @@ def _child(connection: Connection, work: Callable[[], Any]) -> None:
         os._exit(0)
 
 
-def _time_steps(
-    pairs: Sequence[tuple[Callable[[Any], Any], Any]], num_rounds: int, *, seconds: float, synchronize: Callable[[], None]
-) -> list[list[float]]:
-    """Seconds per step of each pair of a step and its batch, round by round, without the time for which threads waited for cores of
-    other programs."""
+def _time_steps(pairs: Sequence[tuple[Callable[[Any], Any], Any]], num_rounds: int, *, device: torch.device) -> list[list[float]]:
+    """Seconds per step of each pair of a step and its batch, round by round."""
+    time_round, seconds = (_time_on_gpu(device), GPU_ROUND_SECONDS) if device.type == "cuda" else (_time_on_cpu, ROUND_SECONDS)
     for step, batch in pairs:
         for _ in range(WARM_UP):
             step(batch)
-    synchronize()
-
-    def time_round(step: Callable[[Any], Any], batch: Any, count: int) -> tuple[float, float]:
-        waiting, busy_ns = RunQueueDelay(), thread_busy_ns()
-        for _ in range(count):
-            step(batch)
-        synchronize()
-        waited_ns, spent_ns = waiting.end()
-        # A wait that began before the round may be counted as a whole, so the work of this thread is the least that it took.
-        own_ns = max(spent_ns - (waited_ns or 0), thread_busy_ns() - busy_ns, 1)
-        return own_ns / 1e9 / count, spent_ns / 1e9
-
     counts = [max(1, min(MOST_STEPS, math.ceil(seconds / time_round(*pair, 1)[1]))) for pair in pairs]
     return [[time_round(*pair, count)[0] for pair, count in zip(pairs, counts, strict=True)] for _ in range(num_rounds)]
+
+
+def _time_on_gpu(device: torch.device) -> Callable[[Callable[[Any], Any], Any, int], tuple[float, float]]:
+    """A function that measures steps as in a run, where the host is ahead of the GPU and the caches have data of this size: an
+    additional step comes first, and the GPU takes the times. Otherwise a round of few steps would seem up to 20 % slower."""
+    import torch
+
+    def time_round(step: Callable[[Any], Any], batch: Any, count: int) -> tuple[float, float]:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        with torch.cuda.device(device):
+            step(batch)
+            start.record()
+            for _ in range(count):
+                step(batch)
+            end.record()
+        end.synchronize()
+        seconds = max(start.elapsed_time(end) / 1e3, 1e-9)
+        return seconds / count, seconds
+
+    return time_round
+
+
+def _time_on_cpu(step: Callable[[Any], Any], batch: Any, count: int) -> tuple[float, float]:
+    """Seconds per step, without the time for which threads waited for cores of other programs, and of all steps, with it."""
+    waiting, busy_ns = RunQueueDelay(), thread_busy_ns()
+    for _ in range(count):
+        step(batch)
+    waited_ns, spent_ns = waiting.end()
+    # A wait that began before the round may be counted as a whole, so the work of this thread is the least that it took.
+    own_ns = max(spent_ns - (waited_ns or 0), thread_busy_ns() - busy_ns, 1)
+    return own_ns / 1e9 / count, spent_ns / 1e9
 
 
 def _free(device: torch.device) -> None:

@@ -2,7 +2,8 @@
 
 Objective       one trial -> a finished trial; errors, NaN, pruning and a time limit are handled here
 Reporter        what a function gets as `trial`: it reports scores on the way and asks whether to stop
-Rungs           the rule for stopping: after a sixteenth, an eighth, a quarter and half of a trial the better half continues
+
+The rule by which trials are stopped is in `stoker.tune.pruning`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -25,12 +26,6 @@ from stoker.tune.trial import StudyTrial, to_optuna
 
 if TYPE_CHECKING:
     import optuna
-
-REDUCTION = 4
-"""Of this many configurations of a group one continues at each rung."""
-HALVINGS = 4
-"""Rungs of trials that run one by one. What is good after a sixteenth of the time need not be good in the end, so only half is decided
-there, and the next half after twice the time."""
 
 
 @runtime_checkable
@@ -54,43 +49,6 @@ class GroupObjective(Protocol):
 
     def start(self, configs: Sequence[Mapping[str, Any]], seeds: Sequence[int]) -> Group:
         """A group of new members."""
-
-
-@dataclass
-class Rungs:
-    """Scores of all trials by step, and the rule for pruning."""
-
-    sign: float
-    enabled: bool = True
-    scores: dict[int, list[float]] = field(default_factory=dict)
-    counted: set[int] = field(default_factory=set)
-    full: int = 0
-    """Reports of a complete trial; 0 while none is known."""
-
-    def add(self, trial: StudyTrial) -> None:
-        """Count the scores of a finished trial, once. Repeats of a good configuration would raise the bar for the others."""
-        if trial.number in self.counted or trial.repeat_of is not None:
-            return
-        self.counted.add(trial.number)
-        if trial.state == "complete":
-            self.full = max(self.full, len(trial.steps))
-        for step, score in trial.steps.items():
-            self.scores.setdefault(step, []).append(self.sign * score)
-
-    def stops(self, steps: Mapping[int, float]) -> bool:
-        """Whether a trial with these scores is to end: at a rung, unless it is in the better half there."""
-        if not self.enabled or not self.is_rung(len(steps)):
-            return False
-        step = max(steps)
-        others = self.scores.get(step, [])
-        better = sum(other < self.sign * steps[step] for other in others)
-        return bool(others) and better >= math.ceil((len(others) + 1) / 2)
-
-    def is_rung(self, count: int) -> bool:
-        """Whether trials are compared after this many reports: 1, 2, 4, …, or shares of a full trial once one is known."""
-        if not self.full:
-            return count & (count - 1) == 0
-        return count in {max(1, self.full >> halving) for halving in range(1, HALVINGS + 1)}
 
 
 class Reporter:

@@ -295,7 +295,7 @@ class Population:
                     "members": list(planned.group.members),
                     "is_batched": planned.group.is_batched,
                     "pass_on": planned.group.pass_on,
-                    "writes_out": planned.group.writes_out,
+                    "fuses": planned.group.fuses,
                     "reason": planned.reason,
                     "notes": planned.notes,
                     "tensors": {name: one.detach().clone() for name, one in planned.group.tensors().items()},
@@ -325,7 +325,7 @@ class Population:
             if isinstance(group, str):
                 raise OptionError(f"the models of the state cannot train together: {group}.")
             group.load(one["tensors"])
-            group.writes_out = one["writes_out"]
+            group.fuses = one["fuses"]
             self._groups.append(Planned(group=group, reason=one["reason"], notes=tuple(one["notes"])))
         self._models = [] if self._groups else models.models
         self.num_updates = state["num_updates"]

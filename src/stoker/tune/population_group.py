@@ -23,7 +23,7 @@ from stoker.train.graph import Graphs
 from stoker.train.readout import Readout
 from stoker.train.step import EagerStep
 from stoker.tune import population_optimizers as optimizers
-from stoker.tune.population_layers import Attention, BatchedKernels, is_faster_written_out
+from stoker.tune.population_layers import BatchedKernels
 from stoker.tune.population_merge import Merged, corner, lr_ratio, real_entries, stack
 from stoker.tune.randomness import MemberRandom
 
@@ -96,9 +96,8 @@ class MemberGroup:
         self.pass_on = pass_on
         self.slow_operations: tuple[str, ...] = ()
         """Operations that torch loops over, with a warning in each step."""
-        self.writes_out = False
-        """Whether attention is written out, because that is faster here."""
-        self._attention: Attention | None = None
+        self.fuses = True
+        """Whether attention and layer norm may be fused kernels, on a GPU."""
         self._evaluates_batched = True
         self._merged = merged
         self._optimizer = optimizer
@@ -232,17 +231,9 @@ class MemberGroup:
         function = vmap(
             grad_and_value(self._value), in_dims=(0, 0, 0, 0, None), randomness="different", chunk_size=self._chunk_size
         )
-        with _quiet() if self.slow_operations else nullcontext(), BatchedKernels(writes_out=self.writes_out) as kernels:
+        with _quiet() if self.slow_operations else nullcontext(), BatchedKernels(fuses=self.fuses):
             found: tuple[Tensors, torch.Tensor] = function(self._parameters, self._buffers, self._varying, self._numbers(), batch)
-        if not torch.compiler.is_compiling():
-            self._attention = kernels.seen
         return found
-
-    def choose_kernels(self) -> None:
-        """On a GPU, compute attention in the way that is faster there. Comes after `batched_gradients`."""
-        if self.weights.is_cuda and self._attention is not None:
-            members = min(len(self.members), self._chunk_size or len(self.members))
-            self.writes_out = is_faster_written_out(self._attention, members=members, like=self.weights)
 
     def _compute(self, batch: Any) -> None:
         """Write gradients and losses of all members."""
@@ -339,7 +330,7 @@ class MemberGroup:
             return self._value(parameters, buffers, varying, numbers, batch, function)
 
         function_of_all = vmap(value, randomness="different", chunk_size=self._chunk_size)
-        with BatchedKernels(writes_out=self.writes_out):
+        with BatchedKernels(fuses=self.fuses):
             found: torch.Tensor = function_of_all(self._parameters, buffers, self._varying, self._numbers())
         return found
 

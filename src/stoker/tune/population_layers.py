@@ -1,77 +1,62 @@
-"""Attention and layer norm of all members at once.
+"""Attention and layer norm of all members at once. While a population computes, these functions of torch are replaced:
 
-Torch batches `scaled_dot_product_attention` forward at best; backward it loops over the members. While a population computes, the function
-is replaced, in one of two ways. Which is faster depends on sizes and device, so a GPU measures both.
-
-    folded       members become rows of the batch, both ways: each row is computed by the kernel that a single model calls
-    written out  matmuls and a softmax, which are faster for short sequences and narrow heads
-
-A layer norm with the weights of each member takes torch several more passes over its input than one without weights and one
-multiply-add.
+float32 on a GPU  by fused kernels (`stoker.tune.population_kernels`), where Triton is installed and sequences are short
+other attention   members become rows of the batch, because torch would loop over them in the backward pass
+other layer norm  without weights, followed by one multiply-add: torch takes several more passes over the input
+compiled          attention as matmuls and a softmax: the compiler cannot trace an autograd function under `vmap`
 """
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Protocol
 
 import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from stoker._clock import now_ns
-
-MOST_MEASURED, ROUNDS, CLEARLY = 64, 3, 0.9
-"""Members and rounds of a comparison of both ways; written out, attention also has to be that much faster, as it takes more memory."""
-Options = tuple[bool, float | None, bool]
-"""is_causal, scale, enable_gqa."""
-Attention = tuple[list[torch.Size], Options]
-"""Shapes of query, key and value of one member, and options."""
+Tensors = Sequence[torch.Tensor]
 
 
 class BatchedKernels(TorchFunctionMode):
-    """Within this mode attention is batched well by `vmap`. What it cannot do is left to torch: dropout, and learned masks.
+    """Within this mode layers are batched well by `vmap`. What it cannot do is left to torch.
 
     Args:
-        writes_out: Whether attention is written out.
+        fuses: Whether fused kernels may be used.
     """
 
-    def __init__(self, *, writes_out: bool = False) -> None:
+    def __init__(self, *, fuses: bool = True) -> None:
         super().__init__()
-        self._writes_out = writes_out
-        self.seen: Attention | None = None
-        """The last call of attention."""
+        self._fuses = fuses
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func is functional.scaled_dot_product_attention and (found := _arguments(*args, **kwargs)) is not None:
-            if torch.compiler.is_compiling():
-                return _write_out(*found)
-            self.seen = [one.shape for one in found[:3]], found[4]
-            if self._writes_out:
-                return _write_out(*found)
-            return _Attention.apply(*found)  # type: ignore[no-untyped-call]
-        if func is functional.layer_norm:
-            return _layer_norm(*args, **kwargs)
-        return func(*args, **kwargs)
+        found: torch.Tensor | None = None
+        if func is functional.scaled_dot_product_attention:
+            found = _attention(self._fuses, *args, **kwargs)
+        elif func is functional.layer_norm:
+            found = _layer_norm(self._fuses, *args, **kwargs)
+        return func(*args, **kwargs) if found is None else found
 
 
-def _layer_norm(
-    input: torch.Tensor,
-    normalized_shape: Sequence[int],
-    weight: torch.Tensor | None = None,
-    bias: torch.Tensor | None = None,
-    eps: float = 1e-5,
-) -> torch.Tensor:
-    found = functional.layer_norm(input, normalized_shape, None, None, eps)
-    if weight is None:
-        return found if bias is None else found + bias
-    return found * weight if bias is None else torch.addcmul(bias, found, weight)
+def can_fuse(*tensors: torch.Tensor) -> bool:
+    """Whether fused kernels can compute these tensors."""
+    is_here = all(one.is_cuda and one.dtype == torch.float32 for one in tensors)
+    return is_here and not torch.compiler.is_compiling() and _has_triton()
 
 
-def _arguments(
+@cache
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
+def _attention(
+    fuses: bool,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -80,51 +65,53 @@ def _arguments(
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
-) -> tuple[Any, ...] | None:
-    """What is given to `_Attention`; None for what cannot be folded."""
+) -> torch.Tensor | None:
+    """None for dropout, learned masks, and shapes that torch broadcasts."""
     sizes = {(one.dim(), one.shape[:1] if one.dim() > 2 else None) for one in (query, key, value)}
     if dropout_p or len(sizes) > 1 or (attn_mask is not None and attn_mask.requires_grad):
         return None
-    return query, key, value, attn_mask, (is_causal, scale, enable_gqa)
+    if torch.compiler.is_compiling():
+        return _write_out(query, key, value, attn_mask, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa)
+    given = [query, key, value] if attn_mask is None else [query, key, value, attn_mask]
+    layer: Layer = FoldedAttention(is_causal=is_causal, scale=scale, enable_gqa=enable_gqa)
+    if fuses and not enable_gqa and can_fuse(query, key, value):
+        from stoker.tune import population_kernels
+
+        if population_kernels.is_short(query, key, value):
+            layer = population_kernels.FusedAttention(is_causal=is_causal, scale=scale)
+    return _Layer.apply(layer, *given)  # type: ignore[no-untyped-call, no-any-return]
 
 
-def _attend(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, options: Options
+def _layer_norm(
+    fuses: bool,
+    input: torch.Tensor,
+    normalized_shape: Sequence[int],
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    eps: float = 1e-5,
 ) -> torch.Tensor:
-    is_causal, scale, enable_gqa = options
-    return functional.scaled_dot_product_attention(query, key, value, mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa)
+    if fuses and weight is not None and bias is not None and len(normalized_shape) == 1 and can_fuse(input, weight, bias):
+        from stoker.tune import population_kernels
 
-
-def is_faster_written_out(seen: Attention, *, members: int, like: torch.Tensor) -> bool:
-    """Whether attention of these shapes is faster written out, forward and backward, on the GPU of a tensor."""
-    shapes, options = seen
-    members = min(members, MOST_MEASURED)
-    given = [torch.ones((members, *shape), dtype=like.dtype, device=like.device) for shape in shapes]
-    given = [(one.flatten(0, 1) if one.dim() > 3 else one).requires_grad_() for one in given]
-
-    def seconds(attend: Callable[..., torch.Tensor]) -> float:
-        begin = 0
-        for number in range(1 + ROUNDS):
-            if number == 1:
-                torch.cuda.synchronize(like.device)
-                begin = now_ns()
-            found = attend(*given, None, options)
-            torch.autograd.grad(found, given, found.detach())
-        torch.cuda.synchronize(like.device)
-        return (now_ns() - begin) / 1e9
-
-    try:
-        return seconds(_write_out) < CLEARLY * seconds(_Attention.apply)
-    except torch.OutOfMemoryError:
-        return False
+        if input.shape[-1] <= population_kernels.NORM_TILE:
+            return _Layer.apply(population_kernels.FusedNorm(eps=eps), input, weight, bias)  # type: ignore[no-untyped-call, no-any-return]
+    found = functional.layer_norm(input, normalized_shape, None, None, eps)
+    if weight is None:
+        return found if bias is None else found + bias
+    return found * weight if bias is None else torch.addcmul(bias, found, weight)
 
 
 def _write_out(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, options: Options
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    *,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
 ) -> torch.Tensor:
-    """Attention as matmuls. The compiler gets it too: it cannot trace an autograd function under `vmap`, and traces a loop member by
-    member."""
-    is_causal, scale, enable_gqa = options
+    """Attention as matmuls."""
     if enable_gqa:
         key, value = (one.repeat_interleave(query.shape[-3] // one.shape[-3], -3) for one in (key, value))
     scores = (query * (query.shape[-1] ** -0.5 if scale is None else scale)) @ key.mT
@@ -135,84 +122,48 @@ def _write_out(
     return torch.softmax(scores, -1) @ value
 
 
-def _fold(
-    size: int, in_dims: Sequence[int | None], tensors: Sequence[torch.Tensor], mask: torch.Tensor | None, mask_dim: int | None
-) -> tuple[list[torch.Tensor], torch.Tensor | None]:
-    """Tensors and mask with members as rows of the batch."""
-    members = [
-        one.unsqueeze(0).expand(size, *one.shape) if dim is None else one.movedim(dim, 0)
-        for one, dim in zip(tensors, in_dims, strict=True)
-    ]
-    has_rows = members[0].dim() > 3
-    folded = [one.flatten(0, 1) if has_rows else one for one in members]
-    if mask is None:
-        return folded, None
-    if mask_dim is None and (mask.dim() < members[0].dim() - 1 or len(mask) == 1):
-        return folded, mask  # the same for all rows of all members
-    mask = mask.unsqueeze(0) if mask_dim is None else mask.movedim(mask_dim, 0)
-    ones = [1] * (members[0].dim() - mask.dim())
-    mask = mask.reshape(len(mask), *ones, *mask.shape[1:])
-    if has_rows:
-        mask = mask.expand(size, members[0].shape[1], *mask.shape[2:]).flatten(0, 1)
-    return folded, mask
+# ---- layers with a gradient of their own ----
 
 
-def _unfold(found: torch.Tensor, size: int, like: torch.Tensor, dim: int | None) -> torch.Tensor:
-    """A result with the members as first dimension again; `like` is an argument before it was folded."""
-    has_rows = like.dim() - (dim is not None) > 2
-    return found.view(size, -1, *found.shape[1:]) if has_rows else found
+class Layer(Protocol):
+    """Computes all members. Each tensor has the member as first dimension; what all members share has one."""
+
+    def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
+        """The output [K, ...]."""
+
+    def gradient(self, gradient: torch.Tensor, *tensors: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """The gradient of each tensor [K, ...]; None for a mask."""
 
 
-class _Attention(torch.autograd.Function):
-    """Attention, whose gradient is `_AttentionGradient`."""
+class _Layer(torch.autograd.Function):
+    """A layer, whose gradient is `_LayerGradient`."""
 
     @staticmethod
-    def forward(
-        query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, options: Options
-    ) -> torch.Tensor:
-        return _attend(query, key, value, mask, options)
+    def forward(layer: Layer, *tensors: torch.Tensor) -> torch.Tensor:
+        return layer.forward(*(one.unsqueeze(0) for one in tensors)).squeeze(0)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-        ctx.save_for_backward(*inputs[:4])
-        ctx.options = inputs[4]
+        ctx.layer = inputs[0]
+        ctx.save_for_backward(*inputs[1:])
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        found = _AttentionGradient.apply(*gradients, *ctx.saved_tensors, ctx.options)  # type: ignore[no-untyped-call]
-        return *found, None, None
+        found = _LayerGradient.apply(ctx.layer, *gradients, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
+        return None, *found
 
     @staticmethod
-    def vmap(
-        info: Any,
-        in_dims: tuple[int | None, ...],
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        mask: torch.Tensor | None,
-        options: Options,
-    ) -> tuple[torch.Tensor, int]:
-        folded, mask = _fold(info.batch_size, in_dims[:3], (query, key, value), mask, in_dims[3])
-        found = _Attention.apply(*folded, mask, options)  # type: ignore[no-untyped-call]
-        return _unfold(found, info.batch_size, query, in_dims[0]), 0
+    def vmap(info: Any, in_dims: tuple[int | None, ...], layer: Layer, *tensors: torch.Tensor) -> tuple[torch.Tensor, int]:
+        return layer.forward(*_members_first(tensors, in_dims[1:])), 0
 
 
-class _AttentionGradient(torch.autograd.Function):
-    """The gradients of query, key and value, by torch's own kernels; the forward pass is computed again."""
+class _LayerGradient(torch.autograd.Function):
+    """The gradients of the tensors of a layer."""
 
     @staticmethod
-    def forward(
-        gradient: torch.Tensor,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        mask: torch.Tensor | None,
-        options: Options,
-    ) -> tuple[torch.Tensor, ...]:
-        with torch.enable_grad():
-            inputs = [one.detach().requires_grad_() for one in (query, key, value)]
-            found = _attend(inputs[0], inputs[1], inputs[2], mask, options)
-        return torch.autograd.grad(found, inputs, gradient)
+    def forward(layer: Layer, *tensors: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        found = layer.gradient(*(one.unsqueeze(0) for one in tensors))
+        return tuple(None if one is None else one.squeeze(0) for one in found)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
@@ -220,19 +171,70 @@ class _AttentionGradient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        raise RuntimeError("the second derivative of attention cannot be batched")
+        raise RuntimeError("the second derivative of attention or layer norm cannot be batched")
 
     @staticmethod
     def vmap(
-        info: Any,
-        in_dims: tuple[int | None, ...],
-        gradient: torch.Tensor,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        mask: torch.Tensor | None,
-        options: Options,
-    ) -> tuple[tuple[torch.Tensor, ...], tuple[int, ...]]:
-        folded, mask = _fold(info.batch_size, in_dims[:4], (gradient, query, key, value), mask, in_dims[4])
-        found = _AttentionGradient.apply(*folded, mask, options)  # type: ignore[no-untyped-call]
-        return tuple(_unfold(one, info.batch_size, query, in_dims[1]) for one in found), (0, 0, 0)
+        info: Any, in_dims: tuple[int | None, ...], layer: Layer, *tensors: torch.Tensor
+    ) -> tuple[tuple[torch.Tensor | None, ...], tuple[int | None, ...]]:
+        found = layer.gradient(*_members_first(tensors, in_dims[1:]))
+        return found, tuple(None if one is None else 0 for one in found)
+
+
+def _members_first(tensors: Tensors, in_dims: Sequence[int | None]) -> list[torch.Tensor]:
+    return [one.unsqueeze(0) if dim is None else one.movedim(dim, 0) for one, dim in zip(tensors, in_dims, strict=True)]
+
+
+def expanded(tensors: Tensors) -> list[torch.Tensor]:
+    """Tensors for all members, without a copy of what they share."""
+    size = max(len(one) for one in tensors)
+    return [one.expand(size, *one.shape[1:]) for one in tensors]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoldedAttention:
+    """Attention by the kernel that a single model calls, with members as rows of the batch."""
+
+    is_causal: bool
+    scale: float | None
+    enable_gqa: bool
+
+    def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
+        """Of query, key, value, and perhaps a mask."""
+        folded, mask = _fold(tensors[:3], tensors[3] if len(tensors) > 3 else None)
+        return self._unfold(self._attend(folded, mask), tensors)
+
+    def gradient(self, gradient: torch.Tensor, *tensors: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """By torch's own kernels; the forward pass is computed again."""
+        folded, mask = _fold((*tensors[:3], gradient), tensors[3] if len(tensors) > 3 else None)
+        with torch.enable_grad():
+            inputs = [one.detach().requires_grad_() for one in folded[:3]]
+            output = self._attend(inputs, mask)
+        found = torch.autograd.grad(output, inputs, folded[3])
+        return *(self._unfold(one, tensors) for one in found), *([None] * (len(tensors) - 3))
+
+    def _attend(self, folded: Tensors, mask: torch.Tensor | None) -> torch.Tensor:
+        query, key, value = folded[:3]
+        return functional.scaled_dot_product_attention(
+            query, key, value, mask, 0.0, self.is_causal, scale=self.scale, enable_gqa=self.enable_gqa
+        )
+
+    def _unfold(self, found: torch.Tensor, tensors: Tensors) -> torch.Tensor:
+        size = max(len(one) for one in tensors[:3])
+        return found.view(size, -1, *found.shape[1:]) if tensors[0].dim() > 3 else found
+
+
+def _fold(tensors: Tensors, mask: torch.Tensor | None) -> tuple[list[torch.Tensor], torch.Tensor | None]:
+    """Tensors and mask with members as rows of the batch."""
+    members = expanded(tensors)
+    has_rows = members[0].dim() > 3
+    folded = [one.flatten(0, 1) if has_rows else one for one in members]
+    if mask is None:
+        return folded, None
+    if len(mask) == 1 and (mask.dim() < members[0].dim() or mask.shape[1] == 1):
+        return folded, mask[0]  # the same for all rows of all members
+    ones = [1] * (members[0].dim() - mask.dim())
+    mask = mask.reshape(len(mask), *ones, *mask.shape[1:])
+    if has_rows:
+        mask = mask.expand(*members[0].shape[:2], *mask.shape[2:]).flatten(0, 1)
+    return folded, mask

@@ -218,6 +218,9 @@ def _try_batch(models: Models, members: Sequence[int], batch: Any, *, compare: b
     if isinstance(group, str) or len(members) == 1:
         return group
     reason = _find_reason(models, group, batch, compare=compare)
+    if reason is not None and models.device.type == "cuda":  # kernels have no second derivative, and Triton needs a C compiler
+        group.fuses = False
+        reason = _find_reason(models, group, batch, compare=compare)
     if reason is not None and group.lacks_layers:
         other = make_group(models, members, is_batched=True, pass_on=True)
         if not isinstance(other, str) and _find_reason(models, other, batch, compare=compare) is None:
@@ -234,10 +237,6 @@ def _find_reason(models: Models, group: MemberGroup, batch: Any, *, compare: boo
             gradients, losses = group.batched_gradients(batch)
         found = (match[1] for one in seen if (match := _SLOW_OPERATION.search(str(one.message))))
         group.slow_operations = tuple(sorted(set(found)))
-        group.choose_kernels()
-        if group.writes_out:
-            restore()
-            gradients, losses = group.batched_gradients(batch)
         return _find_difference(models, group, batch, gradients, losses) if compare else None
     except Exception as error:  # whatever torch.func or a forward cannot do with members at once
         return _plain(error)

@@ -28,10 +28,8 @@ from stoker._text import readable_seconds
 from stoker.errors import OptionError, SearchError
 from stoker.tune.interrupts import Interrupts
 from stoker.tune.objective import (
-    REDUCTION,
     GroupObjective,
     Objective,
-    Rungs,
     check_function,
     forget,
     run_group,
@@ -40,6 +38,7 @@ from stoker.tune.objective import (
     wanted_by,
 )
 from stoker.tune.proposals import near_the_best, spread_points
+from stoker.tune.pruning import Rungs, best_of_group
 from stoker.tune.separation import constant_score, measure_noise, repeats_of
 from stoker.tune.space import Space, as_space
 from stoker.tune.storage import Storage, open_storage
@@ -289,9 +288,9 @@ class _Search:
             is_repeat = any(one.repeat_of is not None for one in claimed)
 
             def keep(scores: Sequence[float], is_repeat: bool = is_repeat) -> list[int]:
-                count = len(scores) if is_repeat or not self.prune else max(1, math.ceil(len(scores) / REDUCTION))
-                count = 1 if self._is_over() else count  # there is no complete trial yet: the best one becomes the first
-                return sorted(np.argsort([self.sign * score for score in scores], kind="stable")[:count].tolist())
+                count = len(scores) if is_repeat or not self.prune else None
+                # When the time is over, there is no complete trial yet: the best one becomes the first.
+                return best_of_group(scores, sign=self.sign, count=1 if self._is_over() else count)
 
             try:
                 run_group(
