@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from stoker.recipes.tabular.compat import encoding_of
+from stoker.recipes.tabular.compat_encodings import encoding_of
 from stoker.recipes.tabular.values import read_values
 
 pytestmark = pytest.mark.originals

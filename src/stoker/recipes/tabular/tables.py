@@ -24,7 +24,8 @@ from msgspec import Struct
 from stoker import _disk
 from stoker._types import Array
 from stoker.errors import BadValueError, OptionError, SourceInvalidError, SourceNotFoundError
-from stoker.recipes.tabular.compat import Binned, Digit, fit_binned, fit_digit
+from stoker.recipes.tabular.compat_encodings import Characters, DatetimeParts, QuadTiles, RelativeParts
+from stoker.recipes.tabular.compat_numbers import Binned, Digit, fit_binned, fit_digit
 from stoker.recipes.tabular.dates import Datetime, Relative, fit_datetime, fit_relative, gaps_of
 from stoker.recipes.tabular.encodings import (
     LEAST_SUBJECTS,
@@ -42,7 +43,10 @@ from stoker.recipes.tabular.encodings import (
 )
 from stoker.recipes.tabular.values import Values, family_of, read_values
 
-AnyEncoding = Categorical | Numeric | Character | LatLong | Datetime | Relative | Digit | Binned
+AnyEncoding = (
+    Categorical | Numeric | Character | LatLong | Datetime | Relative | Digit | Binned
+    | DatetimeParts | RelativeParts | Characters | QuadTiles
+)  # fmt: skip
 KINDS = ("auto", "categorical", "numeric", "digit", "binned", "discrete", "datetime", "relative", "lat_long", "character")
 """What a column may be encoded as."""
 LEAST_TABLE = 20
@@ -329,7 +333,8 @@ def _fit(name: str, column: pa.ChunkedArray, kind: str, subjects: Subjects) -> A
 
 
 def _read(name: str, column: pa.ChunkedArray, kind: str) -> Values:
-    return read_values(name, column, family="text" if kind in ("categorical", "discrete", "character", "lat_long") else None)
+    is_words = kind in ("categorical", "discrete", "character", "lat_long", "characters", "quad_tiles")
+    return read_values(name, column, family="text" if is_words else None)
 
 
 def encode_table(table: pa.Table, spec: TableSpec, *, starts: Array) -> Array:

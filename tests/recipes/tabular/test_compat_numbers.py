@@ -6,8 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from stoker.errors import OptionError
-from stoker.recipes.tabular.compat import encoding_of, fit_binned, fit_digit
+from stoker.recipes.tabular.compat_numbers import Binned, fit_binned, fit_digit
 from stoker.recipes.tabular.encodings import Subjects
 from stoker.recipes.tabular.values import read_values
 
@@ -48,6 +47,14 @@ def test_bins_come_back_in_their_interval(rng: np.random.Generator, name: str) -
     assert (encoding.encode(back, SUBJECTS.starts) == codes).mean() > 0.9  # a draw may be the minimum or round to an edge
 
 
-def test_an_unknown_kind_is_refused() -> None:
-    with pytest.raises(OptionError, match="the column has the encoding LANGUAGE_TEXT; expected TABULAR_CATEGORICAL"):
-        encoding_of({"encoding_type": "LANGUAGE_TEXT"})
+def test_one_value_and_no_value() -> None:
+    """A single edge has no interval; without ends every value is unknown and comes back missing."""
+    values = read_values("x", pa.array([7.0, 8.0, None]))
+    single = Binned(edges=[7.0], decimals=0, has_null=True)
+    codes = single.encode(values, np.arange(3))
+    assert codes[:, 0].tolist() == [3, 3, 1]
+    assert single.decode(codes, pa.float64(), np.arange(3), np.zeros(3)).to_pylist() == [7.0, 7.0, None]
+    hidden = Binned(edges=[0.0], decimals=0, has_null=True, has_ends=False)
+    codes = hidden.encode(values, np.arange(3))
+    assert (codes < hidden.sizes["bin"]).all()
+    assert hidden.decode(codes, pa.float64(), np.arange(3), np.zeros(3)).null_count == 3
