@@ -126,7 +126,7 @@ class Binned(Encoding, frozen=True, kw_only=True, tag="binned"):
     def decode(self, codes: Array, kind: pa.DataType, starts: Array, uniform: Array) -> pa.Array:
         """The values of codes."""
         code, edges = codes[:, 0], np.array(self.edges)
-        valid = ~(self.has_null & (code == 1)) if self.has_ends else np.zeros(len(code), bool)
+        valid = code > self.has_null if self.has_ends else np.zeros(len(code), bool)
         place = np.clip(code - self._first, 0, max(0, len(edges) - 2))
         unit = 10.0**self.decimals
         upper = edges[np.minimum(place + 1, len(edges) - 1)]
