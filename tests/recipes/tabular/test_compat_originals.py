@@ -54,7 +54,7 @@ def sort_places(stats: dict[str, Any]) -> dict[str, dict[int, int]]:
     """Sort the classes of quads, which the package has in the order of a hash table; returns the new codes of the old ones."""
     moved = {}
     for name, codes in stats["columns"]["pos"]["quad_codes"].items():
-        order = [list(codes)[0], *sorted(list(codes)[1:])]
+        order = sorted(codes, key=lambda one: (one != "_RARE_", one))
         moved[name] = {codes[one]: number for number, one in enumerate(order)}
         stats["columns"]["pos"]["quad_codes"][name] = {one: number for number, one in enumerate(order)}
     return moved

@@ -257,7 +257,7 @@ def _sources(given: Any, dialect: store.Dialect) -> list[store.DataSource]:
     try:
         return store.find_sources(given, dialect=dialect, table=True)
     except (SourceInvalidError, OptionError) as error:
-        raise (_unreadable(given) or error) from None
+        raise (unreadable_column(given) or error) from None
 
 
 def _settled_schema(plan: store.PackPlan) -> pa.Schema:
@@ -284,7 +284,7 @@ def _is_readable(values: Any) -> bool:
     return True
 
 
-def _unreadable(given: Any) -> BadValueError | None:
+def unreadable_column(given: Any) -> BadValueError | None:
     """The error for the first column of objects that Arrow cannot read: names the value that is the reason."""
     named: Iterable[tuple[Any, Any]] = ()
     if isinstance(given, Mapping):

@@ -44,7 +44,7 @@ from stoker.recipes.tabular.compat_workspace import (
     write_parquet,
 )
 from stoker.recipes.tabular.synthesizer import Synthesizer
-from stoker.recipes.tabular.tables import GroupedRows, group_rows, key_column, read_table
+from stoker.recipes.tabular.tables import GroupedRows, cast_keys, group_rows, key_column, read_table
 
 Progress = Callable[..., Any]
 DEFAULT_MINUTES, DEFAULT_EPOCHS, DEFAULT_WINDOW = 14400.0, 100.0, 100
@@ -194,12 +194,7 @@ def _owners(target: pa.Table, context: pa.Table | None, key: str | None, primary
     import pyarrow.compute as pc
 
     keys, own = key_column(context, str(primary), "ctx_data"), key_column(target, key, "tgt_data")
-    try:
-        found = pc.index_in(own, value_set=keys.cast(own.type))
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        raise OptionError(
-            f"{key} of tgt_data is of the type {own.type}, but {primary} of ctx_data of the type {keys.type}. Convert one of them."
-        ) from None
+    found = pc.index_in(own, value_set=cast_keys(keys, own.type, key, "tgt_data"))
     if found.null_count:
         row = int(np.flatnonzero(found.is_null().to_numpy(zero_copy_only=False))[0])
         raise BadValueError(

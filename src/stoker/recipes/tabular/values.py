@@ -73,7 +73,12 @@ def read_values(name: str, column: pa.ChunkedArray | pa.Array, *, family: Family
         column = pa.chunked_array([column])
     if family == "text" or found == "text":
         return _read_words(column)
-    whole = _to_plain(column)
+    try:
+        whole = _to_plain(column)
+    except pa.ArrowInvalid:
+        raise BadValueError(
+            f"column {name!r} has integers above {2**63 - 1:,}, which int64 does not hold. Convert it to float64."
+        ) from None
     array = whole.combine_chunks() if whole.num_chunks != 1 else whole.chunk(0)
     valid = np.ones(len(array), bool) if not array.null_count else array.is_valid().to_numpy(zero_copy_only=False)
     data = (array.fill_null(0) if array.null_count else array).to_numpy(zero_copy_only=False)
