@@ -6,7 +6,8 @@
 
 The limits of rare values are drawn from `np.random`, in the same order as there: equal seeds give equal files. Targets are protected by
 row, as there, and not by subject. The class of a place in the quadtree is sorted here, and in the order of a hash table there.
-One entry differs where it is wrong there: relative dates have hours if any of them has, not only if a first one has.
+Relative dates differ where they are wrong there: they have hours if any of them has, not only if a first one has, and a gap of 0 where
+dates are missing.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def part_of_column(kind: str, column: pa.Array, starts: Array) -> Partial:
 def _part_of_relative(column: pa.Array, values: Values, starts: Array) -> Partial:
     found = relative_parts(values, starts)
     dates = analyze({"x": column}, threads=1)["x"].analysis()
-    later = values.valid.copy()
+    later = np.ones(len(values), bool)  # those without a date have a gap of 0, which must be a class
     later[starts[starts < len(later)]] = False
     least, most = {}, {}
     for name, part in found.items():
