@@ -68,6 +68,11 @@ class DatetimeParts(Encoding, frozen=True, kw_only=True, tag="datetime_parts"):
         """The number of classes of each sub-column."""
         return self.counts
 
+    @property
+    def has_null(self) -> bool:
+        """Whether values are missing."""
+        return "nan" in self.counts
+
     def encode(self, values: Values, starts: Array) -> Array:
         """The codes of values, (rows, sub-columns)."""
         found = _split(values.data if self.low is None else np.clip(values.data, self.low, self.high))
@@ -105,6 +110,11 @@ class RelativeParts(Encoding, frozen=True, kw_only=True, tag="relative_parts"):
     def sizes(self) -> dict[str, int]:
         """The number of classes of each sub-column."""
         return self.counts
+
+    @property
+    def has_null(self) -> bool:
+        """Whether values are missing."""
+        return "nan" in self.counts
 
     def encode(self, values: Values, starts: Array) -> Array:
         """The codes of values, (rows, sub-columns)."""

@@ -297,9 +297,10 @@ def _decimals(sorted_values: Array) -> int | None:
     if sorted_values.dtype.kind != "f":
         return None
     some = sorted_values[:: max(1, len(sorted_values) // 1000)]
-    for places in range(10):
-        if (np.round(some, places) == some).all() and (np.round(sorted_values, places) == sorted_values).all():
-            return places
+    with np.errstate(over="ignore", invalid="ignore"):  # of values that have no more places
+        for places in range(10):
+            if (np.round(some, places) == some).all() and (np.round(sorted_values, places) == sorted_values).all():
+                return places
     return None
 
 

@@ -117,6 +117,8 @@ def _read_words(column: pa.ChunkedArray) -> Values:
         column = column.cast(column.type.value_type)
     if pa.types.is_null(column.type):
         column = column.cast(pa.string())
+    if pa.types.is_time(column.type) or pa.types.is_duration(column.type):  # Arrow does not read their strings
+        column = column.cast(_count_type(column.type))
     coded = column.dictionary_encode().unify_dictionaries()
     coded = coded.combine_chunks() if coded.num_chunks != 1 else coded.chunk(0)
     if isinstance(coded, pa.ChunkedArray):
@@ -125,6 +127,11 @@ def _read_words(column: pa.ChunkedArray) -> Values:
     valid = indices.is_valid().to_numpy(zero_copy_only=False)
     data = indices.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     return Values(family="text", data=data, valid=valid, words=coded.dictionary.cast(pa.string()))
+
+
+def _count_type(kind: pa.DataType) -> pa.DataType:
+    """The integers that hold a time or a duration."""
+    return pa.int32() if pa.types.is_time32(kind) else pa.int64()
 
 
 def to_column(data: Array, valid: Array, kind: pa.DataType) -> pa.Array:
@@ -155,5 +162,7 @@ def to_words(words: list[str | None], kind: pa.DataType) -> pa.Array:
     """Strings as a column of this type: what `read_values` made strings of comes back."""
     inner = kind.value_type if pa.types.is_dictionary(kind) else kind
     text = pa.array(words, pa.string())
+    if pa.types.is_time(inner) or pa.types.is_duration(inner):
+        text = text.cast(_count_type(inner))
     plain = pa.nulls(len(words), inner) if pa.types.is_null(inner) else text if inner == pa.string() else text.cast(inner)
     return plain.dictionary_encode().cast(kind) if pa.types.is_dictionary(kind) else plain
