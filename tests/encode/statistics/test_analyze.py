@@ -214,7 +214,7 @@ def test_bad_input_is_named(source: Any, options: Any, error: type[Exception], t
 
 
 def test_negative_control_without_the_value_named_the_error_names_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stoker.encode.statistics.analyze.unreadable_column", lambda given: None)
+    monkeypatch.setattr("stoker.encode.statistics.analyze._unreadable", lambda given: None)
     with pytest.raises((SourceInvalidError, OptionError)) as caught:
         analyze({"b": [1], "a": [1j]})
     assert "row 1" not in str(caught.value)

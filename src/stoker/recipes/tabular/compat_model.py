@@ -1,4 +1,4 @@
-"""The model of a workspace of mostlyai-engine: trained here, and opened whoever trained it.
+"""The model of a workspace of mostlyai-engine: trained here, or there.
 
     model-weights.pt         the weights, in its names; what nothing reads is zero
     model-configs.json       size, widths, and whether columns may come in any order
@@ -15,7 +15,6 @@ import csv
 import io
 import math
 import os
-import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -184,8 +183,8 @@ def load_weights(model: TabularModel, path: Path) -> None:
         model.load_upstream(torch.load(io.BytesIO(path.read_bytes()), map_location="cpu", weights_only=True))
     except FileNotFoundError:
         raise OptionError(f"there is no {path}: the model is not trained. Call compat.train(...) first.") from None
-    except (RuntimeError, EOFError, pickle.UnpicklingError, OptionError) as error:
-        raise ConfigError(f"{path} does not fit: {error}") from error
+    except Exception as error:  # the reader of torch raises its own
+        raise ConfigError(f"{path} does not fit: {' '.join(str(error).split())}") from error
 
 
 def load_workspace(workspace: Workspace, *, device: str | None, rare: bool = True) -> tuple[TrainedTabular, Stats]:

@@ -23,9 +23,8 @@ import pyarrow as pa
 
 from stoker._types import Array
 from stoker.encode import analyze
-from stoker.encode.statistics.gather import ESCAPE, RESERVED
 from stoker.errors import OptionError
-from stoker.recipes.tabular.compat_encodings import NULL, QUADS, SIGNS, TILE_PLACES, relative_parts, tiles_of
+from stoker.recipes.tabular.compat_encodings import ESCAPE, NULL, QUADS, SIGNS, TILE_PLACES, relative_parts, tiles_of
 from stoker.recipes.tabular.encodings import MOST_CHARACTERS, RARE, code_points
 from stoker.recipes.tabular.values import Values, read_values
 
@@ -78,7 +77,7 @@ def part_of_column(kind: str, column: pa.Array, starts: Array) -> Partial:
     if kind == "TABULAR_LAT_LONG":
         return _part_of_places(values)
     counts = np.bincount(values.data[values.valid], minlength=len(values.words)).tolist()
-    words = [ESCAPE + word if word.startswith(ESCAPE) or word in RESERVED else word for word in values.words.to_pylist()]
+    words = [ESCAPE + word if word.startswith(ESCAPE) or word in (RARE, NULL) else word for word in values.words.to_pylist()]
     return {"has_nan": not values.valid.all(), "cnt_values": {word: n for word, n in zip(words, counts, strict=True) if n}}
 
 
@@ -230,7 +229,7 @@ def _frequent(parts: Sequence[Partial], protect: bool) -> tuple[list[str], float
 
 
 def find_bins(values: Array) -> list[float]:
-    """Up to 101 distinct edges between quantiles; the number of quantiles grows until there are so many."""
+    """Up to 101 distinct edges between quantiles; the number of quantiles grows until there are 101."""
     edges = np.unique(values)
     count = MOST_BINS
     while len(values) > MOST_BINS and len(np.unique(values)) > MOST_BINS and count <= MOST_QUANTILES:

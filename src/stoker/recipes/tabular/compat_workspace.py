@@ -22,9 +22,7 @@ import pyarrow as pa
 
 from stoker import _disk
 from stoker._types import Array
-from stoker.encode.statistics.analyze import dates_of, parse_number
-from stoker.encode.statistics.dates import moment_texts
-from stoker.encode.statistics.gather import texts_of_floats
+from stoker.encode import parse_dates, parse_numbers
 from stoker.errors import OptionError, SourceInvalidError
 from stoker.recipes.tabular.compat_encodings import QuadTiles, encoding_of, tiles_of
 from stoker.recipes.tabular.compat_statistics import FAMILIES
@@ -146,22 +144,23 @@ def _to_text(name: str, array: pa.Array) -> pa.Array:
     kind = array.type
     if is_text(kind) or pa.types.is_null(kind):
         return array.cast(pa.string())
-    if pa.types.is_floating(kind):
-        return texts_of_floats(array).cast(pa.string())
+    if pa.types.is_floating(kind):  # each with the digits that its type distinguishes
+        numbers = array.fill_null(float("nan")).to_numpy(zero_copy_only=False)
+        return pa.array([None if number != number else str(number) for number in numbers], pa.string())
     if pa.types.is_timestamp(kind):
-        times = _to_time(name, array)
-        texts = iter(moment_texts(read_values(name, times.drop_null()).data))
-        return pa.array([next(texts) if there else None for there in times.is_valid().to_pylist()], pa.string())
+        texts = _to_time(name, array).cast(pa.string()).to_pylist()
+        for nothing in (".000000", " 00:00:00"):  # what all of them have
+            if all(text is None or text.endswith(nothing) for text in texts):
+                texts = [None if text is None else text.removesuffix(nothing) for text in texts]
+        return pa.array(texts, pa.string())
     return pa.array([None if value is None else str(value) for value in array.to_pylist()], pa.string())
 
 
 def _to_number(name: str, array: pa.Array) -> pa.Array:
     kind = array.type
     if is_text(kind):
-        found = [parse_number(text) for text in array.to_pylist()]
-        if all(one is not None and one[0] is not None and abs(one[0]) < 2**63 for one in found):
-            return pa.array([None if one is None else one[0] for one in found], pa.int64())
-        return pa.array([None if one is None else one[1] for one in found], pa.float64())
+        array = parse_numbers(array)
+        kind = array.type
     if pa.types.is_boolean(kind):
         return array.cast(pa.int8()).cast(pa.int64())
     if pa.types.is_floating(kind) or pa.types.is_decimal(kind) or pa.types.is_null(kind):
@@ -170,7 +169,7 @@ def _to_number(name: str, array: pa.Array) -> pa.Array:
     try:
         return array.cast(pa.int64())
     except pa.ArrowInvalid:  # uint64
-        return array.cast(pa.float64())
+        return array.cast(pa.float64(), safe=False)
 
 
 def _to_time(name: str, array: pa.Array) -> pa.Array:
@@ -178,7 +177,7 @@ def _to_time(name: str, array: pa.Array) -> pa.Array:
     if pa.types.is_null(kind):
         return array.cast(pa.timestamp("us"))
     if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
-        return dates_of(array, name)
+        return parse_dates(array, name)
     values = read_values(name, array)
     unit = "D" if pa.types.is_date32(kind) else "ms" if pa.types.is_date64(kind) else kind.unit
     micros = values.data // 1000 if unit == "ns" else values.data * {"D": 86_400_000_000, "s": 10**6, "ms": 1000, "us": 1}[unit]

@@ -24,7 +24,7 @@ from msgspec import Struct
 
 from stoker import _disk
 from stoker._types import Array
-from stoker.encode.statistics.analyze import unreadable_column
+from stoker.encode import analyze
 from stoker.errors import BadValueError, OptionError, SourceInvalidError, SourceNotFoundError
 from stoker.recipes.tabular.compat_encodings import Characters, DatetimeParts, QuadTiles, RelativeParts
 from stoker.recipes.tabular.compat_numbers import Binned, Digit, fit_binned, fit_digit
@@ -94,12 +94,13 @@ def read_table(given: Any, what: str) -> tuple[pa.Table, str]:
 
 def _reason(given: Any, error: Exception) -> str:
     """Why a frame is not a table, with the column and the row where there is one."""
-    found = unreadable_column(given)
-    return (
-        str(found)
-        if found is not None
-        else f"{' '.join(str(error).split()).rstrip('.')}. Give columns of equal lengths and one type each."
-    )
+    try:
+        analyze(given)  # which looks for them
+    except BadValueError as found:
+        return str(found)
+    except (ValueError, TypeError, OverflowError):
+        pass
+    return f"{' '.join(str(error).split()).rstrip('.')}. Give columns of equal lengths and one type each."
 
 
 def name_of(given: Any, what: str) -> str:
