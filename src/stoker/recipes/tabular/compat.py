@@ -209,7 +209,7 @@ def _parts(keys: pa.Array, share: Any, count: int) -> Array:
         import pandas as pd  # type: ignore[import-untyped, unused-ignore]
 
         place = {key: number for number, key in enumerate(keys.to_pylist())}
-        both = [[place[key] for key in pd.Series(one).tolist()] for one in share(keys.to_pandas())]
+        both: list[Any] = [[place[key] for key in pd.Series(one).tolist()] for one in share(keys.to_pandas())]
     else:
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share < 1:
             raise OptionError(f"trn_val_split is {share!r}; expected a number between 0 and 1, or a function.")

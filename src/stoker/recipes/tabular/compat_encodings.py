@@ -230,7 +230,7 @@ class QuadTiles(Encoding, frozen=True, kw_only=True, tag="quad_tiles"):
             table[:-1, len(self.quads) + number] = [0 if tile is None else max(0, symbols.find(tile[number])) for tile in tiles]
         if self.has_null:
             table[:, -1] = [*(tile is None for tile in tiles), True]
-        return table[np.where(values.valid, values.data, -1)]
+        return np.asarray(table[np.where(values.valid, values.data, -1)])
 
     def decode(self, codes: Array, kind: pa.DataType, starts: Array, uniform: Array) -> pa.Array:
         """The values of codes."""
@@ -247,14 +247,16 @@ class QuadTiles(Encoding, frozen=True, kw_only=True, tag="quad_tiles"):
 
 def tiles_of(words: list[str]) -> list[str | None]:
     """The path of each place through the quadtree, behind its two signs; None where a string has no two numbers."""
-    numbers = np.full((len(words), 2), np.nan, np.float32)
+    wide = np.full((len(words), 2), np.nan)
     for row, word in enumerate(words):
         for side, part in enumerate(f"{word},".split(",")[:2]):
             try:
-                numbers[row, side] = float(part)
+                wide[row, side] = float(part)
             except ValueError:
                 break
-    is_place = np.isfinite(numbers).all(1)
+    with np.errstate(over="ignore"):
+        numbers = wide.astype(np.float32)
+    is_place = np.asarray(np.isfinite(numbers).all(1))
     whole = (np.where(is_place[:, None], numbers, 0) * np.float32(PLACES_PER_DEGREE)).astype(np.int64)
     signs = np.where(whole >= 0, "+", "-")
     whole = np.minimum(np.abs(whole), np.array([90, 180]) * PLACES_PER_DEGREE)

@@ -65,7 +65,8 @@ def part_of_column(kind: str, column: pa.Array, starts: Array) -> Partial:
         starts: The first row of each subject.
     """
     if kind in NUMBERS:
-        found: Partial = analyze({"x": column}, kinds={"x": "number"}, threads=1)["x"].analysis(NUMBERS[kind])  # type: ignore[union-attr, call-arg]
+        column_of: Any = analyze({"x": column}, kinds={"x": "number"}, threads=1)["x"]
+        found = column_of.analysis(NUMBERS[kind])
         return dict(json.loads(json.dumps(found, default=lambda one: one.item())))  # the values that are counted become strings
     if kind == "TABULAR_DATETIME":
         return dict(analyze({"x": column}, threads=1)["x"].analysis())
@@ -207,7 +208,8 @@ def _reduce_numbers(kind: str, parts: Sequence[Partial], protect: bool) -> dict[
             "encoding_type": kind, "cardinalities": flags | digits, "has_nan": has_nan, "has_neg": has_neg, "min_digits": least,
             "max_digits": most, "max_decimal": highest, "min_decimal": lowest, "min": low, "max": high,
         }  # fmt: skip
-    bins, ends = [0], []
+    bins: list[float] = [0]
+    ends: list[str] = []
     if low is not None:
         quantiles = np.concatenate([part["quantiles"] for part in parts if part["quantiles"]])
         bins, ends = find_bins(np.clip(quantiles, low, high)), ["<<MIN>>", "<<MAX>>"]
