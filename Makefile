@@ -5,6 +5,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 ORIGINALS := .venv-originals
+BENCHES := $(basename $(notdir $(wildcard benchmarks/bench_*.py)))
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-docs lint test-slow test-gpu test-originals explore soak bench benchmarks-page reference images compare clean
@@ -71,8 +72,8 @@ $(ORIGINALS)/.installed: pyproject.toml constraints.txt requirements-originals.t
 soak: $(STAMP) ## the long tests, before a release
 	@$(PY) -m pytest -q -m soak
 
-bench: $(STAMP) ## every benchmark, small; FULL=1 for the full size
-	@for name in $(basename $(notdir $(wildcard benchmarks/bench_*.py))); do \
+bench: $(STAMP) ## every benchmark, small; FULL=1 for the full size, BENCHES="bench_a bench_b" for some
+	@for name in $(BENCHES); do \
 	  echo "== $$name"; $(PY) -m benchmarks.$$name $(if $(FULL),,--small) || exit 1; \
 	done
 

@@ -79,6 +79,10 @@ def code_from_data(tree: ast.Module) -> Iterator[Finding]:
                     yield node.lineno, f"import {module}"
         elif isinstance(node, ast.Call):
             name = dotted(node.func)
+            if name == "torch.load" and any(
+                one.arg == "weights_only" and ast.unparse(one.value) == "True" for one in node.keywords
+            ):
+                continue  # reads tensors alone
             if name in CODE_BUILTINS | CODE_CALLS or name.split(".")[-1] in CODE_METHODS:
                 yield node.lineno, name
         elif isinstance(node, ast.keyword) and node.arg == "allow_pickle" and ast.unparse(node.value) != "False":
@@ -180,6 +184,8 @@ def test_the_writer_itself_would_be_found() -> None:
         "eval(text)",
         "exec(text)",
         "torch.load(path)",
+        "torch.load(path, weights_only=False)",
+        "torch.load(path, weights_only=flag)",
         "yaml.load(text)",
         "np.load(path, allow_pickle=True)",
         "np.load(path, allow_pickle=flag)",
@@ -190,7 +196,16 @@ def test_code_from_data_is_found(code: str) -> None:
     assert list(code_from_data(ast.parse(code)))
 
 
-@pytest.mark.parametrize("code", ["model.eval()", "re.compile(text)", "np.load(path, allow_pickle=False)", "'never pickle'"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        "model.eval()",
+        "re.compile(text)",
+        "torch.load(path, weights_only=True)",
+        "np.load(path, allow_pickle=False)",
+        "'never pickle'",
+    ],
+)
 def test_harmless_code_is_not_taken_for_code_from_data(code: str) -> None:
     assert not list(code_from_data(ast.parse(code)))
 

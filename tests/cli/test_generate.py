@@ -19,6 +19,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     make_events(40).to_parquet("events.parquet")
     make_users(40).to_csv("users.csv", index=False)
+    Path("few.csv").write_text("user,one,x\n0,1,5\n1,1,6\n2,1,7\n")
+    Path("words.csv").write_text("user,x\nanna,5\nbob,6\n")
+    Path("lost.csv").write_text("user,x\n0,5\n,6\n2,7\n")
     return tmp_path
 
 
@@ -49,11 +52,35 @@ def test_a_run_is_trained_resumed_and_generates(stoker: Stoker, folder: Path) ->
     ("arguments", "line"),
     [
         (["train", "tabular"], "Give --target FILE, or --resume FOLDER. See: stoker train tabular --help"),
-        (["train", "tabular", "--target", "no.parquet"], "events: there is no file no.parquet."),
+        (["train", "tabular", "--target", "no.parquet"], "there is no file no.parquet. Give another one."),
         (
             ["train", "tabular", "--target", "events.parquet", "--key", "id"],
-            "events has no column 'id'; it has 'user', 'state', 'amount', 'score', 'late', 'time'. Pass another key.",
+            "events.parquet has no column 'id'; it has 'user', 'state', 'amount', 'score', 'late', 'time'. Name one of them: --key …",
         ),
+        (
+            ["train", "tabular", "--target", "few.csv", "--key", "user"],
+            "few.csv has 3 subjects; protection needs at least 20, because every value of fewer is rare. "
+            "Pass --no-protect to keep all values.",
+        ),
+        (
+            ["train", "tabular", "--target", "few.csv", "--key", "one", "--no-protect"],
+            "few.csv has 1 subject; expected at least 2, as some are kept for validation. Give more of them.",
+        ),
+        (
+            ["train", "tabular", "--target", "events.parquet", "--key", "user", "--context", "few.csv"],
+            "events.parquet has the user 3 in row 10, which context does not have. Add it there, or drop its rows.",
+        ),
+        (
+            ["train", "tabular", "--target", "events.parquet", "--key", "user", "--context", "words.csv"],
+            "user is of the type int64 in events.parquet, but of the type string in context. Convert one of them.",
+        ),
+        (
+            ["train", "tabular", "--target", "events.parquet", "--key", "user", "--encoding", "state=gps"],
+            "--encoding is state=gps; expected one of auto, categorical, numeric, digit, binned, discrete, datetime, relative, lat_long, "
+            "character.",
+        ),
+        (["train", "tabular", "--target", "lost.csv", "--key", "user"], "lost.csv, row 1: the user is missing; expected one for each row. "
+            "Fill it, or drop the row."),
         (
             ["train", "tabular", "--target", "events.parquet", "--encoding", "state"],
             "--encoding is 'state'; expected COLUMN=KIND, such as place=lat_long. See: stoker train tabular --help",

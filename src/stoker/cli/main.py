@@ -135,7 +135,9 @@ def in_flags(line: str, arguments: list[str]) -> str:
     for argument in arguments:
         if isinstance(command, click.Group) and not argument.startswith("-"):
             command = command.get_command(click.Context(command), argument)
-    known = [command, *getattr(command, "recipes", {}).values()] if command is not None else []
+    recipes = getattr(command, "recipes", {})
+    words = [argument.removeprefix("--recipe=") for argument in arguments]
+    known = [command, *(recipes[word] for word in words if word in recipes)] if command is not None else []
     options = {one.name: one for each in reversed(known) for one in each.params if isinstance(one, click.Option)}
     if not options:
         return line
@@ -155,6 +157,9 @@ def in_flags(line: str, arguments: list[str]) -> str:
     elif "assignments" in options:  # values of a configuration
         line = re.sub(r"observed=True to the feed", "--set observed=true", line)
         line = re.sub(r"(?<![^ (`])guard='skip'", "--set guard=skip", line)
+    if "encoding" in options:  # given once per column
+        line = re.sub(r"^encodings\['(.*?)'\] is '(\w*)'", r"--encoding is \1=\2", line)
+        line = re.sub(r"^encodings names", "--encoding names", line)
     names = "|".join(map(re.escape, filter(None, options)))
     values = r"\{'[^']*': '[^']*'\}|\[\.\.\.\]|'[^']*'|\"[^\"]*\"|[\w.*…-]*[\w*…]"
     return re.sub(rf"(?<![^ (`])(?P<name>{names})=(?P<value>{values})?", flag, line)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 class _Train(click.Command):
     """Hands over to the command of a recipe where its name, or the folder of one of its runs, is given."""
+
+    recipes: ClassVar[dict[str, click.Command]] = RECIPES
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any

@@ -21,6 +21,8 @@ _LAZY = {
     "join_digits": "stoker.encode.digits:join_digits",
     "pack_sequences": "stoker.encode.sequences.store:pack_sequences",
     "pad_sequences": "stoker.encode.sequences.pad:pad_sequences",
+    "parse_dates": "stoker.encode.statistics.analyze:parse_dates",
+    "parse_numbers": "stoker.encode.statistics.analyze:parse_numbers",
     "profile_digits": "stoker.encode.digits:profile_digits",
     "split_digits": "stoker.encode.digits:split_digits",
 }
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
     from stoker.encode.sequences.pad import pad_sequences as pad_sequences
     from stoker.encode.sequences.store import pack_sequences as pack_sequences
     from stoker.encode.statistics.analyze import analyze as analyze
+    from stoker.encode.statistics.analyze import parse_dates as parse_dates
+    from stoker.encode.statistics.analyze import parse_numbers as parse_numbers
     from stoker.encode.statistics.result import Statistics as Statistics
 else:
     # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too.

@@ -41,6 +41,8 @@ WORDS = [
     pa.array([None, 3, 7]),
     pa.array([Decimal("1.50"), None], pa.decimal128(5, 2)),
     pa.array(["a"], pa.large_string()),
+    pa.array([dt.time(1, 2, 3), None], pa.time32("s")),
+    pa.array([dt.timedelta(seconds=1.5), None]),
 ]
 
 

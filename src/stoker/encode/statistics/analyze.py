@@ -364,6 +364,44 @@ class TextForm:
         return "int" if self.most <= _INT else "uint"
 
 
+def parse_numbers(texts: Any) -> pa.Array:
+    """The numbers in strings, read as mostlyai-engine reads them: of each string the first part that looks like a number.
+
+    Args:
+        texts: An Arrow array of strings.
+
+    Returns:
+        int64, uint64 or float64, whatever holds all of them; null where a string has none.
+
+    Example:
+        >>> parse_numbers(pa.array(["12 EUR", "1.5", "n/a", None])).to_pylist()
+        [12.0, 1.5, None, None]
+    """
+    form = TextForm()
+    form.add(texts)
+    return _read_numbers(texts, form.form)
+
+
+def parse_dates(texts: Any, name: str = "texts") -> pa.Array:
+    """The dates in strings, read as mostlyai-engine reads them.
+
+    Args:
+        texts: An Arrow array of strings, a whole column: whether the day or the month comes first depends on all of them.
+        name: What messages call it.
+
+    Returns:
+        Timestamps in microseconds and UTC, without a zone; null where a string has none.
+
+    Raises:
+        OptionError: pandas, which parses them, is not installed.
+
+    Example:
+        >>> parse_dates(pa.array(["2024-02-29", "no date"]))[0].as_py()
+        datetime.datetime(2024, 2, 29, 0, 0)
+    """
+    return dates_of(texts, name)
+
+
 def _read_numbers(values: Any, form: Form) -> pa.Array:
     """The numbers in strings (an array, or a dictionary of them); null where there is none."""
     encoded = _encoded(values)

@@ -1,7 +1,7 @@
 """Tabular sequences: learn the events of users, and generate new ones.
 
     values, encodings, dates    columns <-> classes             tables        files and frames <-> codes
-    compat                      encodings of mostlyai-engine
+    compat                      the workflow of mostlyai-engine; compat_*: its encodings, statistics, files and weights
     subjects                    settings; tables -> subjects    layout        sub-columns and widths of a model
     model                       all heads in one matmul         batches       which subjects an update sees
     training                    the folder of a run             generation    codes of new subjects

@@ -1,192 +1,587 @@
-"""Encodings of numbers as mostlyai-engine has them, on request: `encodings={"amount": "digit"}`.
+"""The workflow of mostlyai-engine, with its names, arguments, defaults and files, on the model and the generator of this recipe.
 
-    Digit     nan, neg, E2, E1, E0, E-1, ...    one class per decimal digit
-    Binned    bin                               up to 100 intervals between quantiles, with classes for unknown, missing, minimum, maximum
+    from stoker.recipes.tabular import compat
 
-`encoding_of` makes an encoding from the entry of a column in a stats.json, so that codes are those of a model that was trained there.
-One difference stays: where a value is missing, the other digits are 0 and not drawn at random.
+    compat.split(events, tgt_context_key="user_id", workspace_dir="ws")
+    compat.analyze(workspace_dir="ws")
+    compat.encode(workspace_dir="ws")
+    compat.train(workspace_dir="ws", max_epochs=10)
+    compat.generate(workspace_dir="ws")          # ws/SyntheticData/part.000000.000000.parquet
+
+Statistics and codes are equal to those of mostlyai-engine 2.7.3 for the same state of `np.random`, and each library opens the
+workspace of the other. What is wrong there is not repeated: see "Against mostlyai-engine" in docs/recipes/tabular.md. Frames may be of
+pandas, Polars or Arrow, or files. What is not here is refused by name: language models, differential privacy, lists, fairness.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import random
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import torch
 
+from stoker import _disk
 from stoker._types import Array
-from stoker.encode import split_digits
-from stoker.errors import OptionError
-from stoker.recipes.tabular.encodings import RARE, Categorical, Encoding, Subjects, find_intervals
-from stoker.recipes.tabular.values import Values, to_column
+from stoker.errors import BadValueError, OptionError
+from stoker.recipes.tabular.compat_encodings import encoding_of as encoding_of
+from stoker.recipes.tabular.compat_model import TrainOptions, decode_types, fit_workspace, load_workspace
+from stoker.recipes.tabular.compat_statistics import FAMILIES, part_of_column, reduce_column, reduce_lengths
+from stoker.recipes.tabular.compat_workspace import (
+    Role,
+    Workspace,
+    codes_of_column,
+    column_names,
+    empty_folder,
+    position_columns,
+    read_column,
+    read_parquet,
+    write_json,
+    write_parquet,
+)
+from stoker.recipes.tabular.synthesizer import Synthesizer
+from stoker.recipes.tabular.tables import GroupedRows, cast_keys, group_rows, key_column, read_table
 
-NULL = "<<NULL>>"
-MOST_BINS = 100
-HIGHEST, LOWEST = 18, -8
-"""The highest and the lowest decimal place of digits."""
-
-
-class Digit(Encoding, frozen=True, kw_only=True, tag="digit"):
-    """Decimal digits between the highest and the lowest place, counted from the smallest that occurs there."""
-
-    highest: int
-    lows: list[int]
-    """The smallest digit of each place, from the highest place on."""
-    highs: list[int]
-    low: float
-    high: float
-    has_null: bool
-    has_negative: bool
-
-    @property
-    def _lowest(self) -> int:
-        return self.highest - len(self.lows) + 1
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """The number of classes of each sub-column."""
-        flags = ({"nan": 2} if self.has_null else {}) | ({"neg": 2} if self.has_negative else {})
-        both = zip(self.lows, self.highs, strict=True)
-        return flags | {f"E{self.highest - place}": high - low + 1 for place, (low, high) in enumerate(both)}
-
-    def encode(self, values: Values, starts: Array) -> Array:
-        """The codes of values, (rows, sub-columns)."""
-        clipped = np.clip(values.data.astype(np.float64), self.low, self.high)
-        split = split_digits(np.where(values.valid, clipped, 0.0), max_decimal=self.highest, min_decimal=self._lowest)
-        low = np.array(self.lows)
-        digits = np.clip(np.asarray(split.digits, np.int64) - low, 0, np.array(self.highs) - low)
-        flags = ([~values.valid] if self.has_null else []) + ([np.asarray(split.negative) > 0] if self.has_negative else [])
-        return np.column_stack([*flags, np.where(values.valid[:, None], digits, 0)]).astype(np.int64)
-
-    def decode(self, codes: Array, kind: pa.DataType, starts: Array, uniform: Array) -> pa.Array:
-        """The values of codes."""
-        valid = codes[:, 0] == 0 if self.has_null else np.ones(len(codes), bool)
-        flags = int(self.has_null) + int(self.has_negative)
-        places = self.highest - np.arange(len(self.lows))
-        numbers = ((codes[:, flags:] + np.array(self.lows)) * 10.0**places).sum(1)
-        if self.has_negative:
-            numbers = np.where(codes[:, flags - 1] == 1, -numbers, numbers)
-        numbers = np.round(np.clip(numbers, self.low, self.high), -self._lowest)
-        return to_column(np.where(valid, numbers, 0.0), valid, kind)
+Progress = Callable[..., Any]
+DEFAULT_MINUTES, DEFAULT_EPOCHS, DEFAULT_WINDOW = 14400.0, 100.0, 100
 
 
-def fit_digit(values: Values, subjects: Subjects) -> Digit | None:
-    """Find the places and digits that occur; None where no value may be kept."""
-    bounds = subjects.bounds(values.data, values.valid)
-    if bounds is None:
-        return None
-    kept = np.clip(values.data[values.valid].astype(np.float64), float(bounds[0]), float(bounds[1]))
-    digits = np.asarray(split_digits(kept, max_decimal=HIGHEST, min_decimal=LOWEST).digits, np.int64)
-    used = np.flatnonzero(digits.any(0))
-    # From the highest place that is not always 0 to the lowest one, and to the ones at least.
-    first, last = min([*used, HIGHEST]), max([*used, HIGHEST])
-    window = digits[:, first : last + 1]
-    return Digit(
-        highest=HIGHEST - int(first),
-        lows=window.min(0).tolist(),
-        highs=window.max(0).tolist(),
-        low=float(bounds[0]),
-        high=float(bounds[1]),
-        has_null=not bool(values.valid.all()),
-        has_negative=bool((kept < 0).any()),
-    )
-
-
-class Binned(Encoding, frozen=True, kw_only=True, tag="binned"):
-    """Class 0 is unknown, then a missing value where there are some, the minimum, the maximum, and the intervals."""
-
-    edges: list[float]
-    decimals: int
-    """Places after the point that values are rounded down to."""
-    has_null: bool
-
-    @property
-    def _first(self) -> int:
-        return 3 + self.has_null
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """The number of classes of each sub-column."""
-        return {"bin": self._first + len(self.edges) - 1}
-
-    def never(self) -> dict[str, list[int]]:
-        """Classes that are not to be generated."""
-        return {"bin": [0]}
-
-    def encode(self, values: Values, starts: Array) -> Array:
-        """The codes of values, (rows, sub-columns)."""
-        numbers, edges = values.data.astype(np.float64), np.array(self.edges)
-        inner = edges[1:-1]
-        codes = (find_intervals(np.append(np.nextafter(inner, -np.inf), np.inf), numbers) + self._first).astype(np.int64)
-        codes[numbers == edges[0]] = self._first - 2
-        codes[numbers == edges[-1]] = self._first - 1
-        codes[~values.valid] = int(self.has_null)
-        return codes[:, None]
-
-    def decode(self, codes: Array, kind: pa.DataType, starts: Array, uniform: Array) -> pa.Array:
-        """The values of codes."""
-        code, edges = codes[:, 0], np.array(self.edges)
-        valid = ~(self.has_null & (code == 1))
-        place = np.clip(code - self._first, 0, len(edges) - 2)
-        unit = 10.0**self.decimals
-        numbers = np.floor((edges[place] + uniform * (edges[place + 1] - edges[place])) * unit) / unit
-        numbers = np.where(code == self._first - 2, edges[0], np.where(code == self._first - 1, edges[-1], numbers))
-        return to_column(np.where(valid, np.clip(numbers, edges[0], edges[-1]), 0.0), valid, kind)
-
-
-def fit_binned(values: Values, subjects: Subjects) -> Binned | None:
-    """Find up to 100 intervals between quantiles; None where no value may be kept."""
-    bounds = subjects.bounds(values.data, values.valid)
-    if bounds is None:
-        return None
-    kept = np.sort(np.clip(values.data[values.valid].astype(np.float64), float(bounds[0]), float(bounds[1])))
-    edges = np.unique(kept)
-    for count in range(MOST_BINS + 1, 1001) if len(edges) > MOST_BINS + 1 else ():
-        edges = np.unique(kept[np.linspace(0, len(kept) - 1, count).round().astype(np.int64)])
-        if len(edges) >= MOST_BINS + 1:
-            break
-    if len(edges) == 1:
-        edges = np.append(edges, edges)
-    places = np.asarray(split_digits(kept, max_decimal=HIGHEST, min_decimal=LOWEST).digits).any(0)
-    lowest = HIGHEST - max([*np.flatnonzero(places), HIGHEST])
-    return Binned(edges=edges.tolist(), decimals=-int(lowest), has_null=not bool(values.valid.all()))
-
-
-def encoding_of(stats: Mapping[str, Any]) -> Categorical | Digit | Binned:
-    """The encoding of a column, from its entry in the stats.json of mostlyai-engine.
+def set_random_state(random_state: int | None = None) -> None:
+    """Seed `random`, `np.random` and torch, from which all steps draw.
 
     Args:
-        stats: The entry: `json.load(file)["columns"][name]`.
+        random_state: The seed; None draws one.
+    """
+    seed = int.from_bytes(os.urandom(4), "little") if random_state is None else random_state
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+def split(
+    tgt_data: Any,
+    *,
+    ctx_data: Any = None,
+    tgt_primary_key: str | None = None,
+    ctx_primary_key: str | None = None,
+    tgt_context_key: str | None = None,
+    model_type: str | None = None,
+    tgt_encoding_types: Mapping[str, str] | None = None,
+    ctx_encoding_types: Mapping[str, str] | None = None,
+    n_partitions: int = 1,
+    trn_val_split: float | Callable[[Any], tuple[Any, Any]] = 0.8,
+    workspace_dir: str | Path = "engine-ws",
+    update_progress: Progress | None = None,
+) -> None:
+    """Split tables into rows to train and to validate with.
+
+    Args:
+        tgt_data: The table to learn.
+        ctx_data: Facts of the subjects, one row each.
+        tgt_primary_key: The column of `tgt_data` that names its rows; it is not learned.
+        ctx_primary_key: The column of `ctx_data` that names the subject.
+        tgt_context_key: The column of `tgt_data` that names the subject.
+        model_type: "TABULAR"; others are refused.
+        tgt_encoding_types: Encodings of columns, such as {"time": "TABULAR_DATETIME_RELATIVE"}.
+        ctx_encoding_types: The same of `ctx_data`.
+        n_partitions: The number of files for each of both sets.
+        trn_val_split: The share of subjects to train with, or a function from a pandas Series of keys to those of both sets.
+        workspace_dir: The workspace.
+        update_progress: Called with `total` and `completed`.
 
     Raises:
-        OptionError: Its kind is not one of TABULAR_CATEGORICAL, TABULAR_NUMERIC_DISCRETE, _DIGIT and _BINNED.
+        OptionError: A parameter is invalid.
+        BadValueError: A key is missing, occurs twice, or is not among the contexts.
 
     Example:
-        >>> encoding_of({"encoding_type": "TABULAR_CATEGORICAL", "codes": {"_RARE_": 0, "a": 1}, "no_of_rare_categories": 0}).values
-        ['a']
+        >>> split({"x": list(range(100))}, workspace_dir="ws")
+        >>> sorted(path.name for path in Path("ws/OriginalData/tgt-data").iterdir())
+        ['part.000000-trn.parquet', 'part.000000-val.parquet']
     """
-    kind = str(getattr(stats["encoding_type"], "value", stats["encoding_type"]))
-    codes = list(map(str, stats.get("codes", ())))
-    if kind in ("TABULAR_CATEGORICAL", "TABULAR_NUMERIC_DISCRETE"):
-        known = [one for one in codes if one not in (RARE, NULL)]
-        if kind != "TABULAR_CATEGORICAL" and stats["min_decimal"] < 0:  # floats as Arrow writes them: 50, not 50.0
-            known = pa.array([float(one) for one in known], pa.float64()).cast(pa.string()).to_pylist()
-        has_rare = kind == "TABULAR_CATEGORICAL" and bool(stats.get("no_of_rare_categories"))
-        return Categorical(values=known, has_null=NULL in codes, has_rare=has_rare)
-    if kind == "TABULAR_NUMERIC_DIGIT":
-        places = range(stats["max_decimal"], stats["min_decimal"] - 1, -1)
-        return Digit(
-            highest=stats["max_decimal"],
-            lows=[stats["min_digits"][f"E{place}"] for place in places],
-            highs=[stats["max_digits"][f"E{place}"] for place in places],
-            low=-np.inf if stats["min"] is None else float(stats["min"]),
-            high=np.inf if stats["max"] is None else float(stats["max"]),
-            has_null=stats["has_nan"],
-            has_negative=stats["has_neg"],
-        )
-    if kind == "TABULAR_NUMERIC_BINNED":
-        return Binned(edges=list(map(float, stats["bins"])), decimals=-stats["min_decimal"], has_null=NULL in codes)
-    raise OptionError(
-        f"the column has the encoding {kind}; expected TABULAR_CATEGORICAL, or TABULAR_NUMERIC_DISCRETE, _DIGIT or _BINNED."
+    with _Report(update_progress) as report:
+        target, frame = read_table(tgt_data, "tgt_data")
+        context = None if ctx_data is None else read_table(ctx_data, "ctx_data")[0]
+        if str(getattr(model_type, "value", model_type) or "TABULAR") != "TABULAR":
+            raise OptionError(f"model_type is {model_type!r}; expected 'TABULAR': language models are not part of this recipe.")
+        if not len(target):
+            raise OptionError("tgt_data has no rows. Give a table with some.")
+        if isinstance(n_partitions, bool) or not isinstance(n_partitions, int) or n_partitions < 1:
+            raise OptionError(f"n_partitions is {n_partitions!r}; expected an integer from 1.")
+        if tgt_primary_key is not None:
+            _check_unique(key_column(target, tgt_primary_key, "tgt_data"), "tgt_data", tgt_primary_key)
+        if context is not None:
+            for name, key in (("tgt_context_key", tgt_context_key), ("ctx_primary_key", ctx_primary_key)):
+                if key is None:
+                    raise OptionError(f"ctx_data is given, but {name} is not. Pass the column that names the subject.")
+            _check_unique(key_column(context, str(ctx_primary_key), "ctx_data"), "ctx_data", str(ctx_primary_key))
+        elif tgt_context_key is not None:
+            ctx_primary_key = ctx_primary_key or tgt_context_key
+            context = pa.table({ctx_primary_key: key_column(target, tgt_context_key, "tgt_data").unique()})
+        is_object = frame == "pandas" and {name for name in tgt_data.columns if tgt_data[name].dtype == object}
+        kinds = _kinds("tgt", target, tgt_encoding_types, (tgt_primary_key, tgt_context_key), is_object or set())
+        context_kinds = {} if context is None else _kinds("ctx", context, ctx_encoding_types, (ctx_primary_key,), set())
+        keys, owner = _owners(target, context, tgt_context_key, ctx_primary_key)
+        part = _parts(keys, trn_val_split, n_partitions)
+        workspace = Workspace(folder=Path(workspace_dir))
+        for role in ("tgt", "ctx"):
+            empty_folder(workspace.data(role))
+        for number in range(2 * n_partitions):
+            name = f"part.{number // 2:06d}-{('trn', 'val')[number % 2]}.parquet"
+            write_parquet(
+                workspace.data("tgt") / name, _with_pandas(target.filter(pa.array(part[owner] == number)), tgt_data, frame)
+            )
+            if context is not None:
+                write_parquet(workspace.data("ctx") / name, context.filter(pa.array(part == number)))
+            report(completed=number, total=2 * n_partitions)
+        own = {"primary_key": tgt_primary_key, "context_key": tgt_context_key}
+        write_json(workspace.meta("tgt", "keys"), {name: key for name, key in own.items() if key is not None})
+        write_json(workspace.meta("tgt", "encoding-types"), kinds)
+        if context is not None:
+            write_json(workspace.meta("ctx", "keys"), {"primary_key": ctx_primary_key})
+            write_json(workspace.meta("ctx", "encoding-types"), context_kinds)
+        else:
+            for folder in (workspace.data("ctx"), workspace.meta("ctx", "keys").parent):
+                _disk.remove_folder(folder)
+
+
+def _with_pandas(table: pa.Table, given: Any, frame: str) -> pa.Table:
+    """With what pandas needs to read its own types again."""
+    return (
+        table.replace_schema_metadata(pa.Schema.from_pandas(given, preserve_index=False).metadata) if frame == "pandas" else table
     )
+
+
+def _check_unique(keys: pa.Array, what: str, key: str) -> None:
+    if len(keys.unique()) < len(keys):
+        counts = keys.value_counts()
+        value = counts.field("values")[int(np.argmax(np.asarray(counts.field("counts"))))].as_py()
+        raise BadValueError(f"{what} has the {key} {value!r} more than once; expected one row for each. Drop the others.")
+
+
+def _kinds(
+    role: Role, table: pa.Table, asked: Mapping[str, str] | None, keys: Sequence[str | None], is_object: set[str]
+) -> dict[str, str]:
+    """The encoding of each column: those that are asked for, then the others."""
+    given = {name: str(getattr(kind, "value", kind)) for name, kind in (asked or {}).items()}
+    names = [name for name in table.column_names if name not in keys]
+    for name, kind in given.items():
+        if name not in names:
+            raise OptionError(f"{role}_encoding_types names the column {name!r}; expected one of {', '.join(map(repr, names))}.")
+        if kind not in FAMILIES and kind != "AUTO":
+            raise OptionError(f"{role}_encoding_types[{name!r}] is {kind!r}; expected one of {', '.join(FAMILIES)}.")
+    found = {name: kind for name, kind in given.items() if kind != "AUTO"}
+    for name in names:
+        kind = table.schema.field(name).type
+        if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+            raise OptionError(
+                f"column {name!r} of {role}_data holds lists, which are not supported. Drop it, or make a column per item."
+            )
+        is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+        is_date = pa.types.is_timestamp(kind) or (pa.types.is_date(kind) and name not in is_object)
+        auto = "TABULAR_NUMERIC_AUTO" if is_number else "TABULAR_DATETIME" if is_date else "TABULAR_CATEGORICAL"
+        found.setdefault(name, auto)
+    return found
+
+
+def _owners(target: pa.Table, context: pa.Table | None, key: str | None, primary: str | None) -> tuple[pa.Array, Array]:
+    """The keys of all subjects, and the number of the subject of each row."""
+    if context is None or key is None:
+        return pa.array(np.arange(len(target))), np.arange(len(target))
+    import pyarrow.compute as pc
+
+    keys, own = key_column(context, str(primary), "ctx_data"), key_column(target, key, "tgt_data")
+    found = pc.index_in(own, value_set=cast_keys(keys, own.type, key, "tgt_data"))
+    if found.null_count:
+        row = int(np.flatnonzero(found.is_null().to_numpy(zero_copy_only=False))[0])
+        raise BadValueError(
+            f"tgt_data has the {key} {own[row].as_py()!r} in row {row:,}, which ctx_data does not have. Add it there, or drop its rows."
+        )
+    return keys, found.to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def _parts(keys: pa.Array, share: Any, count: int) -> Array:
+    """The file of each subject: even numbers to train with, odd ones to validate with; -1 for none."""
+    if callable(share):
+        import pandas as pd  # type: ignore[import-untyped, unused-ignore]
+
+        place = {key: number for number, key in enumerate(keys.to_pylist())}
+        both: list[Any] = [[place[key] for key in pd.Series(one).tolist()] for one in share(keys.to_pandas())]
+    else:
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share < 1:
+            raise OptionError(f"trn_val_split is {share!r}; expected a number between 0 and 1, or a function.")
+        order, trained = np.random.permutation(len(keys)), round(share * len(keys))
+        both = [order[:trained], order[trained:]]
+    part = np.full(len(keys), -1)
+    for kind, one in enumerate(both):
+        part[np.asarray(one, np.int64)] = 2 * (np.arange(len(one)) % count) + kind
+    return part
+
+
+def analyze(
+    *,
+    value_protection: bool = True,
+    differential_privacy: Any = None,
+    workspace_dir: str | Path = "engine-ws",
+    update_progress: Progress | None = None,
+) -> None:
+    """Compute the statistics of all columns.
+
+    Args:
+        value_protection: Leave out values that fewer than 5 to 7 rows have.
+        differential_privacy: Not supported; expected None.
+        workspace_dir: The workspace of `split`.
+        update_progress: Called with `total` and `completed`.
+
+    Raises:
+        OptionError: There are too few subjects for protection, or `split` has not run.
+    """
+    _refuse("differential_privacy", differential_privacy)
+    with _Report(update_progress) as report:
+        workspace = Workspace(folder=Path(workspace_dir))
+        roles: list[Role] = ["tgt", "ctx"] if workspace.data("ctx").is_dir() else ["tgt"]
+        found: dict[Role, dict[str, list[dict[str, Any]]]] = {}
+        lengths: list[Array] = []
+        counts = {"trn": 0, "val": 0}
+        kinds = {role: workspace.read(workspace.meta(role, "encoding-types"), "split") for role in roles}
+        keys = {role: workspace.read(workspace.meta(role, "keys"), "split") for role in roles}
+        files = workspace.parts(workspace.data("tgt"), "split")
+        for number, path in enumerate(files):
+            grouped, order = _read_part(workspace, path, keys)
+            lengths.append(grouped.lengths)
+            counts[path.name[-len("trn.parquet") :][:3]] += len(grouped.keys)
+            for role in roles:
+                table = grouped.rows if role == "tgt" else read_parquet(workspace.data("ctx") / path.name)
+                starts = grouped.starts if role == "tgt" else np.arange(len(table))
+                parts = found.setdefault(role, {name: [] for name in kinds[role]})
+                for name, kind in kinds[role].items() if len(table) else ():
+                    column = read_column(name, _column(table, name, path), kind)
+                    # Rows lie as in the file, other than those of relative dates, whose order within subjects matters.
+                    own = column.take(pa.array(order)) if role == "tgt" and kind == "TABULAR_DATETIME_RELATIVE" else column
+                    parts[name].append(part_of_column(kind, own, starts))
+            report(completed=number, total=len(files) + 1)
+        for role in roles:
+            columns = _reduce(role, kinds[role], found[role], protect=value_protection)
+            stats: dict[str, Any] = {"columns": columns}
+            if role == "tgt":
+                stats |= {"no_of_training_records": counts["trn"], "no_of_validation_records": counts["val"]}
+                stats["seq_len"] = reduce_lengths(np.concatenate(lengths), protect=value_protection)
+                stats["is_sequential"] = (stats["seq_len"]["min"], stats["seq_len"]["max"]) != (1, 1)
+            stats |= {"keys": keys[role], "value_protection_epsilon_spent": None}
+            write_json(workspace.stats(role), stats)
+        if "ctx" not in roles:
+            _disk.remove_folder(workspace.stats("ctx").parent)
+
+
+def _reduce(role: Role, kinds: Mapping[str, str], found: Mapping[str, list[Any]], *, protect: bool) -> dict[str, Any]:
+    tables = list(dict.fromkeys(name.split("::")[0] for name in kinds))
+    columns = {}
+    for number, (name, kind) in enumerate(kinds.items()):
+        if not found[name]:  # no partition has rows
+            columns[name] = {"encoding_type": kind}
+            continue
+        columns[name] = reduce_column(kind, found[name], protect=protect) | {
+            "argn_processor": "tgt" if role == "tgt" else "ctxflt",
+            "argn_table": f"t{tables.index(name.split('::')[0])}",
+            "argn_column": f"c{number}",
+        }
+    return columns
+
+
+def _column(table: pa.Table, name: str, path: Path) -> pa.ChunkedArray:
+    if name not in table.column_names:
+        raise OptionError(f"{path} has no column {name!r}, which its encoding-types.json names. Call compat.split(...) again.")
+    return table[name]
+
+
+def _read_part(workspace: Workspace, path: Path, keys: Mapping[Role, Mapping[str, Any]]) -> tuple[GroupedRows, Array]:
+    """The rows of a part as they lie in the file, with the place of each subject when they are sorted, and that order."""
+    table, key = read_parquet(path), keys["tgt"].get("context_key")
+    if key is None:
+        rows = np.arange(len(table))
+        return GroupedRows(rows=table, keys=pa.array(rows), starts=rows, lengths=np.ones(len(table), np.int64)), rows
+    numbers = pa.array(np.arange(len(table)))
+    known = None
+    if "ctx" in keys:
+        known = key_column(read_parquet(workspace.data("ctx") / path.name), str(keys["ctx"]["primary_key"]), "ctx_data")
+    sorted_rows = group_rows(pa.table({key: table[key], "": numbers}), key=key, keys=known, what=path.name)
+    order = sorted_rows.rows[""].to_numpy().astype(np.int64)
+    return GroupedRows(rows=table, keys=sorted_rows.keys, starts=sorted_rows.starts, lengths=sorted_rows.lengths), order
+
+
+def encode(*, workspace_dir: str | Path = "engine-ws", update_progress: Progress | None = None) -> None:
+    """Encode all rows: one row of codes per subject, in random order.
+
+    Args:
+        workspace_dir: The workspace of `analyze`.
+        update_progress: Called with `total` and `completed`.
+
+    Raises:
+        OptionError: `analyze` has not run.
+    """
+    with _Report(update_progress) as report:
+        workspace = Workspace(folder=Path(workspace_dir))
+        roles: list[Role] = ["tgt", "ctx"] if workspace.data("ctx").is_dir() else ["tgt"]
+        stats = {role: workspace.read(workspace.stats(role), "analyze") for role in roles}
+        files = workspace.parts(workspace.data("tgt"), "split")
+        empty_folder(workspace.encoded)
+        for number, path in enumerate(files):
+            table = _encode_part(workspace, path, stats)
+            if len(table) and any(name.startswith("tgt:") for name in table.column_names):
+                shuffled = table.take(pa.array(np.random.permutation(len(table))))
+                write_parquet(workspace.encoded / path.name, shuffled)
+            report(completed=number, total=len(files) + 1)
+
+
+def _encode_part(workspace: Workspace, path: Path, stats: Mapping[Role, Mapping[str, Any]]) -> pa.Table:
+    """The codes of a part, subjects in the order of the contexts."""
+    target = stats["tgt"]
+    grouped, order = _read_part(workspace, path, {role: one["keys"] for role, one in stats.items()})
+    sub_codes: dict[str, Array] = {}
+    for name, entry in target["columns"].items():
+        if "cardinalities" in entry:
+            codes = codes_of_column(name, _column(grouped.rows, name, path), entry, order, grouped.starts)
+            sub_codes |= dict(zip(column_names(entry), codes.T, strict=True))
+    columns: dict[str, Any] = {}
+    if "ctx" in stats:
+        context = read_parquet(workspace.data("ctx") / path.name)
+        rows = np.arange(len(context))
+        for name, entry in stats["ctx"]["columns"].items():
+            if "cardinalities" in entry:
+                codes = codes_of_column(name, _column(context, name, path), entry, rows, rows)
+                columns |= dict(zip(column_names(entry), codes.T, strict=True))
+    lengths = grouped.lengths
+    if not target["is_sequential"]:
+        first = np.where(lengths > 0, grouped.starts, len(order))  # a subject without rows has codes 0
+        return pa.table(columns | {name: np.append(codes, 0)[first] for name, codes in sub_codes.items()})
+    max_length = target["seq_len"]["max"]
+    kept = np.minimum(lengths, max_length)
+    steps = np.repeat(np.arange(len(kept)), kept)
+    inside = np.arange(len(steps)) - (np.cumsum(kept) - kept)[steps]
+    source, place = grouped.starts[steps] + inside, np.arange(len(steps)) + steps  # one more step per subject, the end
+    offsets = pa.array(np.append(0, np.cumsum(kept + 1)).astype(np.int32))
+    whole = position_columns(kept, max_length)
+    for name, codes in sub_codes.items():
+        whole[name] = np.zeros(len(steps) + len(kept), np.int64)
+        whole[name][place] = codes[source]
+    return pa.table(columns | {name: pa.ListArray.from_arrays(offsets, pa.array(codes)) for name, codes in whole.items()})
+
+
+def train(
+    *,
+    model: str | None = None,
+    max_training_time: float | None = DEFAULT_MINUTES,
+    max_epochs: float | None = DEFAULT_EPOCHS,
+    batch_size: int | None = None,
+    gradient_accumulation_steps: int | None = None,
+    enable_flexible_generation: bool = True,
+    max_sequence_window: int | None = None,
+    differential_privacy: Any = None,
+    model_state_strategy: str = "RESET",
+    device: Any = None,
+    workspace_dir: str | Path = "engine-ws",
+    update_progress: Progress | None = None,
+    upload_model_data_callback: Callable[[], Any] | None = None,
+) -> None:
+    """Train the model of a workspace.
+
+    Args:
+        model: "MOSTLY_AI/Small", "MOSTLY_AI/Medium" (default) or "MOSTLY_AI/Large".
+        max_training_time: Minutes; None for the default.
+        max_epochs: Epochs, rounded up; None for the default.
+        batch_size: Subjects per update. Default: 1/64 of them, a power of two, fewer for large models and long sequences.
+        gradient_accumulation_steps: Batches per update of the weights.
+        enable_flexible_generation: Learn columns in any order.
+        max_sequence_window: Events of a sequence that an update sees, at most. Default: 100.
+        differential_privacy: Not supported; expected None.
+        model_state_strategy: "RESET" starts again, "REUSE" starts with the weights of the workspace, "RESUME" continues a run.
+        device: Default: a GPU if there is one.
+        workspace_dir: The workspace of `encode`.
+        update_progress: Called with `total`, `completed` and, after each epoch, a `message`; it stops the run with
+            {"stopExecution": True}.
+        upload_model_data_callback: Called after each epoch.
+
+    Raises:
+        OptionError: A parameter is invalid, or `encode` has not run.
+    """
+    _refuse("differential_privacy", differential_privacy)
+    for name, value in (("max_training_time", max_training_time), ("max_epochs", max_epochs)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value > 0):
+            raise OptionError(f"{name} is {value!r}; expected a number above 0, or None for the default.")
+    strategy = str(getattr(model_state_strategy, "value", model_state_strategy))
+    if strategy not in ("RESET", "REUSE", "RESUME"):
+        raise OptionError(f"model_state_strategy is {model_state_strategy!r}; expected RESET, REUSE or RESUME.")
+    with _Report(update_progress) as report:
+        options = TrainOptions(
+            model=model or "MOSTLY_AI/Medium",
+            minutes=DEFAULT_MINUTES if max_training_time is None else float(max_training_time),
+            epochs=int(np.ceil(DEFAULT_EPOCHS if max_epochs is None else max_epochs)),
+            batch_size=batch_size,
+            accumulation=gradient_accumulation_steps or 1,
+            any_order=enable_flexible_generation,
+            window=DEFAULT_WINDOW if max_sequence_window is None else max_sequence_window,
+            strategy=strategy,
+            device=None if device is None else str(device),
+        )
+        fit_workspace(Workspace(folder=Path(workspace_dir)), options, report=report, on_epoch=upload_model_data_callback)
+
+
+def generate(
+    *,
+    ctx_data: Any = None,
+    seed_data: Any = None,
+    sample_size: int | None = None,
+    batch_size: int | None = None,
+    sampling_temperature: float = 1.0,
+    sampling_top_p: float = 1.0,
+    device: Any = None,
+    rare_category_replacement_method: str = "CONSTANT",
+    rebalancing: Any = None,
+    imputation: Any = None,
+    fairness: Any = None,
+    workspace_dir: str | Path = "engine-ws",
+    update_progress: Progress | None = None,
+) -> None:
+    """Generate rows, into `SyntheticData`. The events of a subject are side by side and in order.
+
+    Args:
+        ctx_data: Contexts to generate for. Default: those of `split`.
+        seed_data: First events of subjects, or rows, of which some columns are known. They come back as they are.
+        sample_size: The number of subjects; with contexts the first of them. Default: all, or as many as were learned.
+        batch_size: Has no effect: the result is the same for any number of subjects at once.
+        sampling_temperature: Below 1 makes likely values likelier.
+        sampling_top_p: Draw from the likeliest values that together have this probability.
+        device: Default: a GPU if there is one.
+        rare_category_replacement_method: "CONSTANT" generates rare categories as `_RARE_`, "SAMPLE" never.
+        rebalancing: Not supported; expected None.
+        imputation: Not supported; expected None.
+        fairness: Not supported; expected None.
+        workspace_dir: The workspace of `train`, or of mostlyai-engine.
+        update_progress: Called with `total` and `completed`.
+
+    Raises:
+        OptionError: A parameter is invalid, there are fewer contexts than `sample_size`, or there is no trained model.
+    """
+    for name, value in (("rebalancing", rebalancing), ("imputation", imputation), ("fairness", fairness)):
+        _refuse(name, value)
+    method = str(getattr(rare_category_replacement_method, "value", rare_category_replacement_method))
+    if method not in ("CONSTANT", "SAMPLE"):
+        raise OptionError(f"rare_category_replacement_method is {method!r}; expected CONSTANT or SAMPLE.")
+    with _Report(update_progress):
+        workspace = Workspace(folder=Path(workspace_dir))
+        trained, stats = load_workspace(workspace, device=None if device is None else str(device), rare=method == "CONSTANT")
+        keys = {role: one["keys"] for role, one in stats.items()}
+        contexts = None
+        if "ctx" in stats:
+            contexts = _contexts(workspace, ctx_data, keys, stats["ctx"]["columns"], sample_size)
+            sample_size = len(contexts)
+        elif ctx_data is not None:
+            raise OptionError("ctx_data is given, but the model was trained without a context. Leave it out.")
+        seeds = None if seed_data is None else _seeds(seed_data, keys["tgt"], stats["tgt"]["columns"], contexts)
+        synthesizer = Synthesizer()
+        synthesizer._trained = trained
+        found: pa.Table = synthesizer.sample(
+            sample_size if seeds is None or contexts is not None else None,
+            context=contexts if trained.spec.context is not None else None,
+            given=seeds,
+            temperature=sampling_temperature,
+            top_p=sampling_top_p,
+            seed=int(np.random.randint(2**31)),
+        )
+        found = _name_subjects(found, contexts, trained.spec.key, stats, seeds is not None)
+        primary = keys["tgt"].get("primary_key")
+        if primary is not None and primary not in found.column_names:
+            found = found.append_column(primary, pa.array(_uuids(len(found)), pa.string()))
+        empty_folder(workspace.synthetic)
+        write_parquet(workspace.synthetic / "part.000000.000000.parquet", _nullable(found, keys["tgt"].get("context_key")))
+
+
+def _contexts(
+    workspace: Workspace, given: Any, keys: Mapping[Role, Mapping[str, str]], entries: Mapping[str, Any], count: int | None
+) -> pa.Table:
+    """Contexts in the types of their encodings, with the key named as the target names it."""
+    primary, name = keys["ctx"]["primary_key"], keys["tgt"]["context_key"]
+    if given is None:
+        parts = workspace.parts(workspace.data("ctx"), "split")
+        table = pa.concat_tables([read_parquet(path).replace_schema_metadata(None) for path in parts])
+    else:
+        table = read_table(given, "ctx_data")[0]
+    own = key_column(table, primary, "ctx_data")
+    _check_unique(own, "ctx_data", primary)
+    missing = [one for one in entries if one not in table.column_names]
+    if missing:
+        raise OptionError(f"ctx_data lacks the columns {', '.join(map(repr, missing))}, which the model was trained with.")
+    if count is not None and count > len(table):
+        raise OptionError(f"sample_size is {count:,}, but there are {len(table):,} contexts. Give more of them: ctx_data=...")
+    found = pa.table({name: own} | decode_types(table, entries))
+    return found if count is None else found.slice(0, count)
+
+
+def _seeds(given: Any, keys: Mapping[str, str], entries: Mapping[str, Any], contexts: pa.Table | None) -> pa.Table:
+    table, key = read_table(given, "seed_data")[0], keys.get("context_key")
+    known = {name: entry for name, entry in entries.items() if name in table.column_names}
+    if key is None:
+        return pa.table(decode_types(table, known))
+    if key not in table.column_names and contexts is not None and len(table) == len(contexts):
+        return pa.table({key: contexts[key]} | decode_types(table, known))  # one row per context
+    return pa.table({key: key_column(table, key, "seed_data")} | decode_types(table, known))
+
+
+def _name_subjects(
+    found: pa.Table, contexts: pa.Table | None, key: str | None, stats: Mapping[Role, Any], has_seeds: bool
+) -> pa.Table:
+    """The keys of contexts, where they have nothing else: the model does not see them."""
+    if contexts is None or key is None or contexts.num_columns > 1 or has_seeds:
+        return found
+    numbers = found[key].combine_chunks()
+    codes = numbers.cast(pa.int64()) if not pa.types.is_integer(numbers.type) else numbers
+    place = found.column_names.index(key)
+    return found.set_column(place, key, contexts[key].take(codes))
+
+
+def _nullable(table: pa.Table, key: str | None) -> pa.Table:
+    """With a note for pandas that integers with missing values are integers."""
+    try:
+        import pandas as pd
+    except ImportError:
+        return table
+    kinds = {pa.int64(): "Int64", pa.float64(): "Float64", pa.string(): "string", pa.timestamp("us"): "datetime64[us]"}
+    own = {
+        field.name: "int64" if field.name == key and pa.types.is_integer(field.type) else kinds.get(field.type)
+        for field in table.schema
+    }
+    frame = pd.DataFrame({name: pd.Series(dtype=kind or "object") for name, kind in own.items()})
+    return table.replace_schema_metadata(pa.Schema.from_pandas(frame, preserve_index=False).metadata)
+
+
+def _uuids(count: int) -> list[str]:
+    """Random keys."""
+    import uuid
+
+    return [str(uuid.UUID(bytes=np.random.bytes(16), version=4)) for _ in range(count)]
+
+
+def _refuse(name: str, value: Any) -> None:
+    if value is not None:
+        raise OptionError(f"{name} is not supported here; expected None.")
+
+
+class _Report:
+    """Calls `update_progress`: 0 of 1 at the beginning, 1 of 1 at the end."""
+
+    def __init__(self, update: Progress | None) -> None:
+        self._update = update or (lambda **values: None)
+
+    def __call__(self, **values: Any) -> Any:
+        return self._update(**values)
+
+    def __enter__(self) -> _Report:
+        self._update(completed=0, total=1)
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if kind is None:
+            self._update(completed=1, total=1)

@@ -297,9 +297,10 @@ def _decimals(sorted_values: Array) -> int | None:
     if sorted_values.dtype.kind != "f":
         return None
     some = sorted_values[:: max(1, len(sorted_values) // 1000)]
-    for places in range(10):
-        if (np.round(some, places) == some).all() and (np.round(sorted_values, places) == sorted_values).all():
-            return places
+    with np.errstate(over="ignore", invalid="ignore"):  # of values that have no more places
+        for places in range(10):
+            if (np.round(some, places) == some).all() and (np.round(sorted_values, places) == sorted_values).all():
+                return places
     return None
 
 
@@ -322,7 +323,7 @@ class Character(Encoding, frozen=True, kw_only=True, tag="character"):
 
     def encode(self, values: Values, starts: Array) -> Array:
         """The codes of values, (rows, sub-columns)."""
-        points = _code_points(values.words.to_pylist(), len(self.alphabets))
+        points = code_points(values.words.to_pylist(), len(self.alphabets))
         codes = np.zeros_like(points)
         for place, letters in enumerate(self.alphabets):
             known = np.array([0, *map(ord, letters)])
@@ -341,7 +342,7 @@ class Character(Encoding, frozen=True, kw_only=True, tag="character"):
         return to_words([word if there else None for word, there in zip(text.tolist(), valid.tolist(), strict=True)], kind)
 
 
-def _code_points(words: Sequence[str], length: int) -> Array:
+def code_points(words: Sequence[str], length: int) -> Array:
     """The code points of strings, 0 behind their ends."""
     if not words or not length:
         return np.zeros((len(words), length), np.int64)
@@ -351,7 +352,7 @@ def _code_points(words: Sequence[str], length: int) -> Array:
 def fit_character(values: Values, subjects: Subjects) -> Character:
     """Keep the characters that enough subjects have at a place."""
     words = values.words.to_pylist()
-    points = _code_points(words, min(MOST_CHARACTERS, max(map(len, words), default=0)))
+    points = code_points(words, min(MOST_CHARACTERS, max(map(len, words), default=0)))
     alphabets = []
     for place in range(points.shape[1]):
         distinct, codes = np.unique(points[:, place], return_inverse=True)

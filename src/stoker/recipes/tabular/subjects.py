@@ -21,10 +21,12 @@ from stoker.recipes.tabular.tables import (
     KINDS,
     LEAST_TABLE,
     TableSpec,
+    check_names,
     encode_table,
     fit_table,
     group_rows,
     key_column,
+    name_of,
     read_table,
 )
 
@@ -161,24 +163,26 @@ def prepare(
         SourceError: A file or a value cannot be used.
     """
     table, frame = read_table(events, "events")
+    what, other_what = name_of(events, "events"), name_of(context, "context")
+    check_names(table, what)
     if not len(table):
-        raise OptionError("events has no rows. Give a table with some.")
+        raise OptionError(f"{what} has no rows. Give a table with some.")
     given = None if context is None else read_table(context, "context")[0]
     asked = dict(encodings or {})
     _check_encodings(asked, [table] if given is None else [table, given], key)
     if given is not None and key is None:
-        raise OptionError("context is given, but key is not. Pass the column that both tables have: key='user_id'.")
+        raise OptionError("context is given, but key is not. Name the column that both tables have: key=…")
     keys = None
     if given is not None and key is not None:
-        keys = key_column(given, key, "context")
-        _check_unique(keys, key)
+        keys = key_column(given, key, other_what)
+        _check_unique(keys, key, other_what)
         given = given.drop_columns([key])
     if key is None:
         rows, starts, lengths = table, np.arange(len(table)), np.ones(len(table), np.int64)
     else:
-        grouped = group_rows(table, key=key, keys=keys)
+        grouped = group_rows(table, key=key, keys=keys, what=what)
         rows, starts, lengths = grouped.rows, grouped.starts, grouped.lengths
-    _check_count(len(starts), settings, key)
+    _check_count(len(starts), settings, key, what)
     is_sequence = key is not None and not (lengths == 1).all()
     limits = _length_limits(lengths, settings) if is_sequence else (1, 1)
     cut = int((lengths > limits[1]).sum())
@@ -218,21 +222,23 @@ def _check_encodings(asked: Mapping[str, str], tables: list[pa.Table], key: str 
             raise OptionError(f"encodings[{name!r}] is {kind!r}; expected one of {', '.join(KINDS)}.")
 
 
-def _check_unique(keys: pa.Array, key: str) -> None:
+def _check_unique(keys: pa.Array, key: str, what: str) -> None:
     counts = keys.value_counts()
     twice = np.flatnonzero(np.asarray(counts.field("counts")) > 1)
     if len(twice):
         value = counts.field("values")[int(twice[0])].as_py()
-        raise BadValueError(f"context has the {key} {value!r} more than once; expected one row per subject. Drop the others.")
+        raise BadValueError(f"{what} has the {key} {value!r} more than once; expected one row per subject. Drop the others.")
 
 
-def _check_count(count: int, settings: TabularSettings, key: str | None) -> None:
-    what = "rows" if key is None else "subjects"
+def _check_count(count: int, settings: TabularSettings, key: str | None, what: str) -> None:
+    who = "rows" if key is None else "subjects"
     if count < 2:
-        raise OptionError(f"events has {count} {what[:-1]}; expected at least 2, as some are kept for validation.")
+        raise OptionError(
+            f"{what} has {count} {who[:-1]}; expected at least 2, as some are kept for validation. Give more of them."
+        )
     if settings.protect and count < LEAST_TABLE:
         raise OptionError(
-            f"events has {count} {what}; protection needs at least {LEAST_TABLE}, because every value of fewer is rare. "
+            f"{what} has {count} {who}; protection needs at least {LEAST_TABLE}, because every value of fewer is rare. "
             f"Pass protect=False to keep all values."
         )
 

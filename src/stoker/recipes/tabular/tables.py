@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,8 +24,10 @@ from msgspec import Struct
 
 from stoker import _disk
 from stoker._types import Array
+from stoker.encode import analyze
 from stoker.errors import BadValueError, OptionError, SourceInvalidError, SourceNotFoundError
-from stoker.recipes.tabular.compat import Binned, Digit, fit_binned, fit_digit
+from stoker.recipes.tabular.compat_encodings import Characters, DatetimeParts, QuadTiles, RelativeParts
+from stoker.recipes.tabular.compat_numbers import Binned, Digit, fit_binned, fit_digit
 from stoker.recipes.tabular.dates import Datetime, Relative, fit_datetime, fit_relative, gaps_of
 from stoker.recipes.tabular.encodings import (
     LEAST_SUBJECTS,
@@ -42,7 +45,10 @@ from stoker.recipes.tabular.encodings import (
 )
 from stoker.recipes.tabular.values import Values, family_of, read_values
 
-AnyEncoding = Categorical | Numeric | Character | LatLong | Datetime | Relative | Digit | Binned
+AnyEncoding = (
+    Categorical | Numeric | Character | LatLong | Datetime | Relative | Digit | Binned
+    | DatetimeParts | RelativeParts | Characters | QuadTiles
+)  # fmt: skip
 KINDS = ("auto", "categorical", "numeric", "digit", "binned", "discrete", "datetime", "relative", "lat_long", "character")
 """What a column may be encoded as."""
 LEAST_TABLE = 20
@@ -74,17 +80,39 @@ def read_table(given: Any, what: str) -> tuple[pa.Table, str]:
     try:
         if module == "pandas" and hasattr(given, "columns"):
             return pa.Table.from_pandas(given, preserve_index=False).replace_schema_metadata(None), "pandas"
-        if module == "polars" and hasattr(given, "to_arrow"):
+        if module == "polars" and hasattr(given, "columns"):
             table = given.collect().to_arrow() if hasattr(given, "collect") else given.to_arrow()
             return table, "polars"
         if isinstance(given, Mapping):
             return pa.table(dict(given)), "arrow"
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError) as error:
-        reason = " ".join(str(one) for one in error.args)
-        raise BadValueError(f"{what} has a column of mixed types: {reason}. Give each column one type.") from error
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+        raise BadValueError(f"{what} cannot be read: {_reason(given, error)}") from error
     raise OptionError(
         f"{what} is of the type {type(given).__name__}; expected a file ({', '.join(SUFFIXES)}) or a frame of pandas, Polars or Arrow."
     )
+
+
+def _reason(given: Any, error: Exception) -> str:
+    """Why a frame is not a table, with the column and the row where there is one."""
+    try:
+        analyze(given)  # which looks for them
+    except BadValueError as found:
+        return str(found)
+    except (ValueError, TypeError, OverflowError):
+        pass
+    return f"{' '.join(str(error).split()).rstrip('.')}. Give columns of equal lengths and one type each."
+
+
+def name_of(given: Any, what: str) -> str:
+    """What messages call a table: its file, or the name of the parameter."""
+    return str(given) if isinstance(given, str | Path) else what
+
+
+def check_names(table: pa.Table, what: str) -> None:
+    """Raise an error for a name that two columns have."""
+    twice = [name for name, count in Counter(table.column_names).items() if count > 1]
+    if twice:
+        raise OptionError(f"{what} has more than one column {twice[0]!r}. Rename or drop one of them.")
 
 
 def _read_file(path: Path, what: str) -> pa.Table:
@@ -94,7 +122,7 @@ def _read_file(path: Path, what: str) -> pa.Table:
     if path.suffix not in readers:
         raise OptionError(f"{what} is {path}; expected a file that ends in {', '.join(SUFFIXES)}.")
     if not path.is_file():
-        raise SourceNotFoundError(f"{what}: there is no file {path}.")
+        raise SourceNotFoundError(f"there is no file {path}. Give another one.")
     try:
         table: pa.Table = readers[path.suffix](str(path))
     except (pa.ArrowInvalid, OSError) as error:
@@ -168,7 +196,7 @@ def group_rows(table: pa.Table, *, key: str, keys: pa.Array | None = None, what:
     else:
         import pyarrow.compute as pc
 
-        found = pc.index_in(column, value_set=keys.cast(column.type))
+        found = pc.index_in(column, value_set=cast_keys(keys, column.type, key, what))
         if found.null_count:
             row = int(np.flatnonzero(found.is_null().to_numpy(zero_copy_only=False))[0])
             raise BadValueError(
@@ -181,16 +209,32 @@ def group_rows(table: pa.Table, *, key: str, keys: pa.Array | None = None, what:
     return GroupedRows(rows=rows, keys=keys, starts=np.cumsum(lengths) - lengths, lengths=lengths)
 
 
+def cast_keys(keys: pa.Array, kind: pa.DataType, key: str, what: str) -> pa.Array:
+    """The keys of contexts in the type of those of events."""
+    try:
+        return keys.cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        raise BadValueError(
+            f"{key} is of the type {kind} in {what}, but of the type {keys.type} in context. Convert one of them."
+        ) from None
+
+
 def key_column(table: pa.Table, key: str, what: str) -> pa.Array:
     """The column of keys, as one array; a missing key is an error."""
-    if table.column_names.count(key) != 1:
-        raise OptionError(f"{what} has no column {key!r}; it has {', '.join(map(repr, table.column_names))}. Pass another key.")
+    check_names(table, what)
+    if key not in table.column_names:
+        raise OptionError(
+            f"{what} has no column {key!r}; it has {', '.join(map(repr, table.column_names))}. Name one of them: key=…"
+        )
     column = table[key].combine_chunks()
     column = column if isinstance(column, pa.Array) else (column.chunk(0) if column.num_chunks else pa.array([], column.type))
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
-    if column.null_count:
-        row = int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
+    if pa.types.is_nested(column.type):
+        raise BadValueError(f"{key} of {what} is of the type {column.type}; expected numbers, strings or dates. Convert it.")
+    missing = column.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
+    if missing.any():
+        row = int(np.flatnonzero(missing)[0])
         raise BadValueError(f"{what}, row {row:,}: the {key} is missing; expected one for each row. Fill it, or drop the row.")
     return column
 
@@ -236,7 +280,9 @@ def choose_kind(name: str, column: pa.ChunkedArray, asked: str, subjects: Subjec
         "text": ("categorical", "character", "lat_long"), None: (),
     }[family]  # fmt: skip
     if asked != "auto" and family is not None:
-        if asked not in possible or (asked == "relative" and not is_sequence):
+        if asked == "relative" and not is_sequence:
+            raise OptionError(f"encodings[{name!r}] is 'relative', which is for events of subjects. Name their column: key=…")
+        if asked not in possible:
             raise OptionError(
                 f"encodings[{name!r}] is {asked!r}, but the column is of the type {column.type}; expected one of {', '.join(possible)}."
             )
@@ -329,7 +375,8 @@ def _fit(name: str, column: pa.ChunkedArray, kind: str, subjects: Subjects) -> A
 
 
 def _read(name: str, column: pa.ChunkedArray, kind: str) -> Values:
-    return read_values(name, column, family="text" if kind in ("categorical", "discrete", "character", "lat_long") else None)
+    is_words = kind in ("categorical", "discrete", "character", "lat_long", "characters", "quad_tiles")
+    return read_values(name, column, family="text" if is_words else None)
 
 
 def encode_table(table: pa.Table, spec: TableSpec, *, starts: Array) -> Array:

@@ -73,7 +73,12 @@ def read_values(name: str, column: pa.ChunkedArray | pa.Array, *, family: Family
         column = pa.chunked_array([column])
     if family == "text" or found == "text":
         return _read_words(column)
-    whole = _to_plain(column)
+    try:
+        whole = _to_plain(column)
+    except pa.ArrowInvalid:
+        raise BadValueError(
+            f"column {name!r} has integers above {2**63 - 1:,}, which int64 does not hold. Convert it to float64."
+        ) from None
     array = whole.combine_chunks() if whole.num_chunks != 1 else whole.chunk(0)
     valid = np.ones(len(array), bool) if not array.null_count else array.is_valid().to_numpy(zero_copy_only=False)
     data = (array.fill_null(0) if array.null_count else array).to_numpy(zero_copy_only=False)
@@ -112,6 +117,8 @@ def _read_words(column: pa.ChunkedArray) -> Values:
         column = column.cast(column.type.value_type)
     if pa.types.is_null(column.type):
         column = column.cast(pa.string())
+    if pa.types.is_time(column.type) or pa.types.is_duration(column.type):  # Arrow does not read their strings
+        column = column.cast(_count_type(column.type))
     coded = column.dictionary_encode().unify_dictionaries()
     coded = coded.combine_chunks() if coded.num_chunks != 1 else coded.chunk(0)
     if isinstance(coded, pa.ChunkedArray):
@@ -120,6 +127,11 @@ def _read_words(column: pa.ChunkedArray) -> Values:
     valid = indices.is_valid().to_numpy(zero_copy_only=False)
     data = indices.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     return Values(family="text", data=data, valid=valid, words=coded.dictionary.cast(pa.string()))
+
+
+def _count_type(kind: pa.DataType) -> pa.DataType:
+    """The integers that hold a time or a duration."""
+    return pa.int32() if pa.types.is_time32(kind) else pa.int64()
 
 
 def to_column(data: Array, valid: Array, kind: pa.DataType) -> pa.Array:
@@ -150,5 +162,7 @@ def to_words(words: list[str | None], kind: pa.DataType) -> pa.Array:
     """Strings as a column of this type: what `read_values` made strings of comes back."""
     inner = kind.value_type if pa.types.is_dictionary(kind) else kind
     text = pa.array(words, pa.string())
+    if pa.types.is_time(inner) or pa.types.is_duration(inner):
+        text = text.cast(_count_type(inner))
     plain = pa.nulls(len(words), inner) if pa.types.is_null(inner) else text if inner == pa.string() else text.cast(inner)
     return plain.dictionary_encode().cast(kind) if pa.types.is_dictionary(kind) else plain
