@@ -90,6 +90,22 @@ class Disk:
         """Remove an empty folder."""
         os.rmdir(path)
 
+    def symlink(self, target: str, path: Path) -> None:
+        """Make a symbolic link."""
+        os.symlink(target, path)
+
+    def chmod(self, path: Path, mode: int) -> None:
+        """Set the mode of a file or folder."""
+        os.chmod(path, mode)
+
+    def chown(self, path: Path, user: int, group: int) -> None:
+        """Set the owner of a file, folder or link."""
+        os.chown(path, user, group, follow_symlinks=False)
+
+    def utime(self, path: Path, times_ns: tuple[int, int]) -> None:
+        """Set the times of access and change of a file, folder or link."""
+        os.utime(path, ns=times_ns, follow_symlinks=False)
+
     def sync_folder(self, path: Path) -> None:
         """Return only when the names in a folder would survive a power loss."""
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -340,6 +356,64 @@ def copy_file(source: BinaryIO, path: Path) -> None:
         file.close()
 
 
+def restore_file(source: BinaryIO, path: Path, *, in_place: bool) -> None:
+    """Write a copy back: into the file of this name if that can be written to, else to a new file that replaces it."""
+    if in_place and os.access(path, os.R_OK | os.W_OK):
+        file = AppendFile.reopen(path, 0)
+        try:
+            while chunk := source.read(1 << 20):
+                file.append(chunk)
+        finally:
+            file.close()
+        return
+    temporary = path.with_name(f".{os.urandom(8).hex()}.tmp")
+    try:
+        copy_file(source, temporary)
+        with naming(path):
+            disk.replace(temporary, path)
+    except BaseException:
+        remove_file(temporary)
+        raise
+
+
+def move_by_copy(source: Path, target: Path, rename: Callable[[Path, Path], None], *, keeps: bool) -> None:
+    """Do what `rename` refuses between two disks: copy a file, link or folder beside the target, and rename the copy.
+
+    With `keeps` the source stays, and an existing target is an error. Errors of `rename` are raised as they are.
+    """
+    if keeps and os.path.lexists(target):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(source), None, str(target))
+    copy = target.with_name(f".{os.urandom(8).hex()}.tmp")
+    is_folder = source.is_dir() and not source.is_symlink()
+    try:
+        if is_folder:
+            shutil.copytree(source, copy, symlinks=True)
+        else:
+            shutil.copy2(source, copy, follow_symlinks=False)
+        (os.replace if keeps else rename)(copy, target)
+    except OSError:
+        with contextlib.suppress(OSError):
+            remove_tree(copy)
+        raise
+    if not keeps:
+        remove_tree(source)
+
+
+def write_to_kernel(path: Path, text: str) -> None:
+    """Write to a file of `/proc`, which takes effect at once."""
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
+
+
+def open_lock(path: Path) -> int:
+    """Open a file for locks, which is made if it does not exist."""
+    with naming(path):
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+
+
 def make_folder(path: Path) -> bool:
     """Make a folder and its parents; True if it is new."""
     if check_path(path).is_dir():
@@ -412,6 +486,19 @@ def remove_folder(path: Path) -> None:
         remove_folder(entry)
     with naming(path):
         disk.rmdir(path)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove what a program of the user has made: as `remove_folder`, also where its modes do not permit it."""
+    if not os.path.lexists(path):
+        return
+    if stat.S_ISDIR(os.lstat(path).st_mode):
+        disk.chmod(path, 0o700)
+        for entry in path.iterdir():
+            remove_tree(entry)
+        disk.rmdir(path)
+    else:
+        disk.unlink(path)
 
 
 def beside(path: Path, form: str) -> Path:

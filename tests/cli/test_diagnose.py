@@ -110,6 +110,18 @@ def test_a_number_that_json_does_not_have_is_null(stoker: Stoker, diagnosed: Dia
     assert json.loads(stoker("diagnose", "--json", "train.py").out)["spread"] is None
 
 
+@pytest.mark.parametrize("words", [["train.py", "--json", "PATH"], ["--json", "PATH", "train.py"], ["--json=PATH", "train.py"]])
+def test_json_is_written_to_a_file_beside_what_is_shown(
+    stoker: Stoker, diagnosed: Diagnosed, tmp_path: Path, words: list[str]
+) -> None:
+    path = tmp_path / "why.json"
+    done = stoker("diagnose", *(one.replace("PATH", str(path)) for one in words), "--", "--json", "other.json")
+    assert json.loads(path.read_text())["verdict"] == "data"
+    assert done.out.startswith("VERDICT")
+    assert done.err == f"stoker: the finding is {path}\n"
+    assert diagnosed.arguments == ("train.py", ("--json", "other.json"))
+
+
 def test_a_report_is_written_beside_what_is_shown(stoker: Stoker, diagnosed: Diagnosed, tmp_path: Path) -> None:
     path = tmp_path / "why.html"
     done = stoker("diagnose", "-m", "package.train", "--json", "--report", path, "--", "--name", "a b")
@@ -128,6 +140,14 @@ def test_a_report_is_written_beside_what_is_shown(stoker: Stoker, diagnosed: Dia
         ),
         (["train.py", "--seconds", "0"], "Invalid value for '--seconds'"),
         (["train.py", "--epochs", "1"], "Put options of the script after --, as in: stoker diagnose train.py -- --epochs 1"),
+        (
+            ["train.py", "1"],
+            "'1' is not expected before --. Put arguments of the script after it, as in: stoker diagnose train.py --",
+        ),
+        (["train.py", "a", "--", "b"], "'a' is not expected before --."),
+        (["train.py", "--json=why.txt"], "stoker: --json is why.txt; expected a file that ends in '.json'"),
+        (["train.py", "--json", "gone/why.json"], "stoker: gone is not a folder, so why.json cannot be written there."),
+        (["--json", "why.json"], "Missing argument 'SCRIPT.py'"),
         ([], "Missing argument 'SCRIPT.py'"),
     ],
 )

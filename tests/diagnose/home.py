@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,9 @@ def make_home(folder: Path) -> None:
     (folder / "log.link").symlink_to("log.txt")
     (folder / "read-only.txt").write_text("fixed")
     (folder / "read-only.txt").chmod(0o444)
+    with contextlib.closing(sqlite3.connect(folder / "base.db")) as base:
+        base.execute("create table losses (step, loss)")
+        base.commit()
     for path in folder.rglob("*"):
         os.utime(path, (1e9, 1e9), follow_symlinks=False)
 

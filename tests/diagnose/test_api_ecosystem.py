@@ -182,7 +182,7 @@ def test_no_file_of_the_users_is_changed(run: Run, tmp_path: Path) -> None:
     answer = run(ecosystem.WRITER)
     assert {name: (tmp_path / name).read_text() for name in mine} == mine
     assert files_in(tmp_path) == before | {"train.py"}
-    assert any("went to a scratch folder" in note for note in measured_of(answer).notes)
+    assert any("was discarded, and they are unchanged" in note for note in measured_of(answer).notes)
 
 
 @pytest.mark.parametrize("end", ["", "raise KeyError('late')"], ids=["ends", "crashes"])

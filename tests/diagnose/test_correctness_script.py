@@ -56,7 +56,7 @@ def test_negative_control_nothing_is_found_in_a_clean_program(program: Path) -> 
 def test_the_command_looks_and_measuring_alone_does_not(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def ask(request: api.Request, kind: object, **options: object) -> api.Answer:
+    def ask(sandbox: object, request: api.Request, kind: object, **options: object) -> api.Answer:
         asked.append(request.check_seconds)
         return api.Answer(error="enough")
 

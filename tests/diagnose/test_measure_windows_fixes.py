@@ -87,13 +87,11 @@ def test_a_fix_that_fails_costs_its_prediction_and_nothing_else(clock: Clock, mo
 
 def test_a_program_that_raises_with_a_fix_has_its_verdict_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     ends: list[str | None] = []
-    child = Child(Request(program="train.py", scratch="/nowhere"), connection=None)  # type: ignore[arg-type]
+    child = Child(Request(program="train.py"), connection=None)  # type: ignore[arg-type]
 
     def raises() -> None:
         raise ValueError("a batch has 8 rows")
 
-    for name in ("install", "remove"):
-        monkeypatch.setattr(child._scratch, name, lambda: None)
     monkeypatch.setattr("stoker.diagnose.child.rewrite_imports", lambda sources: None)
     monkeypatch.setattr(child, "_run_program", raises)
     monkeypatch.setattr(child, "_end", ends.append)

@@ -12,7 +12,7 @@ from tests.diagnose.findings import on_gpu
 from tests.diagnose.schema import RECORDS, rows
 
 from stoker.cli.diagnose import NO_VERDICT, command
-from stoker.diagnose import file_overlay, verdict
+from stoker.diagnose import sandbox, verdict
 from stoker.diagnose.finding import text
 from stoker.diagnose.measurements import SCHEMA, Verdict
 from stoker.diagnose.thresholds import RULE
@@ -83,7 +83,7 @@ def test_every_threshold_is_in_the_table() -> None:
 
 def test_every_cache_that_passes_is_reported() -> None:
     told = PAGE.split("**Caches pass through**")[1].split("\n\n")[0]
-    for name in (*(f"~/{one}" for one in file_overlay.IN_HOME), *file_overlay.VARIABLES, file_overlay.COMPILED):
+    for name in (*(f"~/{one}" for one in sandbox.IN_HOME), *sandbox.VARIABLES):
         assert f"`{name}`" in told, name
 
 

@@ -9,23 +9,52 @@ from pathlib import Path
 
 import click
 
+from stoker import _disk
 from stoker._text import printable
 from stoker.cli.main import PATH
 from stoker.errors import OptionError
 
 NO_VERDICT = 3
 """The exit code without a verdict."""
+EXAMPLE = "stoker diagnose train.py -- --epochs 1"
 
 
 class _Command(click.Command):
-    """A command whose usage error says where options of the script go."""
+    """A command that takes the script's own arguments only after --, so that none is taken for one of its own, or the reverse."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        at = args.index("--") if "--" in args else len(args)
+        ours, theirs = args[:at], args[at + 1 :]
         try:
-            return super().parse_args(ctx, args)
+            rest = super().parse_args(ctx, _with_json_path(ours))
         except click.NoSuchOption as error:
-            hint = "Put options of the script after --, as in: stoker diagnose train.py -- --epochs 1"
-            raise click.UsageError(f"{error.format_message()} {hint}", ctx) from error
+            raise click.UsageError(f"{error.format_message()} Put options of the script after --, as in: {EXAMPLE}", ctx) from error
+        if stray := ctx.params.get("arguments"):
+            raise click.UsageError(
+                f"{stray[0]!r} is not expected before --. Put arguments of the script after it, as in: {EXAMPLE}", ctx
+            )
+        ctx.params["arguments"] = tuple(theirs)
+        return rest
+
+
+def _with_json_path(args: list[str]) -> list[str]:
+    """Give --json its value: the next argument if that is a name of a JSON file, and otherwise `-` for stdout."""
+    found: list[str] = []
+    for one in args:
+        if found and found[-1] == "--json" and one.endswith(".json"):
+            found[-1] = f"--json={one}"
+        else:
+            found.append(one)
+    return ["--json=-" if one == "--json" else one for one in found]
+
+
+def _checked(path: Path) -> Path:
+    """Check the path of a JSON file before anything is measured."""
+    if path.suffix != ".json":
+        raise OptionError(f"--json is {path}; expected a file that ends in '.json', or no value to print the finding.")
+    if not path.parent.is_dir():
+        raise OptionError(f"{path.parent} is not a folder, so {path.name} cannot be written there. Create it first.")
+    return path
 
 
 def _print_thresholds(ctx: click.Context, param: click.Parameter, value: bool) -> None:
@@ -48,7 +77,7 @@ def _print_thresholds(ctx: click.Context, param: click.Parameter, value: bool) -
 @click.option("--try", "tries", is_flag=True, help="Try each fix of NEXT in a fresh process, and compare its losses.")
 @click.option("--report", type=PATH, metavar="FILE.html", help="Write an HTML report: one file, no scripts.")
 @click.option("--seconds", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Start no measurement after S seconds.")
-@click.option("--json", "as_json", is_flag=True, help="Print the finding as JSON.")
+@click.option("--json", "json_path", type=PATH, metavar="[FILE.json]", help="Print the finding as JSON, or write it to a file.")
 @click.option("--quiet", "-q", is_flag=True, help="Do not show what the script prints.")
 @click.option(
     "--thresholds",
@@ -65,7 +94,7 @@ def command(
     tries: bool,
     report: str | None,
     seconds: float | None,
-    as_json: bool,
+    json_path: str | None,
     quiet: bool,
 ) -> None:
     """Run SCRIPT.py unchanged, stop it when enough is known, and name the bottleneck, the evidence, and what to do next.
@@ -76,7 +105,7 @@ def command(
     stoker diagnose train.py -- --epochs 1
     stoker diagnose -m package.train -- --config small.yaml
     stoker diagnose train.py --try --report why.html
-    stoker diagnose --json train.py > finding.json
+    stoker diagnose train.py --json finding.json
     torchrun --nproc-per-node 2 -m stoker diagnose train.py
     """
     from stoker.diagnose.api import diagnose_script
@@ -84,6 +113,7 @@ def command(
     from stoker.diagnose.report import check_path, write_report
 
     path = check_path(Path(report)) if report is not None else None
+    json_file = _checked(Path(json_path)) if json_path not in (None, "-") else None
     processes, rank = int(os.environ.get("WORLD_SIZE") or 1), int(os.environ.get("RANK") or 0)
     if tries and processes > 1:
         raise OptionError(f"--try was given to {processes} processes; expected one. Run --try without torchrun.")
@@ -99,11 +129,14 @@ def command(
 
         # The script's output has been shown once, and it now runs a dozen times.
         finding = try_advice(finding, script, arguments, module=is_module, quiet=True, tell=tell)
-    if as_json:
-        values = json.loads(json.dumps(finding.as_dict()), parse_constant=lambda _: None)  # null for NaN and infinity
+    values = json.loads(json.dumps(finding.as_dict()), parse_constant=lambda _: None)  # null for NaN and infinity
+    if json_path == "-":
         click.echo(json.dumps(values, allow_nan=False))
     else:
         show(finding)
+    if json_file is not None:
+        _disk.write_file(json_file, json.dumps(values, allow_nan=False).encode() + b"\n")
+        click.echo(f"stoker: the finding is {printable(str(json_file))}", err=True)
     if path is not None:
         write_report(finding, path, title=shlex.join([*(["-m"] if is_module else []), script, *arguments]))
         click.echo(f"stoker: the report is {printable(str(path))}", err=True)

@@ -1,28 +1,28 @@
 """Diagnose a script in a child process, or a training step as a function.
 
 `diagnose_script` and `diagnose_step` return a `Finding`; `measure_script` and `measure_step` return the `Measurements` it is made of.
-`scratch_for`, `start_child` and `ask` start child processes for other commands, too.
+`sandbox_for`, `start_child` and `ask` start child processes for other commands, too.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
-import secrets
+import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from multiprocessing.connection import Pipe
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from stoker import _disk
 from stoker._clock import now_ns
 from stoker.diagnose.child import Answer, Request
 from stoker.diagnose.hooks import leaves, own_frame, place_of
 from stoker.diagnose.measurements import Measurements
+from stoker.diagnose.sandbox import ENTER, Sandbox
 from stoker.errors import BatchError, OptionError, TrainError
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def diagnose_script(
 ) -> Finding:
     """Run a training script until its bottleneck is known.
 
-    The script runs unchanged in a child process, which ends as soon as enough is measured. Files that it writes go to a scratch folder.
+    The script runs unchanged in a child process, which ends as soon as enough is measured. Your files are as before afterwards.
 
     Args:
         program: Path of the script, or the name of a module with `module=True`.
@@ -108,46 +108,60 @@ def _measure(
 ) -> tuple[Measurements, list[str]]:
     """The measurements of a script, and faults of its batches."""
     words = [str(one) for one in arguments]
-    with scratch_for(program, module=module) as folder:
-        request = Request(program=str(program), module=module, arguments=words, scratch=str(folder), seconds=seconds, **options)
-        answer = ask(request, Answer, quiet=quiet)
-    if answer.measurements is None:
+    with sandbox_for(program, module=module) as sandbox:
+        request = Request(program=str(program), module=module, arguments=words, seconds=seconds, **options)
+        answer = ask(sandbox, request, Answer, quiet=quiet)
+    measured = answer.measurements
+    if measured is None:
         raise TrainError(answer.error or f"{program} gave no answer.")
-    return answer.measurements, answer.wrong
+    notes = [*measured.notes, *sandbox.notes()]
+    return msgspec.structs.replace(measured, notes=notes, sandbox=sandbox.mode), answer.wrong
 
 
-@contextlib.contextmanager
-def scratch_for(program: str | Path, *, module: bool) -> Iterator[Path]:
-    """The path of a scratch folder for a program, removed at the end. Raises `OptionError` if there is no such program."""
+def sandbox_for(program: str | Path, *, module: bool) -> Sandbox:
+    """The sandbox of a program, not entered yet. Raises `OptionError` if there is no such program."""
     if not module and not Path(program).is_file():
         raise OptionError(f"{program} {'is a folder' if Path(program).is_dir() else 'does not exist'}; expected a Python script.")
-    folder = Path(os.environ.get("TMPDIR", "/tmp")) / f"stoker-diagnose-{secrets.token_hex(8)}"
-    try:
-        yield folder
-    finally:
-        _disk.remove_folder(folder)
+    return Sandbox(None if module else Path(program))
 
 
-def start_child(request: Request, start: str, end: int, *, quiet: bool) -> subprocess.Popen[bytes]:
-    """Start a process that runs the code `start` with a file descriptor and a request as arguments."""
-    command = [sys.executable, "-c", start, str(end), msgspec.json.encode(request).decode()]
+def start_child(sandbox: Sandbox, request: Request, start: str, end: int, *, quiet: bool) -> subprocess.Popen[bytes]:
+    """Start a process in a sandbox. It runs the code `start` with a file descriptor and a request as arguments."""
     # Without the log lines of torch's profiler, and with the same order of sets of strings each time.
     variables = {"PYTHONHASHSEED": "0", **os.environ, "KINETO_LOG_LEVEL": "99"}
     target = subprocess.DEVNULL if quiet else sys.stderr.fileno()
-    return subprocess.Popen(command, pass_fds=[end], stdout=target, stderr=target, env=variables)
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs:
+            words = [str(end), msgspec.json.encode(request).decode(), sandbox.plan(theirs.fileno())]
+            child = subprocess.Popen(
+                [sys.executable, "-c", ENTER + start, *words],
+                pass_fds=[end, theirs.fileno()],
+                stdout=target,
+                stderr=target,
+                env=variables,
+            )
+        try:
+            sandbox.watch(ours)
+        except BaseException:
+            child.kill()
+            child.wait()
+            raise
+    return child
 
 
-def ask(request: Request, kind: type[T], *, quiet: bool, start: str = START) -> T:
-    """Start a child and wait for its answer. Raises `TrainError` if it ends without one."""
+def ask(sandbox: Sandbox, request: Request, kind: type[T], *, quiet: bool, start: str = START) -> T:
+    """Start a child in a sandbox and wait for its answer. Raises `TrainError` if it ends without one."""
     reading, writing = Pipe(duplex=False)
     with reading:
         with writing:
-            child = start_child(request, start, writing.fileno(), quiet=quiet)
+            child = start_child(sandbox, request, start, writing.fileno(), quiet=quiet)
         try:
             data = reading.recv_bytes()
         except EOFError:
             code = child.wait()
-            raise TrainError(f"{request.program} ended with code {code} before anything was measured.") from None
+            how = f"ended with code {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}"
+            raise TrainError(f"{request.program} {how} before anything was measured.") from None
         except BaseException:
             child.terminate()
             raise

@@ -23,7 +23,6 @@ import msgspec
 from stoker.diagnose.hooks import is_own, shown
 from stoker.diagnose.measurements import Measurements
 from stoker.diagnose.rewrite import OwnLoader, rewrite_imports
-from stoker.diagnose.sandbox import Scratch
 from stoker.errors import StokerError, TrainError
 
 
@@ -34,7 +33,6 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     module: bool = False
     arguments: list[str] = []
     pace: float = 1.0  # scales the length of all measurement windows
-    scratch: str  # the folder for files that the program writes
     seconds: float | None = None  # time limit of measuring, from the first measured step
     check_seconds: float = 0.0  # time to look for faults in the batches, after everything is measured
 
@@ -56,7 +54,6 @@ class Child:
 
         self._request = request
         self._connection = connection
-        self._scratch = Scratch(Path(request.scratch))
         self._pid = os.getpid()
         self.session = Session(measure_all, on_done=self._done, seconds=request.seconds, pace=request.pace)
 
@@ -64,7 +61,6 @@ class Child:
         """Run the program to its end, or until enough is measured."""
         self.session.install()
         rewrite_imports(self.session.sources)
-        self._scratch.install()
         failure: str | None = None
         try:
             self._run_program()
@@ -133,16 +129,15 @@ class Child:
                 from stoker.diagnose.correctness import find_faults
 
                 wrong = find_faults(session.sources, measured.losses, seconds=self._request.check_seconds)
-            notes = [*measured.notes, *self._scratch.notes()]
             if failure is not None:
-                notes.append(f"{failure}; only what was measured before is known.")
-            answer = Answer(measurements=msgspec.structs.replace(measured, notes=notes), wrong=wrong)
+                notes = [*measured.notes, f"{failure}; only what was measured before is known."]
+                measured = msgspec.structs.replace(measured, notes=notes)
+            answer = Answer(measurements=measured, wrong=wrong)
         except StokerError as error:
             answer = Answer(error=failure or f"{self._request.program}: {error}")
         except Exception as error:
             traceback.print_exception(error)
             answer = Answer(error=f"{self._request.program} could not be measured: {type(error).__name__}: {one_line(error)}")
-        self._scratch.remove()
         self._leave_with(answer)
 
     def _leave_with(self, answer: msgspec.Struct) -> NoReturn:

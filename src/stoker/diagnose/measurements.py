@@ -282,6 +282,8 @@ class Measurements(msgspec.Struct, frozen=True, kw_only=True):
     """Share of all time between epochs: `loader`, until it gives batches again (also in T), and `other` (in no step)."""
     slow_steps: int = 0
     """Steps of more than three times the median (garbage collection, logging, checkpoints)."""
+    sandbox: Literal["overlay", "journal", "off"] | None = None
+    """How the user's files were protected; None for a step in this process."""
     notes: list[str] = []
     losses: list[float] = []
 

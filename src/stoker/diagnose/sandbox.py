@@ -1,257 +1,281 @@
-"""The sandbox: what a program writes while it is diagnosed goes to a scratch folder, and no file of the user's is changed.
+"""The sandbox: a diagnosed program does what it would do alone, and the user's files are as before afterwards.
 
-`Scratch` replaces the functions of `os` that take paths by those of the `overlay`, wherever a module keeps them; `open`, `shutil`,
-`tempfile`, `pathlib` and `glob` are made of these. `torch.save`, safetensors and others that open files in C++ get the place of a file
-instead of its path.
+There are two modes, and both rest on the kernel, so that every library and every process of the program is covered:
 
-`OutsideWrites` notes what no scratch folder can catch: databases, shells and other programs write for themselves. Python reports them
-as audit events. Only what a line of the user's causes is noted, not what torch, stoker or the workers of a loader start.
+- `overlay`: the program gets its own view of the disk, in which changes go to a scratch folder (`overlay_mounts`).
+- `journal`: where that is not permitted, each file is copied before it is changed, and restored afterwards (`write_journal`,
+  `write_watch`).
+
+Caches, installed packages and temporary files are left to the program in both modes: compilers and hubs fill them for the next run,
+and share them with other processes.
+
+`Sandbox` belongs to the process that starts the program. `enter` is called in the process of the program, before it has threads.
 """
 
 from __future__ import annotations
 
-import builtins
-import functools
-import io
+import contextlib
+import hashlib
 import os
-import shlex
-import sys
-from collections.abc import Callable
-from contextlib import ExitStack
+import secrets
+import site
+import socket
+import sysconfig
+from collections.abc import Mapping
 from pathlib import Path
-from types import FrameType, FunctionType, ModuleType
-from typing import Any
+from types import TracebackType
+from typing import Literal, Self
+
+import msgspec
 
 from stoker import _disk
-from stoker.diagnose.file_overlay import FINDING, MARKING, UNNAMED, WRITING, Overlay
-from stoker.diagnose.hooks import is_own, listen, place_of, unlisten
+from stoker.diagnose import overlay_mounts, write_watch
+from stoker.diagnose.write_journal import WriteJournal, recover
+from stoker.errors import OptionError, TrainError
 
-WRITERS = ("torch.save", "torch.jit.save", "safetensors.torch.save_file", "safetensors.numpy.save_file")
-READERS = ("torch.load", "torch.jit.load", "safetensors.safe_open", "safetensors.torch.safe_open", "pyarrow.memory_map")
-"""Functions that open a file by its path in C++, of libraries that are loaded when the program begins or writes a file."""
-DATABASES = ("sqlite3.connect", "sqlite3.dbapi2.connect")
-KEYWORDS = ("f", "filename", "path", "database")  # names of their argument that is a path
-WITH_DEFAULTS = ("tempfile", "glob", "pathlib", "pathlib._local")
-"""Modules of the standard library whose classes keep functions of `os`."""
-SETS = ("supports_dir_fd", "supports_fd", "supports_follow_symlinks", "supports_effective_ids")
-"""Sets in which `os` says what its functions support."""
-DATABASE = "sqlite3.connect"
-OPENED, VARIABLE = "open", "os.putenv"
-STARTS = ("os.system", "subprocess.Popen", "os.posix_spawn", "os.exec")  # audit events
-NOT_THE_USERS = {"torch", "stoker", "multiprocessing", "triton", "numba", "importlib", "platform", "ctypes", "uuid"}
-"""Packages that start programs for their own purposes."""
+Mode = Literal["overlay", "journal", "off"]
+MODES: tuple[Mode, ...] = ("overlay", "journal", "off")
+VARIABLE = "STOKER_SANDBOX"
+IN_HOME = (".cache", ".triton", ".nv/ComputeCache", ".cupy", ".config/matplotlib")  # default caches, in the home folder
+VARIABLES = ("HF_HOME", "TORCH_HOME", "TORCH_EXTENSIONS_DIR", "TRITON_HOME", "MPLCONFIGDIR")
+"""Variables that name a cache and have no CACHE in their name."""
+APART = ("/dev", "/proc", "/sys", "/run")
+SYSTEM = {"/bin", "/boot", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/sbin", "/snap", "/usr", "/var", "/lost+found", *APART}
+"""Folders in which no overlay is mounted, unless the program runs there."""
+SCRATCH_PLACES = ("/tmp", "/var/tmp", "/dev/shm")
 MAX_NAMED = 3
-MAX_LENGTH = 60
+ENTER = "import sys; from stoker.diagnose.sandbox import enter; enter(sys.argv.pop()); "
+"""Code that the process of a program runs first; its last argument is a plan."""
 
 
-class Scratch:
-    """The scratch folder of a program, and its view of the disk."""
+class SandboxPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a process needs to enter the sandbox."""
 
-    def __init__(self, folder: Path) -> None:
-        self._view = Overlay(folder)
-        self._view.on_write = self._lead_readers
-        self._outside = OutsideWrites(self._view.protects)
-        self._outside.on_variable = lambda: setattr(self._view.pass_through, "variables_changed", True)
-        self._undo = ExitStack()
+    modes: list[Mode]  # that may be used, the best first
+    scratch: str | None  # the folder for changes of an overlay
+    rules: dict[str, bool]  # folders, and whether each is protected; the innermost decides
+    needed: list[str]  # folders that an overlay must protect
+    socket: int  # the descriptor on which the process answers
 
-    def install(self) -> None:
-        """Replace the functions of `os`, `open` and those in C++."""
-        import sqlite3  # noqa: F401
 
-        import safetensors.numpy
-        import safetensors.torch  # noqa: F401
-        import torch  # noqa: F401
+class Entered(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of the process."""
 
-        view = self._view
-        view.begin()
-        by: dict[str, Any] = {name: view.finding(name) for name in FINDING} | {name: view.marking(name) for name in MARKING}
-        by |= {"lstat": view.finding("lstat", follow=False), "lchown": view.marking("lchown", follow=False)}
-        by |= {"rename": view.rename, "replace": view.rename, "unlink": view.unlink, "remove": view.unlink}
-        by |= {name: getattr(view, name) for name in ("open", "symlink", "link", "readlink", "listdir", "scandir")}
-        by |= {"mkdir": view.make_folder, "rmdir": view.remove_folder}
-        by |= {name: view.piping(name) for name in ("mkfifo", "mknod")}
-        copies = {id(getattr(os, name)): function for name, function in by.items()}
-        for name, function in by.items():
-            self._replace(os, name, function)
-        opened = copies[id(builtins.open)] = self._opening(builtins.open)
-        self._replace(builtins, "open", opened)
-        self._replace(io, "open", opened)
-        self._replace_copies(copies)
-        for function in WRITERS:
-            self._lead(function, 1, view.to_write)
-        for function in DATABASES:
-            self._lead(function, 0, view.to_database)
-        self._lead_readers()
-        self._outside.install()
+    mode: Mode | None = None
+    unprotected: list[str] = []
+    error: str = ""
 
-    def remove(self) -> None:
-        """Restore all functions, and remove folders that stayed empty."""
-        self._outside.remove()
-        self._undo.close()
-        for path in map(Path, reversed(self._view.made)):
-            if path.is_fifo():
-                _disk.remove_file(path)
-            elif path.is_dir() and not any(path.iterdir()):
-                _disk.disk.rmdir(path)
-        self._view.made.clear()
 
-    def _replace(self, owner: Any, name: str, by: Any, *, was: Any = None) -> None:
-        original = getattr(owner, name) if was is None else was
-        setattr(owner, name, by)
-        self._undo.callback(setattr, owner, name, original)
-        for kind in SETS if owner is os else ():
-            if original in getattr(os, kind):
-                getattr(os, kind).add(by)
-                self._undo.callback(getattr(os, kind).discard, by)
+def cache_folders(environ: Mapping[str, str], here: str) -> set[str]:
+    """The caches of this user and the folders of installed packages, links resolved."""
+    # A variable that names the home folder, the current folder (`here`) or one around them is ignored: the user's files lie there.
+    home = os.path.realpath(os.path.expanduser("~"))
+    named = {value for name, value in environ.items() if value and ("CACHE" in name or name in VARIABLES)}
+    named |= {os.path.join(value, "matplotlib") for name, value in environ.items() if name == "XDG_CONFIG_HOME"}
+    real = {os.path.realpath(os.path.join(here, os.path.expanduser(one))) for one in named}
+    believed = {one for one in real if not is_below(home, one) and not is_below(here, one)}
+    packages = {*(sysconfig.get_path(kind) for kind in ("purelib", "platlib", "stdlib")), site.getusersitepackages()}
+    return believed | {os.path.realpath(one) for one in packages} | {os.path.join(home, one) for one in IN_HOME}
 
-    def _replace_copies(self, by: dict[int, Any]) -> None:
-        """Replace the copies of these functions in loaded modules, such as `lzma` and `tarfile`."""
-        for module in list(sys.modules.values()):
-            name = getattr(module, "__name__", "") if isinstance(module, ModuleType) else "posix"
-            if name in ("os", "posix", "builtins", "io", "_io") or name.startswith(("stoker.", "importlib", "_frozen")):
-                continue
-            for attribute, value in list(vars(module).items()):
-                if id(value) in by:
-                    self._replace(module, attribute, by[id(value)])
-                elif name in WITH_DEFAULTS and isinstance(value, type) and value.__module__ == name:
-                    self._replace_in_class(value, by)
 
-    def _replace_in_class(self, kind: type, by: dict[int, Any]) -> None:
-        """Replace copies in classes of the standard library: attributes, and defaults of methods."""
-        for attribute, value in list(vars(kind).items()):
-            if isinstance(value, staticmethod) and id(value.__func__) in by:
-                self._replace(kind, attribute, staticmethod(by[id(value.__func__)]), was=value)
-            elif isinstance(value, FunctionType) and any(id(one) in by for one in value.__defaults__ or ()):
-                self._replace(value, "__defaults__", tuple(by.get(id(one), one) for one in value.__defaults__ or ()))
+def is_below(name: str, folder: str) -> bool:
+    """Whether a path is a folder or lies in it."""
+    return name == folder or name.startswith(folder.rstrip("/") + "/")
 
-    def _opening(self, original: Any) -> Any:
-        def low(path: Any, flags: int) -> int:
-            return self._view.open(path, flags, 0o666)
 
-        @functools.wraps(original)
-        def opened(file: Any, mode: Any = "r", *args: Any, **kwargs: Any) -> Any:
-            if isinstance(file, str | bytes | os.PathLike) and len(args) < 6 and kwargs.get("opener") is None:
-                writes = isinstance(mode, str) and set(mode) & set("wax+")
-                if writes or self._view.to_read(file) is not file:
-                    kwargs["opener"] = low  # so that the file has the name that the program gave
-            return original(file, mode, *args, **kwargs)
+def _temporary() -> str:
+    return os.path.realpath(os.environ.get("TMPDIR", "/tmp"))
 
-        return opened
 
-    def _lead(self, function: str, at: int, lead: Callable[[Any], Any]) -> None:
-        """Give a function in C++ the place of a file. Its path is argument number `at`, or one of the `KEYWORDS`."""
-        module, _, name = function.rpartition(".")
-        owner = sys.modules.get(module)
-        original = getattr(owner, name, None)
-        if original is None or getattr(original, "leads", False):
-            return
+class Sandbox:
+    """The sandbox of one program, as a context manager; the files are restored at its end.
 
-        @functools.wraps(original, updated=())
-        def led(*args: Any, **kwargs: Any) -> Any:
-            given = [lead(one) if number == at else one for number, one in enumerate(args)]
-            return original(*given, **{key: lead(one) if key in KEYWORDS else one for key, one in kwargs.items()})
+    `program` is the path of a script, or None for a module. Raises `OptionError` if the variable STOKER_SANDBOX names no mode.
+    """
 
-        led.leads = True  # type: ignore[attr-defined]
-        self._replace(owner, name, led)
+    def __init__(self, program: Path | None) -> None:
+        wanted = os.environ.get(VARIABLE)
+        if wanted is not None and wanted not in MODES:
+            raise OptionError(f"{VARIABLE} is {wanted!r}; expected one of {', '.join(MODES)}, or unset it.")
+        self.mode: Mode | None = None
+        self._modes: list[Mode] = [one for one in MODES if wanted in (None, one) and (wanted or one != "off")]
+        self._here = os.path.realpath(Path.cwd())
+        home = os.path.realpath(os.path.expanduser("~"))
+        self._needed = {self._here, *([] if program is None else [os.path.realpath(program.parent)])}
+        self._needed |= {home} if home != "/" and os.access(home, os.W_OK) else set()
+        self._caches = cache_folders(os.environ, self._here)
+        self._rules = dict.fromkeys((*APART, *self._caches, _temporary()), False) | dict.fromkeys(self._needed, True)
+        self._unprotected: list[str] = []
+        self._scratch: Path | None = None
+        self._open = contextlib.ExitStack()
+        self._journal: WriteJournal | None = None
+        self._names: list[str] = []
 
-    def _lead_readers(self) -> None:
-        for function in READERS:
-            self._lead(function, 0, self._view.to_read)
+    def __enter__(self) -> Self:
+        for one in _journals().glob("*") if _journals().is_dir() else []:
+            recover(one)
+        self._make_caches()
+        if "overlay" in self._modes:
+            self._scratch = self._find_scratch()
+        return self
 
-    def notes(self) -> list[str]:
-        """Notes for the user."""
-        found, hidden = [], self._view.hidden
-        if self._view.written:
-            named = _first_few([os.path.basename(one) for one in self._view.written])  # noqa: PTH119
-            found.append(
-                f"Files that the program wrote ({named}) went to a scratch folder; your files of these names are unchanged."
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self.mode == "overlay" and self._scratch is not None:
+            self._names = overlay_mounts.written(self._scratch)
+        self._open.close()
+
+    def _make_caches(self) -> None:
+        """Make the caches that do not exist yet, as the program would: in an overlay they could not be filled."""
+        unlikely = {os.path.join(os.path.expanduser("~"), one) for one in IN_HOME[2:]} | {site.getusersitepackages()}
+        for folder in map(Path, sorted(self._caches - unlikely)):
+            if not os.path.lexists(folder):
+                with contextlib.suppress(OSError):
+                    _disk.make_cache_folder(folder)
+                    self._open.callback(_remove_if_empty, folder)
+
+    def _find_scratch(self) -> Path | None:
+        """A new folder that no protected one contains; None if there is no such place."""
+        for place in dict.fromkeys((_temporary(), *SCRATCH_PLACES)):
+            real = os.path.realpath(place)
+            if os.access(real, os.W_OK) and not any(is_below(real, one) for one in self._needed):
+                folder = Path(real, f"stoker-diagnose-{secrets.token_hex(8)}")
+                _disk.disk.mkdir(folder, 0o700)
+                self._open.callback(_disk.remove_tree, folder)
+                return folder
+        return None
+
+    def plan(self, descriptor: int) -> str:
+        """The plan for a process that answers on this descriptor, as JSON."""
+        modes = [one for one in self._modes if one != "overlay" or self._scratch is not None]
+        rules = dict(self._rules)
+        if self._scratch is not None:
+            for path, writable in _other_places().items():
+                if not is_below(str(self._scratch), path):
+                    rules.setdefault(path, writable)
+        scratch = None if self._scratch is None else str(self._scratch)
+        made = SandboxPlan(modes=modes, scratch=scratch, rules=rules, needed=sorted(self._needed), socket=descriptor)
+        return msgspec.json.encode(made).decode()
+
+    def watch(self, answers: socket.socket) -> None:
+        """Wait until the process has entered the sandbox, and watch it if it is in a journal.
+
+        Raises `TrainError` if it could not enter.
+        """
+        data, descriptors, _, _ = socket.recv_fds(answers, 1 << 16, 1)
+        if not data:
+            return  # it ended before; its exit code says why
+        entered = msgspec.json.decode(data, type=Entered)
+        if entered.mode is None:
+            raise TrainError(
+                f"your files cannot be protected on this machine: {entered.error}. Run a copy of the program in a copy of its folder, "
+                f"with the environment variable {VARIABLE}=off."
             )
-        if hidden:
-            found.append(f"{hidden} files or folders that the program removed or replaced are unchanged on disk.")
-        return [*found, *self._outside.notes()]
+        self.mode, self._unprotected = entered.mode, entered.unprotected
+        if descriptors:
+            name = hashlib.sha256(os.fsencode(self._here)).hexdigest()[:16]
+            self._journal = WriteJournal(_journals() / name)
+            self._open.callback(self._journal.close)
+            watch = write_watch.WriteWatch(descriptors[0], self._before_change)
+            self._open.callback(watch.close)
+            answers.sendall(b".")  # the program may begin
 
+    def _before_change(self, path: str, *, removes: bool, moves: bool) -> None:
+        if self._journal is not None and self.protects(path):
+            self._journal.save(path, removes=removes, moves=moves)
 
-# ---- what no scratch folder can catch ----
-
-
-class OutsideWrites:
-    """Writes outside of the sandbox, each noted once."""
-
-    def __init__(self, protects: Callable[[Any], bool]) -> None:
-        self._protects = protects  # whether a path is a file of the user's that should not be changed
-        self.on_variable: Callable[[], None] = lambda: None  # called before the program sets an environment variable
-        self._done: dict[str, str] = {}  # the first line that did it, by what was done
-        self._listens = False
-        self._pid = os.getpid()
-
-    def install(self) -> None:
-        """Start listening."""
-        self._listens = True
-        listen(self._hear)
-
-    def remove(self) -> None:
-        """Stop listening."""
-        if self._listens:
-            unlisten(self._hear)
-        self._listens = False
-
-    def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event == OPENED:
-            path, _, flags = arguments
-            if not flags & WRITING or (UNNAMED and flags & UNNAMED == UNNAMED) or not isinstance(path, str | bytes):
-                return
-        elif event == VARIABLE:
-            self.on_variable()
-            return
-        elif event != DATABASE and event not in STARTS:
-            return
-        if not self._listens or os.getpid() != self._pid:
-            return
-        frame = _causing(sys._getframe(2), event)
-        what = _what(event, arguments)
-        if frame is not None and what is not None and (event in STARTS or self._protects(arguments[0])):
-            place = place_of(frame)
-            self._done.setdefault(what, f"{place.file}:{place.line}")
+    def protects(self, path: str) -> bool:
+        """Whether a path, without links, is protected by a journal."""
+        folder = overlay_mounts.innermost(path, self._rules)
+        return not is_below(path, str(_journals())) and (folder is None or self._rules[folder])
 
     def notes(self) -> list[str]:
         """Notes for the user."""
-        if not self._done:
-            return []
-        named = _first_few([f"{what} ({place})" for what, place in self._done.items()])
-        return [f"These write outside of the sandbox and may have changed your files: {named}."]
+        names = self._names if self._journal is None else [os.path.basename(one) for one in self._journal.changed]
+        what = f"what the program wrote ({_first_few(names)})" if names else "what it writes"
+        if self.mode == "overlay":
+            notes = [f"The program ran in an overlay of your files: {what} was discarded, and they are unchanged."]
+        elif self.mode == "journal":
+            what = f"what the program changed ({_first_few(names)})" if names else "what it changes"
+            notes = [f"Overlays are not permitted on this machine: {what} was copied before and is restored."]
+        else:
+            notes = [f"Your files were not protected ({VARIABLE}=off)."]
+        if self._unprotected:
+            notes.append(
+                f"No overlay could be mounted at {_first_few(self._unprotected)}: what the program wrote there is changed."
+            )
+        return notes
 
 
-def _causing(frame: FrameType | None, event: str) -> FrameType | None:
-    """The innermost line of the user's; None if one of these packages called between."""
-    if event == "os.posix_spawn" and frame is not None and frame.f_globals.get("__name__") == "subprocess":
-        return None  # which has reported itself before
-    while frame is not None and not is_own(frame.f_code.co_filename):
-        if str(frame.f_globals.get("__name__")).partition(".")[0] in NOT_THE_USERS:
-            return None
-        frame = frame.f_back
-    return frame
+def enter(plan_json: str) -> None:
+    """Enter the sandbox: this process and all that it starts."""
+    plan = msgspec.json.decode(plan_json, type=SandboxPlan)
+    with socket.socket(fileno=plan.socket) as answers:
+        reasons = []
+        for mode in plan.modes:
+            try:
+                if mode == "overlay" and plan.scratch is not None:
+                    _try_overlay(plan)
+                    unprotected = overlay_mounts.enter(Path(plan.scratch), plan.rules, set(plan.needed))
+                    answers.sendall(msgspec.json.encode(Entered(mode=mode, unprotected=unprotected)))
+                elif mode == "journal":
+                    _enter_journal(answers)
+                else:
+                    answers.sendall(msgspec.json.encode(Entered(mode=mode)))
+            except OSError as error:
+                reasons.append(f"{mode}: {error.strerror or error}")
+            else:
+                overlay_mounts.end_with_parent()
+                return
+        answers.sendall(msgspec.json.encode(Entered(error="; ".join(reasons) or "there is no place for a scratch folder")))
+    raise SystemExit(1)
 
 
-def _what(event: str, arguments: tuple[Any, ...]) -> str | None:
-    """What was done, in a few words; None if it leaves no file."""
-    if event == DATABASE:
-        name = os.fsdecode(arguments[0])
-        return None if name in ("", ":memory:") or "mode=memory" in name or "mode=ro" in name else f"the database {_short(name)}"
-    if event == OPENED:
-        return f"the file {_short(os.fsdecode(arguments[0]))}"
-    words = arguments[0] if event == "os.system" else arguments[1]
-    if isinstance(words, str | bytes | os.PathLike):
-        return f"`{_short(os.fsdecode(words))}`"
-    texts = [os.fsdecode(word) for word in words]
-    in_shell = len(texts) == 3 and texts[0].endswith("sh") and texts[1] == "-c"
-    return f"`{_short(texts[2] if in_shell else shlex.join(texts))}`"
+def _try_overlay(plan: SandboxPlan) -> None:
+    """Raise `OSError` unless a process of this user can enter the overlay: one that fails halfway could not go back."""
+    scratch = Path(str(plan.scratch), "try")
+    _disk.disk.mkdir(scratch, 0o700)
+    child = os.fork()
+    if child == 0:
+        number = 1
+        try:
+            overlay_mounts.enter(scratch, plan.rules, set(plan.needed))
+            number = 0
+        except OSError as error:
+            number = error.errno or 1
+        finally:
+            os._exit(number)
+    number = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if number:
+        raise OSError(number, os.strerror(number))
+
+
+def _enter_journal(answers: socket.socket) -> None:
+    listener = write_watch.install()
+    socket.send_fds(answers, [msgspec.json.encode(Entered(mode="journal"))], [listener])
+    os.close(listener)
+    answers.recv(1)
+
+
+def _other_places() -> dict[str, bool]:
+    """Folders of the disk besides those of the user's program, and whether each can be written to."""
+    found = {f"/{name}": True for name in os.listdir("/") if os.path.isdir(f"/{name}") and not os.path.islink(f"/{name}")}
+    found |= {path: writable for path, writable in overlay_mounts.mount_points().items() if path != "/"}
+    apart = (*SYSTEM, _temporary(), *SCRATCH_PLACES)
+    return {path: writable for path, writable in found.items() if not any(is_below(path, one) for one in apart)}
+
+
+def _journals() -> Path:
+    """The folder of all journals of this user."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(os.path.realpath(cache), "stoker", "journals")
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        _disk.disk.rmdir(folder)
 
 
 def _first_few(names: list[str]) -> str:
-    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
-    return ", ".join(names[:MAX_NAMED]) + more
-
-
-def _short(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= MAX_LENGTH else f"{line[: MAX_LENGTH - 1]}…"
+    distinct = list(dict.fromkeys(names))
+    more = f" and {len(distinct) - MAX_NAMED} more" if len(distinct) > MAX_NAMED else ""
+    return ", ".join(distinct[:MAX_NAMED]) + more

@@ -25,7 +25,7 @@ import torch
 from stoker._clock import now_ns
 from stoker.diagnose import render
 from stoker.diagnose.advice import best_threads, workers_to_use
-from stoker.diagnose.api import scratch_for, start_child
+from stoker.diagnose.api import sandbox_for, start_child
 from stoker.diagnose.attribution import attribute
 from stoker.diagnose.child import Child, Request, one_line
 from stoker.diagnose.finding import Finding
@@ -163,7 +163,6 @@ class TrialChild(Child):
 
     def _end(self, failure: str | None) -> NoReturn:
         try:
-            self._scratch.remove()
             self.session.remove()
             if self.session.failure is not None:
                 raise self.session.failure
@@ -216,13 +215,13 @@ class TrialProcess:
         self._name = str(program)
         self._outcome: Outcome | None = None
         self._open = contextlib.ExitStack()
-        folder = self._open.enter_context(scratch_for(program, module=module))
+        sandbox = self._open.enter_context(sandbox_for(program, module=module))
         self._connection, other = Pipe()
         self._open.enter_context(self._connection)
         words = [str(one) for one in arguments]
-        request = TrialRequest(program=self._name, module=module, arguments=words, scratch=str(folder), fix=fix, value=value)
+        request = TrialRequest(program=self._name, module=module, arguments=words, fix=fix, value=value)
         with other:
-            self._child = start_child(request, START, other.fileno(), quiet=quiet)
+            self._child = start_child(sandbox, request, START, other.fileno(), quiet=quiet)
 
     def is_ready(self) -> bool:
         """Wait until it has warmed up; False where it has ended."""

@@ -282,7 +282,6 @@ class CountChild(Child):
 
     def _end(self, failure: str | None) -> NoReturn:
         try:
-            self._scratch.remove()
             self.session.remove()
             answer = self._count_session.answer() if failure is None else CountAnswer(error=f"{failure}.")
         except StokerError as error:

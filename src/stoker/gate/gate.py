@@ -138,16 +138,14 @@ def gate_script(
         >>> print(gate)  # doctest: +SKIP
         within the budget: 86 operations, 4 syncs per step
     """
-    from stoker.diagnose.api import ask, scratch_for
+    from stoker.diagnose.api import ask, sandbox_for
 
     if not write:
         read_budget(Path(budget))  # an error in it is reported before the program runs
     words = [str(one) for one in arguments]
-    with scratch_for(program, module=module) as folder:
-        request = CountRequest(
-            program=str(program), module=module, arguments=words, scratch=str(folder), warmup=warmup, steps=steps
-        )
-        answer = ask(request, CountAnswer, start=START, quiet=quiet)
+    with sandbox_for(program, module=module) as sandbox:
+        request = CountRequest(program=str(program), module=module, arguments=words, warmup=warmup, steps=steps)
+        answer = ask(sandbox, request, CountAnswer, start=START, quiet=quiet)
     if answer.run is None:
         raise TrainError(answer.error or f"{program} gave no answer.")
     return _compare_with_file(answer.run, answer.lines, Path(budget), write=write)

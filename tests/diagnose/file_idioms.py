@@ -1,7 +1,8 @@
-"""The ways in which programs use files: each does the same in the scratch folder as without it, errors included.
+"""The ways in which programs use files, to be compared with and without the sandbox.
 
-An idiom is a function that is run twice, each time in a fresh folder with the same files: alone, and with the scratch folder. What
-it returns or raises is the same, and afterwards the files of the second folder are as before.
+An idiom is a function that is run in a fresh folder with the same files each time. `python -m tests.diagnose.file_idioms FOLDER WAY...`
+runs all of them in each of these ways, and prints what they returned or raised, and whose files have changed. This process has no
+threads when it forks, unlike that of the tests.
 """
 
 # The ways in which people use files.
@@ -11,14 +12,17 @@ from __future__ import annotations
 
 import bz2
 import contextlib
+import ctypes
 import errno
 import fcntl
 import glob
 import gzip
+import json
 import lzma
 import mmap
 import os
 import shutil
+import socket
 import sqlite3
 import stat
 import subprocess
@@ -26,24 +30,28 @@ import sys
 import tarfile
 import tempfile
 import threading
+import traceback
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from logging.handlers import RotatingFileHandler
 from multiprocessing import shared_memory
+from multiprocessing.connection import Pipe
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
+import polars
+import pyarrow.csv
+import pyarrow.parquet
 import safetensors.torch
 import torch
 from tests.diagnose.home import make_home, state
 
-from stoker.diagnose import file_overlay
-from stoker.diagnose import sandbox as scratch_module
-from stoker.diagnose.file_overlay import Overlay
-from stoker.diagnose.sandbox import Scratch
+from stoker.diagnose import overlay_mounts, sandbox
+from stoker.diagnose.sandbox import Sandbox
+from stoker.diagnose.write_journal import WriteJournal
 
 Idiom = Callable[[], Any]
 IDIOMS: dict[str, Idiom] = {}
@@ -608,8 +616,7 @@ def worker_that_is_forked() -> Any:
 @idiom
 def folders_that_others_see() -> Any:
     os.makedirs("out/parts")
-    code = "open('out/parts/a.txt', 'w').write('abc')"
-    subprocess.run([sys.executable, "-S", "-c", code], check=True)
+    subprocess.run(["sh", "-c", "printf abc > out/parts/a.txt"], check=True)
     text = Path("out/parts/a.txt").read_text()
     os.rename("out/parts/a.txt", "out/b.txt")
     shutil.rmtree("out/parts")
@@ -626,63 +633,244 @@ def bytes_as_names() -> Any:
     return sorted(os.listdir(b".")), os.path.exists(b"new.txt"), os.readlink(b"latest"), refused(open, b"nothing")
 
 
-def run_in(folder: Path, run: Idiom, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Run an idiom among the user's files."""
-    make_home(folder)
-    monkeypatch.chdir(folder)
-    return outcome(run)
+# ---- libraries and processes that open files by themselves ----
 
 
-def run_inside(tmp_path: Path, run: Idiom, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, bool]:
-    """Run an idiom with the scratch folder; whether the user's files are as before, too."""
-    make_home(home := tmp_path / "home")
-    before = state(home)
-    monkeypatch.chdir(home)
-    scratch = Scratch(tmp_path / "scratch")
-    scratch.install()
+def shell(command: str) -> str:
+    return subprocess.run(["sh", "-c", command], check=True, capture_output=True, text=True).stdout
+
+
+@idiom
+def process_that_reads_what_was_written() -> Any:
+    Path("log.txt").write_text("three\n")
+    os.remove("model.pt")
+    return shell("cat log.txt; cat log.link; ls; ls run")
+
+
+@idiom
+def process_that_writes() -> Any:
+    shell(
+        "echo three >> log.txt; mv run/last.pt run/first.pt; rm model.pt; ln -s run/first.pt model.pt; mkdir -p a/b; cp -r run a/b"
+    )
+    return Path("log.txt").read_text(), Path("model.pt").read_bytes(), os.readlink("model.pt"), tree()
+
+
+@idiom
+def process_that_moves_a_folder() -> Any:
+    shell("mv run run.old; mkdir run; echo new > run/last.pt; rm -r run.old/deep")
+    return Path("run/last.pt").read_text(), Path("run.old/last.pt").read_bytes(), tree()
+
+
+@idiom
+def arrow_files() -> Any:
+    table = pyarrow.table({"a": [1, 2, 3]})
+    pyarrow.parquet.write_table(table, "model.pt")  # over a file of the user's
+    Path("log.txt").write_text("a,b\n1,2\n")
+    rows = pyarrow.csv.read_csv("log.txt").to_pydict()
+    with pyarrow.OSFile("new.arrow", "wb") as file, pyarrow.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
+    with pyarrow.memory_map("new.arrow") as file:
+        mapped = pyarrow.ipc.open_file(file).read_all().to_pydict()
+    return pyarrow.parquet.read_table("model.pt").to_pydict(), rows, mapped, tree()
+
+
+@idiom
+def polars_files() -> Any:
+    polars.DataFrame({"a": [1, 2]}).write_parquet("run/last.pt")
+    Path("log.txt").write_text("a\n7\n")
+    lazily = polars.scan_parquet("run/last.pt").collect()["a"].to_list()
+    polars.DataFrame({"b": [3]}).write_csv("new.csv")
+    return lazily, polars.read_csv("log.txt")["a"].to_list(), Path("new.csv").read_text(), tree()
+
+
+@idiom
+def files_that_torch_opens_itself() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.save(torch.jit.script(torch.nn.Linear(2, 1)), "model.pt")
+        loaded = torch.jit.load("model.pt")
+    storage = torch.UntypedStorage.from_file("run/last.pt", shared=True, nbytes=4)
+    storage.fill_(65)
+    shared = torch.from_file("log.txt", shared=True, size=4, dtype=torch.uint8)
+    shared[0] = 66
+    return tuple(loaded.weight.shape), Path("run/last.pt").read_bytes(), Path("log.txt").read_text(), tree()
+
+
+@idiom
+def safetensors_over_a_file() -> Any:
+    for value in (1.0, 2.0):
+        safetensors.torch.save_file({"a": torch.full((2,), value)}, "model.pt")
+        with safetensors.safe_open("model.pt", framework="np") as file:
+            assert file.get_tensor("a")[0] == value
+    return safetensors.torch.load_file("model.pt")["a"].tolist()
+
+
+@idiom
+def database_that_was_there() -> Any:
+    shutil.copy("base.db", "copy.db")
+    with contextlib.closing(sqlite3.connect("base.db")) as base:
+        base.execute("pragma journal_mode=wal")
+        base.execute("insert into losses values (2, 0.25)")
+        base.commit()
+        rows = base.execute("select * from losses").fetchall(), sorted(glob.glob("base.db*"))
+    with contextlib.closing(sqlite3.connect("file:base.db?mode=ro", uri=True)) as base:
+        return rows, base.execute("select count(*) from losses").fetchall(), tree()
+
+
+@idiom
+def from_temporary_files_to_here() -> Any:
+    """Both are on one disk, so a rename is enough."""
+    here = tempfile.mkdtemp()
+    Path(here, "a").write_text("abc")
+    Path(here, "b").mkdir()
+    Path(here, "b", "c").write_text("def")
+    os.replace(os.path.join(here, "a"), "model.pt")
+    os.rename(os.path.join(here, "b"), "empty")
+    os.rename("run", os.path.join(here, "run"))
+    kept = Path(here, "run/deep/best.pt").read_bytes(), os.listdir(here)
+    shutil.rmtree(here)
+    return Path("model.pt").read_text(), Path("empty/c").read_text(), kept, tree()
+
+
+@idiom
+def rights() -> Any:
+    """Also those that a user has not."""
+    os.chmod("run", 0o500)
+    found = [refused(open, "run/new", "w"), refused(open, "read-only.txt", "a")]
+    os.chmod("run", 0o755)
+    return found, stat.S_IMODE(os.stat("run").st_mode), os.access("read-only.txt", os.W_OK), os.getuid(), os.getgid()
+
+
+@idiom
+def processes_with_files_in_shared_memory() -> Any:
+    tensor = torch.zeros(4).share_memory_()
+    if (child := os.fork()) == 0:
+        tensor += 1
+        os._exit(0)
+    os.waitpid(child, 0)
+    return tensor.tolist()
+
+
+# ---- with and without the sandbox ----
+
+NOBODY = 65534
+
+
+@dataclass(frozen=True)
+class Way:
+    """How the idioms are run."""
+
+    mode: str | None  # of the sandbox; None without it
+    as_user: bool = False  # root becomes another user first, as overlays of root are not those of a user
+    without: tuple[Any, str] | None = None  # what is taken away for a negative control
+
+
+WAYS = {
+    "alone": Way(None),
+    "alone as a user": Way(None, as_user=True),
+    "overlay": Way("overlay"),
+    "overlay of a user": Way("overlay", as_user=True),
+    "journal": Way("journal"),
+    "journal of a user": Way("journal", as_user=True),
+    "journal that saves nothing": Way("journal", without=(WriteJournal, "save")),
+    "overlay that moves nothing": Way("overlay", without=(overlay_mounts, "_move_between_views")),
+}
+
+
+def run_all(way: Way, folder: Path) -> dict[str, Any]:
+    """Run all idioms in one process: what each returned, and whose files have changed."""
+    homes = {name: folder / "homes" / name for name in IDIOMS}
+    for name in ("user", "temporary"):
+        (folder / name).mkdir(parents=True)
+    for home in homes.values():
+        make_home(home)
+    if way.as_user:
+        for path in (folder, *folder.rglob("*")):
+            mode = path.lstat().st_mode
+            os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
+            if not path.is_symlink():
+                path.chmod(mode & 0o7777)
+    before = {name: state(home) for name, home in homes.items()}
+    os.chdir(folder / "homes")
+    os.environ.update({"HOME": str(folder / "user"), "TMPDIR": str(folder / "temporary"), sandbox.VARIABLE: way.mode or "off"})
+    tempfile.tempdir = None
     try:
-        inside = outcome(run)
-    finally:
-        scratch.remove()
-    return inside, state(home) == before
+        result = run_in_process(homes, way)
+    except Exception:
+        return {"error": traceback.format_exc()}
+    changed = [name for name, home in homes.items() if state(home) != before[name]]
+    left = [path.name for path in (folder / "temporary").iterdir() if path.name.startswith("stoker")]
+    return {"results": result, "changed": changed, "left": left}
 
 
-@pytest.fixture(autouse=True)
-def same_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Temporary files have the same names each time, and a folder of their own."""
-    (tmp_path / "temporary").mkdir()
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
-    monkeypatch.setattr(tempfile, "_get_candidate_names", lambda: iter(f"{number:08}" for number in range(100)))
+def run_in_process(homes: dict[str, Path], way: Way) -> dict[str, str]:
+    if way.as_user:  # as the one who starts the program, too
+        child_way = Way(way.mode, without=way.without)
+        return forked(lambda: (become_user(), run_in_process(homes, child_way))[1])()
+    if way.mode is None:
+        return forked(lambda: run_each(homes))()
+    with Sandbox(None) as box:
+        ours, theirs = socket.socketpair()
+        plan = box.plan(theirs.fileno())
+        with ours:
+            wait = forked(lambda: (ours.close(), sandbox.enter(plan), run_each(homes))[2])
+            theirs.close()
+            box.watch(ours)
+            return wait()
 
 
-@pytest.mark.parametrize("name", IDIOMS)
-def test_an_idiom_does_the_same(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    alone = run_in(tmp_path / "alone", IDIOMS[name], monkeypatch)
-    inside, as_before = run_inside(tmp_path, IDIOMS[name], monkeypatch)
-    assert inside == alone
-    assert as_before, "the user's files are as before"
+def become_user() -> None:
+    os.setgroups([])
+    os.setresgid(NOBODY, NOBODY, NOBODY)
+    os.setresuid(NOBODY, NOBODY, NOBODY)
+    ctypes.CDLL(None).prctl(overlay_mounts.SET_DUMPABLE, 1, 0, 0, 0)  # as after the start of a program
 
 
-@pytest.mark.parametrize("name", ["all_modes", "files_change_places", "links", "low_flags", "emptied_and_filled_again"])
-def test_negative_control_alone_they_change_the_files(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_home(tmp_path / "other")
-    run_in(tmp_path / "alone", IDIOMS[name], monkeypatch)
-    assert state(tmp_path / "alone") != state(tmp_path / "other")
+def run_each(homes: dict[str, Path]) -> dict[str, str]:
+    found = {}
+    for name, home in homes.items():
+        os.chdir(home)
+        found[name] = repr(outcome(IDIOMS[name]))
+    return found
 
 
-@pytest.mark.parametrize(
-    ("name", "owner", "attribute", "less"),
-    [
-        ("unnamed_file_by_flag", file_overlay, "UNNAMED", 0),
-        ("named_temporary_file", scratch_module, "WITH_DEFAULTS", ()),
-        ("abilities", scratch_module, "SETS", ()),
-        ("torch_files", scratch_module, "READERS", ()),
-        ("one_file_by_two_names", Overlay, "_followed", lambda self, name, links=0: name),
-    ],
-)
-def test_negative_control_with_less_a_program_fails(
-    name: str, owner: Any, attribute: str, less: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    alone = run_in(tmp_path / "alone", IDIOMS[name], monkeypatch)
-    monkeypatch.setattr(owner, attribute, less)
-    assert run_inside(tmp_path, IDIOMS[name], monkeypatch)[0] != alone
+def forked(run: Callable[[], Any]) -> Callable[[], Any]:
+    """Run a function in a new process; returns a function that waits for what it returns."""
+    reading, writing = Pipe(duplex=False)
+    child = os.fork()
+    if child == 0:
+        try:
+            reading.close()
+            writing.send(run())
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(0)
+    writing.close()
+
+    def wait() -> Any:
+        try:
+            return reading.recv()
+        finally:
+            os.waitpid(child, 0)
+
+    return wait
+
+
+def main(folder: Path, ways: list[str]) -> None:
+    """Run the idioms in some ways, and print the results as JSON."""
+    tempfile._get_candidate_names = lambda: iter(f"{number:08}" for number in range(100))  # the same each time
+    found = {}
+    for number, name in enumerate(ways):
+        way = WAYS[name]
+        if way.without is not None:
+            original = getattr(*way.without)
+            setattr(*way.without, lambda *given, **named: None)
+        found[name] = run_all(way, folder / str(number))
+        if way.without is not None:
+            setattr(*way.without, original)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])

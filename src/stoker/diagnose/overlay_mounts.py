@@ -1,0 +1,191 @@
+"""Overlay mounts: the process gets its own view of the disk, in which all changes go to a scratch folder.
+
+The kernel does it (a mount namespace with overlayfs), so it holds for every library, database and child process. Root needs no user
+namespace. Other users get one in which they keep their number and gain no rights; overlayfs allows that since Linux 5.11.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import functools
+import os
+import re
+import signal
+import stat
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from stoker import _disk
+
+NEW_MOUNTS, NEW_USER = 0x20000, 0x10000000
+BIND, RECURSIVE, PRIVATE = 0x1000, 0x4000, 1 << 18
+SET_PARENT_SIGNAL, SET_DUMPABLE = 1, 4  # of prctl
+CAPABILITIES_V3 = 0x20080522
+_system = ctypes.CDLL(None, use_errno=True)
+
+
+def mount_points() -> dict[str, bool]:
+    """Where file systems are mounted, and whether each can be written to."""
+    found = {}
+    for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines():
+        fields = line.split()
+        path = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), fields[4])
+        found[path] = "rw" in fields[5].split(",")
+    return found
+
+
+def enter(scratch: Path, rules: Mapping[str, bool], needed: set[str]) -> list[str]:
+    """Give this process its own view of the disk. It must have no threads yet.
+
+    Args:
+        scratch: The folder for changes; no protected folder may contain it.
+        rules: Folders and mounted files, and whether each is protected. The innermost decides.
+        needed: Folders that must be protected.
+
+    Returns:
+        Folders that are not protected though they should be.
+
+    Raises:
+        OSError: It is not permitted, or a folder of `needed` cannot be protected.
+    """
+    here, is_root = Path.cwd(), os.geteuid() == 0
+    devices = {path: os.stat(path).st_dev for path in rules if os.path.exists(path)}
+    mounted = mount_points()
+    _enter_namespace(is_root=is_root)
+    overlaid: dict[str, bool] = {}
+    with contextlib.ExitStack() as opened:
+        # Opened before anything is mounted over them, the outermost first.
+        sources = {path: _open(path, opened) for path in sorted(devices, key=lambda path: path.rstrip("/").count("/"))}
+        for number, (path, source) in enumerate(sources.items()):
+            above = overlaid.get(innermost(path, overlaid) or "", False)
+            if source is None or (rules[path] == above and path not in mounted):
+                continue
+            overlaid[path] = rules[path] and _mount_overlay(path, source, scratch / str(number), is_root=is_root)
+            if not overlaid[path] and above:
+                _call("mount", os.fsencode(source), os.fsencode(path), None, BIND | RECURSIVE, None)
+    os.chdir(here)
+    if not is_root:
+        _drop_rights()
+    _move_between_views(devices)
+    missing = [path for path in devices if rules[path] and not overlaid.get(innermost(path, overlaid) or "", False)]
+    if lacking := needed.intersection(missing):
+        raise OSError(errno.EPERM, f"no overlay can be mounted at {lacking.pop()}")
+    return [path for path in missing if os.access(path, os.W_OK)]
+
+
+def innermost(path: str, folders: Mapping[str, object]) -> str | None:
+    """The innermost of some folders that is a path or contains it."""
+    while path not in folders:
+        above = os.path.dirname(path)
+        if above == path:
+            return None
+        path = above
+    return path
+
+
+def _enter_namespace(*, is_root: bool) -> None:
+    user, group = os.geteuid(), os.getegid()
+    _call("unshare", NEW_MOUNTS if is_root else NEW_MOUNTS | NEW_USER)
+    if not is_root:
+        for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+            _disk.write_to_kernel(Path("/proc/self", name), text)
+    _call("mount", b"none", b"/", None, RECURSIVE | PRIVATE, None)
+
+
+def _open(path: str, opened: contextlib.ExitStack) -> str | None:
+    try:
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:  # of another user
+        return None
+    opened.callback(os.close, descriptor)
+    return f"/proc/self/fd/{descriptor}"
+
+
+def _mount_overlay(path: str, source: str, folder: Path, *, is_root: bool) -> bool:
+    """Mount an overlay over a folder; False if the file system does not support it."""
+    upper, work, found = folder / "upper", folder / "work", os.stat(source)
+    for one in (folder, upper, work):
+        _disk.disk.mkdir(one, 0o700)
+    try:
+        # The root of the view is the folder for changes, so it looks like the folder itself.
+        _disk.disk.chmod(upper, stat.S_IMODE(found.st_mode))
+        if is_root:
+            _disk.disk.chown(upper, found.st_uid, found.st_gid)
+        else:
+            os.setxattr(upper, "user.stoker", b"1")  # overlayfs needs such marks here, and not every file system has them
+        _disk.disk.utime(upper, (found.st_atime_ns, found.st_mtime_ns))
+        options = f"lowerdir={source},upperdir={_escaped(upper)},workdir={_escaped(work)}"
+        options += ",redirect_dir=on" if is_root else ",userxattr"
+        _call("mount", b"stoker", os.fsencode(path), b"overlay", 0, os.fsencode(options))
+    except OSError:
+        return False
+    return True
+
+
+def _escaped(path: Path) -> str:
+    return re.sub(r"([\\,:])", r"\\\1", str(path))
+
+
+def _drop_rights() -> None:
+    """Give up the rights over files that the first process of a user namespace has."""
+    header, none = (ctypes.c_uint32 * 2)(CAPABILITIES_V3, 0), (ctypes.c_uint32 * 6)()
+    _call("capset", header, none)
+    _call("prctl", SET_DUMPABLE, 1, 0, 0, 0)  # so that the process can still read its own /proc/self
+
+
+def end_with_parent() -> None:
+    """Let the system kill this process when the one that started it is gone."""
+    _call("prctl", SET_PARENT_SIGNAL, int(signal.SIGKILL), 0, 0, 0)
+
+
+def _move_between_views(devices: Mapping[str, int]) -> None:
+    """Let Python rename and link what would be on one disk without the overlays.
+
+    Overlayfs refuses it between two of its mounts, and in a user namespace also for folders that are not new. Then files are copied.
+    """
+
+    def device(path: Any) -> int:
+        name = os.path.realpath(os.path.dirname(os.path.abspath(os.fsdecode(path))))
+        found = innermost(name, devices)
+        return devices[found] if found is not None else os.stat(name).st_dev
+
+    def copying(original: Callable[..., None], *, keeps: bool) -> Callable[..., None]:
+        @functools.wraps(original)
+        def moved(src: Any, dst: Any, **options: Any) -> None:
+            try:
+                original(src, dst, **options)
+            except OSError as error:
+                if error.errno != errno.EXDEV or options or device(src) != device(dst):
+                    raise
+                try:
+                    _disk.move_by_copy(Path(os.fsdecode(src)), Path(os.fsdecode(dst)), original, keeps=keeps)
+                except OSError as failure:  # which may name the copy
+                    raise OSError(failure.errno, failure.strerror, src, None, dst) from None
+
+        return moved
+
+    for name in ("rename", "replace", "link"):
+        original = getattr(os, name)
+        setattr(os, name, moved := copying(original, keeps=name == "link"))
+        for kind in (os.supports_dir_fd, os.supports_follow_symlinks):
+            kind |= {moved} if original in kind else set()
+
+
+def written(scratch: Path) -> list[str]:
+    """Names of the files that were written, in the order of their times."""
+    found = []
+    for path in scratch.glob("*/upper/**/*"):
+        with contextlib.suppress(OSError):
+            state = path.lstat()
+            if stat.S_ISREG(state.st_mode) or stat.S_ISLNK(state.st_mode):
+                found.append((state.st_ctime_ns, path.name))
+    return [name for _, name in sorted(found)]
+
+
+def _call(name: str, *arguments: Any) -> None:
+    if getattr(_system, name)(*arguments) < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{name}: {os.strerror(number)}")

@@ -1,0 +1,43 @@
+"""Overlay mounts: what they do is tested with programs in test_sandbox.py; here are the parts that need no namespace."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from stoker.diagnose import overlay_mounts
+
+
+@pytest.mark.parametrize(
+    ("path", "found"), [("/a", "/a"), ("/a/b/c", "/a/b"), ("/a/bc", "/a"), ("/d/e", None), ("/", None), ("/a/b", "/a/b")]
+)
+def test_the_innermost_folder_decides(path: str, found: str | None) -> None:
+    assert overlay_mounts.innermost(path, {"/a": True, "/a/b": False}) == found
+
+
+def test_mount_points_have_their_names_and_whether_they_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (
+        "36 35 98:0 / / rw,noatime shared:1 - ext4 /dev/root rw\n"
+        "37 35 98:1 / /mnt/my\\040disk ro,nosuid - xfs /dev/sdb ro\n"
+        "38 35 98:2 / /data rw - nfs server:/data rw\n"
+    )
+    monkeypatch.setattr(Path, "read_text", lambda self, **given: text)
+    assert overlay_mounts.mount_points() == {"/": True, "/mnt/my disk": False, "/data": True}
+
+
+def test_the_mounts_of_this_machine() -> None:
+    points = overlay_mounts.mount_points()
+    assert "/" in points
+    assert all(os.path.ismount(path) for path in points if os.access(path, os.X_OK) and Path(path).is_dir())
+
+
+def test_files_that_were_written_are_named_in_the_order_of_time(tmp_path: Path) -> None:
+    for folder in ("0/upper/deep", "0/work/work", "1/upper"):
+        (tmp_path / folder).mkdir(parents=True)
+    for name in ("1/upper/b", "0/upper/deep/a", "0/work/work/of-the-kernel"):
+        (tmp_path / name).write_text("1")
+        os.utime(tmp_path / name)
+    (tmp_path / "0/upper/removed").mkdir()
+    assert set(overlay_mounts.written(tmp_path)) == {"a", "b"}

@@ -1,0 +1,70 @@
+"""A program uses files in the sandbox as it does alone, and the user's files are as before."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.diagnose.file_idioms import IDIOMS
+
+Found = dict[str, Any]
+
+
+def run_ways(folder: Path, *ways: str) -> Found:
+    """What the idioms return in some ways to run them."""
+    for above in (folder, *folder.parents):
+        if above.stat().st_uid == os.geteuid() and above.stat().st_mode & 0o005 != 0o005:
+            above.chmod(0o755)  # so that another user can enter it
+    one_thread = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "POLARS_MAX_THREADS"), "1")
+    command = [sys.executable, "-m", "tests.diagnose.file_idioms", str(folder), *ways]
+    path = os.pathsep.join(str(Path(one).absolute()) for one in sys.path)
+    variables = {**os.environ, **one_thread, "PYTHONPATH": path}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=variables)
+    assert done.returncode == 0, done.stderr
+    results: Found = json.loads(done.stdout)
+    for way, one in results.items():
+        if "cannot be protected" in one.get("error", ""):
+            pytest.skip(f"{way} is not permitted on this machine")
+        assert "error" not in one, one["error"]
+    return results
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    return run_ways(tmp_path_factory.mktemp("idioms"), "alone", "overlay", "journal")
+
+
+@pytest.mark.parametrize("mode", ["overlay", "journal"])
+@pytest.mark.parametrize("name", IDIOMS)
+def test_an_idiom_does_the_same(found: Found, name: str, mode: str) -> None:
+    assert found[mode]["results"][name] == found["alone"]["results"][name]
+
+
+@pytest.mark.parametrize("mode", ["overlay", "journal"])
+def test_the_files_of_the_user_are_as_before(found: Found, mode: str) -> None:
+    assert (found[mode]["changed"], found[mode]["left"]) == ([], [])
+
+
+def test_negative_control_alone_most_idioms_change_the_files(found: Found) -> None:
+    assert len(found["alone"]["changed"]) > 40
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="for another user than root, these are the modes above")
+def test_all_idioms_do_the_same_for_a_user_without_rights(tmp_path: Path) -> None:
+    alone, *modes = run_ways(tmp_path, "alone as a user", "overlay of a user", "journal of a user").values()
+    for found in modes:
+        assert found == {"results": alone["results"], "changed": [], "left": []}
+
+
+@pytest.mark.slow
+def test_negative_control_without_its_parts_the_sandbox_fails(found: Found, tmp_path: Path) -> None:
+    unsaved, unmoved = run_ways(tmp_path, "journal that saves nothing", "overlay that moves nothing").values()
+    assert unsaved["changed"] == found["alone"]["changed"]
+    different = [name for name, result in unmoved["results"].items() if result != found["alone"]["results"][name]]
+    assert different == ["temporary_file_into_a_new_folder", "from_temporary_files_to_here"]
