@@ -192,6 +192,7 @@ def test_every_result_file_is_used_or_listed() -> None:
         "bench_timehut",
         "bench_timehut_recipe",
         "bench_timehut_usual",
+        "gpu_timehut_lengths",
     }  # in other documents
     assert used | detailed == {path.stem for path in page.RESULTS.glob("*.json")}
 

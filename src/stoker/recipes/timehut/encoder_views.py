@@ -44,8 +44,9 @@ def gather_views(tables: Tables, update: int, layout: RowLayout) -> dict[str, Te
     shift = np.array(dilations, np.int64).reshape(-1, 1, 1) * np.array([-1, 0, 1])
     is_inside = (step[:, None] + shift >= 0) & (step[:, None] + shift < end[:, None])
     neighbours = np.where(is_inside, np.arange(len(x))[:, None] + shift, len(x)).reshape(len(dilations), 3 * len(x))
-    series = np.arange(batch)[:, None, None]
-    first = series * np.array([[right - eleft], [eright - left]]) + np.array([[left - eleft], [batch * (right - eleft)]])
+    first = np.arange(batch)[:, None, None] * np.array([[right - eleft], [eright - left]]) + np.array(
+        [[left - eleft], [batch * (right - eleft)]]
+    )
     found = {
         "input": x,
         "neighbours": torch.from_numpy(neighbours),

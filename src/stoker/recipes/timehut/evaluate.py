@@ -69,8 +69,8 @@ def fit_classifier(embeddings: Array, labels: Array, *, classifier: str = "svm",
         )
     largest = LARGEST_C if method == "softclt" else math.inf
     if can_search:
-        grid = [*(10.0**i for i in range(-4, 5)), *([math.inf] if largest == math.inf else [])]
-        largest = choose_c(embeddings, labels, grid, folds=min(5, counts.min()))
+        values = [*(10.0**i for i in range(-4, 5)), *([math.inf] if largest == math.inf else [])]
+        largest = choose_c(embeddings, labels, values, folds=min(5, counts.min()))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         try:

@@ -88,8 +88,8 @@ class _Pool(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, z: Tensor) -> Tensor:
-        pairs = z[..., : z.shape[-2] // 2 * 2, :].unflatten(-2, (-1, 2))
-        first, second = pairs.unbind(-2)
+        end = z.shape[-2] // 2 * 2
+        first, second = z[..., 0:end:2, :], z[..., 1:end:2, :]
         ctx.save_for_backward(first, second)
         ctx.steps = z.shape[-2]
         return torch.maximum(first, second)
@@ -98,11 +98,11 @@ class _Pool(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
         (first, second), (g,) = ctx.saved_tensors, gradients
         found = g.new_zeros(*g.shape[:-2], ctx.steps, g.shape[-1])
-        pairs = found[..., : 2 * g.shape[-2], :].unflatten(-2, (-1, 2))
+        end = 2 * g.shape[-2]
         share = (first - second).sign_().mul_(0.5).add_(0.5)  # 1, 0.5 or 0
         torch.mul(g, share, out=share)
-        pairs[..., 0, :] = share
-        torch.sub(g, share, out=pairs[..., 1, :])
+        found[..., 0:end:2, :] = share
+        torch.sub(g, share, out=found[..., 1:end:2, :])
         return found
 
 
