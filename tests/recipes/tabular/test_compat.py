@@ -180,6 +180,14 @@ def test_a_function_splits_the_keys(tmp_path: Path) -> None:
         assert (keys.min(), keys.max(), len(keys)) == (least, most, most - least + 1)
 
 
+def test_a_context_without_any_value_and_new_contexts(tmp_path: Path) -> None:
+    events, context = make()
+    encoded(tmp_path, events, context.assign(segment=None))
+    compat.train(workspace_dir=tmp_path, model="MOSTLY_AI/Small", max_epochs=1, device="cpu")
+    compat.generate(workspace_dir=tmp_path, device="cpu", ctx_data={"id": list(range(100, 140)), "segment": [None] * 40})
+    assert set(generated(tmp_path)["user"]) <= set(range(100, 140))
+
+
 def test_an_earlier_context_does_not_stay(tmp_path: Path) -> None:
     """mostlyai-engine leaves the context of an earlier split, and takes it for that of the new table."""
     events, context = make()

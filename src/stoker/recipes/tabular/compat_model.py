@@ -141,8 +141,8 @@ def decode_types(table: pa.Table, entries: Mapping[str, Any]) -> dict[str, pa.Ar
     found = {}
     for name, entry in entries.items():
         values = values_of(name, table[name], entry["encoding_type"], min_decimal=entry.get("min_decimal", -1))
-        data = values.words.take(pa.array(values.data)) if values.words is not None else pa.array(values.data)
-        data = pa.array(data.to_pylist(), mask=~values.valid, type=data.type)
+        data = pa.array(values.data, mask=~values.valid)
+        data = data if values.words is None else values.words.take(data)
         found[name] = data.cast(value_type(entry), safe=False)
     return found
 

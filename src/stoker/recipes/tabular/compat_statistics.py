@@ -319,16 +319,16 @@ def reduce_lengths(lengths: Array, *, protect: bool) -> dict[str, Any]:
     """The range of the lengths of sequences.
 
     Raises:
-        OptionError: There are too few subjects to protect their lengths, and they are not all 1.
+        OptionError: There are too few subjects to protect their lengths and values.
     """
     ordered = np.sort(lengths)
     if protect and len(ordered) >= LEAST_VALUES:
         first = draw_limit()
         ordered = ordered[first : -draw_limit()]
-    elif protect and (ordered != 1).any():
+    elif protect:
         raise OptionError(
             f"the data has {len(ordered)} subjects; protection needs at least {LEAST_VALUES}, because every value of fewer is rare. "
             "Pass value_protection=False to keep all values."
         )
-    found = {"min": int(ordered.min()), "max": int(ordered.max()), "median": int(np.median(ordered))} if len(ordered) else None
-    return (found or {"min": 1, "max": 1, "median": 1}) | {"value_protection": protect}
+    found = {"min": int(ordered.min()), "max": int(ordered.max()), "median": int(np.median(ordered))}
+    return found | {"value_protection": protect}
