@@ -63,7 +63,7 @@ class Child:
         """Run the program to its end, or until enough is measured."""
         self.session.install()
         rewrite_imports(self.session.sources)
-        os._exit = self._leave_early  # type: ignore[assignment]
+        os._exit = self._leave_early
         _refuse_spawn()
         failure: str | None = None
         try:
