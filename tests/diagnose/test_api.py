@@ -127,7 +127,12 @@ def test_trainers_of_others(run: Run, text: str, tmp_path: Path) -> None:
         ("print('hello')", "train.py: no optimizer of torch made a step"),
         ("def f():\n    raise ValueError('bad\\nthing')\nf()", r"train.py \(train.py:2\) raised ValueError: bad … thing"),
         ("import sys\nsys.exit(3)", "train.py exited with code 3"),
-        ("import os\nos._exit(7)", "train.py ended with code 7 before anything was measured"),
+        ("import os\nos._exit(7)", "train.py exited with code 7"),
+        ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", "train.py was ended by SIGKILL before anything was measured"),
+        (
+            "import torch.multiprocessing as mp\nmp.spawn(print, nprocs=2)",
+            r"train.py \(train.py:2\): the training runs in 2 processes .* torchrun --nproc-per-node 2 -m stoker diagnose train.py",
+        ),
         ("for x in", "train.py line 1 raised SyntaxError"),
     ],
 )
@@ -137,10 +142,37 @@ def test_a_program_without_a_training_run_is_one_line(run: Run, text: str, line:
     assert "\n" not in str(caught.value)
 
 
-def test_weights_that_are_changed_by_hand_are_reported_of_soon(run: Run) -> None:
-    text = "import torch\nw = torch.ones(3, requires_grad=True)\nwhile True:\n    w.sum().backward()"
-    with pytest.raises(TrainError, match=r"train\.py: there were 200 backward passes, and no optimizer of torch made a step"):
-        run(text)
+BY_HAND = """
+import os, torch
+torch.set_num_threads(1)
+rows, weights = list(torch.ones(64, 4, 8)), torch.zeros(8, requires_grad=True)
+for epoch in range(100000):
+    for number, x in enumerate(rows):
+        loss = (x @ weights - 1).pow(2).mean()
+        UPDATE
+    END
+"""
+
+
+@pytest.mark.parametrize(
+    "update",
+    [
+        "loss.backward(); weights.data.add_(weights.grad, alpha=-0.01); weights.grad = None",
+        "weights = (weights - 0.01 * torch.autograd.grad(loss, [weights])[0]).detach().requires_grad_()",
+    ],
+    ids=["backward", "grad"],
+)
+def test_weights_that_are_updated_by_hand(run: Run, update: str) -> None:
+    measured = run(BY_HAND.replace("UPDATE", update).replace("END", "pass"))
+    assert len(measured.loop.seconds) >= 12
+    assert measured.phases.backward > 0
+    assert (measured.optimizer, measured.sandbox) == (None, "overlay")
+
+
+def test_a_program_that_ends_by_exit_has_measurements(run: Run) -> None:
+    update = "loss.backward(); weights.data.add_(weights.grad, alpha=-0.01); weights.grad = None"
+    measured = run(BY_HAND.replace("UPDATE", update).replace("END", "os._exit(0)"))
+    assert measured.steps_seen >= 12
 
 
 EPOCHS = """

@@ -37,9 +37,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         Path("train.py").write_text(text)
         options = {"pace": 0.05, "check_seconds": 20.0}
         program = "train" if module else "train.py"
-        answer = api._measure(program, words, module=module, quiet=True, seconds=None, **options)
-        api._known(answer, program)
-        return answer
+        measured, wrong = api._measure(program, words, module=module, quiet=True, seconds=None, **options)
+        return Answer(measurements=measured, wrong=wrong)
 
     return run
 
@@ -105,8 +104,8 @@ def test_a_module_of_a_package_with_imports_of_its_own(run: Run, tmp_path: Path)
         "from .loop import fit\n" + ecosystem.HEAD + "fit(model, loader, loss_of, torch.optim.SGD(model.parameters(), lr=0.01))\n"
     )
     (package / "train.py").write_text(text)
-    answer = api._measure("package.inner.train", [], module=True, quiet=True, seconds=None, pace=0.05)
-    measured = measured_of(answer)
+    found, _ = api._measure("package.inner.train", [], module=True, quiet=True, seconds=None, pace=0.05)
+    measured = measured_of(Answer(measurements=found))
     assert measured.loader.place is not None
     assert (measured.loader.place.file, measured.loader.place.line) == ("package/inner/loop.py", 3)
 
@@ -182,7 +181,7 @@ def test_no_file_of_the_users_is_changed(run: Run, tmp_path: Path) -> None:
     answer = run(ecosystem.WRITER)
     assert {name: (tmp_path / name).read_text() for name in mine} == mine
     assert files_in(tmp_path) == before | {"train.py"}
-    assert any("was discarded, and they are unchanged" in note for note in measured_of(answer).notes)
+    assert any("Your files are unchanged" in note for note in measured_of(answer).notes)
 
 
 @pytest.mark.parametrize("end", ["", "raise KeyError('late')"], ids=["ends", "crashes"])

@@ -235,3 +235,16 @@ def test_silence_leaves_torch_as_it_was_and_listening_reports_phases_again(clock
     assert step() == {"forward": 3, "optimizer": 7}
     hooks.remove()
     assert (torch.autograd.backward, torch.optim.Optimizer.zero_grad) == plain
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_a_step_is_a_backward_pass_where_weights_are_updated_by_hand(listening: StepHooks, clock: Clock, by_hand: bool) -> None:
+    listening.by_hand = by_hand
+    net, optimizer = made(clock)
+    for _ in range(3):
+        net(torch.ones(1, 2)).backward()
+    torch.autograd.grad(net(torch.ones(1, 2)).sum(), list(net.parameters()), allow_unused=True)
+    assert listening.steps == (4 if by_hand else 0)
+    assert listening.trained_on == "cpu"
+    optimizer.step()
+    assert listening.steps == (4 if by_hand else 1), "an optimizer that steps later is not counted twice"

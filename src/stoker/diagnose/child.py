@@ -15,7 +15,7 @@ import traceback
 from importlib.machinery import ModuleSpec
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, TracebackType
 from typing import NoReturn
 
 import msgspec
@@ -24,6 +24,8 @@ from stoker.diagnose.hooks import is_own, shown
 from stoker.diagnose.measurements import Measurements
 from stoker.diagnose.rewrite import OwnLoader, rewrite_imports
 from stoker.errors import StokerError, TrainError
+
+_exit = os._exit
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,6 +63,8 @@ class Child:
         """Run the program to its end, or until enough is measured."""
         self.session.install()
         rewrite_imports(self.session.sources)
+        os._exit = self._leave_early
+        _refuse_spawn()
         failure: str | None = None
         try:
             self._run_program()
@@ -74,15 +78,16 @@ class Child:
             line = f" ({shown(lines[-1].filename)}:{lines[-1].lineno})" if lines else ""
             if isinstance(error, SyntaxError) and error.lineno:
                 line = f" line {error.lineno}"
-            failure = f"{self._request.program}{line} raised {type(error).__name__}: {one_line(error)}"
+            raised = f"raised {type(error).__name__}: " if not isinstance(error, StokerError) else ""
+            failure = f"{self._request.program}{line}{' ' if raised else ': '}{raised}{one_line(error)}"
             session = self.session
             if session.fix_on is not None:  # caused by a fix; everything that the verdict needs is measured
                 session.recorder.notes.append(f"the gain of {session.fix_on} could not be measured: {failure}.")
                 failure = None
             elif not isinstance(error, StokerError):
-                traceback.print_exception(error)
+                traceback.print_exception(error.with_traceback(_from_own(error.__traceback__)))
         if os.getpid() != self._pid:  # a fork of the program that has ended
-            os._exit(0)
+            _exit(0)
         self._end(failure)
 
     def _run_program(self) -> None:
@@ -104,6 +109,12 @@ class Child:
         sys.argv = [file, *request.arguments]
         sys.modules["__main__"] = module
         loader.exec_module(module)
+
+    def _leave_early(self, status: int) -> NoReturn:
+        """In place of `os._exit`, which would end this process without an answer."""
+        if os.getpid() != self._pid:
+            _exit(status)
+        self._end(f"{self._request.program} exited with code {status}" if status else None)
 
     def _done(self) -> None:
         """End the program: enough is measured."""
@@ -130,7 +141,7 @@ class Child:
 
                 wrong = find_faults(session.sources, measured.losses, seconds=self._request.check_seconds)
             if failure is not None:
-                notes = [*measured.notes, f"{failure}; only what was measured before is known."]
+                notes = [f"{failure}; only what was measured before is known.", *measured.notes]
                 measured = msgspec.structs.replace(measured, notes=notes)
             answer = Answer(measurements=measured, wrong=wrong)
         except StokerError as error:
@@ -150,7 +161,31 @@ class Child:
         for stream in (sys.stdout, sys.stderr):
             if stream is not None and not stream.closed:
                 stream.flush()
-        os._exit(0)
+        _exit(0)
+
+
+def _from_own(trace: TracebackType | None) -> TracebackType | None:
+    """A traceback from the first line of the user's on; whole if it has none."""
+    first = trace
+    while first is not None and not is_own(first.tb_frame.f_code.co_filename):
+        first = first.tb_next
+    return first or trace
+
+
+def _refuse_spawn() -> None:
+    """Let `torch.multiprocessing.spawn` say at once what to do: what other processes train cannot be measured from here."""
+    import torch.multiprocessing as processes
+
+    def refused(fn: object, args: object = (), nprocs: int = 1, *more: object, **named: object) -> NoReturn:
+        raise TrainError(
+            f"the training runs in {nprocs} processes started by torch.multiprocessing, which cannot be measured. Call the function "
+            "with the rank of the environment variable RANK instead, and run: torchrun --nproc-per-node "
+            f"{nprocs} -m stoker diagnose {' '.join(sys.argv)}"
+        )
+
+    for owner in (processes, sys.modules["torch.multiprocessing.spawn"]):
+        for name in ("spawn", "start_processes"):
+            setattr(owner, name, refused)
 
 
 def _find(name: str) -> ModuleSpec:

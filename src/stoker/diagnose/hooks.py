@@ -138,6 +138,8 @@ class StepHooks:
         self.phase = REST
         self.steps = 0  # optimizer steps so far
         self.stepped = False  # whether an optimizer has stepped since `end_step`
+        self.by_hand = False  # whether the program updates its weights without an optimizer: a backward pass is then a step
+        self.trained_on: str | None = None  # the device of the last backward pass
         self.new_epoch = False
         self.between_ns = 0
         self.paused = False  # whether the hooks are removed and only iterations of the loop are timed
@@ -182,8 +184,8 @@ class StepHooks:
         """Install the hooks."""
         self._undo.callback(register_optimizer_step_pre_hook(self._before_step).remove)
         self._undo.callback(register_optimizer_step_post_hook(self._after_step).remove)
-        self._wrap_backward()
-        self._wrap(torch.autograd, "grad", BACKWARD)
+        self._wrap_backward("backward")
+        self._wrap_backward("grad")
         self._wrap(torch.nn.utils, "clip_grad_norm_", OPTIMIZER)
         self._wrap(torch.nn.utils, "clip_grad_value_", OPTIMIZER)
         self._wrap(Optimizer, "zero_grad", OPTIMIZER)
@@ -226,22 +228,29 @@ class StepHooks:
 
         replace(self._undo, owner, name, timed)
 
-    def _wrap_backward(self) -> None:
-        original = torch.autograd.backward
+    def _wrap_backward(self, name: str) -> None:
+        original = getattr(torch.autograd, name)
 
         @functools.wraps(original)
-        def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
+        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            if self.phase == BACKWARD:  # called by a function that is timed already
+                return original(tensors, *args, **kwargs)
             if self.on_backward is not None:
                 self.on_backward()
-            if len(self.losses) < MAX_LOSSES and isinstance(tensors, torch.Tensor) and tensors.numel() == 1:
-                self.losses.append(tensors.detach().clone())  # a CUDA graph writes the next one to the same memory
+            if isinstance(tensors, torch.Tensor):
+                self.trained_on = tensors.device.type
+                if name == "backward" and len(self.losses) < MAX_LOSSES and tensors.numel() == 1:
+                    self.losses.append(tensors.detach().clone())  # a CUDA graph writes the next one to the same memory
+            outer = self.phase if name == "grad" else self._after_backward
             self.enter(BACKWARD)
             try:
-                original(tensors, *args, **kwargs)
+                return original(tensors, *args, **kwargs)
             finally:
-                self.enter(self._after_backward)
+                self.enter(outer)
+                if self.by_hand:
+                    self._count_step()
 
-        replace(self._undo, torch.autograd, "backward", backward)
+        replace(self._undo, torch.autograd, name, backward)
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         """Torch passes the returned arguments to the optimizer's step."""
@@ -274,6 +283,10 @@ class StepHooks:
         self._after_backward = REST
         self.enter(REST)
         self.optimizer = optimizer
+        if not self.by_hand:
+            self._count_step()
+
+    def _count_step(self) -> None:
         self.steps += 1
         self.stepped = True
         if self.on_step is not None:
@@ -321,6 +334,11 @@ class StepHooks:
         # A call without gradients after a step is an evaluation, not training.
         if phase == PREPARE or (phase in (REST, OPTIMIZER) and torch.is_grad_enabled()):
             self.enter(FORWARD)
+
+
+def has_optimizer() -> bool:
+    """Whether this process has an optimizer of torch."""
+    return any(issubclass(type(one), Optimizer) for one in gc.get_objects())  # a proxy's __class__ may raise
 
 
 def compiled() -> bool:

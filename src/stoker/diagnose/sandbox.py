@@ -191,12 +191,12 @@ class Sandbox:
     def notes(self) -> list[str]:
         """Notes for the user."""
         names = self._names if self._journal is None else [os.path.basename(one) for one in self._journal.changed]
-        what = f"what the program wrote ({_first_few(names)})" if names else "what it writes"
         if self.mode == "overlay":
-            notes = [f"The program ran in an overlay of your files: {what} was discarded, and they are unchanged."]
+            what = f"; what it wrote ({_first_few(names)}) was discarded" if names else ""
+            notes = [f"Your files are unchanged: the program ran in an overlay of them{what}."]
         elif self.mode == "journal":
-            what = f"what the program changed ({_first_few(names)})" if names else "what it changes"
-            notes = [f"Overlays are not permitted on this machine: {what} was copied before and is restored."]
+            what = f"; what it changed ({_first_few(names)}) was copied before and restored" if names else ""
+            notes = [f"Your files are unchanged: the program ran with a journal, as overlays are not permitted here{what}."]
         else:
             notes = [f"Your files were not protected ({VARIABLE}=off)."]
         if self._unprotected:

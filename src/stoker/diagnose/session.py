@@ -20,7 +20,20 @@ from typing import Any, Literal, NamedTuple
 
 from stoker._clock import now_ns
 from stoker.diagnose.distributed import MeasuredRanks
-from stoker.diagnose.hooks import FORWARD, NAMES, NEXT, PREPARE, REST, StepHooks, StepMarks, StepTimes, copied, num_bytes, num_rows
+from stoker.diagnose.hooks import (
+    FORWARD,
+    NAMES,
+    NEXT,
+    PREPARE,
+    REST,
+    StepHooks,
+    StepMarks,
+    StepTimes,
+    copied,
+    has_optimizer,
+    num_bytes,
+    num_rows,
+)
 from stoker.diagnose.loaders import Sources, WatchedIterator, wait_for_workers
 from stoker.diagnose.measurements import Device, Machine, Measurements
 from stoker.diagnose.profilers import Sampler
@@ -32,7 +45,8 @@ CUDA_PACE = 0.6  # windows of a GPU are shorter: its steps vary less
 MAX_STEPS = 600  # per window
 MAX_CACHED = 16
 MAX_CACHED_BYTES = 256 << 20
-MAX_BACKWARDS = 200  # backward passes without an optimizer step, after which the search is given up
+MAX_BACKWARDS, MAX_WITHOUT_OPTIMIZER = 200, 12
+"""Backward passes without an optimizer step after which each counts as a step: if there is an optimizer, and if there is none."""
 
 State = Literal["search", "measure", "done"]
 Extend = Callable[[float, Callable[[], list[float]]], bool]
@@ -197,10 +211,10 @@ class Session:
         self.sources.remove()
 
     def _count_backward(self) -> None:
+        """Notice that the program updates its weights by hand, with no step of an optimizer."""
         self._backwards += 1
-        if self._backwards > MAX_BACKWARDS:
-            found = f"there were {MAX_BACKWARDS} backward passes, and no optimizer of torch made a step"
-            self._end(TrainError(f"{found}. Weights that are updated by hand cannot be measured; use an optimizer of torch.optim."))
+        if self._backwards > MAX_BACKWARDS or (self._backwards == MAX_WITHOUT_OPTIMIZER and not has_optimizer()):
+            self.hooks.by_hand, self.hooks.on_backward = True, None
 
     def _search(self) -> None:
         self.hooks.on_backward = None
@@ -216,7 +230,8 @@ class Session:
         self.state = "measure"
         self.hooks.keep_roots()
         optimizer = self.hooks.optimizer
-        if optimizer is not None and optimizer.param_groups[0]["params"][0].device.type == "cuda":
+        weights = optimizer.param_groups[0]["params"][0].device.type if optimizer is not None else self.hooks.trained_on
+        if weights == "cuda":
             self.device = "cuda"
         self._set_input(next(self._plan))
         # Without a loop, a step ends when the optimizer has stepped.
