@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from stoker._clock import Spans
+from stoker._clock import Spans, now_ns, pacing
 from stoker._kernels import ALIGNMENT
 from stoker._types import Array
 from stoker.errors import FeedError, StoreDamagedError
@@ -431,8 +431,10 @@ class HostProducer:
         in_flight.append(stream.record_event())
         received: Tensors = tensors if num_valid is None else self.assemble(tensors, num_valid)
         # A host that is far ahead of its GPU would have a batch there for each step it is ahead.
+        start = now_ns()
         while len(in_flight) > self.prefetch:
             in_flight.popleft().synchronize()
+        pacing.add(start, now_ns())
         return received
 
     def _copy(self, gathered: Gathered, num_valid: int) -> tuple[Tensors, torch.cuda.Event, int]:

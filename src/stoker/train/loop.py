@@ -28,7 +28,7 @@ import torch
 from torch import nn
 
 from stoker._batch import entry_of
-from stoker._clock import compiling, now_ns
+from stoker._clock import compiling, now_ns, pacing
 from stoker._text import readable_seconds
 from stoker.errors import NonFiniteError, OptionError, TrainError
 from stoker.feed.protocol import as_batch_source
@@ -321,10 +321,10 @@ class Fit:
         place = train.place if train.needs_placing else None
         schedule, pending = self.parts.schedule, 0
         while True:
-            before, compiled_before = now_ns(), compiling.total_ns
+            # Not the speed of the data: kernels are compiled once, in the first batch, and a feed waits for a GPU that is behind.
+            before, others_before = now_ns(), compiling.total_ns + pacing.total_ns
             entry = next(entries, _END)
-            # Kernels are compiled once, in the first batch: that is not the speed of the data.
-            self.wait_ns += max(0, now_ns() - before - (compiling.total_ns - compiled_before))
+            self.wait_ns += max(0, now_ns() - before - (compiling.total_ns + pacing.total_ns - others_before))
             if entry is _END:
                 break
             if not pending and schedule is not None:
