@@ -127,7 +127,8 @@ def pack_events(
     inputs = _find_inputs(folder, split, _parse_batches(batches))
     stamp = _fingerprint(inputs)
     is_begun = _load_journal(target, stamp) is not None
-    with new_store(target, [folder], replace=replace or is_begun) as commit:
+    beside = {GEOMETRY_NAME: geometry.read_bytes()}
+    with new_store(target, [folder], replace=replace or is_begun, beside=beside) as commit:
         writer = _Writer.open(target, _load_journal(target, stamp))
         with ThreadPoolExecutor(_AHEAD, thread_name_prefix="stoker-reader") as readers:
             for events in _read_meta(inputs):
@@ -136,7 +137,6 @@ def pack_events(
                     writer.save_journal(stamp)
         _check_unchanged(inputs, stamp)
         commit(writer.seal())
-    _disk.write_file(target / GEOMETRY_NAME, geometry.read_bytes())
     return stoker.open(target)
 
 

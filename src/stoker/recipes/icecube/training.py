@@ -12,6 +12,7 @@ The folder of a run has checkpoints, metrics and `recipe.json` with its settings
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,7 +37,9 @@ from stoker.recipes.icecube.vmf import DirectionLoss, VmfLoss
 
 NAME = "recipe.json"
 RESIDUALS = {"fp32": torch.float32, "bf16": torch.bfloat16}
-PULSES_PER_EVENT = 32  # pulse buffers grow in steps of as many per event, DOM buffers of one per event: few shapes, few graphs
+ROUNDING = 64, 2048
+"""DOMs and pulses of a batch are rounded up to multiples of this times the root of its events. Their sums spread like the root, so few
+shapes occur, and few graphs, whatever the size of a batch; of 4,096 events, 1 % of the rows are padding."""
 
 
 class IceCubeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -148,7 +151,7 @@ def make_feed(store: stoker.Store, settings: IceCubeSettings, *, device: torch.d
     """Batches of events, with few different shapes where they go to a GPU: each shape is a graph."""
     size = settings.batch_size
     if device.type == "cuda":
-        options["multiples"] = (size, PULSES_PER_EVENT * size)
+        options["multiples"] = tuple(one * max(1, math.isqrt(size)) for one in ROUNDING)
     return EventFeed(store, batch_size=size, max_doms=settings.max_doms, device=device, **options)
 
 
