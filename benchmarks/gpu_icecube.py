@@ -375,8 +375,8 @@ class EpochTimes:
         return [(b[1] - a[1]) * self.events / (b[0] - a[0]) for a, b in pairwise(self.ends)]
 
 
-def make_store(folder: Path, *, files: int, events: int, drift: float = 0.0, seed: int = 0) -> Path:
-    """A store of generated events. Files are drawn in parallel and not written: packing them is not what is measured here."""
+def make_store(folder: Path, *, files: int, events: int, drift: float = 0.0, seed: int = 0, copies: int = 1) -> Path:
+    """A store of generated events, each several times. Files are drawn in parallel and not written: packing is not measured here."""
     begin = time.perf_counter()
     shape = generator.EventFiles(files=files, events_per_file=events, seed=seed, drift=drift)
     with multiprocessing.get_context("fork").Pool(min(files, 12)) as pool:
@@ -385,11 +385,12 @@ def make_store(folder: Path, *, files: int, events: int, drift: float = 0.0, see
     facts = {name: np.concatenate([meta[name] for _, meta in made]) for name in ("event_id", "batch_id", "azimuth", "zenith")}
     lengths = np.concatenate([meta["last_pulse_index"] - meta["first_pulse_index"] + 1 for _, meta in made])
     pulses |= {"time": pulses["time"].astype(np.int32), "charge": pulses["charge"].astype(np.float32)}
+    lengths, pulses, facts = np.tile(lengths, copies), *({n: np.tile(one, copies) for n, one in d.items()} for d in (pulses, facts))
     path = folder / f"ice-{files}-{drift:g}-{seed}.stoker"
     stoker.Store.from_arrays(lengths=lengths, **pulses, **facts).save(path)
     rows = [f"{number},{x:.2f},{y:.2f},{z:.2f}" for number, (x, y, z) in enumerate(generator.geometry())]
     (path / "sensor_geometry.csv").write_text("\n".join(["sensor_id,x,y,z", *rows]) + "\n")
-    print(f"  {files * events:,} events made in {time.perf_counter() - begin:.0f} s", flush=True)
+    print(f"  {files * events * copies:,} events made in {time.perf_counter() - begin:.0f} s", flush=True)
     return path
 
 
@@ -398,7 +399,8 @@ def sustained(options: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         # Epochs of 256 batches: the first batch of an epoch is waited for, which a real epoch of 31,739 would not show.
-        data = make_store(Path(folder), files=2 if options.small else 128, events=64 if options.small else 8192)
+        shape = {"files": 2, "events": 64, "copies": 2} if options.small else {"files": 32, "events": 4096, "copies": 8}
+        data = make_store(Path(folder), **shape)
         for layers in options.layers:
             size = {2: "tiny", 6: "5m", 12: "10m", 24: "19m"}[layers]
             times = EpochTimes(options.events)
