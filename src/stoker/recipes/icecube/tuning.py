@@ -14,8 +14,7 @@ from stoker._text import check_device
 from stoker.recipes.icecube.batches import EventBatch
 from stoker.recipes.icecube.feed import EventFeed
 from stoker.recipes.icecube.training import make_feed, make_model, make_order, make_settings, make_trainer
-from stoker.tune.batch_sizes import BatchSizeChoice, batch_size
-from stoker.tune.configured import step_of
+from stoker.tune import BatchSizeChoice, batch_size, step_of
 
 _UPDATES = 1000  # of the schedule; its length does not change the time of a step
 
