@@ -431,10 +431,12 @@ class HostProducer:
         in_flight.append(stream.record_event())
         received: Tensors = tensors if num_valid is None else self.assemble(tensors, num_valid)
         # A host that is far ahead of its GPU would have a batch there for each step it is ahead.
-        start = now_ns()
         while len(in_flight) > self.prefetch:
-            in_flight.popleft().synchronize()
-        pacing.add(start, now_ns())
+            oldest = in_flight.popleft()
+            if not oldest.query():  # type: ignore[no-untyped-call]
+                start = now_ns()
+                oldest.synchronize()
+                pacing.add(start, now_ns())
         return received
 
     def _copy(self, gathered: Gathered, num_valid: int) -> tuple[Tensors, torch.cuda.Event, int]:

@@ -321,10 +321,11 @@ class Fit:
         place = train.place if train.needs_placing else None
         schedule, pending = self.parts.schedule, 0
         while True:
-            # Not the speed of the data: kernels are compiled once, in the first batch, and a feed waits for a GPU that is behind.
-            before, others_before = now_ns(), compiling.total_ns + pacing.total_ns
+            before, compiled_before, paced = now_ns(), compiling.total_ns, pacing.count
             entry = next(entries, _END)
-            self.wait_ns += max(0, now_ns() - before - (compiling.total_ns + pacing.total_ns - others_before))
+            # Where a feed waited for the device, that had work all the while. Kernels are compiled once, in the first batch.
+            if pacing.count == paced:
+                self.wait_ns += max(0, now_ns() - before - (compiling.total_ns - compiled_before))
             if entry is _END:
                 break
             if not pending and schedule is not None:
