@@ -14,7 +14,7 @@ import stoker
 SOURCE = Path(stoker.__file__).parent
 PUBLIC = {
     "stoker", "stoker.diagnose", "stoker.encode", "stoker.errors", "stoker.recipes", "stoker.split", "stoker.store",
-    "stoker.testing", "stoker.train", "stoker.experiment", "stoker.experiment.parse",
+    "stoker.testing", "stoker.train", "stoker.tune", "stoker.experiment", "stoker.experiment.parse",
 }  # fmt: skip
 """Packages whose `__init__` lists what is public."""
 FILES = [path for package in ("encode", "recipes") for path in sorted((SOURCE / package).rglob("*.py"))]

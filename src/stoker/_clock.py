@@ -83,3 +83,5 @@ class Spans:
 
 compiling = Spans(capacity=1)
 """Time that this process has spent compiling kernels; `_kernels` adds to it."""
+pacing = Spans(capacity=1)
+"""Time that this process has waited for a GPU that has batches enough, with the next one ready; feeds add to it."""

@@ -14,7 +14,7 @@ from tests.train.training import Kept
 from torch import nn
 
 import stoker
-from stoker._clock import RunQueueDelay
+from stoker._clock import RunQueueDelay, pacing
 from stoker._text import sync_debug_mode
 from stoker.errors import NonFiniteError, TrainError
 from stoker.train import Setup
@@ -328,6 +328,18 @@ def test_a_loss_that_is_read_each_step_would_be_counted() -> None:
         with sync_debug_mode("warn"):
             trainer_of(net(), loss).fit(pairs(20))
     assert sum("synchroniz" in str(one.message) for one in seen) >= 20
+
+
+def test_a_feed_that_waits_for_the_device_is_not_waited_for() -> None:
+    def slow(model: nn.Module, batch: Any) -> torch.Tensor:
+        torch.cuda._sleep(20_000_000)  # 10 ms or more
+        return model(batch["x"]).square().mean()
+
+    before = pacing.total_ns
+    result = trainer_of(net(), slow).fit(feed_of("host"), epochs=1)
+    paced = (pacing.total_ns - before) / 1e9
+    assert paced > 0.005 * result.step
+    assert result.wait * result.seconds < paced
 
 
 def test_a_step_that_waits_is_not_captured_and_the_reason_is_reported() -> None:

@@ -14,6 +14,7 @@ from stoker.cli.main import PATH
 from stoker.errors import OptionError
 
 if TYPE_CHECKING:
+    from stoker.tune.batch_sizes import BatchSizeChoice
     from stoker.tune.study import Study
 
 STUDY_NAME = "study.sqlite"
@@ -37,7 +38,22 @@ def _begin(what: str, config: str, *, is_quiet: bool) -> None:
         _say(f"{what} of {config}: loading")
 
 
-@command.command("batch", short_help="Measure batch sizes, and choose by throughput.")
+class _WithRecipes(click.Command):
+    """Hands over to the command of a recipe where its name is given."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.recipes: dict[str, click.Command] = {}
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        if args and args[0] in self.recipes:
+            return self.recipes[args[0]].make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+
+@command.command("batch", cls=_WithRecipes, short_help="Measure batch sizes, and choose by throughput.")
 @click.argument("config", type=PATH)
 @SET
 @click.option("--tolerance", type=float, default=0.05, show_default=True, help="How much slower than the best size it may be.")
@@ -67,6 +83,7 @@ def _batch(
     \b
     stoker tune batch config.yaml
     stoker tune batch config.yaml --plot batch.svg --out tuned.yaml
+    stoker tune batch icecube --data ice.stoker --size 19m
     """
     _begin("batch size", config, is_quiet=as_json)
     import msgspec
@@ -104,18 +121,7 @@ def _batch(
     if plot is not None:
         choice.plot(plot)
     if as_json:
-        values = {
-            "size": choice.size,
-            "samples_per_second": choice.samples_per_second,
-            "memory": choice.memory,
-            "limit": choice.limit,
-        }
-        curve = [
-            {"size": one.size, "samples_per_second": one.samples_per_second, "memory": one.memory, "fits": one.fits}
-            for one in choice.curve
-        ]
-        extra = {"grad_accum_steps": choice.grad_accum_steps, "loader_samples_per_second": choice.loader_samples_per_second}
-        click.echo(json.dumps({**values, **extra, "scaled_lr": scaled, "notes": choice.notes, "curve": curve}))
+        click.echo(json.dumps({**_values_of(choice), "scaled_lr": scaled}))
         return
     click.echo(str(choice))
     if new != effective:
@@ -126,18 +132,51 @@ def _batch(
     click.echo(f"use it: --set batch_size={choice.size}" if out is None else f"written: {printable(out)}")
 
 
-class _Search(click.Command):
-    """Hands over to the search of a recipe where its name is given."""
-
-    def make_context(
-        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
-    ) -> click.Context:
-        if args and args[0] == "timehut":
-            return _search_timehut.make_context(f"{info_name} timehut", args[1:], parent, **extra)
-        return super().make_context(info_name, args, parent, **extra)
+def _values_of(choice: BatchSizeChoice) -> dict[str, Any]:
+    names = ("size", "samples_per_second", "memory", "limit", "grad_accum_steps", "loader_samples_per_second", "notes")
+    of_size = ("size", "samples_per_second", "memory", "fits")
+    curve = [{name: getattr(one, name) for name in of_size} for one in choice.curve]
+    return {**{name: getattr(choice, name) for name in names}, "curve": curve}
 
 
-@command.command("search", cls=_Search, short_help="Search hyperparameters within a budget.")
+@click.command("icecube", short_help="Measure batch sizes of the IceCube model.")
+@click.option("--data", type=PATH, required=True, metavar="STORE", help="A store that `stoker pack --recipe icecube` made.")
+@click.option("--size", metavar="SIZE", default="5m", show_default=True, help="5m, 10m, 19m, 29m or tiny.")
+@click.option("--where", metavar="CONDITION", help='Events to train on, such as "num_steps >= 500". [default: all]')
+@click.option("--max-doms", type=int, default=128, show_default=True, metavar="N", help="Most DOMs per event.")
+@click.option(
+    "--residual", type=click.Choice(["fp32", "bf16"]), default="fp32", show_default=True, help="Type of the residual in bf16."
+)
+@click.option("--tolerance", type=float, default=0.05, show_default=True, help="How much slower than the best size it may be.")
+@click.option("--largest", type=int, metavar="N", help="The largest size to try.")
+@click.option("--device", metavar="DEVICE", help="cpu, cuda or cuda:N. [default: a GPU if there is one]")
+@PLOT
+@JSON
+def _batch_icecube(data: str, plot: str | None, as_json: bool, **options: Any) -> None:
+    """Measure batch sizes of the IceCube model, and choose the smallest within 5 % of the best throughput.
+
+    \b
+    stoker tune batch icecube --data ice.stoker --size 19m --largest 8192
+    """
+    from stoker.recipes.icecube.tuning import tune_batch_size
+    from stoker.train.plots import check_plot
+
+    if plot is not None:
+        check_plot(plot)
+    choice = tune_batch_size(data, report=_say if not as_json else lambda line: None, **options)
+    if plot is not None:
+        choice.plot(plot)
+    if as_json:
+        click.echo(json.dumps(_values_of(choice)))
+        return
+    click.echo(str(choice))
+    click.echo(printable(f"use it: stoker train icecube --data {data} --size {options['size']} --batch-size {choice.size}"))
+
+
+_batch.recipes["icecube"] = _batch_icecube
+
+
+@command.command("search", cls=_WithRecipes, short_help="Search hyperparameters within a budget.")
 @click.argument("config", type=PATH)
 @SET
 @click.option("--budget", metavar="TIME", help="60s, 10min, 2h, or a number of trials. [default: from the size of the data]")
@@ -356,6 +395,9 @@ def _search_timehut(
     if plot is not None and study.has_result:
         study.plot(plot)
     _show_study(study, use, where=storage, name=f"timehut-{scenario}", as_json=as_json)
+
+
+_search.recipes["timehut"] = _search_timehut
 
 
 @command.command("run", short_help="Measure how a configuration runs fastest.")

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from stoker._clock import Spans
+from stoker._clock import Spans, now_ns, pacing
 from stoker._kernels import ALIGNMENT
 from stoker._types import Array
 from stoker.errors import FeedError, StoreDamagedError
@@ -432,7 +432,11 @@ class HostProducer:
         received: Tensors = tensors if num_valid is None else self.assemble(tensors, num_valid)
         # A host that is far ahead of its GPU would have a batch there for each step it is ahead.
         while len(in_flight) > self.prefetch:
-            in_flight.popleft().synchronize()
+            oldest = in_flight.popleft()
+            if not oldest.query():  # type: ignore[no-untyped-call]
+                start = now_ns()
+                oldest.synchronize()
+                pacing.add(start, now_ns())
         return received
 
     def _copy(self, gathered: Gathered, num_valid: int) -> tuple[Tensors, torch.cuda.Event, int]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +96,9 @@ def remove_parts(folder: Path, *, after: int = 0) -> None:
 
 
 @contextlib.contextmanager
-def new_store(folder: Path, sources: Sequence[Path | None], *, replace: bool) -> Iterator[Callable[[Manifest], None]]:
+def new_store(
+    folder: Path, sources: Sequence[Path | None], *, replace: bool, beside: Mapping[str, bytes] | None = None
+) -> Iterator[Callable[[Manifest], None]]:
     """Hold the lock of `folder` while the block writes the shards of a new store, and give the function that commits its manifest.
 
     Until the commit an existing store stays as it was. After an error the folder is as before.
@@ -105,6 +107,8 @@ def new_store(folder: Path, sources: Sequence[Path | None], *, replace: bool) ->
         folder: the folder of the new store.
         sources: paths that must not be the folder itself.
         replace: replace a store that is there already.
+        beside: names and bytes of small files that the store needs beside its columns. They are written before the manifest, so a
+            store is never without them.
 
     Raises:
         StoreExistsError: there is a store already, and `replace` is False.
@@ -127,9 +131,13 @@ def new_store(folder: Path, sources: Sequence[Path | None], *, replace: bool) ->
         ...     open_store(folder).column("x").tolist()
         [1.0, 2.0]
     """
-    check_target(folder, sources, replace=replace)
+    beside = beside or {}
+    check_target(folder, sources, replace=replace, beside=beside)
+    before = {folder / name: (folder / name).read_bytes() if (folder / name).is_file() else None for name in beside}
 
     def commit(manifest: Manifest) -> None:
+        for name, data in beside.items():
+            _disk.write_file(folder / name, data)
         commit_manifest(folder, manifest)
         remove_debris(folder)
         remove_work(folder)
@@ -141,6 +149,8 @@ def new_store(folder: Path, sources: Sequence[Path | None], *, replace: bool) ->
         except Exception:
             # What failed leaves nothing behind. (Ctrl-C is not an Exception: its work stays, and the next pack resumes it.)
             with contextlib.suppress(DiskError):
+                for path, data in before.items():
+                    _disk.remove_file(path) if data is None else _disk.write_file(path, data)
                 _clean_up(folder)
             raise
 
@@ -165,8 +175,11 @@ def _new_folders(folder: Path) -> Iterator[None]:
         raise
 
 
-def check_target(folder: Path, sources: Sequence[Path | None] = (), *, replace: bool) -> None:
-    """Refuse a folder that a store may not be written to: it must be new, empty, or (with `replace`) a store."""
+def check_target(folder: Path, sources: Sequence[Path | None] = (), *, replace: bool, beside: Iterable[str] = ()) -> None:
+    """Refuse a folder that a store may not be written to: it must be new, empty, or (with `replace`) a store.
+
+    A pack that was killed may have left the files `beside`.
+    """
     _disk.check_path(folder)
     with _disk.naming(folder):
         if folder.exists() and not folder.is_dir():
@@ -174,7 +187,9 @@ def check_target(folder: Path, sources: Sequence[Path | None] = (), *, replace: 
         for source in sources:
             if source is not None and source.resolve() == folder.resolve():
                 raise OptionError(f"{folder} is both the source and the store. Choose another name for the store.")
-        foreign = sorted(_foreign(folder)) if folder.is_dir() else []
+        foreign = (
+            sorted(set(_foreign(folder)) - {f"{name}{end}" for name in beside for end in ("", ".tmp")}) if folder.is_dir() else []
+        )
     if foreign:
         raise OptionError(
             f"{folder} is not a store and not empty (it holds {foreign[0]!r}). Choose another folder, so that nothing is lost."

@@ -28,7 +28,7 @@ import torch
 from torch import nn
 
 from stoker._batch import entry_of
-from stoker._clock import compiling, now_ns
+from stoker._clock import compiling, now_ns, pacing
 from stoker._text import readable_seconds
 from stoker.errors import NonFiniteError, OptionError, TrainError
 from stoker.feed.protocol import as_batch_source
@@ -321,10 +321,11 @@ class Fit:
         place = train.place if train.needs_placing else None
         schedule, pending = self.parts.schedule, 0
         while True:
-            before, compiled_before = now_ns(), compiling.total_ns
+            before, compiled_before, paced = now_ns(), compiling.total_ns, pacing.count
             entry = next(entries, _END)
-            # Kernels are compiled once, in the first batch: that is not the speed of the data.
-            self.wait_ns += max(0, now_ns() - before - (compiling.total_ns - compiled_before))
+            # Where a feed waited for the device, that had work all the while. Kernels are compiled once, in the first batch.
+            if pacing.count == paced:
+                self.wait_ns += max(0, now_ns() - before - (compiling.total_ns - compiled_before))
             if entry is _END:
                 break
             if not pending and schedule is not None:

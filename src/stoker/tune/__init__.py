@@ -1,6 +1,7 @@
 """Tuning: the batch size by throughput, hyperparameters by a search with a budget, and many trials that train at once.
 
 batch_size            the smallest batch that loses no throughput
+step_of               one update of a trainer per call, for `batch_size`
 search                the best configuration within a number of seconds or trials
 Study                 all trials of a search; `Study.open` reads one of Stoker or Optuna
 Population            K models with settings of their own train in one step
@@ -21,11 +22,13 @@ _LAZY = {
     "StudyTrial": "stoker.tune.trial:StudyTrial",
     "batch_size": "stoker.tune.batch_sizes:batch_size",
     "search": "stoker.tune.search_loop:search",
+    "step_of": "stoker.tune.configured:step_of",
 }
 
 if TYPE_CHECKING:
     from stoker.tune.batch_sizes import BatchSizeChoice as BatchSizeChoice
     from stoker.tune.batch_sizes import batch_size as batch_size
+    from stoker.tune.configured import step_of as step_of
     from stoker.tune.population import Population as Population
     from stoker.tune.population_objective import PopulationObjective as PopulationObjective
     from stoker.tune.randomness import MemberRandom as MemberRandom

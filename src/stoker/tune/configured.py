@@ -128,7 +128,22 @@ def with_batch_size(config: Config, size: int) -> Config:
 
 
 def step_of(trainer: Trainer, batches: Iterable[Any]) -> Callable[[Any], None]:
-    """One update of a trainer per call, in the setup that its options ask for."""
+    """A function that makes one update per call, as `fit` of the trainer would: for `batch_size` and measurements of your own.
+
+    Args:
+        trainer: Its options decide precision, graph and compile. `grad_accum_steps` is taken as 1.
+        batches: What batches come from. A feed that lives on the GPU may be gathered within a graph; for others an empty list will do.
+
+    Example:
+        >>> import torch, stoker
+        >>> model = torch.nn.Linear(3, 1)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> step = step_of(stoker.Trainer(model, torch.nn.MSELoss(), optimizer, progress=False), [])
+        >>> before = model.weight.clone()
+        >>> step((torch.ones(8, 3), torch.zeros(8, 1)))
+        >>> torch.equal(model.weight, before)
+        False
+    """
     from stoker.train.engine import Engine, Stream
 
     engine = Engine(trainer.components, Stream(batches, trainer.device), total_updates=None)

@@ -28,7 +28,8 @@ WIDE = IceCubeSize(layers=3)
 def gradients(model: IceCubeModel, out: Tensor) -> dict[str, Tensor]:
     model.zero_grad()
     (out.float() * torch.linspace(-1, 1, out.numel(), device=out.device).view_as(out).sin()).sum().backward()
-    return {name: weight.grad.cpu() for name, weight in model.named_parameters() if weight.grad is not None}
+    # Copies: a gradient on the CPU would move to the GPU with its weight.
+    return {name: weight.grad.cpu().clone() for name, weight in model.named_parameters() if weight.grad is not None}
 
 
 def poison() -> None:

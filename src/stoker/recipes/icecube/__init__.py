@@ -9,7 +9,7 @@
     model        the transformer over DOMs; attention, and on a GPU trunk and kernels: its layers
     vmf          the density of directions, losses and angles
     optimizer    Muon beside AdamW, and the cycle of their learning rates
-    training     the folder of a run; predicting: directions of new events, and their scores
+    training     the folder of a run; tuning: its batch size; predicting: directions of new events, and their scores
 
 These are the public names; each is imported when first used.
 """
@@ -34,6 +34,7 @@ _LAZY = {
     "scale_geometry": "stoker.recipes.icecube.tokens:scale_geometry",
     "score_predictions": "stoker.recipes.icecube.predicting:score_predictions",
     "train": "stoker.recipes.icecube.training:train",
+    "tune_batch_size": "stoker.recipes.icecube.tuning:tune_batch_size",
 }
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from stoker.recipes.icecube.tokens import read_geometry as read_geometry
     from stoker.recipes.icecube.tokens import scale_geometry as scale_geometry
     from stoker.recipes.icecube.training import train as train
+    from stoker.recipes.icecube.tuning import tune_batch_size as tune_batch_size
     from stoker.recipes.icecube.vmf import VmfLoss as VmfLoss
 else:
     # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too.

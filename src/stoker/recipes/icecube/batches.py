@@ -140,6 +140,7 @@ def group_pulses(
     for name, value in (("max_pulses", max_pulses), ("max_doms", max_doms)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise OptionError(f"{name} is {value!r}; expected an integer from 1.")
+    is_scattered = stops is not None
     if stops is None:
         starts, stops = starts[:-1], starts[1:]
     lengths = stops - starts
@@ -154,6 +155,8 @@ def group_pulses(
         auxiliary=np.empty(num_pulses, dtype=np.uint8),
     )
     flags = auxiliary.view(np.uint8) if auxiliary.dtype == np.bool_ else auxiliary.astype(np.uint8, copy=False)
+    if is_scattered:
+        _touch(time, charge, sensor, flags, starts, stops)
     bad = _group(time, charge, sensor, flags, starts, stops, max_pulses, max_doms, *made)
     if bad >= 0:
         raise BadValueError(f"the sensor of pulse {bad:,} is {sensor[bad]}; expected a number from 0 to {NUM_SENSORS - 1}.")
@@ -161,6 +164,17 @@ def group_pulses(
     pulses = int(made.pulse_offsets[doms])
     by_dom = {"sensor": made.sensor[:doms], "dom_pulses": made.dom_pulses[:doms], "pulse_offsets": made.pulse_offsets[: doms + 1]}
     return made._replace(**by_dom, time=made.time[:pulses], charge=made.charge[:pulses], auxiliary=made.auxiliary[:pulses])
+
+
+@kernel
+def _touch(time: Array, charge: Array, sensor: Array, auxiliary: Array, starts: Array, stops: Array) -> int:
+    """Read the ends of all events, so that many translations of pages are looked up at a time, not one by one when they are needed."""
+    total = np.int64(0)
+    for event in range(len(starts)):
+        if starts[event] < stops[event]:
+            for pulse in (starts[event], stops[event] - 1):
+                total += np.int64(time[pulse]) + np.int64(charge[pulse]) + np.int64(sensor[pulse]) + np.int64(auxiliary[pulse])
+    return total
 
 
 @kernel

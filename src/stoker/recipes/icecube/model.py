@@ -201,6 +201,8 @@ class IceCubeModel(nn.Module):
         packing = make_packing(dom_offsets, tokens.shape[0])
         d = self.size.width
         lin = self.input_proj(tokens) if self.size.input == "linear" else F.pad(tokens, (0, d - TOKEN))
+        if lin.is_cuda and torch.is_autocast_enabled("cuda"):
+            lin = lin.to(torch.get_autocast_dtype("cuda"))  # as a linear map would have done
         if lin.is_cuda and lin.dtype in (torch.bfloat16, torch.float32) and has_kernels(self.size):
             from stoker.recipes.icecube.trunk import Trunk
 

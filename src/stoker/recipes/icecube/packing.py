@@ -14,14 +14,14 @@ event_id, batch_id (the number of the file), azimuth and zenith.
 
 from __future__ import annotations
 
-import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -127,7 +127,8 @@ def pack_events(
     inputs = _find_inputs(folder, split, _parse_batches(batches))
     stamp = _fingerprint(inputs)
     is_begun = _load_journal(target, stamp) is not None
-    with new_store(target, [folder], replace=replace or is_begun) as commit:
+    beside = {GEOMETRY_NAME: geometry.read_bytes()}
+    with new_store(target, [folder], replace=replace or is_begun, beside=beside) as commit:
         writer = _Writer.open(target, _load_journal(target, stamp))
         with ThreadPoolExecutor(_AHEAD, thread_name_prefix="stoker-reader") as readers:
             for events in _read_meta(inputs):
@@ -136,7 +137,6 @@ def pack_events(
                     writer.save_journal(stamp)
         _check_unchanged(inputs, stamp)
         commit(writer.seal())
-    _disk.write_file(target / GEOMETRY_NAME, geometry.read_bytes())
     return stoker.open(target)
 
 
@@ -157,7 +157,7 @@ class _Inputs:
     has_labels: bool
     chosen: tuple[int, int] | None
 
-    @functools.cached_property
+    @cached_property
     def num_pulses(self) -> int:
         return sum(_num_rows(one) for one in self.pulses.values())
 
@@ -360,11 +360,15 @@ def _read_file(inputs: _Inputs, events: _Events, writer: _Writer, readers: Threa
     source = inputs.pulses[events.batch]
     schema = pa.schema([source.schema().field(name) for name in _PULSES])
     before = writer.num_pulses
+
+    def convert(task: Callable[[], Any]) -> dict[str, Array]:
+        chunk = task()
+        columns = _arrays(source, chunk.table, chunk.begin.row)
+        return _convert_pulses(source, columns, events, chunk.begin.row, writer.room(chunk.table.num_rows))
+
     tasks = source.read(schema, start=RowLocation(), chunk_bytes=_CHUNK_BYTES)
-    with closing(read_ahead(tasks, readers, depth=_AHEAD)) as chunks:
-        for chunk in chunks:
-            columns = _arrays(source, chunk.table, chunk.begin.row)
-            converted = _convert_pulses(source, columns, events, chunk.begin.row, writer.room(chunk.table.num_rows))
+    with closing(read_ahead((partial(convert, task) for task in tasks), readers, depth=_AHEAD)) as parts:
+        for converted in parts:
             writer.append_pulses(converted)
             progress("reading", writer.num_pulses / inputs.num_pulses, writer.num_pulses)
     writer.append_events(events, before)
@@ -389,20 +393,12 @@ def _convert_pulses(
     source: DataSource, columns: dict[str, Array], events: _Events, row: int, room: dict[str, Array]
 ) -> dict[str, Array]:
     """Pulses as the store holds them, in `room`, each compared with the event that the metadata give its row to."""
-    sensor, time, owner = (columns[name] for name in ("sensor_id", "time", "event_id"))
-    with np.errstate(over="ignore"):
-        for name, values in room.items():
-            np.copyto(values, columns[name], casting="unsafe")
+    sensor, time, charge, owner = (columns[name] for name in ("sensor_id", "time", "charge", "event_id"))
+    if charge.dtype == np.float16:
+        charge = charge.astype(np.float32)  # compiled kernels cannot read it
     first = int(np.searchsorted(events.ends, row, side="right"))
-    is_good = (
-        _is_of_events(owner, events.ids, events.ends - row, first)
-        and sensor.min() >= 0
-        and sensor.max() < NUM_SENSORS
-        and time.min() >= _TIMES.min
-        and time.max() <= _TIMES.max
-        and np.isfinite(room["charge"].sum())  # if it is not, the sum may only have overflowed
-    )
-    if not is_good:
+    is_good = _is_of_events(owner, events.ids, events.ends - row, first)
+    if not (_narrow(time, charge, sensor, *room.values(), room["charge"].view(np.int32)) and is_good):
         event = np.searchsorted(events.ends, np.arange(row, row + len(time)), side="right")
         _refuse_first(source, columns, events.ids[event], row, [
             ("event_id", owner != events.ids[event], "that of its event, as the metadata say"),
@@ -410,7 +406,31 @@ def _convert_pulses(
             ("time", (time < _TIMES.min) | (time > _TIMES.max), "nanoseconds that fit into 32 bits"),
             ("charge", ~np.isfinite(room["charge"]), "a finite float32"),
         ])  # fmt: skip
-    return room | {"auxiliary": columns["auxiliary"]}
+    return {**room, "auxiliary": columns["auxiliary"]}
+
+
+_EXPONENT = np.int32(0x7F800000)
+
+
+@kernel
+def _narrow(
+    time: Array, charge: Array, sensor: Array, out_time: Array, out_charge: Array, out_sensor: Array, charge_bits: Array
+) -> bool:
+    """Cast pulses to the types of the store; whether all values fit and are possible. Short loops are vectorized."""
+    lost, most = np.int64(0), np.int32(0)
+    for i in range(len(time)):
+        value = np.int32(time[i])
+        out_time[i] = value
+        lost |= np.int64(value) ^ np.int64(time[i])
+    for i in range(len(charge)):
+        out_charge[i] = np.float32(charge[i])
+    for i in range(len(charge_bits)):
+        most = max(most, charge_bits[i] & _EXPONENT)
+    low, high = sensor[0], sensor[0]
+    for i in range(len(sensor)):
+        out_sensor[i] = np.int16(sensor[i])
+        low, high = min(low, sensor[i]), max(high, sensor[i])
+    return lost == 0 and most < _EXPONENT and low >= 0 and high < NUM_SENSORS
 
 
 @kernel
@@ -473,7 +493,7 @@ class _Writer:
         self._files = files
         self.sources: list[SourceEntry] = []
         self.done: set[int] = set()
-        self._room: dict[str, Array] = {}
+        self._rooms: list[dict[str, Array]] = []
         self._in_journal = 0
         self._last_id, self._is_sorted = -1, True
         self._shortest, self._longest = 2**62, 0
@@ -505,15 +525,17 @@ class _Writer:
         return self._files["time"].rows
 
     def room(self, count: int) -> dict[str, Array]:
-        """Memory for converted pulses, the same for all parts: fresh memory for each would cost as much as the conversion."""
-        if count > len(self._room.get("time", ())):
-            self._room = {name: np.empty(count, _STEP[name]) for name in ("time", "charge", "sensor_id")}
-        return {name: values[:count] for name, values in self._room.items()}
+        """Memory for converted pulses, which `append_pulses` takes back: fresh memory would cost as much as the conversion."""
+        room = self._rooms.pop() if self._rooms else {}
+        if count > len(room.get("time", ())):
+            room = {name: np.empty(count, _STEP[name]) for name in ("time", "charge", "sensor_id")}
+        return {name: values[:count] for name, values in room.items()}
 
     def append_pulses(self, columns: dict[str, Array]) -> None:
         """Add pulses, converted."""
         for name in _STEP:
             self._files[name].append(columns[name])
+        self._rooms.append({name: columns[name].base for name in ("time", "charge", "sensor_id")})
 
     def append_events(self, events: _Events, before: int) -> None:
         """Add the events of a file, whose pulses begin at `before`."""

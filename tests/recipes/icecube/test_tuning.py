@@ -1,0 +1,32 @@
+"""The batch size of a run is chosen by its own steps; on the command line too."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from stoker.cli.main import main
+from stoker.errors import OptionError
+from stoker.recipes.icecube import make_events, pack_events, tune_batch_size
+
+
+@pytest.fixture(scope="module")
+def ice(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ice")
+    pack_events(make_events(folder / "icecube", files=2, events=20), folder / "ice.stoker")
+    return folder / "ice.stoker"
+
+
+def test_the_command_measures_sizes_up_to_the_largest(ice: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["tune", "batch", "icecube", "--data", str(ice), "--size", "tiny", "--largest", "2", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert found["size"] in (1, 2)
+    assert {one["size"] for one in found["curve"]} <= {1, 2}
+    assert found["loader_samples_per_second"] > 0
+
+
+def test_bad_options_are_refused(ice: Path) -> None:
+    with pytest.raises(OptionError, match="size is '6m'; expected one of"):
+        tune_batch_size(ice, size="6m")

@@ -1,0 +1,41 @@
+"""The share of waiting is that of the data alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from tests.train.training import Pair, network, pairs, trainer_of
+
+from stoker import _clock
+
+HOUR = 3_600_000_000_000
+
+
+class Slow:
+    """Batches of which each takes a moment, and after each an hour is noted in a clock: all that it took."""
+
+    def __init__(self, noted: _clock.Spans | None) -> None:
+        self.noted = noted
+
+    def note(self) -> None:
+        time.sleep(0.001)
+        if self.noted is not None:
+            self.noted.add(0, HOUR)
+
+    def __iter__(self) -> Iterator[Pair]:
+        for pair in pairs(3):
+            self.note()
+            yield pair
+        self.note()
+
+
+@pytest.mark.parametrize("noted", [_clock.compiling, _clock.pacing])
+def test_compiling_and_waiting_for_the_device_do_not_count(noted: _clock.Spans) -> None:
+    assert trainer_of(network()).fit(Slow(noted), epochs=1).wait == 0
+
+
+def test_waiting_for_batches_counts() -> None:
+    result = trainer_of(network()).fit(Slow(None), epochs=1)
+    assert result.wait * result.seconds >= 0.004
