@@ -15,7 +15,7 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from stoker.diagnose import render
+from stoker.diagnose import wording
 from stoker.diagnose.attribution import Attribution, seconds_of
 from stoker.diagnose.measurements import Advice, Blame, Cause, Measurements, RareSteps, SourceLine, Verdict, WhatIf
 from stoker.diagnose.thresholds import RULE
@@ -47,7 +47,7 @@ def advise_on_rare_steps(rare: RareSteps) -> list[Advice]:
     kind = "rare_data" if rare.phase in ("next", "prepare") else "rare_between_epochs" if rare.between_epochs else "rare"
     where = f" ({rare.place.file}:{rare.place.line})" if rare.place is not None else ""
     high = min(RULE.max_speedup, 1 / max(1 - rare.share, 1 / RULE.max_speedup))
-    return [Advice(name="rare", sentence=render.advice(kind, where=where), predicted=None, predicted_high=high)]
+    return [Advice(name="rare", sentence=wording.advice(kind, where=where), predicted=None, predicted_high=high)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -137,12 +137,12 @@ def _data(predictor: SpeedPredictor) -> list[Advice]:
     loader, cached, gathered = measured.loader, measured.cached, measured.what_ifs.get("feed")
     if gathered is not None:
         left = predictor.without_data
-        steps = [predictor.predict("feed", render.advice("feed"), left * ratio_of(gathered), left * error_of(gathered, left))]
+        steps = [predictor.predict("feed", wording.advice("feed"), left * ratio_of(gathered), left * error_of(gathered, left))]
     else:
-        steps = [predictor.at_most("feed", render.advice("feed"), predictor.without("data"))]
+        steps = [predictor.at_most("feed", wording.advice("feed"), predictor.without("data"))]
     if loader.workers and not loader.persistent and measured.between_epochs.get("loader", 0.0) >= RULE.min_gain - 1:
         # Not predicted: processes that start slow down the steps beside them, too.
-        steps.append(predictor.predict("persistent", render.advice("persistent")))
+        steps.append(predictor.predict("persistent", wording.advice("persistent")))
     wanted, alone = workers_to_use(measured, predictor.attribution), seconds_of(measured.loader_alone)
     if loader.kind == "DataLoader" and loader.workers < wanted:
         sentence = _workers_sentence(wanted, loader.workers)
@@ -155,7 +155,7 @@ def _data(predictor: SpeedPredictor) -> list[Advice]:
             steps.append(predictor.at_most("workers", sentence, left))
     if cached is not None:
         error = 2 * cached.error * cached.median if cached.seconds else 0.0
-        steps.append(predictor.predict("cached", render.advice("cached"), cached.median, error))
+        steps.append(predictor.predict("cached", wording.advice("cached"), cached.median, error))
     return steps
 
 
@@ -167,32 +167,32 @@ def workers_to_use(measured: Measurements, attribution: Attribution) -> int:
 
 
 def _workers_sentence(wanted: int, now: int) -> str:
-    return render.advice("workers", wanted=wanted, processes="process" if wanted == 1 else "processes", now=now)
+    return wording.advice("workers", wanted=wanted, processes="process" if wanted == 1 else "processes", now=now)
 
 
 def _waits(predictor: SpeedPredictor) -> list[Advice]:
     lines = [f"{sync.place}" for sync in predictor.measured.syncs if sync.place is not None][:2]
-    sentence = render.advice("sync", where=f": {', '.join(lines)}" if lines else "")
+    sentence = wording.advice("sync", where=f": {', '.join(lines)}" if lines else "")
     return [predictor.predict("sync", sentence, predictor.without("sync"))]
 
 
 def _host(predictor: SpeedPredictor) -> list[Advice]:
     place = line_of("host", predictor.measured)
-    sentence = render.advice("host_at", place=place) if place else render.advice("host")
+    sentence = wording.advice("host_at", place=place) if place else wording.advice("host")
     return [predictor.predict("host", sentence, predictor.without("host"))]
 
 
 def _launch(predictor: SpeedPredictor) -> list[Advice]:
     if "graph" in predictor.measured.what_ifs:
-        graph = predictor.from_what_if("graph", render.advice("graph_of_model"))
+        graph = predictor.from_what_if("graph", wording.advice("graph_of_model"))
     else:
-        graph = predictor.at_most("graph", render.advice("graph"), predictor.without("launch"))
+        graph = predictor.at_most("graph", wording.advice("graph"), predictor.without("launch"))
     return [graph, _compile("compile_launch"), _batch(predictor), *_fused(predictor)]
 
 
 def _batch(predictor: SpeedPredictor) -> Advice:
     """Twice as large: batches cost twice as much, and steps what steps of two batches in one were measured to take."""
-    what_if, sentence = predictor.measured.what_ifs.get("batch"), render.advice("batch")
+    what_if, sentence = predictor.measured.what_ifs.get("batch"), wording.advice("batch")
     if what_if is None:
         return predictor.predict("batch", sentence)
     step, rest = predictor.attribution.step, predictor.without_data
@@ -204,7 +204,7 @@ def _fused(predictor: SpeedPredictor) -> list[Advice]:
     measured = predictor.measured
     if measured.optimizer_fused or measured.optimizer not in FUSIBLE:
         return []
-    return [predictor.from_what_if("fused", render.advice("fused", optimizer=measured.optimizer))]
+    return [predictor.from_what_if("fused", wording.advice("fused", optimizer=measured.optimizer))]
 
 
 def waiting_threads(measured: Measurements) -> float:
@@ -224,7 +224,7 @@ def _malloc(predictor: SpeedPredictor) -> list[Advice]:
     spent = min(statistics.fmean(seconds or [0.0]), RULE.malloc_max_share * step)
     if spent < RULE.malloc_share * step:
         return []
-    return [predictor.at_most("malloc", render.advice("malloc", environment=KEEP_MEMORY, pages=f"{pages:,.0f}"), step - spent)]
+    return [predictor.at_most("malloc", wording.advice("malloc", environment=KEEP_MEMORY, pages=f"{pages:,.0f}"), step - spent)]
 
 
 def best_threads(measured: Measurements) -> int | None:
@@ -236,7 +236,7 @@ def best_threads(measured: Measurements) -> int | None:
 
 def _threads(predictor: SpeedPredictor) -> list[Advice]:
     best, now = best_threads(predictor.measured), predictor.measured.machine.threads
-    return [predictor.from_what_if("threads", render.advice("threads", best=best, now=now))] if best is not None else []
+    return [predictor.from_what_if("threads", wording.advice("threads", best=best, now=now))] if best is not None else []
 
 
 def _fewer(predictor: SpeedPredictor) -> list[Advice]:
@@ -250,29 +250,29 @@ def _autocast(predictor: SpeedPredictor) -> list[Advice]:
     peaks, precision = predictor.measured.machine.matmul_flops, predictor.measured.precision
     if precision in ("bf16", "fp16") or peaks.get("bf16", 0.0) < RULE.autocast_ratio * peaks.get(precision, math.inf):
         return []  # this machine is no faster in it
-    return [predictor.from_what_if("autocast", render.advice("autocast"))]
+    return [predictor.from_what_if("autocast", wording.advice("autocast"))]
 
 
-def _compile(wording: str) -> Advice:
+def _compile(kind: str) -> Advice:
     """Never predicted: the program would have to be compiled for it."""
-    return Advice(name="compile", sentence=render.advice(wording), predicted=None)
+    return Advice(name="compile", sentence=wording.advice(kind), predicted=None)
 
 
 def _precision(predictor: SpeedPredictor) -> list[Advice]:
     has_tf32 = predictor.measured.machine.matmul_flops.get("tf32")
-    return [*([predictor.from_what_if("tf32", render.advice("tf32"))] if has_tf32 else []), *_autocast(predictor)]
+    return [*([predictor.from_what_if("tf32", wording.advice("tf32"))] if has_tf32 else []), *_autocast(predictor)]
 
 
 def _between_ranks(predictor: SpeedPredictor, name: str, cause: str) -> list[Advice]:
     slowest = max(predictor.measured.ranks, key=lambda one: one.apart_seconds).rank
-    return [predictor.at_most(name, render.advice(name, slowest=slowest), predictor.without(cause))]
+    return [predictor.at_most(name, wording.advice(name, slowest=slowest), predictor.without(cause))]
 
 
 _ADVISERS: dict[Verdict, Callable[[SpeedPredictor], list[Advice]]] = {
     "data": _data,
     "transfer": lambda one: [
-        one.from_what_if("pinned", render.advice("pinned")),
-        one.predict("resident", render.advice("resident"), one.without("transfer")),
+        one.from_what_if("pinned", wording.advice("pinned")),
+        one.predict("resident", wording.advice("resident"), one.without("transfer")),
     ],
     "sync": _waits,
     "host": _host,
