@@ -12,9 +12,11 @@ import gc
 import os
 import random
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import zlib
 from collections.abc import Callable, Iterator
@@ -30,6 +32,13 @@ from tests.harness import Zygote
 # The fixed examples are the same in each run, so the quick tests try a quarter of them; `--explore` tries all, and new ones.
 hypothesis.settings.register_profile("fixed", deadline=None, print_blob=True, derandomize=True, max_examples=25)
 hypothesis.settings.register_profile("explore", deadline=None, print_blob=True)
+
+
+TESTS = Path(__file__).parent
+MEMORY = Path("/dev/shm")
+ROOM_BYTES = 4 << 30
+IN_MEMORY = frozenset({"cli", "faults", "feed", "laws", "store", "train"})
+"""Folders of tests that write stores and checkpoints; the others are few writes, or look at the disk itself (diagnose)."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -74,6 +83,13 @@ def _has_gpu() -> bool:
     return torch.cuda.is_available()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def quick_collections() -> None:
+    """Keep the garbage collector from walking through what earlier files have imported: a quarter of a second each time."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def seed_of_test(request: pytest.FixtureRequest) -> int:
     """A seed of this test's own, the same in every run, given to all global generators.
@@ -107,6 +123,21 @@ def seed(seed_of_test: int) -> int:
 def rng(seed: int) -> np.random.Generator:
     """Random numbers from `seed`."""
     return np.random.default_rng(seed)
+
+
+@functools.cache
+def _has_room() -> bool:
+    return os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM_BYTES
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A folder of this test, in memory where most time would be spent waiting for a sync: a store is hundreds of them."""
+    if request.path.relative_to(TESTS).parts[0] not in IN_MEMORY or not _has_room():
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(prefix="stoker-test-", dir=MEMORY, ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ __all__ = [
 _LAZY = {
     "BlockShuffle": "stoker.sampling.orders:BlockShuffle",
     "ByLength": "stoker.sampling.orders:ByLength",
-    "EarlyStopping": "stoker.train.schedule:EarlyStopping",
+    "EarlyStopping": "stoker.train.early_stopping:EarlyStopping",
     "Feed": "stoker.feed.feed:Feed",
     "Segments": "stoker.sampling.views:Segments",
     "Sequences": "stoker.sampling.views:Sequences",
@@ -89,7 +89,7 @@ if TYPE_CHECKING:
     from stoker.store.pack.api import pack
     from stoker.store.store import Store
     from stoker.store.versions import open_store as open
-    from stoker.train.schedule import EarlyStopping
+    from stoker.train.early_stopping import EarlyStopping
     from stoker.train.trainer import Trainer
 else:
     # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too.

@@ -14,7 +14,7 @@ from tests.cli.calling import Done
 
 from stoker.cli.order import parse_view
 from stoker.feed.feed import Feed
-from stoker.sampling import quality
+from stoker.sampling import shuffle_quality
 from stoker.sampling.orders import BlockShuffle
 from stoker.sampling.views import Segments, Sequences, Windows
 from stoker.store.pack.api import pack
@@ -26,7 +26,7 @@ NUM_EVENTS = 6000
 @pytest.fixture(autouse=True)
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look at fewer batches."""
-    monkeypatch.setattr(quality, "NUM_COUNTED", 2**17)
+    monkeypatch.setattr(shuffle_quality, "NUM_COUNTED", 2**17)
 
 
 @pytest.fixture(scope="module")

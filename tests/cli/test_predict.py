@@ -58,16 +58,22 @@ def test_options_of_pack_are_passed_on(stoker: Stoker, folder: Path) -> None:
     assert stoker("predict", "runs/c", "--data", "mixed.csv", "--pack", "sort=true", "--pack", "delimiter=;").code == 0
 
 
-def test_a_derived_column_is_derived_again(stoker: Stoker, folder: Path) -> None:
-    packed = stoker("pack", "d.csv", "e.stoker", "--series", "shop", "--time", "ts", "--derive", "high=x > 52", "--quiet")
-    assert packed.code == 0
-    assert (
-        stoker("train", "c.yaml", "--quiet", "--set", "store=e.stoker", "--set", "folder=runs/e", "--set", "target=[x]").code == 0
-    )
-    refused = stoker("predict", "runs/e", "--data", "new.csv")
-    assert "'high', a column that the model reads, is missing." in refused.err
+def test_columns_are_renamed_and_derived_as_for_training(stoker: Stoker, folder: Path) -> None:
+    changes = ["--rename", "x=level", "--derive", "high=level > 52", "--derive", "unused=ts == ts"]
+    assert stoker("pack", "d.csv", "e.stoker", "--series", "shop", "--time", "ts", *changes, "--quiet").code == 0
+    sets = ("store=e.stoker", "folder=runs/e", "columns=[level, high]", "target=[level]")
+    assert stoker("train", "c.yaml", "--quiet", *[word for one in sets for word in ("--set", one)]).code == 0
+    found = stoker("predict", "runs/e", "--data", "new.csv", "--json")
+    assert (found.code, found.err) == (0, "")
+    lines = Path("new.csv").read_text().splitlines()
+    Path("ready.csv").write_text("\n".join(["shop;ts;level;high", *(f"{one};{int(one[-2:]) > 52}" for one in lines[1:])]) + "\n")
+    assert stoker("predict", "runs/e", "--data", "ready.csv", "--json") == found, "what the data has already is taken as it is"
+    Path("without.csv").write_text("\n".join(line.rpartition(";")[0] for line in lines) + "\n")
+    refused = stoker("predict", "runs/e", "--data", "without.csv")
+    assert "'level', a column that the model reads, is missing." in refused.err
     assert "such as --pack rename=… or --pack derive=…." in refused.err
-    assert stoker("predict", "runs/e", "--data", "new.csv", "--pack", "derive=high=x > 52").code == 0
+    given = stoker("predict", "runs/e", "--data", "new.csv", "--pack", "derive=high=level > 100", "--json")
+    assert (given.code, given.out == found.out) == (0, False), "an option that is given replaces that of training"
 
 
 @pytest.mark.parametrize(

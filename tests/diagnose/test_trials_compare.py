@@ -11,7 +11,7 @@ import pytest
 from tests.diagnose.findings import on_gpu
 from tests.diagnose.measured import on_cpu
 
-from stoker.diagnose import render
+from stoker.diagnose import wording
 from stoker.diagnose.measurements import Advice, Stretch
 from stoker.diagnose.trials import (
     BaselineRuns,
@@ -168,7 +168,7 @@ def test_a_program_that_comes_to_its_end_is_started_again() -> None:
 def test_nothing_new_begins_when_time_is_up() -> None:
     order, itself, compared = tried_in_turn({}, ["fused", "workers"], at_most=0.0)
     assert "+fused" not in order
-    assert judge("fused", itself, compared["fused"]).error == render.TRIAL["no_time"]
+    assert judge("fused", itself, compared["fused"]).error == wording.TRIAL["no_time"]
 
 
 def test_fixes_are_tried_with_the_number_that_is_advised() -> None:
@@ -221,7 +221,7 @@ def test_a_finding_gets_what_became_of_its_proposals() -> None:
     assert tried["feed"].speedup == pytest.approx(2.0)
     assert (tried["feed"].losses, tried["feed"].peak_bytes) == ("equal", 1000)
     assert tried["workers"].losses == "changed"
-    assert by_name["cached"].sentence.endswith(render.CACHED_TRIAL)
+    assert by_name["cached"].sentence.endswith(wording.CACHED_TRIAL)
 
 
 def test_without_measurements_nothing_is_tried() -> None:

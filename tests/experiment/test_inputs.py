@@ -39,6 +39,21 @@ def test_it_survives_json_and_names_what_pack_needs(raw: Path) -> None:
     }
 
 
+def test_changes_that_the_model_does_not_need_are_left_out(raw: Path) -> None:
+    derive = {"half": "z / 2", "twice": "2 * y", "late": "diff(half)", "label": "y > 3"}
+    store = stoker.pack(
+        raw / "d.csv", raw / "d.stoker", series="shop", time="ts", rename={"x": "z", "color": "paint"}, derive=derive
+    )
+    inputs = inputs_of(store, "late", "y")
+    assert {name: inputs.pack[name] for name in ("rename", "derive")} == {
+        "rename": {"x": "z"},
+        "derive": {"half": "z / 2", "late": "diff(half)"},
+    }
+    copied = store.save(raw / "copy.stoker")
+    assert inputs_of(copied, "late", "y").pack == inputs.pack, "a copy of a store knows them too"
+    assert inputs_of(store, "y").pack == {"series": "shop", "time": "ts"}
+
+
 def test_series_that_are_files_columns_or_arrays(raw: Path) -> None:
     by_file = inputs_of(stoker.pack(raw / "d.csv", raw / "f.stoker"), "x")
     assert options_for(by_file) == {"columns": ["x"], "dtype": {"x": "float64"}}, "each file is a series"

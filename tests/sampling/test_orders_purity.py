@@ -15,7 +15,7 @@ import torch
 from tests.cli.calling import environment
 from tests.sampling.plans import ORDERS, plan_of, series_of, whole
 
-from stoker.sampling.quality import count_reads, measure
+from stoker.sampling.shuffle_quality import count_reads, measure
 
 PRINT_ORDERS = """
 import xxhash

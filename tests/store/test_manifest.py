@@ -311,6 +311,21 @@ def test_a_frequency_needs_version_2_and_only_that(ragged: Tree) -> None:
             manifests.load(seal_manifest({**ragged, **wrong}), WHERE)
 
 
+def test_changes_of_columns_need_version_2(ragged: Tree) -> None:
+    changes = {"rename": {"px": "close"}, "derive": {"b": "close > 1", "a": "diff(b)"}}
+    data = seal_manifest({**ragged, "version": 2, **changes})
+    loaded = manifests.load(data, WHERE)
+    assert (loaded.rename, list((loaded.derive or {}).items())) == (changes["rename"], list(changes["derive"].items()))
+    assert manifests.dump(loaded) == data
+    for wrong, message in (
+        ({"version": 1, **changes}, r"at \$.version: expected 2, found 1"),
+        ({"version": 2, "rename": {}}, r"at \$.rename: expected at least one column, found none"),
+        ({"version": 2, "derive": {"a": 1}}, r"Expected `str`, got `int`"),
+    ):
+        with pytest.raises(ManifestError, match=message):
+            manifests.load(seal_manifest({**ragged, **wrong}), WHERE)
+
+
 def test_a_version_that_never_was_is_reported_as_such(ragged: Tree) -> None:
     for version in (0, -1):
         with pytest.raises(ManifestError, match=f"format version {version}, which does not exist"):

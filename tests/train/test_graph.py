@@ -19,7 +19,7 @@ from stoker.train.autotune import Setup
 from stoker.train.engine import Engine, Stream
 from stoker.train.graph import Gathering, Graphs
 from stoker.train.loop import Fit, Signals
-from stoker.train.numerics import LearningRate
+from stoker.train.optimizer import LearningRate
 from stoker.train.readout import Log
 from stoker.train.step import EagerStep
 

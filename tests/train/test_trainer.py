@@ -18,8 +18,8 @@ from torch import nn
 import stoker
 from stoker._clock import compiling
 from stoker.errors import NonFiniteError, OptionError, StokerError, TrainError
+from stoker.train.early_stopping import EarlyStopping
 from stoker.train.metrics import MAE
-from stoker.train.schedule import EarlyStopping
 from stoker.train.settings import TrainerSettings
 from stoker.train.trainer import Trainer
 
@@ -110,20 +110,6 @@ def test_the_average_is_what_is_evaluated() -> None:
     with trainer.ema.applied(), torch.no_grad():
         averaged = float(nn.functional.mse_loss(model(pairs(1)[0][0]), pairs(1)[0][1]))
     assert trainer.evaluate(pairs(1))["loss"] == pytest.approx(averaged)
-
-
-def test_recomputed_activations_change_nothing() -> None:
-    def model() -> nn.Module:
-        torch.manual_seed(0)
-        return nn.Sequential(*[nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(3)], nn.Linear(6, 1))
-
-    plain, saving = model(), model()
-    trainer_of(plain).fit(pairs())
-    trainer_of(saving, activation_checkpointing=True).fit(pairs())
-    assert same_weights(plain, saving)
-    assert all("forward" not in vars(layer) for layer in saving), "the model is given back as it was"
-    with pytest.raises(OptionError, match="activation_checkpointing=True needs layers that repeat"):
-        trainer_of(network(), activation_checkpointing=True).fit(pairs())
 
 
 def test_measured_choices_are_reported_and_leave_no_trace(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from stoker.sampling.orders import Order, Plan
-    from stoker.sampling.quality import DiskReads, Quality
+    from stoker.sampling.shuffle_quality import DiskReads, Quality
     from stoker.sampling.views import Samples, Segments, Sequences, Windows
 
 COUNT = click.IntRange(min=1, max=2**40)
@@ -118,7 +118,7 @@ def command(
 def _examine(path: str, view: str | None, columns: str | None, batch_size: int, blocks: Order, chosen: str) -> Report:
     from stoker.feed.columns import choose_columns, lengths_of
     from stoker.sampling.orders import Sequential, Shuffle, choose
-    from stoker.sampling.quality import count_reads, measure
+    from stoker.sampling.shuffle_quality import count_reads, measure
     from stoker.sampling.views import Sequences
     from stoker.store.versions import open_store
 

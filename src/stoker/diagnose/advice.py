@@ -15,7 +15,7 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from stoker.diagnose import render
+from stoker.diagnose import wording
 from stoker.diagnose.attribution import Attribution, attribute, holding_thread, seconds_of
 from stoker.diagnose.measurements import Advice, Blame, Cause, Measurements, RareSteps, SourceLine, Verdict, WhatIf
 from stoker.diagnose.thresholds import RULE
@@ -52,7 +52,7 @@ def advise_on_rare_steps(rare: RareSteps) -> list[Advice]:
     kind = "rare_between_epochs" if rare.between_epochs else RARE_ADVICE.get(rare.phase or "", "rare")
     where = f" ({rare.place.file}:{rare.place.line})" if rare.place is not None else ""
     high = min(RULE.max_speedup, 1 / max(1 - rare.share, 1 / RULE.max_speedup))
-    return [Advice(name="rare", sentence=render.advice(kind, where=where), predicted=None, predicted_high=high)]
+    return [Advice(name="rare", sentence=wording.advice(kind, where=where), predicted=None, predicted_high=high)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -148,14 +148,14 @@ def _data(predictor: SpeedPredictor) -> list[Advice]:
         left = predictor.without_data
         error = left * error_of(gathered, left)
         least = min(left, predictor.without("data"))
-        steps = [predictor.predict("feed", render.advice("feed"), left * ratio_of(gathered), error, least=least)]
+        steps = [predictor.predict("feed", wording.advice("feed"), left * ratio_of(gathered), error, least=least)]
     else:
-        steps = [predictor.at_most("feed", render.advice("feed"), predictor.without("data"))]
+        steps = [predictor.at_most("feed", wording.advice("feed"), predictor.without("data"))]
     starting = measured.between_epochs.get("loader", 0.0)
     if loader.workers and not loader.persistent and starting >= RULE.min_gain - 1:
         # Not predicted: processes that start slow down the steps beside them, too. First where starting them is most of the cost.
         first = 2 * starting * step >= predictor.attribution.parts.data
-        steps.insert(0 if first else 1, predictor.predict("persistent", render.advice("persistent")))
+        steps.insert(0 if first else 1, predictor.predict("persistent", wording.advice("persistent")))
     wanted, alone = workers_to_use(measured, predictor.attribution), seconds_of(measured.loader_alone)
     if loader.kind == "DataLoader" and loader.workers < wanted:
         sentence = _workers_sentence(wanted, loader.workers)
@@ -169,7 +169,7 @@ def _data(predictor: SpeedPredictor) -> list[Advice]:
     if cached is not None:
         error = 2 * cached.error * cached.median if cached.seconds else 0.0
         least = min(cached.median, predictor.without("data"))
-        steps.append(predictor.predict("cached", render.advice("cached"), cached.median, error, least=least))
+        steps.append(predictor.predict("cached", wording.advice("cached"), cached.median, error, least=least))
     return steps
 
 
@@ -181,12 +181,12 @@ def workers_to_use(measured: Measurements, attribution: Attribution) -> int:
 
 
 def _workers_sentence(wanted: int, now: int) -> str:
-    return render.advice("workers", wanted=wanted, processes="process" if wanted == 1 else "processes", now=now)
+    return wording.advice("workers", wanted=wanted, processes="process" if wanted == 1 else "processes", now=now)
 
 
 def _waits(predictor: SpeedPredictor) -> list[Advice]:
     lines = [f"{sync.place}" for sync in predictor.measured.syncs if sync.place is not None][:2]
-    sentence = render.advice("sync", where=f": {', '.join(lines)}" if lines else "")
+    sentence = wording.advice("sync", where=f": {', '.join(lines)}" if lines else "")
     return [_removal(predictor, "sync", sentence)]
 
 
@@ -199,23 +199,23 @@ def _removal(predictor: SpeedPredictor, cause: Verdict, sentence: str, *, name: 
 def _host(predictor: SpeedPredictor) -> list[Advice]:
     thread = holding_thread(predictor.measured, predictor.attribution)
     if thread is not None:
-        return [_removal(predictor, "host", render.advice("interpreter", place=thread.place or thread.name))]
+        return [_removal(predictor, "host", wording.advice("interpreter", place=thread.place or thread.name))]
     phase, blame = _largest(_PHASES["host"], predictor.measured) or ("rest", None)
-    wording = "host" if blame is None else "host_in_model" if phase == "forward" else "host_at"
-    return [_removal(predictor, "host", render.advice(wording, place=blame.place if blame is not None else None))]
+    kind = "host" if blame is None else "host_in_model" if phase == "forward" else "host_at"
+    return [_removal(predictor, "host", wording.advice(kind, place=blame.place if blame is not None else None))]
 
 
 def _launch(predictor: SpeedPredictor) -> list[Advice]:
     if "graph" in predictor.measured.what_ifs:
-        graph = predictor.from_what_if("graph", render.advice("graph_of_model"))
+        graph = predictor.from_what_if("graph", wording.advice("graph_of_model"))
     else:
-        graph = predictor.at_most("graph", render.advice("graph"), predictor.without("launch"))
+        graph = predictor.at_most("graph", wording.advice("graph"), predictor.without("launch"))
     return [graph, _compile("compile_launch"), _batch(predictor), *_fused(predictor)]
 
 
 def _batch(predictor: SpeedPredictor) -> Advice:
     """Twice as large: batches cost twice as much, and steps what steps of two batches in one were measured to take."""
-    what_if, sentence = predictor.measured.what_ifs.get("batch"), render.advice("batch")
+    what_if, sentence = predictor.measured.what_ifs.get("batch"), wording.advice("batch")
     if what_if is None:
         return predictor.predict("batch", sentence)
     step, rest = predictor.attribution.step, predictor.without_data
@@ -227,7 +227,7 @@ def _fused(predictor: SpeedPredictor) -> list[Advice]:
     measured = predictor.measured
     if measured.optimizer_fused or measured.optimizer not in FUSIBLE:
         return []
-    return [predictor.from_what_if("fused", render.advice("fused", optimizer=measured.optimizer))]
+    return [predictor.from_what_if("fused", wording.advice("fused", optimizer=measured.optimizer))]
 
 
 def waiting_threads(measured: Measurements) -> float:
@@ -247,7 +247,7 @@ def _malloc(predictor: SpeedPredictor) -> list[Advice]:
     spent = min(statistics.fmean(seconds or [0.0]), RULE.malloc_max_share * step)
     if spent < RULE.malloc_share * step:
         return []
-    return [predictor.at_most("malloc", render.advice("malloc", environment=KEEP_MEMORY, pages=f"{pages:,.0f}"), step - spent)]
+    return [predictor.at_most("malloc", wording.advice("malloc", environment=KEEP_MEMORY, pages=f"{pages:,.0f}"), step - spent)]
 
 
 def best_threads(measured: Measurements) -> int | None:
@@ -259,7 +259,7 @@ def best_threads(measured: Measurements) -> int | None:
 
 def _threads(predictor: SpeedPredictor) -> list[Advice]:
     best, now = best_threads(predictor.measured), predictor.measured.machine.threads
-    return [predictor.from_what_if("threads", render.advice("threads", best=best, now=now))] if best is not None else []
+    return [predictor.from_what_if("threads", wording.advice("threads", best=best, now=now))] if best is not None else []
 
 
 def _fewer(predictor: SpeedPredictor) -> list[Advice]:
@@ -273,16 +273,16 @@ def _autocast(predictor: SpeedPredictor) -> list[Advice]:
     peaks, precision = predictor.measured.machine.matmul_flops, predictor.measured.precision
     if precision in ("bf16", "fp16", "fp64") or peaks.get("bf16", 0.0) < RULE.autocast_ratio * peaks.get(precision, math.inf):
         return []  # this machine is no faster in it
-    return [predictor.from_what_if("autocast", render.advice("autocast"))]
+    return [predictor.from_what_if("autocast", wording.advice("autocast"))]
 
 
-def _compile(wording: str) -> Advice:
+def _compile(kind: str) -> Advice:
     """Never predicted: the program would have to be compiled for it."""
-    return Advice(name="compile", sentence=render.advice(wording), predicted=None)
+    return Advice(name="compile", sentence=wording.advice(kind), predicted=None)
 
 
 def _float32(predictor: SpeedPredictor) -> list[Advice]:
-    return [predictor.from_what_if("float32", render.advice("float32"))] if predictor.measured.precision == "fp64" else []
+    return [predictor.from_what_if("float32", wording.advice("float32"))] if predictor.measured.precision == "fp64" else []
 
 
 def _sparse(predictor: SpeedPredictor) -> list[Advice]:
@@ -290,7 +290,7 @@ def _sparse(predictor: SpeedPredictor) -> list[Advice]:
     work, parts = predictor.measured.work, predictor.attribution.parts
     if work is None or work.table_rows < RULE.unused_rows * max(1.0, work.table_rows_used):
         return []
-    sentence = render.advice("sparse", used=f"{work.table_rows_used:,.0f}", rows=f"{work.table_rows:,.0f}")
+    sentence = wording.advice("sparse", used=f"{work.table_rows_used:,.0f}", rows=f"{work.table_rows:,.0f}")
     return [predictor.at_most("sparse", sentence, predictor.attribution.step - parts.optimizer - parts.memory)]
 
 
@@ -298,19 +298,19 @@ def _precision(predictor: SpeedPredictor) -> list[Advice]:
     if predictor.measured.precision == "fp64":
         return _float32(predictor)
     has_tf32 = predictor.measured.machine.matmul_flops.get("tf32")
-    return [*([predictor.from_what_if("tf32", render.advice("tf32"))] if has_tf32 else []), *_autocast(predictor)]
+    return [*([predictor.from_what_if("tf32", wording.advice("tf32"))] if has_tf32 else []), *_autocast(predictor)]
 
 
 def _between_ranks(predictor: SpeedPredictor, name: str, cause: str) -> list[Advice]:
     slowest = max(predictor.measured.ranks, key=lambda one: one.apart_seconds).rank
-    return [predictor.at_most(name, render.advice(name, slowest=slowest), predictor.without(cause))]
+    return [predictor.at_most(name, wording.advice(name, slowest=slowest), predictor.without(cause))]
 
 
 _ADVISERS: dict[Verdict, Callable[[SpeedPredictor], list[Advice]]] = {
     "data": _data,
     "transfer": lambda one: [
-        one.from_what_if("pinned", render.advice("pinned")),
-        _removal(one, "transfer", render.advice("resident"), name="resident"),
+        one.from_what_if("pinned", wording.advice("pinned")),
+        _removal(one, "transfer", wording.advice("resident"), name="resident"),
     ],
     "sync": _waits,
     "host": _host,

@@ -10,7 +10,7 @@ import msgspec
 
 from stoker._text import printable
 from stoker.diagnose.measurements import SCHEMA, Advice, Cause, Confidence, Measurements, SourceLine, Verdict
-from stoker.diagnose.render import TITLES, outcome, per_second, percent, predicted
+from stoker.diagnose.wording import TITLES, outcome, per_second, percent, predicted
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -28,7 +28,7 @@ from stoker.diagnose.hardware import keep_memory
 from stoker.diagnose.hooks import leaves
 from stoker.diagnose.thresholds import RULE
 from stoker.errors import OptionError, TrainError
-from stoker.train.numerics import FUSED, set_fused
+from stoker.train.optimizer import FUSED, set_fused
 
 
 class Fix:

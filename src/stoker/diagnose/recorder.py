@@ -42,8 +42,8 @@ from stoker.diagnose.measurements import (
     Work,
 )
 from stoker.diagnose.profilers import MOSTLY, Profile, SlowLine
-from stoker.diagnose.render import percent
 from stoker.diagnose.thresholds import RULE
+from stoker.diagnose.wording import percent
 from stoker.errors import TrainError
 
 MIN_EPOCHS = 12  # with this many epochs, the mean step of an epoch can take the place of a step

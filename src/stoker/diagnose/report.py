@@ -20,7 +20,7 @@ import msgspec
 import stoker
 from stoker._disk import write_file
 from stoker._text import printable
-from stoker.diagnose import render as show
+from stoker.diagnose import wording as show
 from stoker.diagnose.finding import Finding, certainty, ladder_levels, place_beside
 from stoker.diagnose.measurements import Advice, Loader, Machine, Measurements, Work
 from stoker.errors import OptionError

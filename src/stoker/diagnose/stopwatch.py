@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, Self, TypeVar
 
 from stoker._clock import Spans, now_ns
-from stoker.diagnose import render
+from stoker.diagnose import wording
 
 SLOW = 3.0  # a slow step takes at least this many times the median
 DATA_BOUND = 0.10  # share of waiting from which data is the bottleneck
@@ -119,20 +119,20 @@ class Watch(Generic[T]):
         """Whether data is the bottleneck, in one line."""
         if self.steps < MIN_STEPS:
             return f"{self.steps} steps say too little"
-        share = f"{render.percent(self.wait_share)} of the time waits for batches"
+        share = f"{wording.percent(self.wait_share)} of the time waits for batches"
         if self.wait_share < DATA_BOUND:
             return f"not data-bound: {share}"
         if "torch" in sys.modules and sys.modules["torch"].cuda.is_initialized():
             return f"perhaps data-bound: {share}, unless the GPU is busy meanwhile; run `stoker diagnose` to find out"
-        return f"data-bound: {share}, up to {render.times(1 / (1 - self.wait_share))} to win there"
+        return f"data-bound: {share}, up to {wording.times(1 / (1 - self.wait_share))} to win there"
 
     def __str__(self) -> str:
         if self.steps < MIN_STEPS:
             return self.hint
         recent = self.recent_seconds
         slow = self.slow_steps
-        aside = f", {slow} slow of the last {len(recent):,} (the longest {render.duration(max(recent))})" if slow else ""
-        rate = f"{render.per_second(self.rate)} it/s, spread {render.percent(self.spread)}"
+        aside = f", {slow} slow of the last {len(recent):,} (the longest {wording.duration(max(recent))})" if slow else ""
+        rate = f"{wording.per_second(self.rate)} it/s, spread {wording.percent(self.spread)}"
         return f"{self.steps:,} steps, {rate}{aside}; {self.hint}"
 
 

@@ -23,7 +23,7 @@ import msgspec
 import torch
 
 from stoker._clock import now_ns
-from stoker.diagnose import render
+from stoker.diagnose import wording
 from stoker.diagnose.advice import best_threads, workers_to_use
 from stoker.diagnose.api import sandbox_for, start_child
 from stoker.diagnose.attribution import attribute
@@ -352,17 +352,17 @@ def try_with(finding: Finding, start: Start, *, seconds: float = 1.5, at_most: f
     steps = []
     for step in finding.next:
         one = tried.get(step.name)
-        bound = render.CACHED_TRIAL if step.name == "cached" and one is not None and one.error is None else ""
+        bound = wording.CACHED_TRIAL if step.name == "cached" and one is not None and one.error is None else ""
         steps.append(msgspec.structs.replace(step, sentence=step.sentence + bound, tried=one) if one is not None else step)
     for name in also:
         one = tried.get(name)
         if one is not None and one.error is None and one.low > RULE.trial_min_gain:
-            steps.append(Advice(name=name, sentence=render.advice(name), predicted=None, tried=one))
+            steps.append(Advice(name=name, sentence=wording.advice(name), predicted=None, tried=one))
     # Whether the baseline ran at another speed when it was diagnosed than when fixes were tried.
     found = [one.step_seconds for one in tried.values() if one.step_seconds is not None]
     before, after = measured.loop.median, statistics.median(found) if found else NAN
     if before > 0 and after > 0 and abs(math.log(after / before)) > RULE.trial_speed_change:
-        note = render.TRIAL["speed_changed"].format(before=before * 1e3, after=after * 1e3)
+        note = wording.TRIAL["speed_changed"].format(before=before * 1e3, after=after * 1e3)
         measured = msgspec.structs.replace(measured, notes=[*measured.notes, note])
     return msgspec.structs.replace(finding, next=steps, measurements=measured)
 
@@ -388,7 +388,7 @@ def run_in_turn(
     baseline, by_name = BaselineRuns(), {}
     base = start(None, None)
     if not base.is_ready():
-        why = render.TRIAL["baseline_failed"].format(error=base.end().error)
+        why = wording.TRIAL["baseline_failed"].format(error=base.end().error)
         return baseline, {name: Comparison(outcome=Outcome(error=why)) for name in names}
     again = alternate(base, start(None, None), seconds)
     baseline.losses.append(again.outcome.losses)
@@ -400,7 +400,7 @@ def run_in_turn(
     before = [] if beside else alone(start(None, None), seconds).tried
     for name in names:
         if at_most is not None and now_ns() - begin > at_most * 1e9:
-            by_name[name] = Comparison(outcome=Outcome(error=render.TRIAL["no_time"]))
+            by_name[name] = Comparison(outcome=Outcome(error=wording.TRIAL["no_time"]))
         elif beside:
             by_name[name] = alternate(base, start(name, values.get(name)), seconds)
             if len(by_name[name].base) < len(by_name[name].tried):  # the program has come to its end
@@ -443,7 +443,7 @@ def judge(name: str, baseline: BaselineRuns, compared: Comparison) -> TrialResul
     fix, outcome = fix_named(name), compared.outcome
     error = outcome.error or outcome.unused_reason
     if error is None and not (compared.base and compared.tried):
-        error = render.TRIAL["ended"]
+        error = wording.TRIAL["ended"]
     if error is not None:
         return TrialResult(speedup=NAN, low=NAN, high=NAN, losses="not compared", error=error)
     ratio, deviation = ratio_of(compared.base, compared.tried)
@@ -451,7 +451,7 @@ def judge(name: str, baseline: BaselineRuns, compared: Comparison) -> TrialResul
     ratio *= fix.samples_per_step
     if half > RULE.trial_max_error:
         low, high = ratio * math.exp(-half), ratio * math.exp(half)
-        message = render.TRIAL["varies"].format(low=low, high=high)
+        message = wording.TRIAL["varies"].format(low=low, high=high)
         return TrialResult(speedup=NAN, low=NAN, high=NAN, losses="not compared", error=message)
     losses, difference = compare_losses(baseline.losses, [outcome.losses], fix.tolerance)
     return TrialResult(

@@ -7,9 +7,9 @@
 3. `rank` orders the causes; the first is the verdict. Waste comes before work: a step that computes for nine tenths of its time and
    waits for its data in the last one is data-bound, because that tenth can be had. Among wastes, and among kinds of work, the larger
    share comes first. `_comes_first` has the conditions.
-4. Confidence, evidence (render.py), the ladder of possible speeds and advice (advice.py) are added.
+4. Confidence, evidence (wording.py), the ladder of possible speeds and advice (advice.py) are added.
 
-Every number that decides is in thresholds.py, every sentence in render.py.
+Every number that decides is in thresholds.py, every sentence in wording.py.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import math
 
 import msgspec
 
-from stoker.diagnose import render
+from stoker.diagnose import wording
 from stoker.diagnose.advice import advise, advise_on_rare_steps, line_of
 from stoker.diagnose.attribution import Attribution, attribute, crowded, flops_seconds
 from stoker.diagnose.finding import Finding
@@ -42,13 +42,13 @@ def conclude(measured: Measurements, *, correctness: list[str] | None = None) ->
     causes, rare = rank(measured, attribution), dominant_rare_steps(measured)
     verdict = causes[0].verdict
     if rare is not None:
-        place, why = rare.place, render.evidence_of_rare_steps(rare)
+        place, why = rare.place, wording.evidence_of_rare_steps(rare)
         sure = rare.place is not None and rare.share >= RULE.high_confidence_rare
         confidence: Confidence = "high" if sure else "medium"
         advice = advise_on_rare_steps(rare)
     else:
         place = line_of(verdict, measured) if verdict not in BETWEEN_RANKS else None
-        why = render.evidence(verdict, place, measured, attribution)
+        why = wording.evidence(verdict, place, measured, attribution)
         confidence, advice = _confidence(measured, attribution, causes), advise(measured, attribution, causes)
     return Finding(
         verdict=verdict,
@@ -73,7 +73,7 @@ def rank(measured: Measurements, attribution: Attribution | None = None) -> list
     others = _rank_parts(measured, attribution) if _doubt_of_parts(measured, attribution) is None else []
     verdict = verdict_of_rare_steps(rare) or "none"
     scaled = [msgspec.structs.replace(one, share=one.share * (1 - rare.share)) for one in others if one.verdict != verdict]
-    return [Cause(verdict=verdict, share=rare.share, sentence=render.cause_of_rare_steps(rare)), *scaled]
+    return [Cause(verdict=verdict, share=rare.share, sentence=wording.cause_of_rare_steps(rare)), *scaled]
 
 
 def _rank_parts(measured: Measurements, attribution: Attribution) -> list[Cause]:
@@ -86,7 +86,7 @@ def _rank_parts(measured: Measurements, attribution: Attribution) -> list[Cause]
     # The order of the names decides between equal shares: what hides others comes first.
     order = sorted(names, key=lambda name: (name in tiny, name in last, name not in first, -shares[name], names.index(name)))
     return [
-        Cause(verdict=name, share=shares[name], sentence=render.cause(name, shares[name], measured))
+        Cause(verdict=name, share=shares[name], sentence=wording.cause(name, shares[name], measured))
         for place, name in enumerate(order)
         if place < 2 or shares[name] >= RULE.min_cause_share
     ]
@@ -128,9 +128,9 @@ def doubt(measured: Measurements, attribution: Attribution | None = None) -> str
     """Why there can be no verdict; None where there can."""
     steps = measured.loop.seconds
     if len(steps) < RULE.min_steps:
-        return render.no_verdict("few_steps", steps="one step was" if len(steps) == 1 else f"{len(steps)} steps were")
+        return wording.no_verdict("few_steps", steps="one step was" if len(steps) == 1 else f"{len(steps)} steps were")
     if not all(math.isfinite(one) and one > 0 for one in steps):
-        return render.no_verdict("clock")
+        return wording.no_verdict("clock")
     attribution = attribute(measured) if attribution is None else attribution
     rare = dominant_rare_steps(measured)
     if rare is None:
@@ -139,8 +139,8 @@ def doubt(measured: Measurements, attribution: Attribution | None = None) -> str
     if busy is not None:
         return busy
     if rare.every is None:
-        return render.no_verdict_of_rare_steps("rare_once", rare, steps=f"{len(steps):,}")
-    return render.no_verdict_of_rare_steps("rare_unknown", rare) if verdict_of_rare_steps(rare) is None else None
+        return wording.no_verdict_of_rare_steps("rare_once", rare, steps=f"{len(steps):,}")
+    return wording.no_verdict_of_rare_steps("rare_unknown", rare) if verdict_of_rare_steps(rare) is None else None
 
 
 def _doubt_of_parts(measured: Measurements, attribution: Attribution) -> str | None:
@@ -150,18 +150,20 @@ def _doubt_of_parts(measured: Measurements, attribution: Attribution) -> str | N
         return unsteady
     loop = measured.loop
     if abs(loop.tail) > RULE.max_mean_off_median:
-        return render.no_verdict("mean_off", mean=render.time_of(loop.median * (1 + loop.tail)), median=render.time_of(loop.median))
+        return wording.no_verdict(
+            "mean_off", mean=wording.time_of(loop.median * (1 + loop.tail)), median=wording.time_of(loop.median)
+        )
     residual, pages = attribution.residual / attribution.step, measured.for_pages("loop", "cached")
     # Steps that got more memory from the system in one window than in another took longer by as much.
     by_pages = (max(pages) - min(pages)) / attribution.step if pages else 0.0
     if abs(residual) > RULE.max_residual + by_pages:
-        return render.no_verdict("residual", share=render.percent(abs(residual)), side="longer" if residual > 0 else "shorter")
+        return wording.no_verdict("residual", share=wording.percent(abs(residual)), side="longer" if residual > 0 else "shorter")
     unknown_all_reduce = any(rank.exchange_seconds is None for rank in measured.ranks) and measured.device == "cpu"
     if unknown_all_reduce and all(attribution.share(name) >= RULE.waste_first for name in BETWEEN_RANKS):
-        return render.no_verdict("slow_rank_or_all_reduce")
+        return wording.no_verdict("slow_rank_or_all_reduce")
     largest = max(attribution.share(name) for name in {*ON_CPU, *ON_CUDA, *BETWEEN_RANKS})
     if measured.work is None and attribution.share("unknown") > largest:
-        return render.no_verdict("not_counted")
+        return wording.no_verdict("not_counted")
     return None
 
 
@@ -177,13 +179,13 @@ def _unsteady(measured: Measurements, attribution: Attribution) -> str | None:
     alone = RULE.max_spread_cpu * slack if on_cpu else RULE.max_spread_cuda
     if loop.spread > (RULE.max_spread_ranks * slack if measured.ranks else alone):
         ordered = sorted(loop.seconds)
-        low, high = (render.time_of(ordered[len(ordered) * quarter // 4]) for quarter in (1, 3))
-        return render.no_verdict("spread", spread=render.percent(loop.spread), low=low, high=high)
+        low, high = (wording.time_of(ordered[len(ordered) * quarter // 4]) for quarter in (1, 3))
+        return wording.no_verdict("spread", spread=wording.percent(loop.spread), low=low, high=high)
     if measured.waited_for_cores is None and loop.drift > RULE.max_drift:
-        return render.no_verdict("drift", drift=render.percent(loop.drift))
+        return wording.no_verdict("drift", drift=wording.percent(loop.drift))
     cached = measured.cached if not measured.ranks else None  # nothing follows from it where processes wait for each other
     if cached is not None and len(cached.seconds) >= 4 and cached.spread > RULE.max_spread_cached * slack:
-        return render.no_verdict("cached_spread", spread=render.percent(cached.spread))
+        return wording.no_verdict("cached_spread", spread=wording.percent(cached.spread))
     return None
 
 
@@ -192,7 +194,7 @@ def _other_programs(measured: Measurements, attribution: Attribution) -> str | N
     waited = _waited_for_cores(measured)
     by_host = measured.device == "cpu" or attribution.host_limits
     if waited is not None and waited > RULE.max_wait_for_cores and by_host:
-        return render.no_verdict("other_programs", share=render.percent(waited))
+        return wording.no_verdict("other_programs", share=wording.percent(waited))
     return None
 
 

@@ -530,8 +530,8 @@ def make_trainer(
 ) -> Trainer:
     """The trainer of a config, with a new model. Without a folder nothing is written, and there are no loggers."""
     from stoker.experiment.models import make_optimizer
+    from stoker.train.early_stopping import EarlyStopping
     from stoker.train.loggers import make_writer
-    from stoker.train.schedule import EarlyStopping
     from stoker.train.trainer import Trainer
 
     train, stopping = config.train, config.train.early_stopping

@@ -5,7 +5,7 @@
 `load` rebuilds the model of a run with its best weights; the training store is not needed. `predict` does with new data what the run
 did with its own:
 
-1. files and tables are packed with the key, the time column and the frequency of the training store,
+1. files and tables are packed with the key, the time column, the frequency and the renamed and derived columns of the training store,
 2. categories get the codes that they had in training,
 3. windows have the length of the run's view, and are scaled as in training,
 4. predictions are scaled back, and get the names of their series and the times of the predicted steps.
@@ -20,7 +20,7 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
@@ -72,6 +72,8 @@ RECIPES = {
 stand above this package."""
 CHECKPOINT = ("config.json", "model.safetensors")
 """Files of an official checkpoint of Time-MoE."""
+CHANGES = frozenset({"rename", "derive"})
+"""Options of `pack` that a run keeps, and that do not apply to data that has the columns already."""
 _SHOWN = 3
 
 
@@ -275,7 +277,7 @@ def _opened(data: object, inputs: Inputs | None, usual: Mapping[str, Any], optio
         return
     with _disk.temporary_folder() as folder:
         try:
-            packed = pack(data, folder / "new.stoker", **{**usual, **options})
+            packed = _packed(data, folder / "new.stoker", {**usual, **options}, optional=CHANGES - options.keys())
         except OptionError as error:
             found = re.match(r"(series|time|columns|dtype)= names ('.*?'), but (.*)", str(error))
             if found is None or found[1] in options:
@@ -288,6 +290,19 @@ def _opened(data: object, inputs: Inputs | None, usual: Mapping[str, Any], optio
             ) from None
         packed.name = str(data) if is_path else "the data"  # for messages, instead of the temporary folder
         yield packed if inputs is None else _conform(packed, inputs)
+
+
+def _packed(data: object, folder: Path, options: dict[str, Any], *, optional: Set[str]) -> Store:
+    """Pack new data; columns that it has under their new names already are neither renamed nor derived."""
+    try:
+        return pack(data, folder, **options)
+    except OptionError as error:
+        for option in optional & options.keys():
+            for name in options[option]:
+                if str(error).startswith((f"rename= names {name!r}, but", f"derive= makes {name!r}, but")):
+                    rest = {one: value for one, value in options[option].items() if one != name}
+                    return _packed(data, folder, {**options, option: rest}, optional=optional)
+        raise
 
 
 def _conform(store: Store, inputs: Inputs) -> Store:

@@ -4,8 +4,8 @@
     loop        epochs, validation, saving, callbacks       engine      setups, measured and chosen; autotune: the test
     step        the loss, one update, and the EMA           graph       steps as CUDA graphs
     nan_guard   keeps NaN and Inf from weights              distributed ranks: DDP and FSDP
-    numerics    precision and fused optimizers              muon        the orthogonal update of Muon
-    schedule    learning rates and early stopping           metrics     accuracy, AUC, MAE, ...; readout: numbers on the device
+    precision   fp32 to fp16, and the loss scale            optimizer   fused optimizers, learning rates; muon: its update
+    schedule    learning rates; early_stopping              metrics     accuracy, AUC, MAE, ...; readout: numbers on the device
     checkpoint  checkpoints on disk; state_dict, resume, fingerprint: what they hold, and what must be the same
     run         the folder of a run; loggers, plots         export      weights and programs of a run
 
@@ -18,13 +18,14 @@ from stoker._lazy import lazy
 
 _MODULES = {
     "autotune": "Setup Trial",
+    "early_stopping": "EarlyStopping",
     "export": "Exported export_model load_trained",
     "loggers": "Mlflow TensorBoard Wandb Writer",
     "loop": "Callback CallbackReport Result",
     "metrics": "AUC Accuracy MAE MSE Mean Metric QuantileLoss",
     "muon": "orthogonalize",
     "plots": "Curve Panel check_plot save_figure save_plot",
-    "schedule": "Constant Cosine EarlyStopping Inverse Linear OneCycle StepDecay",
+    "schedule": "Constant Cosine Inverse Linear OneCycle StepDecay",
     "step": "Ema supervised",
     "trainer": "Trainer",
 }
@@ -33,6 +34,7 @@ _LAZY = {name: f"{__name__}.{module}:{name}" for module, names in _MODULES.items
 if TYPE_CHECKING:
     from stoker.train.autotune import Setup as Setup
     from stoker.train.autotune import Trial as Trial
+    from stoker.train.early_stopping import EarlyStopping as EarlyStopping
     from stoker.train.export import Exported as Exported
     from stoker.train.export import export_model as export_model
     from stoker.train.export import load_trained as load_trained
@@ -58,7 +60,6 @@ if TYPE_CHECKING:
     from stoker.train.plots import save_plot as save_plot
     from stoker.train.schedule import Constant as Constant
     from stoker.train.schedule import Cosine as Cosine
-    from stoker.train.schedule import EarlyStopping as EarlyStopping
     from stoker.train.schedule import Inverse as Inverse
     from stoker.train.schedule import Linear as Linear
     from stoker.train.schedule import OneCycle as OneCycle

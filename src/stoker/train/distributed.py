@@ -25,8 +25,8 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parallel import DistributedDataParallel
 
 from stoker.errors import OptionError, TrainError
+from stoker.train.activation_checkpointing import repeated_layers
 from stoker.train.checkpoint import Checkpoints
-from stoker.train.numerics import repeated_layers
 from stoker.train.state_dict import flatten, shown, unflatten
 
 Kind = Literal["auto", "ddp", "fsdp"]

@@ -32,7 +32,8 @@ from stoker.train.autotune import Chooser, Gain, Setup, Timed, Trial, steps_of_c
 from stoker.train.distributed import Joint, Replicas, Shards
 from stoker.train.graph import Gathering, Graphs
 from stoker.train.nan_guard import takes_flag
-from stoker.train.numerics import FUSED, LearningRate, Scale, is_fused, may_be_fused, set_fused, set_matmul_flags
+from stoker.train.optimizer import FUSED, LearningRate, is_fused, may_be_fused, set_fused
+from stoker.train.precision import Scale, set_matmul_flags
 from stoker.train.readout import Readout
 from stoker.train.settings import Components
 from stoker.train.step import Eager, EagerStep, StepWork

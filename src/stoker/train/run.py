@@ -30,8 +30,8 @@ from stoker._disk import Lock, is_locked, make_folder, remove_file, remove_folde
 from stoker._text import printable, readable_seconds
 from stoker.errors import OptionError, StoreLockedError, TrainError
 from stoker.train.checkpoint import is_own_name
+from stoker.train.early_stopping import guess_mode
 from stoker.train.loggers import JsonLines, Lines, read_lines
-from stoker.train.schedule import guess_mode
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -26,14 +26,17 @@ from stoker.errors import CheckpointError, OptionError
 from stoker.feed.protocol import as_batch_source
 from stoker.train import resume as resuming
 from stoker.train import state_dict
+from stoker.train.activation_checkpointing import recomputed
 from stoker.train.autotune import Setup, Trial
 from stoker.train.checkpoint import Checkpoint, Checkpoints
 from stoker.train.distributed import Elsewhere, Ranks, is_shard, shard
+from stoker.train.early_stopping import EarlyStopping
 from stoker.train.engine import Engine, Stream
 from stoker.train.loggers import Writer
 from stoker.train.loop import Callback, Fit, Result, Signals, check_callbacks, check_rates, evaluate
 from stoker.train.metrics import Metric, TorchMetric, as_metric
-from stoker.train.numerics import autocast, check_optimizer, check_precision, kept_matmul_flags, recomputed, refuses_fused
+from stoker.train.optimizer import check_optimizer, refuses_fused
+from stoker.train.precision import autocast, check_precision, kept_matmul_flags
 from stoker.train.readout import Log
 from stoker.train.run import (
     NAME,
@@ -46,7 +49,7 @@ from stoker.train.run import (
     remove_run,
     step_reached,
 )
-from stoker.train.schedule import EarlyStopping, as_schedule, is_torch_scheduler, scheduled_rates
+from stoker.train.schedule import as_schedule, is_torch_scheduler, scheduled_rates
 from stoker.train.settings import Components, TrainerSettings
 from stoker.train.step import Ema, as_loss
 

@@ -73,10 +73,9 @@ SHAPES: dict[str, dict[str, Any]] = {
 def test_threads_and_limits_do_not_matter(inputs: Path, tmp_path: Path, shape: str, form: str) -> None:
     whole = pack(inputs / form, tmp_path / "whole", **SHAPES[shape])
     expected = contents(whole)
-    for threads in (1, 2, 3, 8):
+    for threads in (1, 3):
         assert contents(pack(inputs / form, tmp_path / "threads", replace=True, threads=threads, **SHAPES[shape])) == expected
-    for memory in ("256MB", "4GB"):
-        assert contents(pack(inputs / form, tmp_path / "memory", replace=True, memory=memory, **SHAPES[shape])) == expected
+    assert contents(pack(inputs / form, tmp_path / "memory", replace=True, memory="256MB", threads=8, **SHAPES[shape])) == expected
     for limits in (
         {"run_bytes": 4000, "chunk_bytes": 3000, "line_bytes": 2000},
         {"run_bytes": 9000, "fan_in": 3, "journal_bytes": 5000},

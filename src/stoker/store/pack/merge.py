@@ -24,7 +24,6 @@ from stoker.errors import OptionError, TimeOrderError
 from stoker.store.formats.base import RowLocation
 from stoker.store.interop import from_numpy, from_texts, to_numpy
 from stoker.store.manifest import (
-    NEWEST_VERSION,
     VERSION,
     ColumnEntry,
     Manifest,
@@ -32,6 +31,7 @@ from stoker.store.manifest import (
     Shard,
     SourceEntry,
     Text,
+    format_version,
     parse_frequency,
 )
 from stoker.store.pack.blocks import RowBlock, concatenate, join_segments, sort_block, take
@@ -360,9 +360,9 @@ def seal_run(
         order += metadata.names
         notes = [*notes, *metadata.notes]
     entries.sort(key=lambda entry: -1 if entry.level == "series" and entry is key else order.index(entry.name))
-    return Manifest(
+    manifest = Manifest(
         format="stoker",
-        version=VERSION if plan.options.freq is None else NEWEST_VERSION,
+        version=VERSION,
         digest="",
         num_series=sealer.num_series,
         num_steps=run.num_steps,
@@ -374,7 +374,10 @@ def seal_run(
         notes=list(notes),
         sources=list(sources),
         freq=None if plan.options.freq is None else parse_frequency(plan.options.freq, "freq").text,
+        rename=dict(plan.options.rename) or None,
+        derive={name: what for name, what in plan.options.derive.items() if isinstance(what, str)} or None,
     )
+    return msgspec.structs.replace(manifest, version=format_version(manifest))
 
 
 class _Sealer:

@@ -7,13 +7,13 @@ from typing import get_args
 
 import pytest
 
-from stoker.diagnose import render
+from stoker.diagnose import wording
 from stoker.diagnose.measurements import Advice, Losses, TrialResult, Verdict
 
 
 def test_every_verdict_has_a_title() -> None:
-    assert set(render.TITLES) == set(get_args(Verdict))
-    assert len(set(render.TITLES.values())) == len(render.TITLES)
+    assert set(wording.TITLES) == set(get_args(Verdict))
+    assert len(set(wording.TITLES.values())) == len(wording.TITLES)
 
 
 @pytest.mark.parametrize(
@@ -21,14 +21,14 @@ def test_every_verdict_has_a_title() -> None:
     [(0.714, "71 %"), (0.031, "3.1 %"), (0.0, "0 %"), (1.0, "100 %"), (math.inf, "unknown"), (math.nan, "unknown")],
 )
 def test_percent(share: float, told: str) -> None:
-    assert render.percent(share) == told
+    assert wording.percent(share) == told
 
 
 @pytest.mark.parametrize(
     ("ratio", "told"), [(2.168, "2.17x"), (0.97, "0.97x"), (14.26, "14.3x"), (1875.0, "1,875x"), (math.nan, "unknown")]
 )
 def test_times(ratio: float, told: str) -> None:
-    assert render.times(ratio) == told
+    assert wording.times(ratio) == told
 
 
 @pytest.mark.parametrize(
@@ -36,33 +36,33 @@ def test_times(ratio: float, told: str) -> None:
     [(2.168, 2.1, 2.3, "2.17x"), (None, 1.2, 2.3, "1.20-2.30x"), (None, None, 7.27, "at most 7.27x"), (None, None, None, "")],
 )
 def test_what_is_predicted_may_be_a_range(number: float | None, low: float | None, high: float | None, told: str) -> None:
-    assert render.predicted(Advice(name="a", sentence="a", predicted=number, predicted_low=low, predicted_high=high)) == told
+    assert wording.predicted(Advice(name="a", sentence="a", predicted=number, predicted_low=low, predicted_high=high)) == told
 
 
 @pytest.mark.parametrize(
     ("rate", "told"), [(2900.4, "2,900"), (74.1, "74"), (7.43, "7.4"), (0.4211, "0.421"), (math.inf, "unknown")]
 )
 def test_per_second(rate: float, told: str) -> None:
-    assert render.per_second(rate) == told
+    assert wording.per_second(rate) == told
 
 
 @pytest.mark.parametrize(
     ("seconds", "told"), [(0.01349, "13.5 ms"), (0.0, "0"), (None, "unknown"), (math.nan, "unknown"), (-1.0, "unknown")]
 )
 def test_duration(seconds: float | None, told: str) -> None:
-    assert render.duration(seconds) == told
+    assert wording.duration(seconds) == told
 
 
 def test_counts_and_amounts() -> None:
-    assert [render.count(number) for number in (218.0, 12.5, 1840.25, None, math.nan)] == [
+    assert [wording.count(number) for number in (218.0, 12.5, 1840.25, None, math.nan)] == [
         "218",
         "12.5",
         "1,840",
         "unknown",
         "unknown",
     ]
-    assert [render.flops(number) for number in (7.9e9, 12.0, None)] == ["7.9 GFLOP", "12 FLOP", "unknown"]
-    assert [render.size(number) for number in (3_352_000.0, None, math.inf)] == ["3.4 MB", "unknown", "unknown"]
+    assert [wording.flops(number) for number in (7.9e9, 12.0, None)] == ["7.9 GFLOP", "12 FLOP", "unknown"]
+    assert [wording.size(number) for number in (3_352_000.0, None, math.inf)] == ["3.4 MB", "unknown", "unknown"]
 
 
 @pytest.mark.parametrize(
@@ -78,4 +78,4 @@ def test_counts_and_amounts() -> None:
 )
 def test_losses(losses: Losses, difference: float | None, told: str) -> None:
     tried = TrialResult(speedup=2.11, low=2.02, high=2.2, losses=losses, largest_difference=difference)
-    assert render.outcome(tried) == f"tried 2.11x (2.02-2.20)   {told}"
+    assert wording.outcome(tried) == f"tried 2.11x (2.02-2.20)   {told}"

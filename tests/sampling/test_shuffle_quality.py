@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from tests.sampling.plans import Array, plan_of, whole
 
-from stoker.sampling import quality
+from stoker.sampling import shuffle_quality
 from stoker.sampling.orders import WORTH, BlockShuffle, Order, Plan, Sequential, Shuffle
-from stoker.sampling.quality import choose_runs, measure
+from stoker.sampling.shuffle_quality import choose_runs, measure
 
 FILES, EVENTS, BATCH = 66, 1500, 256
 SIZE = FILES * EVENTS
@@ -36,7 +36,7 @@ class FixedPlan:
 @pytest.fixture
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look at fewer batches."""
-    monkeypatch.setattr(quality, "NUM_COUNTED", 2**17)
+    monkeypatch.setattr(shuffle_quality, "NUM_COUNTED", 2**17)
 
 
 def effective(plan: Plan, *, group: int | None = None) -> float:
@@ -159,7 +159,7 @@ def test_what_is_inspected_is_bounded() -> None:
             return self._inner.numbers(epoch, start, stop)
 
     assert measure(Watched(), batch_size=BATCH).worth == pytest.approx(1, abs=0.01)
-    assert sum(asked) <= 3 * quality.NUM_COUNTED + quality.MIN_RUNS * 50 * BATCH
+    assert sum(asked) <= 3 * shuffle_quality.NUM_COUNTED + shuffle_quality.MIN_RUNS * 50 * BATCH
 
 
 def test_runs_are_whole_and_begin_with_a_batch() -> None:

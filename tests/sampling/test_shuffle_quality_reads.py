@@ -10,9 +10,9 @@ import pytest
 from tests.sampling import twins
 from tests.sampling.plans import whole
 
-from stoker.sampling import quality
+from stoker.sampling import shuffle_quality
 from stoker.sampling.orders import BlockPlan, BlockShuffle, Order, Sequential, Shuffle
-from stoker.sampling.quality import PAGE, DiskReads, count_reads
+from stoker.sampling.shuffle_quality import PAGE, DiskReads, count_reads
 from stoker.sampling.subset import merge_ranges
 from stoker.sampling.views import Lengths, Samples, Segments, Sequences, Windows
 
@@ -74,7 +74,7 @@ def test_pages_counted_one_by_one_are_the_same(
     monkeypatch: pytest.MonkeyPatch, events: Lengths, order: Order, step_bytes: list[int], view: Sequences | Segments | Windows
 ) -> None:
     for name, number in {"MAX_WINDOWS": 10**6, "MAX_BATCHES": 10**6, "NUM_RUNS": 1}.items():
-        monkeypatch.setattr(quality, name, number)  # all that there are
+        monkeypatch.setattr(shuffle_quality, name, number)  # all that there are
     samples = view.over(events)
     found = reads_of(order, samples, step_bytes)
     num_bytes, num_reads, amplification = slow_reads(order, samples, step_bytes)

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from stoker.errors import CheckpointInvalidError, OptionError
-from stoker.train.schedule import EarlyStopping, Verdict, guess_mode
+from stoker.train.early_stopping import EarlyStopping, Verdict, guess_mode
 
 
 def verdicts(stopping: EarlyStopping, values: list[float]) -> list[tuple[bool, bool]]:

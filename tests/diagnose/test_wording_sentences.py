@@ -1,4 +1,4 @@
-"""Sentences of a finding: every verdict, reason and advice has one, and each is made in render.py alone."""
+"""Sentences of a finding: every verdict, reason and advice has one, and each is made in wording.py alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tests.diagnose.measured import TWO_CORES, on_cpu
 
 import stoker.diagnose
-from stoker.diagnose import render
+from stoker.diagnose import wording
 from stoker.diagnose.measurements import Loader, Reads, Verdict
 from stoker.diagnose.verdict import conclude
 
@@ -24,16 +24,16 @@ def code_of(*names: str) -> str:
 
 
 def test_every_verdict_has_a_sentence() -> None:
-    assert set(render.CAUSES) == set(get_args(Verdict)) - {"none"}
-    for name in render.CAUSES:
-        assert render.cause(name, 0.25, on_cpu()).startswith("25 % of each step ")
+    assert set(wording.CAUSES) == set(get_args(Verdict)) - {"none"}
+    for name in wording.CAUSES:
+        assert wording.cause(name, 0.25, on_cpu()).startswith("25 % of each step ")
 
 
 def test_every_reason_and_advice_of_the_rule_has_a_sentence_and_the_reverse() -> None:
     code = code_of(*RULE_FILES)
     reasons = re.findall(r'no_verdict(?:_of_rare_steps)?\(\s*"(\w+)"', code)
-    assert set(reasons) == set(render.NO_VERDICT)
-    for name in render.ADVICE:
+    assert set(reasons) == set(wording.NO_VERDICT)
+    for name in wording.ADVICE:
         assert f'"{name}"' in code, name
 
 

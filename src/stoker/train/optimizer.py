@@ -1,85 +1,14 @@
-"""Numerics: precision, loss scale, fused optimizers and activation checkpointing.
-
-fp32 is plain float32; tf32 lets a GPU multiply float32 with shorter mantissas; bf16 and fp16 are autocast. Weights, gradients and
-the optimizer stay in float32. fp16 needs a loss scale, which lives on the device, so that the host never waits for it.
-"""
+"""The optimizer: its implementation (one kernel for all weights, where it has one), and a learning rate that graphs can follow."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
-from typing import Any, Literal, cast, get_args
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
-from torch import nn
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
-from torch.utils.checkpoint import checkpoint
 
 from stoker.errors import OptionError
-
-Precision = Literal["fp32", "tf32", "bf16", "fp16"]
-
-FIRST_SCALE = 2.0**16
-GROWTH, BACKOFF, GROWTH_STEPS = 2.0, 0.5, 2000
-
-
-def check_precision(precision: str, device: torch.device) -> Precision | Literal["auto"]:
-    """Refuse what the device cannot do. "auto" is fp32, unless `speed="measured"` finds something faster."""
-    known = ("auto", *get_args(Precision))
-    if precision not in known:
-        raise OptionError(f"precision is {precision!r}; expected one of {', '.join(known)}.")
-    if precision in ("tf32", "fp16") and device.type != "cuda":
-        raise OptionError(f"precision {precision!r} needs a GPU, but the model is on {device.type}. Use 'fp32' or 'bf16'.")
-    return cast(Precision, precision)
-
-
-def autocast(precision: Precision, device: torch.device) -> contextlib.AbstractContextManager[object]:
-    """The context that a forward pass runs in."""
-    if precision in ("fp32", "tf32"):
-        return contextlib.nullcontext()
-    return torch.autocast(device.type, dtype=torch.bfloat16 if precision == "bf16" else torch.float16)
-
-
-@contextlib.contextmanager
-def kept_matmul_flags() -> Iterator[None]:
-    """Put the flags of float32 matmuls back to what they are now, after the block."""
-    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before[0])
-        torch.backends.cudnn.allow_tf32 = before[1]
-
-
-def set_matmul_flags(precision: Precision) -> None:
-    """With autocast, what autocast leaves in float32 stays exact."""
-    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
-    torch.backends.cudnn.allow_tf32 = precision == "tf32"
-
-
-class Scale:
-    """The loss scale of fp16: halved when gradients overflow, doubled after many steps in which none did."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.value = torch.full((), FIRST_SCALE, device=device)
-        self._growth = torch.zeros((), dtype=torch.int32, device=device)
-
-    def update(self, overflow: torch.Tensor) -> None:
-        """Take in whether gradients overflowed (a float32 scalar on the device)."""
-        torch._amp_update_scale_(self.value, self._growth, overflow, GROWTH, BACKOFF, GROWTH_STEPS)
-
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        """The scale, and for how many steps it has been right."""
-        return {"value": self.value, "growth": self._growth}
-
-    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
-        """Continue with a saved scale."""
-        self.value.copy_(state["value"])
-        self._growth.copy_(state["growth"])
-
-
-# The optimizer: its implementation (one kernel for all weights, where it has one), and a learning rate that graphs can follow.
 
 FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
 """Optimizers of torch that have a fused implementation."""
@@ -206,34 +135,3 @@ class LearningRate:
         for group, given in zip(self._groups, self._given, strict=True):
             group.update(given)
         self._on_device = False
-
-
-# Activation checkpointing: repeated layers are recomputed in the backward pass, which trades time for memory.
-
-
-def repeated_layers(model: nn.Module) -> list[nn.Module]:
-    """Layers that a model has several of, side by side in a list: the outermost such."""
-    if isinstance(model, nn.ModuleList | nn.Sequential):
-        kinds = [type(layer) for layer in model]
-        repeated = [layer for layer in model if kinds.count(type(layer)) > 1 and any(True for _ in layer.children())]
-        if repeated:
-            return repeated
-    return [layer for child in model.children() for layer in repeated_layers(child)]
-
-
-@contextlib.contextmanager
-def recomputed(model: nn.Module) -> Iterator[None]:
-    """Let repeated layers keep only what goes into them; names of weights stay as they are."""
-    layers = repeated_layers(model)
-    if not layers:
-        raise OptionError(
-            "activation_checkpointing=True needs layers that repeat (in an nn.ModuleList or nn.Sequential), but the model has none. "
-            "Call torch.utils.checkpoint in its forward instead."
-        )
-    for layer in layers:
-        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
-    try:
-        yield
-    finally:
-        for layer in layers:
-            del layer.forward

@@ -10,7 +10,7 @@ import torch
 from tests.train.training import network, pairs, trainer_of
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from stoker.train.numerics import bare_step
+from stoker.train.optimizer import bare_step
 
 
 class Counted(torch.optim.AdamW):
