@@ -43,12 +43,24 @@ def test_a_run_is_trained_resumed_and_generates(stoker: Stoker, folder: Path) ->
     )
     assert done.code == 0, done.err
     assert set(pd.read_csv("on.csv")["user"]) == set(range(5))
+    shares = ["--rebalance", "state=b:1", "--rebalance", "segment=y:0.5", "--rebalance", "segment=z:0.5", "--impute", "score"]
+    done = stoker(
+        "generate", "runs/events", "--subjects", "30", *shares, "--out", "b.csv", "--context-out", "y.csv", "--device", "cpu"
+    )
+    assert done.code == 0, done.err
+    assert set(pd.read_csv("b.csv")["state"]) == {"b"}
+    assert pd.read_csv("b.csv")["score"].notna().all()
+    assert set(pd.read_csv("y.csv")["segment"]) == {"y", "z"}
 
 
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
         (["train", "tabular"], "Give --target FILE, or --resume FOLDER. See: stoker train tabular --help"),
+        (
+            ["generate", "runs/events", "--out", "new.csv", "--rebalance", "state=b"],
+            "--rebalance is 'state=b'; expected COLUMN=VALUE:SHARE with a share from 0 to 1, such as segment=gold:0.5.",
+        ),
         (["train", "tabular", "--target", "no.parquet"], "events: there is no file no.parquet."),
         (
             ["train", "tabular", "--target", "events.parquet", "--key", "id"],

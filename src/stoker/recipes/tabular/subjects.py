@@ -101,6 +101,8 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
     min_length: int
     median_length: float
     num_subjects: int
+    any_order: bool = True
+    """Whether columns were learned in any order, or in that of the table."""
 
     def layout(self) -> ModelLayout:
         """The layout of the model."""
@@ -199,6 +201,7 @@ def prepare(
         min_length=limits[0],
         median_length=float(np.median(shortened)),
         num_subjects=len(starts),
+        any_order=settings.any_order,
     )
     return PreparedSubjects(
         spec=spec,
