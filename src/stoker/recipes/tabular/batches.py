@@ -42,9 +42,12 @@ class EncodedSubjects:
     @staticmethod
     def of(codes: Array, starts: Array, lengths: Array, context: Array | None, device: torch.device) -> EncodedSubjects:
         """Copy arrays to a device."""
-        blank = np.zeros((1, codes.shape[1]), codes.dtype)  # so that a subject without events has a row to read
+        given = torch.from_numpy(codes).to(device)
+        # An event after the other; and one more, so that a subject without events has a row to read.
+        rows = torch.zeros(len(codes) + 1, codes.shape[1], dtype=given.dtype, device=device)
+        rows[:-1] = given
         return EncodedSubjects(
-            codes=torch.from_numpy(np.concatenate([codes, blank])).to(device),
+            codes=rows,
             starts=torch.from_numpy(starts.astype(np.int64)).to(device),
             lengths=torch.from_numpy(lengths.astype(np.int64)).to(device),
             context=None if context is None else torch.from_numpy(context).to(device),
