@@ -272,30 +272,35 @@ def make_shop_tables(users: int, seed: int = 0) -> tuple[dict[str, Any], dict[st
     return events, context
 
 
-def upstream(setting: Setting, wheels: str | None) -> Any:
+def _run_upstream(events: Any, context: Any, batch_size: int, wheels: str | None) -> dict[str, Any]:
     import pyarrow as pa
     from pyarrow import parquet
 
-    from stoker.recipes.tabular.subjects import make_settings, prepare
-
-    users = 200 if setting.small else 10_000
-    events, context = make_shop_tables(users)
-    settings = make_settings(size="m")
-    start = time.perf_counter()
-    prepared = prepare(events, key="user", context=context, settings=settings, say=lambda *_: None)
-    found: dict[str, Any] = {"seconds_to_prepare": round(time.perf_counter() - start, 2)}
-    layout, batch_size = prepared.spec.layout(), 64 if setting.small else 512
-    data = EncodedSubjects.of(prepared.codes, prepared.starts, prepared.lengths, prepared.context, setting.device)
-    found["ours"] = fit(setting, layout, prepared.lengths, batch_size, 3 if setting.small else 8, data=data, is_validated=True)
-    print(json.dumps(found), flush=True)
     with _disk.temporary_folder() as folder:
         for name, table in (("events", events), ("users", context)):
             parquet.write_table(pa.table(table), folder / f"{name}.parquet")
         command = [sys.executable, "-m", "benchmarks.before.mostlyai_tabular", str(folder), "--batch-size", str(batch_size)]
-        command += ["--relative", "time", "--epochs", "2", *(["--wheels", wheels] if wheels else [])]
+        command += ["--relative", "time", "--epochs", "3", *(["--wheels", wheels] if wheels else [])]
         done = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
     print(done.stdout, done.stderr[-2000:], flush=True)
-    steps = {one["step"]: one for one in map(json.loads, (line for line in done.stdout.splitlines() if line.startswith("{")))}
+    return {one["step"]: one for one in map(json.loads, (line for line in done.stdout.splitlines() if line.startswith("{")))}
+
+
+def upstream(setting: Setting, wheels: str | None) -> Any:
+    from stoker.recipes.tabular.subjects import make_settings, prepare
+
+    users = 200 if setting.small else 4_000
+    events, context = make_shop_tables(users)
+    batch_size = 64 if setting.small else 512
+    steps = _run_upstream(events, context, batch_size, wheels)
+    settings = make_settings(size="m")
+    start = time.perf_counter()
+    prepared = prepare(events, key="user", context=context, settings=settings, say=lambda *_: None)
+    found: dict[str, Any] = {"seconds_to_prepare": round(time.perf_counter() - start, 2)}
+    layout = prepared.spec.layout()
+    data = EncodedSubjects.of(prepared.codes, prepared.starts, prepared.lengths, prepared.context, setting.device)
+    found["ours"] = fit(setting, layout, prepared.lengths, batch_size, 3 if setting.small else 8, data=data, is_validated=True)
+    print(json.dumps(found), flush=True)
     found["upstream"] = steps
     if "train" in steps and steps["train"]["epoch_seconds"]:
         # An epoch of both is 80 % of the subjects, and a validation with the others.
