@@ -3,8 +3,8 @@
     python -m benchmarks.before.mostlyai_tabular FOLDER [--wheels FOLDER] [--epochs N] [--batch-size N] [--steps train,generate]
 
 FOLDER has events.parquet and, where there are contexts, users.parquet, both with the key `user`. Its language models, which need other
-large packages, are replaced by empty modules. `--wheels` unpacks wheels of the package, of opacus and opt-einsum, and of pydantic where it
-is not installed. One JSON object per step is printed as it is measured.
+large packages, are replaced by empty modules. `--wheels` unpacks wheels of the package, of opacus and opt-einsum, and of what else is not
+installed: pydantic, and for its training datasets with dill and multiprocess. One JSON object per step is printed as it is measured.
 """
 
 from __future__ import annotations

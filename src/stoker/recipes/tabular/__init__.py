@@ -1,6 +1,7 @@
 """Tabular sequences: learn the events of users, and generate new ones.
 
     values, encodings, dates    columns <-> classes             tables        files and frames <-> codes
+    intervals                   kernels over numbers            privacy       differentially private training
     compat                      encodings of mostlyai-engine
     subjects                    settings; tables -> subjects    layout        sub-columns and widths of a model
     model                       all heads in one matmul         batches       which subjects an update sees
