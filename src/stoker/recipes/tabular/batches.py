@@ -139,7 +139,7 @@ class SubjectBatches:
         window: The longest part of a sequence.
         any_order: Draw the order of columns of each batch; otherwise it is that of the table.
         is_fixed: Give the same batches in every epoch, as validation does.
-        is_drawn: Draw each batch anew, every subject with the same probability; `batch_size` is then the mean.
+        is_drawn: Draw each batch by chance, every subject with the same probability; `batch_size` is then the mean.
     """
 
     def __init__(

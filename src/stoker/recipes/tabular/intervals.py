@@ -1,7 +1,7 @@
 """Kernels over the numbers of a column: intervals of sorted values, the interval of each value, and counts of subjects.
 
 A search among 1,000 intervals by halving costs some 40 ns, most of it waiting for one load after the other. Here a value finds the few
-intervals of its bucket (of 16,384 equal ones over the inner 98 % of intervals) by one multiplication, and looks at one or two of them.
+intervals of its bucket (of 16,384 equal ones over the inner 98 % of intervals) by one multiplication, and compares with one or two of them.
 """
 
 from __future__ import annotations
