@@ -3,22 +3,28 @@
 The epoch: 5,000 subjects with about 101,000 events, 5 columns and 2 of context, size s, batches of 32, one thread. Both sides make the
 same updates on the same batches, some of an epoch, interleaved; seconds are scaled to the 125 updates of a whole one. The usual
 formulation is a loop over sub-columns with batches of subjects in random order, padded to the longest.
-The table: 1,000,000 rows of 100,000 subjects and numeric columns, half of them amounts with two decimals; fitted and encoded.
+The table: 1,000,000 rows of 100,000 subjects with 50 numeric columns, half of them amounts with two decimals, and 100,000 contexts with
+3 columns; fitted and encoded. With --wheels also a twentieth of it, by mostlyai-engine (analyze and encode) and by this recipe.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import resource
+import subprocess
+import sys
 import time
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import torch
+from pyarrow import parquet
 
 from benchmarks import record
 from benchmarks.before.tabular_heads import PlainModel
+from stoker import _disk
 from stoker.recipes.tabular.batches import EncodedSubjects, SubjectBatches, SubjectLoss, assemble, mean_events
 from stoker.recipes.tabular.layout import make_layout
 from stoker.recipes.tabular.model import TabularModel
@@ -33,9 +39,16 @@ CONTEXT = [{"cat": 4}, {"bin": 80}]
 
 
 def main() -> None:
-    options = record.arguments(QUESTION)
+    parser = argparse.ArgumentParser(description=QUESTION)
+    parser.add_argument("--small", action="store_true", help="A quick run that writes no result file.")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--wheels", help="A folder with wheels of mostlyai-engine and of its dependencies for tables.")
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    answer = {"epoch": epoch(rounds=2 if options.small else options.rounds or 5), "table": table(small=options.small)}
+    answer = {"table": table(small=options.small)}
+    if options.wheels:
+        answer["upstream"] = upstream(options.wheels, small=options.small)
+    answer["epoch"] = epoch(rounds=2 if options.small else options.rounds)
     if options.small:
         print(json.dumps(answer, indent=1))
     else:
@@ -80,25 +93,68 @@ def epoch(*, rounds: int, updates: int = 8) -> dict[str, Any]:
     }
 
 
-def table(*, small: bool) -> dict[str, Any]:
+def make_tables(rows: int, columns: int) -> tuple[pa.Table, pa.Table]:
+    """Events of subjects with 10 each, and their contexts."""
     rng = np.random.default_rng(0)
-    rows, columns = (50_000, 4) if small else (1_000_000, 50)
     made = {f"c{one}": np.round(rng.lognormal(3, 1, rows), 2) if one % 2 else rng.normal(size=rows) for one in range(columns)}
-    given, starts = pa.table(made), np.arange(0, rows, 10)
-    del made
-    options: dict[str, Any] = {"encodings": {}, "protect": True, "seed": 0, "is_sequence": True, "say": lambda *_: None}
-    fit_table(given.slice(0, 1000), starts=np.arange(0, 1000, 10), **options)  # compiles the kernels
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    wall, cpu = time.perf_counter(), time.process_time()
-    spec = fit_table(given, starts=starts, **options)
-    fitted = time.perf_counter(), time.process_time()
-    codes = encode_table(given, spec, starts=starts)
-    done = time.perf_counter(), time.process_time()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    users = rows // 10
+    context = {
+        "segment": rng.choice(list("wxyz"), users),
+        "region": rng.choice(list("abcdefgh"), users),
+        "income": rng.lognormal(10, 1, users),
+    }
+    return pa.table(made), pa.table(context)
+
+
+def fit_and_encode(events: pa.Table, context: pa.Table) -> dict[str, float]:
+    """CPU seconds to fit and to encode both tables, and the bytes of codes."""
+    options: dict[str, Any] = {"encodings": {}, "protect": True, "seed": 0, "say": lambda *_: None}
+    starts, owners = np.arange(0, len(events), 10), np.arange(len(context))
+    cpu = time.process_time()
+    specs = (
+        fit_table(events, starts=starts, is_sequence=True, **options), fit_table(context, starts=owners, is_sequence=False, **options),
+    )  # fmt: skip
+    fitted = time.process_time()
+    codes = encode_table(events, specs[0], starts=starts), encode_table(context, specs[1], starts=owners)
+    done = time.process_time()
+    return {"fit": round(fitted - cpu, 3), "encode": round(done - fitted, 3), "bytes": sum(one.nbytes for one in codes)}
+
+
+def table(*, small: bool) -> dict[str, Any]:
+    rows, columns = (50_000, 4) if small else (1_000_000, 50)
+    events, context = make_tables(rows, columns)
+    fit_and_encode(events.slice(0, 1000), context.slice(0, 100))  # compiles the kernels
+    before, wall = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
+    found = fit_and_encode(events, context)
+    seconds = time.perf_counter() - wall
+    peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+    given = events.nbytes + context.nbytes
     return {
-        "rows": rows, "columns": columns, "cpu_seconds": {"fit": round(fitted[1] - cpu, 2), "encode": round(done[1] - fitted[1], 2)},
-        "wall_seconds": round(done[0] - wall, 2), "bytes_of_codes": codes.nbytes, "bytes_of_table": given.nbytes,
-        "peak_bytes_beyond_table": peak * 1024,
+        "rows": rows, "columns": columns, "contexts": len(context), "cpu_seconds": {name: found[name] for name in ("fit", "encode")},
+        "wall_seconds": round(seconds, 2), "bytes_of_codes": found["bytes"], "bytes_of_table": given,
+        "peak_bytes_beyond_table": peak, "overhead": round(max(0, peak - found["bytes"]) / given, 3),
+    }  # fmt: skip
+
+
+def upstream(wheels: str, *, small: bool) -> dict[str, Any]:
+    """The same tables, smaller, by mostlyai-engine in a process of its own, and by this recipe, in turns."""
+    events, context = make_tables(*((2_000, 4) if small else (50_000, 50)))
+    users = pa.array(np.arange(len(context)))
+    seconds: dict[str, list[float]] = {"mostlyai-engine": [], "stoker": []}
+    with _disk.temporary_folder() as folder:
+        keys = users.take(pa.array(np.repeat(np.arange(len(context)), 10)))
+        parquet.write_table(events.add_column(0, "user", keys), folder / "events.parquet")
+        parquet.write_table(context.add_column(0, "user", users), folder / "users.parquet")
+        command = [sys.executable, "-m", "benchmarks.before.mostlyai_tabular", str(folder), "--wheels", wheels, "--steps", ""]
+        for _ in range(1 if small else 2):
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            steps = {one["step"]: one for one in map(json.loads, done.stdout.splitlines())}
+            seconds["mostlyai-engine"].append(steps["analyze"]["cpu_seconds"] + steps["encode"]["cpu_seconds"])
+            found = fit_and_encode(events, context)
+            seconds["stoker"].append(found["fit"] + found["encode"])
+    return {
+        "rows": len(events), "columns": events.num_columns, "contexts": len(context), "version": steps["split"]["version"],
+        "cpu_seconds": seconds, "ratio": record.ratio(seconds["mostlyai-engine"], seconds["stoker"]),
     }  # fmt: skip
 
 

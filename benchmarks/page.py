@@ -213,6 +213,14 @@ def icecube(record: Record) -> str:
     )
 
 
+def tabular(record: Record) -> str:
+    rates = [record.get("train", f"m, {size} subjects", "events_per_second") / 1e6 for size in (256, 512, 2048)]
+    tensors = sorted(record.get("generate", "seconds_to_tensors"))
+    rate = ", ".join(f"{one:.1f}" for one in rates)
+    seconds = record.get("generate", "to_parquet", "seconds")
+    return f"{rate} with batches of 256, 512 and 2,048; {tensors[len(tensors) // 2]:.2f} to tensors, {seconds:.2f} to Parquet"
+
+
 def slower(record: Record, case: str) -> str:
     row = record.data["host residency"][case]
     ours, loader = (row[f"slower {name}"]["median"] for name in ("than with a batch that is there", "with DataLoader, 8 workers"))
@@ -500,6 +508,17 @@ TABLES: dict[str, list[Row]] = {
             lambda r: (
                 f"{short(r.get('runs of the recipe', '200 updates', 'CPU seconds of a run', 'median'))} s; "
                 f"{short(r.get('one update', 'faster', 'median'))}"
+            ),
+        ),
+        Row(
+            "H200, tabular sequences, size m: million events per second of training; seconds for 1M events", "gpu_tabular", tabular
+        ),
+        Row(
+            "Tabular recipe, 1M rows x 50 numbers and 100K contexts fitted and encoded; times faster than mostlyai-engine (a twentieth)",
+            "bench_tabular",
+            lambda r: (
+                f"{short(sum(r.get('table', 'cpu_seconds', name) for name in ('fit', 'encode')))} CPU s; "
+                f"{short(r.get('upstream', 'ratio', 'median'))}"
             ),
         ),
         Row(

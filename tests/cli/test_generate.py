@@ -46,6 +46,14 @@ def test_a_run_is_trained_resumed_and_generates(stoker: Stoker, folder: Path) ->
     )
     assert done.code == 0, done.err
     assert set(pd.read_csv("on.csv")["user"]) == set(range(5))
+    shares = ["--rebalance", "state=b:1", "--rebalance", "segment=y:0.5", "--rebalance", "segment=z:0.5", "--impute", "score"]
+    done = stoker(
+        "generate", "runs/events", "--subjects", "30", *shares, "--out", "b.csv", "--context-out", "y.csv", "--device", "cpu"
+    )
+    assert done.code == 0, done.err
+    assert set(pd.read_csv("b.csv")["state"]) == {"b"}
+    assert pd.read_csv("b.csv")["score"].notna().all()
+    assert set(pd.read_csv("y.csv")["segment"]) == {"y", "z"}
 
 
 @pytest.mark.parametrize(
@@ -53,6 +61,10 @@ def test_a_run_is_trained_resumed_and_generates(stoker: Stoker, folder: Path) ->
     [
         (["train", "tabular"], "Give --target FILE, or --resume FOLDER. See: stoker train tabular --help"),
         (["train", "tabular", "--target", "no.parquet"], "there is no file no.parquet. Give another one."),
+        (
+            ["generate", "runs/events", "--out", "new.csv", "--rebalance", "state=b"],
+            "--rebalance is 'state=b'; expected COLUMN=VALUE:SHARE with a share from 0 to 1, such as segment=gold:0.5.",
+        ),
         (
             ["train", "tabular", "--target", "events.parquet", "--key", "id"],
             "events.parquet has no column 'id'; it has 'user', 'state', 'amount', 'score', 'late', 'time'. Name one of them: --key …",

@@ -563,6 +563,15 @@ def _show_icecube(done: icecube.TrainedIceCube, folder: Path, *, as_json: bool) 
 @click.option("--window", type=int, default=100, show_default=True, metavar="N", help="Events of a sequence per update, at most.")
 @click.option("--max-seconds", type=float, metavar="N", help="Stop training after this time.")
 @click.option("--max-grad-norm", type=float, metavar="N", help="Clip the gradient to this norm.")
+@click.option(
+    "--noise", type=float, metavar="N", help="Train with differential privacy, with noise of this multiple; 1.5 is usual."
+)
+@click.option(
+    "--max-epsilon", type=float, default=10.0, show_default=True, metavar="N", help="With --noise: what training may cost."
+)
+@click.option(
+    "--delta", type=float, default=1e-5, show_default=True, metavar="N", help="With --noise: what --max-epsilon does not cover."
+)
 @click.option("--protect/--no-protect", default=True, show_default=True, help="Keep only values that several subjects have.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--folder", type=PATH, metavar="FOLDER", help="Folder of the run. [default: runs/ and the name of the file]")

@@ -99,13 +99,59 @@ def test_draws_follow_the_probabilities() -> None:
     assert np.abs(np.bincount(likely.numpy(), minlength=3)[1:] / 30_000 - [2 / 3, 1 / 3]).max() < 0.01
 
 
+def test_fixed_shares_hold_and_others_stay_in_proportion() -> None:
+    chances = torch.tensor([0.1, 0.6, 0.3])
+    numbers = uniform(0, torch.arange(30_000), 0, 1)[:, 0]
+    shares = (torch.tensor([True, False, False]), torch.tensor([0.7, 0.0, 0.0]))
+    found = draw(chances.log().expand(30_000, -1), numbers, shares=shares)
+    assert np.abs(np.bincount(found.numpy(), minlength=3) / 30_000 - [0.7, 0.2, 0.1]).max() < 0.01
+    whole = (torch.tensor([True, True, False]), torch.tensor([0.5, 0.5, 0.0]))
+    assert int(draw(chances.log().expand(30_000, -1), numbers, shares=whole).max()) == 1
+
+
+def test_columns_are_drawn_in_any_order() -> None:
+    """A column that comes first is drawn without the others: its codes are those of a model that has only it."""
+    model = make_model(max_length=None, context=False).eval()
+    numbers = uniform(4, torch.arange(40), 0, 6)
+    rank = torch.tensor([1, 2, 0])
+    with torch.no_grad():
+        logits = model.logits(torch.zeros(40, 6, dtype=torch.long), rank)
+    first = draw(logits["tgt:t2/c2__start"], numbers[:, 3])
+    found = generate_codes(model, 40, seed=4, order=[2, 0, 1])
+    assert (found.codes[:, 3] == first.numpy()).all()
+    assert (generate_codes(model, 40, seed=4).codes[:, 3] != first.numpy()).any()  # negative control
+
+
+@pytest.mark.parametrize("copies", [1, 9])
+def test_rows_with_other_given_columns_share_a_batch(copies: int) -> None:
+    """Each row sees its own given columns, wherever they are: the logits of training for that order draw the same codes."""
+    model = make_model(max_length=None, context=False, copies=copies).eval()
+    rng = np.random.default_rng(0)
+    codes = np.stack([rng.integers(0, size, (8, 1)) for column in COLUMNS * copies for size in column.values()], -1)
+    is_given = rng.random((8, 1, 3 * copies)) < 0.5
+    found = generate_codes(model, 8, seed=2, given=GivenCodes(codes=codes, is_given=is_given, lengths=np.ones(8, np.int64)))
+    column_of = np.array([sub.column for sub in model.layout.subs])
+    for row in range(8):
+        order = np.argsort(~is_given[row, 0], kind="stable")
+        rank = np.empty(len(order), np.int64)
+        rank[order] = np.arange(len(order))
+        with torch.no_grad():
+            logits = model.logits(torch.from_numpy(found.codes[row : row + 1].astype(np.int64)), torch.from_numpy(rank))
+        numbers = uniform(2, torch.tensor([row]), 0, len(column_of))
+        for number, sub in enumerate(model.layout.subs):
+            drawn = int(draw(logits[sub.name], numbers[:, number]))
+            expected = codes[row, 0, number] if is_given[row, 0, column_of[number]] else drawn
+            assert found.codes[row, number] == expected
+
+
 def test_a_subject_is_the_same_in_any_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     model = make_model()
     whole = generate_codes(model, 50, seed=5, context=contexts(50))
     few = generate_codes(model, 20, seed=5, context=contexts(50)[:20])
     assert (few.lengths == whole.lengths[:20]).all()
     assert (few.codes == whole.codes[: len(few.codes)]).all()
-    monkeypatch.setitem(generation.BLOCK, "cpu", 7)
+    monkeypatch.setitem(generation.BLOCK, "cpu", 17)
+    monkeypatch.setitem(generation.CHUNK, "cpu", 7)
     blocks = generate_codes(model, 50, seed=5, context=contexts(50))
     assert (blocks.lengths == whole.lengths).all()
     assert (blocks.codes == whole.codes).all()
@@ -136,7 +182,8 @@ def test_given_events_and_columns_are_kept() -> None:
     codes = np.stack([rng.integers(0, size, (40, 3)) for column in COLUMNS for size in column.values()], -1)
     codes[:, 0, 4:] = codes[:, 1:, 3] = 0  # what first and later events do not have
     lengths = rng.integers(0, 4, 40)
-    given = GivenCodes(codes=codes, lengths=lengths, columns=[0, 2])
+    is_given = (np.arange(3) < lengths[:, None])[..., None] & np.array([True, False, True])
+    given = GivenCodes(codes=codes, is_given=is_given, lengths=lengths)
     found = generate_codes(model, 40, seed=1, given=given)
     starts = np.cumsum(found.lengths) - found.lengths
     assert (found.lengths >= lengths).all()

@@ -126,3 +126,12 @@ def test_weights_of_another_model_are_refused() -> None:
     del weights["embedders.embedders.embedder@tgt:t0/c0__cat.weight"]
     with pytest.raises(OptionError, match="the weights have no 'embedders"):
         model.load_upstream(weights)
+
+
+@pytest.mark.parametrize("size", ["s", "l"])
+def test_plain_operations_are_the_lstm(size: Size) -> None:
+    model = TabularModel(make_layout([{"cat": 5}, {"bin": 9}], max_length=12, median_length=5, size=size), seed=3).eval()
+    before = torch.randn(4, 7, model.seen_width)
+    expected = model.history(before)
+    model.is_plain = True
+    assert torch.allclose(model.history(before), expected, atol=1e-6)

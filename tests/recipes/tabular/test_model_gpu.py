@@ -13,7 +13,7 @@ from tests.recipes.tabular.frames import make_events, make_users
 import stoker
 from stoker.recipes.tabular import Synthesizer
 from stoker.recipes.tabular.batches import EncodedSubjects, SubjectBatches, SubjectLoss, mean_events
-from stoker.recipes.tabular.generation import generate_codes
+from stoker.recipes.tabular.generation import GivenCodes, generate_codes
 from stoker.recipes.tabular.layout import make_layout
 from stoker.recipes.tabular.model import TabularModel
 
@@ -58,6 +58,28 @@ def test_a_device_generates_what_another_does() -> None:
     assert (ours.lengths == theirs.lengths).mean() > 0.99  # a rounding may move a draw at the edge of a class
     if (ours.lengths == theirs.lengths).all():
         assert (ours.codes == theirs.codes).all(1).mean() > 0.98
+
+
+def test_a_subject_is_the_same_in_any_batch() -> None:
+    model = TabularModel(make_layout(COLUMNS, max_length=30, median_length=5, size="m"), seed=1).cuda()
+    whole, few = generate_codes(model, 20_000, seed=3), generate_codes(model, 500, seed=3)
+    assert (few.lengths == whole.lengths[:500]).all()
+    assert (few.codes == whole.codes[: len(few.codes)]).all()
+    assert (few.uniform == whole.uniform[: len(few.codes)]).all()
+
+
+def test_given_events_are_kept_before_graphs_continue() -> None:
+    model = TabularModel(make_layout(COLUMNS, max_length=12, median_length=5, size="s"), seed=1).cuda()
+    first = generate_codes(model, 300, seed=9, lengths=(3, 12))
+    starts = np.cumsum(first.lengths) - first.lengths
+    codes = first.codes[starts[:, None] + np.arange(2)].astype(np.int64)
+    is_given = np.ones((300, 2, 3), bool)
+    given = GivenCodes(codes=codes, is_given=is_given, lengths=np.full(300, 2))
+    found = generate_codes(model, 300, seed=4, given=given)
+    begins = np.cumsum(found.lengths) - found.lengths
+    assert (found.codes[begins[:, None] + np.arange(2)] == codes).all()
+    cpu = generate_codes(model.cpu(), 300, seed=4, given=given)
+    assert (cpu.lengths == found.lengths).mean() > 0.99
 
 
 def test_the_host_waits_once_per_batch() -> None:

@@ -80,6 +80,64 @@ def test_given_columns_of_single_rows_are_kept() -> None:
     assert found["n"].isin(range(7)).all()
 
 
+@pytest.fixture(scope="module")
+def rows_model() -> Synthesizer:
+    colour = np.resize(["red", "blue", "red", "red", None], 300)
+    rows = pd.DataFrame({"colour": colour, "n": np.where(colour == "blue", 5.0, 2.0), "ok": np.resize([True, False], 300)})
+    rows.loc[::7, "n"] = None
+    return Synthesizer(size="s", epochs=8, seed=1, lr=0.03).fit(rows)
+
+
+def test_shares_of_values_are_rebalanced(rows_model: Synthesizer) -> None:
+    found = rows_model.sample(3000, rebalance={"colour": {"blue": 0.7, None: 0.0}, "ok": {True: 0.9}})
+    assert abs((found["colour"] == "blue").mean() - 0.7) < 0.04
+    assert found["colour"].notna().all()
+    assert abs(found["ok"].mean() - 0.9) < 0.03
+    usual = rows_model.sample(3000)
+    assert (usual["colour"] == "blue").mean() < 0.5  # negative control
+    blue = found[found["colour"] == "blue"]["n"].mean()
+    assert abs(blue - usual[usual["colour"] == "blue"]["n"].mean()) < 0.3  # what depends on it follows
+
+
+def test_missing_values_are_imputed(rows_model: Synthesizer) -> None:
+    assert rows_model.sample(500)["n"].isna().any()
+    assert rows_model.sample(500, impute=["n"])["n"].notna().all()
+    assert rows_model.sample(500, impute=["n"])["colour"].isna().any()
+    given = pd.DataFrame({"colour": ["blue", None, "red"] * 50, "n": [None, 2.0, None] * 50, "ok": [True, False, True] * 50})
+    found = rows_model.sample(given=given, impute=True)
+    assert found.notna().all(axis=None)
+    assert (found["ok"] == given["ok"]).all()
+    assert (found["colour"][given["colour"].notna()] == given["colour"].dropna()).all()
+    assert (found["n"][given["n"].notna()] == 2.0).all()
+    assert found["n"][given["colour"] == "blue"].mean() > found["n"][given["colour"] == "red"].mean() + 1
+    kept = rows_model.sample(given=given)
+    assert (kept["n"].isna() == given["n"].isna()).all()  # negative control: what is missing stays so
+
+
+def test_contexts_are_rebalanced(model: Synthesizer) -> None:
+    assert (model.sample_context(400, rebalance={"segment": {"x": 1.0}})["segment"] == "x").all()
+    assert len(model.sample(30, rebalance={"segment": {"x": 1.0}, "state": {"a": 1.0}})["state"].unique()) == 1
+
+
+def test_a_model_of_one_order_takes_its_first_columns_only() -> None:
+    rows = pd.DataFrame({"a": np.arange(90) % 3, "b": np.arange(90) % 2})
+    model = Synthesizer(**SMALL, any_order=False).fit(rows)
+    assert (model.sample(given=rows[["a"]])["a"] == rows["a"]).all()
+    with pytest.raises(OptionError, match="trained with any_order=False; expected the first ones of 'a', 'b'"):
+        model.sample(given=rows[["b"]])
+
+
+def test_a_report_compares_a_sample_with_what_was_learned(tmp_path: Path) -> None:
+    events, users = make_events(60), make_users(60)
+    model = Synthesizer(**SMALL).fit(events, key="user", context=users, folder=tmp_path / "run")
+    options: dict[str, Any] = {"num_subjects": 40, "max_rows": 40}
+    found = model.report(make_events(90)[lambda rows: rows["user"] >= 60], **options)
+    assert {name: size[0] for name, size in found.sizes.items()} == {"real": 60, "synthetic": 40, "holdout": 30}
+    assert any("segment" in name for name in model.report(**options)["bivariate"].columns)  # with contexts
+    with pytest.raises(OptionError, match=r"trained on a frame, which is not kept. Call quality\("):
+        Synthesizer.load(tmp_path / "run").report()
+
+
 def test_a_planted_rare_value_never_comes_back() -> None:
     events = make_events(60)
     events.loc[events["user"] == 7, "state"] = "secret"
@@ -160,6 +218,13 @@ def test_bad_input_has_one_clear_line(call: Any, error: type[Exception], message
         ({"num_subjects": 3, "top_p": 2}, "top_p is 2; expected a number"),
         ({"num_subjects": 3, "context": make_users(5)}, "num_subjects is 3, but context has 5 subjects"),
         ({"context": make_users(5)[["user", "age"]]}, "context lacks the columns 'segment'"),
+        ({"rebalance": {"nope": {"a": 1}}}, "rebalance names the column 'nope'; expected one of 'state'.*'segment'"),
+        ({"rebalance": {"amount": {1: 1}}}, "'amount', which is encoded as numeric; expected a categorical one"),
+        ({"rebalance": {"state": {"zz": 1}}}, "has the value 'zz'; expected some of those that were kept: 'a', 'b', 'c'"),
+        ({"rebalance": {"state": {"a": 2}}}, r"rebalance\['state'\]\['a'\] is 2; expected a number from 0 to 1"),
+        ({"rebalance": {"state": {"a": 0.7, "b": 0.7}}}, "has shares with the sum 1.4; expected at most 1"),
+        ({"impute": "state"}, "impute is 'state'; expected a list of columns"),
+        ({"impute": ["nope"]}, "impute names the column 'nope'; expected one of 'state'"),
         ({"given": pd.DataFrame({"user": [1], "nope": [1]})}, "given has the columns 'nope'; expected some of 'state'"),
         ({"given": pd.DataFrame({"user": [1] * 500, "state": ["a"] * 500})}, "given has 500 events of one subject"),
     ],

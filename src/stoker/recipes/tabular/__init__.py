@@ -2,6 +2,7 @@
 
     values, encodings, dates    columns <-> classes             tables        files and frames <-> codes
     compat                      the workflow of mostlyai-engine; compat_*: its encodings, statistics, files and weights
+    intervals                   kernels over numbers            privacy       differentially private training
     subjects                    settings; tables -> subjects    layout        sub-columns and widths of a model
     model                       all heads in one matmul         batches       which subjects an update sees
     training                    the folder of a run             generation    codes of new subjects

@@ -42,9 +42,12 @@ class EncodedSubjects:
     @staticmethod
     def of(codes: Array, starts: Array, lengths: Array, context: Array | None, device: torch.device) -> EncodedSubjects:
         """Copy arrays to a device."""
-        blank = np.zeros((1, codes.shape[1]), codes.dtype)  # so that a subject without events has a row to read
+        given = torch.from_numpy(codes).to(device)
+        # An event after the other; and one more, so that a subject without events has a row to read.
+        rows = torch.zeros(len(codes) + 1, codes.shape[1], dtype=given.dtype, device=device)
+        rows[:-1] = given
         return EncodedSubjects(
-            codes=torch.from_numpy(np.concatenate([codes, blank])).to(device),
+            codes=rows,
             starts=torch.from_numpy(starts.astype(np.int64)).to(device),
             lengths=torch.from_numpy(lengths.astype(np.int64)).to(device),
             context=None if context is None else torch.from_numpy(context).to(device),
@@ -136,6 +139,7 @@ class SubjectBatches:
         window: The longest part of a sequence.
         any_order: Draw the order of columns of each batch; otherwise it is that of the table.
         is_fixed: Give the same batches in every epoch, as validation does.
+        is_drawn: Draw each batch by chance, every subject with the same probability; `batch_size` is then the mean.
     """
 
     def __init__(
@@ -150,11 +154,12 @@ class SubjectBatches:
         window: int = 100,
         any_order: bool = True,
         is_fixed: bool = False,
+        is_drawn: bool = False,
     ) -> None:
         self.device = data.codes.device
         self._layout, self._subjects, self._lengths = layout, np.asarray(subjects), np.asarray(lengths)
         self._batch_size, self._seed, self._window = batch_size, seed, window
-        self._any_order, self._is_fixed = any_order, is_fixed
+        self._any_order, self._is_fixed, self._is_drawn = any_order, is_fixed, is_drawn
         self._digest = data.digest()
         self._epoch = self._next = 0
         self._plan: tuple[int, list[tuple[torch.Tensor, ...]]] | None = None
@@ -189,9 +194,13 @@ class SubjectBatches:
         coins, found = rng.random(count), []
         for turn in turns.tolist():
             own = order[turn * size : (turn + 1) * size]
+            if self._is_drawn:
+                own = order[rng.random(len(order)) < size / len(order)]
+            is_real = np.arange(max(1, len(own)) if self._is_drawn else size) < len(own)
+            own = own if len(own) else order[:1]
             begin, steps = self._windows(own, coins[turn], limit, rng)
-            filled = np.minimum(np.arange(size), len(own) - 1)  # the last batch repeats a subject, without weight
-            found.append((own[filled], np.arange(size) < len(own), begin[filled], np.arange(steps), self._rank(rng)))
+            filled = np.minimum(np.arange(len(is_real)), len(own) - 1)  # the last batch repeats a subject, without weight
+            found.append((own[filled], is_real, begin[filled], np.arange(steps), self._rank(rng)))
         return [tuple(torch.from_numpy(np.ascontiguousarray(one)).to(self.device) for one in batch) for batch in found]
 
     def _windows(self, own: Array, coin: float, limit: int, rng: np.random.Generator) -> tuple[Array, int]:
@@ -238,6 +247,7 @@ class SubjectBatches:
             "batch_size": self._batch_size,
             "window": self._window,
             "any_order": self._any_order,
+            "is_drawn": self._is_drawn,
             "data": self._digest,
             "subjects": xxhash.xxh3_64_hexdigest(self._subjects.tobytes()),
         }

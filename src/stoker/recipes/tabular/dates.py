@@ -55,7 +55,7 @@ def join_date(parts: dict[str, Array], unit: str) -> Array:
     """Times of parts; a day beyond the end of its month is the last day of it."""
     months = (parts["year"] - 1970) * 12 + parts["month"] - 1
     first = months.astype("datetime64[M]")
-    length = ((first + 1).astype("datetime64[D]") - first.astype("datetime64[D]")).astype(np.int64)
+    length = ((first + np.timedelta64(1, "M")).astype("datetime64[D]") - first.astype("datetime64[D]")).astype(np.int64)
     days = first.astype("datetime64[D]").astype(np.int64) + np.minimum(parts["day"], length) - 1
     data = days * (DAY // NANOS[unit])
     for name, (nanos, _) in CLOCK.items():

@@ -26,9 +26,10 @@ import numpy as np
 import pyarrow as pa
 from msgspec import Struct
 
-from stoker._kernels import kernel
 from stoker._types import Array
 from stoker.errors import BadValueError
+from stoker.recipes.tabular.intervals import count_subjects, count_values, extremes, frequent_values, number_intervals, split_sorted
+from stoker.recipes.tabular.intervals import find_intervals as find_intervals
 from stoker.recipes.tabular.values import Values, is_text, to_column, to_words
 
 RARE = "_RARE_"
@@ -54,68 +55,27 @@ class Subjects:
     least: int
     """Subjects that must share a value; 0 keeps all."""
 
-    def of_rows(self) -> Array:
-        """The number of the subject of each row."""
-        return np.repeat(np.arange(len(self.starts)), np.diff(np.append(self.starts, self.num_rows)))
-
     def count(self, codes: Array, num_codes: int) -> Array:
         """The number of subjects that have each code; negative codes are not counted."""
         if len(self.starts) == self.num_rows:  # a row is a subject
             return np.bincount(codes[codes >= 0], minlength=num_codes)
-        rows = np.flatnonzero(codes >= 0)
-        order = rows[np.argsort(codes[rows], kind="stable")]  # a subject's rows of one code are then neighbours
-        sorted_codes, sorted_subjects = codes[order], self.of_rows()[order]
-        is_first = np.ones(len(order), bool)
-        is_first[1:] = (np.diff(sorted_codes) != 0) | (np.diff(sorted_subjects) != 0)
-        return np.bincount(sorted_codes[is_first], minlength=num_codes)
+        counts = np.zeros(num_codes, np.int64)
+        count_subjects(codes, self.starts, np.full(num_codes, -1), counts)
+        return counts
 
     def bounds(self, data: Array, valid: Array) -> tuple[Any, Any] | None:
         """The range that is left without the subjects with the smallest and the largest values; None where nothing is left."""
-        own = data[valid]
-        if not len(own):
-            return None
-        if not self.least:
-            return own.min(), own.max()
-        if len(self.starts) == self.num_rows:
-            lows = highs = own
+        if not self.least or len(self.starts) == self.num_rows:
+            lows = highs = data if valid.all() else data[valid]
         else:
-            subject = self.of_rows()[valid]
-            first = np.flatnonzero(np.diff(subject, prepend=-1))
-            lows, highs = np.minimum.reduceat(own, first), np.maximum.reduceat(own, first)
+            lows, highs = np.empty(len(self.starts), data.dtype), np.empty(len(self.starts), data.dtype)
+            count = extremes(data, valid, self.starts, lows, highs)
+            lows, highs = lows[:count], highs[:count]
         if len(lows) <= 2 * self.least:
             return None
         low = np.partition(lows, self.least)[self.least]
         high = np.partition(highs, len(highs) - 1 - self.least)[len(highs) - 1 - self.least]
         return (low, high) if low <= high else (high, low)
-
-
-@kernel
-def _find_intervals(highs: Array, values: Array, found: Array) -> None:
-    """The first interval whose end is not below each value, or the last one. The search halves without a branch on values."""
-    for i in range(len(values)):
-        first, count, value = 0, len(highs) - 1, values[i]
-        while count > 0:
-            half = count >> 1
-            first += (count - half) * (highs[first + half] < value)
-            count = half
-        found[i] = first
-
-
-def find_intervals(highs: Array, values: Array) -> Array:
-    """As `np.searchsorted(highs, values)`, with the last interval for larger values."""
-    found = np.empty(len(values), np.int32)
-    if len(highs):
-        _find_intervals(np.ascontiguousarray(highs), np.ascontiguousarray(values), found)
-    return found
-
-
-@kernel
-def _number_intervals(number: Array, valid: Array, bins: Array, ranks: Array, has_null: int, codes: Array) -> None:
-    """Number intervals by bin and, where a bin has several, by the rank in it; a missing value is 0."""
-    for i in range(len(number)):
-        codes[i, 0] = (bins[number[i]] + has_null) if valid[i] or has_null == 0 else 0
-        if codes.shape[1] > 1:
-            codes[i, 1] = ranks[number[i]] if valid[i] else 0
 
 
 class Encoding(Struct, frozen=True, kw_only=True, tag_field="kind"):
@@ -205,9 +165,9 @@ class Numeric(Encoding, frozen=True, kw_only=True, tag="numeric"):
     def encode(self, values: Values, starts: Array) -> Array:
         """The codes of values, (rows, sub-columns)."""
         number = find_intervals(np.array(self.highs, values.data.dtype), values.data)
-        codes = np.empty((len(number), len(self.sizes)), np.int32)
+        codes = np.empty((len(self.sizes), len(number)), np.int16).T  # a sub-column after the other
         bins = np.searchsorted(self._starts, np.arange(len(self.lows)), side="right") - 1
-        _number_intervals(number, values.valid, bins, np.array(self.ranks or [0], np.int64), int(self.has_null), codes)
+        number_intervals(number, values.valid, bins, np.array(self.ranks or [0], np.int64), int(self.has_null), codes)
         return codes
 
     def numbers(self, codes: Array, uniform: Array) -> tuple[Array, Array]:
@@ -260,30 +220,20 @@ def fit_numeric(values: Values, subjects: Subjects, *, most: int = MOST_INTERVAL
     bounds = subjects.bounds(values.data, values.valid)
     if bounds is None:
         return None
-    own = np.sort(np.clip(values.data[values.valid], *bounds))
-    begins = np.flatnonzero(np.append(True, own[1:] != own[:-1]))
-    distinct, counts = own[begins], np.diff(np.append(begins, len(own)))
-    below = begins / len(own)
-    beyond = np.minimum(below, 1 - below)
+    own = np.clip(values.data if values.valid.all() else values.data[values.valid], *bounds)
+    own.sort()
     least = LEAST_PER_INTERVAL if subjects.least else 1
-    share = np.maximum(np.minimum(TAIL * beyond, 1 / most), least / len(own))
-    is_own = counts >= share * len(own)
+    options: dict[str, Any] = {"most": most, "least": least, "tail": TAIL}
+    refused = own[:0]
     if subjects.least:  # one subject that repeats a value does not make it frequent
-        candidates = np.flatnonzero(is_own)
-        if len(candidates):
-            clipped = np.clip(values.data, *bounds)
-            place = find_intervals(distinct[candidates], clipped)
-            hit = values.valid & (distinct[candidates][place] == clipped)
-            shared = subjects.count(np.where(hit, place, -1), len(candidates)) >= subjects.least
-            is_own[candidates[~shared]] = False
-    # Intervals end where the integral of 1 / share passes an integer, and around values that have their own.
-    passed = np.floor(np.cumsum(counts / len(own) / share) - counts / len(own) / share)
-    is_new = np.append(True, (passed[1:] != passed[:-1]) | is_own[1:] | is_own[:-1])
-    firsts = np.flatnonzero(is_new)
-    lasts = np.append(firsts[1:], len(distinct)) - 1
-    lows, highs = distinct[firsts], distinct[lasts]
-    sizes = np.add.reduceat(counts, firsts)
-    is_narrow = ((sizes < least) | (lows == highs)) & ~is_own[firsts] & bool(subjects.least)
+        frequent = frequent_values(own, **options)
+        if len(frequent):
+            counts = np.zeros(len(frequent), np.int64)
+            place, last = find_intervals(frequent, values.data), np.full(len(frequent), -1)
+            count_values(values.data, values.valid, *bounds, place, frequent, subjects.starts, last, counts)
+            refused = frequent[counts < subjects.least]
+    lows, highs, sizes, is_own = split_sorted(own, refused=refused, **options)
+    is_narrow = ((sizes < least) | (lows == highs)) & ~is_own & bool(subjects.least)
     # Values of few subjects between two frequent ones must not be generated exactly: their interval reaches to its neighbours.
     wide_lows, wide_highs = np.append(lows[0], highs[:-1]), np.append(lows[1:], highs[-1])
     lows, highs = np.where(is_narrow, wide_lows, lows), np.where(is_narrow, wide_highs, highs)

@@ -1,18 +1,21 @@
 """Generation: new sequences of codes, one event and one sub-column after the other.
 
-    1. The length of each sequence is drawn from its context, before its first event. Subjects are sorted by it, once.
-    2. Each step draws the sub-columns of one event, given all before, and passes it to the LSTM. Sequences that have ended are a
-       suffix of the batch, so a step works on a prefix whose size is known: the host waits for the device once per batch.
-    3. A head reads the embeddings that are drawn so far; those to come are zero. So no mask is needed, and any order of columns works.
+    1. The length of each sequence is drawn from its context, before its first event. Subjects are sorted by it, once per block: the
+       only time that the host waits for the device.
+    2. Each step draws the sub-columns of one event, given all before, passes it to the LSTM, and writes it where it belongs. On a GPU
+       a step is one CUDA graph, whatever the table, replayed for `CHUNK` subjects of similar lengths.
+    3. A head reads the embeddings that are known so far; those to come are zero. So no mask is needed, and any order of columns works:
+       of each row, the given columns come first.
 
-Random numbers are a hash of (seed, subject, step, sub-column): a subject gets the same events whatever the batch and the device.
-Subjects are computed in blocks of a fixed size, because a matmul of another size may round differently.
+Random numbers are a hash of (seed, subject, step, sub-column): a subject gets the same events whatever the batch and the device. A
+matmul of another size may round differently, so on a GPU the size is always `CHUNK`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,8 +25,12 @@ from stoker._types import Array
 from stoker.recipes.tabular.batches import position_codes
 from stoker.recipes.tabular.model import NEVER, TabularModel
 
-BLOCK = {"cpu": 4096, "cuda": 65536}
+BLOCK = {"cpu": 65536, "cuda": 131072}
+"""Subjects whose events are in the memory of the device together."""
+CHUNK = {"cpu": 4096, "cuda": 16384}
 """Subjects that are generated together."""
+LEAST_REPLAYS = 4
+"""Steps for which a CUDA graph is captured; fewer run eagerly."""
 _GOLDEN = -7046029254386353131
 """2**64 divided by the golden ratio, as int64."""
 
@@ -41,14 +48,30 @@ class GeneratedCodes:
 
 @dataclass(frozen=True, kw_only=True)
 class GivenCodes:
-    """Codes of first events that are given."""
+    """Codes of first events that are given, or of some of their columns."""
 
     codes: Array
     """(subjects, steps, sub-columns of data)"""
+    is_given: Array
+    """(subjects, steps, columns of data): other codes are drawn."""
     lengths: Array
-    """Given events of each subject."""
-    columns: Sequence[int]
-    """The given columns, by number, without that of positions."""
+    """Given events of each subject: sequences are not shorter."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrawOptions:
+    """How classes are drawn. Nothing of it acts on lengths."""
+
+    temperature: float = 1.0
+    """Below 1 makes likely classes likelier."""
+    top_p: float = 1.0
+    """Draw from the likeliest classes that together have this probability."""
+    never: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    """Classes that are not generated, by sub-column."""
+    shares: Mapping[int, Mapping[int, float]] = field(default_factory=dict)
+    """Probabilities that classes get, by sub-column; the others share the rest in proportion."""
+    order: Sequence[int] | None = None
+    """The columns of data, as they are drawn. Default: the order of the table."""
 
 
 def _mix(value: torch.Tensor) -> torch.Tensor:
@@ -63,16 +86,32 @@ def _wrap(value: int) -> int:
     return (value + 2**63) % 2**64 - 2**63
 
 
-def uniform(seed: int, subjects: torch.Tensor, step: int, count: int) -> torch.Tensor:
+def uniform(seed: int, subjects: torch.Tensor, step: int | torch.Tensor, count: int) -> torch.Tensor:
     """Random numbers from (0, 1], (subjects, count): a function of seed, subject, step and place alone."""
     places = torch.arange(count, device=subjects.device)
-    base = _mix(_mix(subjects * _GOLDEN + _wrap(seed)) + _wrap((step + 2) * _GOLDEN))
+    of_step = _wrap((step + 2) * _GOLDEN) if isinstance(step, int) else (step + 2) * _GOLDEN
+    base = _mix(_mix(subjects * _GOLDEN + _wrap(seed)) + of_step)
     bits = _mix(base[:, None] + (places + 1) * _GOLDEN)
     return (((bits >> 40) & 0xFFFFFF) + 1).to(torch.float32) * 2.0**-24
 
 
-def draw(logits: torch.Tensor, numbers: torch.Tensor, *, temperature: float, top_p: float) -> torch.Tensor:
-    """A class for each row, by inversion: the first one whose cumulative probability reaches the number."""
+def draw(
+    logits: torch.Tensor,
+    numbers: torch.Tensor,
+    *,
+    temperature: float = 1.0,
+    top_p: float = 1.0,
+    shares: tuple[torch.Tensor, torch.Tensor] | None = None,
+) -> torch.Tensor:
+    """A class for each row, by inversion: the first one whose cumulative probability reaches the number.
+
+    Args:
+        logits: (rows, classes)
+        numbers: (rows,), from (0, 1].
+        temperature: Below 1 makes likely classes likelier.
+        top_p: Draw from the likeliest classes that together have this probability.
+        shares: Whether a class has a fixed probability, and which.
+    """
     if temperature != 1.0:
         logits = logits / max(temperature, 1e-3)
     chances = torch.softmax(logits, -1)
@@ -80,19 +119,28 @@ def draw(logits: torch.Tensor, numbers: torch.Tensor, *, temperature: float, top
         ordered, places = chances.sort(-1, descending=True)
         is_kept = ordered.cumsum(-1) - ordered <= top_p
         chances = torch.zeros_like(chances).scatter(-1, places, ordered * is_kept)
+    if shares is not None:
+        free = chances.masked_fill(shares[0], 0.0)
+        chances = shares[1] + free * ((1 - shares[1].sum()) / free.sum(-1, keepdim=True).clamp(min=1e-30))
     total = chances.cumsum(-1)
-    return (total < numbers[:, None] * total[:, -1:]).sum(-1).clamp(max=logits.shape[-1] - 1)
+    found = torch.searchsorted(total, numbers[:, None] * total[:, -1:])
+    return found[:, 0].clamp(max=logits.shape[-1] - 1)
 
 
 class _Sampler:
     """The heads of a model, one by one."""
 
-    def __init__(self, model: TabularModel, never: Mapping[int, Sequence[int]], *, temperature: float, top_p: float) -> None:
+    def __init__(self, model: TabularModel, options: DrawOptions) -> None:
         layout = model.layout
         self.model, self.layout = model, layout
-        self._options = {"temperature": temperature, "top_p": top_p}
+        self._temperature, self._top_p = options.temperature, options.top_p
+        first = int(layout.is_sequence)
+        own = range(layout.num_columns - first) if options.order is None else options.order
+        self.order = [(column, layout.of_column(column + first)) for column in own]
+        """The columns of data as they are drawn, each with its sub-columns."""
         free = layout.context_width + layout.history_width
         self.free_weight = model.first_weight[:, :free]
+        self.of_history = self.free_weight[:, layout.context_width :].t().contiguous()
         seen = model.first_weight[:, free:]
         self.heads = {}
         for group_number, group in enumerate(model._head_groups):
@@ -100,8 +148,8 @@ class _Sampler:
                 sub = layout.subs[number]
                 begin, end = model.rows[number]
                 bias = model.out_biases[group_number][member, 0, : sub.num_classes].clone()
-                bias[list(never.get(number, ()))] = NEVER
-                weight = model.out_weights[group_number][member, : sub.hidden[-1], : sub.num_classes]
+                bias[list(options.never.get(number, ()))] = NEVER
+                weight = model.out_weights[group_number][member, : sub.hidden[-1], : sub.num_classes].contiguous()
                 second = None
                 if layout.size == "l":
                     second = (
@@ -109,6 +157,13 @@ class _Sampler:
                         model.second_biases[group_number][member, 0, : sub.hidden[1]],
                     )
                 self.heads[number] = (slice(begin, end), seen[begin:end].t().contiguous(), second, weight, bias)
+        self._shares = {}
+        for number, own_shares in options.shares.items():
+            share = self.free_weight.new_zeros(layout.subs[number].num_classes)
+            share[list(own_shares)] = torch.tensor(list(own_shares.values()), dtype=share.dtype, device=share.device)
+            is_fixed = torch.zeros_like(share, dtype=torch.bool)
+            is_fixed[list(own_shares)] = True
+            self._shares[number] = (is_fixed, share)
         self.tables = {}
         """The embedding of each sub-column, as a table of its own."""
         for group, table in zip(model._groups, model.embeddings, strict=True):
@@ -123,43 +178,105 @@ class _Sampler:
         width = self.model.num_inputs - self.free_weight.shape[1]
         return self.free_weight.new_zeros(count, width)
 
+    def base(self, context: torch.Tensor | None, count: int) -> torch.Tensor:
+        """The part of all first layers that the context gives."""
+        bias = self.model.first_bias.expand(count, -1)
+        if context is None:
+            return bias
+        return torch.addmm(bias, self.model.encode_context(context), self.free_weight[:, : self.layout.context_width].t())
+
     def logits(self, number: int, base: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
-        """The logits of a sub-column, given the context and history (`base`) and what is drawn so far (`inputs`)."""
+        """The logits of a sub-column, given the context and history (`base`) and what is known so far (`inputs`)."""
         rows, seen, second, weight, bias = self.heads[number]
         hidden = torch.addmm(base[:, rows], inputs, seen)
         if second is not None:
             hidden = torch.addmm(second[1], hidden, second[0])
-        return torch.addmm(bias, torch.relu(hidden), weight)
+        return torch.addmm(bias, torch.relu_(hidden), weight)
 
     def sample(self, number: int, base: torch.Tensor, inputs: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
         """Draw a sub-column."""
-        return draw(self.logits(number, base, inputs), numbers, **self._options)
+        logits = self.logits(number, base, inputs)
+        return draw(logits, numbers, temperature=self._temperature, top_p=self._top_p, shares=self._shares.get(number))
 
-    def put(self, number: int, codes: torch.Tensor, inputs: torch.Tensor) -> None:
-        """Write the embedding of a drawn sub-column."""
-        inputs[:, slice(*self.model.place[number])] = F.embedding(codes, self.tables[number])
+    def put(self, number: int, codes: torch.Tensor, inputs: torch.Tensor, is_known: torch.Tensor | None = None) -> None:
+        """Write the embedding of a sub-column, where it is known."""
+        found = F.embedding(codes, self.tables[number])
+        inputs[:, slice(*self.model.place[number])] = found if is_known is None else found * is_known[:, None]
 
-    def finish(self, column: int, inputs: torch.Tensor) -> None:
+    def finish(self, column: int, inputs: torch.Tensor, is_known: torch.Tensor | None = None) -> None:
         """Compress a column that is complete, for the heads of others."""
         if column in self.model.column_at:
             begin, end = self.model.column_at[column]
             rows = slice(begin - self.model.width, end - self.model.width)
             weight = (self.model.column_weight * self.model.column_mask)[rows]
-            inputs[:, begin:end] = F.linear(inputs[:, : self.model.width], weight, self.model.column_bias[rows])
+            found = F.linear(inputs[:, : self.model.width], weight, self.model.column_bias[rows])
+            inputs[:, begin:end] = found if is_known is None else found * is_known[:, None]
+
+    def event(
+        self, base: torch.Tensor, inputs: torch.Tensor, numbers: torch.Tensor, given: _GivenEvent | None, *, is_first: bool
+    ) -> torch.Tensor:
+        """Draw the data of one event: codes (subjects, sub-columns of data). Given columns of a row are known to all its heads."""
+        layout = self.layout
+        first, skipped = int(layout.is_sequence), layout.num_positions
+        codes = torch.zeros(len(base), len(layout.subs) - skipped, dtype=torch.long, device=base.device)
+        for column, numbered in self.order if given is not None else ():
+            is_known = given.is_given[:, column]
+            for number in numbered:
+                self.put(number, given.codes[:, number - skipped], inputs, is_known)
+            self.finish(column + first, inputs, is_known)
+        for column, numbered in self.order:
+            for number in numbered:
+                place = number - skipped
+                if layout.subs[number].moment == ("later" if is_first else "first"):
+                    self.put(number, codes[:, place], inputs)  # which is 0
+                    continue
+                found = self.sample(number, base, inputs, numbers[:, place])
+                if given is not None:
+                    found = torch.where(given.is_given[:, column], given.codes[:, place], found)
+                codes[:, place] = found
+                self.put(number, found, inputs)
+            self.finish(column + first, inputs)
+        return codes
 
 
-@torch.no_grad()
+@dataclass(frozen=True, kw_only=True)
+class _GivenEvent:
+    codes: torch.Tensor
+    is_given: torch.Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Given:
+    """Given events of a block, on its device."""
+
+    codes: torch.Tensor
+    is_given: torch.Tensor
+    lengths: torch.Tensor
+
+    @staticmethod
+    def of(given: GivenCodes, first: int, last: int, device: torch.device) -> _Given:
+        codes, is_given, lengths = (
+            torch.from_numpy(np.ascontiguousarray(one[first:last])).to(device)
+            for one in (given.codes, given.is_given, given.lengths)
+        )
+        return _Given(codes=codes.long(), is_given=is_given, lengths=lengths)
+
+    def event(self, subjects: torch.Tensor, step: int) -> _GivenEvent | None:
+        """The codes of a step; None after the last given one."""
+        if step >= self.codes.shape[1]:
+            return None
+        return _GivenEvent(codes=self.codes[subjects, step], is_given=self.is_given[subjects, step])
+
+
 def generate_codes(
     model: TabularModel,
     num_subjects: int,
     *,
     seed: int,
     context: Array | None = None,
-    never: Mapping[int, Sequence[int]] | None = None,
     given: GivenCodes | None = None,
     lengths: tuple[int, int] = (0, 2**31),
-    temperature: float = 1.0,
-    top_p: float = 1.0,
+    **options: Any,
 ) -> GeneratedCodes:
     """Generate codes of new subjects.
 
@@ -168,163 +285,225 @@ def generate_codes(
         num_subjects: How many.
         seed: Of all random numbers.
         context: Codes of the context, (subjects, sub-columns).
-        never: Classes that are not generated, by sub-column.
         given: First events that are given, or columns of them.
         lengths: The shortest and the longest sequence.
-        temperature: Below 1 makes likely classes likelier; it does not act on lengths.
-        top_p: Draw from the likeliest classes that together have this probability; it does not act on lengths.
+        **options: Fields of `DrawOptions`.
     """
-    was_training = model.training
-    model.eval()
     device = model.first_weight.device
-    block = BLOCK[device.type]
-    sampler = _Sampler(model, never or {}, temperature=temperature, top_p=top_p)
-    plain = _Sampler(model, never or {}, temperature=1.0, top_p=1.0)  # for lengths
-    parts = []
+    block, parts, drawing = BLOCK[device.type], [], DrawOptions(**options)
     for first in range(0, num_subjects, block):
-        subjects = torch.arange(first, min(first + block, num_subjects), device=device)
-        own = None if context is None else torch.from_numpy(context[first : first + block]).to(device)
-        seeds = None if given is None else _part(given, first, first + block, device)
-        generate = _generate_events if model.layout.is_sequence else _generate_rows
-        parts.append(generate(sampler, plain, subjects, seed=seed, context=own, given=seeds, limits=lengths))
-    model.train(was_training)
+        last = min(first + block, num_subjects)
+        own = None if context is None else torch.from_numpy(context[first:last]).to(device)
+        found = generate_tensors(
+            model, torch.arange(first, last, device=device), seed=seed, context=own, lengths=lengths, options=drawing,
+            given=None if given is None else _Given.of(given, first, last, device),
+        )  # fmt: skip
+        parts.append([to_host(one) for one in found])
     codes, sizes, numbers = (np.concatenate(one) for one in zip(*parts, strict=True)) if parts else _nothing(model)
-    return GeneratedCodes(codes=codes, lengths=sizes, uniform=numbers)
+    return GeneratedCodes(codes=codes, lengths=sizes, uniform=numbers.astype(np.float64))
+
+
+def to_host(found: torch.Tensor) -> Array:
+    """A tensor as an array; from a GPU by way of pinned memory, which is several times as fast."""
+    if found.device.type == "cpu":
+        return np.asarray(found)
+    return np.asarray(torch.empty(found.shape, dtype=found.dtype, pin_memory=True).copy_(found))
 
 
 def _nothing(model: TabularModel) -> tuple[Array, Array, Array]:
     width = len(model.layout.subs) - model.layout.num_positions
-    return np.zeros((0, width), np.int64), np.zeros(0, np.int64), np.zeros((0, model.layout.num_columns))
+    return np.zeros((0, width), np.int32), np.zeros(0, np.int64), np.zeros((0, model.layout.num_columns))
 
 
-Given = tuple[torch.Tensor, torch.Tensor, Sequence[int]]
+@torch.no_grad()
+def generate_tensors(
+    model: TabularModel,
+    subjects: torch.Tensor,
+    *,
+    seed: int,
+    context: torch.Tensor | None = None,
+    given: _Given | None = None,
+    lengths: tuple[int, int] = (0, 2**31),
+    options: DrawOptions | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Codes, lengths and random numbers of subjects, on the device of the model."""
+    was_training = model.training
+    model.eval()
+    sampler = _Sampler(model, options or DrawOptions())
+    generate = _generate_events if model.layout.is_sequence else _generate_rows
+    codes, sizes, numbers = generate(sampler, subjects, seed=seed, context=context, given=given, limits=lengths)
+    model.train(was_training)
+    return codes, sizes, numbers * (1 - 2.0**-24)  # below 1
 
 
-def _part(given: GivenCodes, first: int, last: int, device: torch.device) -> Given:
-    codes, lengths = torch.from_numpy(given.codes[first:last]), torch.from_numpy(given.lengths[first:last])
-    return codes.to(device), lengths.to(device), given.columns
-
-
-def _base(sampler: _Sampler, context: torch.Tensor | None, count: int) -> torch.Tensor:
-    """The part of all first layers that the context gives."""
-    bias = sampler.model.first_bias.expand(count, -1)
-    if context is None:
-        return bias
-    width = sampler.layout.context_width
-    return torch.addmm(bias, sampler.model.encode_context(context), sampler.free_weight[:, :width].t())
-
-
-def _draw_event(
-    sampler: _Sampler, base: torch.Tensor, inputs: torch.Tensor, numbers: torch.Tensor, given: Given | None, step: int
-) -> torch.Tensor:
-    """Draw the data of one event; the given columns come first. Returns codes (subjects, sub-columns of data)."""
-    layout = sampler.layout
-    first, skipped = int(layout.is_sequence), layout.num_positions
-    columns = list(range(first, layout.num_columns))
-    known: list[int] = [] if given is None else [one + first for one in given[2]]
-    columns.sort(key=lambda one: one not in known)  # stable: otherwise the order of the table
-    codes = torch.zeros(len(base), len(layout.subs) - skipped, dtype=torch.long, device=base.device)
-    for column in columns:
-        for number in layout.of_column(column):
-            if layout.subs[number].moment == ("later" if step == 0 else "first"):
-                sampler.put(number, codes[:, number - skipped], inputs)  # which is 0
-                continue
-            found = sampler.sample(number, base, inputs, numbers[:, number - skipped])
-            if given is not None and column in known and step < given[0].shape[1]:
-                found = torch.where(given[1] > step, given[0][:, step, number - skipped], found)
-            codes[:, number - skipped] = found
-            sampler.put(number, found, inputs)
-        sampler.finish(column, inputs)
-    return codes
+def _chunks(count: int, device: torch.device) -> list[torch.Tensor]:
+    """Numbers of subjects, a chunk after the other; on a GPU all have the same size, and the last one repeats a subject."""
+    size, places = CHUNK[device.type], torch.arange(count, device=device)
+    if device.type == "cpu":
+        return list(places.split(size))
+    return [(first + torch.arange(size, device=device)).clamp(max=count - 1) for first in range(0, count, size)]
 
 
 def _generate_rows(
-    sampler: _Sampler, plain: _Sampler, subjects: torch.Tensor, *, seed: int, context: torch.Tensor | None, given: Given | None,
+    sampler: _Sampler, subjects: torch.Tensor, *, seed: int, context: torch.Tensor | None, given: _Given | None,
     limits: tuple[int, int],
-) -> tuple[Array, Array, Array]:  # fmt: skip
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     """One row per subject."""
     layout, count = sampler.layout, len(subjects)
-    numbers = uniform(seed, subjects, 0, len(layout.subs) + layout.num_columns)
-    codes = _draw_event(sampler, _base(sampler, context, count), sampler.new_inputs(count), numbers, given, 0)
-    open_numbers = numbers[:, len(layout.subs) :] * (1 - 2.0**-24)
-    return codes.cpu().numpy(), np.ones(count, np.int64), open_numbers.double().cpu().numpy()
+    parts = []
+    for own in _chunks(count, subjects.device):
+        numbers = uniform(seed, subjects[own], 0, len(layout.subs) + layout.num_columns)
+        base = sampler.base(None if context is None else context[own], len(own))
+        first = None if given is None else given.event(own, 0)
+        codes = sampler.event(base, sampler.new_inputs(len(own)), numbers, first, is_first=True)
+        parts.append((codes.to(torch.int32), numbers[:, len(layout.subs) :]))
+    codes, numbers = (torch.cat(one)[:count] for one in zip(*parts, strict=True))
+    return codes, torch.ones_like(subjects), numbers
 
 
-def _draw_lengths(
-    plain: _Sampler, base: torch.Tensor, numbers: torch.Tensor, least: torch.Tensor, limits: tuple[int, int]
-) -> torch.Tensor:
+def _draw_lengths(sampler: _Sampler, base: torch.Tensor, numbers: torch.Tensor, least: torch.Tensor, most: int) -> torch.Tensor:
     """The length of each sequence, from the heads of `slen`."""
-    layout = plain.layout
-    inputs = plain.new_inputs(len(base))
-    zero = torch.zeros(len(base), dtype=torch.long, device=base.device)
-    length = zero
+    layout = sampler.layout
+    inputs = sampler.new_inputs(len(base))
+    length = zero = torch.zeros(len(base), dtype=torch.long, device=base.device)
     for number, sub in enumerate(layout.subs[: layout.num_positions]):
         if sub.position == "sidx":
-            plain.put(number, zero, inputs)
+            sampler.put(number, zero, inputs)
         elif sub.position == "slen":
-            logits = plain.logits(number, base, inputs)
+            logits = sampler.logits(number, base, inputs)
             place = sub.name.rpartition("_")[2]
             if place == "cat":  # given events are a condition on the length
                 classes = torch.arange(sub.num_classes, device=base.device)
                 logits = torch.where(classes < least[:, None], NEVER, logits)
-            found = draw(logits, numbers[:, number], temperature=1.0, top_p=1.0)
-            plain.put(number, found, inputs)
+            found = draw(logits, numbers[:, number])
+            sampler.put(number, found, inputs)
             length = length + found * (1 if place == "cat" else 10 ** int(place[1:]))
-    return torch.maximum(length, least).clamp(max=min(limits[1], layout.max_length or 0))
+    return torch.maximum(length, least).clamp(max=most)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Chunk:
+    """What a step reads and writes, in tensors that stay where they are."""
+
+    subjects: torch.Tensor
+    length: torch.Tensor
+    start: torch.Tensor
+    """Where the first event of each subject is written."""
+    base: torch.Tensor
+    hidden: torch.Tensor
+    """(layers, subjects, width)"""
+    cell: torch.Tensor
+    step: torch.Tensor
+
+    def first(self, count: int) -> _Chunk:
+        """The first subjects of it."""
+        many = {name: getattr(self, name)[:count] for name in ("subjects", "length", "start", "base")}
+        return _Chunk(**many, hidden=self.hidden[:, :count], cell=self.cell[:, :count], step=self.step)
+
+
+def _advance(model: TabularModel, inputs: torch.Tensor, chunk: _Chunk) -> None:
+    """Pass an event to the LSTM."""
+    for layer, (hidden, cell) in enumerate(zip(chunk.hidden, chunk.cell, strict=True)):
+        weights = [model.lstm.get_parameter(f"{name}_l{layer}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+        inputs, state = torch.lstm_cell(inputs, (hidden, cell), *weights)
+        hidden.copy_(inputs)
+        cell.copy_(state)
+
+
+def _make_event(
+    sampler: _Sampler, chunk: _Chunk, codes: torch.Tensor, numbers: torch.Tensor, seed: int, given: _GivenEvent | None = None, *,
+    is_first: bool,
+) -> None:  # fmt: skip
+    """Draw the next event of each subject, and write it to `codes` and `numbers`; the last row takes those beyond the lengths."""
+    layout = sampler.layout
+    drawn = uniform(seed, chunk.subjects, chunk.step, len(layout.subs) + layout.num_columns)
+    inputs = sampler.new_inputs(len(chunk.base))
+    position = torch.zeros_like(chunk.length) + chunk.step
+    for number, code in enumerate(position_codes(layout, position, chunk.length).unbind(-1)):
+        if layout.subs[number].position != "slen":  # no head of data sees it
+            sampler.put(number, code, inputs)
+    sampler.finish(0, inputs)
+    base = torch.addmm(chunk.base, chunk.hidden[-1], sampler.of_history)
+    found = sampler.event(base, inputs, drawn, given, is_first=is_first)
+    row = torch.where(position < chunk.length, chunk.start + position, len(codes) - 1)
+    codes[row] = found.to(codes.dtype)
+    numbers[row] = drawn[:, len(layout.subs) :]
+    _advance(sampler.model, inputs[:, : sampler.model.seen_width], chunk)
+    chunk.step.add_(1)
 
 
 def _generate_events(
-    sampler: _Sampler, plain: _Sampler, subjects: torch.Tensor, *, seed: int, context: torch.Tensor | None, given: Given | None,
+    sampler: _Sampler, subjects: torch.Tensor, *, seed: int, context: torch.Tensor | None, given: _Given | None,
     limits: tuple[int, int],
-) -> tuple[Array, Array, Array]:  # fmt: skip
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     """Sequences of events."""
-    model, layout, count = sampler.model, sampler.layout, len(subjects)
-    skipped, of_history = layout.num_positions, sampler.free_weight[:, layout.context_width :].t().contiguous()
-    base = _base(sampler, context, count)
-    blank = base.new_zeros(count, 1, model.seen_width)
-    output, state = model.lstm(blank)
-    least = torch.full_like(subjects, limits[0]) if given is None else given[1].clamp(min=limits[0])
-    first_base = torch.addmm(base, output[:, 0], of_history)
-    length = _draw_lengths(plain, first_base, uniform(seed, subjects, -1, len(layout.subs)), least, limits)
-    length, order = length.sort(descending=True, stable=True)
-    subjects, base = subjects[order], base[order]
-    if given is not None:
-        given = (given[0][order], given[1][order], given[2])
-    sizes = length.cpu().numpy()  # the only wait for the device
-    active = np.searchsorted(-sizes, -np.arange(int(sizes.max(initial=0))), side="left")  # of each step, those that continue
-    output, (hidden, cell) = output[order], (state[0][:, order], state[1][:, order])
-    codes, numbers = [], []
-    for step, going in enumerate(active.tolist()):
-        hidden, cell = hidden[:, :going].contiguous(), cell[:, :going].contiguous()
-        drawn = uniform(seed, subjects[:going], step, len(layout.subs) + layout.num_columns)
-        inputs = sampler.new_inputs(going)
-        position = torch.full_like(length[:going], step)
-        for number, code in enumerate(position_codes(layout, position, length[:going]).unbind(-1)):
-            if layout.subs[number].position != "slen":  # no head of data sees it
-                sampler.put(number, code, inputs)
-        sampler.finish(0, inputs)
-        now = torch.addmm(base[:going], output[:going, 0], of_history)
-        own = None if given is None else (given[0][:going], given[1][:going], given[2])
-        found = _draw_event(sampler, now, inputs, drawn, own, step)
-        codes.append(found)
-        numbers.append(drawn[:, len(layout.subs) :])
-        output, (hidden, cell) = model.lstm(inputs[:, None, : model.seen_width], (hidden, cell))
-    return _in_order(codes, numbers, sizes, order.cpu().numpy(), active, layout.num_columns, len(layout.subs) - skipped)
+    model, layout, count, device = sampler.model, sampler.layout, len(subjects), subjects.device
+    least = torch.full_like(subjects, limits[0]) if given is None else given.lengths.clamp(min=limits[0])
+    blank = model.first_bias.new_zeros(1, 1, model.seen_width)
+    _, (hidden, cell) = model.lstm(blank)  # before the first event: the same of all subjects
+    parts = []
+    for own in _chunks(count, device):
+        base = sampler.base(None if context is None else context[own], len(own))
+        base = torch.addmm(base, hidden[-1].expand(len(own), -1), sampler.of_history)
+        drawn = uniform(seed, subjects[own], -1, len(layout.subs))
+        parts.append(_draw_lengths(sampler, base, drawn, least[own], min(limits[1], layout.max_length or 0)))
+    lengths = torch.cat(parts)[:count]
+    starts = lengths.cumsum(0) - lengths
+    ordered, order = lengths.sort(descending=True, stable=True)
+    sizes = to_host(ordered)  # the only wait for the device
+    codes = torch.empty(int(sizes.sum()) + 1, len(layout.subs) - layout.num_positions, dtype=torch.int32, device=device)
+    numbers = torch.empty(len(codes), layout.num_columns, device=device)
+    chunk, graph = None, None
+    chunks = _chunks(count, device)
+    longest = sizes[:: CHUNK[device.type]]
+    for own, steps in zip(chunks, longest.tolist(), strict=True):
+        if not steps:
+            break
+        who = order[own]
+        made = _Chunk(
+            subjects=subjects[who],
+            # What fills the last chunk repeats a subject and writes nothing.
+            length=lengths[who] * (torch.arange(len(own), device=device) < count - own[0]),
+            start=starts[who],
+            base=sampler.base(None if context is None else context[who], len(own)).contiguous(),
+            hidden=hidden.expand(-1, len(own), -1).contiguous(),
+            cell=cell.expand(-1, len(own), -1).contiguous(),
+            step=torch.zeros((), dtype=torch.long, device=device),
+        )
+        if chunk is None or device.type == "cpu":
+            chunk = made
+        else:
+            for name in _Chunk.__dataclass_fields__:
+                getattr(chunk, name).copy_(getattr(made, name))
+        for step in range(steps):
+            event = None if given is None else given.event(who, step)
+            if device.type == "cpu":
+                going = int(np.searchsorted(-sizes[own[0] : own[-1] + 1], -step, side="left"))
+                part = None if event is None else _GivenEvent(codes=event.codes[:going], is_given=event.is_given[:going])
+                _make_event(sampler, chunk.first(going), codes, numbers, seed, part, is_first=step == 0)
+            elif step == 0 or event is not None or longest.sum() < LEAST_REPLAYS:
+                _make_event(sampler, chunk, codes, numbers, seed, event, is_first=step == 0)
+            else:
+                if graph is None:
+                    graph = _capture(sampler, chunk, codes, numbers, seed)
+                graph.replay()
+    return codes[:-1], lengths, numbers[:-1]
 
 
-def _in_order(
-    codes: list[torch.Tensor], numbers: list[torch.Tensor], sizes: Array, order: Array, active: Array, columns: int, width: int
-) -> tuple[Array, Array, Array]:
-    """Events step by step, of subjects by length, as events subject by subject."""
-    lengths = np.zeros_like(sizes)
-    lengths[order] = sizes
-    starts = np.cumsum(lengths) - lengths
-    total = int(lengths.sum())
-    if not total:
-        return np.zeros((0, width), np.int64), lengths, np.zeros((0, columns))
-    place = np.concatenate([starts[order[:going]] + step for step, going in enumerate(active.tolist())])
-    found = np.empty((total, width), np.int32)
-    found[place] = torch.cat(codes).to(torch.int32).cpu().numpy()
-    drawn = np.empty((total, columns))
-    drawn[place] = torch.cat(numbers).cpu().numpy() * (1 - 2.0**-24)
-    return found, lengths, drawn
+def _capture(sampler: _Sampler, chunk: _Chunk, codes: torch.Tensor, numbers: torch.Tensor, seed: int) -> torch.cuda.CUDAGraph:
+    """A later step, as a graph. Its warm-up is undone."""
+    kept = [one.clone() for one in (chunk.hidden, chunk.cell, chunk.step)]
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream())
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.stream(stream):
+        _make_event(sampler, chunk, codes, numbers, seed, is_first=False)
+        for one, before in zip((chunk.hidden, chunk.cell, chunk.step), kept, strict=True):
+            one.copy_(before)
+        graph.capture_begin(capture_error_mode="thread_local")
+        try:
+            _make_event(sampler, chunk, codes, numbers, seed, is_first=False)
+        finally:
+            graph.capture_end()
+    torch.cuda.current_stream().wait_stream(stream)
+    return graph

@@ -41,6 +41,8 @@ class TabularModel(nn.Module):
     def __init__(self, layout: ModelLayout, *, seed: int = 0) -> None:
         super().__init__()
         self.layout = layout
+        self.is_plain = False
+        """Whether the LSTM is computed by plain operations, of which `torch.func` knows the gradients of single subjects."""
         self.context_offsets: torch.Tensor
         self.column_mask: torch.Tensor
         self.head_of_row: torch.Tensor
@@ -205,7 +207,7 @@ class TabularModel(nn.Module):
         if layout.is_sequence:
             inputs = [one[:, None].expand(-1, codes.shape[1], -1) for one in inputs]
             before = F.pad(embeddings[:, :-1, : self.seen_width], (0, 0, 1, 0))
-            inputs.append(self.lstm(F.dropout(before, DROPOUT, self.training))[0])
+            inputs.append(self.history(F.dropout(before, DROPOUT, self.training)))
         inputs.append(embeddings)
         if layout.compressed:
             inputs.append(self.compress(embeddings))
@@ -213,6 +215,25 @@ class TabularModel(nn.Module):
         seen = self.first_weight[:, free:] * self.first_mask(rank)
         weight = torch.cat([self.first_weight[:, :free], seen], 1) if free else seen
         return F.linear(F.dropout(torch.cat(inputs, -1), DROPOUT, self.training), weight, self.first_bias)
+
+    def history(self, before: torch.Tensor) -> torch.Tensor:
+        """The outputs of the LSTM, of the events before each step."""
+        if not self.is_plain:
+            found: torch.Tensor = self.lstm(before)[0]
+            return found
+        for layer in range(len(self.layout.history)):
+            names = ("weight_ih", "bias_ih", "weight_hh", "bias_hh")
+            weight, bias, again, again_bias = (getattr(self.lstm, f"{name}_l{layer}") for name in names)
+            before = F.dropout(before, DROPOUT, self.training and layer > 0)
+            of_inputs, outputs = F.linear(before, weight, bias + again_bias), []
+            hidden = cell = before.new_zeros(len(before), again.shape[1])
+            for step in of_inputs.unbind(1):
+                take, keep, new, show = (step + F.linear(hidden, again)).chunk(4, -1)
+                cell = torch.sigmoid(keep) * cell + torch.sigmoid(take) * torch.tanh(new)
+                hidden = torch.sigmoid(show) * torch.tanh(cell)
+                outputs.append(hidden)
+            before = torch.stack(outputs, 1)
+        return before
 
     def heads(self, hidden: torch.Tensor) -> list[torch.Tensor]:
         """Logits (heads, rows, classes) of each group, of outputs (rows, first layers)."""

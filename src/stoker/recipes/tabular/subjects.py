@@ -50,7 +50,13 @@ class TabularSettings:
     max_seconds: float | None = None
     """Stop training after this time."""
     max_grad_norm: float | None = None
-    """Clip the gradient to this norm."""
+    """Clip the gradient to this norm; with `noise` that of each subject, by default to 1."""
+    noise: float | None = None
+    """Train with differential privacy: noise of this multiple of the norm is added to the sum of gradients. 1.5 is usual."""
+    max_epsilon: float = 10.0
+    """With `noise`: the privacy that training may cost."""
+    delta: float = 1e-5
+    """With `noise`: the probability that the promise of `max_epsilon` does not cover."""
     window: int = 100
     """Events of a sequence that an update sees, at most."""
     valid_share: float = 0.2
@@ -64,7 +70,8 @@ class TabularSettings:
     def __post_init__(self) -> None:
         limits: dict[str, tuple[float, float]] = {
             "epochs": (1, 1e6), "batch_size": (1, 2**24), "lr": (1e-12, 10), "patience": (1, 1e6), "max_seconds": (1e-3, 1e9),
-            "max_grad_norm": (1e-12, 1e12), "window": (1, 2**24), "valid_share": (1e-6, 0.9), "seed": (-(2**63), 2**63),
+            "max_grad_norm": (1e-12, 1e12), "noise": (0.1, 1e6), "max_epsilon": (1e-6, 1e6), "delta": (1e-12, 0.1),
+            "window": (1, 2**24), "valid_share": (1e-6, 0.9), "seed": (-(2**63), 2**63),
         }  # fmt: skip
         if self.size not in SIZES:
             raise OptionError(f"size is {self.size!r}; expected one of {', '.join(SIZES)}.")
@@ -103,6 +110,8 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
     min_length: int
     median_length: float
     num_subjects: int
+    any_order: bool = True
+    """Whether columns were learned in any order, or in that of the table."""
 
     def layout(self) -> ModelLayout:
         """The layout of the model."""
@@ -203,6 +212,7 @@ def prepare(
         min_length=limits[0],
         median_length=float(np.median(shortened)),
         num_subjects=len(starts),
+        any_order=settings.any_order,
     )
     return PreparedSubjects(
         spec=spec,

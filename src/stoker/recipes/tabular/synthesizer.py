@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,8 +14,11 @@ import stoker
 from stoker import _disk
 from stoker._types import Array
 from stoker.errors import OptionError
+from stoker.recipes.run_folder import read_recipe
+from stoker.recipes.tabular.encodings import Categorical, LatLong, Numeric
 from stoker.recipes.tabular.generation import GivenCodes, generate_codes
-from stoker.recipes.tabular.subjects import Say, make_settings
+from stoker.recipes.tabular.quality_report import QualityReport, quality
+from stoker.recipes.tabular.subjects import ModelSpec, Say, make_settings
 from stoker.recipes.tabular.tables import decode_table, encode_table, group_rows, key_column, read_table, to_frame
 from stoker.recipes.tabular.training import TrainedTabular, load_model, train
 
@@ -40,6 +43,8 @@ class Synthesizer:
         make_settings(**options)
         self._options = options
         self._trained: TrainedTabular | None = None
+        self._learned: tuple[Any, Any] = (None, None)
+        """The tables of events and of contexts, for `report`."""
 
     def fit(
         self,
@@ -84,6 +89,7 @@ class Synthesizer:
             if say is not None:
                 common["say"] = say
             self._trained = train(events, folder=where, key=key, context=context, encodings=encodings, **common, **self._options)
+        self._learned = (events, context)
         return self
 
     @classmethod
@@ -99,6 +105,8 @@ class Synthesizer:
         """
         found = cls()
         found._trained = load_model(folder, device=device)
+        recipe = read_recipe(Path(folder), "tabular", check=lambda settings: None)
+        found._learned = (recipe["target"], recipe["context"])
         return found
 
     @property
@@ -113,11 +121,14 @@ class Synthesizer:
         """How training ended; None for a model that was loaded."""
         return self.trained.result
 
-    def sample_context(self, num_subjects: int, *, seed: int = 0) -> Any:
+    def sample_context(
+        self, num_subjects: int, *, rebalance: Mapping[str, Mapping[Any, float]] | None = None, seed: int = 0
+    ) -> Any:
         """Generate contexts of new subjects, with a key.
 
         Args:
             num_subjects: How many.
+            rebalance: Shares of values, by column; see `sample`.
             seed: Of all random numbers.
 
         Raises:
@@ -129,7 +140,7 @@ class Synthesizer:
         _check_number("num_subjects", num_subjects)
         inner = Synthesizer()
         inner._trained = trained.context
-        rows, _ = inner._rows(num_subjects, seed=seed)
+        rows, _ = inner._rows(num_subjects, seed=seed, **_draw_options(trained.context.spec, rebalance or {}, ()))
         return to_frame(rows.add_column(0, trained.spec.key or "key", _new_keys(trained, num_subjects)), trained.spec.frame)
 
     def sample(
@@ -138,6 +149,8 @@ class Synthesizer:
         *,
         context: Any = None,
         given: Any = None,
+        rebalance: Mapping[str, Mapping[Any, float]] | None = None,
+        impute: bool | Sequence[str] = False,
         temperature: float = 1.0,
         top_p: float = 1.0,
         seed: int = 0,
@@ -150,6 +163,9 @@ class Synthesizer:
             num_subjects: How many. Default: those of `context` or `given`, otherwise as many as were learned.
             context: Contexts to generate for, with their keys. Default: generated ones, those of `sample_context`.
             given: First events of subjects, or rows, of which some columns are known. They come back as they are.
+            rebalance: Shares that values get, such as {"segment": {"gold": 0.5}}; other values share the rest in proportion. For
+                categorical columns of events, where it is the share of events, or of generated contexts.
+            impute: Columns without missing values, or True for all of them: none is generated, and those of `given` are filled.
             temperature: Below 1 makes likely values likelier. It does not act on lengths.
             top_p: Draw from the likeliest values that together have this probability. It does not act on lengths.
             seed: Of all random numbers.
@@ -164,23 +180,27 @@ class Synthesizer:
         spec = trained.spec
         _check_range("temperature", temperature, 1e-3, 100)
         _check_range("top_p", top_p, 1e-6, 1)
+        names = [column.name for column in spec.target.columns]
+        filled = _check_impute(impute, names)
+        own, of_context = self._split_rebalance(rebalance or {}, names, has_context=context is not None)
         keys, codes = None, None
         if context is not None:
             keys, codes = self._context_codes(context)
             num_subjects = self._agree(num_subjects, len(keys), "context")
         first = None
         if given is not None:
-            first = self._given(given, keys)
+            first = self._given(given, keys, filled)
             keys = first[0] if keys is None else keys
             num_subjects = self._agree(num_subjects, len(first[2].lengths), "given")
         num_subjects = spec.num_subjects if num_subjects is None else num_subjects
         _check_number("num_subjects", num_subjects)
         if spec.context is not None and codes is None:
-            made, _ = read_table(self.sample_context(num_subjects, seed=seed), "context")
+            made, _ = read_table(self.sample_context(num_subjects, rebalance=of_context, seed=seed), "context")
             codes = encode_table(made, spec.context, starts=np.arange(num_subjects))
         rows, lengths = self._rows(
-            num_subjects, seed=seed, context=codes, given=None if first is None else first[2], temperature=temperature, top_p=top_p
-        )
+            num_subjects, seed=seed, context=codes, given=None if first is None else first[2], temperature=temperature, top_p=top_p,
+            **_draw_options(spec, own, filled),
+        )  # fmt: skip
         if first is not None:
             rows = _put_back(rows, lengths, first[1], first[2])
         if spec.key is not None:
@@ -188,14 +208,70 @@ class Synthesizer:
             rows = rows.add_column(0, spec.key, named.take(pa.array(np.repeat(np.arange(num_subjects), lengths))))
         return to_frame(rows, spec.frame)
 
+    def report(
+        self,
+        holdout: Any = None,
+        *,
+        holdout_context: Any = None,
+        num_subjects: int | None = None,
+        seed: int = 0,
+        **options: Any,
+    ) -> QualityReport:
+        """Compare a new sample with the table that was learned.
+
+        Args:
+            holdout: Real data that the model has not seen; makes the measures of copies much sharper.
+            holdout_context: Its context. Contexts are compared where every table has one.
+            num_subjects: Of the sample. Default: as many as were learned.
+            seed: Of all random numbers.
+            **options: Other options of `quality`, such as `time` or `max_rows`.
+
+        Returns:
+            The report; see `quality`.
+
+        Raises:
+            OptionError: The table is not known: it was a frame of another process. Call `quality` with it.
+
+        Example:
+            >>> rows = {"colour": ["red", "blue", "red", "green"] * 25, "n": list(range(100))}
+            >>> report = Synthesizer(size="s", epochs=1, seed=1).fit(rows).report()
+            >>> report.sizes["synthetic"]
+            (100, 100)
+        """
+        spec, (real, context) = self.trained.spec, self._learned
+        if real is None:
+            raise OptionError("the run was trained on a frame, which is not kept. Call quality(real, model.sample(n), key=…).")
+        count = spec.num_subjects if num_subjects is None else num_subjects
+        if spec.context is None or (holdout is not None and holdout_context is None):
+            return quality(real, self.sample(count, seed=seed), key=spec.key, holdout=holdout, seed=seed, **options)
+        users = self.sample_context(count, seed=seed)
+        events = self.sample(context=users, seed=seed)
+        return quality(
+            real, events, key=spec.key, holdout=holdout, context=context, synthetic_context=users, holdout_context=holdout_context,
+            seed=seed, **options,
+        )  # fmt: skip
+
     def _rows(self, num_subjects: int, *, seed: int, **options: Any) -> tuple[pa.Table, Array]:
         """Generated rows, and how many each subject has."""
         spec = self.trained.spec
         limits = (spec.min_length, spec.max_length or 1)
-        found = generate_codes(self.trained.model, num_subjects, seed=seed, never=spec.never(), lengths=limits, **options)
+        found = generate_codes(self.trained.model, num_subjects, seed=seed, lengths=limits, **options)
         starts = np.cumsum(found.lengths) - found.lengths
         uniform = found.uniform[:, int(spec.max_length is not None) :]
         return decode_table(found.codes, spec.target, starts=starts, uniform=uniform), found.lengths
+
+    def _split_rebalance(
+        self, rebalance: Mapping[str, Mapping[Any, float]], names: Sequence[str], *, has_context: bool
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The shares of columns of events, and those of columns of generated contexts."""
+        spec = self.trained.spec
+        others = [column.name for column in spec.context.columns] if spec.context is not None and not has_context else []
+        for name in rebalance:
+            if name not in (*names, *others):
+                known = ", ".join(map(repr, [*names, *others]))
+                raise OptionError(f"rebalance names the column {name!r}; expected one of {known}.")
+        own = {name: shares for name, shares in rebalance.items() if name in names}
+        return own, {name: shares for name, shares in rebalance.items() if name not in names}
 
     @staticmethod
     def _agree(asked: int | None, count: int, what: str) -> int:
@@ -214,7 +290,7 @@ class Synthesizer:
             raise OptionError(f"context lacks the columns {', '.join(map(repr, missing))}, which the model was trained with.")
         return keys, encode_table(table, spec.context, starts=np.arange(len(table)))
 
-    def _given(self, given: Any, keys: pa.Array | None) -> tuple[pa.Array | None, pa.Table, GivenCodes]:
+    def _given(self, given: Any, keys: pa.Array | None, filled: Sequence[str]) -> tuple[pa.Array | None, pa.Table, GivenCodes]:
         """Keys, rows and codes of given events."""
         spec = self.trained.spec
         table, _ = read_table(given, "given")
@@ -224,7 +300,7 @@ class Synthesizer:
             raise OptionError(
                 f"given has the columns {', '.join(map(repr, unknown))}; expected some of {', '.join(map(repr, names))}."
             )
-        columns = [number for number, name in enumerate(names) if name in table.column_names]
+        self._check_order([name for name in names if name in table.column_names], names)
         if spec.key is None:
             rows, starts, lengths = table, np.arange(len(table)), np.ones(len(table), np.int64)
         else:
@@ -239,9 +315,88 @@ class Synthesizer:
         whole = {name: rows[name] if name in rows.column_names else pa.nulls(len(rows), schema.field(name).type) for name in names}
         codes = encode_table(pa.table(whole), spec.target, starts=starts).astype(np.int64)
         padded = np.zeros((len(lengths), int(lengths.max(initial=0)), codes.shape[1]), np.int64)
+        is_given = np.zeros((*padded.shape[:2], len(names)), bool)
         owner = np.repeat(np.arange(len(lengths)), lengths)
-        padded[owner, np.arange(len(codes)) - starts[owner]] = codes
-        return keys, rows, GivenCodes(codes=padded, lengths=lengths, columns=columns)
+        inside = np.arange(len(codes)) - starts[owner]
+        padded[owner, inside] = codes
+        for number, column in enumerate(spec.target.columns):
+            if column.name not in rows.column_names:
+                continue
+            there = np.ones(len(rows), bool)
+            if column.name in filled and rows[column.name].null_count:
+                if column.encoding.__struct_config__.tag == "relative":
+                    raise OptionError(
+                        f"impute names the column {column.name!r}, whose dates are relative to the event before; those that given has "
+                        f"not cannot be filled. Leave it out."
+                    )
+                there = rows[column.name].is_valid().to_numpy(zero_copy_only=False)
+            is_given[owner, inside, number] = there
+        return keys, rows, GivenCodes(codes=padded, is_given=is_given, lengths=lengths)
+
+    def _check_order(self, given: Sequence[str], names: Sequence[str]) -> None:
+        if not self.trained.spec.any_order and list(given) != list(names[: len(given)]):
+            raise OptionError(
+                f"given has the columns {', '.join(map(repr, given))}, but the model was trained with any_order=False; expected the "
+                f"first ones of {', '.join(map(repr, names))}."
+            )
+
+
+def _draw_options(spec: ModelSpec, rebalance: Mapping[str, Mapping[Any, float]], filled: Sequence[str]) -> dict[str, Any]:
+    """Which classes are drawn, and in which order of columns: rebalanced ones come first, imputed ones last."""
+    never = {number: list(classes) for number, classes in spec.never().items()}
+    shares, number = {}, spec.layout().num_positions
+    for column in spec.target.columns:
+        encoding = column.encoding
+        if column.name in rebalance:
+            shares[number] = _class_shares(
+                column.name, encoding, spec.target.schema.field(column.name).type, rebalance[column.name]
+            )
+        has_null = encoding.latitude.has_null if isinstance(encoding, LatLong) else encoding.has_null
+        if column.name in filled and has_null:  # the first sub-column says whether a value is missing
+            never.setdefault(number, []).append(0 if isinstance(encoding, Numeric | LatLong) else 1)
+        number += len(encoding.sizes)
+    order = None
+    if spec.any_order:
+        names = [column.name for column in spec.target.columns]
+        order = sorted(range(len(names)), key=lambda one: (names[one] not in rebalance, names[one] in filled))
+    return {"never": never, "shares": shares, "order": order}
+
+
+def _class_shares(name: str, encoding: Any, kind: pa.DataType, shares: Mapping[Any, float]) -> dict[int, float]:
+    """The classes of values, with their probabilities."""
+    if not isinstance(encoding, Categorical):
+        tag = encoding.__struct_config__.tag
+        raise OptionError(f"rebalance names the column {name!r}, which is encoded as {tag}; expected a categorical one.")
+    inner = kind.value_type if pa.types.is_dictionary(kind) else kind
+    found = {}
+    for value, share in shares.items():
+        try:
+            word = pa.array([value], inner).cast(pa.string())[0].as_py()
+        except (pa.ArrowInvalid, pa.ArrowTypeError):
+            word = str(value)
+        if value is None and encoding.has_null:
+            found[1] = share
+        elif word in encoding.values:
+            found[1 + encoding.has_null + encoding.values.index(word)] = share
+        else:
+            known = ", ".join(map(repr, encoding.values[:8]))
+            raise OptionError(f"rebalance[{name!r}] has the value {value!r}; expected some of those that were kept: {known}.")
+        _check_range(f"rebalance[{name!r}][{value!r}]", share, 0, 1)
+    if sum(found.values()) > 1 + 1e-9:
+        raise OptionError(f"rebalance[{name!r}] has shares with the sum {sum(found.values()):g}; expected at most 1.")
+    return found
+
+
+def _check_impute(impute: Any, names: Sequence[str]) -> list[str]:
+    """The columns to impute."""
+    if isinstance(impute, bool):
+        return list(names) if impute else []
+    if isinstance(impute, str) or not isinstance(impute, Sequence):
+        raise OptionError(f"impute is {impute!r}; expected a list of columns, True or False.")
+    for name in impute:
+        if name not in names:
+            raise OptionError(f"impute names the column {name!r}; expected one of {', '.join(map(repr, names))}.")
+    return list(impute)
 
 
 def _put_back(rows: pa.Table, lengths: Array, given: pa.Table, codes: GivenCodes) -> pa.Table:
@@ -249,10 +404,11 @@ def _put_back(rows: pa.Table, lengths: Array, given: pa.Table, codes: GivenCodes
     starts = np.cumsum(lengths) - lengths
     owner = np.repeat(np.arange(len(lengths)), codes.lengths)
     inside = np.arange(len(owner)) - np.repeat(np.cumsum(codes.lengths) - codes.lengths, codes.lengths)
-    source = np.arange(len(rows))
-    source[starts[owner] + inside] = len(rows) + np.arange(len(owner))
     for name in given.column_names:
         place = rows.column_names.index(name)
+        is_given = codes.is_given[owner, inside, place]
+        source = np.arange(len(rows))
+        source[(starts[owner] + inside)[is_given]] = len(rows) + np.flatnonzero(is_given)
         both = pa.chunked_array([*rows[name].chunks, *given[name].cast(rows[name].type).chunks], rows[name].type)
         rows = rows.set_column(place, rows.schema.field(name), both.take(pa.array(source)))
     return rows

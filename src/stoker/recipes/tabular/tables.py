@@ -380,22 +380,22 @@ def _read(name: str, column: pa.ChunkedArray, kind: str) -> Values:
 
 
 def encode_table(table: pa.Table, spec: TableSpec, *, starts: Array) -> Array:
-    """The codes of a table, (rows, sub-columns): int16 where they fit, else int32.
+    """The codes of a table, (rows, sub-columns): of the smallest type that holds them, and a sub-column after the other in memory.
 
     Raises:
         OptionError: A column is missing, or has another type.
     """
     num_codes = sum(map(len, spec.sizes))
     widest = max((size for one in spec.sizes for size in one.values()), default=1)
-    codes = np.zeros((len(table), num_codes), np.int16 if widest <= 2**15 else np.int32)
+    kind = np.uint8 if widest <= 2**8 else np.int16 if widest <= 2**15 else np.int32
+    codes = np.empty((num_codes, len(table)), kind).T
     ends = np.cumsum([len(sizes) for sizes in spec.sizes])
 
     def encode(number: int) -> None:
         column, field = spec.columns[number], spec.schema.field(number)
         given = table[column.name]
         given = given if given.type == field.type else _cast(given, field)
-        kind = str(column.encoding.__struct_config__.tag)
-        found = column.encoding.encode(_read(column.name, given, kind), starts)
+        found = column.encoding.encode(_read(column.name, given, str(column.encoding.__struct_config__.tag)), starts)
         codes[:, ends[number] - found.shape[1] : ends[number]] = found
 
     _on_threads(encode, range(len(spec.columns)), num_rows=len(table))

@@ -4,6 +4,7 @@ recipe.json          the tables and all settings; marks the folder as one of thi
 columns.json         columns, their types and encodings
 run.json, metrics.jsonl, checkpoints/      as every run of `stoker.Trainer` has them: it resumes exactly, and a NaN stops it
 model.safetensors    the best weights, in the names of TabularARGN
+privacy.json         of differentially private training: what it has cost
 context/             a run of the same kind for the contexts, where there are some: new subjects need new contexts
 """
 
@@ -31,11 +32,12 @@ from stoker.recipes.run_folder import RECIPE_NAME, claim_run, read_recipe
 from stoker.recipes.tabular.batches import EncodedSubjects, SubjectBatches, SubjectLoss, mean_events
 from stoker.recipes.tabular.layout import ModelLayout
 from stoker.recipes.tabular.model import TabularModel, set_frequencies
+from stoker.recipes.tabular.privacy import PrivateLoss, epsilon_of, most_epochs
 from stoker.recipes.tabular.subjects import ModelSpec, PreparedSubjects, Say, TabularSettings, make_settings, prepare
 from stoker.recipes.tabular.tables import read_table
 
-COLUMNS_NAME, MODEL_NAME, CONTEXT_NAME = "columns.json", "model.safetensors", "context"
-RESULTS = (COLUMNS_NAME, MODEL_NAME, CONTEXT_NAME)
+COLUMNS_NAME, MODEL_NAME, CONTEXT_NAME, PRIVACY_NAME = "columns.json", "model.safetensors", "context", "privacy.json"
+RESULTS = (COLUMNS_NAME, MODEL_NAME, CONTEXT_NAME, PRIVACY_NAME)
 
 
 def _silent(word: str, sentence: str) -> None:
@@ -52,6 +54,8 @@ class TrainedTabular:
     """The model of contexts."""
     result: stoker.train.Result | None
     """How training ended; None for a model that was loaded."""
+    epsilon: float | None = None
+    """What differentially private training has cost, that of contexts included; None for other training."""
 
 
 class Plateau:
@@ -144,7 +148,9 @@ def train(
     """
     settings = make_settings(**options)
     folder = Path(folder)
-    where = check_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    where = check_device(device or ("cuda" if torch.cuda.is_available() and settings.noise is None else "cpu"))
+    if settings.noise is not None and where.type != "cpu":
+        raise OptionError(f"device is {device!r}, but training with noise runs on the CPU only. Leave device out, or noise.")
     prepared = prepare(events, key=key, context=context, encodings=encodings, settings=settings, say=say)
     record = {
         "recipe": "tabular",
@@ -165,7 +171,31 @@ def train(
         )
     model, result = _fit(prepared, settings, folder, where, resume=resume, progress=progress, say=say)
     _disk.write_file(folder / MODEL_NAME, save({name: one.cpu() for name, one in model.upstream_weights().items()}))
-    return TrainedTabular(spec=prepared.spec, model=model, context=inner, result=result)
+    epsilon = _epsilon(settings, model, prepared, result, inner, say)
+    if epsilon is not None:
+        record = {"epsilon": epsilon, "delta": settings.delta, "noise": settings.noise, "updates": result.step}
+        _disk.write_file(folder / PRIVACY_NAME, json.dumps(record).encode())
+    return TrainedTabular(spec=prepared.spec, model=model, context=inner, result=result, epsilon=epsilon)
+
+
+def _epsilon(
+    settings: TabularSettings, model: TabularModel, prepared: PreparedSubjects, result: stoker.train.Result,
+    context: TrainedTabular | None, say: Say,
+) -> float | None:  # fmt: skip
+    """What training has cost; both models see every subject, so their costs add up."""
+    if settings.noise is None:
+        return None
+    count = len(split_subjects(len(prepared.starts), settings)[0])
+    rate = _batch_size(settings, count, model, prepared) / count
+    own = epsilon_of(updates=result.step, rate=rate, noise=settings.noise, delta=settings.delta)
+    total = own + (context.epsilon or 0.0 if context is not None else 0.0)
+    say("privacy", f"epsilon {total:.2f} with delta {settings.delta:g}, for the weights alone")
+    return total
+
+
+def _batch_size(settings: TabularSettings, count: int, model: TabularModel, prepared: PreparedSubjects) -> int:
+    per_subject = mean_events(prepared.lengths, settings.window)
+    return min(settings.batch_size or default_batch_size(count, model, per_subject), count)
 
 
 def _named(given: Any) -> str | None:
@@ -199,11 +229,13 @@ def _fit(
     spec = prepared.spec
     model = TabularModel(spec.layout(), seed=settings.seed)
     known, held_out = split_subjects(len(prepared.starts), settings)
-    set_frequencies(model, count_classes(prepared, model.layout, known))
+    is_private = settings.noise is not None
+    if not is_private:  # which are exact counts
+        set_frequencies(model, count_classes(prepared, model.layout, known))
     model.to(where)
     data = EncodedSubjects.of(prepared.codes, prepared.starts, prepared.lengths, prepared.context, where)
     per_subject = mean_events(prepared.lengths, settings.window)
-    batch_size = min(settings.batch_size or default_batch_size(len(known), model, per_subject), len(known))
+    batch_size = _batch_size(settings, len(known), model, prepared)
     lr = settings.lr or min(0.008, round(0.004 * math.sqrt(batch_size / 32), 5))
     say(
         "model",
@@ -215,11 +247,22 @@ def _fit(
         "window": settings.window,
         "any_order": settings.any_order,
     }
-    batches = SubjectBatches(data, model.layout, known, seed=settings.seed, **common)
+    batches = SubjectBatches(data, model.layout, known, seed=settings.seed, is_drawn=is_private, **common)
     valid = SubjectBatches(data, model.layout, held_out, seed=settings.seed + 1, is_fixed=True, **common)
-    whole = SubjectLoss(model, data, per_subject)
+    whole, epochs = SubjectLoss(model, data, per_subject), settings.epochs
+    if settings.noise is not None:
+        whole = PrivateLoss(
+            model, data, per_subject, batch_size=batch_size, norm=settings.max_grad_norm or 1.0, noise=settings.noise
+        )  # fmt: skip
+        options = {"rate": batch_size / len(known), "noise": settings.noise, "delta": settings.delta}
+        epochs = most_epochs(epochs, per_epoch=len(batches), max_epsilon=settings.max_epsilon, **options)
+        if not epochs:
+            one = epsilon_of(updates=len(batches), **options)
+            raise OptionError(
+                f"max_epsilon is {settings.max_epsilon:g}, but one epoch costs {one:.3g}. Raise max_epsilon or noise, or lower batch_size."
+            )
     plateau = Plateau()
-    if resume:
+    if resume and not is_private:
         plateau.read(folder / "metrics.jsonl")
     on_gpu = where.type == "cuda"
     trainer = stoker.Trainer(
@@ -228,12 +271,17 @@ def _fit(
         torch.optim.AdamW(whole.parameters(), lr=lr),
         precision="tf32" if on_gpu else "fp32",
         fused=True,
-        graph=True if on_gpu and settings.size != "l" else "auto",  # the dropout between the layers of "l" may not be captured
+        graph=False
+        if is_private
+        else True
+        if on_gpu and settings.size != "l"
+        else "auto",  # the dropout between the layers of "l" may not be captured
         compile=False,
-        max_grad_norm=settings.max_grad_norm,
+        max_grad_norm=None if is_private else settings.max_grad_norm,
         schedule=lambda step, total: plateau.factor,
-        early_stopping=stoker.EarlyStopping("val_loss", patience=settings.patience, mode="min"),
-        callbacks=[plateau],
+        # With privacy neither the rate nor the end of training may depend on exact losses.
+        early_stopping=None if is_private else stoker.EarlyStopping("val_loss", patience=settings.patience, mode="min"),
+        callbacks=[] if is_private else [plateau],
         folder=folder,
         keep_checkpoints=1,
         max_seconds=settings.max_seconds,
@@ -241,8 +289,8 @@ def _fit(
         config=asdict(settings),
         progress=progress,
     )
-    result = trainer.fit(batches, valid=valid, epochs=settings.epochs, resume=resume)
-    stoker.train.load_trained(whole, folder)
+    result = trainer.fit(batches, valid=None if is_private else valid, epochs=epochs, resume=resume)
+    stoker.train.load_trained(whole, folder, latest=is_private)
     return model, result
 
 
@@ -316,4 +364,6 @@ def load_model(folder: str | Path, *, device: str | None = None) -> TrainedTabul
         raise ConfigError(f"{folder} is damaged: {error}") from error
     inner = load_model(folder / CONTEXT_NAME, device=device) if spec.context is not None else None
     model.to(check_device(device or ("cuda" if torch.cuda.is_available() else "cpu")))
-    return TrainedTabular(spec=spec, model=model, context=inner, result=None)
+    cost = folder / PRIVACY_NAME
+    epsilon = float(json.loads(cost.read_bytes())["epsilon"]) if cost.is_file() else None
+    return TrainedTabular(spec=spec, model=model, context=inner, result=None, epsilon=epsilon)
