@@ -133,6 +133,21 @@ def test_events_are_generated_in_order_with_their_types(trained: tuple[Path, lis
     pd.testing.assert_frame_equal(generated(folder), found)
 
 
+def test_values_are_rebalanced_and_imputed(trained: tuple[Path, list[dict[str, Any]]]) -> None:
+    folder, _ = trained
+    compat.generate(
+        workspace_dir=folder,
+        device="cpu",
+        rebalancing={"column": "state", "probabilities": {"a": 0.9}},
+        imputation={"columns": ["amount", "state"]},
+    )
+    found = generated(folder)
+    assert found[["amount", "state"]].notna().all().all()
+    assert (found["state"] == "a").mean() > 0.75
+    with pytest.raises(OptionError, match=r"imputation is \{'column': 'a'\}; expected a dict with 'columns'"):
+        compat.generate(workspace_dir=folder, imputation={"column": "a"})
+
+
 def test_seeds_come_back_in_their_order_for_integer_keys(trained: tuple[Path, list[dict[str, Any]]]) -> None:
     """mostlyai-engine sorts them with an unstable sort."""
     folder, _ = trained

@@ -456,8 +456,8 @@ def generate(
         sampling_top_p: Draw from the likeliest values that together have this probability.
         device: Default: a GPU if there is one.
         rare_category_replacement_method: "CONSTANT" generates rare categories as `_RARE_`, "SAMPLE" never.
-        rebalancing: Not supported; expected None.
-        imputation: Not supported; expected None.
+        rebalancing: Shares that values of a column get: {"column": "segment", "probabilities": {"gold": 0.5}}.
+        imputation: Columns without missing values: {"columns": ["score"]}.
         fairness: Not supported; expected None.
         workspace_dir: The workspace of `train`, or of mostlyai-engine.
         update_progress: Called with `total` and `completed`.
@@ -465,8 +465,8 @@ def generate(
     Raises:
         OptionError: A parameter is invalid, there are fewer contexts than `sample_size`, or there is no trained model.
     """
-    for name, value in (("rebalancing", rebalancing), ("imputation", imputation), ("fairness", fairness)):
-        _refuse(name, value)
+    _refuse("fairness", fairness)
+    shares, filled = _fields("rebalancing", rebalancing, ("column", "probabilities")), _fields("imputation", imputation, ("columns",))
     method = str(getattr(rare_category_replacement_method, "value", rare_category_replacement_method))
     if method not in ("CONSTANT", "SAMPLE"):
         raise OptionError(f"rare_category_replacement_method is {method!r}; expected CONSTANT or SAMPLE.")
@@ -487,6 +487,8 @@ def generate(
             sample_size if seeds is None or contexts is not None else None,
             context=contexts if trained.spec.context is not None else None,
             given=seeds,
+            rebalance={shares["column"]: shares["probabilities"]} if shares else None,
+            impute=list(filled["columns"]) if filled else False,
             temperature=sampling_temperature,
             top_p=sampling_top_p,
             seed=int(np.random.randint(2**31)),
@@ -562,6 +564,16 @@ def _uuids(count: int) -> list[str]:
     import uuid
 
     return [str(uuid.UUID(bytes=np.random.bytes(16), version=4)) for _ in range(count)]
+
+
+def _fields(name: str, value: Any, fields: Sequence[str]) -> dict[str, Any] | None:
+    """The fields of a configuration, given as a dict or as an object of mostlyai-engine."""
+    if value is None:
+        return None
+    found = dict(value) if isinstance(value, Mapping) else {one: getattr(value, one, None) for one in fields}
+    if set(found) != set(fields):
+        raise OptionError(f"{name} is {value!r}; expected a dict with {' and '.join(map(repr, fields))}.")
+    return found
 
 
 def _refuse(name: str, value: Any) -> None:

@@ -106,7 +106,7 @@ def layout_of(stats: Stats, size: Size) -> ModelLayout:
     )
 
 
-def spec_of(stats: Stats, size: Size, *, rare: bool = True) -> ModelSpec:
+def spec_of(stats: Stats, size: Size, *, rare: bool = True, any_order: bool = True) -> ModelSpec:
     """What the model was made for; without `rare` no rare category is generated."""
     target, lengths = stats["tgt"], stats["tgt"]["seq_len"]
     is_sequence = target["is_sequential"]
@@ -122,6 +122,7 @@ def spec_of(stats: Stats, size: Size, *, rare: bool = True) -> ModelSpec:
         min_length=lengths["min"] if is_sequence else 1,
         median_length=float(lengths["median"]) if is_sequence else 1.0,
         num_subjects=target["no_of_training_records"] + target["no_of_validation_records"],
+        any_order=any_order,
     )
 
 
@@ -201,7 +202,8 @@ def load_workspace(workspace: Workspace, *, device: str | None, rare: bool = Tru
     model = TabularModel(layout_of(stats, size))
     load_weights(model, workspace.model / WEIGHTS_NAME)
     model.to(check_device(device or ("cuda" if torch.cuda.is_available() else "cpu")))
-    return TrainedTabular(spec=spec_of(stats, size, rare=rare), model=model, context=None, result=None), stats
+    any_order = config.get("enable_flexible_generation", True)
+    return TrainedTabular(spec=spec_of(stats, size, rare=rare, any_order=any_order), model=model, context=None, result=None), stats
 
 
 def read_stats(workspace: Workspace) -> Stats:

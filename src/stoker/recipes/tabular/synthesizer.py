@@ -15,6 +15,7 @@ from stoker import _disk
 from stoker._types import Array
 from stoker.errors import OptionError
 from stoker.recipes.run_folder import read_recipe
+from stoker.recipes.tabular.compat_encodings import QuadTiles
 from stoker.recipes.tabular.encodings import Categorical, LatLong, Numeric
 from stoker.recipes.tabular.generation import GivenCodes, generate_codes
 from stoker.recipes.tabular.quality_report import QualityReport, quality
@@ -324,7 +325,7 @@ class Synthesizer:
                 continue
             there = np.ones(len(rows), bool)
             if column.name in filled and rows[column.name].null_count:
-                if column.encoding.__struct_config__.tag == "relative":
+                if column.encoding.__struct_config__.tag in ("relative", "relative_parts"):
                     raise OptionError(
                         f"impute names the column {column.name!r}, whose dates are relative to the event before; those that given has "
                         f"not cannot be filled. Leave it out."
@@ -352,8 +353,9 @@ def _draw_options(spec: ModelSpec, rebalance: Mapping[str, Mapping[Any, float]],
                 column.name, encoding, spec.target.schema.field(column.name).type, rebalance[column.name]
             )
         has_null = encoding.latitude.has_null if isinstance(encoding, LatLong) else encoding.has_null
-        if column.name in filled and has_null:  # the first sub-column says whether a value is missing
-            never.setdefault(number, []).append(0 if isinstance(encoding, Numeric | LatLong) else 1)
+        if column.name in filled and has_null:  # the first sub-column says whether a value is missing, or the last one of quad tiles
+            place = len(encoding.sizes) - 1 if isinstance(encoding, QuadTiles) else 0
+            never.setdefault(number + place, []).append(0 if isinstance(encoding, Numeric | LatLong) else 1)
         number += len(encoding.sizes)
     order = None
     if spec.any_order:
