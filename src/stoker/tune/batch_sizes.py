@@ -371,7 +371,7 @@ def _knee(measure: _Measure, tolerance: float, delivered: float | None, bound: i
 
 
 def _spread(sizes: Sequence[int], most: int) -> list[int]:
-    """At most so many of the sizes, from the first to the last."""
+    """At most `most` of the sizes, from the first to the last."""
     if len(sizes) <= most:
         return list(sizes)
     return [sizes[round(number * (len(sizes) - 1) / (most - 1))] for number in range(most)]

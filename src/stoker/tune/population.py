@@ -74,7 +74,8 @@ class Population:
             grouped by shape.
         schedule: Called with the number of the update, from 0; all learning rates are multiplied by what it returns.
         chunk_size: How many members are computed at once, where memory is short; None for all.
-        compile: Compile the step with `torch.compile`, which takes half a minute or more. Attention and layer norm on a GPU are fused without it.
+        compile: Compile the step with `torch.compile`, which takes half a minute or more; on a GPU attention and layer norm are
+            fused without it.
         verbose: Print what could not be batched, once.
 
     Raises:

@@ -20,13 +20,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from stoker.tune.population_layers import expanded
-
 MOST_STEPS, MOST_WIDTH = 64, 64
 """Of attention, whose heads are one tile each; larger tiles do not fit into registers."""
 ATTENTION_WARPS = 4
 NORM_TILE, MOST_TILES, PROGRAMS = 4096, 8, 1024
 """Of layer norm: numbers per tile, tiles per program in the backward pass, and programs that keep a GPU busy."""
+
+
+def _expanded(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Tensors for all members, without a copy of what they share."""
+    size = max(len(one) for one in tensors)
+    return [one.expand(size, *one.shape[1:]) for one in tensors]
 
 
 def _precision() -> str:
@@ -138,7 +142,7 @@ class FusedAttention:
 
     def forward(self, *tensors: Tensor) -> Tensor:
         """Of query, key, value, and perhaps a mask."""
-        given = expanded(tensors[:3])
+        given = _expanded(tensors[:3])
         q, k, v = map(_heads, given)
         out = _new_heads(q)
         self._launch(_attention_kernel, (q, k, v), (out,), tensors)
@@ -146,7 +150,7 @@ class FusedAttention:
 
     def gradient(self, gradient: Tensor, *tensors: Tensor) -> tuple[Tensor | None, ...]:
         """Of query, key and value."""
-        members = expanded((*tensors[:3], gradient))
+        members = _expanded((*tensors[:3], gradient))
         *given, g = map(_heads, members)
         found = [_new_heads(one) for one in given]
         self._launch(_attention_gradient_kernel, given, (g, *found), tensors)
@@ -246,14 +250,14 @@ class FusedNorm:
 
     def forward(self, *tensors: Tensor) -> Tensor:
         """Of input, weight and bias."""
-        x, weight, bias = (one.contiguous() for one in expanded(tensors))
+        x, weight, bias = (one.contiguous() for one in _expanded(tensors))
         out, (num_rows, width, tile) = torch.empty_like(x), _norm_tile(x)
         _norm_kernel[(triton.cdiv(num_rows, tile["ROWS"]), len(x))](x, weight, bias, out, self.eps, num_rows, width, **tile)
         return out
 
     def gradient(self, gradient: Tensor, *tensors: Tensor) -> tuple[Tensor | None, ...]:
         """Of input, weight and bias."""
-        g, x, weight = (one.contiguous() for one in expanded((gradient, *tensors[:2])))
+        g, x, weight = (one.contiguous() for one in _expanded((gradient, *tensors[:2])))
         num_rows, width, tile = _norm_tile(x)
         tiles = triton.cdiv(num_rows, tile["ROWS"])
         each = max(1, min(MOST_TILES, tiles * len(x) // PROGRAMS))

@@ -73,7 +73,7 @@ def _attention(
     if torch.compiler.is_compiling():
         return _write_out(query, key, value, attn_mask, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa)
     given = [query, key, value] if attn_mask is None else [query, key, value, attn_mask]
-    layer: Layer = FoldedAttention(is_causal=is_causal, scale=scale, enable_gqa=enable_gqa)
+    layer: BatchedLayer = FoldedAttention(is_causal=is_causal, scale=scale, enable_gqa=enable_gqa)
     if fuses and not enable_gqa and can_fuse(query, key, value):
         from stoker.tune import population_kernels
 
@@ -125,7 +125,7 @@ def _write_out(
 # ---- layers with a gradient of their own ----
 
 
-class Layer(Protocol):
+class BatchedLayer(Protocol):
     """Computes all members. Each tensor has the member as first dimension; what all members share has one."""
 
     def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
@@ -139,7 +139,7 @@ class _Layer(torch.autograd.Function):
     """A layer, whose gradient is `_LayerGradient`."""
 
     @staticmethod
-    def forward(layer: Layer, *tensors: torch.Tensor) -> torch.Tensor:
+    def forward(layer: BatchedLayer, *tensors: torch.Tensor) -> torch.Tensor:
         return layer.forward(*(one.unsqueeze(0) for one in tensors)).squeeze(0)
 
     @staticmethod
@@ -153,7 +153,7 @@ class _Layer(torch.autograd.Function):
         return None, *found
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], layer: Layer, *tensors: torch.Tensor) -> tuple[torch.Tensor, int]:
+    def vmap(info: Any, in_dims: tuple[int | None, ...], layer: BatchedLayer, *tensors: torch.Tensor) -> tuple[torch.Tensor, int]:
         return layer.forward(*_members_first(tensors, in_dims[1:])), 0
 
 
@@ -161,7 +161,7 @@ class _LayerGradient(torch.autograd.Function):
     """The gradients of the tensors of a layer."""
 
     @staticmethod
-    def forward(layer: Layer, *tensors: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def forward(layer: BatchedLayer, *tensors: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         found = layer.gradient(*(one.unsqueeze(0) for one in tensors))
         return tuple(None if one is None else one.squeeze(0) for one in found)
 
@@ -175,7 +175,7 @@ class _LayerGradient(torch.autograd.Function):
 
     @staticmethod
     def vmap(
-        info: Any, in_dims: tuple[int | None, ...], layer: Layer, *tensors: torch.Tensor
+        info: Any, in_dims: tuple[int | None, ...], layer: BatchedLayer, *tensors: torch.Tensor
     ) -> tuple[tuple[torch.Tensor | None, ...], tuple[int | None, ...]]:
         found = layer.gradient(*_members_first(tensors, in_dims[1:]))
         return found, tuple(None if one is None else 0 for one in found)
@@ -185,7 +185,7 @@ def _members_first(tensors: Tensors, in_dims: Sequence[int | None]) -> list[torc
     return [one.unsqueeze(0) if dim is None else one.movedim(dim, 0) for one, dim in zip(tensors, in_dims, strict=True)]
 
 
-def expanded(tensors: Tensors) -> list[torch.Tensor]:
+def _expanded(tensors: Tensors) -> list[torch.Tensor]:
     """Tensors for all members, without a copy of what they share."""
     size = max(len(one) for one in tensors)
     return [one.expand(size, *one.shape[1:]) for one in tensors]
@@ -226,7 +226,7 @@ class FoldedAttention:
 
 def _fold(tensors: Tensors, mask: torch.Tensor | None) -> tuple[list[torch.Tensor], torch.Tensor | None]:
     """Tensors and mask with members as rows of the batch."""
-    members = expanded(tensors)
+    members = _expanded(tensors)
     has_rows = members[0].dim() > 3
     folded = [one.flatten(0, 1) if has_rows else one for one in members]
     if mask is None:
