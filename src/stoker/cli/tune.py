@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -173,7 +173,7 @@ def _batch_icecube(data: str, plot: str | None, as_json: bool, **options: Any) -
     click.echo(printable(f"use it: stoker train icecube --data {data} --size {options['size']} --batch-size {choice.size}"))
 
 
-_batch.recipes["icecube"] = _batch_icecube
+cast(_WithRecipes, _batch).recipes["icecube"] = _batch_icecube
 
 
 @command.command("search", cls=_WithRecipes, short_help="Search hyperparameters within a budget.")
@@ -397,7 +397,7 @@ def _search_timehut(
     _show_study(study, use, where=storage, name=f"timehut-{scenario}", as_json=as_json)
 
 
-_search.recipes["timehut"] = _search_timehut
+cast(_WithRecipes, _search).recipes["timehut"] = _search_timehut
 
 
 @command.command("run", short_help="Measure how a configuration runs fastest.")

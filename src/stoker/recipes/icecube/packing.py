@@ -398,7 +398,9 @@ def _convert_pulses(
         charge = charge.astype(np.float32)  # compiled kernels cannot read it
     first = int(np.searchsorted(events.ends, row, side="right"))
     is_good = _is_of_events(owner, events.ids, events.ends - row, first)
-    if not (_narrow(time, charge, sensor, *room.values(), room["charge"].view(np.int32)) and is_good):
+    if not (
+        _narrow(time, charge, sensor, room["time"], room["charge"], room["sensor_id"], room["charge"].view(np.int32)) and is_good
+    ):
         event = np.searchsorted(events.ends, np.arange(row, row + len(time)), side="right")
         _refuse_first(source, columns, events.ids[event], row, [
             ("event_id", owner != events.ids[event], "that of its event, as the metadata say"),
@@ -430,7 +432,7 @@ def _narrow(
     for i in range(len(sensor)):
         out_sensor[i] = np.int16(sensor[i])
         low, high = min(low, sensor[i]), max(high, sensor[i])
-    return lost == 0 and most < _EXPONENT and low >= 0 and high < NUM_SENSORS
+    return bool(lost == 0 and most < _EXPONENT and low >= 0 and high < NUM_SENSORS)
 
 
 @kernel
@@ -535,7 +537,7 @@ class _Writer:
         """Add pulses, converted."""
         for name in _STEP:
             self._files[name].append(columns[name])
-        self._rooms.append({name: columns[name].base for name in ("time", "charge", "sensor_id")})
+        self._rooms.append({name: np.asarray(columns[name].base) for name in ("time", "charge", "sensor_id")})
 
     def append_events(self, events: _Events, before: int) -> None:
         """Add the events of a file, whose pulses begin at `before`."""
