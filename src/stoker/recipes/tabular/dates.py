@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from stoker._types import Array
 from stoker.recipes.tabular.encodings import Encoding, Moment, Numeric, Subjects, fit_numeric
@@ -201,5 +201,5 @@ def fit_relative(values: Values, subjects: Subjects, kind: pa.DataType) -> Relat
         return None
     # Dates that are missing have a class of their own; a gap that is missing is that of a first date.
     start = Datetime(parts=start.parts, unit=start.unit, low=start.low, high=start.high, has_null=False)
-    gaps = Numeric(lows=gaps.lows, highs=gaps.highs, ranks=gaps.ranks, decimals=None, has_null=True)
+    gaps = structs.replace(gaps, decimals=None, has_null=True)
     return Relative(start=start, gap=gaps, has_null=not bool(values.valid.all()))
