@@ -71,6 +71,24 @@ def test_fractions_that_are_noise_are_drawn(rng: np.random.Generator) -> None:
     assert np.abs(np.asarray(back.cast(pa.int64())) - np.asarray(column.cast(pa.int64()))).max() < 10**6
 
 
+@pytest.mark.parametrize("step", [1, 60, 900])
+def test_minutes_and_seconds_of_first_dates_are_drawn_where_they_are_uniform(rng: np.random.Generator, step: int) -> None:
+    starts = np.arange(0, 2000, 2)
+    begins = 1_600_000_000 // 3600 * 3600 + rng.integers(0, 10**7 // step, 1000) * step
+    data = np.repeat(begins, 2) + np.tile([0, 7], 1000)
+    column = pa.array(data).cast(pa.timestamp("s"))
+    values = read_values("t", column)
+    encoding = fit_relative(values, Subjects(starts=starts, num_rows=2000, least=0), column.type)
+    assert encoding is not None
+    assert ("start_second" in encoding.sizes, "start_minute" in encoding.sizes) == (False, step == 900)  # quarters are learned
+    back = np.asarray(encoding.decode(encoding.encode(values, starts), column.type, starts, rng.random(2000)).cast(pa.int64()))
+    assert (np.diff(back)[::2] == 7).all()
+    assert (back // 3600 == (data - np.tile([0, 7], 1000)) // 3600)[::2].all()
+    minutes = back[::2] // 60 % 60
+    assert len(np.unique(minutes)) == (4 if step == 900 else 60)
+    assert len(np.unique(back[::2] % 60)) == (60 if step == 1 else 1)
+
+
 @pytest.mark.parametrize("gap", ["1s", "250ms", "36h", "70D"])
 def test_constant_gaps_come_back_exactly(gap: str) -> None:
     """Upstream loses parts of a second, and hours where every sequence begins at midnight."""

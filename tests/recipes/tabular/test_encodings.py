@@ -10,6 +10,7 @@ from stoker._types import Array
 from stoker.errors import BadValueError
 from stoker.recipes.tabular.encodings import (
     Subjects,
+    _ends,
     find_intervals,
     fit_categorical,
     fit_character,
@@ -109,8 +110,10 @@ def test_numbers_come_back_in_their_interval(rng: np.random.Generator, name: str
     back = read_values("x", round_trip(encoding, column))
     assert (back.valid == values.valid).all()
     lows, highs = np.array(encoding.lows), np.array(encoding.highs)
-    place = np.minimum(np.searchsorted(highs, values.data[values.valid]), len(highs) - 1)
-    found = back.data[back.valid]
+    given, found = values.data[values.valid], back.data[back.valid]
+    place = np.minimum(np.searchsorted(_ends(lows, highs), given), len(highs) - 1)
+    inside = np.clip(given, lows[0], highs[-1])
+    assert ((inside >= lows[place]) & (inside <= highs[place])).all()
     assert ((found >= lows[place]) & (found <= highs[place])).all()
     if encoding.decimals is not None:
         assert (np.round(found, encoding.decimals) == found).all()
@@ -122,6 +125,35 @@ def test_prices_come_back_exactly(rng: np.random.Generator) -> None:
     encoding = fit_numeric(read_values("x", column), rows_of(20_000, least=6))
     assert encoding is not None
     assert round_trip(encoding, column).equals(column)
+
+
+def priced(rng: np.random.Generator, count: int) -> Array:
+    """Amounts of which a third end in .99."""
+    amounts = rng.lognormal(3, 1, count)
+    return np.where(rng.random(count) < 1 / 3, np.floor(amounts) + 0.99, np.round(amounts, 2))
+
+
+def test_frequent_prices_between_others_stay(rng: np.random.Generator) -> None:
+    data = priced(rng, 16_000)
+    encoding = fit_numeric(read_values("x", pa.array(data)), rows_of(16_000, least=6))
+    assert encoding is not None
+    back = np.asarray(round_trip(encoding, pa.array(data)))
+    assert (back[data == 12.99] == 12.99).all()  # also where an interval of few values ends in it
+    ends = [np.mean(np.rint(one * 100) % 100 == 99) for one in (data, back)]
+    assert abs(ends[0] - ends[1]) < 0.025
+    expensive = data > 200  # too few of each price, so their decimals are drawn
+    assert 0.2 < np.mean(np.rint(back[expensive] * 100) % 100 == 99) < 0.45
+    assert len(np.unique(back)) < 1.2 * len(np.unique(data))
+
+
+def test_decimals_are_drawn_only_where_they_are_frequent(rng: np.random.Generator) -> None:
+    plain = fit_numeric(read_values("x", pa.array(np.round(rng.lognormal(3, 1, 16_000), 2))), rows_of(16_000, least=6))
+    assert plain is not None
+    assert plain.endings == []
+    few = fit_numeric(read_values("x", pa.array(priced(rng, 16_000))), rows_of(16_000, least=6))
+    assert few is not None
+    assert [ending for ending, _ in few.endings] == [0.99]
+    assert few.endings[0][1] == pytest.approx(0.34, abs=0.06)
 
 
 def test_moments_and_tails_stay(rng: np.random.Generator) -> None:
@@ -152,15 +184,28 @@ def test_a_number_of_one_subject_does_not_come_back() -> None:
 
 
 def test_two_levels_number_the_intervals() -> None:
-    counts = np.where(np.arange(1000) % 7 == 3, 100, 8)
+    counts = np.where(np.arange(1000) % 7 == 3, 30, 8)
     encoding = make_numeric(list(range(1000)), list(range(1000)), counts=counts, has_null=True)
     assert encoding.sizes == {"bin": 34, "fine": 31}
     column = pa.array([*range(1000), None])
     assert round_trip(encoding, column).equals(column)
     codes = encoding.encode(read_values("x", column), np.arange(1001))
-    frequent = codes[:1000][counts == 100]
+    frequent = codes[:1000][counts == 30]
     assert frequent[:, 1].max() <= 4  # frequent values come first in their bin
     assert np.bincount(codes[:1000, 0])[1:].min() >= 30  # no bin is nearly empty
+
+
+def test_very_frequent_values_have_bins_of_their_own() -> None:
+    counts = np.where(np.arange(1000) % 20 == 3, 100, 8)
+    encoding = make_numeric(list(range(1000)), list(range(1000)), counts=counts)
+    column = pa.array(range(1000))
+    assert round_trip(encoding, column).equals(column)
+    codes = encoding.encode(read_values("x", column), np.arange(1000))
+    assert encoding.sizes == {"bin": 32 + 50, "fine": 30}
+    assert len(np.unique(codes[counts == 100, 0])) == 50
+    assert np.bincount(codes[:, 0], minlength=82)[32:].tolist() == [1] * 50
+    other = codes[counts == 100] + [0, 5]  # `fine` says nothing there
+    assert (encoding.numbers(other, np.zeros(50))[0] == np.flatnonzero(counts == 100)).all()
 
 
 def test_characters_come_back(rng: np.random.Generator) -> None:

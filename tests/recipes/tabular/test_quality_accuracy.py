@@ -58,8 +58,10 @@ def test_shuffled_events_lower_coherence_and_a_permuted_column_pairs() -> None:
     real, synthetic = shop(600, 0), shop(600, 1)
     rng = np.random.default_rng(0)
     spoilt = synthetic.assign(state=rng.permutation(synthetic["state"]))
+    dearer = synthetic.assign(amount=2 * synthetic["amount"])
+    tables_of = {"fresh": synthetic, "spoilt": spoilt, "dearer": dearer}
     found = {}
-    for name, table in (("fresh", synthetic), ("spoilt", spoilt)):
+    for name, table in tables_of.items():
         tables = read_events({"real": real, "synthetic": table}, {}, key="user_id")
         splits = make_splits(tables["real"].num_subjects, tables["synthetic"].num_subjects, np.random.default_rng(0))
         one = compare_accuracy([tables["real"]], tables["synthetic"], splits, seed=0, is_sequence=True)
@@ -67,4 +69,5 @@ def test_shuffled_events_lower_coherence_and_a_permuted_column_pairs() -> None:
         assert one.overall.value == pytest.approx(np.mean([part.value for part in one.parts.values()]))
     assert all(one.verdict == "same" for one in found["fresh"].values())
     assert found["spoilt"]["coherence"].verdict == found["spoilt"]["bivariate"].verdict == "differs"
+    assert found["spoilt"]["trivariate"].verdict == found["dearer"]["univariate"].verdict == "differs"
     assert found["spoilt"]["univariate"].verdict == "same"

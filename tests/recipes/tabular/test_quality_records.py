@@ -76,6 +76,14 @@ def test_a_classifier_of_sequences_finds_shuffled_events() -> None:
     assert cross_validated_auc(features["real"], features["synthetic"], 0) > 0.9
 
 
+def test_a_classifier_of_events_finds_other_prices() -> None:
+    dearer = shop(300, 1).assign(amount=lambda frame: 4 * frame["amount"])
+    for synthetic, expected in ((shop(300, 1), "same"), (dearer, "differs")):
+        tables = read(real=shop(300, 0), synthetic=synthetic)
+        found = compare_records(tables["real"], tables["synthetic"], None, seed=0, max_rows=300, time="time", is_sequence=False)
+        assert {one.name: one.verdict for one in found.measures}["classifier of events"] == expected
+
+
 def test_negative_control_several_events_of_a_subject_separate_two_real_samples() -> None:
     """What mostlyai-qa does: folds that share subjects. Times of one subject are near to each other, so trees know it again."""
     tables = read(real=shop(150, 0), synthetic=shop(150, 1))

@@ -114,7 +114,13 @@ ERRORS: list[tuple[Any, dict[str, Any], str]] = [
         {},
         "column 'amount' holds strings (large_string) in synthetic, but numbers in real. Convert one of them.",
     ),
-    (REAL[REAL["user_id"] < 5], {}, "synthetic has 4 subjects with events; expected at least 20, because fewer show nothing."),
+    (
+        REAL[REAL["user_id"] < 5],
+        {},
+        "the number of subjects with events in synthetic is 4; expected at least 20, as fewer show nothing.",
+    ),
+    (REAL[:0], {}, "the number of subjects with events in synthetic is 0; expected at least 20, as fewer show nothing."),
+    (REAL.assign(extra=1), {}, "synthetic has columns that real has not: extra. Rename or drop them."),
     (REAL, {"context": REAL}, "a context is given, but none for synthetic; give one for every table, and the key."),
     (REAL, {"time": "amount"}, "time='amount' is not a column of times, which are: time."),
     (REAL, {"max_rows": 5}, "max_rows=5 is not valid; expected an integer of at least 20."),
@@ -127,6 +133,11 @@ def test_wrong_input_is_one_line(synthetic: pd.DataFrame, options: dict[str, Any
     with pytest.raises(OptionError) as error:
         compare(REAL, synthetic, **options)
     assert str(error.value) == line
+
+
+def test_a_table_with_keys_alone_is_refused() -> None:
+    with pytest.raises(OptionError, match="real has no column beside the key 'user_id'; there is nothing to compare"):
+        compare(REAL[["user_id"]], REAL[["user_id"]])
 
 
 def test_a_context_must_have_one_row_per_subject() -> None:

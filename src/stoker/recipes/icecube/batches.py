@@ -167,7 +167,7 @@ def group_pulses(
 
 
 @kernel
-def _touch(time: Array, charge: Array, sensor: Array, auxiliary: Array, starts: Array, stops: Array) -> int:
+def _touch(time: Array, charge: Array, sensor: Array, auxiliary: Array, starts: Array, stops: Array) -> np.int64:
     """Read the ends of all events, so that many translations of pages are looked up at a time, not one by one when they are needed."""
     total = np.int64(0)
     for event in range(len(starts)):

@@ -466,7 +466,10 @@ def generate(
         OptionError: A parameter is invalid, there are fewer contexts than `sample_size`, or there is no trained model.
     """
     _refuse("fairness", fairness)
-    shares, filled = _fields("rebalancing", rebalancing, ("column", "probabilities")), _fields("imputation", imputation, ("columns",))
+    shares, filled = (
+        _fields("rebalancing", rebalancing, ("column", "probabilities")),
+        _fields("imputation", imputation, ("columns",)),
+    )
     method = str(getattr(rare_category_replacement_method, "value", rare_category_replacement_method))
     if method not in ("CONSTANT", "SAMPLE"):
         raise OptionError(f"rare_category_replacement_method is {method!r}; expected CONSTANT or SAMPLE.")

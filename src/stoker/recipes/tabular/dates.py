@@ -2,7 +2,8 @@
 
     Datetime    year, month, day, hour, minute, second, milli, micro, nano: those that differ between values; parts of a second
                 with more than 100 values are noise, which is drawn and not learned
-    Relative    start_*: the parts of the first date of a subject;  gap_*: the time since the event before, as `Numeric`
+    Relative    start_*: the parts of the first date of a subject, of which minutes and seconds that are uniform are drawn, too;
+                gap_*: the time since the event before, as `Numeric`
 
 A relative date is exact in its own unit: constant gaps come back as they are, below a second or above a week. Missing dates are
 skipped: a gap is counted from the last date of the same subject, and only from there.
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from stoker._types import Array
 from stoker.recipes.tabular.encodings import Encoding, Moment, Numeric, Subjects, fit_numeric
@@ -27,6 +28,8 @@ CLOCK = {
 """Nanoseconds of a part, and how many of them the next one has."""
 
 MOST_FRACTIONS = 100
+MOST_DEVIATIONS = 4.0
+"""Minutes or seconds whose chi-square statistic exceeds its mean by fewer standard deviations are uniform."""
 
 
 def unit_of(kind: pa.DataType) -> str:
@@ -101,9 +104,11 @@ class Datetime(Encoding, frozen=True, kw_only=True, tag="datetime"):
         given = dict(zip(self.sizes, codes.T, strict=True))
         none = np.zeros(len(codes), np.int64)
         parts = {part.name: part.low + given.get(part.name, none) for part in self.parts}
+        rest = uniform
         for part in self.parts:
-            if part.is_drawn:
-                parts[part.name] = np.floor(uniform * (10**9 // CLOCK[part.name][0])).astype(np.int64) % 1000
+            if part.is_drawn:  # each takes what the ones before have left of the random number
+                whole = np.floor(rest * CLOCK[part.name][1])
+                parts[part.name], rest = whole.astype(np.int64), rest * CLOCK[part.name][1] - whole
         return np.clip(join_date(parts, self.unit), self.low, self.high), valid
 
     def decode(self, codes: Array, kind: pa.DataType, starts: Array, uniform: Array) -> pa.Array:
@@ -112,7 +117,7 @@ class Datetime(Encoding, frozen=True, kw_only=True, tag="datetime"):
         return to_column(np.where(valid, data, 0), valid, kind)
 
 
-def fit_datetime(values: Values, subjects: Subjects, kind: pa.DataType) -> Datetime | None:
+def fit_datetime(values: Values, subjects: Subjects, kind: pa.DataType, *, is_start: bool = False) -> Datetime | None:
     """Find the parts that differ; None where no value may be kept."""
     bounds = subjects.bounds(values.data, values.valid)
     if bounds is None:
@@ -124,11 +129,23 @@ def fit_datetime(values: Values, subjects: Subjects, kind: pa.DataType) -> Datet
             name=name,
             low=int(one.min()),
             size=int(one.max() - one.min()) + 1,
-            is_drawn=CLOCK.get(name, (DAY, 0))[0] < 10**9 and len(np.unique(one)) > MOST_FRACTIONS,
+            is_drawn=_is_noise(name, one, is_start=is_start),
         )
         for name, one in found.items()
     ]
     return Datetime(parts=parts, unit=unit_of(kind), low=low, high=high, has_null=not bool(values.valid.all()))
+
+
+def _is_noise(name: str, values: Array, *, is_start: bool) -> bool:
+    """Whether a part of times is not worth learning: a head for it would only learn the training subjects by heart."""
+    nanos, count = CLOCK.get(name, (DAY, 0))
+    if nanos < 10**9:
+        return len(np.unique(values)) > MOST_FRACTIONS
+    if not is_start or name not in ("minute", "second") or len(values) < 5 * count:
+        return False
+    expected = len(values) / count
+    statistic = ((np.bincount(values, minlength=count) - expected) ** 2).sum() / expected
+    return bool(statistic - (count - 1) < MOST_DEVIATIONS * np.sqrt(2 * (count - 1)))
 
 
 class Relative(Encoding, frozen=True, kw_only=True, tag="relative"):
@@ -195,11 +212,11 @@ def gaps_of(values: Values, starts: Array) -> tuple[Array, Array, Array]:
 def fit_relative(values: Values, subjects: Subjects, kind: pa.DataType) -> Relative | None:
     """Find parts of first dates and intervals of gaps; None where no value may be kept."""
     first, gap, has_gap = gaps_of(values, subjects.starts)
-    start = fit_datetime(Values(family="time", data=values.data, valid=first), subjects, kind)
+    start = fit_datetime(Values(family="time", data=values.data, valid=first), subjects, kind, is_start=True)
     gaps = fit_numeric(Values(family="number", data=gap, valid=has_gap), subjects)
     if start is None or gaps is None:
         return None
     # Dates that are missing have a class of their own; a gap that is missing is that of a first date.
     start = Datetime(parts=start.parts, unit=start.unit, low=start.low, high=start.high, has_null=False)
-    gaps = Numeric(lows=gaps.lows, highs=gaps.highs, ranks=gaps.ranks, decimals=None, has_null=True)
+    gaps = structs.replace(gaps, decimals=None, has_null=True)
     return Relative(start=start, gap=gaps, has_null=not bool(values.valid.all()))

@@ -11,7 +11,9 @@ have them (the exact number is drawn), and numbers end where that number of subj
 
 `Numeric` splits the sorted values into up to some 1,000 intervals of nearly equal counts, with shorter ones in the tails. A value that
 fills an interval alone, such as a price, is an interval of width 0. Two sub-columns number the intervals: `bin` the coarse position and
-`fine` the rank inside it, by frequency. A generated interval becomes a uniform draw from it.
+`fine` the rank inside it, by frequency. Frequent values have bins of their own: heads begin with the frequencies of their classes, so
+that a model has the shares of such values before it has learned anything. A generated interval becomes a uniform draw from it; where
+it is wider than 1, frequent decimals of such values, such as .99, are drawn with their share.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from stoker._types import Array
 from stoker.errors import BadValueError
@@ -41,6 +43,10 @@ TAIL = 0.1
 """An interval in a tail holds at most this part of the values beyond it."""
 ONE_LEVEL = 128
 """Up to this number of intervals, one sub-column numbers them."""
+FREQUENT, MOST_FREQUENT = 4, 96
+"""A single value is frequent if it has this number of times the count of a usual interval; so many of them have bins of their own."""
+LEAST_ENDING, MOST_DECIMALS = 0.02, 3
+"""The share that decimals must have among values in wide intervals to be drawn with it, and how many decimals there may be."""
 MOST_CHARACTERS = 50
 Moment = Literal["", "first", "later"]
 
@@ -147,26 +153,25 @@ class Numeric(Encoding, frozen=True, kw_only=True, tag="numeric"):
     """Places after the point that floats are rounded to; None for all that a float has, and for integers."""
     has_null: bool
 
+    bins: list[int] = []
+    """The class of `bin` of each interval. Empty where intervals are classes."""
     ranks: list[int] = []
     """The class of `fine` of each interval: the most frequent one of a bin is 0. Empty where `bin` says all."""
-
-    @property
-    def _starts(self) -> Array:
-        """The first interval of each bin; bins have as many intervals as others, or one less."""
-        count = len(self.lows)
-        bins = count if not self.ranks else -(-count // math.isqrt(count))
-        return np.arange(bins) * count // bins
+    endings: list[tuple[float, float]] = []
+    """Frequent decimals in intervals wider than 1, such as 0.99, and their shares."""
 
     @property
     def sizes(self) -> dict[str, int]:
         """The number of classes of each sub-column."""
-        return {"bin": len(self._starts) + self.has_null} | ({"fine": max(self.ranks) + 1} if self.ranks else {})
+        if not self.ranks:
+            return {"bin": len(self.lows) + self.has_null}
+        return {"bin": max(self.bins) + 1 + self.has_null, "fine": max(self.ranks) + 1}
 
     def encode(self, values: Values, starts: Array) -> Array:
         """The codes of values, (rows, sub-columns)."""
-        number = find_intervals(np.array(self.highs, values.data.dtype), values.data)
+        number = find_intervals(_ends(np.array(self.lows), np.array(self.highs)).astype(values.data.dtype), values.data)
         codes = np.empty((len(self.sizes), len(number)), np.int16).T  # a sub-column after the other
-        bins = np.searchsorted(self._starts, np.arange(len(self.lows)), side="right") - 1
+        bins = np.array(self.bins or range(len(self.lows)), np.int64)
         number_intervals(number, values.valid, bins, np.array(self.ranks or [0], np.int64), int(self.has_null), codes)
         return codes
 
@@ -175,11 +180,10 @@ class Numeric(Encoding, frozen=True, kw_only=True, tag="numeric"):
         valid = codes[:, 0] >= self.has_null
         number = np.maximum(codes[:, 0] - self.has_null, 0)
         if self.ranks:
-            starts = self._starts
-            owner = np.searchsorted(starts, np.arange(len(self.lows)), side="right")
-            of_rank = np.lexsort((np.array(self.ranks), owner))
-            lasts = np.append(starts[1:], len(self.lows)) - 1
-            number = of_rank[np.minimum(starts[number] + codes[:, 1], lasts[number])]
+            by_class = np.lexsort((self.ranks, self.bins))
+            counts = np.bincount(self.bins)
+            firsts = np.cumsum(counts) - counts
+            number = by_class[firsts[number] + np.minimum(codes[:, 1], counts[number] - 1)]
         lows, highs = np.array(self.lows)[number], np.array(self.highs)[number]
         if lows.dtype.kind == "i":
             data = lows + np.floor(uniform * (highs - lows + 1.0)).astype(np.int64)
@@ -188,7 +192,15 @@ class Numeric(Encoding, frozen=True, kw_only=True, tag="numeric"):
             return lows + uniform * (highs - lows), valid
         unit = 10.0**self.decimals
         steps = np.floor(uniform * (np.rint((highs - lows) * unit) + 1))
-        return np.minimum(np.round(lows + steps / unit, self.decimals), highs), valid
+        data = np.minimum(np.round(lows + steps / unit, self.decimals), highs)
+        wide, upto = highs - lows >= 1, np.cumsum([share for _, share in self.endings])
+        for (ending, share), total in zip(self.endings, upto, strict=True):
+            # The part of the random number that chose the ending chooses the integer before it, too.
+            first, last = np.ceil(lows - ending - 1e-9), np.floor(highs - ending + 1e-9)
+            inside = (total - uniform) / share
+            drawn = wide & (inside > 0) & (inside <= 1) & (first <= last)
+            data = np.where(drawn, np.round(first + np.floor((1 - inside) * (last - first + 1)) + ending, self.decimals), data)
+        return data, valid
 
     def decode(self, codes: Array, kind: pa.DataType, starts: Array, uniform: Array) -> pa.Array:
         """The values of codes."""
@@ -196,23 +208,36 @@ class Numeric(Encoding, frozen=True, kw_only=True, tag="numeric"):
         return to_column(np.where(valid, data, 0), valid, kind)
 
 
+def _ends(lows: Array, highs: Array) -> Array:
+    """The largest value of each interval, so that one that two intervals share belongs to the second, which may be that value alone."""
+    ends = highs.copy()
+    below = lows - 1 if lows.dtype.kind == "i" else np.nextafter(lows, -np.inf)
+    ends[:-1] = np.where(highs[:-1] < lows[1:], highs[:-1], np.maximum(below[1:], lows[:-1]))
+    return ends
+
+
 def make_numeric(
     lows: list[Any], highs: list[Any], *, counts: Array, decimals: int | None = None, has_null: bool = False
 ) -> Numeric:
     """Number intervals in one level or two.
 
-    In a bin the most frequent interval is number 0 of `fine`, and so on: what prices have in common is then a matter of `fine` alone,
-    which a small model learns at once.
+    Frequent values have a bin each; the others share bins of nearly equal numbers of intervals. In a bin the most frequent interval is
+    number 0 of `fine`, and so on.
     """
-    plain = Numeric(lows=lows, highs=highs, decimals=decimals, has_null=has_null, ranks=[0] * (len(lows) > ONE_LEVEL))
-    if len(lows) <= ONE_LEVEL:
-        return plain
-    ends = [*plain._starts[1:].tolist(), len(lows)]
-    ranks: list[int] = []
-    for first, last in zip(plain._starts.tolist(), ends, strict=True):
-        order = np.argsort(-np.asarray(counts[first:last]), kind="stable")
-        ranks += np.argsort(order, kind="stable").tolist()
-    return Numeric(lows=lows, highs=highs, decimals=decimals, has_null=has_null, ranks=ranks)
+    counts = np.asarray(counts)
+    bins, ranks = np.zeros(len(lows), np.int64), np.zeros(len(lows), np.int64)
+    if len(lows) > ONE_LEVEL:
+        single = np.flatnonzero((np.array(lows) == np.array(highs)) & (counts >= FREQUENT * np.median(counts)))
+        own = single[np.argsort(-counts[single], kind="stable")[:MOST_FREQUENT]]
+        rest = np.setdiff1d(np.arange(len(lows)), own)
+        num_bins = -(-len(rest) // max(1, math.isqrt(len(rest))))
+        bins[rest] = np.arange(len(rest)) * num_bins // len(rest)
+        bins[own] = num_bins + np.arange(len(own))
+        by_class = np.lexsort((-counts, bins))
+        sizes = np.bincount(bins)
+        ranks[by_class] = np.arange(len(lows)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        return Numeric(lows=lows, highs=highs, decimals=decimals, has_null=has_null, bins=bins.tolist(), ranks=ranks.tolist())
+    return Numeric(lows=lows, highs=highs, decimals=decimals, has_null=has_null)
 
 
 def fit_numeric(values: Values, subjects: Subjects, *, most: int = MOST_INTERVALS) -> Numeric | None:
@@ -237,9 +262,21 @@ def fit_numeric(values: Values, subjects: Subjects, *, most: int = MOST_INTERVAL
     # Values of few subjects between two frequent ones must not be generated exactly: their interval reaches to its neighbours.
     wide_lows, wide_highs = np.append(lows[0], highs[:-1]), np.append(lows[1:], highs[-1])
     lows, highs = np.where(is_narrow, wide_lows, lows), np.where(is_narrow, wide_highs, highs)
-    return make_numeric(
-        lows.tolist(), highs.tolist(), counts=sizes, decimals=_decimals(own), has_null=not bool(values.valid.all())
-    )  # fmt: skip
+    decimals = _decimals(own)
+    found = make_numeric(lows.tolist(), highs.tolist(), counts=sizes, decimals=decimals, has_null=not bool(values.valid.all()))
+    if not decimals or decimals > MOST_DECIMALS:
+        return found
+    is_wide = np.repeat((highs - lows >= 1) & ~is_own, sizes)
+    return structs.replace(found, endings=_endings(own[is_wide], decimals))
+
+
+def _endings(values: Array, decimals: int) -> list[tuple[float, float]]:
+    """Decimals that many of these values have, and their shares."""
+    unit = 10**decimals
+    found = np.bincount(np.rint(values * unit).astype(np.int64) % unit, minlength=unit)
+    shares = found / max(1, len(values))
+    frequent = np.flatnonzero((shares >= max(LEAST_ENDING, FREQUENT / unit)) & (found >= FREQUENT * LEAST_PER_INTERVAL))
+    return [(int(one) / unit, float(shares[one])) for one in frequent]
 
 
 def _decimals(sorted_values: Array) -> int | None:

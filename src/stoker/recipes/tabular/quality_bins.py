@@ -60,8 +60,7 @@ def find_bins(values: ColumnValues, count: int) -> Bins:
         return _string_bins(values, count)
     known = np.sort(values.data[~values.missing])
     edges = _time_edges(known, count) if values.kind == "time" else _number_edges(known, count)
-    shown = [_shown(edge, values.kind) for edge in edges[:-1]]
-    return Bins(labels=[*(f"≥ {one}" for one in shown), NA], edges=edges)
+    return Bins(labels=[*(f"≥ {one}" for one in _shown(edges, values.kind)), NA], edges=edges)
 
 
 def quantile_bins(values: ColumnValues, count: int) -> Bins:
@@ -76,7 +75,7 @@ def quantile_bins(values: ColumnValues, count: int) -> Bins:
     after = np.nextafter(repeated, np.inf) if values.kind == "number" else repeated + 1
     edges = np.unique(np.concatenate([edges, after, known[-1:]]))
     edges = np.append(edges, edges[-1] + 1) if len(edges) == 1 else edges
-    return Bins(labels=[*(_shown(one, values.kind) for one in edges[:-1]), NA], edges=edges)
+    return Bins(labels=[*_shown(edges, values.kind), NA], edges=edges)
 
 
 def _number_edges(known: Array, count: int) -> Array:
@@ -149,10 +148,12 @@ def _label(texts: Sequence[str], group: int) -> str:
     return NA if group == len(texts) else texts[group] or EMPTY
 
 
-def _shown(edge: float, kind: str) -> str:
+def _shown(edges: Array, kind: str) -> list[str]:
+    """The beginnings of bins; times of more than a day each without the hour."""
     if kind == "time":
-        return str(np.datetime64(int(edge), "ns").astype("M8[m]")).replace("T", " ")
-    return f"{edge:,.6g}"
+        unit = "D" if (np.diff(edges) >= DAY).all() else "m"
+        return [str(one).replace("T", " ") for one in edges[:-1].astype("M8[ns]").astype(f"M8[{unit}]")]
+    return [f"{edge:,.6g}" for edge in edges[:-1]]
 
 
 def is_text(values: ColumnValues) -> bool:

@@ -92,7 +92,7 @@ def _values(report: Contents) -> dict[str, Any]:
         "sentence": _sentence(report.measures),
         "cards": _cards(report),
         "groups": _groups(report.measures),
-        "gaps": _lines(sequences.gaps) if sequences and sequences.gaps else None,
+        "gaps": _lines(sequences.gaps, prefix="share of gaps: ") if sequences and sequences.gaps else None,
         "lags": [_lines(one, prefix="autocorrelation: ") for one in sequences.autocorrelations[:MOST_FIGURES]] if sequences else [],
         "transitions": [_transition(one) for one in sequences.transitions[:MOST_MATRICES]] if sequences else [],
         "marginals": [_bars(one) for one in report.accuracy.marginals[:MOST_FIGURES]],

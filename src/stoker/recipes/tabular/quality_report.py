@@ -173,7 +173,9 @@ def quality(
     for name, one in found.items():
         if (filled := int((one.lengths > 0).sum())) < LEAST_SUBJECTS:
             word = "rows" if key is None else "subjects with events"
-            raise OptionError(f"{name} has {filled:,} {word}; expected at least {LEAST_SUBJECTS}, because fewer show nothing.")
+            raise OptionError(
+                f"the number of {word} in {name} is {filled}; expected at least {LEAST_SUBJECTS}, as fewer show nothing."
+            )
     return _compare(found, key=key, time=time, seed=seed, max_rows=max_rows)
 
 

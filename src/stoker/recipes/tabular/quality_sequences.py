@@ -212,7 +212,7 @@ def _autocorrelation(
     if not distances:
         return None, None
     real, synthetic = np.array(curves).T
-    ticks = tuple(str(lag) for lag in range(1, len(curves) + 1))
+    ticks = tuple(f"lag {lag}" for lag in range(1, len(curves) + 1))
     return SequenceCurve(title=name, ticks=ticks, real=real, synthetic=synthetic), average(distances)
 
 

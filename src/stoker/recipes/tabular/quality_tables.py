@@ -138,13 +138,16 @@ def read_events(
         if context_key not in table.column_names:
             raise OptionError(f"{name} has no column {context_key!r}; it has {_listed(table.column_names)}.")
     columns = _read_columns(opened, leave_out=key)
+    for name, own in columns.items():
+        if not own:
+            raise OptionError(f"{name} has no column beside the key {key!r}; there is nothing to compare.")
     facts = _read_columns(around, leave_out=context_key) if around else {}
     found = {}
     for name, table in opened.items():
         keys = table.column(key) if key is not None else None
-        own = around.get(f"context of {name}")
+        persons = around.get(f"context of {name}")
         rows, owner, subjects, first_rows = _number_subjects(
-            name, keys, own.column(context_key) if own is not None else None, table
+            name, keys, persons.column(context_key) if persons is not None else None, table
         )
         events = {one: values.take(rows) if rows is not None else values for one, values in columns[name].items()}
         context = {one: values.take(subjects) for one, values in facts.get(f"context of {name}", {}).items()}
@@ -206,6 +209,9 @@ def _read_columns(tables: Mapping[str, pa.Table], *, leave_out: str | None) -> d
     """The columns of all tables; names and kinds are those of the first."""
     first, table = next(iter(tables.items()))
     names = sorted(name for name in table.column_names if name != leave_out)
+    for name, other in tables.items():
+        if unknown := [one for one in other.column_names if one not in table.column_names and one != leave_out]:
+            raise OptionError(f"{name} has columns that {first} has not: {_listed(unknown)}. Rename or drop them.")
     found: dict[str, dict[str, ColumnValues]] = {name: {} for name in tables}
     for column in names:
         for name, other in tables.items():

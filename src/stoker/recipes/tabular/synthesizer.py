@@ -353,7 +353,9 @@ def _draw_options(spec: ModelSpec, rebalance: Mapping[str, Mapping[Any, float]],
                 column.name, encoding, spec.target.schema.field(column.name).type, rebalance[column.name]
             )
         has_null = encoding.latitude.has_null if isinstance(encoding, LatLong) else encoding.has_null
-        if column.name in filled and has_null:  # the first sub-column says whether a value is missing, or the last one of quad tiles
+        if (
+            column.name in filled and has_null
+        ):  # the first sub-column says whether a value is missing, or the last one of quad tiles
             place = len(encoding.sizes) - 1 if isinstance(encoding, QuadTiles) else 0
             never.setdefault(number + place, []).append(0 if isinstance(encoding, Numeric | LatLong) else 1)
         number += len(encoding.sizes)

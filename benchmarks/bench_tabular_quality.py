@@ -1,0 +1,190 @@
+"""How good are generated tables, next to mostlyai-engine on the same data, and next to a fresh sample of the law?
+
+Three generators whose law is known (`make_shop`, `make_bursts`, `make_rules`), one sample per seed. Both sides learn the same rows with
+models of the same size and their default stop, and generate as many subjects; in the shop, for the same fresh contexts. Dates are
+relative on both sides, which mostlyai-engine has to be asked for. Then every measure is taken of both, and of fresh samples:
+
+    law       distances to the law itself (benchmarks/tabular_laws.py)
+    report    the measures of `stoker quality`
+
+Fits can be made one by one, also on other machines, as generated tables are kept in --folder:
+
+    python -m benchmarks.bench_tabular_quality --folder F --fit mostlyai:shop:0
+    python -m benchmarks.bench_tabular_quality --folder F                          makes what is missing, and compares
+
+The side of mostlyai-engine needs the Python of `make test-originals`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import tempfile
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks import record
+from benchmarks.tabular_laws import bursts_errors, rules_errors, shop_errors
+from stoker.recipes.tabular import Synthesizer, make_bursts, make_rules, make_shop, quality
+
+QUESTION = "How good are generated tables, next to mostlyai-engine on the same data, and next to a fresh sample of the law?"
+SUBJECTS = {"shop": 1000, "bursts": 500, "rules": 2000}
+SIDES = ("stoker", "mostlyai")
+SIZES = {"s": "Small", "m": "Medium", "l": "Large"}
+REAL, FRESH, REFERENCE = 100, 200, 900
+"""Added to the seed: of the sample that is learned, of the contexts that events are generated for, and of fresh samples."""
+
+
+def make(generator: str, count: int, seed: int) -> tuple[pa.Table | None, pa.Table]:
+    """Contexts, where there are some, and rows."""
+    if generator == "shop":
+        return make_shop(count, seed=seed)
+    return None, make_bursts(count, seed=seed) if generator == "bursts" else make_rules(count, seed=seed)
+
+
+def fit_stoker(generator: str, seed: int, count: int, size: str, **options: Any) -> tuple[pa.Table, dict[str, Any]]:
+    """Learn and generate with this package."""
+    users, rows = make(generator, count, REAL + seed)
+    start = time.process_time()
+    model = Synthesizer(size=size, seed=seed, **options).fit(rows, key=None if generator == "rules" else "user_id", context=users)
+    fresh = make(generator, count, FRESH + seed)[0]
+    found = model.sample(None if fresh is not None else count, context=fresh, seed=seed)
+    return found, {"cpu_seconds": round(time.process_time() - start, 1), "training": str(model.result)}
+
+
+def fit_mostlyai(generator: str, seed: int, count: int, size: str) -> tuple[pa.Table, dict[str, Any]]:
+    """Learn and generate with mostlyai-engine."""
+    from mostlyai import engine  # type: ignore[import-not-found, import-untyped, unused-ignore]
+
+    users, rows = make(generator, count, REAL + seed)
+    folder = Path(tempfile.mkdtemp())
+    split: dict[str, Any] = {}
+    if generator != "rules":
+        split = {"tgt_context_key": "user_id", "tgt_encoding_types": {"time": "TABULAR_DATETIME_RELATIVE"}}
+    if users is not None:
+        split |= {"ctx_data": users.to_pandas(), "ctx_primary_key": "user_id"}
+    fresh = make(generator, count, FRESH + seed)[0]
+    if fresh is not None:
+        asked: dict[str, Any] = {"ctx_data": fresh.to_pandas()}
+    else:
+        asked = {"sample_size": count} if generator == "rules" else {"ctx_data": pd.DataFrame({"user_id": np.arange(count)})}
+    engine.set_random_state(seed)
+    start = time.process_time()
+    try:
+        engine.split(tgt_data=rows.to_pandas(), workspace_dir=folder, **split)
+        engine.analyze(workspace_dir=folder)
+        engine.encode(workspace_dir=folder)
+        engine.train(model=f"MOSTLY_AI/{SIZES[size]}", workspace_dir=folder)
+        engine.generate(workspace_dir=folder, **asked)
+        parts = [pd.read_parquet(path) for path in sorted((folder / "SyntheticData").glob("*.parquet"))]
+        messages = pd.read_csv(folder / "ModelStore" / "model-data" / "progress-messages.csv")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    whole = pd.concat(parts)
+    if "user_id" in whole:
+        whole = whole.sort_values("user_id", kind="stable")
+    facts = {"cpu_seconds": round(time.process_time() - start, 1), "training": f"{messages['epoch'].max():g} epochs"}
+    return pa.Table.from_pandas(whole, preserve_index=False), facts
+
+
+def path_of(folder: Path, side: str, generator: str, seed: int, count: int, size: str) -> Path:
+    return folder / f"{side}-{generator}-{seed}-{count}-{size}.parquet"
+
+
+def fit(path: Path, side: str, generator: str, seed: int, count: int, size: str, **options: Any) -> None:
+    """Make a file, with the facts of the fit in its metadata."""
+    found, facts = (fit_stoker if side == "stoker" else fit_mostlyai)(generator, seed, count, size, **options)
+    kept = {**(found.schema.metadata or {}), b"facts": json.dumps(facts).encode()}
+    pq.write_table(found.replace_schema_metadata(kept), path)
+    print(path.name, facts, flush=True)
+
+
+def law_of(generator: str, users: pa.Table | None, rows: pd.DataFrame) -> dict[str, float]:
+    if users is not None:
+        return shop_errors(users.to_pandas(), rows)
+    return bursts_errors(rows) if generator == "bursts" else rules_errors(rows)
+
+
+def measured(generator: str, seed: int, count: int, synthetic: pa.Table, contexts: pa.Table | None) -> dict[str, float]:
+    """All measures of generated rows; 0 is best, and 0.5 for those that are an AUC or a share of nearer records."""
+    users, rows = make(generator, count, REAL + seed)
+    found = {f"law: {name}": value for name, value in law_of(generator, contexts, synthetic.to_pandas()).items()}
+    around = {} if users is None else {"context": users, "synthetic_context": contexts}
+    report = quality(rows, synthetic, key=None if users is None and generator == "rules" else "user_id", seed=seed, **around)
+    for one in report.measures:
+        if not one.name.startswith("identical"):
+            found[f"report: {one.name}"] = one.score
+    return found
+
+
+def compare(folder: Path, generator: str, seeds: int, count: int, size: str) -> dict[str, Any]:
+    """Medians over seeds of every measure, for both sides and for fresh samples."""
+    values: dict[str, list[dict[str, float]]] = {}
+    facts: dict[str, list[Any]] = {}
+    for seed in range(seeds):
+        for side in SIDES:
+            path = path_of(folder, side, generator, seed, count, size)
+            if path.is_file():
+                table = pq.read_table(path)
+                facts.setdefault(side, []).append({"seed": seed, **json.loads((table.schema.metadata or {}).get(b"facts", b"{}"))})
+                contexts = make(generator, count, FRESH + seed)[0]
+                values.setdefault(side, []).append(measured(generator, seed, count, table, contexts))
+        contexts, rows = make(generator, count, REFERENCE + seed)
+        values.setdefault("fresh sample", []).append(measured(generator, seed, count, rows, contexts))
+    found: dict[str, Any] = {"subjects": count, "size": size, "fits": facts, "measures": {}}
+    for name in values["fresh sample"][0]:
+        medians = {side: statistics.median(one[name] for one in several) for side, several in values.items()}
+        row: dict[str, Any] = {side: float(f"{value:.4g}") for side, value in medians.items()}
+        if all(side in medians for side in SIDES):
+            row["stoker is as good"] = _is_as_good(name, medians)
+        found["measures"][name] = row
+    compared = [row["stoker is as good"] for row in found["measures"].values() if "stoker is as good" in row]
+    found["as good as mostlyai-engine"] = f"{sum(compared)} of {len(compared)} measures"
+    return found
+
+
+def _is_as_good(name: str, medians: dict[str, float]) -> bool:
+    """Whether ours is not worse, or within what a fresh sample has."""
+    least = 0.5 if "classifier" in name or "closest" in name else 0.0
+    ours, theirs, noise = (abs(medians[side] - least) for side in (*SIDES, "fresh sample"))
+    return bool(ours <= max(theirs, 1.5 * noise))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=QUESTION)
+    parser.add_argument("--small", action="store_true", help="A quick run that writes no result file.")
+    parser.add_argument("--folder", type=Path, help="Where generated tables are kept.")
+    parser.add_argument("--fit", action="append", default=[], help="SIDE:GENERATOR:SEED. Make these files only.")
+    parser.add_argument("--only-compare", action="store_true", help="Compare the files that are there.")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--size", default="s", choices=list(SIZES))
+    options = parser.parse_args()
+    warnings.filterwarnings("ignore")
+    with tempfile.TemporaryDirectory() as place:
+        folder = options.folder or Path(place)
+        folder.mkdir(parents=True, exist_ok=True)
+        seeds = 1 if options.small else options.seeds
+        subjects = {"shop": 60, "bursts": 40, "rules": 60} if options.small else SUBJECTS
+        asked = [tuple(one.split(":")) for one in options.fit]
+        sides = ("stoker",) if options.small else SIDES
+        for side, generator, seed in asked or [(side, name, str(i)) for i in range(seeds) for name in subjects for side in sides]:
+            path = path_of(folder, side, generator, int(seed), subjects[generator], options.size)
+            if not path.is_file() and not options.only_compare:
+                fit(path, side, generator, int(seed), subjects[generator], options.size, **({"epochs": 1} if options.small else {}))
+        if asked:
+            return
+        answer = {name: compare(folder, name, seeds, count, options.size) for name, count in subjects.items()}
+    print(json.dumps(answer, indent=1)) if options.small else record.save("bench_tabular_quality", QUESTION, answer)
+
+
+if __name__ == "__main__":
+    main()
