@@ -219,11 +219,12 @@ class _Sampler:
         layout = self.layout
         first, skipped = int(layout.is_sequence), layout.num_positions
         codes = torch.zeros(len(base), len(layout.subs) - skipped, dtype=torch.long, device=base.device)
-        for column, numbered in self.order if given is not None else ():
-            is_known = given.is_given[:, column]
-            for number in numbered:
-                self.put(number, given.codes[:, number - skipped], inputs, is_known)
-            self.finish(column + first, inputs, is_known)
+        if given is not None:
+            for column, numbered in self.order:
+                is_known = given.is_given[:, column]
+                for number in numbered:
+                    self.put(number, given.codes[:, number - skipped], inputs, is_known)
+                self.finish(column + first, inputs, is_known)
         for column, numbered in self.order:
             for number in numbered:
                 place = number - skipped
@@ -340,7 +341,7 @@ def _chunks(count: int, device: torch.device) -> list[torch.Tensor]:
     """Numbers of subjects, a chunk after the other; on a GPU all have the same size, and the last one repeats a subject."""
     size, places = CHUNK[device.type], torch.arange(count, device=device)
     if device.type == "cpu":
-        return list(places.split(size))
+        return [places[first : first + size] for first in range(0, count, size)]
     return [(first + torch.arange(size, device=device)).clamp(max=count - 1) for first in range(0, count, size)]
 
 

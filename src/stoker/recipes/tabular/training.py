@@ -173,8 +173,8 @@ def train(
     _disk.write_file(folder / MODEL_NAME, save({name: one.cpu() for name, one in model.upstream_weights().items()}))
     epsilon = _epsilon(settings, model, prepared, result, inner, say)
     if epsilon is not None:
-        record = {"epsilon": epsilon, "delta": settings.delta, "noise": settings.noise, "updates": result.step}
-        _disk.write_file(folder / PRIVACY_NAME, json.dumps(record).encode())
+        cost = {"epsilon": epsilon, "delta": settings.delta, "noise": settings.noise, "updates": result.step}
+        _disk.write_file(folder / PRIVACY_NAME, json.dumps(cost).encode())
     return TrainedTabular(spec=prepared.spec, model=model, context=inner, result=result, epsilon=epsilon)
 
 
