@@ -186,6 +186,7 @@ def test_every_result_file_is_used_or_listed() -> None:
         "bench_packing",
         "bench_quality",
         "bench_tabular",
+        "bench_tabular_quality",
         "bench_tfa_step",
         "bench_time_moe_curve",
         "bench_timehut",

@@ -44,7 +44,7 @@ TAIL = 0.1
 ONE_LEVEL = 128
 """Up to this number of intervals, one sub-column numbers them."""
 FREQUENT, MOST_FREQUENT = 4, 96
-"""A single value is frequent if it has this number of times the count of a usual interval; so many of them have bins of their own."""
+"""A single value is frequent with 4 times the count of a usual interval; at most 96 of them have bins of their own."""
 LEAST_ENDING, MOST_DECIMALS = 0.02, 3
 """The share that decimals must have among values in wide intervals to be drawn with it, and how many decimals there may be."""
 MOST_CHARACTERS = 50
