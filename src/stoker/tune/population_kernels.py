@@ -134,7 +134,7 @@ def is_short(query: Tensor, key: Tensor, value: Tensor) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FusedAttention:
+class ShortAttention:
     """`scaled_dot_product_attention` of [K, rows, heads, steps, width], or without rows."""
 
     is_causal: bool
@@ -243,7 +243,7 @@ def _norm_gradient_kernel(  # type: ignore[no-untyped-def]
 
 
 @dataclass(frozen=True, kw_only=True)
-class FusedNorm:
+class NarrowNorm:
     """Layer norm of [K, ..., width] with weight and bias [K, width]."""
 
     eps: float
