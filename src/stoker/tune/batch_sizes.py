@@ -572,7 +572,7 @@ def _time_on_gpu(device: torch.device) -> Callable[[Callable[[Any], Any], Any, i
     import torch
 
     def time_round(step: Callable[[Any], Any], batch: Any, count: int) -> tuple[float, float]:
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         with torch.cuda.device(device):
             step(batch)
             start.record()
