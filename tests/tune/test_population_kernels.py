@@ -68,7 +68,7 @@ def test_attention_is_that_of_each_member(used: list[str], steps: int, width: in
     given = tuple(heads(steps, width) for _ in range(3))
     check(attention(), given)
     check(attention(is_causal=True, scale=0.3), given)
-    assert used == ["FusedAttention"] * 2
+    assert used == ["ShortAttention"] * 2
 
 
 def test_attention_without_rows_with_other_keys_and_shared_queries(used: list[str]) -> None:
@@ -76,7 +76,7 @@ def test_attention_without_rows_with_other_keys_and_shared_queries(used: list[st
     check(attention(), tuple(heads(rows=()) for _ in range(3)))
     check(attention(), (heads(), heads(30), heads(30)))
     check(attention(), (heads()[0], heads(), heads()), (None, 0, 0))
-    assert used == ["FusedAttention"] * 3
+    assert used == ["ShortAttention"] * 3
 
 
 @pytest.mark.parametrize("shape", [(5, 5), (HEADS, 5, 5), (ROWS, 1, 5, 5), (1, 1, 1, 5)])
@@ -88,7 +88,7 @@ def test_masks_of_all_shapes(used: list[str], shape: tuple[int, ...]) -> None:
     seen = torch.rand(shape, device="cuda") > 0.3
     seen[..., 0] = True
     check(attention(), (*given, seen), (0, 0, 0, None))
-    assert used == ["FusedAttention"] * 3
+    assert used == ["ShortAttention"] * 3
 
 
 def test_long_sequences_wide_heads_and_float64_are_left_to_torch(used: list[str]) -> None:
@@ -108,7 +108,7 @@ def test_layer_norm_has_the_weights_of_each_member(used: list[str], rows: int, w
 
     check(value, (x, weight, bias))
     check(value, (x[0], weight, bias), (None, 0, 0))
-    assert used == ["FusedNorm"] * 2
+    assert used == ["NarrowNorm"] * 2
 
 
 def test_negative_control_another_scale_is_seen() -> None:

@@ -134,7 +134,7 @@ def is_short(query: Tensor, key: Tensor, value: Tensor) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FusedAttention:
+class ShortAttention:
     """`scaled_dot_product_attention` of [K, rows, heads, steps, width], or without rows."""
 
     is_causal: bool
@@ -146,7 +146,7 @@ class FusedAttention:
         q, k, v = map(_heads, given)
         out = _new_heads(q)
         self._launch(_attention_kernel, (q, k, v), (out,), tensors)
-        return out if given[0].dim() == 4 else torch.unflatten(out, 0, given[0].shape[:2])
+        return out if given[0].dim() == 4 else out.view(*given[0].shape[:2], *out.shape[1:])
 
     def gradient(self, gradient: Tensor, *tensors: Tensor) -> tuple[Tensor | None, ...]:
         """Of query, key and value."""
@@ -155,7 +155,7 @@ class FusedAttention:
         found = [_new_heads(one) for one in given]
         self._launch(_attention_gradient_kernel, given, (g, *found), tensors)
         lead = () if gradient.dim() == 4 else members[0].shape[:2]
-        return *(torch.unflatten(one, 0, lead) if lead else one for one in found), *([None] * (len(tensors) - 3))
+        return *(one.view(*lead, *one.shape[1:]) if lead else one for one in found), *([None] * (len(tensors) - 3))
 
     def _launch(self, kernel: Any, given: Sequence[Tensor], more: Sequence[Tensor], tensors: Sequence[Tensor]) -> None:
         q, k, _ = given
@@ -243,7 +243,7 @@ def _norm_gradient_kernel(  # type: ignore[no-untyped-def]
 
 
 @dataclass(frozen=True, kw_only=True)
-class FusedNorm:
+class NarrowNorm:
     """Layer norm of [K, ..., width] with weight and bias [K, width]."""
 
     eps: float

@@ -78,7 +78,7 @@ def _attention(
         from stoker.tune import population_kernels
 
         if population_kernels.is_short(query, key, value):
-            layer = population_kernels.FusedAttention(is_causal=is_causal, scale=scale)
+            layer = population_kernels.ShortAttention(is_causal=is_causal, scale=scale)
     return _Layer.apply(layer, *given)  # type: ignore[no-untyped-call, no-any-return]
 
 
@@ -94,7 +94,7 @@ def _layer_norm(
         from stoker.tune import population_kernels
 
         if input.shape[-1] <= population_kernels.NORM_TILE:
-            return _Layer.apply(population_kernels.FusedNorm(eps=eps), input, weight, bias)  # type: ignore[no-untyped-call, no-any-return]
+            return _Layer.apply(population_kernels.NarrowNorm(eps=eps), input, weight, bias)  # type: ignore[no-untyped-call, no-any-return]
     found = functional.layer_norm(input, normalized_shape, None, None, eps)
     if weight is None:
         return found if bias is None else found + bias
