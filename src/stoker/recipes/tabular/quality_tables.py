@@ -138,8 +138,8 @@ def read_events(
         if context_key not in table.column_names:
             raise OptionError(f"{name} has no column {context_key!r}; it has {_listed(table.column_names)}.")
     columns = _read_columns(opened, leave_out=key)
-    for name, own in columns.items():
-        if not own:
+    for name, several in columns.items():
+        if not several:
             raise OptionError(f"{name} has no column beside the key {key!r}; there is nothing to compare.")
     facts = _read_columns(around, leave_out=context_key) if around else {}
     found = {}
