@@ -168,6 +168,7 @@ NO_PATHS = {
     "COL",
     "COLUMN",
     "COLUMN=KIND",
+    "COLUMN=VALUE:SHARE",
     "CONDITION",
     "N-M",
     "A,B,…",

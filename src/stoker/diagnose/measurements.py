@@ -214,7 +214,7 @@ class BusyThread(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     share: float  # of the time, in which it had a core
-    place: SourceLine | None = None  # the user's line that it ran when it was looked at
+    place: SourceLine | None = None  # the user's line that it ran when it was measured
 
 
 class Measurements(msgspec.Struct, frozen=True, kw_only=True):
