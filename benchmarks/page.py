@@ -504,7 +504,7 @@ TABLES: dict[str, list[Row]] = {
         ),
         Row(
             "TimeHUT on Chinatown, 200 updates on one core: CPU time with scores; one update, times faster than the usual formulation",
-            "bench_timehut_quiet",
+            "bench_timehut_core",
             lambda r: (
                 f"{short(r.get('runs of the recipe', '200 updates', 'CPU seconds of a run', 'median'))} s; "
                 f"{short(r.get('one update', 'faster', 'median'))}"
