@@ -772,6 +772,8 @@ WAYS = {
     "overlay of a user": Way("overlay", as_user=True),
     "journal": Way("journal"),
     "journal of a user": Way("journal", as_user=True),
+    "copies": Way("copies"),
+    "copies that save nothing": Way("copies", without=(WriteJournal, "save")),
     "journal that saves nothing": Way("journal", without=(WriteJournal, "save")),
     "overlay that moves nothing": Way("overlay", without=(overlay_mounts, "_move_between_views")),
 }

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +13,9 @@ from typing import Any
 
 import pytest
 from tests.diagnose.file_idioms import IDIOMS
+
+from stoker.diagnose import sandbox
+from stoker.errors import TrainError
 
 Found = dict[str, Any]
 
@@ -36,22 +41,43 @@ def run_ways(folder: Path, *ways: str) -> Found:
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
-    return run_ways(tmp_path_factory.mktemp("idioms"), "alone", "overlay", "journal")
+    return run_ways(tmp_path_factory.mktemp("idioms"), "alone", "overlay", "journal", "copies")
 
 
-@pytest.mark.parametrize("mode", ["overlay", "journal"])
+@pytest.mark.parametrize("mode", ["overlay", "journal", "copies"])
 @pytest.mark.parametrize("name", IDIOMS)
 def test_an_idiom_does_the_same(found: Found, name: str, mode: str) -> None:
     assert found[mode]["results"][name] == found["alone"]["results"][name]
 
 
-@pytest.mark.parametrize("mode", ["overlay", "journal"])
+@pytest.mark.parametrize("mode", ["overlay", "journal", "copies"])
 def test_the_files_of_the_user_are_as_before(found: Found, mode: str) -> None:
     assert (found[mode]["changed"], found[mode]["left"]) == ([], [])
 
 
 def test_negative_control_alone_most_idioms_change_the_files(found: Found) -> None:
     assert len(found["alone"]["changed"]) > 40
+
+
+@pytest.mark.parametrize(("largest", "is_refused"), [(1 << 20, False), (10, True)])
+def test_folders_that_are_too_large_are_not_copied(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, largest: int, is_refused: bool
+) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "data.bin").write_bytes(bytes(100))
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv(sandbox.VARIABLE, raising=False)
+    monkeypatch.setattr(sandbox, "MAX_COPIED", largest)
+    ours, theirs = socket.socketpair()
+    with ours, theirs, sandbox.Sandbox(None) as box:
+        assert json.loads(box.plan(theirs.fileno()))["modes"] == ["overlay", "journal", "copies"]
+        theirs.sendall(b'{"mode": "copies"}')
+        refused = pytest.raises(TrainError, match=r"has more than .* to copy") if is_refused else contextlib.nullcontext()
+        with refused:
+            box.watch(ours)
+            assert "were copied" in box.notes()[0]
 
 
 @pytest.mark.slow
@@ -64,7 +90,10 @@ def test_all_idioms_do_the_same_for_a_user_without_rights(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_negative_control_without_its_parts_the_sandbox_fails(found: Found, tmp_path: Path) -> None:
-    unsaved, unmoved = run_ways(tmp_path, "journal that saves nothing", "overlay that moves nothing").values()
+    unsaved, uncopied, unmoved = run_ways(
+        tmp_path, "journal that saves nothing", "copies that save nothing", "overlay that moves nothing"
+    ).values()
     assert unsaved["changed"] == found["alone"]["changed"]
+    assert len(uncopied["changed"]) > 20  # only what is new is removed
     different = [name for name, result in unmoved["results"].items() if result != found["alone"]["results"][name]]
     assert different == ["temporary_file_into_a_new_folder", "from_temporary_files_to_here"]

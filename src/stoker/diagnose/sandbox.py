@@ -1,12 +1,14 @@
 """The sandbox: a diagnosed program does what it would do alone, and the user's files are as before afterwards.
 
-There are two modes, and both rest on the kernel, so that every library and every process of the program is covered:
+There are three modes. The first two rest on the kernel, so that every library and every process of the program is covered:
 
 - `overlay`: the program gets its own view of the disk, in which changes go to a scratch folder (`overlay_mounts`).
 - `journal`: where that is not permitted, each file is copied before it is changed, and restored afterwards (`write_journal`,
   `write_watch`).
+- `copies`: where the kernel permits neither, the files of the current folder and of the folder of the script are copied before the
+  program begins, and restored afterwards.
 
-Caches, installed packages and temporary files are left to the program in both modes: compilers and hubs fill them for the next run,
+Caches, installed packages and temporary files are left to the program in all modes: compilers and hubs fill them for the next run,
 and share them with other processes.
 
 `Sandbox` belongs to the process that starts the program. `enter` is called in the process of the program, before it has threads.
@@ -33,8 +35,9 @@ from stoker.diagnose import overlay_mounts, write_watch
 from stoker.diagnose.write_journal import WriteJournal, recover
 from stoker.errors import OptionError, TrainError
 
-Mode = Literal["overlay", "journal", "off"]
-MODES: tuple[Mode, ...] = ("overlay", "journal", "off")
+Mode = Literal["overlay", "journal", "copies", "off"]
+MODES: tuple[Mode, ...] = ("overlay", "journal", "copies", "off")
+MAX_COPIED = 2 << 30  # bytes that are copied before a program begins, at most
 VARIABLE = "STOKER_SANDBOX"
 IN_HOME = (".cache", ".triton", ".nv/ComputeCache", ".cupy", ".config/matplotlib")  # default caches, in the home folder
 VARIABLES = ("HF_HOME", "TORCH_HOME", "TORCH_EXTENSIONS_DIR", "TRITON_HOME", "MPLCONFIGDIR")
@@ -102,6 +105,7 @@ class Sandbox:
         self._here = os.path.realpath(Path.cwd())
         home = os.path.realpath(os.path.expanduser("~"))
         self._needed = {self._here, *([] if program is None else [os.path.realpath(program.parent)])}
+        self._copied = sorted(self._needed)
         self._needed |= {home} if home != "/" and os.access(home, os.W_OK) else set()
         self._caches = cache_folders(os.environ, self._here)
         self._rules = dict.fromkeys((*APART, *self._caches, _temporary()), False) | dict.fromkeys(self._needed, True)
@@ -171,13 +175,33 @@ class Sandbox:
                 f"with the environment variable {VARIABLE}=off."
             )
         self.mode, self._unprotected = entered.mode, entered.unprotected
-        if descriptors:
+        if entered.mode in ("journal", "copies"):
             name = hashlib.sha256(os.fsencode(self._here)).hexdigest()[:16]
             self._journal = WriteJournal(_journals() / name)
             self._open.callback(self._journal.close)
-            watch = write_watch.WriteWatch(descriptors[0], self._before_change)
-            self._open.callback(watch.close)
+            if descriptors:
+                watch = write_watch.WriteWatch(descriptors[0], self._before_change)
+                self._open.callback(watch.close)
+            else:
+                self._copy_files(self._journal)
             answers.sendall(b".")  # the program may begin
+
+    def _copy_files(self, journal: WriteJournal) -> None:
+        """Copy the files of the program's folders; raises `TrainError` if they are too large."""
+        total = 0
+        for folder in self._copied:
+            for above, folders, files in os.walk(folder):
+                folders[:] = [one for one in folders if self.protects(os.path.join(above, one))]
+                journal.save_names(above)
+                for path in (os.path.join(above, name) for name in (*folders, *files)):
+                    total += os.lstat(path).st_size
+                    if total > MAX_COPIED:
+                        raise TrainError(
+                            f"your files cannot be protected on this machine: overlays and journals are not permitted, and {folder} has "
+                            f"more than {MAX_COPIED >> 30} GB to copy. Run a copy of the program in a folder of its own, with the "
+                            f"environment variable {VARIABLE}=off."
+                        )
+                    journal.save(path)
 
     def _before_change(self, path: str, *, removes: bool, moves: bool) -> None:
         if self._journal is not None and self.protects(path):
@@ -197,6 +221,11 @@ class Sandbox:
         elif self.mode == "journal":
             what = f"; what it changed ({_first_few(names)}) was copied before and restored" if names else ""
             notes = [f"Your files are unchanged: the program ran with a journal, as overlays are not permitted here{what}."]
+        elif self.mode == "copies":
+            notes = [
+                f"The files in {' and '.join(self._copied)} are unchanged: they were copied before the program ran and restored, as "
+                "overlays and journals are not permitted here. Other folders were not protected."
+            ]
         else:
             notes = [f"Your files were not protected ({VARIABLE}=off)."]
         if self._unprotected:
@@ -219,6 +248,10 @@ def enter(plan_json: str) -> None:
                     answers.sendall(msgspec.json.encode(Entered(mode=mode, unprotected=unprotected)))
                 elif mode == "journal":
                     _enter_journal(answers)
+                elif mode == "copies":
+                    answers.sendall(msgspec.json.encode(Entered(mode=mode)))
+                    if not answers.recv(1):
+                        raise SystemExit(1)  # the files could not be copied
                 else:
                     answers.sendall(msgspec.json.encode(Entered(mode=mode)))
             except OSError as error:

@@ -76,6 +76,11 @@ class WriteJournal:
             for name in names if moves else []:
                 self.save(os.path.join(path, name), moves=True)
 
+    def save_names(self, folder: str) -> None:
+        """Save a folder and the names in it: what is new there at the end is removed."""
+        self._keep(folder, self._made(folder))
+        self._keep(f"{folder}/", SavedPath(path=f"{folder}/", kind="folder", names=os.listdir(folder)))
+
     def _is_new(self, path: str) -> bool:
         """Whether a path without a record lies in a folder that was not there before, or that was removed or replaced."""
         while True:
