@@ -47,6 +47,15 @@ def test_a_gpu_is_measured_before_its_kernels_are_profiled(order: Any) -> None:
     assert names[-1] == "measure_fixes", "those that may end the program come last"
 
 
+def test_a_busy_cpu_is_measured_for_the_likely_cause_only(order: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    calm = order("cpu")
+    monkeypatch.setattr(measure_windows, "is_disturbed", lambda session: True)
+    busy = order("cpu")
+    assert busy.count("baseline") == 1 < calm.count("baseline")
+    assert {"lines", "operations", "operation_times", "profile_batches"} <= set(busy)
+    assert {"other_threads", "measure_fixes"}.isdisjoint(busy)
+
+
 def test_a_cpu_inspects_fixes_once(order: Any) -> None:
     names = order("cpu")
     assert names.index("rare_steps") < names.index("lines"), "whether there are rare steps is known before lines are looked at"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from typing import Any
 
 import msgspec
 import pytest
@@ -226,3 +227,19 @@ def test_data_that_hides_behind_a_step_is_not_blamed() -> None:
     loader = Loader(kind="DataLoader", workers=1)
     finding = conclude(on_cpu(loader=loader, loader_alone=around(8 * MS)))
     assert finding.verdict == "compute"
+
+
+def test_a_busy_machine_gives_the_likely_cause() -> None:
+    busy = conclude(on_cpu(next=20.0, waited_for_cores=0.6))
+    assert busy.verdict == "none"
+    assert busy.likely is not None
+    assert busy.likely.verdict == conclude(on_cpu(next=20.0)).verdict == "data"
+    assert "likely data-bound: " in str(busy)
+    assert "for 60 % of the time other programs had the cores" in str(busy)
+
+
+@pytest.mark.parametrize("more", [{"number": 5}, {"work": None}])
+def test_too_little_was_measured_for_a_likely_cause(more: dict[str, Any]) -> None:
+    finding = conclude(on_cpu(waited_for_cores=0.6, **more))
+    assert finding.verdict == "none"
+    assert finding.likely is None

@@ -41,6 +41,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     spread: float
     causes: list[Cause] = []
     """The first is the verdict; empty if there is none."""
+    likely: Cause | None = None
+    """Without a verdict, the cause that it would name if the measurements could be trusted; None if they say nothing."""
     why: str
     place: SourceLine | None = None
     ladder: dict[str, float] = {}
@@ -83,7 +85,8 @@ def headline(finding: Finding) -> str:
 def certainty(finding: Finding) -> str:
     """How sure it is."""
     sure = "" if finding.verdict == "none" else f"confidence {finding.confidence}, "
-    return f"{sure}spread {percent(finding.spread)}"
+    likely = f"; likely {TITLES[finding.likely.verdict]}: {finding.likely.sentence}" if finding.likely is not None else ""
+    return f"{sure}spread {percent(finding.spread)}{likely}"
 
 
 def place_beside(finding: Finding) -> SourceLine | None:

@@ -21,7 +21,7 @@ import torch
 
 from stoker._clock import RunQueueDelay, busy_ns, now_ns
 from stoker.diagnose.advice import best_threads
-from stoker.diagnose.attribution import Periods, slow_of
+from stoker.diagnose.attribution import Periods, attribute, slow_of
 from stoker.diagnose.distributed import MeasuredRanks, find_ranks
 from stoker.diagnose.feed_fix import gathering
 from stoker.diagnose.fixes import Fix, fix_named
@@ -34,7 +34,7 @@ from stoker.diagnose.profilers import OtherThreads, Sampler, profile_iterable, p
 from stoker.diagnose.recorder import Recorder, StepSeries
 from stoker.diagnose.session import CACHED, MAX_CACHED, REAL, Plan, Session, StepInput
 from stoker.diagnose.thresholds import RULE
-from stoker.diagnose.verdict import conclude
+from stoker.diagnose.verdict import conclude, disturbed
 
 BASELINE_STEPS = 12
 RANKED_WARM_UP = 10  # steps of a warm-up where several processes must make the same number
@@ -393,7 +393,7 @@ def measure_all(session: Session) -> Plan:
             loader_alone(session, seconds=1.2 / rounds)
         if ranks is not None:
             yield from apart(session, ranks, seconds=1.4 / rounds)
-        if session.out_of_time:
+        if session.out_of_time or is_disturbed(session):
             break
         yield from baseline(session, seconds=1.4 / rounds, least=3)
     yield from rare_steps(session)
@@ -401,7 +401,8 @@ def measure_all(session: Session) -> Plan:
         ranks.part(session.hooks.roots)
     yield from lines(session)
     alone = ranks is None and not compiled()  # code is compiled again for another number of threads
-    if not session.out_of_time and session.device == "cpu" and alone:
+    busy = is_disturbed(session)  # there will be no verdict: only what names the likely cause is measured
+    if not session.out_of_time and session.device == "cpu" and alone and not busy:
         yield from other_threads(session)
     yield from operations(session)
     measured_fixes: set[str] = set()
@@ -418,9 +419,26 @@ def measure_all(session: Session) -> Plan:
     if ranks is not None:  # fixes are chosen by times, and not all ranks would choose the same
         ranks.join()
         return
+    if busy:
+        return
     if not session.out_of_time:
         yield from baseline(session, seconds=0.4, least=4)
     yield from measure_fixes(session, measured_fixes)
+
+
+def typical_machine(session: Session) -> Machine:
+    """Rates that are good enough for a choice, without measuring them."""
+    cores, threads = session.recorder.cores, torch.get_num_threads()
+    return Machine(cores=cores, threads=threads, memcpy_bytes=2e10, matmul_flops={}, dispatch_seconds=3e-6)
+
+
+def is_disturbed(session: Session) -> bool:
+    """Whether other programs have had the cores for too long already, on a CPU and in one process."""
+    recorder = session.recorder
+    if session.device != "cpu" or session.ranks is not None or recorder.waited_ns <= RULE.max_wait_for_cores * recorder.looped_ns:
+        return False
+    measured = session.measurements(typical_machine(session))
+    return disturbed(measured, attribute(measured)) is not None
 
 
 def fixes_wanted(measured: Measurements) -> list[str]:
@@ -455,9 +473,7 @@ def measure_fixes(session: Session, known: set[str], *, safe: bool = False) -> P
     begin, limit = now_ns(), MAX_FIX_SECONDS[session.device]
     # Measuring the machine allocates and frees memory, after which a program may find its own sooner: a step of foreach updates
     # then took 3.8 ms and not 9. So what can be measured on a CPU comes before, with rates good enough to choose the fixes.
-    cores, threads = session.recorder.cores, torch.get_num_threads()
-    typical = Machine(cores=cores, threads=threads, memcpy_bytes=2e10, matmul_flops={}, dispatch_seconds=3e-6)
-    for machine in [typical, None] if session.device == "cpu" else [None]:
+    for machine in [typical_machine(session), None] if session.device == "cpu" else [None]:
         measured = session.measurements(machine)
         round_seconds = STEPS_PER_ROUND * measured.loop.median
         rounds = 2 if measured.device == "cpu" and 2 * round_seconds < limit / 2 else 1

@@ -38,7 +38,15 @@ def conclude(measured: Measurements, *, correctness: list[str] | None = None) ->
     reason = doubt(measured, attribution)
     spread, correctness = measured.loop.spread, correctness or []
     if reason is not None:
-        return Finding(verdict="none", confidence="low", spread=spread, why=reason, correctness=correctness, measurements=measured)
+        return Finding(
+            verdict="none",
+            confidence="low",
+            spread=spread,
+            likely=likely_cause(measured, attribution),
+            why=reason,
+            correctness=correctness,
+            measurements=measured,
+        )
     causes, rare = rank(measured, attribution), dominant_rare_steps(measured)
     verdict = causes[0].verdict
     if rare is not None:
@@ -62,6 +70,13 @@ def conclude(measured: Measurements, *, correctness: list[str] | None = None) ->
         correctness=correctness,
         measurements=measured,
     )
+
+
+def likely_cause(measured: Measurements, attribution: Attribution) -> Cause | None:
+    """The first cause by measurements that cannot be trusted, such as those on a busy machine; None where they say nothing."""
+    usable = len(measured.loop.seconds) >= RULE.min_steps and attribution.step > 0 and dominant_rare_steps(measured) is None
+    first = _rank_parts(measured, attribution)[0] if usable and measured.work is not None else None
+    return first if first is not None and first.share >= RULE.waste_first else None
 
 
 def rank(measured: Measurements, attribution: Attribution | None = None) -> list[Cause]:
@@ -135,7 +150,7 @@ def doubt(measured: Measurements, attribution: Attribution | None = None) -> str
     rare = dominant_rare_steps(measured)
     if rare is None:
         return _doubt_of_parts(measured, attribution)
-    busy = _other_programs(measured, attribution)
+    busy = disturbed(measured, attribution)
     if busy is not None:
         return busy
     if rare.every is None:
@@ -170,7 +185,7 @@ def _doubt_of_parts(measured: Measurements, attribution: Attribution) -> str | N
 def _unsteady(measured: Measurements, attribution: Attribution) -> str | None:
     """What else the machine did, or how much its speed changed."""
     loop, on_cpu = measured.loop, measured.device == "cpu"
-    busy = _other_programs(measured, attribution)
+    busy = disturbed(measured, attribution)
     if busy is not None:
         return busy
     # A program may vary more by itself where it is known that no other program had the cores.
@@ -189,7 +204,7 @@ def _unsteady(measured: Measurements, attribution: Attribution) -> str | None:
     return None
 
 
-def _other_programs(measured: Measurements, attribution: Attribution) -> str | None:
+def disturbed(measured: Measurements, attribution: Attribution) -> str | None:
     """That other programs had the cores, where that matters: a GPU that is behind its host does not mind."""
     waited = _waited_for_cores(measured)
     by_host = measured.device == "cpu" or attribution.host_limits
