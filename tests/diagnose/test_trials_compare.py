@@ -276,7 +276,7 @@ def test_what_goes_wrong_in_a_process_is_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"), [("import os; os._exit(3)", "ended with code 3"), ("import time; time.sleep(60)", "took more than 3 s")]
+    ("text", "told"), [("import os; os._exit(3)", "exited with code 3"), ("import time; time.sleep(60)", "took more than 3 s")]
 )
 def test_a_process_that_says_nothing_is_reported(text: str, told: str, tmp_path: Path) -> None:
     program = tmp_path / "train.py"

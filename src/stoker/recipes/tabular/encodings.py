@@ -211,7 +211,8 @@ class Numeric(Encoding, frozen=True, kw_only=True, tag="numeric"):
 def _ends(lows: Array, highs: Array) -> Array:
     """The largest value of each interval, so that one that two intervals share belongs to the second, which may be that value alone."""
     ends = highs.copy()
-    below = lows - 1 if lows.dtype.kind == "i" else np.nextafter(lows, -np.inf)
+    with np.errstate(over="ignore"):  # there is nothing below the least float
+        below = lows - 1 if lows.dtype.kind == "i" else np.nextafter(lows, -np.inf)
     ends[:-1] = np.where(highs[:-1] < lows[1:], highs[:-1], np.maximum(below[1:], lows[:-1]))
     return ends
 
