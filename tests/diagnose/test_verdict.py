@@ -14,7 +14,7 @@ from tests.diagnose.measured import COMPUTING, MOVING, MS, TWO_CORES, around, on
 from tests.diagnose.test_verdict_rule import ON_CPU, PROGRAMS, cpu_runs, gpu_runs
 
 from stoker.diagnose.finding import Finding
-from stoker.diagnose.measurements import Advice, Blame, Loader, Measurements, Reads, SourceLine, WhatIf
+from stoker.diagnose.measurements import Advice, Blame, Loader, Measurements, RareSteps, Reads, SourceLine, WhatIf
 from stoker.diagnose.thresholds import RULE
 from stoker.diagnose.verdict import conclude
 
@@ -236,6 +236,14 @@ def test_a_busy_machine_gives_the_likely_cause() -> None:
     assert busy.likely.verdict == conclude(on_cpu(next=20.0)).verdict == "data"
     assert "likely data-bound: " in str(busy)
     assert "for 60 % of the time other programs had the cores" in str(busy)
+
+
+@pytest.mark.parametrize(("alone", "likely"), [(True, "host"), (False, "data")])
+def test_rare_steps_are_the_likely_cause_where_a_line_explains_them(alone: bool, likely: str) -> None:
+    rare = RareSteps(share=0.5, every=10.0, seconds=1.0, others=0.03, phase="rest", alone=alone, place=DATASET)
+    found = conclude(on_cpu(next=20.0, waited_for_cores=0.6, rare=rare)).likely
+    assert found is not None
+    assert found.verdict == likely
 
 
 @pytest.mark.parametrize("more", [{"number": 5}, {"work": None}])

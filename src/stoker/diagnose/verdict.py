@@ -74,9 +74,12 @@ def conclude(measured: Measurements, *, correctness: list[str] | None = None) ->
 
 def likely_cause(measured: Measurements, attribution: Attribution) -> Cause | None:
     """The first cause by measurements that cannot be trusted, such as those on a busy machine; None where they say nothing."""
-    usable = len(measured.loop.seconds) >= RULE.min_steps and attribution.step > 0 and dominant_rare_steps(measured) is None
-    first = _rank_parts(measured, attribution)[0] if usable and measured.work is not None else None
-    return first if first is not None and first.share >= RULE.waste_first else None
+    if len(measured.loop.seconds) < RULE.min_steps or attribution.step <= 0 or measured.work is None:
+        return None
+    rare = dominant_rare_steps(measured)  # on a busy machine these may be steps that waited for a core: then no line explains them
+    explained = rare is not None and verdict_of_rare_steps(rare) is not None
+    first = (rank if explained else _rank_parts)(measured, attribution)[0]
+    return first if first.share >= RULE.waste_first else None
 
 
 def rank(measured: Measurements, attribution: Attribution | None = None) -> list[Cause]:
