@@ -214,5 +214,5 @@ def test_a_program_with_names_that_are_markup(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_training_run_in_other_processes_is_reported(run: Run) -> None:
-    with pytest.raises(TrainError, match="or in other processes"):
+    with pytest.raises(TrainError, match=r"processes started by torch.multiprocessing \(1\)"):
         run(ecosystem.OTHER_PROCESS)

@@ -178,7 +178,7 @@ def _refuse_spawn() -> None:
 
     def refused(fn: object, args: object = (), nprocs: int = 1, *more: object, **named: object) -> NoReturn:
         raise TrainError(
-            f"the training runs in {nprocs} processes started by torch.multiprocessing, which cannot be measured. Call the function "
+            f"the training runs in processes started by torch.multiprocessing ({nprocs}), which cannot be measured. Call the function "
             "with the rank of the environment variable RANK instead, and run: torchrun --nproc-per-node "
             f"{nprocs} -m stoker diagnose {' '.join(sys.argv)}"
         )
