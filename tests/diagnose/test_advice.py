@@ -139,3 +139,4 @@ def test_a_thread_that_holds_the_interpreter_lock_is_named(share: float, asleep:
     assert any("interpreter lock" in step.sentence for step in finding.next) == named
     if named:
         assert finding.place == IN_MODEL
+        assert conclude(on_cpu(busy_thread=thread, asleep=0.9, optimizer=20.0)).verdict == "host"

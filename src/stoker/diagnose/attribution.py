@@ -138,11 +138,11 @@ def _on_cpu(measured: Measurements, step: float) -> Attribution:
     data += making
     host = min(phases.rest, step - data - oversubscribed)
     busy = step - data - oversubscribed - host
-    optimizer = min(phases.optimizer, busy)
-    core = busy - optimizer
+    held = min(busy, interpreter_seconds(measured, phases, step))  # in all phases alike: each operation asks for the lock again
+    optimizer = min(phases.optimizer, busy) * (1 - held / busy if busy > 0 else 1.0)
+    core = busy - held - optimizer
     python = min(core, work.shares.get("python", 0.0) * (cached or step)) if work is not None else 0.0
-    held = min(core - python, interpreter_seconds(measured, phases, step))
-    host, core = host + python + held, core - python - held
+    host, core = host + held + python, core - python
     gain = _threads_gain(measured)
     oversubscribed += gain * (core + optimizer)
     core, optimizer = core * (1 - gain), optimizer * (1 - gain)
