@@ -52,8 +52,8 @@ def _join(parts: Mapping[str, Array]) -> Array:
     return join_date({**{name: parts[name] for name in DATE}, **clock, "milli": millis, "micro": none}, "us")
 
 
-class DatetimeParts(Encoding, frozen=True, kw_only=True, tag="datetime_parts"):
-    """The parts of a date, each counted from the smallest; down to milliseconds."""
+class _DateParts(Encoding, frozen=True, kw_only=True):
+    """Dates in parts, each counted from the smallest."""
 
     counts: dict[str, int]
     """The number of classes of each sub-column."""
@@ -61,7 +61,7 @@ class DatetimeParts(Encoding, frozen=True, kw_only=True, tag="datetime_parts"):
     """The smallest value of each part."""
     low: int | None
     high: int | None
-    """The range of dates, in microseconds; None where no date may be kept."""
+    """The range of dates, or of first dates, in microseconds; None where no date may be kept."""
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -72,6 +72,10 @@ class DatetimeParts(Encoding, frozen=True, kw_only=True, tag="datetime_parts"):
     def has_null(self) -> bool:
         """Whether values are missing."""
         return "nan" in self.counts
+
+
+class DatetimeParts(_DateParts, frozen=True, kw_only=True, tag="datetime_parts"):
+    """The parts of a date, each counted from the smallest; down to milliseconds."""
 
     def encode(self, values: Values, starts: Array) -> Array:
         """The codes of values, (rows, sub-columns)."""
@@ -95,26 +99,8 @@ class DatetimeParts(Encoding, frozen=True, kw_only=True, tag="datetime_parts"):
         return to_column(np.where(valid, data, 0), valid, kind)
 
 
-class RelativeParts(Encoding, frozen=True, kw_only=True, tag="relative_parts"):
+class RelativeParts(_DateParts, frozen=True, kw_only=True, tag="relative_parts"):
     """The parts of the first date of a subject, on all its events, and the whole seconds since the event before, in parts."""
-
-    counts: dict[str, int]
-    """The number of classes of each sub-column."""
-    lows: dict[str, int]
-    """The smallest value of each part."""
-    low: int | None
-    high: int | None
-    """The range of first dates, in microseconds; None where no date may be kept."""
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """The number of classes of each sub-column."""
-        return self.counts
-
-    @property
-    def has_null(self) -> bool:
-        """Whether values are missing."""
-        return "nan" in self.counts
 
     def encode(self, values: Values, starts: Array) -> Array:
         """The codes of values, (rows, sub-columns)."""
