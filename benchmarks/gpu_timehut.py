@@ -176,7 +176,7 @@ def seeds(setting: Setting) -> dict[str, Any]:
 
 
 def lengths(setting: Setting) -> dict[str, Any]:
-    """Means over many seeds at several lengths of a run: what 16 seeds cannot tell apart."""
+    """Means over many seeds at several lengths of a run: what 16 seeds cannot distinguish."""
     from stoker.recipes.timehut.evaluate import accuracy, interval
 
     found: dict[str, Any] = {}

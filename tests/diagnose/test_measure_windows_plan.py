@@ -58,7 +58,7 @@ def test_a_busy_cpu_is_measured_for_the_likely_cause_only(order: Any, monkeypatc
 
 def test_a_cpu_inspects_fixes_once(order: Any) -> None:
     names = order("cpu")
-    assert names.index("rare_steps") < names.index("lines"), "whether there are rare steps is known before lines are looked at"
+    assert names.index("rare_steps") < names.index("lines"), "whether there are rare steps is known before lines are sampled"
     assert "measure_fixes safe" not in names
     assert names[-1] == "measure_fixes"
     assert {"device_alone", "copies"}.isdisjoint(names)

@@ -361,7 +361,7 @@ def _knee(measure: _Measure, tolerance: float, delivered: float | None, bound: i
         if middle in measure.points:
             break
         low, size = (low, middle) if measure(middle).samples_per_second >= wanted(measure.fitting()) else (middle, size)
-    # What was measured once may be luck. Only sizes that were measured in turn can be told apart by a few percent.
+    # What was measured once may be luck. Only sizes that were measured in turn can be compared to a few percent.
     best = max(measure.fitting(), key=lambda one: one.samples_per_second).size
     about = ABOUT * wanted(measure.fitting())
     close = [one.size for one in measure.fitting() if one.samples_per_second >= about and one.size != best]

@@ -4,7 +4,7 @@ Small layers are bound by memory, and torch's kernels are made for wide ones. He
 forward and once backward, where it lies; nothing but the inputs is kept for the backward pass. Of a layer norm, a program computes
 several rows.
 
-Tensors are float32. Matmuls follow torch's setting for float32: TF32, or three TF32 products that together have about the precision of
+Tensors are float32. Matmuls follow torch's setting for float32: TF32, or three TF32 matmuls that together have about the precision of
 float32.
 """
 

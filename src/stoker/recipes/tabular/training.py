@@ -42,7 +42,7 @@ WEIGHT_DECAY = 0.3
 """Some sub-columns cannot be predicted, such as the minute of a first event. With the 0.01 of PyTorch their heads learn the training
 subjects by heart within three epochs; the sum of all validation losses rises, and training stops before the others have learned."""
 EMA = 0.99
-"""Validated and kept are the averages of weights."""
+"""The EMA of the weights is validated and kept."""
 
 
 def _silent(word: str, sentence: str) -> None:
