@@ -26,7 +26,7 @@ def run_ways(folder: Path, *ways: str) -> Found:
         if above.stat().st_uid == os.geteuid() and above.stat().st_mode & 0o005 != 0o005:
             above.chmod(0o755)  # so that another user can enter it
     one_thread = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "POLARS_MAX_THREADS"), "1")
-    command = [sys.executable, "-m", "tests.diagnose.file_idioms", str(folder), *ways]
+    command = [sys.executable, "-m", "tests.diagnose.idiom_runner", str(folder), *ways]
     path = os.pathsep.join(str(Path(one).absolute()) for one in sys.path)
     variables = {**os.environ, **one_thread, "PYTHONPATH": path}
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=variables)
