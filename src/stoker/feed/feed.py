@@ -42,7 +42,7 @@ from stoker.feed.columns import (
 from stoker.feed.device import Captured, DeviceGather, DeviceProducer
 from stoker.feed.mixture import MixtureGather, StoreGroup, join_columns
 from stoker.feed.padding import COMPAT_ENTRIES, Assembler, check_names
-from stoker.feed.prefetch import Cursor, FeedIterator, FeedRanks, ReadAhead, Steps, check_state
+from stoker.feed.prefetch import Cursor, FeedIterator, FeedRanks, Prefetcher, ReadAhead, Steps, check_state
 from stoker.feed.transfer import DeviceTransform, HostGather, HostProducer, Ring, Transform
 from stoker.sampling.mixture import JoinedSamples, MixtureOrder, check_weights
 from stoker.sampling.orders import ByLength, Order, Sequential, Weighted
@@ -256,6 +256,8 @@ class Feed:
         self._go_to(Cursor())
         self._live: weakref.WeakSet[FeedIterator] = weakref.WeakSet()
         self._latest: weakref.ref[FeedIterator] | None = None
+        self._ahead: tuple[int, Prefetcher[Any]] | None = None
+        """An epoch whose first batches are being made, though its pass has not begun."""
         self._producer = self._make_producer()
 
     def _joined(self, parts: list[Samples], lengths: list[Lengths]) -> JoinedSamples:
@@ -384,10 +386,37 @@ class Feed:
     def __iter__(self) -> FeedIterator:
         """A pass over the rest of the epoch after a resume, otherwise over a new epoch, also after one that was left early."""
         steps, cursor = self.begin_pass()
-        batches = FeedIterator(self._producer, steps, cursor, self.waits, self._finish)
+        batches = FeedIterator(self._producer, steps, cursor, self.waits, self._finish, self._take_ahead(steps))
         self._live.add(batches)
         self._latest = weakref.ref(batches)
         return batches
+
+    def prefetch_next_epoch(self) -> None:
+        """Begin to make the first batches of the next epoch while the last ones of this epoch are used.
+
+        The next `iter(feed)` hands them out. Call it near the end of an epoch that another one follows; `Trainer` does. Without
+        threads, and where batches are gathered on the device, there is nothing to do ahead.
+        """
+        if self._ahead is None and self.threads and self.residency.where != "device":
+            epoch = self._cursor.epoch + (self._has_moved and bool(self._cursor.position))
+            self._ahead = epoch, self._producer.start(self._steps(epoch, 0), self.waits)
+
+    def _take_ahead(self, steps: Steps) -> Prefetcher[Any] | None:
+        """The batches that were begun ahead, if they are those of these steps; others are given up."""
+        if self._ahead is None:
+            return None
+        epoch, prefetcher = self._ahead
+        if epoch != steps.epoch or steps.start or not prefetcher.is_of_this_process:
+            self.drop_prefetched_epoch()
+            return None
+        self._ahead = None
+        return prefetcher
+
+    def drop_prefetched_epoch(self) -> None:
+        """Give up what `prefetch_next_epoch` began, where the epoch does not come."""
+        if self._ahead is not None:
+            self._ahead[1].close()
+            self._ahead = None
 
     def begin_pass(self) -> tuple[Steps, Cursor]:
         """The steps of the next pass, and the cursor that moves with each batch that is handed out."""
@@ -566,6 +595,7 @@ class Feed:
         """End the threads of all passes. They also end with their pass, or when it is garbage."""
         for batches in list(self._live):
             batches.close()
+        self.drop_prefetched_epoch()
 
     def __enter__(self) -> Feed:
         return self

@@ -232,9 +232,14 @@ class Prefetcher(Iterator[T]):
         for _ in range(min(prefetch, num_steps) if threads else 0):
             self._submit()
 
+    @property
+    def is_of_this_process(self) -> bool:
+        """False in a forked process, which has none of the threads."""
+        return os.getpid() == self._process
+
     def refuse_fork(self) -> None:
         """Raise in a forked process, which has none of the threads."""
-        if self._inboxes and os.getpid() != self._process:
+        if self._inboxes and not self.is_of_this_process:
             raise FeedError(
                 f"this feed was started in process {self._process}, and a fork made process {os.getpid()} without its threads. "
                 f"Call iter(feed) in the process that uses it."
@@ -345,19 +350,20 @@ class FeedIterator(Iterator[Tensors]):
         cursor: Cursor,
         waits: Spans,
         finish: Callable[[Tensors, int], Tensors] | None = None,
+        prefetcher: Prefetcher[Any] | None = None,
     ) -> None:
         self._producer = producer
         self._finish = finish
         self._waits = waits
         self._lock, self._process = threading.RLock(), os.getpid()
         self._is_closed = False
-        self._begin(steps, cursor)
+        self._begin(steps, cursor, prefetcher)
 
-    def _begin(self, steps: Steps, cursor: Cursor) -> None:
+    def _begin(self, steps: Steps, cursor: Cursor, prefetcher: Prefetcher[Any] | None = None) -> None:
         self._steps = steps
         self.cursor = cursor
         self._step = 0
-        self._prefetcher = self._producer.start(steps, self._waits)
+        self._prefetcher = prefetcher or self._producer.start(steps, self._waits)
         self._entries: Iterator[Any] = iter(())
         self._in_flight: deque[torch.cuda.Event] = deque()
         if not len(steps):

@@ -26,6 +26,7 @@ from stoker._batch import map_tensors, to_device
 from stoker._clock import now_ns
 from stoker._text import readable_seconds
 from stoker.errors import CheckpointInvalidError, StokerError, TrainError
+from stoker.feed.feed import Feed
 from stoker.feed.protocol import as_batch_source, copy_first_batches
 from stoker.train import autotune, state_dict
 from stoker.train.autotune import Chooser, Gain, Setup, Timed, Trial, steps_of_choice, steps_per_round
@@ -84,6 +85,16 @@ class Stream:
         if self._skip:
             entries, self._skip = islice(entries, self._skip, None), 0
         return entries
+
+    def prefetch_next_epoch(self) -> None:
+        """Begin to make the batches of the next epoch, where they come from a feed."""
+        if isinstance(self.batches, Feed):
+            self.batches.prefetch_next_epoch()
+
+    def close(self) -> None:
+        """Give up batches that were made for an epoch that does not come."""
+        if isinstance(self.batches, Feed):
+            self.batches.drop_prefetched_epoch()
 
     def place(self, batch: Any) -> Any:
         """The batch on the device of the model."""

@@ -253,6 +253,8 @@ LOOK_NS = 100_000_000
 """How often the host checks signals, the budget and the bar."""
 MOST_OVERFLOWS = 100
 """Updates in a row that fp16 may skip while it looks for a scale that does not overflow."""
+BATCHES_AHEAD = 8
+"""So many batches before its end an epoch begins to make the batches of the next one."""
 MOST_RATE = 3e38
 _END = object()
 
@@ -320,6 +322,8 @@ class Fit:
         entries = train.passes(work.source)
         place = train.place if train.needs_placing else None
         schedule, pending = self.parts.schedule, 0
+        num_batches = train.source.num_batches
+        ahead = max(1, num_batches - BATCHES_AHEAD) if num_batches and progress.epoch + 1 < self.epochs else 0
         while True:
             before, compiled_before, paced = now_ns(), compiling.total_ns, pacing.count
             entry = next(entries, _END)
@@ -335,6 +339,8 @@ class Fit:
             work.micro(entry if place is None else place(entry))
             progress.batches += 1
             pending += 1
+            if progress.batches == ahead:
+                train.prefetch_next_epoch()
             if pending == grad_accum_steps:
                 pending = 0
                 stopped = self._after(work.update())

@@ -307,6 +307,7 @@ class Trainer:
             bar = TrainingProgress(total_updates, epochs=epochs) if self._parts.shows_progress else None
             log = Log([*([run.metrics] if run is not None else []), *self.loggers], bar)
             stack.callback(log.close)
+            stack.callback(stream.close)
             signals = stack.enter_context(Signals())
             fit = Fit(
                 self._parts,
