@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.record import arguments, interleave, ratio, save, spread
 from stoker._clock import now_ns
-from stoker.diagnose.stopwatch import Watch, watch
+from stoker.watching.watch import Watch, watch
 
 QUESTION = "What does it cost to watch a loader all the time?"
 STEP_NS = 1_000_000

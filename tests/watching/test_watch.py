@@ -11,8 +11,8 @@ from tests.diagnose.clock import MS, Clock
 from torch.utils.data import DataLoader, TensorDataset
 
 import stoker.diagnose
-from stoker.diagnose import stopwatch
-from stoker.diagnose.stopwatch import Watch, watch
+from stoker.watching import watch as stopwatch
+from stoker.watching.watch import Watch, watch
 
 
 @pytest.fixture
