@@ -197,7 +197,7 @@ class Watch(Generic[T]):
         earlier = [one for one in self._counters if one.steps <= since] or [*self._counters][:1] or [end]
         later = [one for one in (*self._counters, self._suspected) if one is not None and one.steps > since]
         begin = later[0] if later else earlier[-1]
-        before, after = (time / 1e9 for time in self._times.change)
+        before, after = self._sizes()
         found = explain(earlier, begin, end, before_seconds=before, after_seconds=after)
         slowdown = Slowdown(
             step=self._steps,
@@ -217,6 +217,15 @@ class Watch(Generic[T]):
                 self._pending = slowdown, found, ranks  # one block later all ranks have published
                 return
         self._found(slowdown)
+
+    def _sizes(self) -> tuple[float, float]:
+        """Seconds of a step before and since the slowdown."""
+        recent, slow = [*self._recent], self._times.window_steps
+        if len(recent) < slow + 2 * BLOCK:
+            before, after = self._times.change
+            return before / 1e9, after / 1e9
+        # Without the blocks around its begin, which may be partly slow.
+        return statistics.median(recent[: -slow - BLOCK]) / 1e9, statistics.median(recent[BLOCK - slow :]) / 1e9
 
     def _conclude(self) -> None:
         """Name the rank that is slow."""
