@@ -13,8 +13,9 @@ from tests.watching.test_ranks import DictStore
 
 from stoker.watching import watch as watches
 from stoker.watching.counters import Counters
+from stoker.watching.detector import BLOCK
 from stoker.watching.ranks import Ranks
-from stoker.watching.watch import Watch, watch
+from stoker.watching.watch import READ_BLOCKS, Watch, watch
 
 MS = 1_000_000
 Change = Callable[["Machine"], None]
@@ -125,7 +126,7 @@ def test_a_slowdown_of_a_tenth_is_named_within_100_steps(machine: Machine, cause
 def test_negative_control_nothing_is_reported_without_a_slowdown(machine: Machine) -> None:
     watched = run(machine, lambda machine: None, steps=10_000)
     assert list(watched.slowdowns) == []
-    assert machine.reads == 5 + 10_000 // 16 // 128
+    assert machine.reads == 5 + 10_000 // BLOCK // READ_BLOCKS
     assert 0.05 < watched.smallest_slowdown < 0.06
 
 
@@ -198,7 +199,7 @@ def test_looking_at_the_numbers_changes_nothing(machine: Machine) -> None:
     watched = Watch(batches(machine, 2000, 1800, set_(wait_ms=2.0)), None, read=machine.read)
     for number in watched:
         machine.compute()
-        if number % 5 == 0:
+        if number % 25 == 0:
             assert watched.steps == number + 1
             assert str(watched)
     (slowdown,) = watched.slowdowns
@@ -212,7 +213,7 @@ def test_counters_are_not_read_too_often(machine: Machine) -> None:
         machine.now += 10 * MS
         return machine.read(**values)
 
-    watched = Watch(batches(machine, 20_000, -1, lambda machine: None), None, read=slow_read)
+    watched = Watch(batches(machine, 19_000, -1, lambda machine: None), None, read=slow_read)
     for _ in watched:
         machine.compute()
     assert machine.reads == 2

@@ -3,8 +3,8 @@
 Algorithm of a `Detector`, which gets the level of one block of steps after the other:
 
 1. The level of a block is the logarithm of a mean of its step times; a slowdown of 10 % adds 0.095 to it.
-2. The statistic is the least of the last levels. A checkpoint, a log line or the cold start of an epoch raises one or two blocks, and so
-   never the least of four. A lasting slowdown raises all.
+2. The statistic is the least of the last levels. A checkpoint, a log line or the cold start of an epoch raises one block or a few, and so
+   not the least of six. A lasting slowdown raises all.
 3. The baseline is the median of earlier statistics, and the noise their spread between the 10th and 90th percentile. As the spread is
    that of the statistic itself, it includes autocorrelation, mixed lengths and heavy tails.
 4. A slowdown is a statistic above the baseline by a least shift and by `NOISE_FACTOR` times the noise. With a short history the factor is
@@ -14,9 +14,9 @@ Algorithm of a `Detector`, which gets the level of one block of steps after the 
 After a slowdown the detector reports nothing until the level is back, or until `PATIENCE` blocks have passed: then the new level becomes
 the baseline. A lasting speedup becomes the baseline at once.
 
-`StepTimes` has two detectors. The fast one sees the middle half of 16 steps and adapts to the last 8,192 steps: it finds a slowdown
-within 79 steps. The slow one sees the mean of at least 256 steps, with everything that is rare, and keeps its first baseline: it finds
-what the fast one cannot, such as a drift, a device that the host waits for only now and then, or a slowdown in strong noise.
+`StepTimes` has two detectors. The fast one sees blocks of 12 steps and adapts to the last 8,000 steps: it finds a slowdown within 83
+steps. The slow one sees at least 256 steps at a time and keeps its first baseline: it finds what the fast one cannot, such as a drift, a
+device that the host waits for only now and then, or a slowdown in strong noise.
 """
 
 from __future__ import annotations
@@ -26,22 +26,23 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Literal
 
-BLOCK = 16  # steps
-FAST_WINDOW = 4  # blocks: 15 steps of a block that has begun and 64 more are fewer than 100
+BLOCK = 12  # steps
+FAST_WINDOW = 6  # blocks: 11 steps of a block that has begun and 72 more are fewer than 100, with a block to ask other ranks
+CAP = 8  # medians of its block: a longer step counts as this long, so that one checkpoint does not hide all else
 SLOW_WINDOW = 8
 SLOW_BLOCK = 256  # steps
 LARGEST_BLOCK = 1 << 14
-WARM_UP = 8  # blocks that are ignored: compilation, allocators, filling of queues
-CALIBRATION = 24  # statistics before the first decision
-FAST_HISTORY = 512  # statistics that make the baseline
+WARM_UP = 10  # blocks that are ignored: compilation, allocators, filling of queues
+CALIBRATION = 32  # statistics before the first decision
+FAST_HISTORY = 680  # statistics that make the baseline
 SLOW_HISTORY = 64
-DELAY = 8
-PATIENCE = 128
+DELAY = 10
+PATIENCE = 170
 FAST_SHIFT = 0.055  # of the logarithm; no smaller rise is reported
 SLOW_SHIFT = 0.075  # larger, as clocks wander by some percent within hours
 TO_FIND = 0.085  # of the logarithm: a threshold above it would miss a slowdown of 10 %
 NOISE_FACTOR = 6.0
-SHORT_HISTORY = 16.0  # statistics; with as few as these the factor is twice as large
+SHORT_HISTORY = 24.0  # statistics; with as few as these the factor is twice as large
 QUANTILE = 1.2816  # standard deviations from the median to the 90th percentile of a normal distribution
 
 Change = Literal["slower", "recovered"]
@@ -144,9 +145,9 @@ class StepTimes:
 
     Example:
         >>> times = StepTimes()
-        >>> changes = [times.add([1000] * 16) for block in range(100)] + [times.add([1100] * 16) for block in range(4)]
+        >>> changes = [times.add([1000] * 12) for block in range(100)] + [times.add([1100] * 12) for block in range(6)]
         >>> changes.index("slower") - 99  # the number of slow blocks that it took
-        4
+        6
     """
 
     def __init__(self) -> None:
@@ -175,11 +176,12 @@ class StepTimes:
 
     def add(self, block: Sequence[int]) -> Change | None:
         """Add the times of `BLOCK` steps; returns what has changed by them."""
-        ordered = sorted(block)
-        # The middle half: a mean that one or four extreme steps do not change.
-        fast = self.fast.add(math.log(sum(ordered[4:12]) / 8 + 1e-9))
+        total = sum(block)
+        most = CAP * sorted(block)[BLOCK // 2]
+        capped = total if max(block) <= most else sum(min(time, most) for time in block)
+        fast = self.fast.add(math.log(capped / BLOCK + 1e-9))
         slow = None
-        self._sum += sum(block)
+        self._sum += total
         self._count += BLOCK
         if self._count >= self._slow_block:
             slow = self.slow.add(math.log(self._sum / self._count + 1e-9))

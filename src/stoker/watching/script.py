@@ -36,6 +36,7 @@ class ScriptHooks:
         self._wait_ns = 0
         self._optimizer: Any = None
         self._other_steps = 0
+        self._watched_elsewhere = 0
         self._undo = ExitStack()
 
     def install(self) -> None:
@@ -43,6 +44,7 @@ class ScriptHooks:
         from torch.optim.optimizer import register_optimizer_step_post_hook
         from torch.utils.data import dataloader
 
+        self._watched_elsewhere = watches.steps_of_others(self._watch)
         self._undo.callback(register_optimizer_step_post_hook(self._after_step).remove)
         kind: Any = dataloader._BaseDataLoaderIter
         original = kind.__next__
@@ -68,12 +70,14 @@ class ScriptHooks:
             self._other_steps += 1
             if self._optimizer is not None and self._other_steps < OTHER_STEPS:
                 return
-            self._optimizer = optimizer
+            # Its first step has begun before it was known.
+            self._optimizer, self._wait_ns = optimizer, 0
             self._watch.begin()
+            return
         self._other_steps = 0
         waited, self._wait_ns = self._wait_ns, 0
         self._watch.step(waited)
-        if self._watch.steps % BLOCK == 0 and watches.has_other(self._watch):
+        if self._watch.steps % BLOCK == 0 and watches.steps_of_others(self._watch) > self._watched_elsewhere:
             self.remove()
 
 
@@ -125,6 +129,8 @@ def _find(program: str, *, module: bool) -> tuple[_MainLoader, ModuleSpec | None
     if not module:
         if not Path(program).is_file():
             raise OptionError(f"{program} is not a file. Give the path of a script or of the folder of a run.")
+        if not program.endswith(".py"):
+            raise OptionError(f"{program} is not a script; expected a file that ends in '.py'.")
         return _MainLoader("__main__", program), None
     sys.path[0] = str(Path.cwd())
     try:

@@ -1,7 +1,7 @@
 """A watch on a training loop: how fast it is, how much it waits for data, and what slowed it down.
 
-It is made to stay in a program. A step costs two clock reads and two entries in a list; every 16 steps the times go to the detector, and
-every 2,048 steps the counters of the system are read (benchmarks/bench_watch.py has the cost of each). `watch` creates a watch.
+It is made to stay in a program. A step costs two clock reads and two entries in a list; every 12 steps the times go to the detector, and
+every 2,040 steps the counters of the system are read (benchmarks/bench_watch.py has the cost of each). `watch` creates a watch.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ DATA_BOUND = 0.10  # share of waiting from which data is the bottleneck
 MIN_STEPS = 8  # fewer steps say too little
 KEPT_STEPS = 1024
 KEPT_COUNTERS = 8
-READ_BLOCKS = 128  # between two reads of the counters
-FIRST_READS = (8, 16, 24, 32, 40)  # blocks, so that there are some when the detector is armed
+READ_BLOCKS = 170  # between two reads of the counters
+FIRST_READS = (10, 20, 30, 40, 50)  # blocks, so that there are some when the detector is armed
 READ_NS_PER_STEP = 300  # counters are not read more often than this allows; the first reads are free
 FREE_NS = 5_000_000
 MAX_SLOWDOWNS = 100
@@ -41,9 +41,9 @@ listener: Callable[[str], object] | None = None
 """Called with each line about a slowdown, whichever watch found it; set while `stoker watch` runs a script."""
 
 
-def has_other(watch: Watch[Any]) -> bool:
-    """Whether another watch of this process has steps."""
-    return any(one is not watch and one.steps for one in _all)
+def steps_of_others(watch: Watch[Any]) -> int:
+    """Steps of all other watches of this process."""
+    return sum(one.steps for one in _all if one is not watch)
 
 
 class Watch(Generic[T]):
