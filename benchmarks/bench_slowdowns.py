@@ -17,7 +17,7 @@ import numpy as np
 from benchmarks.record import arguments, save
 from benchmarks.step_times import MODELS, blocks_of, gaussian
 from stoker._types import Array
-from stoker.watching.detector import BLOCK, StepTimes
+from stoker.watching.detector import BLOCK, SlowdownDetector
 
 QUESTION = "How often does the watch raise a false alarm, and how soon does it find a slowdown of 10 %?"
 SEED = 20
@@ -28,7 +28,7 @@ SCATTERS = (0.01, 0.03, 0.04, 0.05, 0.06, 0.07, 0.10)
 
 def alarms(logarithms: Array) -> list[int]:
     """The steps after which a slowdown is reported."""
-    times = StepTimes()
+    times = SlowdownDetector()
     return [end * BLOCK for end, block in enumerate(blocks_of(logarithms, block=BLOCK), 1) if times.add(block) == "slower"]
 
 

@@ -19,7 +19,7 @@ from benchmarks.record import arguments, interleave, ratio, save, spread
 from benchmarks.step_times import blocks_of, gaussian
 from stoker._clock import now_ns
 from stoker.watching.counters import read_counters
-from stoker.watching.detector import BLOCK, StepTimes
+from stoker.watching.detector import BLOCK, SlowdownDetector
 from stoker.watching.watch import READ_BLOCKS, Watch, watch
 
 QUESTION = "What does it cost to watch a loop all the time?"
@@ -87,7 +87,7 @@ def parts(*, rounds: int) -> dict[str, Any]:
     blocks = blocks_of(gaussian(1 << 16, np.random.default_rng(0)), block=BLOCK)
 
     def detect() -> None:
-        times = StepTimes()
+        times = SlowdownDetector()
         for block in blocks:
             times.add(block)
 

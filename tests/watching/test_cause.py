@@ -174,5 +174,5 @@ def test_what_is_printed() -> None:
     assert Slowdown(**slowdown.as_dict()) == slowdown
     assert str(slowdown) == (
         "step 12,345: 20% slower since step 12,281 (10 ms -> 12 ms per step). Cause: loader. A step waits 2 ms longer for its batch. "
-        "To do: look at the storage and the CPU use of the workers, or run `stoker diagnose`."
+        "To do: check the storage and the CPU use of the workers, or run `stoker diagnose`."
     )

@@ -20,15 +20,15 @@ from stoker.watching.detector import (
     FAST_WINDOW,
     WARM_UP,
     Detector,
-    StepTimes,
+    SlowdownDetector,
 )
 
 TENTH = math.log(1.1)
 
 
-def found(logarithms: Array, times: StepTimes | None = None) -> list[int]:
+def found(logarithms: Array, times: SlowdownDetector | None = None) -> list[int]:
     """The steps after which a slowdown is reported."""
-    times = times or StepTimes()
+    times = times or SlowdownDetector()
     return [(number + 1) * BLOCK for number, block in enumerate(blocks_of(logarithms, block=BLOCK)) if times.add(block) == "slower"]
 
 
@@ -88,7 +88,7 @@ def test_what_is_too_small_is_not_reported(rng: np.random.Generator) -> None:
 
 def test_a_drift_is_found_by_the_slow_detector(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     drift = gaussian(150_000, rng) + np.linspace(0, 2 * TENTH, 150_000)
-    times = StepTimes()
+    times = SlowdownDetector()
     (first, *_) = found(drift, times)
     assert 50_000 < first < 120_000, "a tenth was reached at step 75,000"
     monkeypatch.setattr(detector, "SLOW_BLOCK", 1 << 30)
@@ -104,17 +104,17 @@ def test_a_slow_device_is_found_though_the_host_waits_for_it_only_now_and_then(r
 
 
 def test_strong_noise_needs_longer(rng: np.random.Generator) -> None:
-    times = StepTimes()
+    times = SlowdownDetector()
     (step,) = found(slowed(MODELS["lognormal, 10 %"](24_000, rng), 20_000), times)
     assert 20_100 < step < 23_000
-    assert StepTimes().smallest == math.inf
-    calm = StepTimes()
+    assert SlowdownDetector().smallest == math.inf
+    calm = SlowdownDetector()
     assert found(gaussian(20_000, rng), calm) == []
     assert calm.smallest == pytest.approx(math.expm1(FAST_SHIFT))
 
 
 def test_one_slowdown_is_reported_once_and_its_end_too() -> None:
-    times = StepTimes()
+    times = SlowdownDetector()
     changes = [times.add([1000] * BLOCK) for _ in range(100)]
     changes += [times.add([1200] * BLOCK) for _ in range(20)]
     assert times.is_slow
@@ -126,21 +126,21 @@ def test_one_slowdown_is_reported_once_and_its_end_too() -> None:
 
 
 def test_a_slowdown_that_stays_becomes_normal_and_the_next_is_found() -> None:
-    times = StepTimes()
+    times = SlowdownDetector()
     levels = [1000] * 100 + [1200] * 500 + [1500] * 10
     changes = {number: change for number, level in enumerate(levels) if (change := times.add([level] * BLOCK))}
     assert changes == {105: "slower", 605: "slower"}
 
 
 def test_a_speedup_becomes_normal() -> None:
-    times = StepTimes()
+    times = SlowdownDetector()
     levels = [2000] * 100 + [1000] * 100 + [1150] * 10
     changes = {number: change for number, level in enumerate(levels) if (change := times.add([level] * BLOCK))}
     assert changes == {205: "slower"}
 
 
 def test_steps_that_take_no_time_are_no_error() -> None:
-    times = StepTimes()
+    times = SlowdownDetector()
     assert [times.add([0] * BLOCK) for _ in range(200)] == [None] * 200
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch.distributed as dist
 
 from stoker.watching.cause import Explanation
-from stoker.watching.ranks import Ranks, find_ranks, slow_rank
+from stoker.watching.ranks import WatchedRanks, find_ranks, slow_rank
 
 
 class DictStore(dict[str, str]):
@@ -26,7 +26,7 @@ BUSY = Explanation(cause="step", evidence="the step", share=0.0, busy_share=0.9)
 
 def test_what_is_published_is_collected() -> None:
     store = DictStore()
-    ranks = [Ranks(number, 3, store) for number in range(3)]
+    ranks = [WatchedRanks(number, 3, store) for number in range(3)]
     ranks[0].publish(5000, STEP)
     ranks[2].publish(5016, LOADER)
     assert ranks[1].collect(5000) == {0: STEP, 2: LOADER}

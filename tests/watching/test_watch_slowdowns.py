@@ -14,7 +14,7 @@ from tests.watching.test_ranks import DictStore
 from stoker.watching import watch as watches
 from stoker.watching.counters import Counters
 from stoker.watching.detector import BLOCK
-from stoker.watching.ranks import Ranks
+from stoker.watching.ranks import WatchedRanks
 from stoker.watching.watch import READ_BLOCKS, Watch, watch
 
 MS = 1_000_000
@@ -230,12 +230,14 @@ def test_a_watch_that_is_gone_hears_no_collections(machine: Machine) -> None:
 
 
 @pytest.fixture
-def ranks(monkeypatch: pytest.MonkeyPatch) -> list[Ranks]:
+def ranks(monkeypatch: pytest.MonkeyPatch) -> list[WatchedRanks]:
     store = DictStore()
-    return [Ranks(number, 3, store) for number in range(3)]
+    return [WatchedRanks(number, 3, store) for number in range(3)]
 
 
-def test_all_ranks_name_the_one_that_is_slow(rng: np.random.Generator, ranks: list[Ranks], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_ranks_name_the_one_that_is_slow(
+    rng: np.random.Generator, ranks: list[WatchedRanks], monkeypatch: pytest.MonkeyPatch
+) -> None:
     machines = [Machine(rng) for _ in ranks]
     watched = [Watch[Any](None, None, read=machine.read) for machine in machines]
     current = [0]
@@ -263,7 +265,7 @@ def test_all_ranks_name_the_one_that_is_slow(rng: np.random.Generator, ranks: li
 
 
 def test_negative_control_without_the_others_a_rank_blames_its_step(
-    machine: Machine, ranks: list[Ranks], monkeypatch: pytest.MonkeyPatch
+    machine: Machine, ranks: list[WatchedRanks], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watches, "find_ranks", lambda: ranks[0])
     (slowdown,) = run(machine, set_(idle_ms=2.0)).slowdowns
@@ -275,6 +277,6 @@ def test_a_store_that_is_gone_is_no_error(machine: Machine, monkeypatch: pytest.
         def set(self, key: str, value: str) -> None:
             raise RuntimeError("Connection was likely closed")
 
-    monkeypatch.setattr(watches, "find_ranks", lambda: Ranks(0, 2, Gone()))
+    monkeypatch.setattr(watches, "find_ranks", lambda: WatchedRanks(0, 2, Gone()))
     (slowdown,) = run(machine, set_(wait_ms=3.0)).slowdowns
     assert slowdown.cause == "loader"

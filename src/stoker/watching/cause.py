@@ -31,12 +31,12 @@ DISK_SECONDS = 1e-4  # to read a page from a disk
 GROWN_BYTES = 64 << 20
 GROWN = 0.1  # of the memory of the process
 ADVICE = {
-    "loader": "look at the storage and the CPU use of the workers, or run `stoker diagnose`",
+    "loader": "check the storage and the CPU use of the workers, or run `stoker diagnose`",
     "step": "run `stoker diagnose` to find out what the step does",
     "clock": "check cooling and power limits of the machine",
     "neighbour": "move the other program, or pin this one to cores of its own",
     "memory": "look for lists that grow, such as losses kept with their graph",
-    "rank": "look at that rank first: all others wait for it",
+    "rank": "check that rank first: all others wait for it",
 }
 
 

@@ -14,7 +14,7 @@ Algorithm of a `Detector`, which gets the level of one block of steps after the 
 After a slowdown the detector reports nothing until the level is back, or until `PATIENCE` blocks have passed: then the new level becomes
 the baseline. A lasting speedup becomes the baseline at once.
 
-`StepTimes` has two detectors. The fast one sees blocks of 12 steps and adapts to the last 8,000 steps: it finds a slowdown within 83
+`SlowdownDetector` has two detectors. The fast one sees blocks of 12 steps and adapts to the last 8,000 steps: it finds a slowdown within 83
 steps. The slow one sees at least 256 steps at a time and keeps its first baseline: it finds what the fast one cannot, such as a drift, a
 device that the host waits for only now and then, or a slowdown in strong noise.
 """
@@ -140,11 +140,11 @@ class Detector:
         self.threshold = max(self._least_shift, NOISE_FACTOR * (1 + SHORT_HISTORY / size) * noise)
 
 
-class StepTimes:
+class SlowdownDetector:
     """Watches the times of steps.
 
     Example:
-        >>> times = StepTimes()
+        >>> times = SlowdownDetector()
         >>> changes = [times.add([1000] * 12) for block in range(100)] + [times.add([1100] * 12) for block in range(6)]
         >>> changes.index("slower") - 99  # the number of slow blocks that it took
         6

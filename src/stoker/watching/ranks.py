@@ -18,7 +18,7 @@ from stoker.watching.cause import SHARE, Explanation
 NEAR_STEPS = 512  # explanations of the same slowdown are as near as this
 
 
-class Ranks:
+class WatchedRanks:
     """The ranks of a run, as one of them sees them.
 
     Args:
@@ -58,7 +58,7 @@ def slow_rank(found: dict[int, Explanation], number: int) -> int | None:
     return max(known, key=lambda rank: (known[rank].share, known[rank].busy_share))
 
 
-def find_ranks() -> Ranks | None:
+def find_ranks() -> WatchedRanks | None:
     """The ranks that this process belongs to; None if it trains alone."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
@@ -67,4 +67,4 @@ def find_ranks() -> Ranks | None:
         return None
     shared: Any = distributed.distributed_c10d
     store = shared.PrefixStore("stoker-watch", shared._get_default_store())
-    return Ranks(distributed.get_rank(), distributed.get_world_size(), store)
+    return WatchedRanks(distributed.get_rank(), distributed.get_world_size(), store)

@@ -20,8 +20,8 @@ from stoker._clock import now_ns
 from stoker._text import readable_seconds
 from stoker.watching.cause import Explanation, Slowdown, explain
 from stoker.watching.counters import CollectorTime, Counters, read_counters
-from stoker.watching.detector import BLOCK, StepTimes
-from stoker.watching.ranks import Ranks, find_ranks, slow_rank
+from stoker.watching.detector import BLOCK, SlowdownDetector
+from stoker.watching.ranks import WatchedRanks, find_ranks, slow_rank
 
 SLOW = 3.0  # a slow step takes at least this many times the median
 DATA_BOUND = 0.10  # share of waiting from which data is the bottleneck
@@ -66,7 +66,7 @@ class Watch(Generic[T]):
         self._report = report
         self._on_slowdown = on_slowdown
         self._read = read
-        self._times = StepTimes()
+        self._times = SlowdownDetector()
         self._marks: list[int] = []  # for each step when it got its batch and when it ended, in ns
         self._last_ns = now_ns()  # the end of the step before the marks
         self._block: list[int] = []  # times of steps that wait for a block to be full
@@ -76,7 +76,7 @@ class Watch(Generic[T]):
         self._counters: deque[Counters] = deque(maxlen=KEPT_COUNTERS)
         self._suspected: Counters | None = None
         self._read_ns = -FREE_NS
-        self._pending: tuple[Slowdown, Explanation, Ranks] | None = None
+        self._pending: tuple[Slowdown, Explanation, WatchedRanks] | None = None
         self._collector = CollectorTime()
         self._collector.install()
         weakref.finalize(self, self._collector.remove)
