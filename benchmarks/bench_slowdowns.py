@@ -60,7 +60,7 @@ def delays(make: Any, *, trials: int, rng: np.random.Generator) -> dict[str, Any
 def main() -> None:
     options = arguments(QUESTION)
     rng = np.random.default_rng(SEED)
-    runs, steps, trials = (1, 20_000, 2) if options.small else (options.rounds or 10, 1_000_000, 200)
+    runs, steps, trials = (1, 20_000, 2) if options.small else (options.rounds or 10, 1_000_000, 100)
     models = {name: soak(name, runs=runs, steps=steps, rng=rng) for name in MODELS}
     answer = {
         "soak": models,

@@ -130,6 +130,41 @@ def test_negative_control_nothing_is_reported_without_a_slowdown(machine: Machin
     assert 0.05 < watched.smallest_slowdown < 0.06
 
 
+def test_a_neighbour_that_takes_whole_time_slices_from_short_steps(machine: Machine) -> None:
+    """Most steps are as short as before, and every fourth takes several times as long."""
+    watched = Watch[Any](None, None, read=machine.read)
+    for step in range(2000):
+        machine.delay_ms = 24.0 if step >= 1800 and step % 4 == 0 else 0.0
+        machine.compute()
+        watched.step()
+    (slowdown,) = watched.slowdowns
+    assert slowdown.cause == "neighbour"
+    assert slowdown.slower == pytest.approx(0.75, abs=0.1)
+
+
+def test_two_causes_one_after_the_other(machine: Machine) -> None:
+    def change(machine: Machine) -> None:
+        machine.wait_ms = 4.0
+
+    watched = Watch(batches(machine, 6000, 1800, change), None, read=machine.read)
+    for number in watched:
+        machine.delay_ms = 2.0 if number >= 5800 else 0.0
+        machine.compute()
+    assert [(one.cause, one.step // 100) for one in watched.slowdowns] == [("loader", 18), ("neighbour", 58)]
+
+
+def test_memory_that_grows_over_the_whole_run(machine: Machine) -> None:
+    watched = Watch[Any](None, None, read=machine.read)
+    for step in range(32_000):
+        machine.busy_ms = 8.0 + 3.0 * step / 32_000
+        machine.resident_bytes += 1 << 14
+        machine.compute()
+        watched.step()
+    assert watched.slowdowns[0].cause == "memory"
+    assert "the process has grown by" in watched.slowdowns[0].evidence
+    assert len(watched._counters) <= 8
+
+
 def test_lines_go_to_report(machine: Machine) -> None:
     lines: list[str] = []
     watched = Watch(None, lines.append, read=machine.read)

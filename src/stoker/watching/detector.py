@@ -6,7 +6,8 @@ Algorithm of a `Detector`, which gets the level of one block of steps after the 
 2. The statistic is the least of the last levels. A checkpoint, a log line or the cold start of an epoch raises one block or a few, and so
    not the least of six. A lasting slowdown raises all.
 3. The baseline is the median of earlier statistics, and the noise their spread between the 10th and 90th percentile. As the spread is
-   that of the statistic itself, it includes autocorrelation, mixed lengths and heavy tails.
+   that of the statistic itself, it includes autocorrelation, mixed lengths and heavy tails. A detector that does not adapt takes the
+   spread of differences over a window, so that a drift does not hide itself.
 4. A slowdown is a statistic above the baseline by a least shift and by `NOISE_FACTOR` times the noise. With a short history the factor is
    larger, because the noise is known less well.
 5. A statistic enters the history `DELAY` blocks late, so that a slowdown does not hide itself.
@@ -23,7 +24,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 BLOCK = 12  # steps
@@ -132,12 +133,25 @@ class Detector:
         self._until_estimate -= 1
         if self._until_estimate > 0 or len(history) < CALIBRATION:
             return
-        ordered = sorted(history)
-        size = len(ordered)
+        size = len(history)
         self._until_estimate = max(4, size // 16)  # sorting is the most expensive part
-        low, self.baseline, high = ordered[size // 10], ordered[size // 2], ordered[size - 1 - size // 10]
-        noise = max(self.baseline - low, high - self.baseline) / QUANTILE
-        self.threshold = max(self._least_shift, NOISE_FACTOR * (1 + SHORT_HISTORY / size) * noise)
+        low, self.baseline, high = _quantiles(history)
+        if not self._adapts:
+            # Differences over a window, which a drift does not change: it is to be found, and not to be taken for noise.
+            low, middle, high = _quantiles(
+                [after - before for before, after in zip(history, [*history][self._size :], strict=False)]
+            )
+            noise = max(middle - low, high - middle) / math.sqrt(2)
+        else:
+            noise = max(self.baseline - low, high - self.baseline)
+        factor = NOISE_FACTOR * (1 + SHORT_HISTORY / size) / QUANTILE
+        self.threshold = max(self._least_shift, factor * noise)
+
+
+def _quantiles(values: Collection[float]) -> tuple[float, float, float]:
+    """The 10th percentile, the median and the 90th percentile."""
+    ordered, size = sorted(values), len(values)
+    return ordered[size // 10], ordered[size // 2], ordered[size - 1 - size // 10]
 
 
 class SlowdownDetector:

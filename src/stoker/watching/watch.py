@@ -12,7 +12,7 @@ import statistics
 import sys
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import sub
 from typing import Any, Generic, Self, TypeVar
 
@@ -20,7 +20,7 @@ from stoker._clock import now_ns
 from stoker._text import readable_seconds
 from stoker.watching.cause import Explanation, Slowdown, explain
 from stoker.watching.counters import CollectorTime, Counters, read_counters
-from stoker.watching.detector import BLOCK, SlowdownDetector
+from stoker.watching.detector import BLOCK, CAP, SlowdownDetector
 from stoker.watching.ranks import WatchedRanks, find_ranks, slow_rank
 
 SLOW = 3.0  # a slow step takes at least this many times the median
@@ -72,8 +72,8 @@ class Watch(Generic[T]):
         self._block: list[int] = []  # times of steps that wait for a block to be full
         self._recent: deque[int] = deque(maxlen=KEPT_STEPS)
         self._steps = self._wait_ns = self._total_ns = self._startup_ns = 0
-        self._blocks = 0
-        self._counters: deque[Counters] = deque(maxlen=KEPT_COUNTERS)
+        self._blocks = 0  # since the speed has last changed
+        self._counters: list[Counters] = []  # oldest first
         self._suspected: Counters | None = None
         self._read_ns = -FREE_NS
         self._pending: tuple[Slowdown, Explanation, WatchedRanks] | None = None
@@ -171,9 +171,11 @@ class Watch(Generic[T]):
                 self._suspected = self._read_some()
         else:
             self._suspected = None
-            if (self._blocks % READ_BLOCKS == 0 or self._blocks in FIRST_READS) and not times.is_slow:
+            if self._blocks % READ_BLOCKS == 0 or self._blocks in FIRST_READS:
                 found = self._read_some()
                 if found is not None:
+                    if len(self._counters) == KEPT_COUNTERS:
+                        del self._counters[1::2]  # those that stay reach back to the last change of speed
                     self._counters.append(found)
 
     # ---- slowdowns ----
@@ -189,16 +191,17 @@ class Watch(Generic[T]):
         return found
 
     def _changed(self, change: str) -> None:
+        now = self._read_all()
+        earlier, suspected = self._counters, self._suspected
+        self._counters, self._suspected, self._blocks = [now], None, 0  # from here on, this is the speed to compare with
         if change == "recovered":
             self._tell(f"step {self._steps:,}: steps are as fast as before the slowdown.")
             return
-        end = self._read_all()
         since = max(0, self._steps - self._times.window_steps)
-        earlier = [one for one in self._counters if one.steps <= since] or [*self._counters][:1] or [end]
-        later = [one for one in (*self._counters, self._suspected) if one is not None and one.steps > since]
-        begin = later[0] if later else earlier[-1]
+        later = [one for one in (*earlier, suspected) if one is not None and one.steps > since]
+        earlier = [one for one in earlier if one.steps <= since] or [*earlier, now][:1]
         before, after = self._sizes()
-        found = explain(earlier, begin, end, before_seconds=before, after_seconds=after)
+        found = explain(earlier, (later or earlier[-1:])[0], now, before_seconds=before, after_seconds=after)
         slowdown = Slowdown(
             step=self._steps,
             since=since,
@@ -207,9 +210,6 @@ class Watch(Generic[T]):
             cause=found.cause,
             evidence=found.evidence,
         )
-        self._suspected = None
-        self._counters.clear()
-        self._counters.append(end)
         ranks = find_ranks()
         if ranks is not None:
             with contextlib.suppress(RuntimeError):  # the store has gone, as a rank has ended
@@ -221,11 +221,13 @@ class Watch(Generic[T]):
     def _sizes(self) -> tuple[float, float]:
         """Seconds of a step before and since the slowdown."""
         recent, slow = [*self._recent], self._times.window_steps
-        if len(recent) < slow + 2 * BLOCK:
-            before, after = self._times.change
-            return before / 1e9, after / 1e9
-        # Without the blocks around its begin, which may be partly slow.
-        return statistics.median(recent[: -slow - BLOCK]) / 1e9, statistics.median(recent[BLOCK - slow :]) / 1e9
+        if len(recent) >= slow + 2 * BLOCK:
+            # Without the blocks around its begin, which may be partly slow.
+            before, after = _capped_mean(recent[: -slow - BLOCK]), _capped_mean(recent[BLOCK - slow :])
+            if after > before:
+                return before / 1e9, after / 1e9
+        before, after = self._times.change
+        return before / 1e9, after / 1e9
 
     def _conclude(self) -> None:
         """Name the rank that is slow."""
@@ -340,6 +342,12 @@ class Watch(Generic[T]):
         slow = self.slow_steps
         aside = f", {slow} slow of the last {len(recent):,} (the longest {readable_seconds(max(recent))})" if slow else ""
         return f"{self.steps:,} steps, {_per_second(self.rate)} it/s, spread {_percent(self.spread)}{aside}; {self.hint}"
+
+
+def _capped_mean(times: Sequence[int]) -> float:
+    """The mean with the longest steps capped, as the detector caps them."""
+    most = CAP * statistics.median(times)
+    return statistics.fmean(min(time, most) for time in times)
 
 
 def _percent(share: float) -> str:
