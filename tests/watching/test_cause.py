@@ -113,13 +113,13 @@ def test_a_program_that_shares_caches_and_memory() -> None:
 def test_garbage_collection_takes_longer() -> None:
     found = explained(collector_ns=75 * MS, resident_bytes=1 << 29)
     assert found.cause == "memory"
-    assert found.evidence == "garbage collection takes 1.5 ms more per step; the process has grown by 536.9 MB"
+    assert found.evidence == "1.5 ms more per step go to garbage collection; the process has grown by 536.9 MB"
     assert explained(collector_ns=25 * MS).cause == "step"
 
 
 def test_pages_and_swap() -> None:
-    assert explained(page_faults=50 * 4000).evidence == "pages from the system takes 2 ms more per step"
-    assert explained(disk_faults=50 * 20).evidence == "reads of pages from the disk takes 2 ms more per step"
+    assert explained(page_faults=50 * 4000).evidence == "2 ms more per step go to pages from the system"
+    assert explained(disk_faults=50 * 20).evidence == "2 ms more per step go to reads of pages from the disk"
     assert explained(page_faults=50 * 400, disk_faults=50).cause == "step"
 
 
@@ -147,7 +147,7 @@ def test_a_core_at_a_lower_clock() -> None:
     assert found.cause == "step", "a loop that was slow only once says nothing"
     found = explain(EARLIER, slow, end, before_seconds=0.010, after_seconds=0.012)
     assert found.cause == "clock"
-    assert found.evidence == "a fixed loop takes 20% longer on this core (2,500 MHz, 3,000 before), with no other program on it"
+    assert found.evidence == "a fixed loop takes 20 % longer on this core (2,500 MHz, 3,000 before), with no other program on it"
     beside = later(slow, steps=50, step_ms=12.0, machine_cpu_ns=600 * MS)
     assert explain(EARLIER, slow, beside, before_seconds=0.010, after_seconds=0.012).cause == "neighbour"
     idle = later(slow, steps=50, step_ms=12.0, busy=0.1)
@@ -173,6 +173,6 @@ def test_what_is_printed() -> None:
     assert slowdown.slower == pytest.approx(0.2)
     assert Slowdown(**slowdown.as_dict()) == slowdown
     assert str(slowdown) == (
-        "step 12,345: 20% slower since step 12,281 (10 ms -> 12 ms per step). Cause: loader. A step waits 2 ms longer for its batch. "
+        "step 12,345: 20 % slower since step 12,281 (10 ms -> 12 ms per step). Cause: loader. A step waits 2 ms longer for its batch. "
         "To do: check the storage and the CPU use of the workers, or run `stoker diagnose`."
     )

@@ -72,7 +72,7 @@ class Slowdown:
     def __str__(self) -> str:
         times = f"{readable_seconds(self.before_seconds)} -> {readable_seconds(self.after_seconds)}"
         return (
-            f"step {self.step:,}: {self.slower:.0%} slower since step {self.since:,} ({times} per step). "
+            f"step {self.step:,}: {100 * self.slower:.0f} % slower since step {self.since:,} ({times} per step). "
             f"Cause: {self.cause}. {self.evidence[:1].upper()}{self.evidence[1:]}. To do: {ADVICE[self.cause]}."
         )
 
@@ -163,7 +163,7 @@ def explain(
     if sum(costs.values()) >= SHARE * growth:
         size = f"; the process has grown by {readable_bytes(grown)}" if grown > GROWN_BYTES else ""
         return explained(
-            "memory", f"{name} takes {readable_seconds(max(0.0, cost))} more per step{size}", sum(costs.values()) / growth
+            "memory", f"{readable_seconds(max(0.0, cost))} more per step go to {name}{size}", sum(costs.values()) / growth
         )
     if now.retries > 0 and was.retries == 0:
         return explained("memory", f"the GPU is full: {now.retries} allocations had to empty the cache of the allocator first", 1.0)
@@ -179,12 +179,12 @@ def explain(
     spin = min(end.spin_ns, begin.spin_ns) / max(1.0, statistics.median(spins)) - 1
     if spin >= SHARE * slower and min(end.spin_ns, begin.spin_ns) > max(spins) and now.busy >= BUSY * after_seconds:
         if other_cores >= least_cores:
-            more = f"other programs use {other_cores:.1f} more cores, and a fixed loop takes {spin:.0%} longer on this one"
+            more = f"other programs use {other_cores:.1f} more cores, and a fixed loop takes {100 * spin:.0f} % longer on this one"
             return explained("neighbour", more, spin / slower)
         core_mhz = _last(earlier, "core_mhz")
         mhz = f" ({end.core_mhz:,.0f} MHz, {core_mhz:,.0f} before)" if core_mhz and end.core_mhz else ""
         return explained(
-            "clock", f"a fixed loop takes {spin:.0%} longer on this core{mhz}, with no other program on it", spin / slower
+            "clock", f"a fixed loop takes {100 * spin:.0f} % longer on this core{mhz}, with no other program on it", spin / slower
         )
     if other_cores >= least_cores and busy_share >= SHARE:
         more = (
