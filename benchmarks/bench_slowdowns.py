@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
+import sys
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ def alarms(logarithms: Array) -> list[int]:
 
 def soak(name: str, *, runs: int, steps: int, rng: np.random.Generator) -> dict[str, Any]:
     false = [len(alarms(MODELS[name](steps, rng))) for _ in range(runs)]
+    print(f"{name}: {sum(false)} false alarms in {runs * steps:,} steps", file=sys.stderr, flush=True)
     return {"steps": runs * steps, "false alarms": sum(false)}
 
 

@@ -18,7 +18,7 @@ from stoker.watching.counters import CollectorTime, read_counters
 @pytest.fixture
 def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A system with two threads and one worker process."""
-    monkeypatch.setattr(counters, "PROC", tmp_path)
+    monkeypatch.setattr(counters, "PROC", str(tmp_path))
     monkeypatch.setattr(counters, "CPUFREQ", str(tmp_path / "cpu{}"))
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     monkeypatch.setattr(counters.multiprocessing, "active_children", lambda: [SimpleNamespace(pid=77)])
@@ -46,7 +46,7 @@ def test_what_the_system_says_is_read(proc: Path) -> None:
 
 
 def test_negative_control_a_system_that_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counters, "PROC", tmp_path / "none")
+    monkeypatch.setattr(counters, "PROC", str(tmp_path / "none"))
     monkeypatch.setattr(counters, "CPUFREQ", str(tmp_path / "none{}"))
     found = read_counters()
     assert (found.machine_cpu_ns, found.steal_ns, found.resident_bytes, found.core_mhz) == (None, None, None, None)

@@ -8,23 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import itertools
 import multiprocessing
 import os
 import resource
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from stoker._clock import busy_ns, now_ns, thread_busy_ns
 from stoker.watching import nvml
 
-PROC = Path("/proc")
+PROC = "/proc"
 CPUFREQ = "/sys/devices/system/cpu/cpu{}/cpufreq/scaling_cur_freq"
 MAX_CORES = 4  # whose clock is read
-MAX_THREADS = 64  # whose waits are read
+MAX_THREADS = 16  # whose waits are read
 SPIN_ROUNDS = 3
 SPIN = range(1000)
 
@@ -85,8 +83,8 @@ def read_counters(*, steps: int = 0, wait_ns: int = 0, collector_ns: int = 0) ->
     """The counters of now."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     machine, steal = _machine_ns()
-    workers = [_schedstat(PROC / str(worker.pid)) for worker in multiprocessing.active_children()]
-    pages = _read(PROC / "self/statm").split()
+    workers = [_schedstat(f"{PROC}/{worker.pid}") for worker in multiprocessing.active_children()]
+    pages = _read(f"{PROC}/self/statm").split()
     return Counters(
         steps=steps,
         wait_ns=wait_ns,
@@ -117,31 +115,40 @@ def spin_ns() -> int:
     return best
 
 
-def _read(path: Path) -> bytes:
+def _read(path: str) -> bytes:
     """The content of a file of the system; nothing if it cannot be read."""
     try:
-        with path.open("rb", buffering=0) as file:
-            return file.read(1 << 16) or b""
+        file = os.open(path, os.O_RDONLY)  # a quarter of the cost of `open`
     except OSError:
         return b""
+    try:
+        return os.read(file, 4096)
+    except OSError:  # the thread has ended meanwhile
+        return b""
+    finally:
+        os.close(file)
 
 
-def _schedstat(folder: Path) -> tuple[int, int] | None:
+def _schedstat(folder: str) -> tuple[int, int] | None:
     """CPU time of a thread, and its wait for a core, in ns."""
-    words = _read(folder / "schedstat").split()
+    words = _read(f"{folder}/schedstat").split()
     return (int(words[0]), int(words[1])) if len(words) >= 2 else None
 
 
 def _delays_ns() -> dict[str, int]:
     """The time that each thread of this process has waited for a core."""
-    threads = PROC / "self/task"
-    found = {one.name: _schedstat(one) for one in itertools.islice(threads.iterdir(), MAX_THREADS)} if threads.is_dir() else {}
+    folder = f"{PROC}/self/task"
+    try:
+        threads = os.listdir(folder)[:MAX_THREADS]  # noqa: PTH208
+    except OSError:
+        return {}
+    found = {thread: _schedstat(f"{folder}/{thread}") for thread in threads}
     return {thread: times[1] for thread, times in found.items() if times is not None}
 
 
 def _machine_ns() -> tuple[int | None, int | None]:
     """CPU time of all programs of the machine, and time taken by other machines of its host."""
-    words = _read(PROC / "stat").partition(b"\n")[0].split()
+    words = _read(f"{PROC}/stat").partition(b"\n")[0].split()
     if len(words) < 9:
         return None, None
     user, nice, system, _, _, irq, soft, steal = (int(word) for word in words[1:9])
@@ -152,7 +159,7 @@ def _machine_ns() -> tuple[int | None, int | None]:
 def _core_mhz() -> float | None:
     """The mean clock of the cores that this process may use; None where the system hides it, as in virtual machines."""
     cores = sorted(os.sched_getaffinity(0))[:MAX_CORES] if hasattr(os, "sched_getaffinity") else []
-    found = [int(text) / 1000 for core in cores if (text := _read(Path(CPUFREQ.format(core))))]
+    found = [int(text) / 1000 for core in cores if (text := _read(CPUFREQ.format(core)))]
     return sum(found) / len(found) if found else None
 
 

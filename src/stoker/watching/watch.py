@@ -29,9 +29,9 @@ MIN_STEPS = 8  # fewer steps say too little
 KEPT_STEPS = 1024
 KEPT_COUNTERS = 8
 READ_BLOCKS = 170  # between two reads of the counters
-FIRST_READS = (10, 20, 30, 40, 50)  # blocks, so that there are some when the detector is armed
+FIRST_READS = (15, 30, 50)  # blocks, so that there are some when the detector is armed
 READ_NS_PER_STEP = 300  # counters are not read more often than this allows; the first reads are free
-FREE_NS = 5_000_000
+FREE_NS = 2_000_000
 MAX_SLOWDOWNS = 100
 
 T = TypeVar("T")
