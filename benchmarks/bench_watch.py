@@ -124,7 +124,7 @@ def main() -> None:
     begin = now_ns()
     answer = {
         "empty steps": compare(nothing, steps=2_000 if options.small else 50_000, rounds=rounds),
-        "steps of a millisecond": compare(a_millisecond, steps=20 if options.small else 500, rounds=rounds),
+        "steps of a millisecond": compare(a_millisecond, steps=20 if options.small else 1_000, rounds=rounds),
         "parts": parts(rounds=rounds),
         "trainer": trainer(steps=20 if options.small else 2_000, rounds=rounds),
         "limits": "1 microsecond per step; CPU time of the thread",
