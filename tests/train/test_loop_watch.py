@@ -48,7 +48,7 @@ def test_a_slowdown_is_in_the_result_the_folder_and_the_output(tmp_path: Path, c
     result = fit([BATCH] * 830, folder=tmp_path / "run", progress=True)
     (slowdown,) = result.slowdowns
     assert 700 < slowdown.step <= 820
-    assert slowdown.slower == pytest.approx(0.3, abs=0.03)
+    assert slowdown.slower == pytest.approx(0.3, abs=0.08)
     assert read_slowdowns(tmp_path / "run") == [slowdown]
     assert str(slowdown) in capsys.readouterr().out
 
