@@ -191,8 +191,10 @@ class SlowdownDetector:
     def add(self, block: Sequence[int]) -> Change | None:
         """Add the times of `BLOCK` steps; returns what has changed by them."""
         total = sum(block)
-        most = CAP * sorted(block)[BLOCK // 2]
-        capped = total if max(block) <= most else sum(min(time, most) for time in block)
+        capped = total
+        if max(block) > CAP * min(block):  # else no step is as long as that
+            most = CAP * sorted(block)[BLOCK // 2]
+            capped = sum(min(time, most) for time in block)
         fast = self.fast.add(math.log(capped / BLOCK + 1e-9))
         slow = None
         self._sum += total

@@ -13,6 +13,7 @@ import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from operator import sub
 from typing import Any, Generic, Self, TypeVar
 
@@ -30,7 +31,7 @@ KEPT_STEPS = 1024
 KEPT_COUNTERS = 8
 READ_BLOCKS = 170  # between two reads of the counters
 FIRST_READS = (15, 30, 50)  # blocks, so that there are some when the detector is armed
-READ_NS_PER_STEP = 300  # counters are not read more often than this allows; the first reads are free
+READ_NS_PER_STEP = 100  # counters are not read more often than this allows; the first reads are free
 FREE_NS = 2_000_000
 MAX_SLOWDOWNS = 100
 
@@ -101,12 +102,14 @@ class Watch(Generic[T]):
                 mark(self._last_ns)
                 yield batch  # type: ignore[misc]
                 mark(clock())
-            for batch in iterator:
-                mark(clock())
-                yield batch
-                mark(clock())
-                if len(marks) >= full:
-                    self._take()
+            while True:
+                for batch in islice(iterator, BLOCK - len(marks) // 2):
+                    mark(clock())
+                    yield batch
+                    mark(clock())
+                if len(marks) < full:
+                    break
+                self._take()
         finally:
             if len(marks) % 2:
                 mark(clock())
