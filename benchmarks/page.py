@@ -475,9 +475,26 @@ TABLES: dict[str, list[Row]] = {
         ),
         Row("Predicted speed-up of a fix, against the speed-up measured with `--try`", "bench_tries", tries),
         Row(
-            "Cost of `stoker.diagnose.watch` per step of 1 ms",
+            "Cost of `stoker.watch` per step, all included",
             "bench_watch",
-            lambda r: f"{r.spread('steps of a millisecond', 'microseconds per step more', digits=2)} µs",
+            lambda r: (
+                f"{r.spread('empty steps', 'microseconds per step more', digits=2)} µs, of which the detector "
+                f"{short(r.get('parts', 'detector, microseconds per step'), 2)} and counters of the system "
+                f"{short(r.get('parts', 'counters, microseconds per step'), 2)}"
+            ),
+        ),
+        Row(
+            "Simulated steps of 20 noise models: false alarms of the watch; slowdown of 10 % found within 100 steps",
+            "bench_slowdowns",
+            lambda r: (
+                f"{r.get('false alarms in all')} in {short(r.get('steps in all') / 1e6)} million steps; "
+                + ", ".join(
+                    f"{found['within 100 steps']:.0%} at {scatter}".replace("%", " %")
+                    for scatter, found in r.get("slowdown of 10 %, independent steps that scatter by").items()
+                    if scatter in ("3%", "5%", "6%", "7%")
+                )
+                + " scatter"
+            ),
         ),
     ],
     "Recipes": [

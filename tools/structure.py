@@ -34,7 +34,7 @@ LAYERS = (
     {"errors", "_types", "_lazy"},
     {"_text", "_clock", "_batch"},
     {"_disk", "_progress"},
-    {"_kernels"},
+    {"_kernels", "watching"},
     {"store", "sampling"},
     {"encode", "feed", "augment"},
     {"split", "auditing", "audit", "train", "testing"},

@@ -40,6 +40,7 @@ __all__ = [
     "open",
     "pack",
     "verify",
+    "watch",
 ]
 
 _LAZY = {
@@ -64,6 +65,7 @@ _LAZY = {
     "open": "stoker.store.versions:open_store",
     "pack": "stoker.store.pack.api:pack",
     "verify": "stoker.store.inspect:verify",
+    "watch": "stoker.watching.watch:watch",
 }
 
 _MODULES = ("augment", "diagnose", "encode", "errors", "experiment", "recipes", "split", "testing", "train", "tune")
@@ -91,6 +93,7 @@ if TYPE_CHECKING:
     from stoker.store.versions import open_store as open
     from stoker.train.early_stopping import EarlyStopping
     from stoker.train.trainer import Trainer
+    from stoker.watching.watch import watch
 else:
     # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too.
     __getattr__, __dir__, _ = lazy(__name__, _LAZY, modules=_MODULES)

@@ -31,6 +31,7 @@ CALLS = {
     "audit": ["script.py"],
     "diagnose": ["gone.py", "--quiet"],
     "gate": ["gone.py", "--budget", "budget.json", "--quiet"],
+    "watch": ["gone.py"],
     "train": ["config.yaml", "--quiet"],
     "train tfa": ["config.yaml", "--quiet"],
     "train time-moe": [

@@ -34,6 +34,7 @@ COMMANDS = {
     "audit": "Find errors in the batches of a script.",
     "diagnose": "Find the bottleneck of a training script.",
     "gate": "Compare what a step does with a budget.",
+    "watch": "Run a script, or follow a run, and name the cause of slowdowns.",
     "tune": "Find the batch size, hyperparameters, or the fastest way to run.",
     "train": "Train a model from a configuration, or run a recipe.",
     "predict": "Predict for new data with a trained run.",

@@ -16,7 +16,7 @@ _LAZY = {
     "gate_step": "stoker.gate.gate:gate_step",
     "measure_script": "stoker.diagnose.api:measure_script",
     "measure_step": "stoker.diagnose.api:measure_step",
-    "watch": "stoker.diagnose.stopwatch:watch",
+    "watch": "stoker.watching.watch:watch",
 }
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from stoker.diagnose.correctness import audit_loaders as audit_loaders
     from stoker.diagnose.finding import Finding as Finding
     from stoker.diagnose.measurements import Measurements as Measurements
-    from stoker.diagnose.stopwatch import watch as watch
     from stoker.gate.gate import gate_step as gate_step
+    from stoker.watching.watch import watch as watch
 else:
     # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too.
     __getattr__, __dir__, __all__ = lazy(__name__, _LAZY)

@@ -42,6 +42,8 @@ from stoker.train.readout import Log, Window
 from stoker.train.resume import Progress, Taken
 from stoker.train.settings import Components
 from stoker.train.step import LossFunction, StepWork, num_samples, outcome_of
+from stoker.watching.cause import Slowdown
+from stoker.watching.watch import Watch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,6 +159,7 @@ class Result:
         setup: How steps were computed.
         trials: What was measured to choose the setup.
         folder: Folder of the run.
+        slowdowns: Lasting slowdowns of this call, with their causes.
 
     Example:
         >>> import torch, stoker
@@ -180,6 +183,7 @@ class Result:
     setup: Setup
     trials: tuple[Trial, ...]
     folder: Path | None
+    slowdowns: tuple[Slowdown, ...] = ()
 
     def __str__(self) -> str:
         numbers = ", ".join(f"{name} {value:.4g}" for name, value in self.metrics.items())
@@ -279,6 +283,7 @@ class Fit:
     note_saved: Callable[[int], None] | None = None
     """Called once, when the first checkpoint is on the disk."""
     callbacks: Sequence[Callback] = ()
+    watch: Watch[Any] | None = None
 
     def __post_init__(self) -> None:
         parts = self.parts
@@ -294,7 +299,7 @@ class Fit:
         self._taken: deque[Taken] = deque()
         self._overflows = 0
         self._began_ns = self._last_ns = self._window_ns = now_ns()
-        self.wait_ns = self._window_wait_ns = 0
+        self.wait_ns = self._window_wait_ns = self._watched_wait_ns = 0
         self._next_step = self._next_look_ns = 0
         self._saved_step = -1
         self._on_batch, self._on_epoch = (methods_of(self.callbacks, name) for name in ("on_batch_end", "on_epoch_end"))
@@ -322,8 +327,13 @@ class Fit:
         entries = train.passes(work.source)
         place = train.place if train.needs_placing else None
         schedule, pending = self.parts.schedule, 0
+<<<<<<< HEAD
         num_batches = train.source.num_batches
         ahead = max(1, num_batches - BATCHES_AHEAD) if num_batches and progress.epoch + 1 < self.epochs else 0
+=======
+        if self.watch is not None:
+            self.watch.begin()
+>>>>>>> watch9
         while True:
             before, compiled_before, paced = now_ns(), compiling.total_ns, pacing.count
             entry = next(entries, _END)
@@ -352,6 +362,9 @@ class Fit:
     def _after(self, is_good: bool) -> Stopped | None:
         """What has to be done after an update; mostly nothing."""
         self.progress.step += 1
+        if self.watch is not None:
+            self.watch.step(self.wait_ns - self._watched_wait_ns)
+            self._watched_wait_ns = self.wait_ns
         if not is_good and self._settings.guard == "stop" and not self._uses_scale:
             self._judge(self._readout.window())  # others are judged when their window is read
         if self._on_batch:

@@ -1,6 +1,6 @@
 """The folder of a run, and the table of many.
 
-    Run         run.json and metrics.jsonl of a run in progress
+    Run         run.json, metrics.jsonl and slowdowns.jsonl of a run in progress
     collect     the runs of a folder, each summed up in one line; table shows them
 
 run.json has one session per process that worked on the run: config, versions, machine, commit, stores.
@@ -8,6 +8,7 @@ run.json has one session per process that worked on the run: config, versions, m
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import platform
@@ -26,12 +27,13 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import msgspec
 
 from stoker._clock import now_utc
-from stoker._disk import Lock, is_locked, make_folder, remove_file, remove_folder, write_file
+from stoker._disk import Lock, LogFile, is_locked, make_folder, remove_file, remove_folder, write_file
 from stoker._text import printable, readable_seconds
 from stoker.errors import OptionError, StoreLockedError, TrainError
 from stoker.train.checkpoint import is_own_name
 from stoker.train.early_stopping import guess_mode
 from stoker.train.loggers import JsonLines, Lines, read_lines
+from stoker.watching.cause import Slowdown
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -237,6 +239,7 @@ def write_record(folder: Path, record: Record) -> None:
 # apart.
 
 METRICS = "metrics.jsonl"
+SLOWDOWNS = "slowdowns.jsonl"
 SCALER = "scaler.safetensors"
 CHECKPOINTS = "checkpoints"
 LOCK_TRIES, LOCK_SECONDS = 10, 0.05
@@ -293,6 +296,14 @@ class Run:
         """Write down that a checkpoint is on the disk, so that a resume that finds none does not begin again."""
         self._change(saved_step=step)
 
+    def note_slowdown(self, found: Slowdown) -> None:
+        """Add a line to slowdowns.jsonl."""
+        log = LogFile(self.folder / SLOWDOWNS)
+        try:
+            log.append(msgspec.json.encode({**found.as_dict(), "time": now_utc()}) + b"\n")
+        finally:
+            log.close()
+
     def _change(self, **values: Any) -> None:
         last = msgspec.structs.replace(self.record.last, **values)
         self.record = Record(sessions=[*self.record.sessions[:-1], last])
@@ -348,10 +359,21 @@ def remove_run(folder: Path) -> None:
             if not any((folder / CHECKPOINTS).iterdir()):
                 remove_folder(folder / CHECKPOINTS)
         remove_file(folder / METRICS)
+        remove_file(folder / SLOWDOWNS)
         remove_file(folder / SCALER)
         remove_file(folder / NAME)  # last: as long as it is there, all of this is of a run
     finally:
         lock.__exit__(None, None, None)
+
+
+def read_slowdowns(folder: Path) -> list[Slowdown]:
+    """The slowdowns of a run, also of one in progress; lines that cannot be read are left out."""
+    path = folder / SLOWDOWNS
+    found = []
+    for line in path.read_bytes().splitlines(keepends=True) if path.is_file() else ():
+        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
+            found += [msgspec.json.decode(line, type=Slowdown)] if line.endswith(b"\n") else []
+    return found
 
 
 def keep_scaler(folder: Path, batches: object) -> None:

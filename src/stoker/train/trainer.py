@@ -22,7 +22,7 @@ from torch import nn
 
 from stoker._progress import TrainingProgress
 from stoker._text import check_device
-from stoker.errors import CheckpointError, OptionError
+from stoker.errors import CheckpointError, OptionError, StokerError
 from stoker.feed.protocol import as_batch_source
 from stoker.train import resume as resuming
 from stoker.train import state_dict
@@ -52,6 +52,8 @@ from stoker.train.run import (
 from stoker.train.schedule import as_schedule, is_torch_scheduler, scheduled_rates
 from stoker.train.settings import Components, TrainerSettings
 from stoker.train.step import Ema, as_loss
+from stoker.watching.cause import Slowdown
+from stoker.watching.watch import Watch
 
 Auto = Literal["auto"]
 
@@ -97,6 +99,7 @@ class Trainer:
         seed: Seed of the random numbers of torch, NumPy (`np.random`) and Python (`random`).
         config: The user's own settings, which the run folder keeps.
         progress: Show progress on stderr.
+        watch: Watch the times of updates, and report slowdowns with their causes (see `stoker.watch`).
 
     Raises:
         OptionError: An option is invalid, or not possible with this model or on this device.
@@ -143,6 +146,7 @@ class Trainer:
         seed: int | None = None,
         config: Mapping[str, Any] | None = None,
         progress: bool = True,
+        watch: bool = True,
     ) -> None:
         settings = TrainerSettings.checked(locals())  # the parameters that are plain values have the names of its fields
         if not isinstance(model, nn.Module):
@@ -215,6 +219,7 @@ class Trainer:
         """Called before run.json is written, by the process that writes it: what else is to be kept with the run."""
         self._given_setup = setup
         self._overwrite = overwrite
+        self._watches = bool(watch)
         self._config = dict(config or {})
 
     def fit(
@@ -308,6 +313,7 @@ class Trainer:
             log = Log([*([run.metrics] if run is not None else []), *self.loggers], bar)
             stack.callback(log.close)
             stack.callback(stream.close)
+            watch = stack.enter_context(self._watch(run)) if self._watches else None
             signals = stack.enter_context(Signals())
             fit = Fit(
                 self._parts,
@@ -324,6 +330,7 @@ class Trainer:
                 identity=identity,
                 note_saved=run.note_saved if run is not None else None,
                 callbacks=self.callbacks,
+                watch=watch,
             )
             if found is not None:
                 fit.load(found.parts)
@@ -345,6 +352,7 @@ class Trainer:
                 setup=self.setup,
                 trials=self.trials,
                 folder=self.folder,
+                slowdowns=tuple(watch.slowdowns) if watch is not None else (),
             )
             log.close()
             if run is not None:
@@ -390,6 +398,17 @@ class Trainer:
                 place=stream.place if stream.needs_placing else lambda batch: batch,
                 gather=self.ranks.gather if self.ranks.together else None,
             )
+
+    def _watch(self, run: Run | None) -> Watch[Any]:
+        """A watch on the updates of a fit, which keeps what it finds with the run."""
+
+        def found(slowdown: Slowdown) -> None:
+            self._parts.say(str(slowdown))
+            if run is not None:
+                with contextlib.suppress(StokerError):  # as for a logger: it does not end the run
+                    run.note_slowdown(slowdown)
+
+        return Watch(None, None, on_slowdown=found)
 
     def _read_newest(
         self, checkpoints: Checkpoints, identity: Mapping[str, Any], *, allow: Collection[str], strict: bool

@@ -1,0 +1,72 @@
+"""`stoker watch`: run a script to its end, or follow a run, and name the cause when it becomes slower."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import click
+
+from stoker._text import printable
+from stoker.cli.main import PATH
+from stoker.errors import OptionError
+
+POLL_SECONDS = 0.5
+
+
+@click.command("watch", short_help="Run a script, or follow a run, and name the cause of slowdowns.")
+@click.argument("target", type=PATH, metavar="SCRIPT.py|FOLDER")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENTS]")
+@click.option("-m", "is_module", is_flag=True, help="SCRIPT is the name of a module, as for python -m.")
+@click.option("--once", is_flag=True, help="With a folder: show what was found so far, and do not wait for more.")
+def command(target: str, arguments: tuple[str, ...], is_module: bool, once: bool) -> None:
+    """Run SCRIPT.py to its end and report on stderr when its steps become slower, and why; or follow the run in FOLDER.
+
+    Causes are the loader, the step itself, the clock of GPU or CPU, a neighbour (another program), memory growth, or a rank. A slowdown
+    of 10 % is found within 100 steps, if step times scatter by at most 5 %. The script keeps its output and its exit code.
+
+    \b
+    stoker watch train.py -- --epochs 10
+    stoker watch -m package.train
+    torchrun --nproc-per-node 2 -m stoker watch train.py
+    stoker watch runs/first
+    """
+    if Path(target).is_dir() and not is_module:
+        if arguments:
+            raise OptionError(f"{arguments[0]!r} is not expected: {target} is a folder, not a script.")
+        _follow(Path(target), once=once)
+        return
+    if once:
+        raise OptionError(f"--once is for the folder of a run, but {target} is not a folder.")
+    from stoker.watching.script import run_script
+
+    is_first = not int(os.environ.get("RANK") or 0)  # the first of several processes reports for all
+
+    def report(line: str) -> None:
+        if is_first:
+            click.echo(f"stoker: {printable(line)}", err=True)
+
+    run_script(target, arguments, module=is_module, report=report)
+
+
+def _follow(folder: Path, *, once: bool) -> None:
+    """Print the slowdowns of a run, and those to come until it ends."""
+    from stoker._disk import is_locked
+    from stoker.train.run import NAME, read_record, read_slowdowns
+
+    if not (folder / NAME).exists():
+        raise OptionError(f"{folder} is not the folder of a run: it has no {NAME}.")
+    read_record(folder)  # refuses a damaged one
+    shown = 0
+    while True:
+        goes_on = not once and is_locked(folder)  # read first: what a run writes at its end is read below
+        found = read_slowdowns(folder)
+        for line in found[shown:]:
+            click.echo(printable(str(line)))
+        shown = len(found)
+        if not goes_on:
+            break
+        time.sleep(POLL_SECONDS)
+    if not shown:
+        click.echo(f"{printable(str(folder))}: no slowdown was found.")

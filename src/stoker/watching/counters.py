@@ -1,0 +1,182 @@
+"""What the system knows about this process and its machine: counters, read now and then.
+
+A read costs a tenth of a millisecond, so a watch reads every 2,040 steps and around a slowdown. Everything is optional: a value that the
+system does not report is None.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import multiprocessing
+import os
+import resource
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from stoker._clock import busy_ns, now_ns, thread_busy_ns
+from stoker.watching import nvml
+
+PROC = "/proc"
+CPUFREQ = "/sys/devices/system/cpu/cpu{}/cpufreq/scaling_cur_freq"
+MAX_CORES = 4  # whose clock is read
+MAX_THREADS = 16  # whose waits are read
+SPIN_ROUNDS = 3
+SPIN = range(1000)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counters:
+    """Values at one moment. Times and counts are since the start of the process; `steps` and `wait_ns` are those of the watch."""
+
+    steps: int
+    wait_ns: int
+    at_ns: int
+    own_cpu_ns: int
+    workers_cpu_ns: int = 0
+    workers_delay_ns: int = 0
+    delays_ns: Mapping[str, int] = field(default_factory=dict)  # wait for a core, by thread
+    machine_cpu_ns: int | None = None  # of all programs
+    steal_ns: int | None = None  # taken by other virtual machines
+    resident_bytes: int | None = None
+    page_faults: int = 0
+    disk_faults: int = 0
+    collector_ns: int = 0  # garbage collection
+    spin_ns: int = 0  # CPU time of a fixed loop
+    core_mhz: float | None = None
+    gpu_mhz: float | None = None
+    gpu_throttle: str | None = None  # why the GPU runs at a lower clock
+    gpu_programs: int | None = None
+    gpu_bytes: int | None = None  # allocated by torch
+    gpu_retries: int | None = None  # allocations that had to empty the cache first
+
+
+class CollectorTime:
+    """Time in full garbage collections, from `install` to `remove`."""
+
+    def __init__(self) -> None:
+        self.total_ns = 0
+        self._began = 0
+
+    def install(self) -> None:
+        """Begin to listen."""
+        gc.callbacks.append(self._heard)
+
+    def remove(self) -> None:
+        """End it."""
+        with contextlib.suppress(ValueError):
+            gc.callbacks.remove(self._heard)
+
+    def _heard(self, phase: str, info: dict[str, int]) -> None:
+        if info["generation"] < 2:  # short, and its time does not grow with the number of objects
+            return
+        if phase == "start":
+            self._began = now_ns()
+        elif self._began:
+            self.total_ns += now_ns() - self._began
+            self._began = 0
+
+
+def read_counters(*, steps: int = 0, wait_ns: int = 0, collector_ns: int = 0) -> Counters:
+    """The counters of now."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    machine, steal = _machine_ns()
+    workers = [_schedstat(f"{PROC}/{worker.pid}") for worker in multiprocessing.active_children()]
+    pages = _read(f"{PROC}/self/statm").split()
+    return Counters(
+        steps=steps,
+        wait_ns=wait_ns,
+        at_ns=now_ns(),
+        own_cpu_ns=busy_ns(),
+        workers_cpu_ns=sum(one[0] for one in workers if one is not None),
+        workers_delay_ns=sum(one[1] for one in workers if one is not None),
+        delays_ns=_delays_ns(),
+        machine_cpu_ns=machine,
+        steal_ns=steal,
+        resident_bytes=int(pages[1]) * resource.getpagesize() if len(pages) > 1 else None,
+        page_faults=usage.ru_minflt,
+        disk_faults=usage.ru_majflt,
+        collector_ns=collector_ns,
+        spin_ns=spin_ns(),
+        core_mhz=_core_mhz(),
+        **_gpu(),
+    )
+
+
+def spin_ns() -> int:
+    """CPU time of a fixed loop, the best of some rounds: it grows when the core's clock falls."""
+    best = 1 << 62
+    for _ in range(SPIN_ROUNDS):
+        begin = thread_busy_ns()
+        sum(SPIN)
+        best = min(best, thread_busy_ns() - begin)
+    return best
+
+
+def _read(path: str) -> bytes:
+    """The content of a file of the system; nothing if it cannot be read."""
+    try:
+        file = os.open(path, os.O_RDONLY)  # a quarter of the cost of `open`
+    except OSError:
+        return b""
+    try:
+        return os.read(file, 4096)
+    except OSError:  # the thread has ended meanwhile
+        return b""
+    finally:
+        os.close(file)
+
+
+def _schedstat(folder: str) -> tuple[int, int] | None:
+    """CPU time of a thread, and its wait for a core, in ns."""
+    words = _read(f"{folder}/schedstat").split()
+    return (int(words[0]), int(words[1])) if len(words) >= 2 else None
+
+
+def _delays_ns() -> dict[str, int]:
+    """The time that each thread of this process has waited for a core."""
+    folder = f"{PROC}/self/task"
+    try:
+        threads = os.listdir(folder)[:MAX_THREADS]  # noqa: PTH208
+    except OSError:
+        return {}
+    found = {thread: _schedstat(f"{folder}/{thread}") for thread in threads}
+    return {thread: times[1] for thread, times in found.items() if times is not None}
+
+
+def _machine_ns() -> tuple[int | None, int | None]:
+    """CPU time of all programs of the machine, and time taken by other machines of its host."""
+    words = _read(f"{PROC}/stat").partition(b"\n")[0].split()
+    if len(words) < 9:
+        return None, None
+    user, nice, system, _, _, irq, soft, steal = (int(word) for word in words[1:9])
+    tick = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+    return (user + nice + system + irq + soft) * tick, steal * tick
+
+
+def _core_mhz() -> float | None:
+    """The mean clock of the cores that this process may use; None where the system hides it, as in virtual machines."""
+    cores = sorted(os.sched_getaffinity(0))[:MAX_CORES] if hasattr(os, "sched_getaffinity") else []
+    found = [int(text) / 1000 for core in cores if (text := _read(CPUFREQ.format(core)))]
+    return sum(found) / len(found) if found else None
+
+
+def _gpu() -> dict[str, Any]:
+    """The GPU that this process uses, if it uses one."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return {}
+    stats = torch.cuda.memory_stats()
+    found: dict[str, Any] = {
+        "gpu_bytes": stats.get("allocated_bytes.all.current"),
+        "gpu_retries": stats.get("num_alloc_retries"),
+    }
+    device = nvml.open_device(str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid))
+    if device is not None:
+        found |= {"gpu_mhz": device.clock_mhz(), "gpu_throttle": device.throttle(), "gpu_programs": device.num_programs()}
+    return found
+
+
+Reader = Callable[..., Counters]

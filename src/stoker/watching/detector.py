@@ -1,0 +1,224 @@
+"""Finds a lasting slowdown in a sequence of step times, in constant time and memory.
+
+Algorithm of a `Detector`, which gets the level of one block of steps after the other:
+
+1. The level of a block is the logarithm of a mean of its step times; a slowdown of 10 % adds 0.095 to it.
+2. The statistic is the least of the last levels. A checkpoint, a log line or the cold start of an epoch raises one block or a few, and so
+   not the least of six. A lasting slowdown raises all.
+3. The baseline is the median of earlier statistics, and the noise their spread between the 10th and 90th percentile. As the spread is
+   that of the statistic itself, it includes autocorrelation, mixed lengths and heavy tails. A detector that does not adapt takes the
+   spread of differences over a window, so that a drift does not hide itself.
+4. A slowdown is a statistic above the baseline by a least shift and by `NOISE_FACTOR` times the noise. With a short history the factor is
+   larger, because the noise is known less well.
+5. A statistic enters the history `DELAY` blocks late, so that a slowdown does not hide itself.
+
+After a slowdown the detector reports nothing until the level is back, or until `PATIENCE` blocks have passed: then the new level becomes
+the baseline. A lasting speedup becomes the baseline at once.
+
+`SlowdownDetector` has two detectors. The fast one sees blocks of 12 steps and adapts to the last 8,000 steps: it finds a slowdown within 83
+steps. The slow one sees at least 256 steps at a time and keeps its first baseline: it finds what the fast one cannot, such as a drift, a
+device that the host waits for only now and then, or a slowdown in strong noise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Collection, Sequence
+from typing import Literal
+
+BLOCK = 12  # steps
+FAST_WINDOW = 6  # blocks: 11 steps of a block that has begun and 72 more are fewer than 100, with a block to ask other ranks
+CAP = 8  # medians of its block: a longer step counts as this long, so that one checkpoint does not hide all else
+SLOW_WINDOW = 8
+SLOW_BLOCK = 256  # steps
+LARGEST_BLOCK = 1 << 14
+WARM_UP = 10  # blocks that are ignored: compilation, allocators, filling of queues
+CALIBRATION = 32  # statistics before the first decision
+FAST_HISTORY = 680  # statistics that make the baseline
+SLOW_HISTORY = 64
+DELAY = 10
+PATIENCE = 170
+FAST_SHIFT = 0.055  # of the logarithm; no smaller rise is reported
+SLOW_SHIFT = 0.075  # larger, as clocks wander by some percent within hours
+TO_FIND = 0.085  # of the logarithm: a threshold above it would miss a slowdown of 10 %
+NOISE_FACTOR = 6.0
+SHORT_HISTORY = 24.0  # statistics; with as few as these the factor is twice as large
+QUANTILE = 1.2816  # standard deviations from the median to the 90th percentile of a normal distribution
+
+Change = Literal["slower", "recovered"]
+
+
+class Detector:
+    """Watches the levels of blocks.
+
+    Args:
+        window: Blocks that must all be slow.
+        history: Statistics that make the baseline.
+        least_shift: Rise of the level below which nothing is reported.
+        warm_up: Blocks that are ignored.
+        adapts: Whether the baseline follows the last statistics; otherwise it stays that of the first ones.
+    """
+
+    def __init__(self, *, window: int, history: int, least_shift: float, warm_up: int, adapts: bool) -> None:
+        self.baseline = math.nan  # level of normal steps
+        self.threshold = math.inf  # rise of the level that is a slowdown
+        self.is_slow = False
+        self.is_suspicious = False  # whether the last block was above the threshold
+        self._size, self._capacity = window, history
+        self._window: deque[float] = deque(maxlen=window)
+        self._history: deque[float] = deque(maxlen=history)
+        self._late: deque[float] = deque()
+        self._least_shift = least_shift
+        self._adapts = adapts
+        self._to_skip = warm_up
+        self._until_estimate = 0
+        self._slow_blocks = 0
+
+    @property
+    def is_armed(self) -> bool:
+        """Whether a slowdown can be found already."""
+        return self.threshold < math.inf
+
+    @property
+    def current(self) -> float:
+        """The statistic: the least of the last levels."""
+        return min(self._window)
+
+    def add(self, level: float) -> Change | None:
+        """Add the level of a block; returns what has changed by it."""
+        if self._to_skip:
+            self._to_skip -= 1
+            return None
+        window = self._window
+        window.append(level)
+        if len(window) < self._size:
+            return None
+        baseline, threshold = self.baseline, self.threshold
+        self.is_suspicious = is_above = level > baseline + threshold
+        if self.is_slow:
+            self._slow_blocks += 1
+            if level < baseline + threshold / 2 and max(window) < baseline + threshold / 2:
+                self.is_slow = False
+                return "recovered"
+            if self._slow_blocks >= PATIENCE:
+                self.relearn()
+            return None
+        least = min(window)
+        if is_above and least > baseline + threshold:
+            self.is_slow, self._slow_blocks = True, 0
+            self._late.clear()
+            return "slower"
+        if level < baseline - threshold and max(window) < baseline - threshold:
+            self.relearn()
+        elif self._adapts or len(self._history) < self._capacity:
+            self._remember(least)
+        return None
+
+    def relearn(self) -> None:
+        """Forget the baseline: the level of now is normal."""
+        self._window.clear()
+        self._late.clear()
+        self._history.clear()
+        self.baseline, self.threshold = math.nan, math.inf
+        self.is_slow = self.is_suspicious = False
+        self._until_estimate = 0
+
+    def _remember(self, least: float) -> None:
+        late, history = self._late, self._history
+        late.append(least)
+        if len(late) <= DELAY:
+            return
+        history.append(late.popleft())
+        self._until_estimate -= 1
+        if self._until_estimate > 0 or len(history) < CALIBRATION:
+            return
+        size = len(history)
+        self._until_estimate = max(4, size // 16)  # sorting is the most expensive part
+        low, self.baseline, high = _quantiles(history)
+        if not self._adapts:
+            # Differences over a window, which a drift does not change: it is to be found, and not to be taken for noise.
+            low, middle, high = _quantiles(
+                [after - before for before, after in zip(history, [*history][self._size :], strict=False)]
+            )
+            noise = max(middle - low, high - middle) / math.sqrt(2)
+        else:
+            noise = max(self.baseline - low, high - self.baseline)
+        factor = NOISE_FACTOR * (1 + SHORT_HISTORY / size) / QUANTILE
+        self.threshold = max(self._least_shift, factor * noise)
+
+
+def _quantiles(values: Collection[float]) -> tuple[float, float, float]:
+    """The 10th percentile, the median and the 90th percentile."""
+    ordered, size = sorted(values), len(values)
+    return ordered[size // 10], ordered[size // 2], ordered[size - 1 - size // 10]
+
+
+class SlowdownDetector:
+    """Watches the times of steps.
+
+    Example:
+        >>> times = SlowdownDetector()
+        >>> changes = [times.add([1000] * 12) for block in range(100)] + [times.add([1100] * 12) for block in range(6)]
+        >>> changes.index("slower") - 99  # the number of slow blocks that it took
+        6
+    """
+
+    def __init__(self) -> None:
+        self.fast = Detector(window=FAST_WINDOW, history=FAST_HISTORY, least_shift=FAST_SHIFT, warm_up=WARM_UP, adapts=True)
+        self._slow_block = SLOW_BLOCK
+        self._new_slow(warm_up=2)
+
+    def _new_slow(self, *, warm_up: int = 0) -> None:
+        self.slow = Detector(window=SLOW_WINDOW, history=SLOW_HISTORY, least_shift=SLOW_SHIFT, warm_up=warm_up, adapts=False)
+        self._sum, self._count = 0, 0
+
+    @property
+    def is_suspicious(self) -> bool:
+        """Whether the last block looks like the beginning of a slowdown."""
+        return self.fast.is_suspicious and not self.is_slow
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether a slowdown was reported and lasts."""
+        return self.fast.is_slow or self.slow.is_slow
+
+    @property
+    def smallest(self) -> float:
+        """The least slowdown that would be found within 100 steps, as a share of a step; infinite before the detector is armed."""
+        return math.expm1(self.fast.threshold)
+
+    def add(self, block: Sequence[int]) -> Change | None:
+        """Add the times of `BLOCK` steps; returns what has changed by them."""
+        total = sum(block)
+        capped = total
+        if max(block) > CAP * min(block):  # else no step is as long as that
+            most = CAP * sorted(block)[BLOCK // 2]
+            capped = sum(min(time, most) for time in block)
+        fast = self.fast.add(math.log(capped / BLOCK + 1e-9))
+        slow = None
+        self._sum += total
+        self._count += BLOCK
+        if self._count >= self._slow_block:
+            slow = self.slow.add(math.log(self._sum / self._count + 1e-9))
+            self._sum = self._count = 0
+            if TO_FIND < self.slow.threshold < math.inf and self._slow_block < LARGEST_BLOCK:
+                # Too noisy to find 10 %: the mean of twice as many steps has less noise.
+                self._slow_block *= 2
+                self._new_slow()
+        if fast == "slower":
+            self._new_slow()  # one slowdown is reported once
+        elif slow == "slower":
+            self.fast.relearn()
+        return fast or slow
+
+    @property
+    def window_steps(self) -> int:
+        """Steps that the last slowdown has lasted at least."""
+        return FAST_WINDOW * BLOCK if self.fast.is_slow else SLOW_WINDOW * self._slow_block
+
+    @property
+    def change(self) -> tuple[float, float]:
+        """Time of a step before and since the slowdown, in the unit of the times."""
+        found = self.fast if self.fast.is_slow else self.slow
+        return math.exp(found.baseline), math.exp(found.current)

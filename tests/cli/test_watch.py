@@ -1,0 +1,88 @@
+"""`stoker watch`: a script with its own output and exit code, and the folder of a run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.cli.calling import Done
+
+from stoker.cli import watch as command
+from stoker.train.run import Run, read_slowdowns
+from stoker.watching.cause import Slowdown
+
+Stoker = Callable[..., Done]
+SLOWDOWN = Slowdown(
+    step=5000,
+    since=4928,
+    before_seconds=0.01,
+    after_seconds=0.012,
+    cause="loader",
+    evidence="a step waits 2 ms longer for its batch",
+)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return Run(tmp_path / "run", config={})
+
+
+def test_slowdowns_of_a_run_are_shown(run: Run, stoker: Stoker) -> None:
+    run.note_slowdown(SLOWDOWN)
+    run.end("finished")
+    done = stoker("watch", str(run.folder))
+    assert (done.code, done.out) == (0, f"{SLOWDOWN}\n")
+
+
+def test_a_run_without_one(run: Run, stoker: Stoker) -> None:
+    done = stoker("watch", str(run.folder), "--once")
+    assert (done.code, done.out) == (0, f"{run.folder}: no slowdown was found.\n")
+    run.end("finished")
+
+
+def test_a_run_in_progress_is_followed_to_its_end(run: Run, stoker: Stoker, monkeypatch: pytest.MonkeyPatch) -> None:
+    sleeps = []
+
+    def sleep(seconds: float) -> None:
+        sleeps.append(seconds)
+        if len(sleeps) == 2:
+            run.note_slowdown(SLOWDOWN)
+        if len(sleeps) == 3:
+            run.end("finished")
+
+    monkeypatch.setattr(command.time, "sleep", sleep)
+    done = stoker("watch", str(run.folder))
+    assert (done.out, len(sleeps)) == (f"{SLOWDOWN}\n", 3)
+
+
+def test_damaged_lines_are_left_out(run: Run) -> None:
+    run.note_slowdown(SLOWDOWN)
+    with (run.folder / "slowdowns.jsonl").open("ab") as file:
+        file.write(b'{"step": "x"}\n\xff\n{"step": 1, "torn')
+    assert read_slowdowns(run.folder) == [SLOWDOWN]
+    run.end("finished")
+
+
+def test_errors_have_one_line(tmp_path: Path, stoker: Stoker) -> None:
+    for words, text in (
+        ([str(tmp_path)], "is not the folder of a run: it has no run.json."),
+        ([str(tmp_path), "--", "x"], "is a folder, not a script."),
+        ([str(tmp_path / "gone.py")], "is not a file. Give the path of a script or of the folder of a run."),
+        ([str(tmp_path / "gone.py"), "--once"], "--once is for the folder of a run"),
+    ):
+        done = stoker("watch", *words)
+        assert done.code == 2
+        assert text in done.err
+        assert done.err.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_a_script_keeps_its_output_and_exit_code(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("import sys\nprint('out', sys.argv[1:])\nprint('err', file=sys.stderr)\nsys.exit(3)\n")
+    call = [sys.executable, "-m", "stoker", "watch", str(path), "--", "--epochs", "2"]
+    done = subprocess.run(call, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "out ['--epochs', '2']\n", "err\n")

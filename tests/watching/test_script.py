@@ -1,0 +1,149 @@
+"""A script that is watched: hooks time its steps and leave it as it is."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from stoker.errors import OptionError
+from stoker.watching import script
+from stoker.watching import watch as watches
+from stoker.watching.script import ScriptHooks, run_script
+from stoker.watching.watch import Watch, watch
+
+
+@pytest.fixture
+def process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Puts back what a script changes of its process."""
+    monkeypatch.setattr(sys, "argv", [*sys.argv])
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def train(optimizers: list[torch.optim.Optimizer], loader: Any, steps: int) -> None:
+    done = 0
+    while done < steps:
+        for _ in loader:
+            for optimizer in optimizers:
+                optimizer.step()
+            done += 1
+
+
+def optimizers(number: int) -> list[torch.optim.Optimizer]:
+    return [torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1) for _ in range(number)]
+
+
+def test_steps_and_waits_are_timed_until_the_hooks_are_removed() -> None:
+    loader = DataLoader(TensorDataset(torch.zeros(50, 1)), batch_size=1)
+    original = type(iter(loader)).__next__
+    watched = Watch[Any](None, None)
+    hooks = ScriptHooks(watched)
+    hooks.install()
+    assert type(iter(loader)).__next__ is not original
+    train(optimizers(1), loader, 50)
+    hooks.remove()
+    assert watched.steps == 49, "the first begins before its optimizer is known"
+    assert 0 < watched.wait_share < 1
+    assert type(iter(loader)).__next__ is original
+    train(optimizers(1), loader, 50)
+    assert watched.steps == 49, "negative control: without hooks nothing is counted"
+
+
+def test_one_of_several_optimizers_counts_and_the_next_phase_too() -> None:
+    watched = Watch[Any](None, None)
+    hooks = ScriptHooks(watched)
+    hooks.install()
+    train(optimizers(3), [0], 30)
+    assert watched.steps == 29
+    train(optimizers(1), [0], script.OTHER_STEPS + 10)
+    hooks.remove()
+    assert 29 + 10 <= watched.steps <= 29 + 12
+
+
+def test_hooks_step_aside_for_a_watch_of_the_script() -> None:
+    watched = Watch[Any](None, None)
+    hooks = ScriptHooks(watched)
+    hooks.install()
+    inner = watch(range(100))
+    (optimizer,) = optimizers(1)
+    for _ in inner:
+        optimizer.step()
+    assert watched.steps < 20
+    hooks.remove()
+
+
+@pytest.mark.usefixtures("process")
+def test_a_script_runs_as_in_python(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "beside.py").write_text("name = 'beside'\n")
+    path = tmp_path / "train.py"
+    path.write_text("import sys, beside\nprint(__name__, sys.argv[1:], beside.name, __file__)\nsys.exit(5)\n")
+    with pytest.raises(SystemExit) as ended:
+        run_script(str(path), ["--lr", "1"], report=print)
+    assert ended.value.code == 5
+    assert capsys.readouterr().out == f"__main__ ['--lr', '1'] beside {path}\n"
+    assert watches.listener is None
+    assert not (tmp_path / "__pycache__" / "train.cpython-311.pyc").exists()
+
+
+@pytest.mark.usefixtures("process")
+def test_an_error_of_the_script_is_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("def f():\n    raise KeyError('mine')\nf()\n")
+    with pytest.raises(SystemExit) as ended:
+        run_script(str(path), [], report=print)
+    assert ended.value.code == 1
+    printed = capsys.readouterr().err
+    assert printed.startswith("Traceback")
+    assert printed.endswith("KeyError: 'mine'\n")
+    assert "stoker" not in printed.replace(str(tmp_path), "")
+
+
+@pytest.mark.usefixtures("process")
+def test_a_module(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "watchedpackage"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "__main__.py").write_text("from watchedpackage import inner\nprint(__name__, inner.one)\n")
+    (package / "inner.py").write_text("one = 1\n")
+    monkeypatch.chdir(tmp_path)
+    run_script("watchedpackage", [], module=True, report=print)
+    assert capsys.readouterr().out == "__main__ 1\n"
+
+
+@pytest.mark.usefixtures("process")
+def test_what_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"gone\.py is not a file"):
+        run_script(str(tmp_path / "gone.py"), [], report=print)
+    with pytest.raises(OptionError, match="there is no module"):
+        run_script("gone.gone", [], module=True, report=print)
+
+
+@pytest.mark.usefixtures("process")
+def test_a_slowdown_of_a_script_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
+    times = iter(
+        np.cumsum(np.where(np.arange(5000) < 3600, 1e6, 1.5e6) * (1 + 0.02 * rng.standard_normal(5000))).astype(int).tolist()
+    )
+    monkeypatch.setattr(watches, "now_ns", lambda: next(times))
+    monkeypatch.setattr(watches, "FIRST_READS", ())  # a read looks at the clock too
+    path = tmp_path / "train.py"
+    path.write_text(
+        "import torch\n"
+        "optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)\n"
+        "for step in range(4000):\n    optimizer.step()\n"
+    )
+    lines: list[str] = []
+    run_script(str(path), [], report=lines.append)
+    (line,) = lines
+    assert line.startswith("step 3,6")
+    assert " slower since step 3,5" in line
