@@ -7,6 +7,7 @@ batch (`__getitems__`) gets it from one call of a kernel.
 from __future__ import annotations
 
 import functools
+import math
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -17,6 +18,7 @@ import torch
 import stoker
 from stoker._types import Array
 from stoker.errors import OptionError
+from stoker.feed.transfer import Ring
 from stoker.recipes.icecube.batches import MAX_DOMS, MAX_PULSES, EventBatch, group_pulses
 from stoker.recipes.icecube.feed import EVENT_COLUMNS, PULSE_COLUMNS
 from stoker.recipes.icecube.packing import geometry_of
@@ -81,6 +83,7 @@ class Dataset(torch.utils.data.Dataset[Event]):
         self._limits: dict[str, Any] = {"max_pulses": max_pulses, "max_doms": max_doms}
         self._pulses = [self.store.column(name) for name in PULSE_COLUMNS]
         self._offsets = self.store.offsets
+        self._ring = Ring(pinned=False, keep=1)  # tokens of a batch that is gone: fresh memory would cost as much as to fill it
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A worker process opens the store again, instead of getting a copy of it."""
@@ -127,7 +130,11 @@ class Dataset(torch.utils.data.Dataset[Event]):
     def collate_padded(self, events: EventBatch | list[Event]) -> dict[str, torch.Tensor]:
         """What the authors' collator makes: `tokens` (B, max_doms, 4 + 3 max_pulses), `mask`, `target`, `event_id`, `num_pulses`."""
         batch = self._batch(events)
-        tokens, mask = pad(batch, self._scaled, **self._limits)
+        shape = (len(batch), self._limits["max_doms"], 4 + 3 * self._limits["max_pulses"])
+        slot = self._ring.take(4 * math.prod(shape))
+        memory = slot.buffer[slot.lead : slot.lead + 4 * math.prod(shape)].view(np.float32).reshape(shape)
+        tokens, mask = pad(batch, self._scaled, **self._limits, out=memory)
+        self._ring.give_back(slot)
         made = {"tokens": tokens, "mask": mask, "target": batch.target, "event_id": batch.event_id, "num_pulses": batch.num_pulses}
         return {name: torch.from_numpy(values) for name, values in made.items()}
 
