@@ -150,8 +150,9 @@ def pad(
         raise OptionError(f"max_doms is {max_doms}, but an event of the batch has {most:,} DOMs.")
     if out is None:
         out = np.empty(shape, dtype=np.float32)
-    elif out.shape != shape or out.dtype != np.float32:
-        raise OptionError(f"out is {out.dtype} {out.shape}; expected float32 {shape}.")
+    elif out.shape != shape or out.dtype != np.float32 or not out.flags.c_contiguous:
+        kind = "" if out.flags.c_contiguous else ", not contiguous"
+        raise OptionError(f"out is {out.dtype} {out.shape}{kind}; expected a contiguous float32 {shape}.")
     mask = np.empty(shape[:2], dtype=np.bool_)
     positions = np.ascontiguousarray(geometry, dtype=np.float32)
     _pad(
@@ -188,7 +189,9 @@ def _pad(
                 _SIZES[size] if size < len(_SIZES) else np.float32(math.log1p(np.float64(size))) / np.float32(3) - np.float32(1)
             )
             place += np.uint64(4)
-            for pulse in range(np.uint64(pulse_offsets[dom]), np.uint64(pulse_offsets[dom] + _kept(pulse_offsets, dom, max_pulses))):
+            for pulse in range(
+                np.uint64(pulse_offsets[dom]), np.uint64(pulse_offsets[dom] + _kept(pulse_offsets, dom, max_pulses))
+            ):
                 value = max(charge[pulse], np.float32(1e-6))
                 entry = np.uint64(min(value, np.float32(1e6)) * np.float32(40)) & np.uint64(_KNOWN - 1)
                 if known[entry] != value:
