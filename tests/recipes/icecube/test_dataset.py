@@ -67,9 +67,9 @@ def test_a_kept_batch_never_changes(store: stoker.Store) -> None:
     events = Dataset(store)
     kept = events.collate_padded(events.__getitems__([7, 3]))["tokens"][0]  # a view is enough
     copy, place = kept.clone(), kept.data_ptr()
-    others = [events.collate_padded(events.__getitems__([i, i + 1]))["tokens"] for i in range(5)]
+    others = [events.collate_padded(events.__getitems__([i, i + 1]))["tokens"] for i in range(2)]
     assert torch.equal(kept, copy)
-    assert len({place, *(one.data_ptr() for one in others)}) == 6
+    assert len({place, *(one.data_ptr() for one in others)}) == 3
     del kept
     assert events.collate_padded(events.__getitems__([1, 2]))["tokens"].data_ptr() == place
 
