@@ -377,6 +377,16 @@ keep_scaled = _line_copier(streaming=False, scaled=True)
 
 
 @_intrinsic
+def lowest_bit(typing: Any, bits: Any) -> Generated:
+    """The place of the lowest bit that is set, 0 to 63, of a uint64 that is not 0."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], ir.IntType(1)(1))
+
+    return types.int64(types.uint64), generate
+
+
+@_intrinsic
 def publish(typing: Any) -> Generated:
     """Make all stores of this thread visible before what follows."""
 

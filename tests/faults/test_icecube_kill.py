@@ -19,9 +19,7 @@ from stoker.recipes.icecube.packing import geometry_of
 @pytest.fixture(scope="module")
 def packers() -> Iterator[Zygote]:
     """A process that has imported all that a pack needs."""
-    with Zygote(
-        imports=("numpy", "pyarrow", "torch", "stoker.recipes.icecube.packing", "tests.faults.test_icecube_kill")
-    ) as zygote:
+    with Zygote(imports=("numpy", "pyarrow", "torch", "tests.faults.icecube_warm", "tests.faults.test_icecube_kill")) as zygote:
         yield zygote
 
 

@@ -10,6 +10,7 @@ from tests.recipes.icecube.plain_events import plain_doms, random_pulses
 
 from stoker._batch import num_rows
 from stoker.errors import BadValueError, OptionError
+from stoker.recipes.icecube import batches
 from stoker.recipes.icecube.batches import EventBatch, GroupedPulses, group_pulses, pad_to
 
 
@@ -115,3 +116,10 @@ def test_types_are_those_of_the_interface_and_survive_tensors(rng: np.random.Gen
         assert str(getattr(batch.tensors(), name).dtype) == f"torch.{kind}"
         assert getattr(again, name).tolist() == getattr(batch, name).tolist()
     assert len(batch) == num_rows(batch.tensors()) == 2
+
+
+def test_a_selected_key_is_that_of_a_sort(rng: np.random.Generator) -> None:
+    for size in (1, 2, 3, 130, 700):
+        for keys in (rng.permutation(size), np.arange(size), np.arange(size)[::-1].copy()):
+            for rank in {0, size // 3, size - 1}:
+                assert batches._select(keys.astype(np.int64), size, rank) == rank

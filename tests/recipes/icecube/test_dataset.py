@@ -62,6 +62,18 @@ def test_ragged_and_padded_batches_hold_the_same_tokens(store: stoker.Store) -> 
     assert not padded["tokens"][~padded["mask"]].any()
 
 
+def test_a_kept_batch_never_changes(store: stoker.Store) -> None:
+    """The memory of a batch is used again, but only when nothing refers to it."""
+    events = Dataset(store)
+    kept = events.collate_padded(events.__getitems__([7, 3]))["tokens"][0]  # a view is enough
+    copy, place = kept.clone(), kept.data_ptr()
+    others = [events.collate_padded(events.__getitems__([i, i + 1]))["tokens"] for i in range(2)]
+    assert torch.equal(kept, copy)
+    assert len({place, *(one.data_ptr() for one in others)}) == 3
+    del kept
+    assert events.collate_padded(events.__getitems__([1, 2]))["tokens"].data_ptr() == place
+
+
 def test_items_collated_one_by_one_give_the_same_batch(store: stoker.Store) -> None:
     events = Dataset(store)
     whole, single = events.collate_ragged(events.__getitems__([7, 3])), events.collate_ragged([events[7], events[3]])

@@ -260,15 +260,15 @@ def kill_in(number: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Let the pack be killed in a file; returns the list of the files that are read."""
     monkeypatch.setattr(packing, "_JOURNAL_PULSES", 0)
     read: list[int] = []
-    original = packing._read_file
+    original = packing._Writer.append_events
 
-    def killed(inputs: object, events: packing._Events, *rest: object) -> None:
+    def killed(writer: packing._Writer, events: packing._Events) -> None:
         read.append(events.batch)
-        original(inputs, events, *rest)  # type: ignore[arg-type]
+        original(writer, events)
         if events.batch == number:
             raise Killed
 
-    monkeypatch.setattr(packing, "_read_file", killed)
+    monkeypatch.setattr(packing._Writer, "append_events", killed)
     return read
 
 

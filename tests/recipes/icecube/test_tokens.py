@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -128,13 +129,34 @@ def test_padded_tokens_equal_the_plain_rule(rng: np.random.Generator, geometry: 
             np.testing.assert_allclose(tokens[event, : len(expected)], np.stack(expected), rtol=2.4e-7)
 
 
+@pytest.mark.parametrize("lead", [0, 4])
+def test_tokens_are_the_same_wherever_their_memory_begins(rng: np.random.Generator, geometry: torch.Tensor, lead: int) -> None:
+    """On a multiple of 64 bytes they are written past the caches, elsewhere by memcpy."""
+    pulses, offsets = random_pulses(rng, [300, 12, 0, 60])
+    batch = batch_of(pulses, offsets, max_pulses=20, max_doms=32)
+    shape = (4, 32, 64)
+    memory = np.full(4 * math.prod(shape) + 128, 0xCB, dtype=np.uint8)
+    begin = -memory.ctypes.data % 64 + lead
+    tokens, mask = pad(
+        batch, geometry.numpy(), max_pulses=20, max_doms=32,
+        out=memory[begin : begin + 4 * math.prod(shape)].view(np.float32).reshape(shape),
+    )  # fmt: skip
+    expected, known = collate(pulses, offsets, geometry, max_pulses=20, max_doms=32)
+    assert np.array_equal(mask, known.numpy())
+    np.testing.assert_allclose(tokens, expected.numpy(), rtol=2.4e-7)
+    rest = np.delete(memory, np.s_[begin : begin + tokens.nbytes])
+    assert (rest == 0xCB).all()
+
+
 def test_padding_refuses_what_does_not_fit(rng: np.random.Generator, geometry: torch.Tensor) -> None:
     pulses, offsets = random_pulses(rng, [300])
     batch = batch_of(pulses, offsets)
     with pytest.raises(OptionError, match="max_doms is 64, but an event of the batch has 128 DOMs"):
         pad(batch, geometry.numpy(), max_doms=64)
-    with pytest.raises(OptionError, match=r"out is float64 \(1,\); expected float32 \(1, 128, 256\)"):
+    with pytest.raises(OptionError, match=r"out is float64 \(1,\); expected a contiguous float32 \(1, 128, 256\)"):
         pad(batch, geometry.numpy(), out=np.zeros(1))
+    with pytest.raises(OptionError, match=r"out is float32 \(1, 128, 256\), not contiguous; expected"):
+        pad(batch, geometry.numpy(), out=np.zeros((1, 128, 512), dtype=np.float32)[:, :, ::2])
 
 
 def test_charges_of_any_size_are_logarithms(geometry: torch.Tensor) -> None:

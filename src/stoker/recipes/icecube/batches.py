@@ -11,14 +11,13 @@ the earliest first pulse are kept; of equal times, the lowest sensor number.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from stoker._kernels import kernel, prefetch
+from stoker._kernels import kernel, lowest_bit, prefetch
 from stoker._types import Array
 from stoker.errors import BadValueError, OptionError
 
@@ -30,6 +29,7 @@ MAX_DOMS = 128
 _AHEAD = 4  # events; with fewer their lines come too late, with more they are gone again
 _LINES = 64
 _WORDS = (NUM_SENSORS + 63) // 64
+_ONE, _SIX, _LOW = np.uint64(1), np.uint64(6), np.uint64(63)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,14 +183,14 @@ def _group(
     dom_offsets: Array, dom_sensor: Array, dom_pulses: Array, pulse_offsets: Array, out_time: Array, out_charge: Array, out_flag: Array,
 ) -> int:  # fmt: skip
     """Fill the arrays of a batch; returns a pulse whose sensor is out of range, or -1."""
+    # Indices are unsigned, so that no check for negative ones is compiled. Between events `seen` and `counts` are all 0.
     seen = np.zeros(_WORDS, np.uint64)
-    counts = np.zeros(NUM_SENSORS, np.int32)  # all 0 between events
-    firsts = np.empty(NUM_SENSORS, np.int64)
-    places, ends = np.zeros(NUM_SENSORS, np.int32), np.zeros(NUM_SENSORS, np.int32)
-    keys = np.empty(NUM_SENSORS, np.int64)
-    dom, place = 0, 0
+    counts = np.zeros(NUM_SENSORS, np.int32)
+    firsts, keys = np.empty(NUM_SENSORS, np.int64), np.empty(NUM_SENSORS, np.int64)
+    room = np.zeros((NUM_SENSORS, 2), np.int32)  # where the next pulse of a sensor goes, and the end of its places
+    dom, place = np.uint64(0), np.int32(0)
     for event in range(len(starts)):
-        start, stop = starts[event], stops[event]
+        start, stop = np.uint64(starts[event]), np.uint64(stops[event])
         if event + _AHEAD < len(starts):
             first, last = starts[event + _AHEAD], stops[event + _AHEAD]
             _ask(time, first, last)
@@ -199,65 +199,80 @@ def _group(
             _ask(auxiliary, first, last)
         num_doms = 0
         for pulse in range(start, stop):
-            number = np.int64(sensor[pulse])
-            if number < 0 or number >= NUM_SENSORS:
-                return pulse
-            if counts[number] == 0:
-                seen[number >> 6] |= np.uint64(1) << np.uint64(number & 63)
-                firsts[number] = time[pulse]
-                num_doms += 1
+            number = np.uint64(sensor[pulse])  # a negative one becomes large
+            if number >= NUM_SENSORS:
+                return np.int64(pulse)
+            seen[number >> _SIX] |= _ONE << (number & _LOW)
+            num_doms += counts[number] == 0
             counts[number] += 1
 
         latest = np.int64(0x7FFFFFFFFFFFFFFF)
         if num_doms > max_doms:
-            # The order by (first time, sensor) as one number, so that the last one to keep is known after a sort.
+            for back in range(_ONE, stop - start + _ONE):
+                firsts[np.uint64(sensor[stop - back])] = time[stop - back]
+            # The order by (first time, sensor) as one number.
             size = 0
             for word in range(_WORDS):
                 bits = seen[word]
                 while bits:
-                    lowest = bits & (~bits + np.uint64(1))
-                    number = (word << 6) + _log2(lowest)
-                    keys[size] = firsts[number] * 8192 + number
+                    number = np.uint64(word * 64 + lowest_bit(bits))
+                    keys[size] = firsts[number] * 8192 + np.int64(number)
                     size += 1
-                    bits ^= lowest
-            keys[:size].sort()
-            latest = keys[max_doms - 1]
+                    bits &= bits - _ONE
+            latest = _select(keys, size, max_doms - 1)
 
         for word in range(_WORDS):
             bits = seen[word]
             seen[word] = 0
             while bits:
-                lowest = bits & (~bits + np.uint64(1))
-                number = (word << 6) + _log2(lowest)
-                bits ^= lowest
+                number = np.uint64(word * 64 + lowest_bit(bits))
+                bits &= bits - _ONE
                 count = counts[number]
                 counts[number] = 0
-                places[number] = ends[number] = 0
-                if num_doms > max_doms and firsts[number] * 8192 + number > latest:
+                room[number, 0] = room[number, 1] = place
+                if num_doms > max_doms and firsts[number] * 8192 + np.int64(number) > latest:
                     continue
                 dom_sensor[dom], dom_pulses[dom] = number, count
-                places[number] = place
                 place += min(count, max_pulses)
-                ends[number] = place
-                dom += 1
+                room[number, 1] = place
+                dom += _ONE
                 pulse_offsets[dom] = place
         dom_offsets[event + 1] = dom
 
         for pulse in range(start, stop):
-            number = np.int64(sensor[pulse])
-            at = places[number]
-            if at < ends[number]:
-                places[number] = at + 1
+            number = np.uint64(sensor[pulse])
+            if room[number, 0] < room[number, 1]:
+                at = np.uint64(room[number, 0])
+                room[number, 0] += 1
                 out_time[at] = np.float32(time[pulse])
                 out_charge[at] = np.float32(charge[pulse])
                 out_flag[at] = auxiliary[pulse]
-    return -1
+    return np.int64(-1)
 
 
 @kernel
-def _log2(power: Any) -> Any:
-    """The place of the one bit that is set; exact, since a power of two is a float64."""
-    return np.int64(math.log2(np.float64(power)))
+def _select(keys: Array, size: int, rank: int) -> int:
+    """The key of this rank (from 0) among the first `size`, which are reordered (quickselect): 4 times as fast as sorting them."""
+    low, high = 0, size - 1
+    while low < high:
+        a, b, c = keys[low], keys[(low + high) // 2], keys[high]
+        pivot = max(min(a, b), min(max(a, b), c))
+        i, j = low, high
+        while i <= j:
+            while keys[i] < pivot:
+                i += 1
+            while keys[j] > pivot:
+                j -= 1
+            if i <= j:
+                keys[i], keys[j] = keys[j], keys[i]
+                i, j = i + 1, j - 1
+        if rank <= j:
+            high = j
+        elif rank >= i:
+            low = i
+        else:
+            break
+    return int(keys[rank])
 
 
 @kernel

@@ -7,7 +7,10 @@ batch (`__getitems__`) gets it from one call of a kernel.
 from __future__ import annotations
 
 import functools
+import math
 import os
+import sys
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +18,7 @@ import numpy as np
 import torch
 
 import stoker
+from stoker._kernels import ALIGNMENT
 from stoker._types import Array
 from stoker.errors import OptionError
 from stoker.recipes.icecube.batches import MAX_DOMS, MAX_PULSES, EventBatch, group_pulses
@@ -23,6 +27,16 @@ from stoker.recipes.icecube.packing import geometry_of
 from stoker.recipes.icecube.tokens import pad, read_geometry, scale_geometry
 
 Event = dict[str, torch.Tensor]
+
+_KEPT = 4
+"""Batches of padded tokens whose memory may be used again."""
+
+
+def _references(held: list[Array]) -> int:
+    return sys.getrefcount(held[0])
+
+
+_ALONE = _references([np.empty(1)])  # of memory that only its list refers to
 
 
 class Dataset(torch.utils.data.Dataset[Event]):
@@ -81,6 +95,7 @@ class Dataset(torch.utils.data.Dataset[Event]):
         self._limits: dict[str, Any] = {"max_pulses": max_pulses, "max_doms": max_doms}
         self._pulses = [self.store.column(name) for name in PULSE_COLUMNS]
         self._offsets = self.store.offsets
+        self._memory: deque[list[Array]] = deque(maxlen=_KEPT)  # of tokens, each in a list of its own
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A worker process opens the store again, instead of getting a copy of it."""
@@ -127,9 +142,30 @@ class Dataset(torch.utils.data.Dataset[Event]):
     def collate_padded(self, events: EventBatch | list[Event]) -> dict[str, torch.Tensor]:
         """What the authors' collator makes: `tokens` (B, max_doms, 4 + 3 max_pulses), `mask`, `target`, `event_id`, `num_pulses`."""
         batch = self._batch(events)
-        tokens, mask = pad(batch, self._scaled, **self._limits)
+        shape = (len(batch), self._limits["max_doms"], 4 + 3 * self._limits["max_pulses"])
+        tokens, mask = pad(batch, self._scaled, **self._limits, out=self._room(shape))
         made = {"tokens": tokens, "mask": mask, "target": batch.target, "event_id": batch.event_id, "num_pulses": batch.num_pulses}
         return {name: torch.from_numpy(values) for name, values in made.items()}
+
+    def _room(self, shape: tuple[int, int, int]) -> Array:
+        """Memory of a batch that nothing refers to any more, or new memory, whose page faults would cost as much as to fill it."""
+        num_bytes = 4 * math.prod(shape)
+        chosen: list[Array] = []
+        for _ in range(_KEPT):
+            try:
+                held = self._memory.popleft()  # not only looked at, so that no other thread takes it
+            except IndexError:
+                break
+            if _references(held) == _ALONE and len(held[0]) >= num_bytes + ALIGNMENT:
+                chosen = held
+                break
+            self._memory.append(held)
+        if not chosen:
+            chosen.append(np.empty(num_bytes + ALIGNMENT, dtype=np.uint8))
+        lead = -chosen[0].ctypes.data % ALIGNMENT
+        room = chosen[0][lead : lead + num_bytes].view(np.float32).reshape(shape)
+        self._memory.append(chosen)
+        return room
 
     def _batch(self, events: EventBatch | list[Event]) -> EventBatch:
         if isinstance(events, EventBatch):

@@ -67,7 +67,7 @@ from stoker.store import (
 GEOMETRY_NAME = "sensor_geometry.csv"
 Split = Literal["train", "test"]
 
-_CHUNK_BYTES = 8 << 20  # about 400,000 pulses, which stay in the cache until they are converted
+_CHUNK_BYTES = 4 << 20  # about 200,000 pulses, which stay in the cache until they are converted; 8 MB doubles the page faults
 _META_ROWS = 1 << 18
 _AHEAD = 2
 _JOURNAL = "journal"
@@ -130,11 +130,7 @@ def pack_events(
     beside = {GEOMETRY_NAME: geometry.read_bytes()}
     with new_store(target, [folder], replace=replace or is_begun, beside=beside) as commit:
         writer = _Writer.open(target, _load_journal(target, stamp))
-        with ThreadPoolExecutor(_AHEAD, thread_name_prefix="stoker-reader") as readers:
-            for events in _read_meta(inputs):
-                if events.batch not in writer.done:
-                    _read_file(inputs, events, writer, readers, progress)
-                    writer.save_journal(stamp)
+        _read_pulses(inputs, writer, stamp, progress)
         _check_unchanged(inputs, stamp)
         commit(writer.seal())
     return stoker.open(target)
@@ -355,34 +351,44 @@ def _events_of(inputs: _Inputs, parts: list[dict[str, Array]]) -> Iterator[_Even
 # Pulses.
 
 
-def _read_file(inputs: _Inputs, events: _Events, writer: _Writer, readers: ThreadPoolExecutor, progress: Progress) -> None:
-    """Read, check, convert and append the pulses of one file, then its events."""
-    source = inputs.pulses[events.batch]
-    schema = pa.schema([source.schema().field(name) for name in _PULSES])
-    before = writer.num_pulses
+def _read_pulses(inputs: _Inputs, writer: _Writer, stamp: str, progress: Progress) -> None:
+    """Read, check and convert the pulses of all files in threads, some parts ahead, and append them; after each file its events."""
 
-    def convert(task: Callable[[], Any]) -> dict[str, Array]:
-        chunk = task()
-        columns = _arrays(source, chunk.table, chunk.begin.row)
-        return _convert_pulses(source, columns, events, chunk.begin.row, writer.room(chunk.table.num_rows))
+    def convert(events: _Events, task: Callable[[], Any]) -> tuple[_Events, dict[str, Array], bool]:
+        chunk, source = task(), inputs.pulses[events.batch]
+        row, end = chunk.begin.row, chunk.begin.row + chunk.table.num_rows
+        columns = _arrays(source, chunk.table, row)
+        return events, _convert_pulses(source, columns, events, row, writer.room(end - row)), end == events.ends[-1]
 
-    tasks = source.read(schema, start=RowLocation(), chunk_bytes=_CHUNK_BYTES)
-    with closing(read_ahead((partial(convert, task) for task in tasks), readers, depth=_AHEAD)) as parts:
-        for converted in parts:
+    def tasks() -> Iterator[Callable[[], Any]]:
+        for events in _read_meta(inputs):
+            if events.batch not in writer.done:  # by a pack that was killed
+                source = inputs.pulses[events.batch]
+                schema = pa.schema([source.schema().field(name) for name in _PULSES])
+                for task in source.read(schema, start=RowLocation(), chunk_bytes=_CHUNK_BYTES):
+                    yield partial(convert, events, task)
+
+    with (
+        ThreadPoolExecutor(_AHEAD, thread_name_prefix="stoker-reader") as readers,
+        closing(read_ahead(tasks(), readers, depth=_AHEAD)) as parts,
+    ):
+        for events, converted, is_last in parts:
             writer.append_pulses(converted)
             progress("reading", writer.num_pulses / inputs.num_pulses, writer.num_pulses)
-    writer.append_events(events, before)
-    writer.sources.append(_entry(source))
-    writer.done.add(events.batch)
+            if is_last:
+                writer.append_events(events)
+                writer.sources.append(_entry(inputs.pulses[events.batch]))
+                writer.done.add(events.batch)
+                writer.save_journal(stamp)
 
 
 def _entry(source: DataSource) -> SourceEntry:
     """A file that was read, with the hash of its bytes."""
-    hasher = xxhash.xxh3_128()
+    hasher, part = xxhash.xxh3_128(), memoryview(bytearray(1 << 18))
     assert source.path is not None
     with source.path.open("rb", buffering=0) as file:
-        while data := file.read(1 << 20):
-            hasher.update(data)
+        while count := file.readinto(part):
+            hasher.update(part[:count])
     return SourceEntry(name=source.name, num_bytes=source.num_bytes, num_rows=_num_rows(source), xxh3=hasher.hexdigest())
 
 
@@ -496,6 +502,7 @@ class _Writer:
         self.sources: list[SourceEntry] = []
         self.done: set[int] = set()
         self._rooms: list[dict[str, Array]] = []
+        self._waiting: list[dict[str, Array]] = []  # events that are not written yet, by column, file by file
         self._in_journal = 0
         self._last_id, self._is_sorted = -1, True
         self._shortest, self._longest = 2**62, 0
@@ -528,7 +535,10 @@ class _Writer:
 
     def room(self, count: int) -> dict[str, Array]:
         """Memory for converted pulses, which `append_pulses` takes back: fresh memory would cost as much as the conversion."""
-        room = self._rooms.pop() if self._rooms else {}
+        try:
+            room = self._rooms.pop()
+        except IndexError:  # not asked first: another thread may take the last one
+            room = {}
         if count > len(room.get("time", ())):
             room = {name: np.empty(count, _STEP[name]) for name in ("time", "charge", "sensor_id")}
         return {name: values[:count] for name, values in room.items()}
@@ -539,21 +549,33 @@ class _Writer:
             self._files[name].append(columns[name])
         self._rooms.append({name: np.asarray(columns[name].base) for name in ("time", "charge", "sensor_id")})
 
-    def append_events(self, events: _Events, before: int) -> None:
-        """Add the events of a file, whose pulses begin at `before`."""
+    def append_events(self, events: _Events) -> None:
+        """Add the events of a file, whose pulses were the last to be added."""
         lengths = np.diff(events.ends, prepend=0)
         self._shortest, self._longest = min(self._shortest, int(lengths.min())), max(self._longest, int(lengths.max()))
         self._is_sorted &= bool(events.ids[0] > self._last_id and (np.diff(events.ids) > 0).all())
         self._last_id = int(events.ids[-1])
-        self._files["offsets"].append(events.ends + before)
-        batch = np.full(len(events.ids), events.batch, dtype="<i4")
-        for name, values in (("event_id", events.ids), ("batch_id", batch), ("azimuth", events.azimuth), ("zenith", events.zenith)):
-            self._files[name].append(np.ascontiguousarray(values, dtype=_SERIES[name]))
+        self._waiting.append(
+            {
+                "offsets": events.ends + (self.num_pulses - events.ends[-1]),
+                "event_id": events.ids,
+                "batch_id": np.full(len(events.ids), events.batch, dtype="<i4"),
+                "azimuth": events.azimuth,
+                "zenith": events.zenith,
+            }
+        )
+
+    def _write_events(self) -> None:
+        """Write those of some files at once: for small ones it would take longer than to convert their pulses."""
+        for name in ("offsets", *_SERIES) if self._waiting else ():
+            self._files[name].append(np.concatenate([events[name] for events in self._waiting]))
+        self._waiting.clear()
 
     def save_journal(self, stamp: str) -> None:
         """Write the state, so that a pack that is killed from now on resumes here; not for a few small files."""
         if self.num_pulses - self._in_journal < _JOURNAL_PULSES:
             return
+        self._write_events()
         self._in_journal = self.num_pulses
         journal = _Journal(
             fingerprint=stamp,
@@ -570,6 +592,7 @@ class _Writer:
 
     def seal(self) -> Manifest:
         """Move all columns to their final names, and return the manifest to commit."""
+        self._write_events()
         num_events, num_pulses = self._files["event_id"].rows, self.num_pulses
         is_uniform = self._shortest == self._longest
         offsets = self._files.pop("offsets")

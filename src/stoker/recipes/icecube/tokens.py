@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from stoker._kernels import clear_bytes, kernel
+from stoker._kernels import ALIGNMENT, LINE_BYTES, clear_bytes, copy_bytes, kernel, move_line, publish
 from stoker._types import Array
 from stoker.errors import BadValueError, OptionError
 from stoker.recipes.icecube.batches import MAX_DOMS, MAX_PULSES, NUM_SENSORS, EventBatch
@@ -130,7 +130,8 @@ def pad(
         geometry: (5160, 3) float32 in units of 500 m.
         max_pulses: K.
         max_doms: Rows per event.
-        out: Memory for the tokens, to be filled and returned; one that is used again saves page faults.
+        out: Memory for the tokens, to be filled and returned. Memory that is used again saves page faults, and that on a multiple of
+            64 bytes is written past the caches, in half the time.
 
     Returns:
         Tokens (B, max_doms, 4 + 3 K) float32, 0 behind the last DOM of an event, and a mask (B, max_doms), True where there is a DOM.
@@ -149,8 +150,9 @@ def pad(
         raise OptionError(f"max_doms is {max_doms}, but an event of the batch has {most:,} DOMs.")
     if out is None:
         out = np.empty(shape, dtype=np.float32)
-    elif out.shape != shape or out.dtype != np.float32:
-        raise OptionError(f"out is {out.dtype} {out.shape}; expected float32 {shape}.")
+    elif out.shape != shape or out.dtype != np.float32 or not out.flags.c_contiguous:
+        kind = "" if out.flags.c_contiguous else ", not contiguous"
+        raise OptionError(f"out is {out.dtype} {out.shape}{kind}; expected a contiguous float32 {shape}.")
     mask = np.empty(shape[:2], dtype=np.bool_)
     positions = np.ascontiguousarray(geometry, dtype=np.float32)
     _pad(
@@ -169,32 +171,53 @@ def _pad(
     dom_offsets: Array, sensor: Array, dom_pulses: Array, pulse_offsets: Array, time: Array, charge: Array, auxiliary: Array,
     positions: Array, max_pulses: int, out: Array, mask: Array,
 ) -> None:  # fmt: skip
-    width = 4 + 3 * max_pulses
-    event_bytes = out.shape[1] * width * 4
+    width, max_doms = 4 + 3 * max_pulses, out.shape[1]
+    event_bytes = max_doms * width * 4
+    is_streamed = out.ctypes.data % ALIGNMENT == 0 and event_bytes % LINE_BYTES == 0
+    # An event is composed here, in the cache, and then moved. All is 0 between events, and the last line always.
+    tokens = np.zeros(max_doms * width + LINE_BYTES // 4, np.float32)
     # Charges have few different values, so most logarithms are known already.
     known, logs = np.full(_KNOWN, np.float32(-1)), np.empty(_KNOWN, np.float32)
     for event in range(len(dom_offsets) - 1):
-        clear_bytes(out, event * event_bytes, event_bytes)  # at once: the tokens are then written to lines in the cache
-        first = dom_offsets[event]
-        num_doms = dom_offsets[event + 1] - first
+        first, num_doms = dom_offsets[event], dom_offsets[event + 1] - dom_offsets[event]
         for slot in range(num_doms):
-            dom = first + slot
-            size = dom_pulses[dom]
+            dom, place = np.uint64(first + slot), np.uint64(slot * width)
+            size, number = dom_pulses[dom], np.uint64(sensor[dom])
             for axis in range(3):
-                out[event, slot, axis] = positions[sensor[dom], axis]
-            out[event, slot, 3] = (
+                tokens[place + np.uint64(axis)] = positions[number, axis]
+            tokens[place + np.uint64(3)] = (
                 _SIZES[size] if size < len(_SIZES) else np.float32(math.log1p(np.float64(size))) / np.float32(3) - np.float32(1)
             )
-            place = 4
-            for pulse in range(pulse_offsets[dom], min(pulse_offsets[dom + 1], pulse_offsets[dom] + max_pulses)):
+            place += np.uint64(4)
+            for pulse in range(
+                np.uint64(pulse_offsets[dom]), np.uint64(pulse_offsets[dom] + _kept(pulse_offsets, dom, max_pulses))
+            ):
                 value = max(charge[pulse], np.float32(1e-6))
-                entry = np.int64(min(value, np.float32(1e6)) * np.float32(40)) & (_KNOWN - 1)
+                entry = np.uint64(min(value, np.float32(1e6)) * np.float32(40)) & np.uint64(_KNOWN - 1)
                 if known[entry] != value:
                     known[entry] = value
                     logs[entry] = np.float32(math.log10(np.float64(value))) / np.float32(3)
-                out[event, slot, place] = (time[pulse] - np.float32(1e4)) / np.float32(3e4)
-                out[event, slot, place + 1] = logs[entry]
-                out[event, slot, place + 2] = np.float32(auxiliary[pulse]) - np.float32(0.5)
-                place += 3
+                tokens[place] = (time[pulse] - np.float32(1e4)) / np.float32(3e4)
+                tokens[place + np.uint64(1)] = logs[entry]
+                tokens[place + np.uint64(2)] = np.float32(auxiliary[pulse]) - np.float32(0.5)
+                place += np.uint64(3)
+
+        start = event * event_bytes
+        if is_streamed:
+            used = (num_doms * width * 4 + LINE_BYTES - 1) // LINE_BYTES * LINE_BYTES
+            for line in range(0, used, LINE_BYTES):
+                move_line(out, start + line, tokens, line)
+            for line in range(used, event_bytes, LINE_BYTES):
+                move_line(out, start + line, tokens, event_bytes)
+        else:
+            copy_bytes(out, start, tokens, 0, event_bytes)
+        for slot in range(num_doms):
+            clear_bytes(tokens, slot * width * 4, 4 * (4 + 3 * _kept(pulse_offsets, first + slot, max_pulses)))
         mask[event, :num_doms] = True
         mask[event, num_doms:] = False
+    publish()
+
+
+@kernel
+def _kept(pulse_offsets: Array, dom: int, max_pulses: int) -> int:
+    return min(pulse_offsets[dom + 1] - pulse_offsets[dom], max_pulses)  # type: ignore[no-any-return]
