@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, TensorDataset
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from stoker.diagnose import fixes as pinned_fix
 from stoker.diagnose.fixes import (
@@ -29,6 +30,7 @@ from stoker.diagnose.fixes import (
     Workers,
     _unblocked,
     doubled,
+    draw_each_epoch,
     fix_named,
 )
 from stoker.errors import OptionError
@@ -236,16 +238,19 @@ def test_workers_are_given_to_loaders_of_numbered_samples_alone(request: pytest.
 
 
 @pytest.mark.parametrize("drawing", [True, False])
-def test_epochs_with_workers_have_the_order_of_those_without(drawing: bool, request: pytest.FixtureRequest) -> None:
+def test_epochs_with_workers_have_the_order_of_those_without(
+    drawing: bool, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def orders() -> list[list[int]]:
         torch.manual_seed(3)
         loader = DataLoader(TensorDataset(torch.arange(40)), 8, shuffle=True)
         return [[int(one) for (batch,) in loader for one in batch] for _ in range(3)]
 
     before = orders()
-    fix = installed(Workers(1), request)
-    if not drawing:  # without the guard
-        fix._made = lambda loader: None  # type: ignore[method-assign]
+    installed(Workers(1), request)
+    if drawing:  # else without the guard
+        monkeypatch.setattr(_MultiProcessingDataLoaderIter, "_reset", _MultiProcessingDataLoaderIter._reset)  # put back in the end
+        draw_each_epoch()
     after = orders()
     assert after[0] == before[0]
     assert (after == before) == drawing

@@ -23,6 +23,7 @@ import msgspec
 from stoker.diagnose.hooks import is_own, shown
 from stoker.diagnose.measurements import Measurements
 from stoker.diagnose.rewrite import OwnLoader, rewrite_imports
+from stoker.diagnose.source_edits import Edit, by_file
 from stoker.errors import StokerError, TrainError
 
 _exit = os._exit
@@ -36,6 +37,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     arguments: list[str] = []
     pace: float = 1.0  # scales the length of all measurement windows
     seconds: float | None = None  # time limit of measuring, from the first measured step
+    edits: list[Edit] = []  # run the user's files as if a patch with these was applied; on disk they stay as they are
     check_seconds: float = 0.0  # time to look for faults in the batches, after everything is measured
 
 
@@ -56,13 +58,14 @@ class Child:
 
         self._request = request
         self._connection = connection
+        self._edits = by_file(request.edits)
         self._pid = os.getpid()
         self.session = Session(measure_all, on_done=self._done, seconds=request.seconds, pace=request.pace)
 
     def run(self) -> NoReturn:
         """Run the program to its end, or until enough is measured."""
         self.session.install()
-        rewrite_imports(self.session.sources)
+        rewrite_imports(self.session.sources, self._edits)
         os._exit = self._leave_early
         _refuse_spawn()
         failure: str | None = None
@@ -100,7 +103,7 @@ class Child:
             sys.path[0] = str(path.resolve().parent)
             spec = ModuleSpec("__main__", None, origin=str(path))
         file = str(spec.origin)
-        loader = OwnLoader("__main__", file, watch)
+        loader = OwnLoader("__main__", file, watch, self._edits)
         module = ModuleType("__main__")
         module.__file__, module.__loader__ = file, loader
         module.__spec__ = spec if request.module else None
