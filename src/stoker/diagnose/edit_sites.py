@@ -20,7 +20,7 @@ import msgspec
 import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_flatten
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, default_collate
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, default_collate, default_convert
 from torch.utils.data.sampler import RandomSampler, SequentialSampler
 
 from stoker.diagnose.feed_fix import same_bits
@@ -275,7 +275,7 @@ def why_not_gathered(loader: DataLoader[Any] | None) -> str:
     numbers = [(7919 * number) % len(dataset) for number in range(PROBES)]
     try:
         with kept_seeds():
-            batch, whole = default_collate([dataset[number] for number in numbers]), dataset[numbers]  # type: ignore[index]
+            batch, whole = default_collate([dataset[number] for number in numbers]), default_convert(dataset[numbers])  # type: ignore[index]
     except Exception as error:  # of the user's own code, for a list that it did not expect
         return f"{name} takes one index at a time ({type(error).__name__})"
     (some, _), (others, _) = tree_flatten(batch), tree_flatten(whole)
