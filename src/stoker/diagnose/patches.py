@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -389,10 +390,10 @@ def tried_edits(
 
 def judged(baseline: BaselineRuns, compared: Comparison, tolerance: float) -> TrialResult:
     """The result of an edited program. Where losses of the baseline differ from run to run, equal ones cannot be expected."""
-    result = judge_by(baseline, compared, tolerance=tolerance)
-    if tolerance == 0.0 and result.losses == "not compared":
-        return judge_by(baseline, compared, tolerance=RULE.loss_tolerance)
-    return result
+    # However wide an interval is: a gain is sure if its lower end is one.
+    judge = functools.partial(judge_by, baseline, compared, max_error=math.inf)
+    result = judge(tolerance=tolerance)
+    return judge(tolerance=RULE.loss_tolerance) if tolerance == 0.0 and result.losses == "not compared" else result
 
 
 def why_not(tried: TrialResult) -> str | None:

@@ -459,7 +459,12 @@ def judge(name: str, baseline: BaselineRuns, compared: Comparison) -> TrialResul
 
 
 def judge_by(
-    baseline: BaselineRuns, compared: Comparison, *, tolerance: float | None, samples_per_step: float = 1.0
+    baseline: BaselineRuns,
+    compared: Comparison,
+    *,
+    tolerance: float | None,
+    samples_per_step: float = 1.0,
+    max_error: float = RULE.trial_max_error,
 ) -> TrialResult:
     """The result of a trial; losses may differ by `tolerance`, and a step has so many times the samples of the baseline's."""
     outcome = compared.outcome
@@ -471,7 +476,7 @@ def judge_by(
     ratio, deviation = ratio_of(compared.base, compared.tried)
     half = 2 * math.hypot(deviation, baseline.difference)
     ratio *= samples_per_step
-    if half > RULE.trial_max_error:
+    if half > max_error:
         low, high = ratio * math.exp(-half), ratio * math.exp(half)
         message = wording.TRIAL["varies"].format(low=low, high=high)
         return TrialResult(speedup=NAN, low=NAN, high=NAN, losses="not compared", error=message)

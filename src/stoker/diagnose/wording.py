@@ -65,6 +65,8 @@ def patch_lines(patch: Patch) -> list[str]:
             f"{patch.file}: {', '.join(patch.fixes)}   {outcome(patch.tried)}",
             f"your files are unchanged; apply it with: git{where} apply {shlex.quote(file)}",
         ]
+    if patch.file is not None and {"persistent", "workers"} & set(patch.fixes):
+        lines.append(PATCH["draws"])
     return lines + [f"without {name}: {why}" for name, why in patch.left_out.items()]
 
 
@@ -215,6 +217,7 @@ PATCH = {
     "no_gain": "no gain was measured: {measured}",
     "no_more": "with it the program is not faster than with {best} alone",
     "apart": "not together with the others: {why}",
+    "draws": "workers that are kept draw one seed less per epoch: a shuffled order is another one from the second epoch on",
     "changed": "it is refused, because it changes the training: {losses}",
     "not compared": "its losses cannot be compared: those of the program differ from run to run, or there are none",
 }
