@@ -15,7 +15,17 @@ from tests.diagnose.scouting import scouted
 from stoker.diagnose.edit_sites import CallSite, EditSites
 from stoker.diagnose.finding import Finding
 from stoker.diagnose.measurements import Advice, Patch, Stretch
-from stoker.diagnose.patches import EDITS, EXACT, ROUNDING, Program, candidates, edits_of, make_patch, tolerance_of, write_patch
+from stoker.diagnose.patches import (
+    EDITS,
+    EXACT,
+    ROUNDING,
+    EditableProgram,
+    candidates,
+    edits_of,
+    make_patch,
+    tolerance_of,
+    write_patch,
+)
 from stoker.diagnose.source_edits import edited
 from stoker.diagnose.trials import Outcome
 from stoker.diagnose.wording import ADVICE, patch_lines
@@ -43,7 +53,7 @@ for (x,) in loader:
 
 def patched(sites: EditSites, name: str, **values: int) -> str:
     """The main file after the edits of a fix, or why there are none."""
-    edits, sources, unclear = edits_of([name], Program(sites=sites, values=dict(values)))
+    edits, sources, unclear = edits_of([name], EditableProgram(sites=sites, values=dict(values)))
     return edited(sources[sites.main].text, edits[name]) if not unclear else unclear[name]
 
 
@@ -111,7 +121,7 @@ def test_launches_are_saved_by_a_mode_of_the_compiler(sites: EditSites) -> None:
 
 def test_all_edits_together_are_python(sites: EditSites, tmp_path: Path) -> None:
     names = ["fused", "set_to_none", "tf32", "cudnn", "compile", "autocast", "pinned"]
-    edits, sources, unclear = edits_of(names, Program(sites=with_copies(sites), values={}))
+    edits, sources, unclear = edits_of(names, EditableProgram(sites=with_copies(sites), values={}))
     assert not unclear
     text = edited(sources[sites.main].text, [edit for name in names for edit in edits[name]])
     compile(text, "train.py", "exec")
@@ -154,11 +164,14 @@ def test_a_class_of_the_users_is_not_torchs_loader(sites: EditSites) -> None:
 def test_an_installed_package_is_never_edited(sites: EditSites) -> None:
     foreign = [CallSite(file="/x/site-packages/kit.py", line=3, column=5, own=False)]
     changed = msgspec.structs.replace(sites, optimizers=foreign, main="/x/site-packages/kit/__main__.py")
-    assert "kit.py:3, which belongs to an installed package" in edits_of(["fused"], Program(sites=changed, values={}))[2]["fused"]
-    assert "belongs to an installed package" in edits_of(["tf32"], Program(sites=changed, values={}))[2]["tf32"]
+    assert (
+        "kit.py:3, which belongs to an installed package"
+        in edits_of(["fused"], EditableProgram(sites=changed, values={}))[2]["fused"]
+    )
+    assert "belongs to an installed package" in edits_of(["tf32"], EditableProgram(sites=changed, values={}))[2]["tf32"]
     lying = [msgspec.structs.replace(foreign[0], own=True)]  # checked again where files are read
     changed = msgspec.structs.replace(sites, optimizers=lying)
-    assert "belongs to an installed package" in edits_of(["fused"], Program(sites=changed, values={}))[2]["fused"]
+    assert "belongs to an installed package" in edits_of(["fused"], EditableProgram(sites=changed, values={}))[2]["fused"]
 
 
 def test_float64_becomes_float32_wherever_it_is_asked_for(tmp_path: Path) -> None:
@@ -176,7 +189,7 @@ def test_a_module_next_to_the_script_is_edited_there(tmp_path: Path) -> None:
     parts = "import torch.optim as O\ndef make(model):\n    return O.SGD(\n        model.parameters(),\n        lr=0.1,\n    )\n"
     text = "import torch\nfrom parts import make\nmodel = torch.nn.Linear(4, 1)\nx = make(model)\n"
     text += "model(torch.ones(2, 4)).sum().backward()\nx.step()\n"
-    edits, sources, _ = edits_of(["fused"], Program(sites=scouted(tmp_path, text, parts=parts), values={}))
+    edits, sources, _ = edits_of(["fused"], EditableProgram(sites=scouted(tmp_path, text, parts=parts), values={}))
     (file,) = {one.file for one in edits["fused"]}
     assert Path(file).name == "parts.py"
     assert edited(sources[file].text, edits["fused"]) == parts.replace("lr=0.1,\n", "lr=0.1,\n        fused=True,\n")
@@ -318,7 +331,7 @@ def test_fixes_that_hinder_each_other_are_not_in_one_patch(sites: EditSites, tmp
 
 def test_a_file_that_was_changed_meanwhile_gets_no_patch(tmp_path: Path) -> None:
     own = scouted(tmp_path, PROGRAM)
-    edits, sources, _ = edits_of(["fused"], Program(sites=own, values={}))
+    edits, sources, _ = edits_of(["fused"], EditableProgram(sites=own, values={}))
     (tmp_path / "train.py").write_text(PROGRAM + "\n")
     with pytest.raises(TrainError, match="was changed while it was measured"):
         write_patch(tmp_path / "a.patch", sources, edits["fused"])

@@ -169,6 +169,13 @@ def test_edits_of_the_same_characters_are_refused() -> None:
     assert edited("abcdef", [first, first]) == "xef"
 
 
+def test_an_argument_that_two_edits_give_is_refused(tmp_path: Path) -> None:
+    source = read(tmp_path, "f(1)")
+    edits = [*with_keyword(source, call_of(source), "a", "True"), *with_keyword(source, call_of(source), "a", "b > 0")]
+    with pytest.raises(TrainError, match="the same argument"):
+        check_edits({source.path: source}, edits)
+
+
 @pytest.mark.parametrize("text", [b"\xff\xfe", b"# coding: no-such\n", b"x = (", b"x = '\x00'"])
 def test_a_file_that_is_not_python_is_refused(text: bytes, tmp_path: Path) -> None:
     with pytest.raises(TrainError, match="cannot be read as Python"):

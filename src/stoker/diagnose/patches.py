@@ -63,7 +63,7 @@ DTYPES = {"torch": ("float64", "double"), "np": ("float64", "double"), "numpy": 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Program:
+class EditableProgram:
     """The user's files, and where to edit them."""
 
     sites: EditSites
@@ -111,35 +111,35 @@ class Program:
                     raise TrainError(f"{shown(path)}:{node.lineno} decides it already ({node.attr})")
 
 
-def _set_flag(program: Program, code: str, *names: str) -> list[Edit]:
+def _set_flag(program: EditableProgram, code: str, *names: str) -> list[Edit]:
     program.refuse_if_mentioned(*names)
     source = program.source(program.sites.main)
     torch, importing = torch_name(source)
     return [*importing, line_after(source, torch_import(source)[1], f"{torch}.{code}")]
 
 
-def _keyword(program: Program, sites: list[CallSite], name: str, missing: str) -> list[Edit]:
+def _keyword(program: EditableProgram, sites: list[CallSite], name: str, missing: str) -> list[Edit]:
     return [edit for source, call in program.calls(sites, missing) for edit in with_keyword(source, call, name, "True")]
 
 
-def _fused(program: Program) -> list[Edit]:
+def _fused(program: EditableProgram) -> list[Edit]:
     return _keyword(
         program, program.sites.optimizers, "fused", "no optimizer that has a fused implementation is made in your files"
     )
 
 
-def _sparse(program: Program) -> list[Edit]:
+def _sparse(program: EditableProgram) -> list[Edit]:
     return _keyword(program, program.sites.embeddings, "sparse", "no large nn.Embedding is made in your files")
 
 
-def _pinned(program: Program) -> list[Edit]:
+def _pinned(program: EditableProgram) -> list[Edit]:
     source, call = program.loader()
     pinning = [] if program.sites.pinned else with_keyword(source, call, "pin_memory", "True")
     copies = [edit for place in program.sites.copies for edit in with_keyword(*program.call(place), "non_blocking", "True")]
     return [*pinning, *copies]
 
 
-def _persistent(program: Program) -> list[Edit]:
+def _persistent(program: EditableProgram) -> list[Edit]:
     source, call = program.loader()
     if not program.sites.workers or program.sites.persistent:
         raise TrainError("the DataLoader has no workers, or keeps them already")
@@ -151,7 +151,7 @@ def _persistent(program: Program) -> list[Edit]:
     raise TrainError(f"line {call.lineno} computes num_workers")
 
 
-def _workers(program: Program) -> list[Edit]:
+def _workers(program: EditableProgram) -> list[Edit]:
     source, call = program.loader()
     if not program.sites.indexed:
         raise TrainError("the samples of the dataset are not found by index: each worker would give all of them")
@@ -159,7 +159,7 @@ def _workers(program: Program) -> list[Edit]:
     return [*with_keyword(source, call, "num_workers", number), *with_keyword(source, call, "persistent_workers", "True")]
 
 
-def _feed(program: Program) -> list[Edit]:
+def _feed(program: EditableProgram) -> list[Edit]:
     """One lookup per batch instead of one per sample, in the same order: the sampler gives lists of indices."""
     source, call = program.loader()
     if program.sites.gathers:
@@ -176,7 +176,7 @@ def _feed(program: Program) -> list[Edit]:
     return [*importing, *(source.replacing(one, text) for one, text in cleared), *with_keyword(source, call, "sampler", sampler)]
 
 
-def _set_to_none(program: Program) -> list[Edit]:
+def _set_to_none(program: EditableProgram) -> list[Edit]:
     edits = []
     for source, call in program.calls(program.sites.zeroing, "no line calls zero_grad(set_to_none=False)"):
         given = call.args[0] if call.args else None
@@ -185,7 +185,7 @@ def _set_to_none(program: Program) -> list[Edit]:
     return edits
 
 
-def _compile(program: Program) -> list[Edit]:
+def _compile(program: EditableProgram) -> list[Edit]:
     edits = []
     for place in program.sites.model:
         source = program.source(place.file)
@@ -202,7 +202,7 @@ def _compile(program: Program) -> list[Edit]:
     return edits
 
 
-def _autocast(program: Program) -> list[Edit]:
+def _autocast(program: EditableProgram) -> list[Edit]:
     """The call of the model and what follows it up to the backward pass, under `torch.autocast`."""
     found = program.calls(program.sites.forward, "the model is not called in your files")
     source = found[0][0]
@@ -235,7 +235,7 @@ def _calls(statement: ast.stmt, name: str) -> bool:
     return any(isinstance(one, ast.Attribute) and one.attr == name for one in found)
 
 
-def _float32(program: Program) -> list[Edit]:
+def _float32(program: EditableProgram) -> list[Edit]:
     edits = []
     for path in program.sites.files:
         source = program.source(path)
@@ -259,7 +259,7 @@ def argument(call: ast.Call, name: str, position: int) -> ast.expr | None:
     return call.args[position] if named is None and len(call.args) > position else named
 
 
-EDITS: dict[str, Callable[[Program], list[Edit]]] = {
+EDITS: dict[str, Callable[[EditableProgram], list[Edit]]] = {
     "autocast": _autocast,
     "compile": _compile,
     "cudnn": lambda one: _set_flag(
@@ -314,7 +314,7 @@ def make_patch(
     if outcome.sites is None:
         return Patch(left_out=left_out | dict.fromkeys(names, outcome.error or wording.TRIAL["ended"]))
     values = {name: value_of(name, finding.measurements, finding.verdict) for name in names}
-    edits, sources, unclear = edits_of(names, Program(sites=outcome.sites, values=values))
+    edits, sources, unclear = edits_of(names, EditableProgram(sites=outcome.sites, values=values))
     left_out |= {name: why for name, why in unclear.items() if name not in ALWAYS}
 
     def start(name: str | None, value: int | None) -> TrialProcess:
@@ -356,7 +356,7 @@ def candidates(finding: Finding) -> list[str]:
     return [name for name in fits if name in EDITS][: RULE.max_trials]
 
 
-def edits_of(names: Sequence[str], program: Program) -> tuple[dict[str, list[Edit]], dict[str, SourceFile], dict[str, str]]:
+def edits_of(names: Sequence[str], program: EditableProgram) -> tuple[dict[str, list[Edit]], dict[str, SourceFile], dict[str, str]]:
     """The edits of each fix, the files that they edit, and why there are none for the others."""
     edits: dict[str, list[Edit]] = {}
     unclear: dict[str, str] = {}

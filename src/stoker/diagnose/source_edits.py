@@ -1,6 +1,6 @@
 """Edits of a Python file by exact positions: comments, formatting, line ends and the encoding of the file stay as they are.
 
-A place in a file is found by its syntax tree, and an edit replaces a span of characters. `SourceFile` reads a file, the functions
+A place in a file is found by its syntax tree, and an edit replaces a span of characters. `SourceFile` holds a file, the functions
 below it make edits, `edited` applies them, and `unified_diff` is the patch that `git apply` takes. An edit that cannot be made for
 sure raises `TrainError` with the reason.
 """
@@ -250,9 +250,13 @@ def check_edits(sources: Mapping[str, SourceFile], edits: Sequence[Edit]) -> Non
     """Raise `TrainError` unless the files are Python after their edits."""
     for path, some in by_file(edits).items():
         try:
-            compile(edited_bytes(sources[path].data, some), path, "exec", dont_inherit=True)
+            tree = ast.parse(edited_bytes(sources[path].data, some), filename=path)
         except (SyntaxError, ValueError) as error:
             raise TrainError(f"line {getattr(error, 'lineno', None) or 1} of {path} would not be Python: {error}") from None
+        for node in ast.walk(tree):
+            names = [one.arg for one in node.keywords if one.arg is not None] if isinstance(node, ast.Call) else []
+            if len(names) > len(set(names)):  # which only compiling finds
+                raise TrainError("two edits give a call the same argument")
 
 
 def by_file(edits: Sequence[Edit]) -> dict[str, list[Edit]]:

@@ -466,7 +466,7 @@ def judge_by(
     samples_per_step: float = 1.0,
     max_error: float = RULE.trial_max_error,
 ) -> TrialResult:
-    """The result of a trial; losses may differ by `tolerance`, and a step has so many times the samples of the baseline's."""
+    """The result of a trial; losses may differ by `tolerance`; `samples_per_step` is a factor on the samples of a step."""
     outcome = compared.outcome
     error = outcome.error or outcome.unused_reason
     if error is None and not (compared.base and compared.tried):
