@@ -22,8 +22,7 @@ import msgspec
 
 from stoker.diagnose.hooks import is_own, shown
 from stoker.diagnose.measurements import Measurements
-from stoker.diagnose.rewrite import OwnLoader, rewrite_imports
-from stoker.diagnose.source_edits import Edit, by_file
+from stoker.diagnose.rewrite import NO_EDITS, FileEdits, OwnLoader, rewrite_imports
 from stoker.errors import StokerError, TrainError
 
 _exit = os._exit
@@ -37,7 +36,6 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     arguments: list[str] = []
     pace: float = 1.0  # scales the length of all measurement windows
     seconds: float | None = None  # time limit of measuring, from the first measured step
-    edits: list[Edit] = []  # run the user's files as if a patch with these was applied; on disk they stay as they are
     check_seconds: float = 0.0  # time to look for faults in the batches, after everything is measured
 
 
@@ -52,13 +50,13 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 class Child:
     """One run of one program."""
 
-    def __init__(self, request: Request, connection: Connection) -> None:
+    def __init__(self, request: Request, connection: Connection, edits: FileEdits = NO_EDITS) -> None:
         from stoker.diagnose.measure_windows import measure_all
         from stoker.diagnose.session import Session  # torch is imported here
 
         self._request = request
         self._connection = connection
-        self._edits = by_file(request.edits)
+        self._edits = edits
         self._pid = os.getpid()
         self.session = Session(measure_all, on_done=self._done, seconds=request.seconds, pace=request.pace)
 

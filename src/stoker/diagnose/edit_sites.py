@@ -11,7 +11,7 @@ import functools
 import os
 import sys
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -272,10 +272,11 @@ def why_not_gathered(loader: DataLoader[Any] | None) -> str:
         return "the DataLoader has a sampler of its own"
     if loader.collate_fn is not default_collate or loader.generator is not None or hasattr(dataset, "__getitems__"):
         return "the DataLoader makes its batches in a way of its own"
+    convert: Callable[[Any], Any] = default_convert  # what a loader without batches of its own makes of a sample
     numbers = [(7919 * number) % len(dataset) for number in range(PROBES)]
     try:
         with kept_seeds():
-            batch, whole = default_collate([dataset[number] for number in numbers]), default_convert(dataset[numbers])  # type: ignore[index]
+            batch, whole = default_collate([dataset[number] for number in numbers]), convert(dataset[numbers])
     except Exception as error:  # of the user's own code, for a list that it did not expect
         return f"{name} takes one index at a time ({type(error).__name__})"
     (some, _), (others, _) = tree_flatten(batch), tree_flatten(whole)

@@ -219,15 +219,12 @@ def _until_backward(source: SourceFile, call: ast.Call) -> tuple[ast.stmt, ast.s
     first = source.statement_of(call)
     if not isinstance(first, SIMPLE) or _calls(first, "backward"):
         raise TrainError(f"line {call.lineno} does more than call the model")
-    last, between = first, list[ast.stmt]()
-    for one in following(source, first):
-        if _calls(one, "backward"):
-            last = between[-1] if between else first
-            break
-        between.append(one)
-    while last is not first and isinstance(last, ast.Expr) and _calls(last, "zero_grad"):
-        last = ([first, *between])[between.index(last)]
-    return first, last
+    after = following(source, first)
+    number = next((number for number, one in enumerate(after) if _calls(one, "backward")), 0)
+    block: list[ast.stmt] = [first, *after[:number]]
+    while len(block) > 1 and isinstance(block[-1], ast.Expr) and _calls(block[-1], "zero_grad"):
+        block.pop()
+    return first, block[-1]
 
 
 def _calls(statement: ast.stmt, name: str) -> bool:

@@ -209,8 +209,9 @@ def within(source: SourceFile, first: ast.stmt, last: ast.stmt, header: str) -> 
     indent = source.alone_on_its_lines(first, last)
     end = last.end_lineno or last.lineno
     for node in ast.walk(source.tree):
-        text = isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str | bytes))
-        if text and first.lineno <= node.lineno <= end and node.lineno != node.end_lineno:
+        if not isinstance(node, ast.JoinedStr) and not (isinstance(node, ast.Constant) and isinstance(node.value, str | bytes)):
+            continue
+        if first.lineno <= node.lineno <= end and node.lineno != node.end_lineno:
             raise TrainError(f"line {node.lineno} has a string of several lines, which indentation would change")
     more = "\t" if "\t" in indent else "    "
     edits = [source.inserting(source.lines[first.lineno - 1][0], f"{indent}{header}{source.newline_at(first.lineno)}")]

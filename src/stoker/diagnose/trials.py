@@ -36,7 +36,7 @@ from stoker.diagnose.measure_windows import phases, warm_up
 from stoker.diagnose.measurements import Advice, Losses, Measurements, Stretch, TrialResult, Verdict
 from stoker.diagnose.recorder import StepSeries
 from stoker.diagnose.session import CACHED, REAL, Plan, Session, StepInput
-from stoker.diagnose.source_edits import Edit
+from stoker.diagnose.source_edits import Edit, by_file
 from stoker.diagnose.thresholds import RULE
 from stoker.errors import TrainError
 
@@ -51,6 +51,7 @@ class TrialRequest(Request, frozen=True, kw_only=True):
     fix: str | None = None  # None for the baseline.
     value: int | None = None
     scouts: bool = False  # whether to find the lines that a patch would edit
+    edits: tuple[Edit, ...] = ()  # run the user's files as if they were in a patch that is applied; on disk they stay as they are
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -149,7 +150,7 @@ class TrialChild(Child):
     """The process of one trial."""
 
     def __init__(self, request: TrialRequest, connection: Connection) -> None:
-        super().__init__(request, connection)
+        super().__init__(request, connection, by_file(request.edits))
         self._fix = fix_named(request.fix)(request.value) if request.fix is not None else Scout() if request.scouts else None
         self.session = TrialSession(on_done=self._done, fix=self._fix, turn=self._take_turn)
 
@@ -232,7 +233,7 @@ class TrialProcess:
         self._open.enter_context(self._connection)
         words = [str(one) for one in arguments]
         request = TrialRequest(
-            program=self._name, module=module, arguments=words, fix=fix, value=value, scouts=scouts, edits=list(edits)
+            program=self._name, module=module, arguments=words, fix=fix, value=value, scouts=scouts, edits=tuple(edits)
         )
         with other:
             self._child = start_child(sandbox, request, START, other.fileno(), quiet=quiet)
