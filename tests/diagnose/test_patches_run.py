@@ -11,7 +11,8 @@ from tests.diagnose.findings import on_gpu
 from tests.diagnose.measured import on_cpu
 
 from stoker.diagnose.measurements import Advice, Patch
-from stoker.diagnose.patches import offer_patch
+from stoker.diagnose.patches import EditableProgram, edits_of, offer_patch
+from stoker.diagnose.trials import TrialProcess
 
 PROGRAM = """# -*- coding: latin-1 -*-
 import torch
@@ -84,3 +85,20 @@ def test_negative_control_an_edit_that_changes_the_losses_is_refused(tmp_path: P
     patch = offered(tmp_path, program, "workers")
     assert "changes the training" in patch.left_out["workers"]
     assert patch.file is None
+
+
+@pytest.mark.slow
+def test_the_lines_of_a_module_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "kit").mkdir()
+    (tmp_path / "kit" / "train.py").write_bytes(
+        PROGRAM.replace("SPEED", "1e-3").replace("from rows", "from .rows").encode("latin-1")
+    )
+    (tmp_path / "kit" / "rows.py").write_text(ROWS)
+    process = TrialProcess("kit.train", module=True, scouts=True, quiet=True, limit_seconds=300)
+    process.is_ready()
+    sites = process.end().sites
+    assert sites is not None
+    assert [Path(one).relative_to(tmp_path).as_posix() for one in sites.files] == ["kit/rows.py", "kit/train.py"]
+    edits, sources, unclear = edits_of(["fused", "feed"], EditableProgram(sites=sites, values={}))
+    assert (set(edits), set(sources), unclear) == ({"fused", "feed"}, {str(tmp_path / "kit" / "train.py")}, {})

@@ -27,7 +27,7 @@ from stoker.diagnose.feed_fix import same_bits
 from stoker.diagnose.fixes import Fix, kept_seeds
 from stoker.diagnose.hooks import is_own
 from stoker.diagnose.rewrite import OwnLoader
-from stoker.diagnose.source_edits import SIMPLE, SourceFile
+from stoker.diagnose.source_edits import SourceFile
 from stoker.errors import TrainError
 from stoker.train.optimizer import FUSED
 
@@ -108,7 +108,7 @@ class Scout(Fix):
 
     def sites(self, loader: DataLoader[Any] | None) -> EditSites:
         """Everything found; `loader` is that of the training loop."""
-        loaders = [vars(one).get("__loader__") for one in list(sys.modules.values())]
+        loaders = [getattr(one, "__dict__", {}).get("__loader__") for one in list(sys.modules.values())]
         made = next((site for ref, site in self._loaders if loader is not None and ref() is loader), None)
         return EditSites(
             main=self._path(str(getattr(sys.modules["__main__"], "__file__", ""))),
@@ -190,7 +190,7 @@ class Scout(Fix):
         ref, found = self._made.get(id(module), (None, []))
         live = list(_frames(sys._getframe(1)))
         for code, site in found if ref is not None and ref() is module else []:
-            target = assigned_to(SourceFile.read(site.file), site)
+            target = assigned_to(site)
             frames = [one for one in live if one.f_code is code]
             if target is not None and any(_value_of(target, one) is module for one in frames):
                 return site
@@ -242,13 +242,14 @@ def _frames(frame: FrameType | None) -> Any:
         frame = frame.f_back
 
 
-def assigned_to(source: SourceFile, site: CallSite) -> ast.expr | None:
+def assigned_to(site: CallSite) -> ast.expr | None:
     """The name or attribute that a statement assigns the value of a call to; None where it does anything else."""
     try:
+        source = SourceFile.read(site.file)
         statement = source.statement_of(source.call_ending_at(site.line, site.column))
     except TrainError:
         return None
-    if isinstance(statement, ast.Assign) and len(statement.targets) == 1 and isinstance(statement, SIMPLE):
+    if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
         target = statement.targets[0]
         return target if isinstance(target, ast.Name | ast.Attribute) else None
     return None

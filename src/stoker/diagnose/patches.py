@@ -68,20 +68,15 @@ class EditableProgram:
 
     sites: EditSites
     values: dict[str, int | None]
-    _sources: dict[str, SourceFile] = field(default_factory=dict)
-
-    @property
-    def sources(self) -> dict[str, SourceFile]:
-        """The files that were read so far."""
-        return self._sources
+    sources: dict[str, SourceFile] = field(default_factory=dict)  # the files that were read so far
 
     def source(self, path: str) -> SourceFile:
         """A file of the user's. Raises `TrainError` for any other."""
         if not is_own(path):
             raise TrainError(f"{path} belongs to an installed package")
-        if path not in self._sources:
-            self._sources[path] = SourceFile.read(path)
-        return self._sources[path]
+        if path not in self.sources:
+            self.sources[path] = SourceFile.read(path)
+        return self.sources[path]
 
     def call(self, site: CallSite) -> tuple[SourceFile, ast.Call]:
         """The call at a site."""
@@ -189,7 +184,7 @@ def _compile(program: EditableProgram) -> list[Edit]:
     edits = []
     for place in program.sites.model:
         source = program.source(place.file)
-        target, statement = assigned_to(source, place), source.statement_of(program.call(place)[1])
+        target, statement = assigned_to(place), source.statement_of(program.call(place)[1])
         if target is not None:
             name, mode = source.source_of(target), 'mode="reduce-overhead"' if program.values.get("compile") else ""
             if program.sites.model_kind.startswith("torch."):  # torch compiles no such module in place

@@ -48,12 +48,12 @@ class SourceFile:
     @classmethod
     def read(cls, path: str) -> SourceFile:
         """Read a file. Raises `TrainError` if it is not Python, or if its bytes could not be written again as they are."""
-        data = Path(path).read_bytes()
         try:
+            data = Path(path).read_bytes()
             encoding = tokenize.detect_encoding(io.BytesIO(data).readline)[0]
             text = data.decode(encoding)
             tree = ast.parse(data, filename=path)
-        except (SyntaxError, ValueError) as error:
+        except (OSError, SyntaxError, ValueError) as error:
             raise TrainError(f"{path} cannot be read as Python: {error}") from None
         if text.encode(encoding) != data:
             raise TrainError(f"{path} cannot be written again as it is in its encoding {encoding}")
