@@ -8,12 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.cli.calling import Done, call, stoker_command
 from tests.diagnose.findings import ALL, on_gpu, with_texts, without_verdict
 from tests.diagnose.test_finding import IN_A_PIPE
 
 from stoker.diagnose.finding import Finding
+from stoker.diagnose.measurements import Patch
 from stoker.diagnose.thresholds import RULE
 from stoker.errors import TrainError
 
@@ -77,6 +79,23 @@ def test_what_is_proposed_is_tried_on_request(stoker: Stoker, diagnosed: Diagnos
     assert stoker("diagnose", "train.py", "--try", "--quiet", "--json").err == ""
     stoker("diagnose", "train.py")
     assert len(asked) == 2
+
+
+def test_a_patch_is_made_on_request(stoker: Stoker, diagnosed: Diagnosed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[Any] = []
+
+    def offer_patch(finding: Finding, *arguments: Any, tell: Callable[[str], None], **options: Any) -> Finding:
+        asked.append((arguments, options))
+        tell("measuring the baseline")
+        return msgspec.structs.replace(finding, patch=Patch(left_out={"fused": "no gain\x1b"}))
+
+    monkeypatch.setattr("stoker.diagnose.patches.offer_patch", offer_patch)
+    done = stoker("diagnose", "-m", "train", "--apply", tmp_path / "a.patch", "--", "a")
+    assert asked == [(("train", ("a",)), {"path": tmp_path / "a.patch", "module": True, "quiet": True})]
+    assert done.err == "stoker: measuring the baseline\n"
+    assert "PATCH    none was written\n         without fused: no gain\\x1b\n" in done.out
+    found = json.loads(stoker("diagnose", "train.py", "--apply", tmp_path / "a.diff", "--json", "--quiet").out)
+    assert found["patch"]["left_out"] == {"fused": "no gain\x1b"}
 
 
 def test_no_verdict_ends_with_3(stoker: Stoker, diagnosed: Diagnosed) -> None:
@@ -145,6 +164,11 @@ def test_a_report_is_written_beside_what_is_shown(stoker: Stoker, diagnosed: Dia
             "'1' is not expected before --. Put arguments of the script after it, as in: stoker diagnose train.py --",
         ),
         (["train.py", "a", "--", "b"], "'a' is not expected before --."),
+        (
+            ["train.py", "--apply", "train.py"],
+            "stoker: --apply is train.py; expected the name of the patch to write, which ends in",
+        ),
+        (["train.py", "--apply", "gone/a.patch"], "stoker: gone is not a folder, so a.patch cannot be written there."),
         (["train.py", "--json=why.txt"], "stoker: --json is why.txt; expected a file that ends in '.json'"),
         (["train.py", "--json", "gone/why.json"], "stoker: gone is not a folder, so why.json cannot be written there."),
         (["--json", "why.json"], "Missing argument 'SCRIPT.py'"),

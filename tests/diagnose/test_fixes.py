@@ -9,8 +9,10 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, TensorDataset
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from stoker.diagnose import fixes as pinned_fix
+from stoker.diagnose.edit_sites import Scout
 from stoker.diagnose.fixes import (
     FIXES,
     Autocast,
@@ -29,6 +31,7 @@ from stoker.diagnose.fixes import (
     Workers,
     _unblocked,
     doubled,
+    draw_each_epoch,
     fix_named,
 )
 from stoker.errors import OptionError
@@ -87,7 +90,7 @@ def test_the_registry_holds_every_fix() -> None:
     def subclasses(kind: type[Fix]) -> set[type[Fix]]:
         return {kind, *(inner for one in kind.__subclasses__() for inner in subclasses(one))}
 
-    assert set(FIXES.values()) == subclasses(Fix) - {Fix, ModuleFix, LoaderFix}
+    assert set(FIXES.values()) == subclasses(Fix) - {Fix, ModuleFix, LoaderFix, Scout}
     assert all(issubclass(fix_named(name), Fix) for name in FIXES)
     with pytest.raises(OptionError, match="there is no fix 'magic'"):
         fix_named("magic")
@@ -236,16 +239,19 @@ def test_workers_are_given_to_loaders_of_numbered_samples_alone(request: pytest.
 
 
 @pytest.mark.parametrize("drawing", [True, False])
-def test_epochs_with_workers_have_the_order_of_those_without(drawing: bool, request: pytest.FixtureRequest) -> None:
+def test_epochs_with_workers_have_the_order_of_those_without(
+    drawing: bool, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def orders() -> list[list[int]]:
         torch.manual_seed(3)
         loader = DataLoader(TensorDataset(torch.arange(40)), 8, shuffle=True)
         return [[int(one) for (batch,) in loader for one in batch] for _ in range(3)]
 
     before = orders()
-    fix = installed(Workers(1), request)
-    if not drawing:  # without the guard
-        fix._made = lambda loader: None  # type: ignore[method-assign]
+    installed(Workers(1), request)
+    if drawing:  # else without the guard
+        monkeypatch.setattr(_MultiProcessingDataLoaderIter, "_reset", _MultiProcessingDataLoaderIter._reset)  # put back in the end
+        draw_each_epoch()
     after = orders()
     assert after[0] == before[0]
     assert (after == before) == drawing

@@ -92,7 +92,7 @@ def test_a_program_that_raises_with_a_fix_has_its_verdict_all_the_same(monkeypat
     def raises() -> None:
         raise ValueError("a batch has 8 rows")
 
-    monkeypatch.setattr("stoker.diagnose.child.rewrite_imports", lambda sources: None)
+    monkeypatch.setattr("stoker.diagnose.child.rewrite_imports", lambda sources, edits: None)
     monkeypatch.setattr(child, "_run_program", raises)
     monkeypatch.setattr(child, "_end", ends.append)
     try:

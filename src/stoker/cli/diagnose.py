@@ -57,6 +57,15 @@ def _checked(path: Path) -> Path:
     return path
 
 
+def _checked_patch(path: Path) -> Path:
+    """Check the path of a patch before anything is measured: it must not be the script."""
+    if path.suffix not in (".patch", ".diff"):
+        raise OptionError(f"--apply is {path}; expected the name of the patch to write, which ends in '.patch' or '.diff'.")
+    if not path.parent.is_dir():
+        raise OptionError(f"{path.parent} is not a folder, so {path.name} cannot be written there. Create it first.")
+    return path
+
+
 def _print_thresholds(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     """Print every threshold of the rule, and exit."""
     if not value or ctx.resilient_parsing:
@@ -75,6 +84,7 @@ def _print_thresholds(ctx: click.Context, param: click.Parameter, value: bool) -
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENTS]")
 @click.option("-m", "is_module", is_flag=True, help="SCRIPT is the name of a module, as for python -m.")
 @click.option("--try", "tries", is_flag=True, help="Try each fix of NEXT in a fresh process, and compare its losses.")
+@click.option("--apply", "patch", type=PATH, metavar="FILE.patch", help="Write the fixes that gain as a patch of your files.")
 @click.option("--report", type=PATH, metavar="FILE.html", help="Write an HTML report: one file, no scripts.")
 @click.option("--seconds", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Start no measurement after S seconds.")
 @click.option("--json", "json_path", type=PATH, metavar="[FILE.json]", help="Print the finding as JSON, or write it to a file.")
@@ -92,6 +102,7 @@ def command(
     arguments: tuple[str, ...],
     is_module: bool,
     tries: bool,
+    patch: str | None,
     report: str | None,
     seconds: float | None,
     json_path: str | None,
@@ -105,6 +116,7 @@ def command(
     stoker diagnose train.py -- --epochs 1
     stoker diagnose -m package.train -- --config small.yaml
     stoker diagnose train.py --try --report why.html
+    stoker diagnose train.py --apply faster.patch
     stoker diagnose train.py --json finding.json
     torchrun --nproc-per-node 2 -m stoker diagnose train.py
     """
@@ -113,22 +125,29 @@ def command(
     from stoker.diagnose.report import check_path, write_report
 
     path = check_path(Path(report)) if report is not None else None
+    patch_path = _checked_patch(Path(patch)) if patch is not None else None
     json_file = _checked(Path(json_path)) if json_path not in (None, "-") else None
     processes, rank = int(os.environ.get("WORLD_SIZE") or 1), int(os.environ.get("RANK") or 0)
-    if tries and processes > 1:
-        raise OptionError(f"--try was given to {processes} processes; expected one. Run --try without torchrun.")
+    if (tries or patch) and processes > 1:
+        option = "--try" if tries else "--apply"
+        raise OptionError(f"{option} was given to {processes} processes; expected one. Run {option} without torchrun.")
     finding = diagnose_script(script, arguments, module=is_module, quiet=quiet, seconds=seconds)
     if rank:
         return  # the first of several processes reports for all
+
+    def tell(text: str) -> None:
+        if not quiet:
+            click.echo(f"stoker: {printable(text)}", err=True)
+
+    # The script's output has been shown once, and it now runs a dozen times.
     if tries:
         from stoker.diagnose.trials import try_advice
 
-        def tell(text: str) -> None:
-            if not quiet:
-                click.echo(f"stoker: {printable(text)}", err=True)
-
-        # The script's output has been shown once, and it now runs a dozen times.
         finding = try_advice(finding, script, arguments, module=is_module, quiet=True, tell=tell)
+    if patch_path is not None:
+        from stoker.diagnose.patches import offer_patch
+
+        finding = offer_patch(finding, script, arguments, path=patch_path, module=is_module, quiet=True, tell=tell)
     values = json.loads(json.dumps(finding.as_dict()), parse_constant=lambda _: None)  # null for NaN and infinity
     if json_path == "-":
         click.echo(json.dumps(values, allow_nan=False))

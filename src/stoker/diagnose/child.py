@@ -22,7 +22,7 @@ import msgspec
 
 from stoker.diagnose.hooks import is_own, shown
 from stoker.diagnose.measurements import Measurements
-from stoker.diagnose.rewrite import OwnLoader, rewrite_imports
+from stoker.diagnose.rewrite import NO_EDITS, FileEdits, OwnLoader, rewrite_imports
 from stoker.errors import StokerError, TrainError
 
 _exit = os._exit
@@ -50,19 +50,20 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 class Child:
     """One run of one program."""
 
-    def __init__(self, request: Request, connection: Connection) -> None:
+    def __init__(self, request: Request, connection: Connection, edits: FileEdits = NO_EDITS) -> None:
         from stoker.diagnose.measure_windows import measure_all
         from stoker.diagnose.session import Session  # torch is imported here
 
         self._request = request
         self._connection = connection
+        self._edits = edits
         self._pid = os.getpid()
         self.session = Session(measure_all, on_done=self._done, seconds=request.seconds, pace=request.pace)
 
     def run(self) -> NoReturn:
         """Run the program to its end, or until enough is measured."""
         self.session.install()
-        rewrite_imports(self.session.sources)
+        rewrite_imports(self.session.sources, self._edits)
         os._exit = self._leave_early
         _refuse_spawn()
         failure: str | None = None
@@ -100,7 +101,7 @@ class Child:
             sys.path[0] = str(path.resolve().parent)
             spec = ModuleSpec("__main__", None, origin=str(path))
         file = str(spec.origin)
-        loader = OwnLoader("__main__", file, watch)
+        loader = OwnLoader("__main__", file, watch, self._edits)
         module = ModuleType("__main__")
         module.__file__, module.__loader__ = file, loader
         module.__spec__ = spec if request.module else None

@@ -81,11 +81,11 @@ def columns_of(dataset: Any, collate: Collate) -> Columns | str:
     if not all(isinstance(leaf, torch.Tensor) and leaf.ndim and len(leaf) == len(numbers) for leaf in leaves):
         return f"batches of {name} are not made of tensors with one row per sample"
     again, same_form = made(numbers)
-    if form != same_form or not _equal(leaves, again):
+    if form != same_form or not same_bits(leaves, again):
         return f"samples of {name} differ from one call to the next"
     for place, number in enumerate(numbers[:4]):
         one, one_form = made([number])
-        if one_form != form or not _equal([leaf[place : place + 1] for leaf in leaves], one):
+        if one_form != form or not same_bits([leaf[place : place + 1] for leaf in leaves], one):
             return f"samples of {name} depend on the others of their batch"
     arrays = list(_tensors_within(dataset))
     found = [_find(leaf, numbers, count, arrays) for leaf in leaves]
@@ -135,7 +135,7 @@ def _find(leaf: torch.Tensor, numbers: list[int], count: int, arrays: list[torch
     """The array whose rows or windows the samples are."""
     for column in (one for values in arrays for one in _candidates(leaf, numbers, count, values)):
         reaches = column.offset + column.stride * (count - 1) + (column.length or 1) <= len(column.values)
-        if reaches and _equal([column.gather(torch.tensor(numbers))], [leaf]):
+        if reaches and same_bits([column.gather(torch.tensor(numbers))], [leaf]):
             return column
     return None
 
@@ -166,7 +166,7 @@ def _rows_of(sample: torch.Tensor, values: torch.Tensor, length: int | None, sta
     return [start + int(place) for place in same.nonzero().flatten()]
 
 
-def _equal(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
+def same_bits(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
     """Bit for bit, NaN included."""
     same_form = [(one.dtype, one.shape) for one in a] == [(one.dtype, one.shape) for one in b]
     return same_form and all(bool(((x == y) | ((x != x) & (y != y))).all()) for x, y in zip(a, b, strict=True))

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import msgspec
 
 from stoker._text import printable
-from stoker.diagnose.measurements import SCHEMA, Advice, Cause, Confidence, Measurements, SourceLine, Verdict
-from stoker.diagnose.wording import TITLES, outcome, per_second, percent, predicted
+from stoker.diagnose.measurements import SCHEMA, Advice, Cause, Confidence, Measurements, Patch, SourceLine, Verdict
+from stoker.diagnose.wording import TITLES, outcome, patch_lines, per_second, percent, predicted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -50,6 +50,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     next: list[Advice] = []
     correctness: list[str] = []
     """What is wrong with the batches, besides speed."""
+    patch: Patch | None = None
     measurements: Measurements | None = None
 
     @property
@@ -168,6 +169,9 @@ def _lines(finding: Finding, room: int | None) -> Iterator[ReportLine]:
     if finding.ladder:
         yield from _ladder(finding, room)
     yield from _next(finding.next, room)
+    if finding.patch is not None:
+        for number, line in enumerate(patch_lines(finding.patch)):
+            yield ReportLine("" if number else "PATCH", line, hang=3)
     for number, wrong in enumerate(finding.correctness):
         yield ReportLine("" if number else "WRONG", wrong, style=ALARMING)
     notes = finding.measurements.notes if finding.measurements is not None else []

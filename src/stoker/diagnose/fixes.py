@@ -111,6 +111,20 @@ def set_seeds() -> None:
     np.random.default_rng = seeded
 
 
+def draw_each_epoch() -> None:
+    """Draw for each epoch of a loader with persistent workers what others draw."""
+    # Workers that are kept get their seed once. Without them each epoch draws one, and all that is drawn after that differs.
+    original = _MultiProcessingDataLoaderIter._reset
+
+    @functools.wraps(original)
+    def reset(iterator: Any, loader: Any, first_iter: bool = False) -> None:
+        if not first_iter:
+            torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+        original(iterator, loader, first_iter)
+
+    setattr(_MultiProcessingDataLoaderIter, "_reset", reset)  # noqa: B010 - a type checker would compare the names of its arguments
+
+
 @contextmanager
 def kept_seeds() -> Iterator[None]:
     """Restore the states of the random number generators at the end."""
@@ -496,37 +510,13 @@ class Threads(Fix):
 class Workers(LoaderFix):
     """`num_workers` with persistent workers, for map-style datasets: each worker would give all samples of an iterable one."""
 
-    def __init__(self, value: int | None = None) -> None:
-        super().__init__(value)
-        self._kept_before = False
-        self._drawing: list[Any] = []  # loaders that drew a seed for each epoch
-
-    def install(self) -> None:
-        """Change loaders; and draw for each epoch what a loader without workers draws."""
-        # Workers that are kept get their seed once. Without them each epoch draws one, and all that is drawn after that differs.
-        super().install()
-        original = _MultiProcessingDataLoaderIter._reset
-
-        @functools.wraps(original)
-        def reset(iterator: Any, loader: Any, first_iter: bool = False) -> None:
-            if not first_iter and any(loader is one for one in self._drawing):
-                torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
-            original(iterator, loader, first_iter)
-
-        self.replace(_MultiProcessingDataLoaderIter, "_reset", reset)
-
     def _change(self, options: dict[str, Any]) -> None:
         if isinstance(options["dataset"], IterableDataset):
             self.unused_reason = "the dataset is an IterableDataset: each worker would give all of its samples"
             return
-        self._kept_before = bool(options.get("persistent_workers"))
         options["num_workers"] = self.value or 2
         options["persistent_workers"] = True
         self.used = True
-
-    def _made(self, loader: DataLoader[Any]) -> None:
-        if not self._kept_before:
-            self._drawing.append(loader)
 
 
 class GatheredLoader(LoaderFix):

@@ -332,3 +332,18 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     predicted_low: float | None = None  # the lower end; None if only the upper one is known
     predicted_high: float | None = None
     tried: TrialResult | None = None
+
+
+class Patch(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of `--apply`."""
+
+    file: str | None = None
+    """The patch that was written; None if none was."""
+    folder: str | None = None
+    """The folder in which it is applied; None for the current one."""
+    fixes: list[str] = []
+    """The names of the advice that it contains."""
+    tried: TrialResult | None = None
+    """The result of the patched program."""
+    left_out: dict[str, str] = {}
+    """Why other advice is not in it, by its name."""

@@ -111,7 +111,7 @@ def _values(finding: Finding) -> dict[str, Any]:
         "functions": measured.loader.functions if measured else [],
         "machine": machine_table(measured.machine) if measured else None,
         "tables": tables_of(measured) if measured else [],
-        "notes": measured.notes if measured else [],
+        "notes": [*(show.patch_lines(finding.patch) if finding.patch else []), *(measured.notes if measured else [])],
     }
 
 

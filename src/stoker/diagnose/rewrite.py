@@ -8,17 +8,21 @@ never on disk. Loops that a compiler may have to read (numba, torch) are left al
 from __future__ import annotations
 
 import ast
+import importlib.util
+import linecache
+import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
-from types import CodeType, ModuleType
+from types import CodeType, MappingProxyType, ModuleType
 from typing import Any
 
 from stoker.diagnose.hooks import is_own, shown
 from stoker.diagnose.loaders import Sources
 from stoker.diagnose.measurements import SourceLine
+from stoker.diagnose.source_edits import Edit, edited_bytes
 
 WATCHED, ITERATION = "__stoker_watched__", "__stoker_iteration__"
 PASSING_ON = {"enumerate", "tqdm", "track", "notebook_tqdm"}
@@ -26,6 +30,9 @@ PASSING_ON = {"enumerate", "tqdm", "track", "notebook_tqdm"}
 WORDS = ("step", "train", "fit", "backward", "update", "optim", "loss", "epoch", "batch", "iteration", "learn", "closure")
 RUNNING = ("main", "train", "fit", "run", "epoch", "loop", "benchmark")
 COMPILING = ("jit", "compile", "script", "vectorize", "kernel", "cuda")
+FileEdits = Mapping[str, Sequence[Edit]]
+"""Edits that a patch would make, by the real path of the file."""
+NO_EDITS: FileEdits = MappingProxyType({})
 NEVER = ("forward", "__getitem__", "__getitems__", "__len__", "collate", "collate_fn")
 
 
@@ -108,10 +115,22 @@ def _name(function: ast.expr) -> str:
 class OwnLoader(SourceFileLoader):
     """Loads a file of the user's with its loops watched; its bytecode is neither read nor cached."""
 
-    def __init__(self, name: str, path: str, watch: Sources) -> None:
+    def __init__(self, name: str, path: str, watch: Sources, edits: FileEdits = NO_EDITS) -> None:
         super().__init__(name, path)
         self._watch = watch
+        self._edits = edits
         self._places: list[SourceLine] = []
+
+    def get_data(self, path: str) -> bytes:
+        """The bytes of a file after its edits."""
+        data = super().get_data(path)
+        edits = self._edits.get(os.path.realpath(path))
+        if edits is None:
+            return data
+        data = edited_bytes(data, edits)
+        text = importlib.util.decode_source(data)
+        linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)  # what `inspect` and tracebacks show
+        return data
 
     def get_code(self, fullname: str) -> CodeType:
         """Compile the rewritten file."""
@@ -140,18 +159,19 @@ class OwnFinder(MetaPathFinder):
     """Finds the user's own modules, for `OwnLoader`."""
 
     watch: Sources
+    edits: FileEdits
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         """The spec of a module of the user's; None for all others."""
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is None or not isinstance(spec.loader, SourceFileLoader) or spec.origin is None or not is_own(spec.origin):
             return None
-        spec.loader = OwnLoader(fullname, spec.origin, self.watch)
+        spec.loader = OwnLoader(fullname, spec.origin, self.watch, self.edits)
         return spec
 
 
-def rewrite_imports(watch: Sources) -> Callable[[], None]:
-    """Watch the loops of all own modules imported from here on; returns a function that ends it."""
-    finder = OwnFinder(watch)
+def rewrite_imports(watch: Sources, edits: FileEdits = NO_EDITS) -> Callable[[], None]:
+    """Watch the loops of all own modules imported from here on, and edit their files; returns a function that ends it."""
+    finder = OwnFinder(watch, edits)
     sys.meta_path.insert(0, finder)
     return lambda: sys.meta_path.remove(finder)

@@ -28,13 +28,15 @@ from stoker.diagnose.advice import best_threads, workers_to_use
 from stoker.diagnose.api import sandbox_for, start_child
 from stoker.diagnose.attribution import attribute
 from stoker.diagnose.child import Child, Request, one_line
+from stoker.diagnose.edit_sites import EditSites, Scout
 from stoker.diagnose.finding import Finding
-from stoker.diagnose.fixes import FIXES, Fix, fix_named, set_seeds
+from stoker.diagnose.fixes import FIXES, Fix, draw_each_epoch, fix_named, set_seeds
 from stoker.diagnose.loaders import WatchedIterator
 from stoker.diagnose.measure_windows import phases, warm_up
 from stoker.diagnose.measurements import Advice, Losses, Measurements, Stretch, TrialResult, Verdict
 from stoker.diagnose.recorder import StepSeries
 from stoker.diagnose.session import CACHED, REAL, Plan, Session, StepInput
+from stoker.diagnose.source_edits import Edit, by_file
 from stoker.diagnose.thresholds import RULE
 from stoker.errors import TrainError
 
@@ -48,6 +50,8 @@ class TrialRequest(Request, frozen=True, kw_only=True):
 
     fix: str | None = None  # None for the baseline.
     value: int | None = None
+    scouts: bool = False  # whether to find the lines that a patch would edit
+    edits: tuple[Edit, ...] = ()  # run the user's files as if they were in a patch that is applied; on disk they stay as they are
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -63,6 +67,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     peak_bytes: int | None = None  # of the device's memory, or of the process where there is no device
     unused_reason: str | None = None  # why the fix changed nothing
     error: str | None = None
+    sites: EditSites | None = None
 
 
 Turn = Callable[[list[float]], float]
@@ -145,13 +150,14 @@ class TrialChild(Child):
     """The process of one trial."""
 
     def __init__(self, request: TrialRequest, connection: Connection) -> None:
-        super().__init__(request, connection)
-        self._fix = fix_named(request.fix)(request.value) if request.fix is not None else None
+        super().__init__(request, connection, by_file(request.edits))
+        self._fix = fix_named(request.fix)(request.value) if request.fix is not None else Scout() if request.scouts else None
         self.session = TrialSession(on_done=self._done, fix=self._fix, turn=self._take_turn)
 
     def run(self) -> NoReturn:
         """Run the program until its steps have been measured."""
         set_seeds()
+        draw_each_epoch()
         if self._fix is not None:
             self._fix.install()
         super().run()
@@ -174,12 +180,17 @@ class TrialChild(Child):
                 peak_bytes=peak_bytes(self.session.device),
                 unused_reason=self._fix.unused_reason if self._fix is not None and not self._fix.used else None,
                 error=failure,
+                sites=self._sites(),
             )
         except Exception as error:
             traceback.print_exception(error)
             message = f"{self._request.program} could not be measured: {type(error).__name__}: {one_line(error)}"
             outcome = Outcome(error=failure or message)
         self._leave_with(outcome)
+
+    def _sites(self) -> EditSites | None:
+        found = self.session.sources.found
+        return self._fix.sites(found.loader if found is not None else None) if isinstance(self._fix, Scout) else None
 
 
 def peak_bytes(device: str) -> int | None:
@@ -207,6 +218,8 @@ class TrialProcess:
         *,
         fix: str | None = None,
         value: int | None = None,
+        scouts: bool = False,
+        edits: Sequence[Edit] = (),
         module: bool = False,
         quiet: bool = False,
         limit_seconds: float,
@@ -219,7 +232,9 @@ class TrialProcess:
         self._connection, other = Pipe()
         self._open.enter_context(self._connection)
         words = [str(one) for one in arguments]
-        request = TrialRequest(program=self._name, module=module, arguments=words, fix=fix, value=value)
+        request = TrialRequest(
+            program=self._name, module=module, arguments=words, fix=fix, value=value, scouts=scouts, edits=tuple(edits)
+        )
         with other:
             self._child = start_child(sandbox, request, START, other.fileno(), quiet=quiet)
 
@@ -439,8 +454,21 @@ def alone(trial: TrialProcess, seconds: float) -> Comparison:
 
 
 def judge(name: str, baseline: BaselineRuns, compared: Comparison) -> TrialResult:
-    """The result of a trial."""
-    fix, outcome = fix_named(name), compared.outcome
+    """The result of a trial of a fix."""
+    fix = fix_named(name)
+    return judge_by(baseline, compared, tolerance=fix.tolerance, samples_per_step=fix.samples_per_step)
+
+
+def judge_by(
+    baseline: BaselineRuns,
+    compared: Comparison,
+    *,
+    tolerance: float | None,
+    samples_per_step: float = 1.0,
+    max_error: float = RULE.trial_max_error,
+) -> TrialResult:
+    """The result of a trial; losses may differ by `tolerance`; `samples_per_step` is a factor on the samples of a step."""
+    outcome = compared.outcome
     error = outcome.error or outcome.unused_reason
     if error is None and not (compared.base and compared.tried):
         error = wording.TRIAL["ended"]
@@ -448,12 +476,12 @@ def judge(name: str, baseline: BaselineRuns, compared: Comparison) -> TrialResul
         return TrialResult(speedup=NAN, low=NAN, high=NAN, losses="not compared", error=error)
     ratio, deviation = ratio_of(compared.base, compared.tried)
     half = 2 * math.hypot(deviation, baseline.difference)
-    ratio *= fix.samples_per_step
-    if half > RULE.trial_max_error:
+    ratio *= samples_per_step
+    if half > max_error:
         low, high = ratio * math.exp(-half), ratio * math.exp(half)
         message = wording.TRIAL["varies"].format(low=low, high=high)
         return TrialResult(speedup=NAN, low=NAN, high=NAN, losses="not compared", error=message)
-    losses, difference = compare_losses(baseline.losses, [outcome.losses], fix.tolerance)
+    losses, difference = compare_losses(baseline.losses, [outcome.losses], tolerance)
     return TrialResult(
         speedup=ratio,
         low=ratio * math.exp(-half),

@@ -7,6 +7,8 @@
 from __future__ import annotations
 
 import math
+import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from stoker._text import readable_bytes, readable_seconds
@@ -19,7 +21,7 @@ from stoker.diagnose.attribution import (
     scaled_phases,
     seconds_of,
 )
-from stoker.diagnose.measurements import Advice, Measurements, RareSteps, SourceLine, TrialResult, Verdict
+from stoker.diagnose.measurements import Advice, Measurements, Patch, RareSteps, SourceLine, TrialResult, Verdict
 from stoker.diagnose.thresholds import RULE
 
 if TYPE_CHECKING:
@@ -51,6 +53,21 @@ def losses(tried: TrialResult) -> str:
     if difference is None or not math.isfinite(difference) or tried.losses in ("equal", "not compared"):
         return f"losses {tried.losses}"
     return f"losses equal to {difference:.1g}" if tried.losses == "within tolerance" else f"losses changed by {percent(difference)}"
+
+
+def patch_lines(patch: Patch) -> list[str]:
+    """What came of a patch: what it is, how to apply it, and why other fixes are not in it."""
+    lines = ["none was written" if patch.left_out else "none was written: no fix is advised"]
+    if patch.file is not None and patch.tried is not None:
+        where = f" -C {shlex.quote(patch.folder)}" if patch.folder is not None else ""
+        file = str(Path(patch.file).resolve()) if where else patch.file
+        lines = [
+            f"{patch.file}: {', '.join(patch.fixes)}   {outcome(patch.tried)}",
+            f"your files are unchanged; apply it with: git{where} apply {shlex.quote(file)}",
+        ]
+    if patch.file is not None and {"persistent", "workers"} & set(patch.fixes):
+        lines.append(PATCH["draws"])
+    return lines + [f"without {name}: {why}" for name, why in patch.left_out.items()]
 
 
 def percent(share: float) -> str:
@@ -193,6 +210,16 @@ ADVICE = {
     "float32": "compute in float32 instead of float64 (arrays of NumPy are float64 unless converted: .float(), dtype=np.float32)",
     "sdpa": "attention that does not return its weights (need_weights=False)",
     "cudnn": "let cuDNN choose among its convolutions (torch.backends.cudnn.benchmark = True)",
+}
+PATCH = {
+    "no_edit": "is not an edit of known lines",
+    "nothing": "there is nothing to edit: the lines are as it wants them",
+    "no_gain": "no gain was measured: {measured}",
+    "no_more": "with it the program is not faster than with {best} alone",
+    "apart": "not together with the others: {why}",
+    "draws": "workers that are kept draw one seed less per epoch: a shuffled order is another one from the second epoch on",
+    "changed": "it is refused, because it changes the training: {losses}",
+    "not compared": "its losses cannot be compared: those of the program differ from run to run, or there are none",
 }
 CACHED_TRIAL = " (tried as a bound: batches that cost nothing)"
 TRIAL = {

@@ -1,0 +1,157 @@
+"""The scout: which call makes the loader, the optimizer and the model, whatever it is named, and in whose file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.diagnose.scouting import is_unwatched, scouted
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from stoker.diagnose.edit_sites import CallSite, why_not_gathered
+from stoker.diagnose.source_edits import SourceFile
+
+
+def sources_of(sites: list[CallSite]) -> list[str]:
+    """The text of each call."""
+    found = []
+    for one in sites:
+        source = SourceFile.read(one.file)
+        found.append(source.source_of(source.call_ending_at(one.line, one.column)))
+    return found
+
+
+PROGRAM = """
+import functools
+import torch, torch.optim as O
+from torch import nn
+from torch.utils.data import DataLoader as DL, TensorDataset
+from parts import Net, make
+
+other = DL(TensorDataset(torch.ones(8, 4)), 4)
+loader = (DL)(
+    TensorDataset(torch.ones(8, 4)), batch_size=4,
+)
+Fast = functools.partial(O.AdamW, lr=0.1)
+
+def main():
+    model = make(4)
+    unused = Net(4)
+    optimizer = Fast(model.parameters())
+    idle = O.SGD(unused.parameters(), lr=0.1)
+    with torch.no_grad():
+        model(torch.ones(2, 4))
+    for number, (x,) in enumerate(loader):
+        if number == 0:
+            begin(model)
+        loss = (model(x)
+            .sum())
+        optimizer.zero_grad(set_to_none=False)
+        loss.backward()
+        optimizer.step()
+
+main()
+"""
+PARTS = """
+from torch import nn
+class Net(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.table = nn.Embedding(5000, 2)
+        self.inner = nn.Linear(width, 1)
+    def forward(self, x):
+        return self.inner(x)
+def make(width):
+    made = Net(width)
+    return made
+"""
+
+
+def test_calls_are_found_under_any_name_and_in_any_file_of_the_user(tmp_path: Path) -> None:
+    sites = scouted(tmp_path, PROGRAM, parts=PARTS)
+    assert sources_of(sites.loader) == ["(DL)(\n    TensorDataset(torch.ones(8, 4)), batch_size=4,\n)"]
+    assert sources_of(sites.optimizers) == ["Fast(model.parameters())"]  # not the one that makes no step
+    assert sources_of(sites.model) == ["make(4)"]  # the name `made` is gone when the training runs
+    assert sources_of(sites.forward) == ["model(x)"]
+    assert sources_of(sites.zeroing) == ["optimizer.zero_grad(set_to_none=False)"]
+    assert sources_of(sites.embeddings) == ["nn.Embedding(5000, 2)"]
+    assert Path(sites.embeddings[0].file).name == "parts.py"
+    assert (sites.loader_kind, sites.workers, sites.persistent, sites.device) == ("DataLoader", 0, False, "cpu")
+    assert sites.model_kind == "parts.Net"
+    assert is_unwatched()
+
+
+def test_what_a_package_makes_is_not_the_users(tmp_path: Path) -> None:
+    package = tmp_path / "site-packages"
+    package.mkdir()
+    (package / "kit.py").write_text(
+        "import torch\nfrom torch.utils.data import DataLoader\n"
+        "def loader_of(data):\n    return DataLoader(data, 4)\n"
+        "def optimizer_of(model):\n    return torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "def run(model, x):\n    return model(x)\n"
+    )
+    text = (
+        f"import sys\nsys.path.insert(0, {str(package)!r})\nimport kit, torch\n"
+        "loader = kit.loader_of(torch.utils.data.TensorDataset(torch.ones(8, 4)))\n"
+        "model = torch.nn.Linear(4, 1)\noptimizer = kit.optimizer_of(model)\nfor (x,) in loader:\n    begin(model)\n"
+        "    kit.run(model, x).sum().backward()\n    optimizer.step()\n"
+    )
+    sites = scouted(tmp_path, text)
+    for found in (sites.loader, sites.optimizers, sites.forward):
+        assert [(Path(one.file).name, one.own) for one in found] == [("kit.py", False)]
+    assert sources_of(sites.model) == ["torch.nn.Linear(4, 1)"]
+
+
+def test_a_model_that_no_name_holds_has_no_line(tmp_path: Path) -> None:
+    text = "import torch\nmodels = [torch.nn.Linear(4, 1)]\nbegin(models[0])\nx, y = torch.nn.Linear(4, 1), 1\nbegin(x)\n"
+    assert scouted(tmp_path, text).model == []
+
+
+def test_a_model_may_be_an_attribute(tmp_path: Path) -> None:
+    text = (
+        "import torch\nclass Run:\n    def __init__(self):\n        self.net = torch.nn.Linear(4, 1).to('cpu')\n        begin(self.net)\n"
+        "Run()\n"
+    )
+    assert sources_of(scouted(tmp_path, text).model) == ["torch.nn.Linear(4, 1)"]
+
+
+class Rows(Dataset[Any]):
+    """Samples whose form is given."""
+
+    def __init__(self, get: Any) -> None:
+        self.get, self.x = get, torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.get(self.x, index)
+
+
+@pytest.mark.parametrize(
+    ("get", "why"),
+    [
+        (lambda x, i: (x[i], x[i].sum(-1)), ""),
+        (lambda x, i: {"x": x[i]}, ""),
+        (lambda x, i: x.numpy()[i], ""),
+        (lambda x, i: (x[i], int(i)), "takes one index at a time"),
+        (lambda x, i: x[i] - x[i].mean(), "a list of indices does not give a batch"),
+    ],
+    ids=["rows", "dict", "numpy", "int", "statistics"],
+)
+def test_lists_of_indices_give_batches_or_not(get: Any, why: str) -> None:
+    found = why_not_gathered(DataLoader(Rows(get), 4, shuffle=True))
+    assert why in found
+    assert bool(found) == bool(why)
+
+
+def test_loaders_with_ways_of_their_own_are_left_alone() -> None:
+    data = TensorDataset(torch.ones(8, 2))
+    assert why_not_gathered(DataLoader(data, 2)) == ""
+    assert "do not come from" in why_not_gathered(None)
+    assert "sampler of its own" in why_not_gathered(DataLoader(data, sampler=[1, 2]))
+    assert "sampler of its own" in why_not_gathered(DataLoader(data, batch_size=None))
+    assert "way of its own" in why_not_gathered(DataLoader(data, collate_fn=list))
+    assert "way of its own" in why_not_gathered(DataLoader(data, generator=torch.Generator()))

@@ -1,0 +1,359 @@
+"""Patches: the edits of each fix, and which of them are offered. A patch is written for a measured gain with the same losses alone."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.diagnose.findings import on_gpu
+from tests.diagnose.measured import on_cpu
+from tests.diagnose.scouting import scouted
+
+from stoker.diagnose.edit_sites import CallSite, EditSites
+from stoker.diagnose.finding import Finding
+from stoker.diagnose.measurements import Advice, Patch, Stretch
+from stoker.diagnose.patches import (
+    EDITS,
+    EXACT,
+    ROUNDING,
+    EditableProgram,
+    candidates,
+    edits_of,
+    make_patch,
+    tolerance_of,
+    write_patch,
+)
+from stoker.diagnose.source_edits import edited
+from stoker.diagnose.trials import Outcome
+from stoker.diagnose.wording import ADVICE, patch_lines
+from stoker.errors import TrainError
+
+PROGRAM = """import torch
+from torch import nn
+from torch.utils.data import DataLoader as DL, TensorDataset
+
+workers = 0
+data = TensorDataset(torch.ones(8, 4))
+loader = DL(data, batch_size=4, shuffle=True, num_workers=workers)  # the samples
+model = nn.Linear(4, 1)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+for (x,) in loader:
+    begin(model)
+    x = x.to("cpu")
+    out = model(x)
+    loss = out.sum()
+    optimizer.zero_grad(set_to_none=False)
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def patched(sites: EditSites, name: str, **values: int) -> str:
+    """The main file after the edits of a fix, or why there are none."""
+    edits, sources, unclear = edits_of([name], EditableProgram(sites=sites, values=dict(values)))
+    return edited(sources[sites.main].text, edits[name]) if not unclear else unclear[name]
+
+
+def changes(sites: EditSites, name: str, **values: int) -> list[str]:
+    """The lines that a fix adds or changes, stripped."""
+    after, before = patched(sites, name, **values).splitlines(), Path(sites.main).read_text(encoding="utf-8").splitlines()
+    return [line.strip() for line in after if line not in before]
+
+
+def with_copies(sites: EditSites, text: str = 'x.to("cpu")') -> EditSites:
+    """As if this line copied to a GPU."""
+    lines = Path(sites.main).read_text(encoding="utf-8").splitlines()
+    number = next(number for number, line in enumerate(lines) if text in line)
+    place = CallSite(file=sites.main, line=number + 1, column=lines[number].index(text) + len(text), own=True)
+    return msgspec.structs.replace(sites, copies=[place], device="cuda")
+
+
+@pytest.fixture(scope="module")
+def sites(tmp_path_factory: pytest.TempPathFactory) -> EditSites:
+    return scouted(tmp_path_factory.mktemp("program"), PROGRAM)
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        ("fused", ["optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)"]),
+        ("set_to_none", ["optimizer.zero_grad(set_to_none=True)"]),
+        ("tf32", ['torch.set_float32_matmul_precision("high")']),
+        ("cudnn", ["torch.backends.cudnn.benchmark = True"]),
+        ("compile", ["model = torch.compile(model)"]),
+        ("autocast", ['with torch.autocast("cpu", dtype=torch.bfloat16):', "out = model(x)", "loss = out.sum()"]),
+        (
+            "feed",
+            [
+                "loader = DL(data, batch_size=None, shuffle=False, num_workers=workers, sampler=torch.utils.data.BatchSampler("
+                "torch.utils.data.RandomSampler(data), 4, drop_last=False))  # the samples"
+            ],
+        ),
+    ],
+)
+def test_each_fix_is_an_edit(sites: EditSites, name: str, lines: list[str]) -> None:
+    assert changes(sites, name) == lines
+
+
+def test_pinned_memory_comes_with_copies_that_do_not_block(sites: EditSites) -> None:
+    assert changes(with_copies(sites), "pinned") == [
+        "loader = DL(data, batch_size=4, shuffle=True, num_workers=workers, pin_memory=True)  # the samples",
+        'x = x.to("cpu", non_blocking=True)',
+    ]
+
+
+def test_workers_are_kept_only_if_there_are_any(sites: EditSites) -> None:
+    assert "has no workers" in patched(sites, "persistent")
+    some = msgspec.structs.replace(sites, workers=2)
+    assert "persistent_workers=workers > 0)" in changes(some, "persistent")[0]
+    assert "keeps them already" in patched(msgspec.structs.replace(some, persistent=True), "persistent")
+    assert "computes num_workers" in patched(sites, "workers", workers=3)
+
+
+def test_launches_are_saved_by_a_mode_of_the_compiler(sites: EditSites) -> None:
+    assert changes(sites, "compile", compile=1) == ['model = torch.compile(model, mode="reduce-overhead")']
+    own = msgspec.structs.replace(sites, model_kind="train.Net")
+    assert changes(own, "compile") == ["model.compile()"]
+
+
+def test_all_edits_together_are_python(sites: EditSites, tmp_path: Path) -> None:
+    names = ["fused", "set_to_none", "tf32", "cudnn", "compile", "autocast", "pinned"]
+    edits, sources, unclear = edits_of(names, EditableProgram(sites=with_copies(sites), values={}))
+    assert not unclear
+    text = edited(sources[sites.main].text, [edit for name in names for edit in edits[name]])
+    compile(text, "train.py", "exec")
+    assert text.count("torch.") == PROGRAM.count("torch.") + 5
+    assert "        out = model(x)\n" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "why"),
+    [
+        (
+            "tf32",
+            PROGRAM.replace("workers = 0", "torch.backends.cuda.matmul.allow_tf32 = False; workers = 0"),
+            "train.py:5 decides it",
+        ),
+        ("cudnn", PROGRAM.replace("workers = 0", "torch.use_deterministic_algorithms(False); workers = 0"), "decides it already"),
+        ("fused", PROGRAM.replace("lr=0.1)", "**{'lr': 0.1})"), "passes * or ** arguments"),
+        ("fused", PROGRAM.replace("lr=0.1)", "fused=bool(0))"), "computes fused"),
+        ("fused", PROGRAM.replace("torch.optim.AdamW(", "torch.optim.Rprop("), "no optimizer that has a fused"),
+        ("feed", PROGRAM.replace("DL(data,", "DL(TensorDataset(torch.ones(8, 4)),"), "is not DataLoader(name"),
+        ("feed", PROGRAM.replace("shuffle=True", "shuffle=bool(1)"), "is not DataLoader(name"),
+        ("compile", PROGRAM.replace("model = nn", "model, _ = nn").replace("Linear(4, 1)", "Linear(4, 1), 0"), "no line of yours"),
+        ("autocast", PROGRAM.replace("    out = model(x)", "    if True: out = model(x)"), "more than one statement"),
+        ("autocast", PROGRAM.replace("out.sum()", "out.sum() + model(x).sum()"), "called at several lines"),
+        ("autocast", PROGRAM.replace("loss = out.sum()", "loss = out.sum(); '''\n'''"), "string of several lines"),
+        ("set_to_none", PROGRAM.replace("set_to_none=False", ""), "no line calls"),
+        ("sparse", PROGRAM, "no large nn.Embedding"),
+        ("float32", PROGRAM, "no line of yours asks for float64"),
+    ],
+)
+def test_an_unclear_edit_is_not_made_and_says_why(name: str, text: str, why: str, tmp_path: Path) -> None:
+    assert why in patched(scouted(tmp_path, text), name)
+
+
+def test_a_class_of_the_users_is_not_torchs_loader(sites: EditSites) -> None:
+    assert "MyLoader is not the DataLoader" in patched(msgspec.structs.replace(sites, loader_kind="MyLoader"), "pinned")
+    assert "do not come from a DataLoader" in patched(msgspec.structs.replace(sites, loader=[], loader_kind=""), "pinned")
+
+
+def test_an_installed_package_is_never_edited(sites: EditSites) -> None:
+    foreign = [CallSite(file="/x/site-packages/kit.py", line=3, column=5, own=False)]
+    changed = msgspec.structs.replace(sites, optimizers=foreign, main="/x/site-packages/kit/__main__.py")
+    assert (
+        "kit.py:3, which belongs to an installed package"
+        in edits_of(["fused"], EditableProgram(sites=changed, values={}))[2]["fused"]
+    )
+    assert "belongs to an installed package" in edits_of(["tf32"], EditableProgram(sites=changed, values={}))[2]["tf32"]
+    lying = [msgspec.structs.replace(foreign[0], own=True)]  # checked again where files are read
+    changed = msgspec.structs.replace(sites, optimizers=lying)
+    assert "belongs to an installed package" in edits_of(["fused"], EditableProgram(sites=changed, values={}))[2]["fused"]
+
+
+def test_float64_becomes_float32_wherever_it_is_asked_for(tmp_path: Path) -> None:
+    text = (
+        "import torch, numpy as np\nmodel = torch.nn.Linear(2, 1).double()\nx = torch.ones(2, dtype=torch.float64)\ny = np.double\n"
+    )
+    assert changes(scouted(tmp_path, text), "float32") == [
+        "model = torch.nn.Linear(2, 1).float()",
+        "x = torch.ones(2, dtype=torch.float32)",
+        "y = np.float32",
+    ]
+
+
+def test_a_module_next_to_the_script_is_edited_there(tmp_path: Path) -> None:
+    parts = "import torch.optim as O\ndef make(model):\n    return O.SGD(\n        model.parameters(),\n        lr=0.1,\n    )\n"
+    text = "import torch\nfrom parts import make\nmodel = torch.nn.Linear(4, 1)\nx = make(model)\n"
+    text += "model(torch.ones(2, 4)).sum().backward()\nx.step()\n"
+    edits, sources, _ = edits_of(["fused"], EditableProgram(sites=scouted(tmp_path, text, parts=parts), values={}))
+    (file,) = {one.file for one in edits["fused"]}
+    assert Path(file).name == "parts.py"
+    assert edited(sources[file].text, edits["fused"]) == parts.replace("lr=0.1,\n", "lr=0.1,\n        fused=True,\n")
+
+
+def test_names_are_those_of_advice() -> None:
+    assert set(EDITS) - {"set_to_none"} <= set(ADVICE)
+    assert set(EXACT) | set(ROUNDING) <= set(EDITS)
+    assert [tolerance_of(one) for one in ("pinned", "fused", "tf32")] == [0.0, 1e-3, 5e-2]
+
+
+# ---- what is offered ----
+
+LOSSES = [1.0, 0.5, 0.25]
+
+
+class Fake:
+    """A process: the scout, the baseline or an edited program."""
+
+    def __init__(self, seconds: float, outcome: Outcome) -> None:
+        self.seconds, self.outcome = seconds, outcome
+
+    def is_ready(self) -> bool:
+        return self.outcome.error is None
+
+    def stretch(self, seconds: float) -> Stretch:
+        return Stretch(seconds=[self.seconds * (1 + 0.002 * (number % 5 - 2)) for number in range(40)])
+
+    def end(self) -> Outcome:
+        return self.outcome
+
+
+def advised(*names: str, verdict: Any = "optimizer") -> Finding:
+    steps = [Advice(name=name, sentence=name, predicted=None) for name in names]
+    return msgspec.structs.replace(on_gpu(), verdict=verdict, next=steps, measurements=on_cpu())
+
+
+def offered(
+    finding: Finding, sites: EditSites, by_text: dict[str, float | Outcome], folder: Path, *, own: list[list[float]] | None = None
+) -> Patch:
+    """What is offered if programs with these words in their edits take so long, or end so; the baseline takes 10 ms."""
+    losses = iter(own or [])
+
+    def run(*, scouts: bool = False, edits: Any = (), limit_seconds: float) -> Any:
+        if scouts:
+            return Fake(0.01, Outcome(sites=sites))
+        text = " ".join(edit.text for edit in edits)
+        found = [by_text[one] for one in by_text if one in text]
+        if not edits:
+            return Fake(0.01, Outcome(losses=next(losses, LOSSES)))
+        outcomes = [one for one in found if isinstance(one, Outcome)]
+        seconds = 0.01
+        for one in found:
+            seconds *= one if isinstance(one, float) else 0.5
+        return Fake(seconds, outcomes[0] if outcomes else Outcome(losses=LOSSES))
+
+    return make_patch(finding, run, path=folder / "a.patch", seconds=0.1, tell=lambda text: None)
+
+
+def test_a_gain_with_the_same_losses_is_written(sites: EditSites, tmp_path: Path) -> None:
+    before = Path(sites.main).read_bytes()
+    patch = offered(advised("fused", "batch"), sites, {"fused": 0.5}, tmp_path)
+    assert Path(sites.main).read_bytes() == before  # the file is not touched
+    assert (patch.fixes, patch.tried and round(patch.tried.speedup), patch.tried and patch.tried.losses) == (["fused"], 2, "equal")
+    assert patch.left_out == {"batch": "is not an edit of known lines", "set_to_none": "no gain was measured: 1.00x (1.00-1.00)"}
+    assert patch.folder == str(Path(sites.main).parent)
+    lines = patch_lines(patch)
+    assert lines[0].endswith("a.patch: fused   tried 2.00x (2.00-2.00)   losses equal")
+    words = lines[1].partition("git ")[2].split()
+    assert words[:2] == ["-C", patch.folder]
+    subprocess.run(["git", *words[:2], "apply", "--check", words[-1]], check=True)
+
+
+def test_a_patch_of_files_below_the_current_folder_has_their_names(
+    sites: EditSites, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(sites.main).parent.parent)
+    patch = offered(advised("fused"), sites, {"fused": 0.5}, tmp_path)
+    assert patch.folder is None
+    assert (tmp_path / "a.patch").read_text().startswith(f"--- a/{Path(sites.main).parent.name}/train.py\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "result", "why"),
+    [
+        ("fused", 1.0, "no gain was measured: 1.00x"),
+        ("fused", 1.4, "no gain was measured: 0.71x"),
+        ("fused", Outcome(losses=[1.0, 0.6, 0.25]), "changes the training: losses changed by 17 %"),
+        ("fused", Outcome(losses=[]), "losses cannot be compared"),
+        ("fused", Outcome(error="it raised ValueError"), "it raised ValueError"),
+        ("feed", Outcome(losses=[1.0, 0.5, 0.2501]), "changes the training"),  # no operation changes, so none may differ
+    ],
+)
+def test_without_a_gain_or_with_other_losses_there_is_no_patch(
+    name: str, result: float | Outcome, why: str, sites: EditSites, tmp_path: Path
+) -> None:
+    patch = offered(advised(name), sites, {"fused": result, "sampler": result}, tmp_path)
+    assert why in patch.left_out[name]
+    assert (patch.file, patch.fixes, list(tmp_path.iterdir())) == (None, [], [])
+    assert patch_lines(patch)[0] == "none was written"
+
+
+def test_rounding_is_allowed_to_fixes_that_round(sites: EditSites, tmp_path: Path) -> None:
+    changed = Outcome(losses=[1.0, 0.5, 0.2501])
+    assert offered(advised("fused"), sites, {"fused": changed}, tmp_path).fixes == ["fused"]
+    rounded = Outcome(losses=[1.0, 0.5, 0.26])
+    assert offered(advised("fused"), sites, {"fused": rounded}, tmp_path).fixes == []
+    assert offered(advised("autocast"), sites, {"autocast": rounded}, tmp_path).fixes == ["autocast"]
+
+
+def test_where_the_baseline_differs_from_run_to_run_equal_losses_cannot_be_expected(sites: EditSites, tmp_path: Path) -> None:
+    own = [LOSSES, [1.0, 0.5, 0.25001]]
+    changed = Outcome(losses=[1.0, 0.5, 0.2501])
+    assert offered(advised("feed"), sites, {"sampler": changed}, tmp_path, own=own).fixes == ["feed"]
+    own = [LOSSES, [1.0, 0.5, 0.3]]
+    assert "cannot be compared" in offered(advised("feed"), sites, {"sampler": changed}, tmp_path, own=own).left_out["feed"]
+
+
+def test_fixes_that_gain_are_measured_together(sites: EditSites, tmp_path: Path) -> None:
+    patch = offered(advised("fused", "feed", "compile"), sites, {"fused": 0.5, "sampler": 0.5}, tmp_path)
+    assert (patch.fixes, patch.tried and round(patch.tried.speedup)) == (["fused", "feed"], 4)
+
+
+def test_fixes_that_hinder_each_other_are_not_in_one_patch(sites: EditSites, tmp_path: Path) -> None:
+    failing = Outcome(error="both at once fail")
+
+    def run(*, scouts: bool = False, edits: Any = (), limit_seconds: float) -> Any:
+        text = " ".join(edit.text for edit in edits)
+        if scouts:
+            return Fake(0.01, Outcome(sites=sites))
+        if "fused" in text and "sampler" in text:
+            return Fake(0.01, failing)
+        return Fake(0.004 if "fused" in text else 0.005 if "sampler" in text else 0.01, Outcome(losses=LOSSES))
+
+    patch = make_patch(advised("fused", "feed"), run, path=tmp_path / "a.patch", seconds=0.1, tell=lambda text: None)
+    assert patch.fixes == ["fused"]
+    assert patch.left_out["feed"] == "not together with the others: both at once fail"
+
+
+def test_a_file_that_was_changed_meanwhile_gets_no_patch(tmp_path: Path) -> None:
+    own = scouted(tmp_path, PROGRAM)
+    edits, sources, _ = edits_of(["fused"], EditableProgram(sites=own, values={}))
+    (tmp_path / "train.py").write_text(PROGRAM + "\n")
+    with pytest.raises(TrainError, match="was changed while it was measured"):
+        write_patch(tmp_path / "a.patch", sources, edits["fused"])
+    assert not (tmp_path / "a.patch").exists()
+
+
+def test_without_advice_there_is_no_patch_and_no_run(sites: EditSites, tmp_path: Path) -> None:
+    nothing = advised(verdict="none")
+    patch = make_patch(nothing, pytest.fail, path=tmp_path / "a.patch", seconds=0.1, tell=lambda text: None)
+    assert patch_lines(patch) == ["none was written: no fix is advised"]
+
+
+def test_a_program_that_cannot_be_scouted_says_so(sites: EditSites, tmp_path: Path) -> None:
+    def run(**options: Any) -> Any:
+        return Fake(0.01, Outcome(error="train.py ended"))
+
+    patch = make_patch(advised("fused"), run, path=tmp_path / "a.patch", seconds=0.1, tell=lambda text: None)
+    assert patch.left_out["fused"] == "train.py ended"
+
+
+def test_fixes_of_a_gpu_are_no_candidates_elsewhere() -> None:
+    finding = advised("tf32", "fused", "batch", verdict="compute")
+    assert candidates(finding) == ["fused", "set_to_none"]
+    there = msgspec.structs.replace(finding, measurements=on_gpu().measurements)
+    assert candidates(there) == ["tf32", "fused", "cudnn", "set_to_none"]
