@@ -19,7 +19,6 @@ from stoker.store.pack.api import pack
 from stoker.store.store import Store
 from stoker.store.versions import open_store
 
-
 ROWS = 150
 """Of each file."""
 
