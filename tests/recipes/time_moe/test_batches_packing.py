@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pytest
 import torch
 from hypothesis import given, settings
+from tests.harness import num_examples
 
 import stoker
 from stoker.errors import FeedError, OptionError
@@ -61,14 +62,14 @@ def rows_of(counts: list[int], length: int) -> list[list[tuple[int, int, int]]]:
     return [triples[begin:end] for begin, end in zip(found.bounds[:-1], found.bounds[1:], strict=True)]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=num_examples(150), deadline=None)
 @given(st.integers(1, 300), st.data())
 def test_the_kernel_packs_as_its_slow_twin(length: int, data: st.DataObject) -> None:
     counts = data.draw(st.lists(st.integers(0, length), max_size=60))
     assert rows_of(counts, length) == pack_slowly(counts, length)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=num_examples(60), deadline=None)
 @given(st.integers(1, 2000), st.data())
 def test_every_position_is_placed_once_and_rows_do_not_overflow(length: int, data: st.DataObject) -> None:
     counts = data.draw(st.lists(st.integers(1, length), min_size=1, max_size=40))
