@@ -18,7 +18,6 @@ from stoker.errors import OptionError
 from stoker.train import orthogonalize
 from stoker.tune import MemberRandom, Population, population_optimizers
 
-steps_of_training = pytest.mark.parametrize("steps", [16, pytest.param(50, marks=pytest.mark.slow)])
 SETTINGS: dict[str, list[dict[str, Any]]] = {
     "adamw": [{"lr": 3e-3}, {"lr": 1e-3, "weight_decay": 0.3, "betas": (0.8, 0.9)}, {"lr": 1e-2, "max_grad_norm": 0.1}],
     "sgd": [
@@ -45,7 +44,7 @@ def train(population: Population, batches: list[Any]) -> torch.Tensor:
 
 
 @pytest.mark.usefixtures("exact_muon")
-@steps_of_training
+@pytest.mark.parametrize("steps", [16, pytest.param(50, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("optimizer", SETTINGS)
 def test_losses_of_members_are_those_of_each_alone(optimizer: str, steps: int) -> None:
     extra = [{"temperature": 1.0, "dropout": 0.0}, {"temperature": 0.5, "dropout": 0.1}, {"temperature": 2.0, "dropout": 0.3}]
@@ -80,7 +79,7 @@ def test_weights_in_float64_are_those_of_torch(optimizer: str) -> None:
 
 
 @pytest.mark.usefixtures("exact_muon")
-@steps_of_training
+@pytest.mark.parametrize("steps", [16, pytest.param(50, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_models_of_different_widths_and_depths_train_together(optimizer: str, steps: int) -> None:
     lr = {"adamw": 3e-3, "muon": 0.01}[optimizer]
@@ -100,7 +99,7 @@ def test_models_of_different_widths_and_depths_train_together(optimizer: str, st
         assert [one.shape for one in population.member(row).parameters()] == [one.shape for one in model.parameters()]
 
 
-@steps_of_training
+@pytest.mark.parametrize("steps", [16, pytest.param(50, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("norm", [nn.LayerNorm, nn.RMSNorm])
 def test_residual_blocks_of_different_sizes_train_together(norm: type[nn.Module], steps: int) -> None:
     configs = [{"lr": 0.01, "width": width, "layers": layers} for width, layers in ((16, 1), (5, 3), (11, 2))]
