@@ -199,18 +199,20 @@ def test_nothing_but_the_result_where_there_is_no_terminal(prices: Path, tmp_pat
 
 
 SEVERAL = """
-import json, sys
+import itertools, sys
 from stoker.cli.main import main
 codes = []
-for arguments in json.loads(sys.argv[1]):
+for ends, arguments in itertools.groupby(sys.argv[1:], ";".__eq__):
+    if ends:
+        continue
     try:
-        main(arguments)
+        main([*arguments])
         codes.append(0)
     except SystemExit as end:
         codes.append(end.code or 0)
 print(codes, file=sys.stderr)
 """
-"""Several commands in one process, and the code of each."""
+"""Several commands in one process, with a ; between them, and the code of each."""
 
 
 @pytest.mark.parametrize(
@@ -222,11 +224,8 @@ print(codes, file=sys.stderr)
 )
 def test_a_terminal_that_knows_little_is_not_an_error(tmp_path: Path, extra: dict[str, str]) -> None:
     (tmp_path / "ü.csv").write_text("größe\n1\n2\n", encoding="utf-8")
-    commands = [
-        *(["pack", "ü.csv", "out"], ["inspect", "out"], ["verify", "out"], ["inspect", "out", "--json"]),
-        ["pack", "ü.csv", "out2", "--series", "ß"],
-    ]
-    done = call([sys.executable, "-c", SEVERAL, json.dumps(commands)], tmp_path, **extra)
+    words = "pack ü.csv out ; inspect out ; verify out ; inspect out --json ; pack ü.csv out2 --series ß"
+    done = call([sys.executable, "-c", SEVERAL, *words.split()], tmp_path, **extra)
     assert done.err.splitlines()[-1:] == ["[0, 0, 0, 0, 2]"], done.err
     assert open_store(tmp_path / "out").digest == pack(tmp_path / "ü.csv", tmp_path / "other").digest
 
