@@ -6,6 +6,7 @@ draws new seeds instead (`make explore`); what it finds becomes a fixed example 
 
 from __future__ import annotations
 
+import compileall
 import faulthandler
 import functools
 import gc
@@ -29,8 +30,8 @@ import pytest
 from tests.harness import Zygote
 
 # A shared machine may stall any example, so time limits are pytest's; a failure prints the line that replays it.
-# The fixed examples are the same in each run, so the quick tests try a quarter of them; `--explore` tries all, and new ones.
-hypothesis.settings.register_profile("fixed", deadline=None, print_blob=True, derandomize=True, max_examples=25)
+# The fixed examples are the same in each run, so the quick tests try a seventh of them; `--explore` tries all, and new ones.
+hypothesis.settings.register_profile("fixed", deadline=None, print_blob=True, derandomize=True, max_examples=15)
 hypothesis.settings.register_profile("explore", deadline=None, print_blob=True)
 
 
@@ -55,8 +56,11 @@ def pytest_configure(config: pytest.Config) -> None:
         if signal.getsignal(number) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     # Also where PYTHONDONTWRITEBYTECODE is set, keep the compiled modules of the repository: rewriting the asserts of all test files
-    # is most of the time of a collection, and child processes would compile stoker each.
+    # is most of the time of a collection. Child processes would compile stoker each: 0.7 s of CPU time. Pytest keeps modules in files
+    # of its own, as it rewrites the asserts of each package that has a plugin.
     sys.dont_write_bytecode = False
+    if not hasattr(config, "workerinput"):
+        compileall.compile_dir(TESTS.parent / "src", quiet=2)
     os.environ["PYTHONFAULTHANDLER"] = "1"  # for child processes: some of them are meant to die
     os.environ["HF_HUB_OFFLINE"] = "1"  # no test needs a network, so none may wait for one
 

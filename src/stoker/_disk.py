@@ -658,3 +658,16 @@ def write_cache_file(path: Path, data: bytes) -> None:
             raise
         finally:
             os.close(fd)
+
+
+def keep_newest(folder: Path, prefix: str, number: int) -> None:
+    """Remove all but the newest files of a cache whose names begin with `prefix`; other processes may do the same."""
+    aged = []
+    with naming(folder), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith(prefix):
+                with contextlib.suppress(FileNotFoundError):
+                    aged.append((entry.stat(follow_symlinks=False).st_mtime_ns, entry.path))
+    for _, path in sorted(aged)[:-number]:
+        with contextlib.suppress(FileNotFoundError):
+            cache_disk.unlink(Path(path))

@@ -3,10 +3,11 @@
 Kernels release the GIL and use the arithmetic of NumPy. They have no parallel loops: threads work on different batches instead
 (nested thread pools collapse on a busy machine).
 
-The cache holds one file per kernel and signature. Its content is machine code and a pickle, so it is read only from a folder that
-belongs to this user and that nobody else can write (SECURITY.md). A hash over the content comes first: what a power loss, a full
-disk or a flipped bit made of a file is never unpickled, but compiled again. A kernel is also compiled again when its own file, the
-file of a function that it calls, a constant that it uses, or the version of stoker or numba changes.
+The cache holds one file per kernel, signature and source, so that all installations of one source share it. Its content is machine
+code and a pickle, so it is read only from a folder that belongs to this user and that nobody else can write (SECURITY.md). A hash over
+the content comes first: what a power loss, a full disk or a flipped bit made of a file is never unpickled, but compiled again. A kernel
+is also compiled again when its own file, the file of a function that it calls, a constant that it uses, or the version of stoker or
+numba changes.
 
 Compiling takes seconds, so the first kernel that a process compiles is announced on a terminal. Numba notifies listeners of
 compilations only, so calls and loads from the cache cost nothing.
@@ -53,6 +54,8 @@ CACHE = "STOKER_CACHE"
 _LINE = "stoker: compiling kernels for this machine; this takes some seconds, once …\n"
 _MAGIC = b"stoker kernel 1\n"
 _HEAD_BYTES = len(_MAGIC) + 16
+_MOST_VERSIONS = 8
+"""Files of one kernel and signature that are kept: sources of several installations, or of several edits."""
 
 
 def kernel(function: F) -> F:
@@ -89,7 +92,7 @@ class _Cache(NullCache):  # type: ignore[misc]
         plain = function.__qualname__.replace("<", "").replace(">", "")
         self._prefix = f"{Path(code.co_filename).stem}.{plain}"
         cells = [cell.cell_contents for cell in function.__closure__ or ()]
-        self._function = repr((code.co_filename, function.__qualname__, code.co_firstlineno, sys.implementation.cache_tag)).encode()
+        self._function = repr((function.__module__, function.__qualname__, sys.implementation.cache_tag)).encode()
         self._function += serialize.dumps(cells) if cells else b""
         # Hashed now, as the file may change until the first call. What was typed at a prompt has no file, so it is not cached.
         self._is_on = _source_hash(code.co_filename) is not None
@@ -125,6 +128,7 @@ class _Cache(NullCache):  # type: ignore[misc]
                 _disk.make_cache_folder(folder)
                 with _disk.naming(folder), _opened(folder):
                     _disk.write_cache_file(folder / name, self._head(name, payload) + payload)
+                    _disk.keep_newest(folder, name.rpartition("-")[0] + "-", _MOST_VERSIONS)
             except OSError as error:
                 problems.append((error.strerror or str(error)).rstrip("."))
             else:
@@ -133,15 +137,16 @@ class _Cache(NullCache):  # type: ignore[misc]
         _warn_once(f"{told}. Set {CACHE} to a folder that you can write.")
 
     def _name(self, signature: Any, context: Any) -> str:
-        """One file for all versions of a function, so that a change replaces it; another for other types and other CPUs."""
+        """One file per version of a function, wherever it is installed, beside those of other types and other CPUs."""
         identity = self._function + repr((signature, context.codegen().magic_tuple())).encode()
-        return f"{self._prefix}-{xxhash.xxh3_64_hexdigest(identity)}"
+        return f"{self._prefix}-{xxhash.xxh3_64_hexdigest(identity)}-{xxhash.xxh3_64_hexdigest(self._stamp)}"
 
     @functools.cached_property
     def _stamp(self) -> bytes:
         """All that the machine code depends on. At the first call, as a kernel may call functions that are defined below it."""
         versions = (stoker.__version__, numba.__version__, llvmlite.__version__)
-        return repr((_dependencies(self._compiled), versions)).encode() + self._compiled.__code__.co_code
+        code = self._compiled.__code__
+        return repr((_dependencies(self._compiled), code.co_firstlineno, versions)).encode() + code.co_code
 
     def _head(self, name: str, payload: bytes) -> bytes:
         return _MAGIC + xxhash.xxh3_128_digest(self._stamp + name.encode() + payload)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -99,15 +100,22 @@ def call_with(name: str, parameter: click.Parameter, value: str) -> list[str]:
     return [*name.split(), *words]
 
 
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("files")
+    (folder / "a.csv").write_text("k,close\n" + "".join(f"a,{i % 3}\n" for i in range(64)))
+    package.pack(folder / "a.csv", folder / "s.stoker", columns="close")
+    return folder
+
+
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    Path("a.csv").write_text("k,close\n" + "".join(f"a,{i % 3}\n" for i in range(64)))
+    shutil.copytree(files, tmp_path, dirs_exist_ok=True)
     Path("spec.json").write_text('{"features": [{"name": "m", "op": "MOMENTUM", "window": 1}]}')
     Path("config.yaml").write_text("data:\n  store: gone.stoker\n")
     Path("script.py").write_text("raise SystemExit('never run to its end')\n")
     Path("folder").mkdir()
-    package.pack("a.csv", "s.stoker", columns="close")
     return tmp_path
 
 

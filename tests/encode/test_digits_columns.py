@@ -155,11 +155,16 @@ def test_other_than_one_column_is_refused(given: Any) -> None:
     ("code", "loaded"),
     [
         ("import stoker.encode", set()),
-        ("import numpy as np, stoker.encode as e; e.split_digits(np.ones(2))", {"numba"}),
         ("import stoker.encode as e; e.join_digits(e.split_digits([1, None]))", {"numba"}),
-        ("import pyarrow as pa, stoker.encode as e; e.split_digits(pa.nulls(2, pa.float64()))", {"numba", "pyarrow"}),
         ("import polars as pl, stoker.encode as e; e.split_digits(pl.Series([1.5, None]))", {"numba", "pyarrow", "polars"}),
         ("import numpy as np, stoker.encode as e; e.split_digits(np.ones(2), frame=True)", {"numba", "pandas", "pyarrow"}),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                ("import numpy as np, stoker.encode as e; e.split_digits(np.ones(2))", {"numba"}),
+                ("import pyarrow as pa, stoker.encode as e; e.split_digits(pa.nulls(2, pa.float64()))", {"numba", "pyarrow"}),
+            )
+        ),
     ],
 )
 def test_only_what_is_needed_is_imported(run_python: Callable[..., str], code: str, loaded: set[str]) -> None:

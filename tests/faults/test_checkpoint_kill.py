@@ -29,7 +29,7 @@ def save_zygote() -> Iterator[Zygote]:
         yield zygote
 
 
-@pytest.mark.parametrize("kind", ["first", "replacing", pytest.param("best", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["replacing", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("first", "best"))])
 def test_killed_at_any_operation_the_latest_is_the_old_or_the_new(save_zygote: Zygote, quick_path: Path, kind: str) -> None:
     before = prepared(quick_path / "log", kind)
     seen: Counter[int | None] = Counter()
@@ -46,9 +46,10 @@ def test_killed_at_any_operation_the_latest_is_the_old_or_the_new(save_zygote: Z
     assert all(count >= 3 for count in seen.values()), "there is work before the commit, and cleaning behind it"
 
 
-def test_killed_within_any_write_the_latest_is_the_old_or_the_new(save_zygote: Zygote, quick_path: Path) -> None:
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.slow)])
+def test_killed_within_any_write_the_latest_is_the_old_or_the_new(save_zygote: Zygote, quick_path: Path, every: int) -> None:
     before = prepared(quick_path / "log", "best")
-    for kill_at in range(1, len(record_save(quick_path / "log", "best"))):
+    for kill_at in range(1, len(record_save(quick_path / "log", "best")), every):
         folder = quick_path / str(kill_at)
         before.write_to(folder)
         save_zygote.run(save_and_die, folder=folder, kind="best", kill_at=kill_at, short_write_at=kill_at - 1)

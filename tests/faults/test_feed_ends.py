@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,6 @@ from tests.harness import Zygote
 from stoker import Feed
 from stoker.feed import prefetch
 from stoker.feed.prefetch import _end as end
-
-
-@pytest.fixture(scope="module")
-def feed_zygote() -> Iterator[Zygote]:
-    """A zygote that has torch and the kernels ready."""
-    with Zygote(imports=["tests.faults.feeding"]) as zygote:
-        yield zygote
 
 
 def feed_threads() -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -20,13 +19,6 @@ from stoker.errors import StoreDamagedError
 from stoker.store import shards as shards
 from stoker.store.manifest import MANIFEST_NAME
 from stoker.store.versions import open_store
-
-
-@pytest.fixture(scope="module")
-def feed_zygote() -> Iterator[Zygote]:
-    """A zygote that has torch and the kernels ready."""
-    with Zygote(imports=["tests.faults.feeding"]) as zygote:
-        yield zygote
 
 
 def some_pages() -> Store:

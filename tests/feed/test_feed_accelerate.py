@@ -22,6 +22,9 @@ import stoker
 ROOT = Path(__file__).parents[2]
 
 
+pytestmark = pytest.mark.slow  # the import alone takes seconds
+
+
 @pytest.fixture(scope="module", autouse=True)
 def imported() -> None:
     """Not when tests are collected: each process of a run collects all of them, and this import takes seconds."""

@@ -18,7 +18,8 @@ from torch.utils.data import DataLoader
 
 import stoker
 
-pytestmark = [  # Lightning 2.6 with torch 2.13, and its advice
+pytestmark = [  # the import alone takes seconds; Lightning 2.6 with torch 2.13, and its advice
+    pytest.mark.slow,
     pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning"),
     pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`"),
 ]

@@ -31,8 +31,17 @@ def make_feed(**options: Any) -> Feed:
     return Feed(STORE, VIEW, **options)
 
 
-@pytest.mark.parametrize("kind", ["transform", "device_transform"])
-@pytest.mark.parametrize("threads", [0, 1, 3])
+@pytest.mark.parametrize(
+    ("threads", "kind"),
+    [
+        (0, "device_transform"),
+        (3, "transform"),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in ((0, "transform"), (1, "transform"), (1, "device_transform"), (3, "device_transform"))
+        ),
+    ],
+)
 def test_resumes_exactly_with_random_augmentation_on_any_number_of_ranks(threads: int, kind: str) -> None:
     make = partial(make_feed, threads=threads, **{kind: noisy})
     assert_resumes_exactly(make, worlds=(1, 2, 3), cuts=[0, 1, 3])

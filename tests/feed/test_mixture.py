@@ -157,7 +157,7 @@ def test_resumes_at_every_position(options: dict[str, Any], tmp_path: Path) -> N
     stores = make_stores()
     if options.get("residency") == "stream":
         stores = [write_store(store, tmp_path / str(i)) for i, store in enumerate(stores)]
-    make = partial(Feed, stores, Windows(3, stride=2), **{"batch_size": 6, "columns": ["xf4"], "return_index": True, **options})
+    make = partial(Feed, stores, Windows(3, stride=2), **{"batch_size": 10, "columns": ["xf4"], "return_index": True, **options})
     assert_resumes_exactly(make, worlds=(1, 2))
 
 

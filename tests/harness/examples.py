@@ -9,5 +9,5 @@ ALL = 100
 
 
 def num_examples(count: int) -> int:
-    """All of `count` with `--explore`. The quick tests, whose examples are the same in each run, try a quarter of them."""
+    """All of `count` with `--explore`. The quick tests, whose examples are the same in each run, try a seventh of them."""
     return max(5, count * settings().max_examples // ALL)

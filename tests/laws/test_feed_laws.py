@@ -149,7 +149,7 @@ def test_resumes_at_every_position(view: Any, options: dict[str, Any], tmp_path:
 @pytest.mark.parametrize("order", ORDERS, ids=str)
 @pytest.mark.parametrize("view", [Windows(4, stride=2, shift=1), Sequences(6), Sequences(6, layout="packed")], ids=str)
 def test_resumes_at_every_position_on_other_numbers_of_ranks(view: Any, order: Any) -> None:
-    make = partial(Feed, every_number(), view, batch_size=2, order=order, columns=["xf8"], return_index=True)
+    make = partial(Feed, every_number(), view, batch_size=3, order=order, columns=["xf8"], return_index=True)
     assert_resumes_exactly(make, worlds=(1, 2, 3), epochs=2)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping
 
@@ -108,8 +109,16 @@ def test_counting_pairs_gives_the_variance_of_labels(order: Order, size: int) ->
     assert counted == pytest.approx(float(np.mean(ratios)), rel=0.05)
 
 
-@pytest.mark.parametrize("batch_size", [32, 256, 1024, 4096])
-@pytest.mark.parametrize("sample_bytes", [100.0, 2600.0, 1e6])
+QUICK = {(100.0, 1024), (2600.0, 256), (2600.0, 4096), (1e6, 32)}
+
+
+@pytest.mark.parametrize(
+    ("sample_bytes", "batch_size"),
+    [
+        pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow)
+        for case in itertools.product([100.0, 2600.0, 1e6], [32, 256, 1024, 4096])
+    ],
+)
 def test_block_orders_reach_what_they_promise(batch_size: int, sample_bytes: float) -> None:
     plan = plan_of(BlockShuffle(), 132_000_000, batch_size, sample_bytes)
     assert measure(plan, batch_size=batch_size).worth >= WORTH - 0.01

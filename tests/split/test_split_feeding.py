@@ -63,7 +63,7 @@ def test_every_sample_of_a_part_once(kind: str, order: Any) -> None:
 @pytest.mark.parametrize("order", ORDERS, ids=lambda order: order.kind)
 def test_a_feed_of_a_part_resumes_exactly(order: Any) -> None:
     store, view, split = split_of("folds")
-    make = partial(Feed, store, view, subset=split.train, batch_size=9, order=order, return_index=True)
+    make = partial(Feed, store, view, subset=split.train, batch_size=16, order=order, return_index=True)
     assert_resumes_exactly(make, worlds=(1, 2))
 
 

@@ -29,7 +29,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import stoker
 from stoker._clock import RunQueueDelay
 from stoker.errors import CheckpointInvalidError, OptionError, TrainError
-from stoker.train import Setup
+from stoker.train import Setup, autotune
 from stoker.train import engine as engine_module
 from stoker.train.autotune import Timed
 from stoker.train.engine import Engine, Snapshot, Stream
@@ -38,6 +38,8 @@ from stoker.train.trainer import Trainer
 
 LONG = 600
 """Epochs of 12 batches that are long enough for measurements, also for those of hints."""
+SHORT = 8
+"""Epochs of 12 batches that are enough for measurements where `pace` lets all updates go into them."""
 
 
 def trainer_of(model: nn.Module, loss: Any = None, **options: Any) -> Trainer:
@@ -48,7 +50,10 @@ def trainer_of(model: nn.Module, loss: Any = None, **options: Any) -> Trainer:
 
 @pytest.fixture
 def pace(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Setup], float]], None]:
-    """Lets steps be done as ever, but take what a function of their setup says, on a machine that is calm and fast at bf16."""
+    """Lets steps be done as ever, but take what a function of their setup says, on a machine that is calm and fast at bf16.
+
+    Short runs are measured too: all of their updates may go into a choice.
+    """
 
     def set_pace(seconds: Callable[[Setup], float]) -> None:
         original = Engine._measure
@@ -59,6 +64,8 @@ def pace(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Setup], float]]
         monkeypatch.setattr(Engine, "_measure", measure)
         monkeypatch.setattr(RunQueueDelay, "end", lambda self: (0, 1))
         monkeypatch.setattr(engine_module, "_bf16_slowdown", lambda: 0.5)
+        monkeypatch.setattr(autotune, "WORTH_MEASURING", 1)
+        monkeypatch.setattr(autotune, "LARGEST_SHARE", 1.0)
 
     return set_pace
 
@@ -118,12 +125,12 @@ def test_what_is_asked_for_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Stream, "peek", lambda *given: pytest.fail("a batch was asked for"))
     model = network()
     trainer = trainer_of(model, precision="bf16", fused=True)
-    result = trainer.fit(pairs(), epochs=30)
+    result = trainer.fit(pairs(), epochs=3)
     assert result.setup == Setup(precision="bf16", fused=True)
     assert not trainer.optimizer.param_groups[0]["fused"], "the optimizer is given back as it was"
     fused = network()
     optimizer = torch.optim.AdamW(fused.parameters(), lr=1e-2, fused=True)
-    Trainer(fused, nn.MSELoss(), optimizer, precision="bf16", progress=False).fit(pairs(), epochs=30)
+    Trainer(fused, nn.MSELoss(), optimizer, precision="bf16", progress=False).fit(pairs(), epochs=3)
     assert same_weights(model, fused)
 
 
@@ -179,7 +186,7 @@ def fitted(kind: str, **options: Any) -> tuple[nn.Module, torch.Tensor]:
     torch.manual_seed(2)
     loss = stoker.train.supervised(nn.MSELoss(), x="x", y="x_target") if kind == "feed" else nn.MSELoss()
     batches = SOURCES[kind]()
-    epochs = 1 if kind == "generator" else 30
+    epochs = 1 if kind == "generator" else SHORT
     trainer_of(model, loss, precision="fp32", compile=False, **options).fit(batches, epochs=epochs)
     return model, torch.rand(4)
 
@@ -228,9 +235,9 @@ def test_what_modules_count_is_put_back(pace: Any) -> None:
     for speed in ("measured", "exact"):
         torch.manual_seed(0)
         model, criterion = Counting(), Counting()
-        trainer_of(model, criterion, precision="fp32", compile=False, speed=speed).fit(pairs(), epochs=30)
+        trainer_of(model, criterion, precision="fp32", compile=False, speed=speed).fit(pairs(), epochs=SHORT)
         found.append((model.calls, criterion.calls, model.line.weight.detach().clone()))
-    assert found[0][:2] == found[1][:2] == (360, 360)
+    assert found[0][:2] == found[1][:2] == (12 * SHORT, 12 * SHORT)
     assert torch.equal(found[0][2], found[1][2])
 
 
@@ -277,7 +284,7 @@ def weights_of_keeping(kind: str, speed: str, *, puts_back: bool = True) -> torc
     SHARED.clear()
     torch.manual_seed(0)
     model = Keeping(kind)
-    trainer_of(model, precision="fp32", compile=False, speed=speed).fit(pairs(), epochs=30)
+    trainer_of(model, precision="fp32", compile=False, speed=speed).fit(pairs(), epochs=SHORT)
     return model.line.weight.detach().clone()
 
 
@@ -339,25 +346,19 @@ def raise_stop() -> None:
     raise Stop
 
 
-WORTH_MEASURING = 80
-"""Epochs of `run_in` that are enough for measurements to pay off."""
-
-
-def run_in(
-    folder: Path, *, stop_at: int | None = None, resume: bool = False, epochs: int = 30, **options: Any
-) -> tuple[Setup, nn.Module]:
+def run_in(folder: Path, *, stop_at: int | None = None, resume: bool = False, **options: Any) -> tuple[Setup, nn.Module]:
     model = network(dropout=0.2)
     torch.manual_seed(3)
     stop_at_call(model, stop_at, raise_stop, counts=(folder / "run.json").exists)  # measured steps come before that file
-    trainer = trainer_of(model, folder=folder, save_every=100, **options)
-    result = trainer.fit(pairs(), epochs=epochs, resume=resume)
+    trainer = trainer_of(model, folder=folder, save_every=20, **options)
+    result = trainer.fit(pairs(), epochs=SHORT, resume=resume)
     return result.setup, model
 
 
 def test_the_setup_is_recorded_before_the_first_step_and_resumed_without_a_checkpoint(tmp_path: Path, pace: Any) -> None:
     pace(faster_with_all)
     with pytest.raises(Stop):
-        run_in(tmp_path / "killed", stop_at=0, epochs=WORTH_MEASURING, speed="measured")
+        run_in(tmp_path / "killed", stop_at=0, speed="measured")
     chosen = Setup(precision="bf16", fused=True)
     assert recorded_setup(tmp_path / "killed") == chosen
     trials = {trial["name"]: trial for trial in read_record(tmp_path / "killed").last.trials}
@@ -365,9 +366,9 @@ def test_the_setup_is_recorded_before_the_first_step_and_resumed_without_a_check
     assert trials["fused"]["gain_low"] == trials["fused"]["gain_high"] == 2.0
     assert not list((tmp_path / "killed" / "checkpoints").glob("step-*"))
     pace(lambda setup: 1.0)  # now another setup would be chosen
-    setup, model = run_in(tmp_path / "killed", resume=True, epochs=WORTH_MEASURING, speed="measured")
+    setup, model = run_in(tmp_path / "killed", resume=True, speed="measured")
     assert setup == chosen
-    setup, copied = run_in(tmp_path / "copied", epochs=WORTH_MEASURING, setup=tmp_path / "killed")
+    setup, copied = run_in(tmp_path / "copied", setup=tmp_path / "killed")
     assert setup == chosen
     assert same_weights(model, copied)
 
@@ -375,12 +376,12 @@ def test_the_setup_is_recorded_before_the_first_step_and_resumed_without_a_check
 def test_a_run_that_chose_again_would_be_seen(tmp_path: Path, pace: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control: resume without looking at what is recorded."""
     pace(faster_with_all)
-    _, whole = run_in(tmp_path / "whole", epochs=WORTH_MEASURING, speed="measured")
+    _, whole = run_in(tmp_path / "whole", speed="measured")
     with pytest.raises(Stop):
-        run_in(tmp_path / "killed", stop_at=0, epochs=WORTH_MEASURING, speed="measured")
+        run_in(tmp_path / "killed", stop_at=0, speed="measured")
     monkeypatch.setattr(Trainer, "_known_setup", lambda *given, **options: None)
     pace(lambda setup: 1.0)
-    setup, model = run_in(tmp_path / "killed", resume=True, epochs=WORTH_MEASURING, speed="measured")
+    setup, model = run_in(tmp_path / "killed", resume=True, speed="measured")
     assert setup == Setup()
     assert not same_weights(model, whole)
 
@@ -421,7 +422,7 @@ def test_a_setup_that_cannot_be_had_is_refused(tmp_path: Path) -> None:
         Trainer(model, nn.MSELoss(), optimizer, setup=Setup(fused=True), progress=False).fit(pairs())
 
 
-@pytest.mark.parametrize("stop_at", [0, 150])
+@pytest.mark.parametrize("stop_at", [0, 30])
 def test_a_resumed_run_refuses_another_setup_unless_allowed(stop_at: int, tmp_path: Path) -> None:
     """With and without a checkpoint."""
     with pytest.raises(Stop):
@@ -431,15 +432,15 @@ def test_a_resumed_run_refuses_another_setup_unless_allowed(stop_at: int, tmp_pa
     with pytest.raises(CheckpointInvalidError, match=r"setup.fused: True saved, False now"):
         run_in(tmp_path / "run", resume=True, fused=False)
     model = network(dropout=0.2)
-    trainer = trainer_of(model, folder=tmp_path / "run", save_every=100, precision="bf16")
-    result = trainer.fit(pairs(), epochs=30, resume=True, allow=["setup.precision"])
+    trainer = trainer_of(model, folder=tmp_path / "run", save_every=20, precision="bf16")
+    result = trainer.fit(pairs(), epochs=SHORT, resume=True, allow=["setup.precision"])
     assert result.setup == Setup(precision="bf16", fused=True)
 
 
 def test_a_run_of_before_is_resumed_in_the_setup_it_recorded(tmp_path: Path) -> None:
     """Its run.json has no trials, and the configuration says precision "auto"."""
     with pytest.raises(Stop):
-        run_in(tmp_path / "run", stop_at=150, fused=True)
+        run_in(tmp_path / "run", stop_at=30, fused=True)
     path = tmp_path / "run" / "run.json"
     record = json.loads(path.read_bytes())
     del record["sessions"][0]["trials"]
@@ -457,7 +458,15 @@ class Killed(BaseException):
     """The end of a process, which nothing catches."""
 
 
-def train(folder: str | None, *, kill_at: int | None = None, kill: Callable[[], None], resume: bool = False, **options: Any) -> Any:
+def train(
+    folder: str | None,
+    *,
+    kill_at: int | None = None,
+    kill: Callable[[], None],
+    epochs: int = 30,
+    resume: bool = False,
+    **options: Any,
+) -> Any:
     """A run that ends at the n-th call of its model, counted from 1: while setups are measured, or later."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 1))
@@ -465,7 +474,7 @@ def train(folder: str | None, *, kill_at: int | None = None, kill: Callable[[], 
     stop_at_call(model, None if kill_at is None else kill_at - 1, kill)
     feed = stoker.Feed(make_store(), stoker.Windows(8, horizon=1), batch_size=16, order=stoker.Shuffle(7))
     trainer = trainer_of(model, loss, folder=folder, save_every=60, max_grad_norm=1.0, **options)
-    result = trainer.fit(feed, epochs=30, resume=resume)
+    result = trainer.fit(feed, epochs=epochs, resume=resume)
     return {"setup": asdict(result.setup), "bits": bits(dict(model.state_dict())), "step": result.step}
 
 
@@ -494,19 +503,20 @@ def quick_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # A hog takes all cores from the tests beside it.
 @pytest.mark.parametrize(
-    ("moments", "beside"), [(MOMENTS[1::6], contextlib.nullcontext), pytest.param(MOMENTS, hog, marks=pytest.mark.slow)]
+    ("moments", "epochs", "beside"),
+    [((2, 61), 7, contextlib.nullcontext), pytest.param(MOMENTS, 30, hog, marks=pytest.mark.slow)],
 )
 def test_one_config_gives_one_set_of_bits_beside_a_cpu_hog(
-    quick_runs: None, tmp_path: Path, moments: tuple[int, ...], beside: Callable[[], AbstractContextManager[None]]
+    quick_runs: None, tmp_path: Path, moments: tuple[int, ...], epochs: int, beside: Callable[[], AbstractContextManager[None]]
 ) -> None:
     """Several times, and ended at several moments: the same weights. By an exception; by kill -9 in the slow test below."""
     with beside():
-        found = [train_here() for _ in moments]
+        found = [train_here(epochs=epochs) for _ in moments]
         for moment in moments:
             with pytest.raises(Killed):
-                train_here(tmp_path / f"ended-{moment}", kill_at=moment)
-            found.append(train_here(tmp_path / f"ended-{moment}", resume=True))
-    assert found[0]["step"] == MOMENTS[-1]
+                train_here(tmp_path / f"ended-{moment}", kill_at=moment, epochs=epochs)
+            found.append(train_here(tmp_path / f"ended-{moment}", resume=True, epochs=epochs))
+    assert found[0]["step"] == 11 * epochs
     assert all(one == found[0] for one in found)
 
 
@@ -516,7 +526,7 @@ def test_a_choice_by_the_clock_would_give_several(monkeypatch: pytest.MonkeyPatc
     for number in range(2):
         monkeypatch.undo()
         pace(lambda setup, number=number: 1.0 if number else faster_with_all(setup))
-        found.append(train_here(speed="measured", precision="fp32", compile=False)["bits"])
+        found.append(train_here(speed="measured", precision="fp32", compile=False, epochs=7)["bits"])
     assert found[0] != found[1]
 
 

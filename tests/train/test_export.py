@@ -31,7 +31,7 @@ def load(path: Path) -> Callable[[dict[str, torch.Tensor]], torch.Tensor]:
     ("kind", "name"),
     [
         ("horizon", "transformer"),
-        ("series", "gru"),
+        pytest.param("series", "gru", marks=pytest.mark.slow),
         *(pytest.param(kind, "transformer", marks=pytest.mark.slow) for kind in TASKS if kind != "horizon"),
         pytest.param("series", "mlp", marks=pytest.mark.slow),
     ],

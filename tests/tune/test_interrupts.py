@@ -62,8 +62,9 @@ def interrupted(folder: Path, *, seed: int, times: int) -> list[str]:
     return done.stdout.splitlines()
 
 
-@pytest.mark.parametrize("times", [4, pytest.param(20, marks=pytest.mark.slow)])
-def test_a_signal_at_any_moment_ends_the_search(folder: Path, times: int) -> None:
+@pytest.mark.slow
+def test_a_signal_at_any_moment_ends_the_search(folder: Path) -> None:
+    times = 20
     found = interrupted(folder, seed=times, times=times)
     assert len(found) == times
     assert set(found) <= {"interrupted False", "before False"}

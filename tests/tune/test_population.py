@@ -18,7 +18,6 @@ from stoker.errors import OptionError
 from stoker.train import orthogonalize
 from stoker.tune import MemberRandom, Population, population_optimizers
 
-STEPS = 50
 SETTINGS: dict[str, list[dict[str, Any]]] = {
     "adamw": [{"lr": 3e-3}, {"lr": 1e-3, "weight_decay": 0.3, "betas": (0.8, 0.9)}, {"lr": 1e-2, "max_grad_norm": 0.1}],
     "sgd": [
@@ -45,11 +44,12 @@ def train(population: Population, batches: list[Any]) -> torch.Tensor:
 
 
 @pytest.mark.usefixtures("exact_muon")
+@pytest.mark.parametrize("steps", [16, pytest.param(50, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("optimizer", SETTINGS)
-def test_losses_of_members_are_those_of_each_alone(optimizer: str) -> None:
+def test_losses_of_members_are_those_of_each_alone(optimizer: str, steps: int) -> None:
     extra = [{"temperature": 1.0, "dropout": 0.0}, {"temperature": 0.5, "dropout": 0.1}, {"temperature": 2.0, "dropout": 0.3}]
     configs = [{**a, **b} for a, b in zip(SETTINGS[optimizer], extra, strict=True)]
-    batches = make_batches(STEPS)
+    batches = make_batches(steps)
 
     def make_model(config: Mapping[str, Any]) -> nn.Module:
         return Transformer(layers=1, dropout=config["dropout"])
@@ -60,7 +60,7 @@ def test_losses_of_members_are_those_of_each_alone(optimizer: str) -> None:
     for row, config in enumerate(configs):
         alone, _ = train_alone(make_model, config, 3 + row, batches, optimizer=optimizer)
         assert (losses[row] - alone).abs().max() < 1e-4
-    assert losses[0, -10:].mean() < losses[0, :10].mean()
+    assert losses[0, -steps // 4 :].mean() < losses[0, : steps // 4].mean()
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd", "rmsprop"])
@@ -79,12 +79,13 @@ def test_weights_in_float64_are_those_of_torch(optimizer: str) -> None:
 
 
 @pytest.mark.usefixtures("exact_muon")
+@pytest.mark.parametrize("steps", [16, pytest.param(50, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_models_of_different_widths_and_depths_train_together(optimizer: str) -> None:
+def test_models_of_different_widths_and_depths_train_together(optimizer: str, steps: int) -> None:
     lr = {"adamw": 3e-3, "muon": 0.01}[optimizer]
     sizes = [(16, 2, 2), (8, 3, 2), (24, 1, 3), (16, 1, 4)]
     configs = [{"lr": lr, "width": width, "layers": layers, "heads": heads} for width, layers, heads in sizes]
-    batches = make_batches(STEPS)
+    batches = make_batches(steps)
 
     def make_model(config: Mapping[str, Any]) -> nn.Module:
         return Transformer(config["width"], config["layers"], config["heads"], dropout=0.1)
@@ -98,10 +99,11 @@ def test_models_of_different_widths_and_depths_train_together(optimizer: str) ->
         assert [one.shape for one in population.member(row).parameters()] == [one.shape for one in model.parameters()]
 
 
+@pytest.mark.parametrize("steps", [16, pytest.param(50, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("norm", [nn.LayerNorm, nn.RMSNorm])
-def test_residual_blocks_of_different_sizes_train_together(norm: type[nn.Module]) -> None:
+def test_residual_blocks_of_different_sizes_train_together(norm: type[nn.Module], steps: int) -> None:
     configs = [{"lr": 0.01, "width": width, "layers": layers} for width, layers in ((16, 1), (5, 3), (11, 2))]
-    batches = make_batches(STEPS)
+    batches = make_batches(steps)
 
     def make_model(config: Mapping[str, Any]) -> nn.Module:
         return ResidualMlp(config["width"], config["layers"], 0.1, norm)

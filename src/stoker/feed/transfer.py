@@ -201,6 +201,7 @@ class HostGather:
         self._view = view
         self._samples = samples
         self._columns = columns
+        self._observed = [column for column in columns if column.observed]
         self._ring = ring
         self._returns = {"return_index": return_index, "return_series": return_series}
         self._files = files
@@ -226,14 +227,13 @@ class HostGather:
         try:
             arrays = {name: field.array(slot.buffer, slot.lead) for name, field in fields.items()}
             self._fill_columns(arrays, numbers, found, places, steps)
-            for column in self._columns:
-                if column.observed:
-                    values, marks = arrays["column " + column.name], arrays["observed " + column.name]
-                    padding.mark_observed(values, column.torch_name, marks)
-                    if column.level == "series":
-                        marks[len(numbers) :] = False
-                    elif steps is not None and self._samples.padded | (len(numbers) < rows):
-                        padding.clear_tails(marks.reshape(-1).view(np.uint8), found.counts, steps, column.width or 1)
+            for column in self._observed:
+                values, marks = arrays["column " + column.name], arrays["observed " + column.name]
+                padding.mark_observed(values, column.torch_name, marks)
+                if column.level == "series":
+                    marks[len(numbers) :] = False
+                elif steps is not None and self._samples.padded | (len(numbers) < rows):
+                    padding.clear_tails(marks.reshape(-1).view(np.uint8), found.counts, steps, column.width or 1)
             if self._is_packed:
                 arrays[STARTS][:-1], arrays[STARTS][-1] = places, total
             else:
@@ -289,12 +289,12 @@ class HostGather:
             if column.may_overflow and np.isinf(target[:valid]).any():
                 column.refuse_overflow(series, series, np.ones(valid, dtype=np.int64))
             return
-        flat = target.reshape(-1).view(np.uint8)
-        streaming = len(flat) >= padding.STREAMING_BYTES and not column.observed  # which reads what was written
         values, rows = column.values.reshape(-1), target.reshape(-1)
+        flat, unit = rows.view(np.uint8), column.unit
+        streaming = len(flat) >= padding.STREAMING_BYTES and not column.observed  # which reads what was written
         overflowed = False
         if column.is_copied:
-            padding.copy_spans(values.view(np.uint8), found.starts, found.counts, flat, places, column.unit, streaming)
+            padding.copy_spans(values.view(np.uint8), found.starts, found.counts, flat, places, unit, streaming)
         elif np.float16 in (values.dtype, rows.dtype):  # compiled kernels cannot calculate with it
             steps_of = target.reshape(-1, column.width or 1)
             for series, start, count, place in zip(found.series, found.starts, found.counts, places, strict=True):
@@ -314,7 +314,7 @@ class HostGather:
         if column.shift:
             rows += column.shift  # also what no sample has written, which is cleared below
         if steps is not None and self._samples.padded | (valid < len(found.counts)):
-            padding.clear_tails(flat, found.counts, steps, column.unit)
+            padding.clear_tails(flat, found.counts, steps, unit)
 
 
 # The producer: gathered batches, transformed and copied to the device.

@@ -30,7 +30,7 @@ def check_against_twin(bars: dict[str, Any], spec: Any) -> None:
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=3e-5 * size, err_msg=feature.name)
 
 
-@pytest.mark.parametrize("window", [1, 2, 14, 37])
+@pytest.mark.parametrize("window", [1, 2, 14, pytest.param(37, marks=pytest.mark.slow)])
 def test_every_operator_is_that_of_its_twin(window: int) -> None:
     bars = market(1100, window)  # beyond the bar where sums start anew
     read = parse_spec(all_operators(window=window))

@@ -29,7 +29,7 @@ of_one_kind_or_slow = pytest.mark.parametrize(
 @pytest.fixture(scope="module", params=list(YAMLS))
 def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp(request.param)
-    make_folder(folder, YAMLS[request.param])
+    make_folder(folder, YAMLS[request.param], num_bars=1500)
     run = Path(settings_of(folder).out_dir or "")
     train(settings_of(folder, epochs=1), run)
     written, proof = write_bundle(run, folder / "bundle")

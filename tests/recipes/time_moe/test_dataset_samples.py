@@ -14,6 +14,7 @@ import pytest
 from benchmarks.before.timemoe_dataset import TimeMoEDataset, TimeMoEWindowDataset
 from benchmarks.timemoe_folder import walks, write_folder
 from hypothesis import given, settings
+from tests.harness import num_examples
 
 import stoker
 from stoker.errors import OptionError
@@ -34,7 +35,7 @@ def targets(pieces: Pieces) -> list[int]:
     return [int(start + 1 + t) for start, count in zip(located.starts, located.counts, strict=True) for t in range(count)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=num_examples(60), deadline=None)
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=8), st.integers(1, 12), st.sampled_from([0.0, 0.1, 0.5]))
 def test_every_target_is_in_exactly_one_piece(lengths: list[int], length: int, valid: float) -> None:
     corpus = corpus_of([np.arange(one, dtype=float) for one in lengths])

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
+from tests.harness import num_examples
 from tests.recipes.time_moe.waves import make_waves
 from torch import nn
 
@@ -49,7 +50,7 @@ def loaded(model: Any = None, **options: Any) -> LoadedModel:
     return LoadedModel(**{"model": model or Repeating(), "method": "zero", "length": 64, "source": "a test", **options})
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=num_examples(80), deadline=None)
 @given(st.integers(0, 60), st.integers(0, 60), st.integers(1, 20), st.integers(1, 20), st.integers(1, 9))
 def test_windows_are_all_that_fit_and_the_last_ends_with_the_series(
     length: int, test_begin: int, context: int, horizon: int, stride: int

@@ -5,11 +5,12 @@ from __future__ import annotations
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.harness import num_examples
 
 from stoker.recipes.time_moe.layers import runs_of, seen_within
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=num_examples(60), deadline=None)
 @given(st.lists(st.lists(st.integers(-1, 2), min_size=9, max_size=9), min_size=1, max_size=3))
 def test_runs_are_ranges_of_equal_segments(rows: list[list[int]]) -> None:
     runs = runs_of(torch.tensor(rows))

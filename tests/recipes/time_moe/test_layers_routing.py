@@ -6,11 +6,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.harness import num_examples
 
 from stoker.recipes.time_moe.layers import CPU_TILE, best, num_rows, route, sort_plainly
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=num_examples(60), deadline=None)
 @given(st.integers(1, 6), st.integers(1, 3), st.lists(st.integers(0, 5), min_size=1, max_size=80), st.sampled_from([1, 4, 8]))
 def test_rows_are_choices_sorted_by_expert(num_experts: int, k: int, drawn: list[int], tile: int) -> None:
     experts = torch.tensor(drawn * k).reshape(-1, k) % num_experts

@@ -27,7 +27,7 @@ def test_every_set_has_a_row_per_method(tmp_path: Path) -> None:
     assert [(row.dataset, row.method, len(row.accuracies)) for row in rows] == [
         ("A", "timehut", 2), ("A", "softclt", 2), ("B", "timehut", 2), ("B", "softclt", 2)
     ]  # fmt: skip
-    assert rows == run_archive(tmp_path, methods=["timehut", "softclt"], seeds=2, device="cpu", **SMALL)
+    assert rows[1::2] == run_archive(tmp_path, methods=["softclt"], seeds=2, device="cpu", **SMALL)
 
 
 def test_members_of_a_data_set_are_single_members() -> None:
@@ -60,6 +60,7 @@ def test_errors_name_what_is_wrong(tmp_path: Path) -> None:
         run_archive(tmp_path, methods=["x"], device="cpu")
 
 
+@pytest.mark.slow
 def test_other_processes_fit_the_same_classifiers() -> None:
     rng = np.random.default_rng(0)
     inside, outside, labels = rng.normal(size=(20, 8)), rng.normal(size=(9, 8)), np.arange(20) % 2

@@ -9,6 +9,7 @@ does not depend on where blocks end. All that lasts between two blocks are two r
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -389,7 +390,9 @@ def describe_irregular(run: SortedRun, field: ColumnPlan, index: int) -> str | N
     Months differ in length, and days with a zone may have 23 or 25 hours: these are not irregular.
     """
     unit, _, zone = (field.unit or "").partition(", ")
-    sample = next(_steps_of(run, index), np.zeros(0, dtype=np.int64))[:_SAMPLE]
+    parts = _steps_of(run, index)
+    first = next(parts, np.zeros(0, dtype=np.int64))
+    sample = first[:_SAMPLE]
     found, counts = np.unique(sample[sample > 0], return_counts=True)
     if not len(found):
         return None
@@ -397,11 +400,14 @@ def describe_irregular(run: SortedRun, field: ColumnPlan, index: int) -> str | N
     if common >= 28 * day:
         return None
     tolerance = day // 24 if zone and common % day == 0 else 0
-    total = irregular = largest = 0
-    for steps in _steps_of(run, index):
-        steps = steps[steps > 0]
-        total, irregular = total + len(steps), irregular + int((np.abs(steps - common) > tolerance).sum())
-        largest = max(largest, int(steps.max(initial=0)))
+    total = irregular = 0
+    largest = common
+    for steps in itertools.chain([first], parts):
+        others = steps[steps != common]  # few, where times are nearly regular
+        total += len(steps) - len(others)
+        others = others[others > 0]
+        total, irregular = total + len(others), irregular + int((np.abs(others - common) > tolerance).sum())
+        largest = max(largest, int(others.max(initial=0)))
     if not irregular or irregular * 2 > total:
         return None
     usual, most = (_duration(size * NANOSECONDS[unit]) for size in (common, largest))
