@@ -150,7 +150,6 @@ def _run(mode: str, seconds: float, words: list[str]) -> None:
     if mode == "data":
         _replay_loaders(DataLoader)
     builtins.replayed = _replayed  # type: ignore[attr-defined]
-    builtins.replayed_next = functools.partial(_replayed_next, {})  # type: ignore[attr-defined]
     sys.argv = words
     sys.path.insert(0, str(Path.cwd()))
     try:
@@ -199,10 +198,3 @@ def _replayed(function: Callable[..., Any]) -> Callable[..., Any]:
         return results[-1]
 
     return call
-
-
-def _replayed_next(calls: dict[Any, Callable[[], Any]], generator: Callable[[], Iterator[Any]]) -> Any:
-    """The same for the first item of a generator function."""
-    if generator not in calls:
-        calls[generator] = _replayed(lambda: next(generator()))
-    return calls[generator]()

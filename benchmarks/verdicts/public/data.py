@@ -43,7 +43,7 @@ def _words(path: Path, rng: np.random.Generator) -> None:
 
 def _letters(path: Path, rng: np.random.Generator) -> None:
     """One text file of 300,000 characters."""
-    drawn = rng.choice(list("abcdefghijklmnopqrstuvwxyz      .,\n"), 300_000)
+    drawn = rng.choice(list("abcdefghijklmnopqrstuvwxyzABCDEGHINOST!      .,\n"), 300_000)
     path.write_text("".join(drawn))
 
 
