@@ -82,15 +82,15 @@ def _rates(path: Path, rng: np.random.Generator) -> None:
 
 
 def _cora(path: Path, rng: np.random.Generator) -> None:
-    """cora.content and cora.cites: 2,708 papers with 1,433 words of 0 or 1, seven classes, 5,429 citations."""
+    """cora.content and cora.cites: 1,600 papers with 1,433 words of 0 or 1, seven classes, 3,200 citations."""
     path.mkdir(parents=True, exist_ok=True)
-    papers = np.arange(2708) + 1000
-    words = (rng.random((2708, 1433)) < 0.013).astype(np.uint8)
+    papers = np.arange(1600) + 1000
+    words = (rng.random((1600, 1433)) < 0.013).astype(np.uint8)
     words[:, 0] = 1
-    classes = rng.integers(0, 7, 2708)
+    classes = rng.integers(0, 7, 1600)
     lines = [f"{p}\t" + "\t".join(map(str, row)) + f"\tclass{c}" for p, row, c in zip(papers, words, classes, strict=True)]
     (path / "cora.content").write_text("\n".join(lines) + "\n")
-    (path / "cora.cites").write_text("\n".join(f"{a}\t{b}" for a, b in rng.choice(papers, (5429, 2))) + "\n")
+    (path / "cora.cites").write_text("\n".join(f"{a}\t{b}" for a, b in rng.choice(papers, (3200, 2))) + "\n")
 
 
 def _ucr(path: Path, rng: np.random.Generator) -> None:
