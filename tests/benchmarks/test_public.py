@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from benchmarks.verdicts.public import data
 from benchmarks.verdicts.public.ablation import measure, shares
-from benchmarks.verdicts.public.recipes import Recipe, Repository, fetch, lay_out, read_recipes
+from benchmarks.verdicts.public.recipes import Recipe, Repository, edit, fetch, lay_out, read_recipes
 from benchmarks.verdicts.public.truth import accepted
 
 SCRIPT = """
@@ -95,12 +95,12 @@ def test_only_the_files_of_a_recipe_are_fetched(fetched: tuple[Recipe, Path]) ->
 
 def test_a_script_is_laid_out_with_edits_and_data(fetched: tuple[Recipe, Path], tmp_path: Path) -> None:
     recipe, files = fetched
-    folder = lay_out(recipe, files, tmp_path / "run", edits=[])
+    folder = lay_out(recipe, files, tmp_path / "run")
     assert "0.002" in (folder / "../package/helper.py").read_text()
     assert (folder / "tokens" / "val.bin").stat().st_size == 100_000
     assert "0.002" not in (files / "package/helper.py").read_text()
     with pytest.raises(ValueError, match=r"train.py has no 'absent'"):
-        lay_out(recipe, files, tmp_path / "again", edits=[("train.py", "absent", "")])
+        edit(folder, [("train.py", "absent", "")])
 
 
 def test_makers_draw_the_same_data_each_time(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ Row = dict[str, Any]
 def diagnose(recipe: Recipe, fetched: Path, *, limit: float) -> Row:
     """What the command says of a script, in a folder of its own."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
-        folder = lay_out(recipe, fetched, Path(scratch), edits=[])
+        folder = lay_out(recipe, fetched, Path(scratch))
         command = [sys.executable, "-m", "stoker", "diagnose", "--json", "--quiet", Path(recipe.script).name, "--"]
         start = time.perf_counter()
         process = subprocess.Popen(

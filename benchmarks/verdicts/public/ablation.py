@@ -19,6 +19,7 @@ import functools
 import itertools
 import os
 import runpy
+import shutil
 import signal
 import sys
 import time
@@ -28,7 +29,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from benchmarks.verdicts.public.recipes import Recipe, lay_out
+from benchmarks.verdicts.public.recipes import Recipe, edit, lay_out
 
 KEPT_BATCHES = 8
 WARM_STEPS = 5
@@ -48,10 +49,14 @@ def measure(recipe: Recipe, fetched: Path, scratch: Path, *, seconds: float) -> 
         variants["larger"] = ("", recipe.larger_edits, recipe.larger)
     variants["baseline again"] = variants["baseline"]
     times: dict[str, float] = {}
+    lay_out(recipe, fetched, scratch / "unchanged")
     for name, (mode, edits, arguments) in variants.items():
-        folder = lay_out(recipe, fetched, scratch / name.replace(" ", "-"), edits=edits)
+        shutil.copytree(scratch / "unchanged", scratch / name)
+        folder = scratch / name / recipe.folder
+        edit(folder, edits)
         words = [Path(recipe.script).name, *recipe.arguments.split(), *arguments.split()]
         times[name] = _step_seconds(mode or "baseline", seconds, words, folder, path=recipe.path)
+        shutil.rmtree(scratch / name)
     return times
 
 

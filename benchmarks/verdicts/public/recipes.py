@@ -110,18 +110,26 @@ def fetch(recipe: Recipe, repository: Repository, *, source: str, target: Path) 
         files.extractall(target, filter="data")
 
 
-def lay_out(recipe: Recipe, fetched: Path, target: Path, *, edits: list[Edit]) -> Path:
-    """Make a folder to run a script in: its files with edits, its data; returns the folder where it is started."""
+def lay_out(recipe: Recipe, fetched: Path, target: Path) -> Path:
+    """Make a folder to run a script in: its files with its edits, and its data; returns the folder where it is started."""
     shutil.copytree(fetched, target, dirs_exist_ok=True)
     folder = target / recipe.folder
-    for name, old, new in [*recipe.edits, *edits]:
-        file = folder / name
-        text = file.read_text()
-        if old not in text:
-            raise ValueError(f"{recipe.name}: {name} has no {old!r}")
-        file.write_text(text.replace(old, new))
+    edit(folder, recipe.edits)
     for maker, path in recipe.data:
-        data.make(maker, (folder / path))
+        data.make(maker, folder / path)
     for path in recipe.folders:
         (folder / path).mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def edit(folder: Path, edits: list[Edit]) -> None:
+    """Change the files of a script: every occurrence of a text.
+
+    Raises:
+        ValueError: A file does not have the text.
+    """
+    for name, old, new in edits:
+        text = (folder / name).read_text()
+        if old not in text:
+            raise ValueError(f"{folder / name} has no {old!r}")
+        (folder / name).write_text(text.replace(old, new))
