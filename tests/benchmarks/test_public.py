@@ -124,6 +124,7 @@ def test_shares_are_what_is_gone_without_a_cause() -> None:
         ({"data": 0.02, "optimizer": 0.1, "dispatch": 0.7, "work": 0.18}, {"dispatch"}),
         ({"data": 0.0, "optimizer": 0.6, "dispatch": 0.1, "work": 0.3}, {"optimizer"}),
         ({"data": 0.0, "optimizer": 0.1, "dispatch": 0.1, "work": 0.8}, {"compute", "memory", "kernel"}),
+        ({"data": 0.0, "optimizer": 0.2, "work": 0.8}, {"compute", "memory", "kernel", "dispatch"}),
         ({"data": 0.11, "optimizer": 0.1, "dispatch": 0.7, "work": 0.09}, {"data", "dispatch"}),
         ({"data": 0.0, "host": 0.5, "optimizer": 0.1, "dispatch": 0.3, "work": 0.1}, {"host"}),
     ],

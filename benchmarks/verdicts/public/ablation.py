@@ -5,6 +5,7 @@ Each cause is taken away alone, in a fresh process:
 * `data`: the first batches are kept and served again, so that making a batch costs nothing.
 * `optimizer`: `step()` does nothing.
 * `host`: edits of the recipe take Python work out of the loop.
+* `oversubscribed`: torch computes with one thread. A share is what a step gains by that.
 * `dispatch`: each batch is `times` larger. Time per step is modelled as overhead plus work that grows with the batch. The overhead
   that is not the optimizer's and not the loop's is the price of calling operations.
 
@@ -31,6 +32,7 @@ from typing import Any
 
 from benchmarks.verdicts.public.recipes import Recipe, edit, lay_out
 
+CAUSES = ("data", "optimizer", "host", "oversubscribed")
 KEPT_BATCHES = 8
 WARM_STEPS = 5
 Shares = dict[str, float]
@@ -42,6 +44,7 @@ def measure(recipe: Recipe, fetched: Path, scratch: Path, *, seconds: float) -> 
         "baseline": ("", [], ""),
         "data": ("data", recipe.replay, ""),
         "optimizer": ("optimizer", [], ""),
+        "oversubscribed": ("one thread", [], ""),
     }
     if recipe.host:
         variants["host"] = ("", recipe.host, "")
@@ -106,11 +109,11 @@ ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "MPLBACKEND": "agg", "HF_HUB_OFFLINE"
 def shares(times: dict[str, float], batch_times: int) -> Shares:
     """The share of a step that each cause has."""
     step = (times["baseline"] + times["baseline again"]) / 2
-    found = {cause: max(0.0, 1 - times[cause] / step) for cause in ("data", "optimizer", "host") if cause in times}
+    found = {cause: max(0.0, 1 - times[cause] / step) for cause in CAUSES if cause in times}
     if "larger" in times:
         overhead = (batch_times * step - times["larger"]) / (batch_times - 1) / step
         found["dispatch"] = max(0.0, overhead - found["optimizer"] - found.get("host", 0.0))
-    found["work"] = max(0.0, 1 - sum(found.values()))
+    found["work"] = max(0.0, 1 - sum(found.values()) + found.get("oversubscribed", 0.0))
     return found
 
 
@@ -152,6 +155,8 @@ def _run(mode: str, seconds: float, words: list[str]) -> None:
     torch.Tensor.backward = backward  # type: ignore[method-assign]
     if mode != "optimizer":
         register_optimizer_step_post_hook(lambda optimizer, *_: stepped(optimizer))
+    if mode == "one thread":
+        torch.set_num_threads(1)
     if mode == "data":
         _replay_loaders(DataLoader)
     builtins.replayed = _replayed  # type: ignore[attr-defined]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-WASTE = ("data", "host")
+WASTE = ("data", "host", "oversubscribed")
 WORK = ("compute", "memory", "kernel")
 WASTE_FIRST, OPTIMIZER_FIRST, DISPATCH_FIRST = 0.10, 0.40, 0.50
 WASTE_MARGIN, WORK_MARGIN = 0.04, 0.12
@@ -17,6 +17,8 @@ def accepted(shares: Mapping[str, float]) -> set[str]:
     waste = max(WASTE, key=lambda cause: shares.get(cause, 0.0))
     most = shares.get(waste, 0.0)
     causes |= {cause for cause in WASTE if shares.get(cause, 0.0) >= max(WASTE_FIRST - WASTE_MARGIN, most - WASTE_MARGIN)}
+    if shares.get("oversubscribed", 0.0) >= WASTE_FIRST:  # batches that are served again give their workers' cores back, too
+        causes.add("oversubscribed")
     if most >= WASTE_FIRST + WASTE_MARGIN:
         return causes
     work = sum(shares.get(cause, 0.0) for cause in ("optimizer", "dispatch", "work"))
@@ -24,5 +26,5 @@ def accepted(shares: Mapping[str, float]) -> set[str]:
     limits = {"optimizer": OPTIMIZER_FIRST, "dispatch": DISPATCH_FIRST}
     causes |= {cause for cause, part in parts.items() if part >= limits[cause] - WORK_MARGIN}
     if all(part < limits[cause] + WORK_MARGIN for cause, part in parts.items()):
-        causes |= set(WORK)
+        causes |= {*WORK, "dispatch"} if "dispatch" not in shares else set(WORK)  # without a larger batch both are one
     return causes
