@@ -240,3 +240,31 @@ def test_the_program_computes_what_it_would_alone_until_control_is_taken(run: Ru
     expected = [float(line) for line in alone.splitlines() if not line.startswith("epoch")]
     assert len(expected) == 16
     assert measured.losses[: len(expected)] == expected
+
+
+KILLED = """
+import os, signal, subprocess, time, torch
+from torch.utils.data import DataLoader
+subprocess.Popen(["sleep", "60"], close_fds=False)  # keeps the pipe of the answer open
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+from torch.utils._python_dispatch import TorchDispatchMode
+TorchDispatchMode.__enter__ = lambda self: os.kill(os.getpid(), signal.SIGABRT)  # called when operations are counted
+for batch in DataLoader(torch.zeros(4000, 4), batch_size=4):
+    time.sleep(0.01)
+    optimizer.zero_grad()
+    model(batch).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_what_was_known_before_native_code_ended_the_program_is_kept(run: Run) -> None:
+    measured = run(KILLED)
+    assert len(measured.loop.seconds) >= 12
+    assert measured.notes[0] == "train.py was ended by SIGABRT while it was measured; only what was measured before is known."
+
+
+def test_a_program_that_is_killed_before_its_first_step_is_an_error(run: Run) -> None:
+    text = KILLED.replace("model =", "os.kill(os.getpid(), signal.SIGABRT)\nmodel =", 1)
+    with pytest.raises(TrainError, match=r"train.py was ended by SIGABRT before anything was measured"):
+        run(text)

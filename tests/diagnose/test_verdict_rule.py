@@ -69,6 +69,13 @@ def test_programs_of_known_causes_get_their_verdict(name: str) -> None:
     assert len(causes) > 1
 
 
+@pytest.mark.parametrize(("function", "expected"), [("Layer.forward", "compute"), ("make_batch", "data")])
+def test_a_forward_pass_called_as_a_method_is_not_making_a_batch(function: str, expected: str) -> None:
+    line = Blame(place=msgspec.structs.replace(LOG, function=function), share=1.0)
+    measured = on_cpu(next=0.0, prepare=4.0, forward=1.0, cached=None, blames={"prepare": [line]})
+    assert rank(measured)[0].verdict == expected
+
+
 def test_second_causes_are_those_that_come_next() -> None:
     seconds = {name: rank(measured)[1].verdict for name, (_, measured) in PROGRAMS.items()}
     assert seconds["data_python"] == "launch"

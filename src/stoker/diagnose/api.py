@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound=msgspec.Struct)
 Batch = TypeVar("Batch")
 CHECK_SECONDS = 3.0  # time to look for faults in the batches
+WAIT_SECONDS = 0.5  # between looks at whether the child still runs
 START = "import sys; from stoker.diagnose.child import main; main(sys.argv[1:])"
 
 
@@ -114,7 +115,8 @@ def _measure(
     measured = answer.measurements
     if measured is None:
         raise TrainError(answer.error or f"{program} gave no answer.")
-    notes = [*measured.notes, *sandbox.notes()]
+    early = [f"{answer.error}; only what was measured before is known."] if answer.error is not None else []
+    notes = [*early, *measured.notes, *sandbox.notes()]
     return msgspec.structs.replace(measured, notes=notes, sandbox=sandbox.mode), answer.wrong
 
 
@@ -151,23 +153,33 @@ def start_child(sandbox: Sandbox, request: Request, start: str, end: int, *, qui
 
 
 def ask(sandbox: Sandbox, request: Request, kind: type[T], *, quiet: bool, start: str = START) -> T:
-    """Start a child in a sandbox and wait for its answer. Raises `TrainError` if it ends without one."""
+    """Start a child in a sandbox and wait for its answer. Raises `TrainError` if it ends without one.
+
+    If it ends after an answer that is not complete, the error of this answer says how.
+    """
+    answer: T | None = None
     reading, writing = Pipe(duplex=False)
     with reading:
         with writing:
             child = start_child(sandbox, request, start, writing.fileno(), quiet=quiet)
         try:
-            data = reading.recv_bytes()
+            # Processes that the program has started may keep the pipe open when the child is gone.
+            while reading.poll(WAIT_SECONDS) or child.poll() is None or reading.poll():
+                if reading.poll():
+                    answer = msgspec.msgpack.decode(reading.recv_bytes(), type=kind)
+                    if getattr(answer, "complete", True):
+                        return answer
         except EOFError:
-            code = child.wait()
-            how = f"ended with code {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}"
-            raise TrainError(f"{request.program} {how} before anything was measured.") from None
+            pass
         except BaseException:
             child.terminate()
             raise
         finally:
-            child.wait()
-    return msgspec.msgpack.decode(data, type=kind)
+            code = child.wait()
+    how = f"ended with code {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}"
+    if answer is None:
+        raise TrainError(f"{request.program} {how} before anything was measured.")
+    return msgspec.structs.replace(answer, error=f"{request.program} {how} while it was measured")
 
 
 def diagnose_step(

@@ -133,7 +133,7 @@ def _on_cpu(measured: Measurements, step: float) -> Attribution:
     if residual > 0 and measured.loader.workers > 0 and crowded(measured):
         # Neither makes the step this long alone: workers and training share the cores.
         oversubscribed, residual = oversubscribed + residual, 0.0
-    making = phases.prepare if phases.forward > RULE.min_forward * step else 0.0
+    making = phases.prepare * (1 - _in_forward(measured)) if phases.forward > RULE.min_forward * step else 0.0
     making = min(making, step - data - oversubscribed)
     data += making
     host = min(phases.rest, step - data - oversubscribed)
@@ -179,6 +179,12 @@ def _on_cpu(measured: Measurements, step: float) -> Attribution:
         kernel=left * kernel,
     )
     return Attribution(step=step, parts=parts, residual=residual, host_limits=False)
+
+
+def _in_forward(measured: Measurements) -> float:
+    """Share of the phase `prepare` that is forward pass: `forward` was called as a plain method, which calls no hook."""
+    lines = measured.blames.get("prepare", [])
+    return min(1.0, sum(one.share for one in lines if one.place.function.rpartition(".")[2] == "forward"))
 
 
 def interpreter_seconds(measured: Measurements, phases: Phases, step: float) -> float:

@@ -45,6 +45,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     measurements: Measurements | None = None
     wrong: list[str] = []  # faults of the batches
     error: str | None = None
+    complete: bool = True  # False: what is known so far, sent in case that native code ends the process in a later window
 
 
 class Child:
@@ -59,6 +60,7 @@ class Child:
         self._edits = edits
         self._pid = os.getpid()
         self.session = Session(measure_all, on_done=self._done, seconds=request.seconds, pace=request.pace)
+        self.session.on_progress = self._send_so_far
 
     def run(self) -> NoReturn:
         """Run the program to its end, or until enough is measured."""
@@ -121,6 +123,10 @@ class Child:
         """End the program: enough is measured."""
         if os.getpid() == self._pid:
             self._end(None)
+
+    def _send_so_far(self, measured: Measurements) -> None:
+        if os.getpid() == self._pid:
+            self._connection.send_bytes(msgspec.msgpack.encode(Answer(measurements=measured, complete=False)))
 
     def _end(self, failure: str | None) -> NoReturn:
         session = self.session

@@ -402,6 +402,8 @@ def measure_all(session: Session) -> Plan:
     yield from lines(session)
     alone = ranks is None and not compiled()  # code is compiled again for another number of threads
     busy = is_disturbed(session)  # there will be no verdict: only what names the likely cause is measured
+    if ranks is None and session.on_progress is not None:
+        session.on_progress(session.measurements(typical_machine(session)))
     if not session.out_of_time and session.device == "cpu" and alone and not busy:
         yield from other_threads(session)
     yield from operations(session)
@@ -421,6 +423,8 @@ def measure_all(session: Session) -> Plan:
         return
     if busy:
         return
+    if session.on_progress is not None:
+        session.on_progress(session.measurements(typical_machine(session)))
     if not session.out_of_time:
         yield from baseline(session, seconds=0.4, least=4)
     yield from measure_fixes(session, measured_fixes)

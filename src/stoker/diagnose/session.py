@@ -171,6 +171,7 @@ class Session:
         self.fix_on: str | None = None  # The fix that is measured now. An error of the program meanwhile is not its own fault.
         self.batches: list[Any] = []  # the cached batches
         self.watched: WatchedIterator | None = None  # the iterator of the training loop, since a batch was asked for
+        self.on_progress: Callable[[Measurements], None] | None = None  # gets what is known before windows that may end the process
         # How far it is.
         self._on_done = on_done
         self._pace = pace

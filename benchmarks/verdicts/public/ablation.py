@@ -1,0 +1,210 @@
+"""Truth by ablation: how much of a script's time is gone without one cause, measured without the tool.
+
+Each cause is taken away alone, in a fresh process:
+
+* `data`: the first batches are kept and served again, so that making a batch costs nothing.
+* `optimizer`: `step()` does nothing.
+* `host`: edits of the recipe take Python work out of the loop.
+* `oversubscribed`: torch computes with one thread. A share is what a step gains by that.
+* `dispatch`: each batch is `times` larger. Time per step is modelled as overhead plus work that grows with the batch. The overhead
+  that is not the optimizer's and not the loop's is the price of calling operations.
+
+What is left is the work of the operations (`compute`, `memory` or `kernel`, which these ablations do not tell apart).
+A step is one call of `step()` of the first optimizer, or one backward pass where weights are updated by hand.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import itertools
+import os
+import runpy
+import shutil
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from benchmarks.verdicts.public.recipes import Recipe, edit, lay_out
+
+CAUSES = ("data", "optimizer", "host", "oversubscribed")
+KEPT_BATCHES = 8
+WARM_STEPS = 5
+Shares = dict[str, float]
+
+
+def measure(recipe: Recipe, fetched: Path, scratch: Path, *, seconds: float) -> dict[str, float]:
+    """Seconds per step of the unchanged script (twice) and of the script without each cause."""
+    variants: dict[str, tuple[str, list[tuple[str, str, str]], str]] = {
+        "baseline": ("", [], ""),
+        "data": ("data", recipe.replay, ""),
+        "optimizer": ("optimizer", [], ""),
+        "oversubscribed": ("one thread", [], ""),
+    }
+    if recipe.host:
+        variants["host"] = ("", recipe.host, "")
+    if recipe.times > 1:
+        variants["larger"] = ("", recipe.larger_edits, recipe.larger)
+    variants["baseline again"] = variants["baseline"]
+    times: dict[str, float] = {}
+    lay_out(recipe, fetched, scratch / "unchanged")
+    for name, (mode, edits, arguments) in variants.items():
+        shutil.copytree(scratch / "unchanged", scratch / name)
+        folder = scratch / name / recipe.folder
+        edit(folder, edits)
+        words = [Path(recipe.script).name, *recipe.arguments.split(), *arguments.split()]
+        times[name] = _step_seconds(mode or "baseline", seconds, words, folder, path=recipe.path)
+        shutil.rmtree(scratch / name)
+    return times
+
+
+def _step_seconds(mode: str, seconds: float, words: list[str], folder: Path, *, path: str = "") -> float:
+    """Seconds per step in a process of its own, forked where torch is imported already: that takes longer than the measurement."""
+    import torch  # noqa: F401
+
+    log = folder / "ablation.log"
+    child = os.fork()
+    if child == 0:
+        _become(folder, log)
+        sys.path.insert(0, str(folder / path))
+        try:
+            _run(mode, seconds, words)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+    limit = time.monotonic() + 10 * seconds + 30
+    while os.waitpid(child, os.WNOHANG) == (0, 0):
+        if time.monotonic() > limit:
+            os.killpg(child, signal.SIGKILL)
+        time.sleep(0.01)
+    with suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)  # its loader's workers
+    lines = log.read_text(errors="replace").splitlines()
+    for line in reversed(lines):
+        if line.startswith(REPORT):
+            return float(line.removeprefix(REPORT))
+    raise RuntimeError(f"{' '.join(words)} ({mode}) measured no step: {' | '.join(lines[-6:])}")
+
+
+def _become(folder: Path, log: Path) -> None:
+    """Let this process be one that was started in `folder`, with its output in a file."""
+    os.setsid()
+    os.chdir(folder)
+    os.environ.update(ENVIRONMENT)
+    output = os.open(log, os.O_WRONLY | os.O_CREAT)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+
+
+REPORT = "seconds per step: "
+ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "MPLBACKEND": "agg", "HF_HUB_OFFLINE": "1"}
+
+
+def shares(times: dict[str, float], batch_times: int) -> Shares:
+    """The share of a step that each cause has."""
+    step = (times["baseline"] + times["baseline again"]) / 2
+    found = {cause: max(0.0, 1 - times[cause] / step) for cause in CAUSES if cause in times}
+    if "larger" in times:
+        overhead = (batch_times * step - times["larger"]) / (batch_times - 1) / step
+        found["dispatch"] = max(0.0, overhead - found["optimizer"] - found.get("host", 0.0))
+    found["work"] = max(0.0, 1 - sum(found.values()) + found.get("oversubscribed", 0.0))
+    return found
+
+
+def _run(mode: str, seconds: float, words: list[str]) -> None:
+    import torch
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+    from torch.utils.data import DataLoader
+
+    ticks: list[float] = []
+    first: list[Any] = []
+
+    def tick() -> None:
+        ticks.append(time.perf_counter())
+        if len(ticks) > WARM_STEPS + 5 and ticks[-1] - ticks[WARM_STEPS] > seconds:
+            _report(ticks)
+
+    def stepped(optimizer: Any) -> None:
+        if not first:
+            first.append(optimizer)
+            ticks.clear()
+        if first[0] is optimizer:
+            tick()
+
+    real_init, real_backward = torch.optim.Optimizer.__init__, torch.Tensor.backward
+
+    @functools.wraps(real_init)
+    def init(self: Any, *arguments: Any, **named: Any) -> None:
+        real_init(self, *arguments, **named)
+        if mode == "optimizer":
+            self.step = functools.partial(_no_step, self, stepped)
+
+    @functools.wraps(real_backward)
+    def backward(self: Any, *arguments: Any, **named: Any) -> None:
+        real_backward(self, *arguments, **named)
+        if not first:
+            tick()
+
+    torch.optim.Optimizer.__init__ = init  # type: ignore[method-assign]
+    torch.Tensor.backward = backward  # type: ignore[method-assign]
+    if mode != "optimizer":
+        register_optimizer_step_post_hook(lambda optimizer, *_: stepped(optimizer))
+    if mode == "one thread":
+        torch.set_num_threads(1)
+    if mode == "data":
+        _replay_loaders(DataLoader)
+    builtins.replayed = _replayed  # type: ignore[attr-defined]
+    sys.argv = words
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        runpy.run_path(words[0], run_name="__main__")
+    finally:
+        if len(ticks) > WARM_STEPS + 5:
+            _report(ticks)
+
+
+def _report(ticks: list[float]) -> None:
+    """Print the mean step and end the process at once: a script may have threads, workers and handlers that wait."""
+    step = (ticks[-1] - ticks[WARM_STEPS]) / (len(ticks) - 1 - WARM_STEPS)
+    os.write(1, f"\n{REPORT}{step}\n".encode())
+    os._exit(0)
+
+
+def _no_step(optimizer: Any, stepped: Callable[[Any], None], closure: Callable[[], Any] | None = None) -> Any:
+    loss = closure() if closure is not None else None
+    stepped(optimizer)
+    return loss
+
+
+def _replay_loaders(loader_class: Any) -> None:
+    """Each DataLoader keeps its first batches and serves them again, as many per pass as before."""
+    real_iter = loader_class.__iter__
+    kept: dict[int, list[Any]] = {}
+
+    def iterate(self: Any) -> Iterator[Any]:
+        if id(self) not in kept:
+            kept[id(self)] = list(itertools.islice(real_iter(self), KEPT_BATCHES))
+        yield from itertools.islice(itertools.cycle(kept[id(self)]), len(self))
+
+    loader_class.__iter__ = iterate
+
+
+def _replayed(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function whose first results are given again."""
+    results: list[Any] = []
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **named: Any) -> Any:
+        if len(results) < KEPT_BATCHES:
+            results.append(function(*arguments, **named))
+        else:
+            results.append(results.pop(0))
+        return results[-1]
+
+    return call

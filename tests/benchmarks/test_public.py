@@ -1,0 +1,141 @@
+"""Recipes of public scripts: they are complete, files come from a git repository, and ablations find a planted cause."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from benchmarks.verdicts.public import data
+from benchmarks.verdicts.public.ablation import measure, shares
+from benchmarks.verdicts.public.recipes import Recipe, Repository, edit, fetch, lay_out, read_recipes
+from benchmarks.verdicts.public.truth import accepted
+
+SCRIPT = """
+import sys, time, torch
+from torch.utils.data import DataLoader, Dataset
+from helper import PAUSE
+
+class Slow(Dataset):
+    def __len__(self):
+        return 400
+    def __getitem__(self, index):
+        time.sleep(PAUSE)
+        return torch.zeros(4)
+
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    for batch in DataLoader(Slow(), batch_size=int(sys.argv[1])):
+        optimizer.zero_grad()
+        model(batch).sum().backward()
+        optimizer.step()
+"""
+
+
+@pytest.fixture(scope="module")
+def fetched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Recipe, Path]:
+    """A recipe, and the files that were fetched from a repository with one commit."""
+    folder = tmp_path_factory.mktemp("public")
+    clone = folder / "owner" / "name"
+    (clone / "examples").mkdir(parents=True)
+    (clone / "examples" / "train.py").write_text(SCRIPT)
+    (clone / "package").mkdir()
+    (clone / "package" / "helper.py").write_text("PAUSE = 0.0\n")
+    (clone / "unrelated.py").write_text("raise SystemExit\n")
+    git = ["git", "-C", str(clone), "-c", "user.name=a", "-c", "user.email=a@b"]
+    for words in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "-m", "all"]):
+        subprocess.run([*git, *words], check=True)
+    commit = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    recipe = Recipe(
+        name="slow",
+        repository="owner/name",
+        script="examples/train.py",
+        files=["package/*.py"],
+        path="../package",
+        arguments="2",
+        data=[("tokens", "tokens")],
+        edits=[("../package/helper.py", "0.0", "0.002")],
+    )
+    target = folder / "scripts" / "slow"
+    target.mkdir(parents=True)
+    fetch(recipe, Repository(commit=commit, licence="MIT"), source=str(folder / "{owner}" / "{name}"), target=target)
+    return recipe, target
+
+
+def test_there_are_at_least_forty_recipes_at_whole_commits() -> None:
+    recipes = read_recipes()
+    assert len({(recipe.repository, recipe.script) for recipe in recipes.scripts.values()}) >= 40
+    assert all(len(repository.commit) == 40 for repository in recipes.repositories.values())
+    assert {recipe.repository for recipe in recipes.scripts.values()} == set(recipes.repositories)
+
+
+def test_a_larger_batch_says_by_how_much() -> None:
+    for recipe in read_recipes().scripts.values():
+        assert (recipe.times > 1) == bool(recipe.larger or recipe.larger_edits), recipe.name
+
+
+def test_recipes_with_unknown_names_are_refused(tmp_path: Path) -> None:
+    table = tmp_path / "recipes.toml"
+    table.write_text('[repositories]\n[[scripts]]\nname = "a"\nrepository = "b/c"\nscript = "d.py"\n')
+    with pytest.raises(ValueError, match="unknown repository b/c"):
+        read_recipes(table)
+    known = (
+        '[repositories]\n"b/c" = { commit = "0", licence = "MIT" }\n[[scripts]]\nname = "a"\nrepository = "b/c"\nscript = "d.py"\n'
+    )
+    table.write_text(known + 'data = [["gold", "x"]]\n')
+    with pytest.raises(ValueError, match="unknown data maker gold"):
+        read_recipes(table)
+
+
+def test_only_the_files_of_a_recipe_are_fetched(fetched: tuple[Recipe, Path]) -> None:
+    names = sorted(str(path.relative_to(fetched[1])) for path in fetched[1].rglob("*.py"))
+    assert names == ["examples/train.py", "package/helper.py"]
+
+
+def test_a_script_is_laid_out_with_edits_and_data(fetched: tuple[Recipe, Path], tmp_path: Path) -> None:
+    recipe, files = fetched
+    folder = lay_out(recipe, files, tmp_path / "run")
+    assert "0.002" in (folder / "../package/helper.py").read_text()
+    assert (folder / "tokens" / "val.bin").stat().st_size == 100_000
+    assert "0.002" not in (files / "package/helper.py").read_text()
+    with pytest.raises(ValueError, match=r"train.py has no 'absent'"):
+        edit(folder, [("train.py", "absent", "")])
+
+
+def test_makers_draw_the_same_data_each_time(tmp_path: Path) -> None:
+    for turn in ("first", "second"):
+        data.make("tokens", tmp_path / turn / "tokens")
+    first, second = ((tmp_path / turn / "tokens" / "train.bin").read_bytes() for turn in ("first", "second"))
+    assert first == second
+    assert len(first) == 1_000_000
+
+
+def test_shares_are_what_is_gone_without_a_cause() -> None:
+    times = {"baseline": 9.0, "baseline again": 11.0, "data": 6.0, "optimizer": 9.0, "larger": 25.0}
+    found = shares(times, 4)
+    assert found == pytest.approx({"data": 0.4, "optimizer": 0.1, "dispatch": 0.4, "work": 0.1})
+
+
+@pytest.mark.parametrize(
+    ("found", "causes"),
+    [
+        ({"data": 0.3, "optimizer": 0.1, "dispatch": 0.5, "work": 0.1}, {"data"}),
+        ({"data": 0.02, "optimizer": 0.1, "dispatch": 0.7, "work": 0.18}, {"dispatch"}),
+        ({"data": 0.0, "optimizer": 0.6, "dispatch": 0.1, "work": 0.3}, {"optimizer"}),
+        ({"data": 0.0, "optimizer": 0.1, "dispatch": 0.1, "work": 0.8}, {"compute", "memory", "kernel"}),
+        ({"data": 0.0, "optimizer": 0.2, "work": 0.8}, {"compute", "memory", "kernel", "dispatch"}),
+        ({"data": 0.11, "optimizer": 0.1, "dispatch": 0.7, "work": 0.09}, {"data", "dispatch"}),
+        ({"data": 0.0, "host": 0.5, "optimizer": 0.1, "dispatch": 0.3, "work": 0.1}, {"host"}),
+    ],
+)
+def test_an_ablation_accepts_one_cause_unless_a_share_is_near_a_limit(found: dict[str, float], causes: set[str]) -> None:
+    assert accepted(found) == causes
+
+
+@pytest.mark.slow
+def test_an_ablation_finds_slow_data_and_not_the_optimizer(fetched: tuple[Recipe, Path], tmp_path: Path) -> None:
+    recipe, files = fetched
+    times = measure(recipe, files, tmp_path, seconds=0.3)
+    found = shares(times, recipe.times)
+    assert found["data"] > 0.5 > found["optimizer"]
