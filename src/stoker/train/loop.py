@@ -327,13 +327,10 @@ class Fit:
         entries = train.passes(work.source)
         place = train.place if train.needs_placing else None
         schedule, pending = self.parts.schedule, 0
-<<<<<<< HEAD
         num_batches = train.source.num_batches
         ahead = max(1, num_batches - BATCHES_AHEAD) if num_batches and progress.epoch + 1 < self.epochs else 0
-=======
         if self.watch is not None:
             self.watch.begin()
->>>>>>> watch9
         while True:
             before, compiled_before, paced = now_ns(), compiling.total_ns, pacing.count
             entry = next(entries, _END)
