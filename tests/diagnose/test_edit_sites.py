@@ -155,3 +155,15 @@ def test_loaders_with_ways_of_their_own_are_left_alone() -> None:
     assert "sampler of its own" in why_not_gathered(DataLoader(data, batch_size=None))
     assert "way of its own" in why_not_gathered(DataLoader(data, collate_fn=list))
     assert "way of its own" in why_not_gathered(DataLoader(data, generator=torch.Generator()))
+
+
+@pytest.mark.gpu
+def test_copies_of_batches_to_a_gpu_are_found(tmp_path: Path) -> None:
+    text = (
+        "import torch\nfrom torch.utils.data import DataLoader, TensorDataset\n"
+        "loader = DataLoader(TensorDataset(torch.ones(8, 4)), 4)\nmodel = torch.nn.Linear(4, 1).to('cuda')\n"
+        "for (x,) in loader:\n    begin(model)\n    x = x.to('cuda')\n    model(x).sum().backward()\n    x.cpu()\n"
+    )
+    sites = scouted(tmp_path, text)
+    assert sources_of(sites.copies) == ["x.to('cuda')"]  # neither that of the weights nor the way back
+    assert (sites.device, sources_of(sites.forward)) == ("cuda", ["model(x)"])
