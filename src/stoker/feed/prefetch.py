@@ -19,7 +19,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, NoReturn, Protocol, TypeVar
@@ -39,6 +39,7 @@ from stoker.sampling.orders import BlockPlan, Plan
 from stoker.sampling.permutation import MAX_SEED, derive, draw_below, epoch_key
 from stoker.sampling.subset import merge_ranges
 from stoker.sampling.views import Draw, Samples, is_integer
+from stoker.store.remote import CachedFile
 
 
 @dataclass(frozen=True)
@@ -460,16 +461,21 @@ class MappedColumn:
         self.num_steps = len(column.values)
         self.step_bytes = column.values.dtype.itemsize * (column.width or 1)
         self.is_on_disk = isinstance(base, mmap.mmap)
+        self.file = base if isinstance(base, CachedFile) else None
+        """Of a column whose blocks must be fetched first."""
         if isinstance(base, mmap.mmap):
             self._mapped = np.frombuffer(base, dtype=np.uint8)  # also keeps the file mapped while its pages are requested
             self._lead = len(self._mapped) - column.values.nbytes  # the header
             self.address: int = self._mapped.ctypes.data
             base.madvise(mmap.MADV_RANDOM)
 
+    def own(self, starts: Array, stops: Array) -> tuple[Array, Array]:
+        """Ranges of the steps of all stores as those of this column; those of other stores become empty."""
+        return np.clip(starts - self._first, 0, self.num_steps), np.clip(stops - self._first, 0, self.num_steps)
+
     def pages(self, starts: Array, stops: Array) -> tuple[Array, Array]:
         """Ranges given in steps, as ranges of the file in bytes: whole pages, sorted and merged."""
-        # Those of other stores become empty.
-        starts, stops = (np.clip(one - self._first, 0, self.num_steps) for one in (starts, stops))
+        starts, stops = self.own(starts, stops)
         some = stops > starts  # an empty range may begin where the file ends, which cannot be asked for
         first = (starts[some] * self.step_bytes + self._lead) // PAGE * PAGE
         end = -(-(stops[some] * self.step_bytes + self._lead) // PAGE) * PAGE
@@ -527,10 +533,10 @@ class StoreUnits:
 class BatchUnits:
     """Some batches at a time, of an order that has no windows."""
 
-    def __init__(self, steps: Steps, samples: Samples, sample_bytes: float) -> None:
+    def __init__(self, steps: Steps, samples: Samples, sample_bytes: float, unit_bytes: int = UNIT_BYTES) -> None:
         self._steps = steps
         self._samples = samples
-        self._batches = max(1, int(UNIT_BYTES / max(1.0, sample_bytes * steps.batch_size)))
+        self._batches = max(1, int(unit_bytes / max(1.0, sample_bytes * steps.batch_size)))
         self.count = -(-len(steps) // self._batches)
 
     def of(self, step: int) -> tuple[int, int]:
@@ -545,10 +551,16 @@ class BatchUnits:
         return found.starts, found.starts + found.counts
 
 
+Units = WindowUnits | StoreUnits | BatchUnits
+
+
 class Hints:
     """What a pass has asked for. Its threads share it; the thread that asks lives while there is something to ask for."""
 
-    def __init__(self, columns: list[MappedColumn], units: WindowUnits | StoreUnits | BatchUnits) -> None:
+    ahead = 1
+    """Units that are asked for before they are needed."""
+
+    def __init__(self, columns: list[MappedColumn], units: Units) -> None:
         self._columns = columns
         self._units = units
         self._stop = np.zeros(1, dtype=np.bool_)
@@ -570,7 +582,8 @@ class Hints:
         with self._changed:
             if self._next < 0:
                 self._next, _ = self._units.of(self._first_step)
-            self._wanted = max(self._wanted, min(last + 1, self._units.count - 1))
+            if last + (self.ahead + 1) // 2 > self._wanted:  # in strides, as a thread is started for each
+                self._wanted = max(self._wanted, min(last + self.ahead, self._units.count - 1))
             if not self._is_asking and self._next <= self._wanted:
                 threading.Thread(target=self._ask, name="stoker-hints", daemon=True).start()
                 self._is_asking = True
@@ -592,21 +605,26 @@ class Hints:
                 if unit > self._wanted or self._stop[0] or self._error is not None:
                     self._is_asking = False
                     return
-            error = None
+            error, last = None, unit
             try:
-                starts, stops = self._units.ranges(unit)
-                pieces = [split_ranges(*column.pages(starts, stops), PIECE_BYTES) for column in self._columns]
-                addresses = [first + column.address for (first, _), column in zip(pieces, self._columns, strict=True)]
-                sizes = [end - first for first, end in pieces]
-                # All in one call: each would wait for the GIL when it comes back.
-                advise(np.concatenate(addresses), np.concatenate(sizes), mmap.MADV_WILLNEED, self._stop)
+                last = self._request(unit)
             except StoreDamagedError:
                 pass  # the gather of the damaged series raises it, in its batch
             except Exception as found:  # raised in the thread that waits
                 error = found
             with self._changed:
-                self._next, self._error = unit + 1, error
+                self._next, self._error = last + 1, error
                 self._changed.notify_all()
+
+    def _request(self, unit: int) -> int:
+        """Ask for a unit; returns the last unit that was asked for with it."""
+        starts, stops = self._units.ranges(unit)
+        pieces = [split_ranges(*column.pages(starts, stops), PIECE_BYTES) for column in self._columns]
+        addresses = [first + column.address for (first, _), column in zip(pieces, self._columns, strict=True)]
+        sizes = [end - first for first, end in pieces]
+        # All in one call: each would wait for the GIL when it comes back.
+        advise(np.concatenate(addresses), np.concatenate(sizes), mmap.MADV_WILLNEED, self._stop)
+        return unit
 
 
 class JoinedHints:
@@ -626,11 +644,16 @@ class JoinedHints:
             one.close()
 
 
+MakeHints = Callable[[list[MappedColumn], Units, Units], Hints]
+"""From the columns of a store, the units of this epoch and those of the next."""
+
+
 class ReadAhead:
     """Hints for the columns of a feed."""
 
-    def __init__(self, columns: list[FedColumn], samples: Samples) -> None:
+    def __init__(self, columns: list[FedColumn], samples: Samples, make_hints: MakeHints | None = None) -> None:
         self._samples = samples
+        self._make_hints = make_hints or (lambda columns, units, _: Hints(columns, units))
         firsts = samples.first_steps.tolist() if isinstance(samples, JoinedSamples) else [0]
         pieces = [
             column.pieces if isinstance(samples, JoinedSamples) else (column,) for column in columns if column.level == "step"
@@ -645,10 +668,21 @@ class ReadAhead:
         """The hints of a pass over these steps; None if there is nothing to ask for."""
         if not self._columns:
             return None
+        following = replace(steps, epoch=steps.epoch + 1, start=0)
+        made = [
+            self._make_hints(columns, units, later)
+            for (columns, units), (_, later) in zip(self._units(steps), self._units(following), strict=True)
+        ]
+        return made[0] if len(made) == 1 else JoinedHints(made)
+
+    def _units(self, steps: Steps) -> list[tuple[list[MappedColumn], Units]]:
         if isinstance(steps.plan, BlockPlan):
-            return Hints(self._columns, WindowUnits(steps, steps.plan, self._samples))
+            return [(self._columns, WindowUnits(steps, steps.plan, self._samples))]
         if isinstance(steps.plan, MixturePlan) and all(isinstance(plan, BlockPlan) for plan in steps.plan.plans):
             on_disk = [i for i, own in enumerate(self._by_store) if own]
-            return JoinedHints([Hints(self._by_store[i], StoreUnits(steps, i, self._samples)) for i in on_disk])
+            return [(self._by_store[i], StoreUnits(steps, i, self._samples)) for i in on_disk]
         length = min(self._samples.row, self._columns[0].num_steps / max(1, self._samples.num_series))
-        return Hints(self._columns, BatchUnits(steps, self._samples, length * sum(one.step_bytes for one in self._columns)))
+        sample_bytes = length * sum(one.step_bytes for one in self._columns)
+        # Samples of a few kilobytes may be in as many blocks of megabytes: what is fetched together is then a single batch.
+        unit_bytes = 0 if any(column.file is not None for column in self._columns) else UNIT_BYTES
+        return [(self._columns, BatchUnits(steps, self._samples, sample_bytes, unit_bytes))]

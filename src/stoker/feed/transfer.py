@@ -34,6 +34,7 @@ from stoker.feed import padding
 from stoker.feed.columns import FedColumn
 from stoker.feed.padding import COUNTS, NO_SAMPLE, NUMBERS, SERIES, STARTS, Assembler, Field, Tensors
 from stoker.feed.prefetch import Hints, JoinedHints, Prefetcher, ReadAhead, Steps
+from stoker.feed.remote_blocks import LeasedColumns
 from stoker.sampling.views import AnyView, Draw, Located, Samples, Sequences
 
 POISON = 0xCB
@@ -205,6 +206,7 @@ class HostGather:
         self._returns = {"return_index": return_index, "return_series": return_series}
         self._files = files
         self._is_packed = isinstance(view, Sequences) and view.layout == "packed"
+        self._leased = LeasedColumns(columns, samples)
         # The fields of the batch before, as most batches of a feed are alike. Replaced whole, so that threads may share it.
         self._known: tuple[tuple[int, int | None, int], dict[str, Field], int] | None = None
 
@@ -225,7 +227,8 @@ class HostGather:
         slot = self._ring.take(num_bytes)
         try:
             arrays = {name: field.array(slot.buffer, slot.lead) for name, field in fields.items()}
-            self._fill_columns(arrays, numbers, found, places, steps)
+            with self._leased.lease(found):
+                self._fill_columns(arrays, numbers, found, places, steps)
             for column in self._columns:
                 if column.observed:
                     values, marks = arrays["column " + column.name], arrays["observed " + column.name]
