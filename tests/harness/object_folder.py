@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from stoker.store import object_storage, remote
-from stoker.store.object_storage import Bucket
+from stoker.store.object_storage import Bucket, check_url
 
 FAULTS = ("unavailable", "reset", "cut", "wrong")
 
@@ -75,7 +75,7 @@ class Storage:
         monkeypatch.setattr(object_storage, "BACKOFF_S", 0.0)
 
     def bucket(self, url: str) -> Bucket:
-        return Bucket(url, self.backend(url))
+        return Bucket(check_url(url), self.backend(url))
 
     def backend(self, url: str) -> ObjectFolder:
         name = url.removeprefix("test://")

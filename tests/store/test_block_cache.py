@@ -154,6 +154,15 @@ def test_a_leased_block_is_not_evicted(folder: Path, tmp_path: Path) -> None:
         pass
 
 
+def test_negative_control_without_a_lease_an_evicted_block_reads_as_zeros(folder: Path, tmp_path: Path) -> None:
+    cache = open_cache(folder, tmp_path / "cache", blocks=2)
+    with cache.lease(ids(0, 1)):
+        pass
+    with cache.lease(ids(2, 3)):
+        assert not is_same(cache, folder, 0)
+        assert not np.fromfile(cache.folder / cache.table.shards[0].file, dtype=np.uint8)[HEADER_BYTES : HEADER_BYTES + BLOCK].any()
+
+
 def test_a_failed_fetch_leaves_the_block_absent_and_the_next_one_works(folder: Path, tmp_path: Path) -> None:
     source = Source(folder)
     cache = open_cache(folder, tmp_path / "cache", source)

@@ -306,9 +306,9 @@ def test_ten_thousand_faults_give_no_wrong_value_and_no_hang(
     local: stoker.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = _upload_beside(local, tmp_path, monkeypatch)
-    monkeypatch.setattr(object_storage, "WRONG_BYTES", object_storage.ATTEMPTS)
-    monkeypatch.setattr(object_storage, "ATTEMPTS", 20)
-    with serve(Folder(folder), _faults(0.4, 1)) as server:
+    monkeypatch.setattr(object_storage, "WRONG_BYTES", 100)
+    monkeypatch.setattr(object_storage, "ATTEMPTS", 100)
+    with serve(Folder(folder), _faults(0.7, 1)) as server:
         rounds = 0
         while sum(server.faults.values()) < 10_000:
             _read_all(server.url + "/", local, tmp_path / f"cache{rounds}")

@@ -469,6 +469,11 @@ class MappedColumn:
             self.address: int = self._mapped.ctypes.data
             base.madvise(mmap.MADV_RANDOM)
 
+    @property
+    def is_here(self) -> bool:
+        """Whether no block of it has to be fetched now."""
+        return self.file is None or self.file.cache.has_all(self.file.file)
+
     def own(self, starts: Array, stops: Array) -> tuple[Array, Array]:
         """Ranges of the steps of all stores as those of this column; those of other stores become empty."""
         return np.clip(starts - self._first, 0, self.num_steps), np.clip(stops - self._first, 0, self.num_steps)
@@ -559,6 +564,8 @@ class Hints:
 
     ahead = 1
     """Units that are asked for before they are needed."""
+    keeps_all = True
+    """Whether all that the pass reads stays readable until `close`; otherwise each gather must see to it."""
 
     def __init__(self, columns: list[MappedColumn], units: Units) -> None:
         self._columns = columns
@@ -632,6 +639,7 @@ class JoinedHints:
 
     def __init__(self, hints: list[Hints]) -> None:
         self._hints = hints
+        self.keeps_all = all(one.keeps_all for one in hints)
 
     def before(self, step: int) -> None:
         """Called before a step is gathered; waits until all of it was asked for."""
@@ -684,5 +692,5 @@ class ReadAhead:
         length = min(self._samples.row, self._columns[0].num_steps / max(1, self._samples.num_series))
         sample_bytes = length * sum(one.step_bytes for one in self._columns)
         # Samples of a few kilobytes may be in as many blocks of megabytes: what is fetched together is then a single batch.
-        unit_bytes = 0 if any(column.file is not None for column in self._columns) else UNIT_BYTES
+        unit_bytes = UNIT_BYTES if all(column.is_here for column in self._columns) else 0
         return [(self._columns, BatchUnits(steps, self._samples, sample_bytes, unit_bytes))]

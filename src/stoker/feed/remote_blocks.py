@@ -121,14 +121,42 @@ class Forecast:
 
 
 def make_hints(columns: list[MappedColumn], units: Units, following: Units, *, threads: int) -> Hints:
-    """The hints of a pass: with fetching where a column is remote."""
-    if any(column.file is not None for column in columns):
-        return RemoteHints(columns, units, following, threads=threads)
-    return Hints(columns, units)
+    """The hints of a pass: with fetching where blocks of a remote column are not there."""
+    if all(column.file is None for column in columns):
+        return Hints(columns, units)
+    if all(column.is_here for column in columns):
+        with contextlib.suppress(CacheFullError):  # evicted by another process at this moment
+            return CachedHints(columns, units)
+    return RemoteHints(columns, units, following, threads=threads)
+
+
+class CachedHints(Hints):
+    """Of a pass whose columns are all in the cache, where they stay until its end: it costs what one over files costs."""
+
+    def __init__(self, columns: list[MappedColumn], units: Units) -> None:
+        super().__init__(columns, units)
+        self._kept: Leases = []
+        try:
+            for file in {column.file for column in columns if column.file is not None}:
+                ids = file.cache.table.all_ids(file.file)
+                file.cache.acquire(ids, horizon=NEVER)  # fetches what was evicted meanwhile, but evicts nothing for it
+                self._kept.append((file.cache, ids))
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Ask for nothing more, and let the blocks go."""
+        super().close()
+        kept, self._kept = self._kept, []
+        for cache, ids in kept:
+            cache.release(ids)
 
 
 class RemoteHints(Hints):
     """Fetches what a pass needs next, and asks the operating system for what is in the cache already."""
+
+    keeps_all = False
 
     def __init__(self, columns: list[MappedColumn], units: Units, following: Units, *, threads: int) -> None:
         super().__init__(columns, units)

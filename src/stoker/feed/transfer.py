@@ -11,6 +11,7 @@ kept never changes.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import inspect
 import os
@@ -214,8 +215,11 @@ class HostGather:
         """Where samples lie; `draw` says where random ones do."""
         return self._samples.locate(numbers, draw)
 
-    def gather(self, numbers: Array, rows: int, found: Located) -> Gathered:
-        """A batch of `rows` rows: these samples, which lie where `locate` found them, and masked rows behind them."""
+    def gather(self, numbers: Array, rows: int, found: Located, *, is_leased: bool = False) -> Gathered:
+        """A batch of `rows` rows: these samples, which lie where `locate` found them, and masked rows behind them.
+
+        Blocks of remote columns are leased for it, unless they are already (`is_leased`).
+        """
         if len(numbers) < rows:
             found = Located(*(np.concatenate([part, np.zeros(rows - len(numbers), dtype=np.int64)]) for part in found))
         steps, places, total = self._arrange(found.counts)
@@ -227,7 +231,7 @@ class HostGather:
         slot = self._ring.take(num_bytes)
         try:
             arrays = {name: field.array(slot.buffer, slot.lead) for name, field in fields.items()}
-            with self._leased.lease(found):
+            with contextlib.nullcontext() if is_leased or not self._leased else self._leased.lease(found):
                 self._fill_columns(arrays, numbers, found, places, steps)
             for column in self._columns:
                 if column.observed:
@@ -396,7 +400,8 @@ class HostProducer:
             if hints is not None:
                 hints.before(step)
             found = self.gather.locate(numbers, steps.draw)
-            gathered = self.gather.gather(numbers, len(numbers) if self.rows is None else self.rows, found)
+            rows = len(numbers) if self.rows is None else self.rows
+            gathered = self.gather.gather(numbers, rows, found, is_leased=hints is not None and hints.keeps_all)
             try:
                 if self._transform is not None:
                     return self._transformed(self._transform, gathered, len(numbers), steps.seed_of(step))

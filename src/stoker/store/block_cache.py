@@ -345,6 +345,10 @@ class BlockCache:
         """Bytes of this store that are in the cache."""
         return int(self.table.sizes[self.files.states != ABSENT].sum())
 
+    def has_all(self, file: str) -> bool:
+        """Whether all blocks of a file are there now."""
+        return bool((self.files.states[self.table.all_ids(file)] == PRESENT).all())
+
     # Leases
 
     @contextlib.contextmanager

@@ -7,6 +7,7 @@ upload         a store on disk to a URL: shards first, the manifest last, and on
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import weakref
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import xxhash
 
 from stoker import _disk
 from stoker._disk import check_path
@@ -120,6 +122,13 @@ class RemoteStore(Store):
     def mapped(self, name: str) -> Array:
         """The column, of which only leased blocks may be read."""
         return self._mapped[name]
+
+    def rows(self, name: str, start: int, stop: int) -> Array:
+        """Rows `start` to `stop` of a flat column, as a copy for which only their blocks are fetched."""
+        if name not in self._mapped:
+            self._unknown(name)
+        values = self._mapped[name]
+        return _copied(self.cache, values, *slice(start, stop).indices(len(values))[:2])
 
     def _pieces(self, name: str, max_bytes: int) -> Iterator[Array]:
         values = self._mapped[name]
@@ -288,22 +297,10 @@ def upload(
         StoreDamagedError: a shard on disk differs from the manifest. Nothing was committed.
         StorageError: the storage refused a request, or failed at every attempt.
     """
-    manifest, bucket = read_manifest(folder), open_bucket(check_url(url))
+    manifest, bucket = read_manifest(folder), open_bucket(url)
     if manifest.parts is not None:
         raise StoreError(f"{folder} has appended parts. Run `stoker compact {folder}` before it is uploaded.")
-    tag: Any = None
-    try:
-        old, _, tag = _read_manifest(bucket)
-    except StoreNotFoundError:
-        old = None
-    except StoreError:
-        if not replace:
-            raise
-        old, tag = bucket.get(MANIFEST_NAME, MAX_BYTES)
-    if old is not None and not replace:
-        raise StoreExistsError(f"{bucket.url} holds a store already. Give replace=True to replace it.")
-    if old is not None and not tag:
-        raise StoreError(f"{bucket.url} cannot be replaced: this storage has no conditional writes. Upload to another place.")
+    has_old, tag = _find_old(bucket, replace=replace)
     whole = {shard.file: (shard, what) for what, shard in named_shards(manifest)}
     total, done, hashes = sum(shard.num_bytes for shard, _ in whole.values()), 0, b""
     for shard, what in whole.values():
@@ -322,9 +319,36 @@ def upload(
     if load(written, str(folder / MANIFEST_NAME)).digest != manifest.digest:
         raise StoreError(f"{folder} was replaced while it was uploaded. Upload it again.")
     try:
-        bucket.put(MANIFEST_NAME, written, tag=tag, is_new=old is None)
+        bucket.put(MANIFEST_NAME, written, tag=tag, is_new=not has_old)
     except StoreExistsError:
         raise StoreExistsError(f"{bucket.url}: another writer has committed a store meanwhile, which stays as it is.") from None
+
+
+def _find_old(bucket: Bucket, *, replace: bool) -> tuple[bool, Any]:
+    """Whether there is a manifest that is to be replaced, and its tag; refuses one that must stay."""
+    try:
+        _, tag = bucket.get(MANIFEST_NAME, MAX_BYTES)
+    except StoreNotFoundError:
+        return False, None
+    if not replace:
+        raise StoreExistsError(f"{bucket.url} holds a store already. Give replace=True to replace it.")
+    if not tag:
+        raise StoreError(f"{bucket.url} cannot be replaced: this storage has no conditional writes. Upload to another place.")
+    return True, tag
+
+
+@contextlib.contextmanager
+def uploading(url: str, *, replace: bool) -> Iterator[Path]:
+    """A local folder for a store that is uploaded at the end of the block. After a kill it stays, and the next block continues.
+
+    Raises:
+        StoreExistsError: there is a store already, and `replace` is False.
+    """
+    _find_old(open_bucket(url), replace=replace)
+    place = default_cache().parent / "uploads" / xxhash.xxh3_64_hexdigest(check_url(url).encode())
+    with _disk.scratch_folder(place) as folder:
+        yield folder / "store"
+        upload(folder / "store", url, replace=replace)
 
 
 def _hash_blocks(folder: Path, shard: Shard, data: mmap.mmap) -> bytes:

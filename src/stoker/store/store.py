@@ -211,6 +211,10 @@ class Store:
         """The column for readers that ask for its blocks themselves, as feeds do; on disk and in memory just the column."""
         return self.column(name)
 
+    def rows(self, name: str, start: int, stop: int) -> Array:
+        """Rows `start` to `stop` of a flat column; of a remote store a copy, for which only their blocks are fetched."""
+        return self.column(name)[start:stop]
+
     def texts(self, name: str) -> Texts:
         """The categories of a category column, or the strings of a text column."""
         column = self.schema.get(name) or self._unknown(name)
