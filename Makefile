@@ -5,10 +5,11 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 ORIGINALS := .venv-originals
+SCALE := .venv-scale
 BENCHES := $(basename $(notdir $(wildcard benchmarks/bench_*.py)))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-docs lint test-slow test-gpu test-originals explore soak bench benchmarks-page reference images compare clean
+.PHONY: help setup demo test test-docs lint test-slow test-gpu test-originals test-scale explore soak bench benchmarks-page reference images compare clean
 
 help: ## show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-23s %s\n", $$1, $$2 }'
@@ -69,6 +70,18 @@ $(ORIGINALS)/.installed: pyproject.toml constraints.txt requirements-originals.t
 	@$(ORIGINALS)/bin/python -m pip install -qq --disable-pip-version-check --no-deps --requirement requirements-originals.txt
 	@touch $@
 
+test-scale: $(SCALE)/.installed ## remote stores against a server with the semantics of S3, and ten thousand faults
+	@$(SCALE)/bin/python -c 'import moto, obstore' # else their tests would be skipped
+	@PYTHONHASHSEED=0 $(SCALE)/bin/python -m pytest -q -m 'slow or not slow' tests/store/test_remote_s3.py tests/store/test_remote.py tests/store/test_object_storage.py \
+	  tests/store/test_block_cache.py tests/feed/test_remote_blocks.py
+
+$(SCALE)/.installed: pyproject.toml constraints.txt requirements-scale.txt
+	@echo "Installing into $(SCALE) (some minutes, only once) ..."
+	@[ -x $(SCALE)/bin/pip ] && [ -e $@ ] || $(PYTHON) -m venv --clear $(SCALE)
+	@$(SCALE)/bin/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt --editable '.[test,remote]'
+	@$(SCALE)/bin/python -m pip install -qq --disable-pip-version-check --requirement requirements-scale.txt
+	@touch $@
+
 soak: $(STAMP) ## the long tests, before a release
 	@$(PY) -m pytest -q -m soak
 
@@ -91,5 +104,5 @@ compare: $(STAMP) ## a recipe against the authors' code, in turn; RECIPE=tfa or 
 	@$(PY) -m benchmarks.compare $(or $(RECIPE),time-moe)
 
 clean: ## remove .venv and caches
-	@rm -rf $(VENV) $(ORIGINALS) build .hypothesis .mypy_cache .pytest_cache .ruff_cache src/*.egg-info
+	@rm -rf $(VENV) $(ORIGINALS) $(SCALE) build .hypothesis .mypy_cache .pytest_cache .ruff_cache src/*.egg-info
 	@find src tests benchmarks examples tools -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -54,7 +54,10 @@ def main() -> None:
         "run": run, "search": search, "seeds": seeds, "torch": in_torch, "before": before, "long": long, "archive": archive,
         "profile": profile, "lengths": lengths,
     }  # fmt: skip
-    answer: dict[str, Any] = {"gpu": torch.cuda.get_device_name() if device == "cuda" else "none", "torch version": torch.__version__}
+    answer: dict[str, Any] = {
+        "gpu": torch.cuda.get_device_name() if device == "cuda" else "none",
+        "torch version": torch.__version__,
+    }
     begin = time.perf_counter()
 
     def save(name: str, found: Any) -> None:

@@ -16,6 +16,7 @@ All operations that change a disk are methods of `Disk`. Tests replace `disk` by
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import io
@@ -64,6 +65,12 @@ class Disk:
     def truncate(self, fd: int, num_bytes: int) -> None:
         """Cut a file to a length."""
         os.ftruncate(fd, num_bytes)
+
+    def punch(self, fd: int, offset: int, num_bytes: int) -> None:
+        """Give the space of a range back; the file keeps its size, and the range reads as zeros."""
+        # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
+        if ctypes.CDLL(None, use_errno=True).fallocate(fd, 1 | 2, ctypes.c_long(offset), ctypes.c_long(num_bytes)):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
     def publish(self, fd: int) -> None:
         """Make a file read-only, as it will never change again."""
@@ -662,12 +669,32 @@ def write_cache_file(path: Path, data: bytes) -> None:
 
 def keep_newest(folder: Path, prefix: str, number: int) -> None:
     """Remove all but the newest files of a cache whose names begin with `prefix`; other processes may do the same."""
-    aged = []
-    with naming(folder), os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.name.startswith(prefix):
-                with contextlib.suppress(FileNotFoundError):
-                    aged.append((entry.stat(follow_symlinks=False).st_mtime_ns, entry.path))
-    for _, path in sorted(aged)[:-number]:
-        with contextlib.suppress(FileNotFoundError):
-            cache_disk.unlink(Path(path))
+    with naming(folder), contextlib.suppress(FileNotFoundError):
+        for path in sorted(folder.glob(f"{prefix}*"), key=lambda path: path.stat().st_mtime_ns)[:-number]:
+            cache_disk.unlink(path)
+
+
+def make_sparse_file(path: Path, header: bytes, num_bytes: int) -> None:
+    """Make a file of a cache that has its final size and header, and otherwise holes. An older one of the name is replaced."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}-{os.urandom(4).hex()}.tmp")
+    with naming(path):
+        fd = cache_disk.create(temporary)
+        try:
+            cache_disk.truncate(fd, num_bytes)
+            cache_disk.pwrite(fd, header, 0)
+            cache_disk.replace(temporary, path)
+        finally:
+            os.close(fd)
+
+
+def write_into(path: Path, fd: int, data: Buffer, offset: int) -> None:
+    """Write all of `data` into an open file of a cache."""
+    view = memoryview(data).cast("B")
+    with naming(path, needed_bytes=view.nbytes):
+        _write_all(lambda rest, done: cache_disk.pwrite(fd, rest, offset + done), view)
+
+
+def punch_hole(path: Path, fd: int, offset: int, num_bytes: int) -> None:
+    """Give the space of a range of a cache file back to the disk."""
+    with naming(path):
+        cache_disk.punch(fd, offset, num_bytes)

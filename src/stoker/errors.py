@@ -116,6 +116,10 @@ class StoreDamagedError(StoreError, ValueError):
     """A shard is missing, short, swapped or changed."""
 
 
+class StorageError(StoreError, ConnectionError):
+    """Object storage that refuses a request, or fails at every attempt."""
+
+
 class FeedError(StokerError, RuntimeError):
     """Batches that cannot be made or resumed as asked."""
 

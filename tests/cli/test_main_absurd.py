@@ -212,10 +212,18 @@ def test_negative_control_without_the_type_a_url_becomes_a_folder(
 ) -> None:
     monkeypatch.setattr("stoker.cli.main.check_path", Path)
     monkeypatch.setattr("stoker._disk.check_path", Path)
-    monkeypatch.setattr("stoker.store.pack.api.check_path", Path)
-    monkeypatch.setattr("stoker.store.versions.check_path", Path)
-    assert stoker("pack", "a.csv", "s3://bucket/a").code == 0
-    assert (folder / "s3:" / "bucket" / "a" / "manifest.json").exists()
+    assert stoker("make", "icecube", "s3://bucket/a", "--files", "1", "--events", "3", "--quiet").code == 0
+    assert (folder / "s3:" / "bucket" / "a").is_dir()
+
+
+@pytest.mark.parametrize(
+    "store", ["", "\0", "a\0b", "s3://", "s3://me:SECRET@bucket/a", "https://host/a?sig=SECRET", "nosuch://host/a"]
+)
+def test_a_target_that_is_neither_a_path_nor_a_url_of_a_store_is_refused(stoker: Stoker, folder: Path, store: str) -> None:
+    done = stoker("pack", "a.csv", store)
+    check(done)
+    assert done.code == 2
+    assert "SECRET" not in done.err
 
 
 def test_negative_control_a_value_that_is_not_checked_ends_in_a_traceback(

@@ -174,6 +174,17 @@ def _path(value: str) -> str:
     return value
 
 
+def _store(value: str) -> str:
+    from stoker.store.object_storage import check_url, is_url
+
+    try:
+        return check_url(value) if is_url(value) else _path(value)
+    except OptionError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+STORE = click.types.FuncParamType(_store)
+"""A folder, or a URL of object storage."""
 PATH = click.types.FuncParamType(_path)
 """The type of every option and argument that names a file or a folder: a URL, an empty string or a NUL character is an error."""
 

@@ -10,7 +10,7 @@ import click
 
 from stoker._progress import progress
 from stoker._text import printable
-from stoker.cli.main import AMBIGUOUS, DUPLICATES, MISSING, NONEXISTENT, PATH, reading_options
+from stoker.cli.main import AMBIGUOUS, DUPLICATES, MISSING, NONEXISTENT, PATH, STORE, reading_options
 
 if TYPE_CHECKING:
     from stoker.store.store import Store
@@ -33,7 +33,7 @@ class _Pack(click.Command):
 
 @click.command("pack", cls=_Pack, short_help="Pack raw files into a store.")
 @click.argument("source", nargs=-1, required=True, type=PATH)
-@click.argument("store", type=PATH)
+@click.argument("store", type=STORE)
 @click.option("--series", metavar="KEY", help="Column that groups rows into series. Rows may be in any order.")
 @click.option("--time", metavar="COL", help="Column that orders the steps of a series; it must be strictly increasing.")
 @click.option("--sort", is_flag=True, help="Sort by --time instead of rejecting unsorted or equal times.")
@@ -80,7 +80,7 @@ class _Pack(click.Command):
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option("--quiet", "-q", is_flag=True, help="Hide the progress bar.")
 def command(source: tuple[str, ...], store: str, as_json: bool, quiet: bool, wide_pattern: str | None, **options: object) -> None:
-    """Pack SOURCE (files, folders, or patterns in quotes) into the folder STORE.
+    """Pack SOURCE (files, folders, or patterns in quotes) into the folder STORE, or to a URL.
 
     An existing store is replaced only with --replace, in one step at the end. If a pack was killed, the same command
     resumes it.
@@ -90,6 +90,7 @@ def command(source: tuple[str, ...], store: str, as_json: bool, quiet: bool, wid
     stoker pack events/ events.stoker --series event_id --memory 256MB
     stoker pack ETTh1.csv ett.stoker --wide --time date
     stoker pack load.csv load.stoker --wide --time date --timezone Europe/Berlin --duplicates mean --freq 1h
+    stoker pack "raw/*.parquet" s3://bucket/events.stoker --series user --time ts
     stoker pack events.csv users.stoker --series user --where "price > 0" --metadata users.csv
     stoker pack icecube/ ice.stoker --recipe icecube
     """

@@ -22,7 +22,7 @@ import msgspec
 
 from stoker.errors import ConfigError, OptionError, StokerError
 from stoker.experiment import config as named
-from stoker.experiment.config import Config
+from stoker.experiment.config import Config, Data
 from stoker.experiment.parse import (
     CONFIG_NAME,
     Document,
@@ -117,7 +117,7 @@ def open_data(config: Config, device: str) -> Fed:
     from stoker.split.split import by_value, chronological, grouped
 
     data, cut, seed = config.data, config.split, config.train.seed
-    stores, held_back = _open_stores(data.store, "data.store", version=data.version), _open_held_back(config)
+    stores, held_back = _open_stores(data, data.store, "data.store", version=data.version), _open_held_back(config)
     store = stores[0]
     for name, others in held_back.items():
         _refuse_training_data(name, stores, others)
@@ -219,17 +219,19 @@ def _fit_series_scaler(config: Config, stores: Sequence[Store], task: Task, spli
     return SeriesScaler.fit(store, part, columns=names, method=scale.method, unseen=scale.unseen)
 
 
-def _open_stores(paths: str | list[str], name: str, version: int | None = None) -> list[Store]:
+def _open_stores(data: Data, paths: str | list[str], name: str, version: int | None = None) -> list[Store]:
+    from stoker.store.object_storage import is_url
     from stoker.store.versions import open_store
 
     listed = [paths] if isinstance(paths, str) else paths
-    if len({Path(one).resolve() for one in listed}) < len(listed):
+    if len({one if is_url(one) else Path(one).resolve() for one in listed}) < len(listed):
         raise ConfigError(
             f"{name} names a store twice: {', '.join(listed)}. Name each once; data.weights says how often it is read."
         )
     if version is not None and len(listed) > 1:
         raise ConfigError(f"data.version is {version}, which is for one store, but {name} names {len(listed)}. Leave it out.")
-    return [open_store(one, version=version) for one in listed]
+    cache = {} if data.cache is None else {"cache": data.cache.folder, "cache_size": data.cache.size}
+    return [open_store(one, version=version, **(cache if is_url(one) else {})) for one in listed]  # type: ignore[arg-type]
 
 
 def _open_held_back(config: Config) -> dict[str, list[Store]]:
@@ -240,7 +242,7 @@ def _open_held_back(config: Config) -> dict[str, list[Store]]:
             continue
         if cut is not None and (name == "valid" or cut.test):
             raise ConfigError(f"data.{name}_store and split both say what {name} samples are. Give one of them.")
-        found[name] = _open_stores(paths, f"data.{name}_store")
+        found[name] = _open_stores(data, paths, f"data.{name}_store")
     return found
 
 
@@ -508,7 +510,8 @@ def _resumed(
     known = known_paths(Config)
     theirs = [name for name in allow if tuple(name.split(".")) not in known and name.partition(".")[0] in (*GROUPS, "setup")]
     allowed = [".".join(find(name, known, option="allow")) for name in allow if name not in theirs]
-    state_dict.check_facts(to_tree(saved), to_tree(now), where=str(folder), allow=allowed)
+    # Another machine may keep its cache elsewhere.
+    state_dict.check_facts(to_tree(saved), to_tree(now), where=str(folder), allow=[*allowed, "data.cache"])
     for ours, names in COMPARED.items():
         if any(name == ours or ours.startswith(f"{name}.") or name.startswith(f"{ours}.") for name in allowed):
             theirs.extend(names)
@@ -584,13 +587,16 @@ def _train(
     from stoker import _disk
     from stoker._kernels import ANNOUNCE
     from stoker.experiment.models import blaming
+    from stoker.experiment.traffic import report_traffic
 
     ranks, train = find_ranks(), config.train
     if progress:
         os.environ.setdefault(ANNOUNCE, "1")  # that kernels are compiled is said in a log file too, not on a terminal alone
     with within_memory():
         data = open_data(config, choose_device(config, ranks.local_rank))
-        trainer = make_trainer(config, data, folder=folder, overwrite=overwrite, progress=progress and ranks.is_first)
+        callbacks = report_traffic(data.stores, report) if ranks.is_first and report is not None else ()
+        showing = progress and ranks.is_first
+        trainer = make_trainer(config, data, folder=folder, overwrite=overwrite, progress=showing, callbacks=callbacks)
     trainer.speed_option = speed_option
     if ranks.is_first and report is not None:
         for line in str(data.train).splitlines():

@@ -105,11 +105,21 @@ class SeriesScale(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Series without a training step are refused, or get the mean of the scales of the others."""
 
 
+class Cache(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where blocks of remote stores are kept."""
+
+    folder: str | None = None
+    """Folder, which several stores and processes may share; by default one of this user."""
+    size: str | int | None = None
+    """How much it may hold, like `200GB`; by default 3/4 of the free space."""
+
+
 class Data(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is fed."""
 
     store: str | Annotated[list[str], Meta(min_length=1)]
-    """Path of the store, as `stoker pack` makes it; or a list of paths, whose samples are mixed."""
+    """Path of the store, as `stoker pack` makes it, or a URL like `s3://bucket/events.stoker`; or a list of them, whose samples are
+    mixed."""
     view: WindowView | SegmentView | SequenceView
     """What a sample is."""
     batch_size: Size
@@ -148,6 +158,8 @@ class Data(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Version of a store that was appended to, as `stoker history` lists them; by default the newest. For one store."""
     augment: str | None = None
     """Function `f(batch, rng)` that augments training batches on the device, as `file.py:function`; it is run: name only code you trust."""
+    cache: Cache | None = None
+    """Where blocks of stores at a URL are kept: `{folder: /nvme/stoker, size: 200GB}`."""
 
 
 class Chronological(Choice, frozen=True, kw_only=True, tag="chronological"):

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -28,6 +28,7 @@ from stoker.sampling.mixture import JoinedSamples
 from stoker.sampling.orders import Plan
 from stoker.sampling.subset import Subset
 from stoker.sampling.views import AnyView, Lengths, Samples, Sequences
+from stoker.store.remote import RemoteStore
 from stoker.store.store import Store
 from stoker.store.versions import open_store
 
@@ -149,6 +150,13 @@ def _refusal(feed: SampleFeed) -> str | None:
     return "device_transform gets batches of a position" if feed.device_transform is not None else None
 
 
+def _opener(store: Store) -> Callable[[], Store] | None:
+    """What opens the store again in another process; None in memory."""
+    if isinstance(store, RemoteStore):
+        return store.opener
+    return None if store.path is None else partial(open_store, store.path, version=store.version)
+
+
 class SampleDataset(torch.utils.data.Dataset[Sample]):
     """The samples of a feed by their numbers, on the CPU; `transform` of the feed applies, its order does not.
 
@@ -159,9 +167,8 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
         if feed.is_packed:
             raise OptionError("a packed batch cannot be taken apart into samples. Use Sequences(layout='padded') for a dataset.")
         self._name = feed.store.name
-        self._paths = [store.path for store in feed.stores]
+        self._openers = [_opener(store) for store in feed.stores]
         self._digests = [store.digest for store in feed.stores]
-        self._versions = [store.version for store in feed.stores]
         self._categories = feed.categories
         self._files = feed.shards()
         self._view = feed.view
@@ -245,7 +252,7 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
         """What gathers in this process: a fork may have copied a lock that is held, and slots that the parent uses."""
         if self._opened is None or self._opened[0] != os.getpid():
             ring = Ring(pinned=False, keep=KEPT_SLOTS)
-            kind = HostGather if len(self._paths) == 1 else MixtureGather
+            kind = HostGather if len(self._openers) == 1 else MixtureGather
             gather = kind(
                 self._view,
                 self._samples,
@@ -261,30 +268,32 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
 
     def __getstate__(self) -> dict[str, Any]:
         state = {**self.__dict__, "_opened": None}
-        if None not in self._paths:
+        if None not in self._openers:
             empty, nowhere = np.empty(0), Lengths(num_series=0, num_steps=0)
             state["_columns"] = [
                 [
                     replace(column.pieces[i], values=empty.astype(column.pieces[i].values.dtype), lengths=nowhere)
                     for column in self._columns
                 ]
-                for i in range(len(self._paths))
+                for i in range(len(self._openers))
             ]
             state["_samples"] = None
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        if None in self._paths:
+        if None in self._openers:
             return
         stores, parts, columns, spaces = [], [], [], []
-        for i, (path, digest, subset) in enumerate(zip(self._paths, self._digests, self._subsets, strict=True)):
-            store = open_store(path or "", version=self._versions[i])
+        for i, (opener, digest, subset) in enumerate(zip(self._openers, self._digests, self._subsets, strict=True)):
+            store = opener()  # type: ignore[misc]
             if store.digest != digest:
-                raise FeedError(f"{path} was packed again since the feed was made from it. Make the feed and its dataset again.")
+                raise FeedError(
+                    f"{store.name} was packed again since the feed was made from it. Make the feed and its dataset again."
+                )
             lengths = lengths_of(store, self._view)
             own = state["_columns"][i]
-            columns.append([replace(column, values=store.column(column.name), lengths=lengths) for column in own])
+            columns.append([replace(column, values=store.mapped(column.name), lengths=lengths) for column in own])
             samples: Samples = self._view.over(lengths)
             parts.append(samples if subset is None else subset.over(samples))
             stores.append(store)

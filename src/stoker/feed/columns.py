@@ -264,7 +264,7 @@ def _fed(
         raise OptionError(
             f"column {name!r} of {store.name} holds {column.label}, which cannot be a tensor. Leave it out of columns=."
         )
-    values = store.column(name)
+    values = store.mapped(name)
     stored = values.dtype
     is_number = column.kind == "number" and stored.kind in "iuf"
     fitted = scaler.scales(name) if scaler is not None and name in scaler.columns else None
@@ -284,7 +284,7 @@ def _fed(
         target = np.dtype(np.float32)
     scales, scaled_by = fitted, "normalize" if fitted is None else "scaler"
     if scaled and normalize:
-        scales = series_scales(values, lengths, normalize, compat=compat)
+        scales = series_scales(store.column(name), lengths, normalize, compat=compat)
     if scales is not None and not compat:  # an infinite mean or deviation would make zeros or NaN of a series
         bad = ~(np.isfinite(scales.centers) & np.isfinite(scales.divisors)).all(axis=1)
         kind = scales.centers.dtype
@@ -540,8 +540,10 @@ class Residency:
     reason: str
 
 
-def choose_residency(asked: str, num_bytes: int, device: torch.device, *, needs_host: str | None, on_disk: bool) -> Residency:
-    """The residency that was asked for, or the best that fits."""
+def choose_residency(
+    asked: str, num_bytes: int, device: torch.device, *, needs_host: str | None, on_disk: bool, max_fetched: int | None = None
+) -> Residency:
+    """The residency that was asked for, or the best that fits. Of remote stores, `max_fetched` bytes can be fetched whole."""
     if asked not in (*get_args(Where), "auto"):
         raise OptionError(f"residency is {asked!r}; expected 'device', 'host', 'stream' or 'auto'.")
     size = readable_bytes(num_bytes)
@@ -554,11 +556,13 @@ def choose_residency(asked: str, num_bytes: int, device: torch.device, *, needs_
     if device.type == "cuda" and not needs_host:
         free = free_device_bytes(device)
         share = f"{DEVICE_SHARE:.0%} of the free GPU memory ({readable_bytes(free)})"
-        if num_bytes <= DEVICE_SHARE * free:
+        if num_bytes <= min(DEVICE_SHARE * free, num_bytes if max_fetched is None else max_fetched):
             return Residency("device", f"the columns ({size}) fit {share}")
         why = f"the columns ({size}) exceed {share}"
     else:
         why = needs_host or f"batches are for the {device.type}"
+    if max_fetched is not None:
+        return Residency("stream", f"{why}, and blocks are fetched when they are needed")
     if not on_disk:
         return Residency("host", f"{why}, and the columns ({size}) are in memory already")
     available = available_host_bytes()
@@ -624,16 +628,17 @@ def share_categories(
         shared[name] = list(known)
     made = []
     for store, own in zip(stores, columns, strict=True):
-        made.append([_recoded(column, _texts(store, column.name), shared.get(column.name)) for column in own])
+        made.append([_recoded(store, column, shared.get(column.name)) for column in own])
     return made, shared
 
 
-def _recoded(column: FedColumn, texts: list[str], shared: list[str] | None) -> FedColumn:
+def _recoded(store: Store, column: FedColumn, shared: list[str] | None) -> FedColumn:
+    texts = _texts(store, column.name)
     if shared is None or shared[: len(texts)] == texts:
         return column
     places = {text: i for i, text in enumerate(shared)}
     table = np.array([*(places[text] for text in texts), -1], dtype=column.values.dtype)  # the last one is for missing values, -1
-    return replace(column, values=table[column.values])
+    return replace(column, values=table[store.column(column.name)])
 
 
 def _texts(store: Store, name: str) -> list[str]:

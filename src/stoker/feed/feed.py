@@ -7,7 +7,8 @@ CPU, `device.py` on a GPU), and `FeedIterator` (`prefetch.py`) hands the batch o
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, NoReturn
 
 import numpy as np
@@ -16,13 +17,10 @@ import xxhash
 from torch.utils.data import BatchSampler, get_worker_info
 
 from stoker._clock import Spans
-from stoker._text import check_device, readable_bytes
-from stoker._types import Array
+from stoker._text import check_device
 from stoker.errors import FeedError, LeakError, OptionError
 from stoker.feed.adapters import OrderSampler, SampleDataset
 from stoker.feed.columns import (
-    SHOWN,
-    FedColumn,
     Method,
     SeriesScales,
     check_batch_fits,
@@ -30,7 +28,6 @@ from stoker.feed.columns import (
     choose_columns,
     choose_residency,
     content_digest,
-    first_non_finite,
     identity_of,
     list_for,
     list_stores,
@@ -41,13 +38,17 @@ from stoker.feed.columns import (
 )
 from stoker.feed.device import Captured, DeviceGather, DeviceProducer
 from stoker.feed.mixture import MixtureGather, StoreGroup, join_columns
-from stoker.feed.padding import COMPAT_ENTRIES, Assembler, check_names
-from stoker.feed.prefetch import Cursor, FeedIterator, FeedRanks, Prefetcher, ReadAhead, Steps, check_state
+from stoker.feed.padding import Assembler, check_names
+from stoker.feed.prefetch import Cursor, FeedIterator, FeedRanks, Prefetcher, Steps, check_state
+from stoker.feed.read_ahead import ReadAhead
+from stoker.feed.remote_blocks import make_hints
+from stoker.feed.summary import describe_samples, summarize
 from stoker.feed.transfer import DeviceTransform, HostGather, HostProducer, Ring, Transform
 from stoker.sampling.mixture import JoinedSamples, MixtureOrder, check_weights
 from stoker.sampling.orders import ByLength, Order, Sequential, Weighted
 from stoker.sampling.subset import Subset
-from stoker.sampling.views import AnyView, Draw, Lengths, Samples, Sequences, is_integer, view_values
+from stoker.sampling.views import AnyView, Lengths, Samples, Sequences, is_integer, view_values
+from stoker.store.remote import RemoteStore
 from stoker.store.store import Store
 
 LastBatch = Literal["pad", "short", "drop"]
@@ -222,8 +223,13 @@ class Feed:
             self.column_bytes,
             self.device,
             needs_host="transform runs on the CPU" if transform is not None else None,
-            on_disk=any(one.path is not None for one in self.stores),
+            on_disk=any(one.path is not None or one.is_remote for one in self.stores),
+            max_fetched=min((one.max_whole_bytes for one in self.stores if isinstance(one, RemoteStore)), default=None),
         )
+        if self.residency.where != "stream":
+            for one in self.stores if any(one.is_remote for one in self.stores) else ():
+                for column in self.columns:
+                    one.column(column.name)  # fetched whole, and kept
         is_resident = self.residency.where == "device"
         if not is_resident:
             rows = batch_size if last_batch == "pad" else min(batch_size, self.samples.num_samples)
@@ -304,13 +310,14 @@ class Feed:
             )
         ring = Ring(pinned=self.device.type == "cuda", keep=self.prefetch + self.threads + 1)
         kind = HostGather if len(self.stores) == 1 else MixtureGather
+        make = partial(make_hints, threads=self.threads)
         return HostProducer(
             gather=kind(*parts, ring, files=self.shards(), **returns),
             assemble=assemble,
             device=self.device,
             transform=self.transform,
             rows=rows,
-            hints=ReadAhead(self.columns, self.samples) if self.residency.where == "stream" else None,
+            hints=ReadAhead(self.columns, self.samples, make) if self.residency.where == "stream" else None,
             threads=self.threads,
             prefetch=self.prefetch,
         )
@@ -395,9 +402,10 @@ class Feed:
         """Begin to make the first batches of the next epoch while the last ones of this epoch are used.
 
         The next `iter(feed)` hands them out. Call it near the end of an epoch that another one follows; `Trainer` does. Without
-        threads, and where batches are gathered on the device, there is nothing to do ahead.
+        threads, and where batches are gathered on the device, there is nothing to do ahead; a remote store fetches ahead by itself.
         """
-        if self._ahead is None and self.threads and self.residency.where != "device":
+        is_remote = any(store.is_remote for store in self.stores)
+        if self._ahead is None and self.threads and self.residency.where != "device" and not is_remote:
             epoch = self._cursor.epoch + (self._has_moved and bool(self._cursor.position))
             self._ahead = epoch, self._producer.start(self._steps(epoch, 0), self.waits)
 
@@ -537,7 +545,7 @@ class Feed:
                 samples, own = samples.parts[i], numbers[(numbers >= first) & (numbers < end)] - first
                 columns = [column.pieces[i] for column in columns]
             if len(own):
-                found = _describe_samples(samples, columns, own, name=store.name, first_steps=store.offsets, first=first, draw=draw)
+                found = describe_samples(samples, columns, own, name=store.name, first_steps=store.offsets, first=first, draw=draw)
                 told.append(found)
         bad = [text for is_bad, text in told if is_bad]
         return "; ".join(bad or [text for _, text in told])
@@ -604,7 +612,7 @@ class Feed:
         self.close()
 
     def __repr__(self) -> str:
-        return _summarize(self)
+        return summarize(self)
 
 
 def _checked(name: str, value: int, *, least: int) -> int:
@@ -643,88 +651,3 @@ def _check_scaler(scaler: SeriesScales, store: Store, subset: Subset | None, nor
         f"the scaler was fitted on {where}, not on the training subset of the split that the {subset.name} subset belongs to. "
         f"Use SeriesScaler.fit(store, split.train, …)."
     )
-
-
-# What messages and print(feed) say.
-
-
-def _describe_samples(
-    samples: Samples,
-    columns: list[FedColumn],
-    numbers: Array,
-    *,
-    name: str,
-    first_steps: Array,
-    first: int,
-    draw: Draw | None = None,
-) -> tuple[bool, str]:
-    """The samples with non-finite values, or (where there are none) the first ones; and whether there are such.
-
-    `first_steps` is where each series begins, `first` the index of the first sample of the store.
-    """
-    where = samples.locate(numbers, draw)
-    rows = list(zip(numbers.tolist(), where.series.tolist(), where.starts.tolist(), where.counts.tolist(), strict=True))
-    bad = [(row, found) for row in rows if (found := first_non_finite(columns, row)) is not None]
-    if bad:
-        lines = [
-            f"sample {number + first:,}: {column} of series {series:,} is {value} at step {step - int(first_steps[series]):,}"
-            for (number, series, _, _), (column, step, value) in bad[:SHOWN]
-        ]
-        return True, f"{'; '.join(lines)}{'; …' if len(bad) > SHOWN else ''} in {name}"
-    lines = []
-    for number, series, start, count in rows[:SHOWN]:
-        begin = start - int(first_steps[series])
-        lines.append(f"{number + first:,} (series {series:,}, steps {begin:,} to {begin + count - 1:,})")
-    return False, f"samples {', '.join(lines)}{', …' if len(rows) > SHOWN else ''} of {name}"
-
-
-def _summarize(feed: Feed) -> str:
-    """What print(feed) shows, with the reasons for what was chosen automatically."""
-    shapes = [shape for column in feed.columns for shape in _shapes(feed, column)]
-    size = feed.batch_size * sum(one.unit * (feed.samples.row if one.level == "step" else 1) for one in feed.columns)
-    most = "up to " if isinstance(feed.view, Sequences) else ""
-    world = feed.ranks.world_size
-    ranks = "" if world == 1 else f" on each of {world} ranks (this is rank {feed.ranks.rank})"
-    threads = f"{feed.threads}, {feed.prefetch} batches ahead" if feed.threads else "none: batches are made when asked for"
-    lines = [
-        f"feed of {feed.store.name}: {feed.view}",
-        f"  samples    {feed.num_samples:,} of {len(feed.store):,} series",
-        f"  batches    {len(feed):,} of {feed.batch_size:,}{ranks}{_last(feed)}",
-        f"  a batch    {', '.join(shapes)}: {most}{readable_bytes(size)}",
-        f"  order      {feed.plan.describe()}",
-        f"  residency  {feed.residency.where}: {feed.residency.reason}",
-        f"  threads    {threads}",
-    ]
-    scaled = [column.name for column in feed.columns if column.scaled_by == "scaler"]
-    lines += [f"  scaled     {', '.join(scaled)}: each series by its training steps"] if scaled else []
-    return "\n".join(lines + [f"  note       {note}" for note in feed.samples.notes()])
-
-
-def _shapes(feed: Feed, column: FedColumn) -> Iterator[str]:
-    """The entries of a batch that a column becomes; of masks the names alone."""
-    if column.observed:
-        yield f"{column.name}_observed"
-    view, rows = feed.view, feed.batch_size
-    width = "" if column.width is None else f", {column.width}"
-    if column.level == "series":
-        yield f"{column.name} {column.torch_name}[{rows}{width}]"
-    elif isinstance(view, Sequences):
-        yield f"{column.name} {column.torch_name}[{'' if feed.is_packed else f'{rows}, '}steps{width}]"
-    elif view.compat:
-        yield from (f"{name} {kind}[{rows}, {view.length}]" for name, kind in COMPAT_ENTRIES.items())
-    else:
-        yield f"{column.name} {column.torch_name}[{rows}, {view.length}{width}]"
-        if view.horizon or view.shift:
-            yield f"{column.name}_target [{rows}, {view.horizon or view.length}{width}]"
-
-
-def _last(feed: Feed) -> str:
-    rest = feed.num_samples % (feed.batch_size * feed.ranks.world_size)
-    if not rest:
-        return ""
-    samples = "1 sample" if rest == 1 else f"{rest:,} samples"
-    if feed.drop_last:
-        return f"; the last {samples} of an epoch {'is' if rest == 1 else 'are'} dropped"
-    mask = "loss_masks" if getattr(feed.view, "compat", None) else "valid"
-    end = f"its other rows are padding (False in `{mask}`)" if feed.last_batch == "pad" else "it is shorter"
-    return f"; the last one has {samples}, {end}"

@@ -11,6 +11,7 @@ kept never changes.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import inspect
 import os
@@ -33,7 +34,9 @@ from stoker.errors import FeedError, StoreDamagedError
 from stoker.feed import padding
 from stoker.feed.columns import FedColumn
 from stoker.feed.padding import COUNTS, NO_SAMPLE, NUMBERS, SERIES, STARTS, Assembler, Field, Tensors
-from stoker.feed.prefetch import Hints, JoinedHints, Prefetcher, ReadAhead, Steps
+from stoker.feed.prefetch import Prefetcher, Steps
+from stoker.feed.read_ahead import Hints, JoinedHints, ReadAhead
+from stoker.feed.remote_blocks import LeasedColumns
 from stoker.sampling.views import AnyView, Draw, Located, Samples, Sequences
 
 POISON = 0xCB
@@ -206,6 +209,7 @@ class HostGather:
         self._returns = {"return_index": return_index, "return_series": return_series}
         self._files = files
         self._is_packed = isinstance(view, Sequences) and view.layout == "packed"
+        self._leased = LeasedColumns(columns, samples)
         # The fields of the batch before, as most batches of a feed are alike. Replaced whole, so that threads may share it.
         self._known: tuple[tuple[int, int | None, int], dict[str, Field], int] | None = None
 
@@ -213,8 +217,11 @@ class HostGather:
         """Where samples lie; `draw` says where random ones do."""
         return self._samples.locate(numbers, draw)
 
-    def gather(self, numbers: Array, rows: int, found: Located) -> Gathered:
-        """A batch of `rows` rows: these samples, which lie where `locate` found them, and masked rows behind them."""
+    def gather(self, numbers: Array, rows: int, found: Located, *, is_leased: bool = False) -> Gathered:
+        """A batch of `rows` rows: these samples, which lie where `locate` found them, and masked rows behind them.
+
+        Blocks of remote columns are leased for it, unless they are already (`is_leased`).
+        """
         if len(numbers) < rows:
             found = Located(*(np.concatenate([part, np.zeros(rows - len(numbers), dtype=np.int64)]) for part in found))
         steps, places, total = self._arrange(found.counts)
@@ -226,7 +233,8 @@ class HostGather:
         slot = self._ring.take(num_bytes)
         try:
             arrays = {name: field.array(slot.buffer, slot.lead) for name, field in fields.items()}
-            self._fill_columns(arrays, numbers, found, places, steps)
+            with contextlib.nullcontext() if is_leased or not self._leased else self._leased.lease(found):
+                self._fill_columns(arrays, numbers, found, places, steps)
             for column in self._observed:
                 values, marks = arrays["column " + column.name], arrays["observed " + column.name]
                 padding.mark_observed(values, column.torch_name, marks)
@@ -393,7 +401,8 @@ class HostProducer:
             if hints is not None:
                 hints.before(step)
             found = self.gather.locate(numbers, steps.draw)
-            gathered = self.gather.gather(numbers, len(numbers) if self.rows is None else self.rows, found)
+            rows = len(numbers) if self.rows is None else self.rows
+            gathered = self.gather.gather(numbers, rows, found, is_leased=hints is not None and hints.keeps_all)
             try:
                 if self._transform is not None:
                     return self._transformed(self._transform, gathered, len(numbers), steps.seed_of(step))

@@ -85,9 +85,8 @@ def measure(store: Store, subset: Subset | None, name: str) -> Moments:
         raise OptionError(f"{store.name} has no column {name!r}; it has {', '.join(store.schema)}.")
     if column.kind != "number" or column.dtype is None:
         raise OptionError(f"column {name!r} of {store.name} holds {column.label}, which has no mean. Leave it out of columns=.")
-    values = store.column(name)
-    values = values.reshape(len(values), column.width or 1)
-    shape = values.shape[1:]
+    values = store.mapped(name)
+    shape = (column.width or 1,)
     moments = Moments(np.zeros(shape), np.zeros(shape), np.zeros(shape), np.full(shape, np.inf), np.full(shape, -np.inf))
     num_rows = 0
     ranges: Iterable[tuple[Array, Array]] = [(np.array([0]), np.array([len(values)]))]
@@ -106,7 +105,9 @@ def measure(store: Store, subset: Subset | None, name: str) -> Moments:
             end = row + _ROWS_AT_ONCE
             some = slice(np.searchsorted(stops, row, side="right"), np.searchsorted(starts, end, side="left"))
             if some.start < some.stop:
-                part = values[row:end].astype(np.float32) if values.dtype == np.float16 else values[row:end]
+                part = store.rows(name, row, end)
+                part = part.astype(np.float32) if part.dtype == np.float16 else part
+                part = part.reshape(len(part), *shape)
                 _add(part, np.maximum(starts[some], row) - row, np.minimum(stops[some], end) - row, *moments[:-1])
     return moments._replace(num_rows=num_rows)
 

@@ -322,15 +322,13 @@ def _fit_column(store: Store, name: str, ranges: list[StepRanges], method: Scale
         raise OptionError(f"{store.name} has no column {name!r}; it has {', '.join(store.schema)}.")
     if column.kind != "number" or column.level != "step" or column.dtype is None:
         raise OptionError(f"column {name!r} of {store.name} holds {column.label} per {column.level}; expected numbers per step.")
-    values = store.column(name)
-    values = values.reshape(len(values), column.width or 1)
-    shape = (len(store), values.shape[1])
+    shape = (len(store), column.width or 1)
     centers, divisors, counts = np.zeros(shape), np.ones(shape), np.zeros(shape, dtype=np.int64)
     largest = max((int(store.lengths.max()) if len(store) else 0), 1)
     for series, starts, stops, _ in ranges:
         # Compiled kernels cannot calculate with float16.
         begin, end = (int(starts.min()), int(stops.max())) if len(starts) else (0, 0)
-        part = values[begin:end]
+        part = store.rows(name, begin, end).reshape(end - begin, shape[1])
         part = part.astype(np.float32) if part.dtype == np.float16 else part
         _fit(part, series, starts - begin, stops - begin, METHODS.index(method), np.empty(largest), centers, divisors, counts)
     missing = np.flatnonzero((counts == 0).any(axis=1))

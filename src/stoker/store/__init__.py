@@ -6,6 +6,7 @@ names here are for code that reads raw tables or writes stores of its own; each 
     raw tables     find_sources -> DataSource -> make_plan, read_ahead
     a new store    new_store, make_work, ColumnFile -> Manifest
     values         to_numpy, from_numpy, from_texts, decimals_as_floats
+    object storage upload -> RemoteStore, Traffic
 """
 
 from typing import TYPE_CHECKING
@@ -27,6 +28,8 @@ _NAMES = {
     "stoker.store.pack.plan": "PackPlan make_plan plain_type settle_plan unify_types",
     "stoker.store.pack.sorted_runs": "read_ahead",
     "stoker.store.pack.values": "one_array",
+    "stoker.store.object_storage": "Traffic",
+    "stoker.store.remote": "RemoteStore upload",
     "stoker.store.shards": "MISSING_CODE MISSING_TIME Column ColumnFile ColumnMark Level NonFiniteCount TextFile Texts map_shard",
     "stoker.store.store": "Series Store store_from_arrays",
     "stoker.store.versions": "open_store",
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
     from stoker.store.manifest import MANIFEST_NAME as MANIFEST_NAME, WORK_NAME as WORK_NAME
     from stoker.store.manifest import BLOCK_BYTES as BLOCK_BYTES, ColumnEntry as ColumnEntry, Manifest as Manifest
     from stoker.store.manifest import NonFinite as NonFinite, Shard as Shard, SourceEntry as SourceEntry, Text as Text
+    from stoker.store.object_storage import Traffic as Traffic
     from stoker.store.pack.metadata import encode_table as encode_table, read_table as read_table
     from stoker.store.pack.options import DEFAULT_MEMORY as DEFAULT_MEMORY, Missing as Missing, PackOptions as PackOptions
     from stoker.store.pack.options import parse_names as parse_names, parse_threads as parse_threads
@@ -55,6 +59,7 @@ if TYPE_CHECKING:
     from stoker.store.pack.plan import settle_plan as settle_plan, unify_types as unify_types
     from stoker.store.pack.sorted_runs import read_ahead as read_ahead
     from stoker.store.pack.values import one_array as one_array
+    from stoker.store.remote import RemoteStore as RemoteStore, upload as upload
     from stoker.store.shards import MISSING_CODE as MISSING_CODE, MISSING_TIME as MISSING_TIME, Column as Column
     from stoker.store.shards import (
         ColumnFile as ColumnFile,

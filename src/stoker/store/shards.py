@@ -180,7 +180,15 @@ def name_of(dtype: str, shape: Sequence[int], blocks: Sequence[str]) -> str:
     return xxhash.xxh3_64_hexdigest(header(dtype, shape) + "".join(blocks).encode()) + ".npy"
 
 
-def map_shard(folder: Path, shard: Shard, what: str, *, read_below: int = 0) -> Array:
+MapFile = Callable[[int, str], mmap.mmap]
+"""Maps an open shard, given with its name."""
+
+
+def _map_file(fd: int, _: str) -> mmap.mmap:
+    return mmap.mmap(fd, 0, prot=mmap.PROT_READ)
+
+
+def map_shard(folder: Path, shard: Shard, what: str, *, read_below: int = 0, map_file: MapFile = _map_file) -> Array:
     """Map a shard read-only, after checking that it is a plain file of the right size and header. Reads no values.
 
     A shard of fewer than `read_below` bytes is read instead: a process may have 65,530 mappings, and thousands of parts need more.
@@ -194,7 +202,7 @@ def map_shard(folder: Path, shard: Shard, what: str, *, read_below: int = 0) -> 
             data = os.pread(fd, shard.values_bytes, HEADER_BYTES)
             return np.frombuffer(data, dtype=shard.dtype).reshape(shard.shape)
         with _disk.naming(folder / shard.file):  # the address space of a process may be limited
-            mapped = mmap.mmap(fd, 0, prot=mmap.PROT_READ)
+            mapped = map_file(fd, shard.file)
     finally:
         os.close(fd)
     return np.frombuffer(mapped, dtype=shard.dtype, offset=HEADER_BYTES).reshape(shard.shape)

@@ -73,6 +73,9 @@ class Store:
         [3.0]
     """
 
+    is_remote = False
+    """Whether values are fetched from object storage when they are read."""
+
     def __init__(
         self,
         columns: Mapping[str, Column],
@@ -203,6 +206,14 @@ class Store:
         if name not in self._values:
             self._unknown(name)
         return self._values[name]
+
+    def mapped(self, name: str) -> Array:
+        """The column for readers that ask for its blocks themselves, as feeds do; on disk and in memory just the column."""
+        return self.column(name)
+
+    def rows(self, name: str, start: int, stop: int) -> Array:
+        """Rows `start` to `stop` of a flat column; of a remote store a copy, for which only their blocks are fetched."""
+        return self.column(name)[start:stop]
 
     def texts(self, name: str) -> Texts:
         """The categories of a category column, or the strings of a text column."""
@@ -342,17 +353,17 @@ def store_from_arrays(columns: Mapping[str, Any], *, lengths: Sequence[int] | Ar
     )
 
 
-def map_store(folder: Path, manifest: Manifest, *, read_below: int = 0) -> Store:
-    """The store of a manifest, with its shards mapped; those of fewer than `read_below` bytes are read."""
+def map_store(folder: Path, manifest: Manifest, **reading: Any) -> Store:
+    """The store of a manifest, with its shards mapped; `reading` are options of `map_shard`."""
     columns: dict[str, Column] = {}
     values: dict[str, Array] = {}
     for entry in manifest.columns:
-        columns[entry.name] = _column(folder, entry, read_below)
+        columns[entry.name] = _column(folder, entry, reading)
         if entry.values is not None:
-            values[entry.name] = map_shard(folder, entry.values, f"column {entry.name!r}", read_below=read_below)
+            values[entry.name] = map_shard(folder, entry.values, f"column {entry.name!r}", **reading)
     offsets = None
     if manifest.offsets is not None:
-        offsets = map_shard(folder, manifest.offsets, SERIES_OFFSETS, read_below=read_below)
+        offsets = map_shard(folder, manifest.offsets, SERIES_OFFSETS, **reading)
         check_ends(folder, SERIES_OFFSETS, (offsets.item(0), offsets.item(-1)), manifest.num_steps)
     return Store(
         columns,
@@ -366,13 +377,13 @@ def map_store(folder: Path, manifest: Manifest, *, read_below: int = 0) -> Store
     )
 
 
-def _column(folder: Path, entry: ColumnEntry, read_below: int) -> Column:
+def _column(folder: Path, entry: ColumnEntry, reading: dict[str, Any]) -> Column:
     shape = entry.values.shape if entry.values is not None else []
     texts = None
     if entry.texts is not None:
         what = f"the text offsets of column {entry.name!r}"
-        utf8 = map_shard(folder, entry.texts.utf8, f"texts of column {entry.name!r}", read_below=read_below)
-        texts = Texts(utf8, map_shard(folder, entry.texts.offsets, what, read_below=read_below))
+        utf8 = map_shard(folder, entry.texts.utf8, f"texts of column {entry.name!r}", **reading)
+        texts = Texts(utf8, map_shard(folder, entry.texts.offsets, what, **reading))
         check_ends(folder, what, (texts.offsets.item(0), texts.offsets.item(-1)), len(texts.utf8))
     return Column(
         name=entry.name,

@@ -30,10 +30,11 @@ import xxhash
 from stoker._disk import check_path, open_plain
 from stoker._text import readable_bytes
 from stoker._types import Array
-from stoker.errors import BadValueError, StoreDamagedError, StoreError, StoreNotFoundError
+from stoker.errors import BadValueError, OptionError, StoreDamagedError, StoreError, StoreNotFoundError
 from stoker.store import manifest as manifests
 from stoker.store.interop import from_numpy, from_texts, to_numpy
 from stoker.store.manifest import Manifest, NonFinite, PartList, SourceEntry, manifest_stamp, read_manifest
+from stoker.store.object_storage import is_url
 from stoker.store.shards import MISSING_CODE, MISSING_TIME, Column, NonFiniteCount, Texts
 from stoker.store.store import Store, map_store
 from stoker.store.writer import PART_NAME, PARTS_LIST, PARTS_NAME
@@ -595,17 +596,28 @@ def lay_texts(values: pa.Array) -> Texts:
     return Texts(utf8[begin:end], laid)
 
 
-def open_store(path: str | os.PathLike[str], *, version: int | None = None) -> Store:
+def open_store(
+    path: str | os.PathLike[str],
+    *,
+    version: int | None = None,
+    cache: str | os.PathLike[str] | None = None,
+    cache_size: str | int | None = None,
+) -> Store:
     """Open a packed store: check the manifest and the size of every shard, and map the shards. Reads no values.
 
-    What `stoker.append` has added is mapped and merged when it is first used.
+    What `stoker.append` has added is mapped and merged when it is first used. Values of a store at a URL are fetched when they are
+    read, and kept in a local cache.
 
     Args:
-        path: the folder of the store.
+        path: the folder of the store, or a URL like "s3://bucket/events.stoker".
         version: an earlier version of a store that was appended to, see `stoker.history` (default: the newest).
+
+        cache: for a URL: the folder of the cache, which several stores and processes may share (default: one of this user).
+        cache_size: for a URL: how much the cache may hold, like "200GB" (default: 3/4 of the free space).
 
     Raises:
         StoreNotFoundError: there is no store at this path, or it has no such version.
+        StorageError: object storage refused a request, or failed at every attempt.
         ManifestError: the manifest breaks a rule of the format.
         StoreDamagedError: a shard is missing, or has the wrong size or header.
 
@@ -616,6 +628,14 @@ def open_store(path: str | os.PathLike[str], *, version: int | None = None) -> S
         ...     open_store(folder + "/a.stoker").lengths.tolist()
         [2, 1]
     """
+    if is_url(path):
+        from stoker.store.remote import open_remote
+
+        if version not in (None, 1):
+            raise StoreNotFoundError(f"{path} is a URL, of which only the newest version is read. Leave version out.")
+        return open_remote(str(path), cache=cache, cache_size=cache_size)
+    if cache is not None or cache_size is not None:
+        raise OptionError(f"cache and cache_size are for URLs, but {path} is a path. Leave them out.")
     folder = check_path(path)
     while True:
         stamp = manifest_stamp(folder)

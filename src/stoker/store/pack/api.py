@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 
@@ -10,6 +11,7 @@ import pyarrow as pa
 from stoker._disk import check_path
 from stoker.errors import SourceTooLargeError
 from stoker.store.formats.csv import Dialect
+from stoker.store.object_storage import is_url
 from stoker.store.pack.options import (
     DEFAULT_MEMORY,
     Ambiguous,
@@ -26,6 +28,7 @@ from stoker.store.pack.options import (
     parse_threads,
 )
 from stoker.store.pack.packer import Packer, Progress, quiet
+from stoker.store.remote import open_remote, uploading
 from stoker.store.store import Store
 
 
@@ -73,7 +76,8 @@ def pack(
     Args:
         source: a file, a pattern like "data/*.csv", a folder, a list of these, or a table in memory: a mapping of arrays, an array, a
             list of arrays, a store, a DataFrame, or anything that exports an Arrow stream.
-        path: the folder of the new store.
+        path: the folder of the new store, or a URL like "s3://bucket/events.stoker". For a URL the store is packed on the local disk,
+            then uploaded.
         series: the column whose values group rows into series. Without it each file is one series, or each row where columns hold
             lists.
         time: the column that must increase within a series.
@@ -140,7 +144,7 @@ def pack(
         ...     store.where("country == 'DE'").tolist(), store[0]["up"].tolist()
         ([0], [nan, 0.5])
     """
-    folder = check_path(path)
+    folder = None if is_url(path) else check_path(path)
     default_dtype, dtypes = parse_dtypes(dtype)
     options = PackOptions(
         series=series,
@@ -180,11 +184,14 @@ def pack(
     )
     pool = pa.default_memory_pool()
     try:
-        packer = Packer(source, folder, options, progress, metadata=metadata)
-        if options.memory_bytes < parse_bytes(DEFAULT_MEMORY):
-            # Arrow returns freed memory at once: its own pools keep tens of megabytes.
-            pa.set_memory_pool(pa.system_memory_pool())
-        return packer.run(replace=replace)
+        with contextlib.ExitStack() as stack:
+            target = stack.enter_context(uploading(str(path), replace=replace)) if folder is None else folder
+            packer = Packer(source, target, options, progress, metadata=metadata)
+            if options.memory_bytes < parse_bytes(DEFAULT_MEMORY):
+                # Arrow returns freed memory at once: its own pools keep tens of megabytes.
+                pa.set_memory_pool(pa.system_memory_pool())
+            packed = packer.run(replace=replace or folder is None)
+        return open_remote(str(path)) if folder is None else packed
     except MemoryError as error:
         raise SourceTooLargeError(
             f"the pack may use {options.memory_bytes >> 20:,} MB (memory=), but the system did not provide that much. "

@@ -22,7 +22,7 @@ from tests.feed.stores import write_store
 from stoker import BlockShuffle, Feed, Sequences, Shuffle, Store, Windows
 from stoker.errors import StoreDamagedError
 from stoker.feed import prefetch
-from stoker.feed.prefetch import PAGE, split_ranges
+from stoker.feed.read_ahead import PAGE, split_ranges
 from stoker.sampling.subset import merge_ranges
 
 Array = npt.NDArray[Any]
@@ -78,7 +78,7 @@ class Asked:
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     found = Asked([])
-    original = prefetch.advise
+    original = read_ahead.advise
 
     def listening(addresses: Array, sizes: Array, advice: int, stop: Array) -> None:
         assert advice == mmap.MADV_WILLNEED
@@ -141,7 +141,7 @@ def test_a_shuffle_asks_for_the_pages_of_its_batches_and_no_others(
 
 def test_batches_are_asked_for_together_as_far_as_they_are_small(store: Store, asked: Asked) -> None:
     feed = Feed(store, Windows(50, stride=20), order=Shuffle(), columns=["x"], batch_size=16, residency="stream", threads=0)
-    assert feed.num_samples * 50 * 8 < prefetch.UNIT_BYTES
+    assert feed.num_samples * 50 * 8 < read_ahead.UNIT_BYTES
     next(iter(feed))
     assert len(asked.calls) == 1
     assert len(asked.pages(store, "x")) == -(-(HEADER + store.column("x").nbytes) // PAGE)

@@ -1,0 +1,177 @@
+"""Object storage: requests that are repeated where that helps, counts, and messages without credentials."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stoker.errors import OptionError, StorageError, StoreDamagedError, StoreExistsError, StoreNotFoundError
+from stoker.store import object_storage
+from stoker.store.object_storage import ATTEMPTS, WRONG_BYTES, Bucket, Traffic, is_url, open_bucket, redact
+
+
+class Backend:
+    """Answers with what it is given, one per request; an exception is raised, the last one stays."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = list(answers)
+        self.stored = b""
+
+    def _next(self) -> Any:
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    def get(self, name: str, limit: int) -> tuple[bytes, Any]:
+        return self.stored, None
+
+    def get_range(self, name: str, start: int, stop: int) -> Any:
+        return self._next()
+
+    def size(self, name: str) -> int:
+        return 5
+
+    def put(self, name: str, data: Any, *, tag: Any, is_new: bool) -> None:
+        self._next()
+
+
+@pytest.fixture(autouse=True)
+def _without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(object_storage, "BACKOFF_S", 0.0)
+
+
+def bucket(*answers: Any) -> Bucket:
+    return Bucket("s3://bucket/a", Backend(*answers))
+
+
+def is_abc(found: Any) -> bool:
+    return bytes(found) == b"abc"
+
+
+def test_a_request_is_repeated_until_the_bytes_are_right() -> None:
+    there = bucket(ConnectionError("503"), b"ab", b"abd", b"abc")
+    assert there.get_range("x", 0, 3, is_abc) == b"abc"
+    assert there.traffic == Traffic(requests=4, bytes_read=3, retries=3)
+    assert there.traffic - Traffic(requests=1) == Traffic(requests=3, bytes_read=3, retries=3)
+
+
+@pytest.mark.parametrize(("answer", "message"), [(b"abd", "the bytes have another hash"), (b"a", "1 of 3 bytes arrived")])
+def test_bytes_that_stay_wrong_are_damage(answer: bytes, message: str) -> None:
+    there = bucket(answer)
+    with pytest.raises(StoreDamagedError, match=rf"s3://bucket/a/x: {message} \(bytes 0 to 3\)\. Upload the store again\."):
+        there.get_range("x", 0, 3, is_abc)
+    assert there.traffic.requests == WRONG_BYTES
+
+
+def test_a_request_that_always_fails_ends_in_one_line_without_secrets() -> None:
+    there = bucket(ConnectionError("GET http://host/x?X-Amz-Signature=SECRET failed\nsecond line"))
+    with pytest.raises(StorageError) as caught:
+        there.get_range("x", 0, 3, is_abc)
+    assert str(caught.value) == f"s3://bucket/a/x failed {ATTEMPTS} times, the last time with: GET http://host/x… failed"
+    assert caught.value.__cause__ is None
+
+
+def test_an_object_that_is_too_short_is_named() -> None:
+    with pytest.raises(StoreDamagedError, match="has 5 bytes, but at least 9 are expected"):
+        bucket(ConnectionError("416")).get_range("x", 6, 9, is_abc)
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "message"),
+    [
+        (FileNotFoundError(), StoreNotFoundError, "s3://bucket/a/x does not exist"),
+        (PermissionError(), StorageError, "check the credentials in the environment"),
+    ],
+)
+def test_refusals_are_not_repeated(answer: BaseException, kind: type[Exception], message: str) -> None:
+    there = bucket(answer)
+    with pytest.raises(kind, match=message):
+        there.get_range("x", 0, 3, is_abc)
+    assert there.traffic.requests == 1
+
+
+def test_a_put_that_another_writer_has_won_fails() -> None:
+    with pytest.raises(StoreExistsError, match="exists already, or was changed by another writer"):
+        bucket(FileExistsError()).put("x", b"abc", is_new=True)
+
+
+@pytest.mark.parametrize(("stored", "wins"), [(b"abc", True), (b"other", False)])
+def test_a_put_whose_answer_was_lost_is_compared(stored: bytes, wins: bool) -> None:
+    there = bucket(ConnectionError("reset"), FileExistsError())
+    there._backend.stored = stored  # type: ignore[attr-defined]
+    if wins:
+        there.put("x", b"abc", is_new=True)
+        assert there.traffic.bytes_written == 3
+    else:
+        with pytest.raises(StoreExistsError):
+            there.put("x", b"abc", is_new=True)
+
+
+@pytest.mark.parametrize(
+    "url", ["https://me:SECRET@host/a", "s3://SECRET@bucket/a", "https://host/a?sig=SECRET", "https://host/a#SECRET"]
+)
+def test_a_url_with_credentials_is_refused_without_naming_them(url: str) -> None:
+    with pytest.raises(OptionError, match="may be credentials") as caught:
+        open_bucket(url)
+    assert "SECRET" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["AWS_SECRET_ACCESS_KEY=SECRET", "authorization: SECRET", "https://u:SECRET@host/x", "x?token=SECRET y"]
+)
+def test_messages_of_libraries_lose_their_secrets(text: str) -> None:
+    assert "SECRET" not in redact(f"failed: {text}")
+
+
+def test_a_url_without_a_store_is_refused() -> None:
+    with pytest.raises(OptionError, match="names no store"):
+        open_bucket("s3://")
+    assert not is_url(Path("s3:/x"))
+    assert not is_url("C:/x")
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    with pytest.raises(OptionError, match=r"s3://bucket/a needs the package obstore: install stoker\[remote\]"):
+        open_bucket("s3://bucket/a")
+    with pytest.raises(OptionError, match="cannot be opened"):
+        open_bucket("nosuchprotocol://bucket/a")
+
+
+def test_other_protocols_are_read_by_fsspec() -> None:
+    fsspec = pytest.importorskip("fsspec")
+    fsspec.filesystem("memory").pipe_file("/stoker-test/x", b"abcdef")
+    there = open_bucket("memory://stoker-test")
+    assert there.get("x", 3)[0] == b"abcd"
+    assert there.get_range("x", 0, 3, is_abc) == b"abc"
+    assert there.size("x") == 6
+    assert there.size("y") is None
+    with pytest.raises(StorageError):
+        there.put("x", b"")
+
+
+# ---- obstore ----
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Callable[[], Bucket]:
+    pytest.importorskip("obstore", reason="needs stoker[remote]")
+    return lambda: open_bucket(f"file://{tmp_path}/a b")
+
+
+def test_obstore_reads_ranges_and_puts_once(local: Callable[[], Bucket]) -> None:
+    there = local()
+    assert there.size("x") is None
+    with pytest.raises(StoreNotFoundError):
+        there.get("x", 10)
+    there.put("x", b"abcdef", is_new=True)
+    assert there.get("x", 3)[0][:4] == b"abcd"
+    assert bytes(there.get_range("x", 0, 3, is_abc)) == b"abc"
+    with pytest.raises(StoreExistsError):
+        local().put("x", b"other", is_new=True)
+    assert there.get("x", 10)[0] == b"abcdef"
