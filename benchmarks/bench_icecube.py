@@ -186,7 +186,7 @@ def kinds_of_batches(store: stoker.Store) -> dict[str, Callable[[str], Iterator[
 def batches(store: stoker.Store, rounds: int) -> dict[str, Any]:
     """A whole epoch in three orders, batch by batch in turn: what disturbs the machine meets all alike.
 
-    A part of an epoch would not do. A thousandth of the events has a tenth of all pulses, so parts of two orders differ by up to 9 %.
+    A part of an epoch would not do. A thousandth of the events has a quarter of all pulses, so parts of two orders differ by up to 9 %.
     """
     found: dict[str, Any] = {}
     num_batches = -(-len(store) // BATCH)

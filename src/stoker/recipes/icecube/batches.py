@@ -181,7 +181,7 @@ def _touch(time: Array, charge: Array, sensor: Array, auxiliary: Array, starts: 
 def _group(
     time: Array, charge: Array, sensor: Array, auxiliary: Array, starts: Array, stops: Array, max_pulses: int, max_doms: int,
     dom_offsets: Array, dom_sensor: Array, dom_pulses: Array, pulse_offsets: Array, out_time: Array, out_charge: Array, out_flag: Array,
-) -> int:  # fmt: skip
+) -> np.int64:  # fmt: skip
     """Fill the arrays of a batch; returns a pulse whose sensor is out of range, or -1."""
     # Indices are unsigned, so that no check for negative ones is compiled. Between events `seen` and `counts` are all 0.
     seen = np.zeros(_WORDS, np.uint64)
@@ -219,7 +219,7 @@ def _group(
                     keys[size] = firsts[number] * 8192 + np.int64(number)
                     size += 1
                     bits &= bits - _ONE
-            latest = _select(keys, size, max_doms - 1)
+            latest = np.int64(_select(keys, size, max_doms - 1))
 
         for word in range(_WORDS):
             bits = seen[word]

@@ -15,6 +15,7 @@ import csv
 import math
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -219,5 +220,5 @@ def _pad(
 
 
 @kernel
-def _kept(pulse_offsets: Array, dom: int, max_pulses: int) -> int:
+def _kept(pulse_offsets: Array, dom: Any, max_pulses: int) -> int:
     return min(pulse_offsets[dom + 1] - pulse_offsets[dom], max_pulses)  # type: ignore[no-any-return]
