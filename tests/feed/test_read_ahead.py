@@ -21,7 +21,7 @@ from tests.feed.stores import write_store
 
 from stoker import BlockShuffle, Feed, Sequences, Shuffle, Store, Windows
 from stoker.errors import StoreDamagedError
-from stoker.feed import prefetch
+from stoker.feed import read_ahead
 from stoker.feed.read_ahead import PAGE, split_ranges
 from stoker.sampling.subset import merge_ranges
 
@@ -85,7 +85,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
         original(addresses, sizes, advice, stop)
         found.calls.append(list(zip(addresses.tolist(), (addresses + sizes).tolist(), strict=True)))
 
-    monkeypatch.setattr(prefetch, "advise", listening)
+    monkeypatch.setattr(read_ahead, "advise", listening)
     return found
 
 
@@ -127,7 +127,7 @@ def test_what_a_batch_needs_was_asked_for_before(view: Any, order: Any, threads:
 def test_a_shuffle_asks_for_the_pages_of_its_batches_and_no_others(
     view: Any, store: Store, asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prefetch, "UNIT_BYTES", 1)  # a batch at a time
+    monkeypatch.setattr(read_ahead, "UNIT_BYTES", 1)  # a batch at a time
     feed = Feed(
         store, view, order=Shuffle(), columns=["x"], batch_size=16, residency="stream", return_index=True, last_batch="short"
     )
@@ -184,7 +184,7 @@ def test_each_pass_asks_again(store: Store, asked: Asked) -> None:
 
 
 def test_large_ranges_are_asked_for_in_pieces(store: Store, asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefetch, "PIECE_BYTES", 3 * PAGE)
+    monkeypatch.setattr(read_ahead, "PIECE_BYTES", 3 * PAGE)
     for _ in Feed(store, Sequences(10**6), batch_size=60, residency="stream", columns=["x"]):
         pass
     assert max(stop - start for call in asked.calls for start, stop in call) == 3 * PAGE
@@ -209,8 +209,8 @@ def test_an_empty_series_at_the_end_of_a_file_that_ends_with_a_page(tmp_path: Pa
 
 def test_a_store_in_memory_needs_no_hints() -> None:
     column = type("Column", (), {"values": np.zeros(10), "width": None, "level": "step"})
-    assert not prefetch.MappedColumn(column).is_on_disk  # type: ignore[arg-type]
-    hints = prefetch.ReadAhead([column], None)  # type: ignore[list-item, arg-type]
+    assert not read_ahead.MappedColumn(column).is_on_disk  # type: ignore[arg-type]
+    hints = read_ahead.ReadAhead([column], None)  # type: ignore[list-item, arg-type]
     assert hints.over(None) is None  # type: ignore[arg-type]
 
 
@@ -233,7 +233,7 @@ def test_a_pass_that_ends_stops_asking(store: Store, monkeypatch: pytest.MonkeyP
         while not stop[0]:
             time.sleep(0.001)
 
-    monkeypatch.setattr(prefetch, "advise", endless)
+    monkeypatch.setattr(read_ahead, "advise", endless)
     batches = iter(stream(store, threads=2))
     begun.wait()
     if closes:
@@ -251,7 +251,7 @@ def test_an_error_of_the_one_who_asks_reaches_the_one_who_waits(
     def broken(self: Any, unit: int) -> Any:
         raise ZeroDivisionError("of the test")
 
-    monkeypatch.setattr(prefetch.WindowUnits, "ranges", broken)
+    monkeypatch.setattr(read_ahead.WindowUnits, "ranges", broken)
     with pytest.raises(ZeroDivisionError, match="of the test") as caught:
         next(iter(stream(store, threads=threads)))
     assert "while making batch 0" in "".join(caught.value.__notes__)
@@ -263,7 +263,7 @@ def test_a_damaged_series_is_reported_by_its_own_batch(store: Store, monkeypatch
     def damaged(self: Any, unit: int) -> Any:
         raise StoreDamagedError("of the test")
 
-    monkeypatch.setattr(prefetch.WindowUnits, "ranges", damaged)
+    monkeypatch.setattr(read_ahead.WindowUnits, "ranges", damaged)
     feed = stream(store)
     assert len(list(feed)) == len(feed)
 
