@@ -84,7 +84,8 @@ def _path() -> list[str]:
     return [one for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one]
 
 
-def _run(seconds: float, fewest: int, script: str, arguments: Sequence[str]) -> None:
+def stop_after(seconds: float, fewest: int = FEWEST) -> dict[str, list[tuple[float, float]]]:
+    """End this process by `Enough` after so many seconds of steps; returns the times of its steps, which fill up meanwhile."""
     import torch
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -96,7 +97,7 @@ def _run(seconds: float, fewest: int, script: str, arguments: Sequence[str]) -> 
         if kind == "backward" and seen["optimizer"]:
             return  # only where weights are updated by hand
         passed = marks[-1][0] - marks[min(FIRST, len(marks) - 1)][0]
-        if (passed > seconds and len(marks) > FIRST + fewest) or (passed > LONGEST and len(marks) > FIRST + 2):
+        if (passed > seconds and len(marks) > FIRST + fewest) or (passed > max(LONGEST, seconds) and len(marks) > FIRST + 2):
             raise Enough(0)
 
     backward = torch.Tensor.backward
@@ -107,6 +108,11 @@ def _run(seconds: float, fewest: int, script: str, arguments: Sequence[str]) -> 
 
     register_optimizer_step_post_hook(lambda *_: after("optimizer"))
     torch.Tensor.backward = counted  # type: ignore[method-assign]
+    return seen
+
+
+def _run(seconds: float, fewest: int, script: str, arguments: Sequence[str]) -> None:
+    seen = stop_after(seconds, fewest)
     sys.argv = [script, *arguments]
     sys.path.insert(0, str(Path(script).parent))
     with contextlib.suppress(Enough):
