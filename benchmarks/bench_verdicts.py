@@ -121,6 +121,7 @@ def _not_tried(finding: dict[str, Any]) -> Row:
         "second": finding["second"],
         "shares": {cause["verdict"]: round(cause["share"], 3) for cause in finding["causes"][:4]},
         "confidence": finding["confidence"],
+        "now_ms": round(1e3 / finding["ladder"]["now"], 3) if finding["ladder"] else None,
         "spread": None if finding["spread"] is None else round(finding["spread"], 3),
         "place": finding["place"],
         "why": finding["why"],
