@@ -41,19 +41,19 @@ STOKER = ("bench_verdicts.json", "gpu_verdicts.json")
 Row = dict[str, Any]
 
 
-def ask(program: Program, *, tools: Sequence[str], python: str, data: Path | None) -> Row:
+def ask(program: Program, *, tools: Sequence[str], python: str, seconds: float, data: Path | None) -> Row:
     """What each tool says of a program."""
-    return {tool: ask_one(tool, program, python=python, data=data) for tool in tools}
+    return {tool: ask_one(tool, program, python=python, seconds=seconds, data=data) for tool in tools}
 
 
-def ask_one(tool: str, program: Program, *, python: str, data: Path | None) -> Row:
+def ask_one(tool: str, program: Program, *, python: str, seconds: float, data: Path | None) -> Row:
     """What one tool says, in a folder of its own; after a time it is ended with all that it has started."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         if data is not None:
             (Path(folder) / "data").symlink_to(data)
         path = os.pathsep.join([str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
         process = subprocess.Popen(
-            [python, "-m", MODULES[tool], str(SECONDS), str(program.path), *program.words],
+            [python, "-m", MODULES[tool], str(seconds), str(program.path), *program.words],
             cwd=folder,
             env={**os.environ, **program.environment, "PYTHONPATH": path},
             stdout=subprocess.PIPE,
@@ -127,6 +127,7 @@ def _asked() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", metavar="NAME", help="Programs whose names begin so; what is known of others stays.")
     parser.add_argument("--tools", nargs="+", choices=tuple(MODULES), default=list(MODULES))
     parser.add_argument("--python", default=sys.executable, help="An interpreter that has the tools and torch.")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="Of training for each tool.")
     parser.add_argument("--parallel", type=int, default=0, metavar="N", help="N programs at a time, each on two cores of its own.")
     parser.add_argument("--score", action="store_true", help="Run nothing: count again what is known.")
     parser.add_argument("--out", type=Path, metavar="FILE", help="Where the results go, instead of benchmarks/results.")
@@ -144,7 +145,7 @@ def main() -> None:
     chosen = [] if asked.score else [one for one in chosen if can_run(one)]
     lanes = make_lanes(asked.parallel, usable_cores(), gpu=any(one.device == "cuda" for one in chosen))
     with data_for(chosen) as data:
-        of_tools = partial(ask, tools=asked.tools, python=asked.python, data=data)
+        of_tools = partial(ask, tools=asked.tools, python=asked.python, seconds=asked.seconds, data=data)
         for program, row in side_by_side(lanes, chosen, of_tools):
             rows[program.name] = {**rows.get(program.name, {}), **row}
             print(f"{program.name:30} {program.verdict:12} {json.dumps(row)}", flush=True)

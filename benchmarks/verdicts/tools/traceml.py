@@ -25,8 +25,8 @@ _traceml.init(mode="auto")
 
 
 def _fetched(batches):
-    if isinstance(batches, (_torch.utils.data.DataLoader, range, list, tuple)):
-        return batches
+    if isinstance(batches, _torch.utils.data.DataLoader):
+        return batches  # which it times by itself; without a time of batches it says nothing
     try:
         return _traceml.wrap_dataloader_fetch(batches)
     except (TypeError, RuntimeError):
