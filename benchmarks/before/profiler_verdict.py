@@ -32,11 +32,24 @@ class Window:
         from torch.profiler import ProfilerActivity, profile
 
         self.seen, self.start, self.seconds = 0, 0.0, 0.0
+        self.by_optimizer = False
         self.cuda = torch.cuda.is_available()
+        self._backward = torch.Tensor.backward
         self.profile = profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self.cuda else [])])
 
-    def step(self, *_: Any) -> None:
+    def optimizer_step(self, *_: Any) -> None:
         """After each step of an optimizer."""
+        self.by_optimizer = True
+        self.step()
+
+    def backward(self, tensor: Any, *args: Any, **options: Any) -> None:
+        """In place of a tensor's: where weights are updated by hand, a step is a backward pass."""
+        self._backward(tensor, *args, **options)
+        if not self.by_optimizer:
+            self.step()
+
+    def step(self) -> None:
+        """After each step."""
         self.seen += 1
         now = time.perf_counter()
         if self.seen == WARM_UP:
@@ -83,16 +96,18 @@ def shares(window: Window) -> dict[str, float]:
 
 def main(script: Path, arguments: Sequence[str]) -> dict[str, Any]:
     """What the profile of a program says, the largest share first."""
+    import torch
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
     sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.parent))
     window = Window()
-    register_optimizer_step_post_hook(window.step)
+    register_optimizer_step_post_hook(window.optimizer_step)
+    torch.Tensor.backward = lambda tensor, *args, **options: window.backward(tensor, *args, **options)  # type: ignore[method-assign]
     with contextlib.suppress(Enough):
         runpy.run_path(str(script), run_name="__main__")
     if not window.seconds:
-        return {"said": [], "why": f"{window.seen} steps of an optimizer were seen"}
+        return {"said": [], "why": f"{window.seen} steps were seen"}
     found = shares(window)
     ordered = sorted(found, key=lambda name: -found[name])
     return {"said": ordered, "why": ", ".join(f"{name} {found[name]:.0%}" for name in ordered[:3])}
