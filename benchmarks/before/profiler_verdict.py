@@ -20,7 +20,7 @@ from benchmarks.verdicts.measure import Enough
 
 WARM_UP, STEPS, LONGEST = 10, 30, 8.0
 SHORT_OP_US, IDLE_GPU = 10.0, 0.5
-MATMULS = ("mm", "addmm", "bmm", "baddbmm", "convolution", "linear", "lstm", "gru", "attention", "einsum", "dot", "mv")
+MATMULS = ("mm", "addmm", "bmm", "baddbmm", "convolution", "linear", "rnn", "lstm", "gru", "attention", "einsum", "dot", "mv")
 WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "aten::_local_scalar_dense")
 
 
