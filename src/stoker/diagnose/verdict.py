@@ -16,8 +16,6 @@ from __future__ import annotations
 
 import math
 
-import msgspec
-
 from stoker.diagnose import wording
 from stoker.diagnose.advice import advise, advise_on_rare_steps, line_of
 from stoker.diagnose.attribution import Attribution, attribute, crowded, flops_seconds
@@ -91,9 +89,11 @@ def rank(measured: Measurements, attribution: Attribution | None = None) -> list
         return _rank_parts(measured, attribution)
     verdict = verdict_of_rare_steps(rare, measured.loader.place) or "none"
     trusted = _doubt_of_parts(measured, attribution, tail=False) is None
+    usual = _rank_parts(measured, attribution) if trusted else []
+    shares = [one.share * (1 - rare.share) for one in usual]
     parts = [
-        msgspec.structs.replace(one, share=one.share * (1 - rare.share))
-        for one in (_rank_parts(measured, attribution) if trusted else [])
+        Cause(verdict=one.verdict, share=share, sentence=wording.cause(one.verdict, share, measured))
+        for one, share in zip(usual, shares, strict=True)
     ]
     same = sum(one.share for one in parts if one.verdict == verdict)
     sentence = wording.cause_of_rare_steps(rare) if same < rare.share else wording.cause(verdict, same + rare.share, measured)
