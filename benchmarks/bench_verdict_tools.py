@@ -154,10 +154,16 @@ def main() -> None:
         _save(rows, path)
 
 
+def compare(table: Sequence[Row]) -> dict[str, Row]:
+    """The scores of all tools that were asked, on the programs that all of them were asked about."""
+    tools = [tool for tool in ("stoker", *MODULES) if any(tool in row for row in table)]
+    common = [row for row in table if all(tool in row for tool in tools)]
+    return {tool: score(tool, common) for tool in tools}
+
+
 def _save(rows: dict[str, Row], path: Path) -> None:
     table = with_stoker(rows)
-    scores = {tool: score(tool, table) for tool in ("stoker", *MODULES)}
-    record.save("bench_verdict_tools", QUESTION, {"by_tool": scores, "programs": table}, path=path, show=False)
+    record.save("bench_verdict_tools", QUESTION, {"by_tool": compare(table), "programs": table}, path=path, show=False)
 
 
 if __name__ == "__main__":

@@ -151,8 +151,14 @@ def verdicts(record: Record) -> str:
     return (
         f"{right} of {programs}; independently written programs {others['top_1']} of {others['programs']}; rare steps and common mistakes "
         f"{everyday['top_1']} of {everyday['programs']}; second cause right in {mixed['second_right']} of {mixed['programs']}; disturbed "
-        f"runs without a verdict {noisy['no_verdict']} of {noisy['programs']}"
+        f"runs without a verdict {noisy['no_verdict']} of {noisy['programs']}{_earlier(record)}"
     )
+
+
+def _earlier(record: Record) -> str:
+    """How many verdicts are those of an earlier rule."""
+    number = sum("before" in row.get("of", "") for row in record.data["programs"])
+    return f". {number} of these verdicts are from before rare steps were a cause" if number else ""
 
 
 def ablation(record: Record) -> str:
@@ -161,6 +167,16 @@ def ablation(record: Record) -> str:
         f"{found['programs']} programs: median gain {percent(found['median_gain'])}; stated cause contradicted in "
         f"{len(found['contradicted'])}"
     )
+
+
+def verdict_tools(record: Record) -> str:
+    names = {"stoker": "Stoker", "traceml": "TraceML 0.5", "gpuprof": "gpuprof 0.7", "profiler": "a rule on `torch.profiler`"}
+    return "; ".join(
+        f"{names[tool]}: {table['all']['right']} of {table['all']['programs']} right ({table['all']['exact']} exactly), "
+        f"{table['all']['none']} without a verdict"
+        for tool, table in record.data["by_tool"].items()
+        if "all" in table
+    )  # on the programs that each was asked about
 
 
 def tries(record: Record) -> str:
@@ -483,6 +499,7 @@ TABLES: dict[str, list[Row]] = {
             ),
         ),
         Row("The stated cause removed (ablation): share of the time that is gone", "bench_verdicts", ablation),
+        Row("Everyday programs, with which our rule was set; other tools on a busy machine", "bench_verdict_tools", verdict_tools),
         Row("Predicted speed-up of a fix, against the speed-up measured with `--try`", "bench_tries", tries),
         Row(
             "Cost of `stoker.diagnose.watch` per step of 1 ms",

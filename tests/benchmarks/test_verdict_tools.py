@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 import pytest
-from benchmarks.bench_verdict_tools import score
+from benchmarks.bench_verdict_tools import compare, score
 from benchmarks.verdicts.table import PROGRAMS
 from benchmarks.verdicts.tools import CAUSES, causes_of
 from benchmarks.verdicts.tools.traceml import instrumented
@@ -37,6 +37,13 @@ def test_a_group_is_right_and_only_its_first_cause_is_exact() -> None:
 def test_no_verdict_of_stoker_is_counted_as_none_and_not_as_wrong() -> None:
     rows = [{"put_in": "data", "stoker": {"said": [verdict, second]}} for verdict, second in (("none", None), ("host", "data"))]
     assert score("stoker", rows)["all"] == {"programs": 2, "right": 0, "exact": 0, "top_2": 1, "none": 1, "wrong": 1}
+
+
+def test_tools_are_compared_on_programs_that_all_were_asked_about() -> None:
+    both = {"put_in": "data", "stoker": {"said": ["data", None]}, "gpuprof": {"said": ["dataloader_stall"]}}
+    scores = compare([both, {"put_in": "host", "gpuprof": {"said": []}}])
+    assert list(scores) == ["stoker", "gpuprof"]
+    assert [table["all"]["programs"] for table in scores.values()] == [1, 1]
 
 
 def test_every_script_with_a_loop_of_its_own_is_traced() -> None:
