@@ -1,4 +1,8 @@
-"""The time of a step of a program, by nothing but a hook after each step of an optimizer: how it is known that a cause is in it."""
+"""Ablation: the time of a step of a program with its cause and without it, by nothing but a hook after each step of an optimizer.
+
+The mean step by the wall clock and by the processor's, so that what happens in every 25th step counts as well. Both sides run in
+fresh processes, in turn.
+"""
 
 from __future__ import annotations
 
@@ -11,56 +15,114 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-PROGRAMS = Path(__file__).parent / "programs"
+from benchmarks.verdicts.table import Program
+from benchmarks.verdicts.table.fixes import fixed_source
+
 ROOT = Path(__file__).parent.parent.parent
+FIRST, FEWEST = 3, 12
+"""Steps that are not counted, and that are needed."""
+PERIODS = 100
+"""Steps that are needed where a cause comes every few steps."""
+LONGEST = 15.0
+TIMEOUT = 60.0
+Side = dict[str, float]
 
 
 class Enough(SystemExit):
     """Enough steps were seen."""
 
 
+def ablate(program: Program, *, data: Path | None = None, rounds: int = 1, seconds: float = 1.5) -> dict[str, Any]:
+    """The share of the time that is gone with the fix of a program, and with that of its second cause."""
+    sides = {"with": program.words, "without": program.clean_words}
+    if program.second_clean is not None:
+        sides["without_second"] = program.second_clean_words
+    times: dict[str, list[Side]] = {side: [] for side in sides}
+    for _ in range(rounds):
+        for side, words in sides.items():
+            edited = program.edited and side == "without"
+            times[side].append(step_seconds(program, words, edited=edited, data=data, seconds=seconds))
+    means = {side: {key: statistics.fmean(one[key] for one in found) for key in found[0]} for side, found in times.items()}
+    row: dict[str, Any] = {"step_ms": round(means["with"]["wall"] * 1e3, 3)}
+    for side, name in (("without", "gain"), ("without_second", "second_gain")):
+        if side in means:
+            row[name] = round(1 - means[side]["wall"] / means["with"]["wall"], 3)
+            row[f"{name}_cpu"] = round(1 - means[side]["cpu"] / means["with"]["cpu"], 3)
+    return row
+
+
 def step_seconds(
-    script: str, arguments: Sequence[str], *, seconds: float = 3.0, environment: Mapping[str, str] | None = None
-) -> dict[str, float]:
-    """Median time of a step, by the wall and by the processor, in a fresh process."""
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "benchmarks.verdicts.measure", str(seconds), script, *arguments]
-        variables = {**os.environ, **(environment or {}), "PYTHONPATH": str(ROOT)}
-        done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{script} {' '.join(arguments)} ended with {done.returncode}: {done.stderr[-2000:]}")
-    answer: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    program: Program, words: Sequence[str], *, edited: bool = False, data: Path | None = None, seconds: float = 1.5
+) -> Side:
+    """The mean step of a program, by the wall and by the processor, in a fresh process and a folder of its own."""
+    fewest = PERIODS if program.kind == "everyday" else FEWEST
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        script = program.path
+        if data is not None:
+            (Path(folder) / "data").symlink_to(data)
+        if edited:
+            script = Path(folder) / program.script
+            script.write_text(fixed_source(program.path.stem, program.path.read_text()))
+        command = [sys.executable, "-m", "benchmarks.verdicts.measure", str(seconds), str(fewest), str(script), *words]
+        if program.processes > 1:
+            launcher = ["torch.distributed.run", "--standalone", f"--nproc-per-node={program.processes}", "-m"]
+            command[2:3] = [*launcher, command[2]]
+        variables = {**os.environ, **program.environment, "PYTHONPATH": os.pathsep.join([str(ROOT), *_path()])}
+        done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=False, timeout=TIMEOUT)
+    lines = [line for line in done.stdout.splitlines() if line.startswith('{"wall"')]
+    if not lines:
+        raise RuntimeError(f"{script.name} {' '.join(words)} ended with {done.returncode}: {done.stderr[-2000:]}")
+    answer: Side = json.loads(lines[0])
     return answer
 
 
-def _run(seconds: float, script: str, arguments: Sequence[str]) -> None:
+def _path() -> list[str]:
+    return [one for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one]
+
+
+def stop_after(seconds: float, fewest: int = FEWEST) -> dict[str, list[tuple[float, float]]]:
+    """End this process by `Enough` after so many seconds of steps; returns the times of its steps, which fill up meanwhile."""
     import torch
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    del torch
-    walls: list[float] = []
-    cpus: list[float] = []
+    seen: dict[str, list[tuple[float, float]]] = {"optimizer": [], "backward": []}
 
-    def after_step(*_: Any) -> None:
-        walls.append(time.perf_counter())
-        cpus.append(time.process_time())
-        if len(walls) > 8 and walls[-1] - walls[3] > seconds:
+    def after(kind: str) -> None:
+        marks = seen[kind]
+        marks.append((time.perf_counter(), time.process_time()))
+        if kind == "backward" and seen["optimizer"]:
+            return  # only where weights are updated by hand
+        passed = marks[-1][0] - marks[min(FIRST, len(marks) - 1)][0]
+        if (passed > seconds and len(marks) > FIRST + fewest) or (passed > max(LONGEST, seconds) and len(marks) > FIRST + 2):
             raise Enough(0)
 
-    register_optimizer_step_post_hook(after_step)
+    backward = torch.Tensor.backward
+
+    def counted(tensor: torch.Tensor, *args: Any, **options: Any) -> None:
+        backward(tensor, *args, **options)
+        after("backward")
+
+    register_optimizer_step_post_hook(lambda *_: after("optimizer"))
+    torch.Tensor.backward = counted  # type: ignore[method-assign]
+    return seen
+
+
+def _run(seconds: float, fewest: int, script: str, arguments: Sequence[str]) -> None:
+    seen = stop_after(seconds, fewest)
     sys.argv = [script, *arguments]
-    sys.path.insert(0, str(PROGRAMS))
+    sys.path.insert(0, str(Path(script).parent))
     with contextlib.suppress(Enough):
-        runpy.run_path(str(PROGRAMS / script), run_name="__main__")
-    steps = [b - a for a, b in pairwise(walls[3:])]
-    work = [b - a for a, b in pairwise(cpus[3:])]
-    print(json.dumps({"wall": statistics.median(steps), "cpu": statistics.mean(work), "steps": len(steps)}))
+        runpy.run_path(script, run_name="__main__")
+    marks = seen["optimizer"] if len(seen["optimizer"]) > FIRST + 2 else seen["backward"]
+    (wall_0, cpu_0), (wall_1, cpu_1) = marks[FIRST], marks[-1]
+    steps = len(marks) - 1 - FIRST
+    answer = json.dumps({"wall": (wall_1 - wall_0) / steps, "cpu": (cpu_1 - cpu_0) / steps, "steps": steps})
+    print("", answer, sep="\n", flush=True)
 
 
 if __name__ == "__main__":
-    _run(float(sys.argv[1]), sys.argv[2], sys.argv[3:])
+    _run(float(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4:])

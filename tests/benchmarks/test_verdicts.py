@@ -11,17 +11,17 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from benchmarks.bench_verdicts import score
-from benchmarks.verdicts.measure import PROGRAMS as FOLDER
+from benchmarks.bench_verdicts import contradicted, score
 from benchmarks.verdicts.needs import PACKAGES, data_for
 from benchmarks.verdicts.neighbour import noisy_neighbours
-from benchmarks.verdicts.table import OTHERS, PROGRAMS, SINGLES, Program
+from benchmarks.verdicts.table import EVERYDAY, OTHERS, PROGRAMS, SINGLES, Program, fixes
+from benchmarks.verdicts.table.program import FOLDERS
 
 from stoker.diagnose.api import measure_script
 from stoker.diagnose.finding import Finding
 from stoker.diagnose.verdict import conclude
 
-OTHERS_FOLDER = FOLDER.parent / "others"
+OTHERS_FOLDER, EVERYDAY_FOLDER = FOLDERS / "others", FOLDERS / "everyday"
 BY_NAME = {program.name: program for program in PROGRAMS}
 PACE = 0.4
 TIMED = pytest.mark.slow  # times of real programs, which a busy machine changes
@@ -29,7 +29,7 @@ TIMED = pytest.mark.slow  # times of real programs, which a busy machine changes
 
 def find(program: Program, folder: Path, monkeypatch: pytest.MonkeyPatch, *extra: str) -> Finding:
     monkeypatch.chdir(folder)
-    monkeypatch.setenv("PYTHONPATH", str(FOLDER.parent / "processor_time"))
+    monkeypatch.setenv("PYTHONPATH", str(FOLDERS / "processor_time"))
     return conclude(measure_script(program.path, [*program.words, *extra], quiet=True, pace=PACE))
 
 
@@ -45,16 +45,21 @@ def test_there_are_enough_programs_and_each_has_a_name_of_its_own() -> None:
     assert {program.verdict for program in SINGLES if program.processes > 1} == {"straggler", "communication"}
 
 
-def test_every_program_of_ours_can_be_run_without_its_cause() -> None:
+def test_every_program_with_a_cause_can_be_run_without_it() -> None:
     for program in PROGRAMS:
         assert program.path.is_file()
-        assert (program.clean is None) == (program.kind in ("sabotaged", "other")), program.name
+        assert program.has_fix == (program.kind != "sabotaged"), program.name
+        assert program.edited == (program.kind == "other"), program.name
         assert (program.second is None) == (program.second_clean is None), program.name
 
 
 def test_no_script_names_its_cause() -> None:
     tells = re.compile(r"\b(bound|bottleneck|inject\w*|verdict|slow|oversubscri\w*|sabotage\w*)\b", re.IGNORECASE)
-    told = {path.name: tells.findall(path.read_text()) for folder in (FOLDER, OTHERS_FOLDER) for path in folder.glob("*.py")}
+    told = {
+        path.name: tells.findall(path.read_text())
+        for folder in (FOLDERS / "programs", OTHERS_FOLDER, EVERYDAY_FOLDER)
+        for path in folder.glob("*.py")
+    }
     assert {name: words for name, words in told.items() if words} == {}
 
 
@@ -63,6 +68,34 @@ def test_every_script_held_out_compiles_and_is_in_the_table() -> None:
     assert scripts == {program.script for program in OTHERS}
     for name in scripts:
         compile((OTHERS_FOLDER / name).read_text(), name, "exec")
+
+
+def test_every_edit_of_a_fix_fits_its_script() -> None:
+    assert set(fixes.FIXES) == {program.path.stem for program in OTHERS if program.kind == "other"}
+    for name in fixes.FIXES:
+        source = (OTHERS_FOLDER / f"{name}.py").read_text()
+        fixed = fixes.fixed_source(name, source)
+        assert fixed != source
+        compile(fixed, name, "exec")
+
+
+def test_an_edit_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"mlp_list\.py .*occurs 0 times"):
+        fixes.fixed_source("mlp_list", "another script")
+
+
+def test_every_everyday_script_is_in_the_table_and_knows_the_flag() -> None:
+    scripts = {path.name for path in EVERYDAY_FOLDER.glob("*.py")}
+    assert scripts == {program.script for program in EVERYDAY}
+    for program in EVERYDAY:
+        assert program.clean == "--fixed"
+        assert '"--fixed"' in program.path.read_text(), program.script
+
+
+def test_an_ablation_without_a_gain_contradicts_the_truth() -> None:
+    assert contradicted({"gain": 0.03, "gain_cpu": 0.05})
+    assert not contradicted({"gain": 0.03, "gain_cpu": 0.5})
+    assert not contradicted({"name": "not measured"})
 
 
 def test_a_script_held_out_gets_no_argument_that_it_does_not_know() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from benchmarks.verdicts.table.cpu import ON_CPU
 from benchmarks.verdicts.table.cuda import ON_CUDA
+from benchmarks.verdicts.table.everyday import EVERYDAY
 from benchmarks.verdicts.table.frameworks import FRAMEWORKS
 from benchmarks.verdicts.table.mixed import MIXED
 from benchmarks.verdicts.table.others import OTHERS
@@ -12,7 +13,7 @@ from benchmarks.verdicts.table.ranks import ON_RANKS
 from benchmarks.verdicts.table.sabotaged import SABOTAGED
 from benchmarks.verdicts.table.stories import STORIES
 
-__all__ = ["OTHERS", "PROGRAMS", "SINGLES", "Program"]
+__all__ = ["EVERYDAY", "OTHERS", "PROGRAMS", "SINGLES", "Program"]
 
 SINGLES = [*ON_CPU, *ON_RANKS, *ON_CUDA]
-PROGRAMS = [*SINGLES, *FRAMEWORKS, *MIXED, *STORIES, *SABOTAGED, *OTHERS]
+PROGRAMS = [*SINGLES, *FRAMEWORKS, *MIXED, *STORIES, *SABOTAGED, *OTHERS, *EVERYDAY]

@@ -1,7 +1,7 @@
 """A program: a script with arguments, the cause that was put into it, and the same program without that cause.
 
-Its cause is known because it was put there, and dominant because `clean`, the same program without it, is that much faster
-(`bench_verdicts --shares` measures by how much); in `others/` there is no such twin. Nothing in a script names its cause.
+Its cause is known because it was put there, and dominant because the same program without it is that much faster:
+`bench_verdicts --ablation` applies the fix (`clean` or `fixes.py`) and measures by how much. Nothing in a script names its cause.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from benchmarks.verdicts.table.fixes import FIXES
+
 TRAIN, STREAM, WINDOWS, RANKS = "train.py", "train_stream.py", "train_windows.py", "train_ranks.py"
-Kind = Literal["single", "mixed", "sabotaged", "story", "other"]
+Kind = Literal["single", "mixed", "sabotaged", "story", "other", "everyday"]
 
 FOLDERS = Path(__file__).parent.parent
 
@@ -22,12 +24,12 @@ class Program:
     """A script with arguments, and what is the matter with it."""
 
     name: str
-    folder: Literal["programs", "others"] = "programs"
+    folder: Literal["programs", "others", "everyday"] = "programs"
     """Where its script lies."""
     script: str = "train.py"
     arguments: str
     clean: str | None
-    """Arguments that take the cause away; None where nothing was put in, and in `others`."""
+    """Arguments that take the cause away; None where nothing was put in, and in `others`, where `fixes.py` has edits."""
     verdict: str
     """What `stoker diagnose` must say."""
     second: str | None = None
@@ -51,8 +53,8 @@ class Program:
 
     @property
     def words(self) -> list[str]:
-        """The arguments as a command line has them; those of `others` know no device."""
-        if self.folder == "others":
+        """The arguments as a command line has them; only those of `programs` know a device."""
+        if self.folder != "programs":
             return self.arguments.split()
         return [*self.arguments.split(), "--device", self.device]
 
@@ -60,6 +62,16 @@ class Program:
     def clean_words(self) -> list[str]:
         """The same without the cause: later arguments win."""
         return [*self.words, *(self.clean or "").split()]
+
+    @property
+    def edited(self) -> bool:
+        """Whether its fix is an edit of the script, not an argument."""
+        return self.clean is None and self.path.stem in FIXES and self.kind == "other"
+
+    @property
+    def has_fix(self) -> bool:
+        """Whether it can be run without its cause."""
+        return self.clean is not None or self.edited
 
     @property
     def second_clean_words(self) -> list[str]:

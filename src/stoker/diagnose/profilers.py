@@ -186,7 +186,10 @@ class Sampler:
         while deeper := [one for one in extra if one[:-1] == chain[-1] and extra[one] >= MOSTLY * total > 0]:
             chain.append(max(deeper, key=lambda one: extra[one]))
         whole = sum(spent for stack, spent in usual.items() if len(stack) == 1)
-        alone = [one for one in chain[1:] if usual[one] <= NEXT_TO_NOTHING * whole]
+        of_tool = str(PurePath(__file__).parent)
+        alone = [
+            one for one in chain[1:] if usual[one] <= NEXT_TO_NOTHING * whole and not one[-1][0].co_filename.startswith(of_tool)
+        ]
         own = [one for one in chain[1:] if is_own(one[-1][0].co_filename)]
         # In a library the first is the line of its loop that calls what is rare; the next one says what that is.
         here = next((one for one in reversed(own) if one in alone), (alone[:2] or own[-1:] or [()])[-1])

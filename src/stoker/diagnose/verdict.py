@@ -6,7 +6,7 @@
 2. `doubt` says why there can be no verdict, where there is a reason.
 3. `rank` orders the causes; the first is the verdict. Waste comes before work: a step that computes for nine tenths of its time and
    waits for its data in the last one is data-bound, because that tenth can be had. Among wastes, and among kinds of work, the larger
-   share comes first. `_comes_first` has the conditions.
+   share comes first. `_comes_first` has the conditions. Rare steps (every 25th) are a waste of their own, by their share of all time.
 4. Confidence, evidence (wording.py), the ladder of possible speeds and advice (advice.py) are added.
 
 Every number that decides is in thresholds.py, every sentence in wording.py.
@@ -16,13 +16,11 @@ from __future__ import annotations
 
 import math
 
-import msgspec
-
 from stoker.diagnose import wording
 from stoker.diagnose.advice import advise, advise_on_rare_steps, line_of
 from stoker.diagnose.attribution import Attribution, attribute, crowded, flops_seconds
 from stoker.diagnose.finding import Finding
-from stoker.diagnose.measurements import Cause, Confidence, Device, Measurements, RareSteps, Verdict
+from stoker.diagnose.measurements import Cause, Confidence, Device, Measurements, RareSteps, SourceLine, Verdict
 from stoker.diagnose.thresholds import RULE
 
 BETWEEN_RANKS: tuple[Verdict, ...] = ("straggler", "communication")
@@ -49,7 +47,7 @@ def conclude(measured: Measurements, *, correctness: list[str] | None = None) ->
         )
     causes, rare = rank(measured, attribution), dominant_rare_steps(measured)
     verdict = causes[0].verdict
-    if rare is not None:
+    if rare is not None and _leads(rare, causes):
         place, why = rare.place, wording.evidence_of_rare_steps(rare)
         sure = rare.place is not None and rare.share >= RULE.high_confidence_rare
         confidence: Confidence = "high" if sure else "medium"
@@ -58,6 +56,7 @@ def conclude(measured: Measurements, *, correctness: list[str] | None = None) ->
         place = line_of(verdict, measured) if verdict not in BETWEEN_RANKS else None
         why = wording.evidence(verdict, place, measured, attribution)
         confidence, advice = _confidence(measured, attribution, causes), advise(measured, attribution, causes)
+        advice += advise_on_rare_steps(rare) if rare is not None else []
     return Finding(
         verdict=verdict,
         confidence=confidence,
@@ -77,7 +76,7 @@ def likely_cause(measured: Measurements, attribution: Attribution) -> Cause | No
     if len(measured.loop.seconds) < RULE.min_steps or attribution.step <= 0 or measured.work is None:
         return None
     rare = dominant_rare_steps(measured)  # on a busy machine these may be steps that waited for a core: then no line explains them
-    explained = rare is not None and verdict_of_rare_steps(rare) is not None
+    explained = rare is not None and verdict_of_rare_steps(rare, measured.loader.place) is not None
     first = (rank if explained else _rank_parts)(measured, attribution)[0]
     return first if first.share >= RULE.waste_first else None
 
@@ -88,10 +87,25 @@ def rank(measured: Measurements, attribution: Attribution | None = None) -> list
     rare = dominant_rare_steps(measured)
     if rare is None:
         return _rank_parts(measured, attribution)
-    others = _rank_parts(measured, attribution) if _doubt_of_parts(measured, attribution) is None else []
-    verdict = verdict_of_rare_steps(rare) or "none"
-    scaled = [msgspec.structs.replace(one, share=one.share * (1 - rare.share)) for one in others if one.verdict != verdict]
-    return [Cause(verdict=verdict, share=rare.share, sentence=wording.cause_of_rare_steps(rare)), *scaled]
+    verdict = verdict_of_rare_steps(rare, measured.loader.place) or "none"
+    trusted = _doubt_of_parts(measured, attribution, tail=False) is None
+    usual = _rank_parts(measured, attribution) if trusted else []
+    shares = [one.share * (1 - rare.share) for one in usual]
+    parts = [
+        Cause(verdict=one.verdict, share=share, sentence=wording.cause(one.verdict, share, measured))
+        for one, share in zip(usual, shares, strict=True)
+    ]
+    same = sum(one.share for one in parts if one.verdict == verdict)
+    sentence = wording.cause_of_rare_steps(rare) if same < rare.share else wording.cause(verdict, same + rare.share, measured)
+    own = Cause(verdict=verdict, share=same + rare.share, sentence=sentence)
+    others = [one for one in parts if one.verdict != verdict]
+    larger = [one for one in others if one.verdict in WASTES and one.share >= max(RULE.waste_first, own.share)]
+    return [*larger, own, *(one for one in others if one not in larger)]
+
+
+def _leads(rare: RareSteps, causes: list[Cause]) -> bool:
+    """Whether rare steps, not a part of the usual ones, make most of the first cause."""
+    return causes[0].sentence == wording.cause_of_rare_steps(rare)
 
 
 def _rank_parts(measured: Measurements, attribution: Attribution) -> list[Cause]:
@@ -128,13 +142,27 @@ def _comes_first(name: Verdict, shares: dict[Verdict, float], attribution: Attri
 def dominant_rare_steps(measured: Measurements) -> RareSteps | None:
     """Rare steps with so much of the time that the parts of the other steps say little; None where there are none."""
     rare = measured.rare
-    return rare if rare is not None and rare.share > RULE.rare_verdict_share else None
+    if rare is None or rare.share <= RULE.rare_verdict_share:
+        return None
+    by_crowd = _shares_cores_with_workers(measured) and verdict_of_rare_steps(rare, measured.loader.place) is None
+    return None if by_crowd else rare
 
 
-def verdict_of_rare_steps(rare: RareSteps) -> Verdict | None:
-    """The cause of rare steps; None where it is not known."""
-    if rare.between_epochs:
-        return "host"
+def _shares_cores_with_workers(measured: Measurements) -> bool:
+    """Whether workers and training share too few cores: they hold each other up now and then, and no line explains that."""
+    return measured.loader.workers > 0 and crowded(measured)
+
+
+def _crowd_explains(measured: Measurements, attribution: Attribution, tail: float) -> bool:
+    """Whether steps are irregular by a crowd, and the first cause stays so whichever other cause gets the time of slow steps."""
+    first, second = _rank_parts(measured, attribution)[:2]
+    return _shares_cores_with_workers(measured) and first.share - second.share > tail
+
+
+def verdict_of_rare_steps(rare: RareSteps, loop: SourceLine | None = None) -> Verdict | None:
+    """The cause of rare steps; None where it is not known. `loop` is the line of the loop over the batches."""
+    if rare.between_epochs:  # at the line of the loop itself, a loader ends its workers and starts others
+        return "data" if loop is not None and rare.place == loop else "host"
     if rare.every is None:
         return None
     if rare.phase in ("next", "prepare") and rare.seconds >= RULE.rare_data_ratio * rare.others:
@@ -158,16 +186,17 @@ def doubt(measured: Measurements, attribution: Attribution | None = None) -> str
         return busy
     if rare.every is None:
         return wording.no_verdict_of_rare_steps("rare_once", rare, steps=f"{len(steps):,}")
-    return wording.no_verdict_of_rare_steps("rare_unknown", rare) if verdict_of_rare_steps(rare) is None else None
+    unknown = verdict_of_rare_steps(rare, measured.loader.place) is None
+    return wording.no_verdict_of_rare_steps("rare_unknown", rare) if unknown else None
 
 
-def _doubt_of_parts(measured: Measurements, attribution: Attribution) -> str | None:
-    """Why the parts of a step cannot be trusted; None where they can."""
+def _doubt_of_parts(measured: Measurements, attribution: Attribution, *, tail: bool = True) -> str | None:
+    """Why the parts of a step cannot be trusted; None where they can. Without `tail`, it is known which steps are slow."""
     unsteady = _unsteady(measured, attribution) if attribution.share("oversubscribed") < RULE.self_crowding else None
     if unsteady is not None:
         return unsteady
     loop = measured.loop
-    if abs(loop.tail) > RULE.max_mean_off_median:
+    if tail and abs(loop.tail) > RULE.max_mean_off_median and not _crowd_explains(measured, attribution, loop.tail):
         return wording.no_verdict(
             "mean_off", mean=wording.time_of(loop.median * (1 + loop.tail)), median=wording.time_of(loop.median)
         )

@@ -1,0 +1,117 @@
+"""What people do without a tool: profile thirty steps with `torch.profiler` and name what takes most of the time.
+
+The rule is that of the usual guides: waiting for the `DataLoader`, the optimizer's step, copies, synchronization, matmuls and
+element-wise operations by their times in the profile; on a CPU, time in no operation is Python of the loop, and operations of less
+than ten microseconds are too small; a GPU that is idle for half of the time waits for launches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import runpy
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.verdicts.measure import Enough
+
+WARM_UP, STEPS, LONGEST = 10, 30, 8.0
+SHORT_OP_US, IDLE_GPU = 10.0, 0.5
+MATMULS = ("mm", "addmm", "bmm", "baddbmm", "convolution", "linear", "rnn", "lstm", "gru", "attention", "einsum", "dot", "mv")
+WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "aten::_local_scalar_dense")
+
+
+class Window:
+    """A profile of some steps in the middle of a run."""
+
+    def __init__(self) -> None:
+        import torch
+        from torch.profiler import ProfilerActivity, profile
+
+        self.seen, self.start, self.seconds = 0, 0.0, 0.0
+        self.by_optimizer = False
+        self.cuda = torch.cuda.is_available()
+        self._backward = torch.Tensor.backward
+        self.profile = profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self.cuda else [])])
+
+    def optimizer_step(self, *_: Any) -> None:
+        """After each step of an optimizer."""
+        self.by_optimizer = True
+        self.step()
+
+    def backward(self, tensor: Any, *args: Any, **options: Any) -> None:
+        """In place of a tensor's: where weights are updated by hand, a step is a backward pass."""
+        self._backward(tensor, *args, **options)
+        if not self.by_optimizer:
+            self.step()
+
+    def step(self) -> None:
+        """After each step."""
+        self.seen += 1
+        now = time.perf_counter()
+        if self.seen == WARM_UP:
+            self.profile.start()
+            self.start = time.perf_counter()
+        elif self.seen >= WARM_UP + STEPS or (self.seen > WARM_UP and now - self.start > LONGEST):
+            self.seconds = now - self.start
+            self.profile.stop()
+            raise Enough(0)
+
+
+def shares(window: Window) -> dict[str, float]:
+    """Shares of the time of the profiled steps by what they are spent on; they may overlap on a GPU."""
+    wall = window.seconds * 1e6
+    events = window.profile.key_averages()
+    ops = [one for one in events if one.key.startswith(("aten::", "torch::", "autograd::")) and one.self_cpu_time_total > 0]
+    found = {
+        "data": sum(one.cpu_time_total for one in events if one.key.startswith("enumerate(DataLoader)")),
+        "optimizer": sum(one.cpu_time_total for one in events if one.key.startswith("Optimizer.step#")),
+    }
+    busy = sum(one.self_cpu_time_total for one in ops)
+    if window.cuda:
+        kernels = sum(one.self_device_time_total for one in events if not one.key.startswith("Memcpy"))
+        found["transfer"] = sum(one.self_device_time_total for one in events if one.key.startswith("Memcpy HtoD"))
+        found["sync"] = sum(one.self_cpu_time_total for one in events if one.key in WAITS)
+        if kernels < IDLE_GPU * wall:
+            found["launch"] = min(busy, wall - kernels)
+            found["host"] = max(0.0, wall - busy - sum(found[name] for name in ("data", "sync")))
+            return {name: time_of / wall for name, time_of in found.items()}
+    else:
+        found["host"] = max(0.0, wall - busy - found["data"])
+        kernels = max(0.0, busy - found["optimizer"])
+        if ops and busy / sum(one.count for one in ops) < SHORT_OP_US:
+            return {name: time_of / wall for name, time_of in (found | {"dispatch": kernels}).items()}
+    by = [
+        (one.key, one.self_device_time_total if window.cuda else one.self_cpu_time_total)
+        for one in (events if window.cuda else ops)
+    ]
+    total = sum(time_of for _, time_of in by) or 1.0
+    matmuls = sum(time_of for key, time_of in by if any(part in key.lower() for part in (*MATMULS, "gemm", "conv"))) / total
+    found |= {"compute": matmuls * kernels, "memory": (1 - matmuls) * kernels}
+    return {name: time_of / wall for name, time_of in found.items()}
+
+
+def main(script: Path, arguments: Sequence[str]) -> dict[str, Any]:
+    """What the profile of a program says, the largest share first."""
+    import torch
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    sys.argv = [str(script), *arguments]
+    sys.path.insert(0, str(script.parent))
+    window = Window()
+    register_optimizer_step_post_hook(window.optimizer_step)
+    torch.Tensor.backward = lambda tensor, *args, **options: window.backward(tensor, *args, **options)  # type: ignore[method-assign]
+    with contextlib.suppress(Enough):
+        runpy.run_path(str(script), run_name="__main__")
+    if not window.seconds:
+        return {"said": [], "why": f"{window.seen} steps were seen"}
+    found = shares(window)
+    ordered = sorted(found, key=lambda name: -found[name])
+    return {"said": ordered, "why": ", ".join(f"{name} {found[name]:.0%}" for name in ordered[:3])}
+
+
+if __name__ == "__main__":
+    print("", json.dumps(main(Path(sys.argv[2]), sys.argv[3:])), sep="\n")

@@ -1,0 +1,170 @@
+"""Which tool names the bottleneck? `stoker diagnose`, TraceML, gpuprof and a rule on a `torch.profiler` profile, on the same programs.
+
+Each tool is used as its documentation shows (`benchmarks/verdicts/tools`, `benchmarks/before/profiler_verdict.py`) and runs a program
+for the same number of seconds. `CAUSES` in `benchmarks/verdicts/tools` maps what it says to causes. `right` counts a program whose
+cause is in the group that the tool names first, `exact` one whose cause it names first by itself, `top_2` one whose cause is in the
+first two groups. TraceML and gpuprof are not installed with Stoker: `--python` is an interpreter that has them
+(`requirements-verdict-tools.txt`) beside torch. Verdicts of Stoker are those of `bench_verdicts.json` and `gpu_verdicts.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks import record
+from benchmarks.verdicts.lanes import make_lanes, side_by_side, usable_cores
+from benchmarks.verdicts.measure import ROOT
+from benchmarks.verdicts.needs import can_run, data_for
+from benchmarks.verdicts.table import PROGRAMS, Program
+from benchmarks.verdicts.tools import causes_of
+
+QUESTION = "Of programs with a known cause, how many does each tool name right?"
+MODULES = {
+    "traceml": "benchmarks.verdicts.tools.traceml",
+    "gpuprof": "benchmarks.verdicts.tools.gpuprof",
+    "profiler": "benchmarks.before.profiler_verdict",
+}
+SECONDS = 6.0
+LIMIT_SECONDS = 90.0
+STOKER = ("bench_verdicts.json", "gpu_verdicts.json")
+Row = dict[str, Any]
+
+
+def ask(program: Program, *, tools: Sequence[str], python: str, seconds: float, data: Path | None) -> Row:
+    """What each tool says of a program."""
+    return {tool: ask_one(tool, program, python=python, seconds=seconds, data=data) for tool in tools}
+
+
+def ask_one(tool: str, program: Program, *, python: str, seconds: float, data: Path | None) -> Row:
+    """What one tool says, in a folder of its own; after a time it is ended with all that it has started."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        if data is not None:
+            (Path(folder) / "data").symlink_to(data)
+        path = os.pathsep.join([str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
+        process = subprocess.Popen(
+            [python, "-m", MODULES[tool], str(seconds), str(program.path), *program.words],
+            cwd=folder,
+            env={**os.environ, **program.environment, "PYTHONPATH": path},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            out, reported = process.communicate(timeout=LIMIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            out, reported = "", f"took more than {LIMIT_SECONDS:.0f} s"
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    lines = [line for line in out.splitlines() if line.startswith('{"said"')]
+    answer: Row = json.loads(lines[-1]) if lines else {"said": [], "why": reported.strip()[-300:]}
+    return answer
+
+
+def score(tool: str, rows: Sequence[Row]) -> Row:
+    """How often a tool is right, by cause and in all; `none` is no verdict, `wrong` another cause."""
+    table: dict[str, Row] = {}
+    for row in rows:
+        if tool not in row:
+            continue
+        groups = _groups(tool, row)
+        truth = row["put_in"]
+        right = bool(groups) and truth in groups[0]
+        counted = {
+            "programs": 1,
+            "right": right,
+            "exact": right and groups[0][0] == truth,
+            "top_2": any(truth in group for group in groups[:2]),
+            "none": not groups,
+            "wrong": bool(groups) and not right,
+        }
+        for key in (truth, "all"):
+            sums = table.setdefault(key, dict.fromkeys(counted, 0))
+            for name, value in counted.items():
+                sums[name] += int(value)
+    return table
+
+
+def _groups(tool: str, row: Row) -> list[tuple[str, ...]]:
+    if tool == "stoker":
+        return [(one,) for one in row["stoker"]["said"] if one not in (None, "none", "error")]
+    return causes_of(tool, row[tool]["said"])
+
+
+def with_stoker(rows: dict[str, Row]) -> list[Row]:
+    """The rows of the other tools with Stoker's verdicts, in the order of the table; sabotaged programs have no cause to name."""
+    known: dict[str, Row] = {}
+    for name in STOKER:
+        path = record.RESULTS / name
+        known |= {row["name"]: row for row in (json.loads(path.read_text())["programs"] if path.exists() else [])}
+    found = []
+    for program in PROGRAMS:
+        if program.name not in rows:
+            continue
+        row = {"name": program.name, "device": program.device, "put_in": program.verdict, **rows[program.name]}
+        said = known.get(program.name, {})
+        if "verdict" in said:
+            row["stoker"] = {"said": [said["verdict"], said["second"]]}
+        found.append(row)
+    return found
+
+
+def _asked() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=QUESTION)
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="Programs whose names begin so; what is known of others stays.")
+    parser.add_argument("--tools", nargs="+", choices=tuple(MODULES), default=list(MODULES))
+    parser.add_argument("--python", default=sys.executable, help="An interpreter that has the tools and torch.")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="Of training for each tool.")
+    parser.add_argument("--parallel", type=int, default=0, metavar="N", help="N programs at a time, each on two cores of its own.")
+    parser.add_argument("--score", action="store_true", help="Run nothing: count again what is known.")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="Where the results go, instead of benchmarks/results.")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Ask the tools about the programs that were asked for."""
+    asked = _asked()
+    names = tuple(asked.only or [""])
+    path = asked.out or record.RESULTS / "bench_verdict_tools.json"
+    known = json.loads(path.read_text())["programs"] if path.exists() else []
+    rows: dict[str, Row] = {row["name"]: {tool: row[tool] for tool in MODULES if tool in row} for row in known}
+    chosen = [one for one in PROGRAMS if one.name.startswith(names) and one.kind != "sabotaged" and one.processes == 1]
+    chosen = [] if asked.score else [one for one in chosen if can_run(one)]
+    lanes = make_lanes(asked.parallel, usable_cores(), gpu=any(one.device == "cuda" for one in chosen))
+    with data_for(chosen) as data:
+        of_tools = partial(ask, tools=asked.tools, python=asked.python, seconds=asked.seconds, data=data)
+        for program, row in side_by_side(lanes, chosen, of_tools):
+            rows[program.name] = {**rows.get(program.name, {}), **row}
+            print(f"{program.name:30} {program.verdict:12} {json.dumps(row)}", flush=True)
+            _save(rows, path)
+    if asked.score:
+        _save(rows, path)
+
+
+def compare(table: Sequence[Row]) -> dict[str, Row]:
+    """The scores of all tools that were asked, on the programs that all of them were asked about."""
+    tools = [tool for tool in ("stoker", *MODULES) if any(tool in row for row in table)]
+    common = [row for row in table if all(tool in row for tool in tools)]
+    return {tool: score(tool, common) for tool in tools}
+
+
+def _save(rows: dict[str, Row], path: Path) -> None:
+    table = with_stoker(rows)
+    record.save("bench_verdict_tools", QUESTION, {"by_tool": compare(table), "programs": table}, path=path, show=False)
+
+
+if __name__ == "__main__":
+    main()

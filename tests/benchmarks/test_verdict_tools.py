@@ -1,0 +1,73 @@
+"""The comparison of tools: what a tool says counts as the table says, and TraceML gets each script with its loop traced."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+from benchmarks.bench_verdict_tools import compare, score
+from benchmarks.verdicts.table import PROGRAMS
+from benchmarks.verdicts.tools import CAUSES, causes_of
+from benchmarks.verdicts.tools.traceml import instrumented
+
+from stoker.diagnose.verdict import BETWEEN_RANKS, ON_CPU, ON_CUDA
+
+OF_FRAMEWORKS = {"with_lightning.py", "lightning_topk.py", "with_transformers.py", "trainer_ngrams.py"}
+
+
+def test_tools_are_mapped_to_causes_that_there_are() -> None:
+    named = {cause for table in CAUSES.values() for group in table.values() for cause in group}
+    assert named <= {*ON_CPU, *ON_CUDA, *BETWEEN_RANKS}
+
+
+def test_what_names_no_cause_is_no_verdict() -> None:
+    assert causes_of("gpuprof", ["cost_projection", "dataloader_stall"]) == [("data",)]
+    assert causes_of("traceml", ["NO_CLEAR_PERFORMANCE_BOTTLENECK"]) == []
+
+
+def test_a_group_is_right_and_only_its_first_cause_is_exact() -> None:
+    said = {"compute": ["COMPUTE_BOUND"], "memory": ["COMPUTE_BOUND"], "data": ["RESIDUAL_HEAVY"], "host": []}
+    rows = [{"put_in": truth, "traceml": {"said": words}} for truth, words in said.items()]
+    table = score("traceml", rows)
+    assert table["all"] == {"programs": 4, "right": 2, "exact": 1, "top_2": 2, "none": 1, "wrong": 1}
+    assert table["memory"]["right"] == 1
+    assert table["memory"]["exact"] == 0
+
+
+def test_no_verdict_of_stoker_is_counted_as_none_and_not_as_wrong() -> None:
+    rows = [{"put_in": "data", "stoker": {"said": [verdict, second]}} for verdict, second in (("none", None), ("host", "data"))]
+    assert score("stoker", rows)["all"] == {"programs": 2, "right": 0, "exact": 0, "top_2": 1, "none": 1, "wrong": 1}
+
+
+def test_tools_are_compared_on_programs_that_all_were_asked_about() -> None:
+    both = {"put_in": "data", "stoker": {"said": ["data", None]}, "gpuprof": {"said": ["dataloader_stall"]}}
+    scores = compare([both, {"put_in": "host", "gpuprof": {"said": []}}])
+    assert list(scores) == ["stoker", "gpuprof"]
+    assert [table["all"]["programs"] for table in scores.values()] == [1, 1]
+
+
+def test_every_script_with_a_loop_of_its_own_is_traced() -> None:
+    without = set()
+    for path in {program.path for program in PROGRAMS if program.kind == "everyday" or program.script in OF_FRAMEWORKS}:
+        source = instrumented(path.read_text(), 1.0)
+        compile(source, path.name, "exec")
+        if "_step({" not in source:
+            without.add(path.name)
+    assert without == OF_FRAMEWORKS
+
+
+@pytest.mark.parametrize(
+    ("loop", "batches"),
+    [
+        ("for x in loader():\n    loss.backward()", "_fetched(loader())"),
+        ("for i, x in enumerate(b):\n    opt.step()", "_fetched(b)"),
+    ],
+)
+def test_the_innermost_loop_is_traced_and_its_batches_are_timed(loop: str, batches: str) -> None:
+    source = "for epoch in range(3):\n" + "\n".join(f"    {line}" for line in loop.splitlines())
+    outer = ast.parse(instrumented(source, 1.0)).body[-1]
+    assert isinstance(outer, ast.For)
+    inner = outer.body[0]
+    assert isinstance(inner, ast.For)
+    assert isinstance(inner.body[0], ast.With)
+    assert batches in ast.unparse(inner.iter)
