@@ -25,6 +25,7 @@ class Slow(Dataset):
 
 model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
 for _ in range(3):
     for batch in DataLoader(Slow(), batch_size=int(sys.argv[1])):
         optimizer.zero_grad()

@@ -25,6 +25,7 @@ import signal
 import sys
 import time
 import traceback
+import types
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -139,11 +140,16 @@ def _run(mode: str, seconds: float, words: list[str]) -> None:
 
     real_init, real_backward = torch.optim.Optimizer.__init__, torch.Tensor.backward
 
+    def no_step(self: Any, closure: Callable[[], Any] | None = None) -> Any:
+        loss = closure() if closure is not None else None
+        stepped(self)
+        return loss
+
     @functools.wraps(real_init)
     def init(self: Any, *arguments: Any, **named: Any) -> None:
         real_init(self, *arguments, **named)
         if mode == "optimizer":
-            self.step = functools.partial(_no_step, self, stepped)
+            self.step = types.MethodType(no_step, self)  # schedulers of learning rates want a method
 
     @functools.wraps(real_backward)
     def backward(self: Any, *arguments: Any, **named: Any) -> None:
@@ -174,12 +180,6 @@ def _report(ticks: list[float]) -> None:
     step = (ticks[-1] - ticks[WARM_STEPS]) / (len(ticks) - 1 - WARM_STEPS)
     os.write(1, f"\n{REPORT}{step}\n".encode())
     os._exit(0)
-
-
-def _no_step(optimizer: Any, stepped: Callable[[Any], None], closure: Callable[[], Any] | None = None) -> Any:
-    loss = closure() if closure is not None else None
-    stepped(optimizer)
-    return loss
 
 
 def _replay_loaders(loader_class: Any) -> None:
