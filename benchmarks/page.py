@@ -502,7 +502,7 @@ TABLES: dict[str, list[Row]] = {
         Row("Everyday programs, with which our rule was set; other tools on a busy machine", "bench_verdict_tools", verdict_tools),
         Row("Predicted speed-up of a fix, against the speed-up measured with `--try`", "bench_tries", tries),
         Row(
-            "Cost of `stoker.watch` per step, all included",
+            "Machine of the H200, beside other programs: cost of `stoker.watch` per step, all included",
             "bench_watch",
             lambda r: (
                 f"{r.spread('empty steps', 'microseconds per step more', digits=2)} µs, of which the detector "
