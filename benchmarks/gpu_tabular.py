@@ -14,6 +14,7 @@ Needs a GPU and torch. Codes are random, which takes the same time as those of a
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import statistics
 import subprocess
@@ -281,9 +282,12 @@ def _run_upstream(events: Any, context: Any, batch_size: int, wheels: str | None
             parquet.write_table(pa.table(table), folder / f"{name}.parquet")
         command = [sys.executable, "-m", "benchmarks.before.mostlyai_tabular", str(folder), "--batch-size", str(batch_size)]
         command += ["--relative", "time", "--epochs", "3", *(["--wheels", wheels] if wheels else [])]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
-    print(done.stdout, done.stderr[-2000:], flush=True)
-    return {one["step"]: one for one in map(json.loads, (line for line in done.stdout.splitlines() if line.startswith("{")))}
+        log = folder / "log"
+        with log.open("w") as out, contextlib.suppress(subprocess.TimeoutExpired):  # steps that were done by then count
+            subprocess.run(command, stdout=out, stderr=subprocess.STDOUT, timeout=150, check=False)
+        text = log.read_text()
+    print(text[-4000:], flush=True)
+    return {one["step"]: one for one in map(json.loads, (line for line in text.splitlines() if line.startswith("{")))}
 
 
 def upstream(setting: Setting, wheels: str | None) -> Any:
