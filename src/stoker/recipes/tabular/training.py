@@ -31,7 +31,7 @@ from stoker.errors import ConfigError, OptionError
 from stoker.recipes.run_folder import RECIPE_NAME, claim_run, read_recipe
 from stoker.recipes.tabular.batches import EncodedSubjects, SubjectBatches, SubjectLoss, mean_events
 from stoker.recipes.tabular.layout import ModelLayout
-from stoker.recipes.tabular.model import TabularModel, set_frequencies
+from stoker.recipes.tabular.model import TabularModel, set_frequencies, set_order
 from stoker.recipes.tabular.privacy import PrivateLoss, epsilon_of, most_epochs
 from stoker.recipes.tabular.subjects import ModelSpec, PreparedSubjects, Say, TabularSettings, make_settings, prepare
 from stoker.recipes.tabular.tables import read_table
@@ -235,6 +235,7 @@ def _fit(
     model = TabularModel(spec.layout(), seed=settings.seed)
     known, held_out = split_subjects(len(prepared.starts), settings)
     is_private = settings.noise is not None
+    set_order(model, spec.ordered())
     if not is_private:  # which are exact counts
         set_frequencies(model, count_classes(prepared, model.layout, known))
     model.to(where)
@@ -273,7 +274,7 @@ def _fit(
     trainer = stoker.Trainer(
         whole,
         lambda model, batch: model(batch),
-        torch.optim.AdamW(whole.parameters(), lr=lr, weight_decay=WEIGHT_DECAY),
+        torch.optim.AdamW(_decayed(whole), lr=lr, weight_decay=WEIGHT_DECAY),
         precision="tf32" if on_gpu else "fp32",
         fused=True,
         graph=False
@@ -298,6 +299,13 @@ def _fit(
     result = trainer.fit(batches, valid=None if is_private else valid, epochs=epochs, resume=resume)
     stoker.train.load_trained(whole, folder, latest=is_private)
     return model, result
+
+
+def _decayed(model: torch.nn.Module) -> list[dict[str, Any]]:
+    """Weights in two groups: biases do not decay, since those of last layers hold the frequencies of classes."""
+    is_bias = {name: "bias" in name for name, _ in model.named_parameters()}
+    weights, biases = ([one for name, one in model.named_parameters() if is_bias[name] == which] for which in (False, True))
+    return [{"params": weights}, {"params": biases, "weight_decay": 0.0}]
 
 
 def count_classes(prepared: PreparedSubjects, layout: ModelLayout, subjects: Array) -> dict[int, Array]:
