@@ -145,7 +145,7 @@ def test_classes_in_order_begin_alike() -> None:
     set_order(model, dict.fromkeys(bins, 1))
     ours, before = model.upstream_weights(), control.upstream_weights()
     for name, weight in ours.items():
-        is_set = any(one in name for one in bins) and ("embedder@" in name or name.endswith(".weight") and "predictors" in name)
+        is_set = any(one in name for one in bins) and ("embedder@" in name or (name.endswith(".weight") and "predictors" in name))
         if not is_set:
             torch.testing.assert_close(weight, before[name], rtol=0, atol=0)
             continue

@@ -38,11 +38,12 @@ class TabularModel(nn.Module):
     Args:
         layout: Columns and widths.
         seed: Of the initial weights.
+        dropout: The share of inputs that training leaves out.
     """
 
-    def __init__(self, layout: ModelLayout, *, seed: int = 0) -> None:
+    def __init__(self, layout: ModelLayout, *, seed: int = 0, dropout: float = DROPOUT) -> None:
         super().__init__()
-        self.layout = layout
+        self.layout, self.dropout = layout, dropout
         self.is_plain = False
         """Whether the LSTM is computed by plain operations, of which `torch.func` knows the gradients of single subjects."""
         self.context_offsets: torch.Tensor
@@ -114,7 +115,7 @@ class TabularModel(nn.Module):
         if layout.history:
             layers = len(layout.history)
             self.lstm = nn.LSTM(
-                self.seen_width, layout.history[-1], layers, dropout=DROPOUT if layers > 1 else 0.0, batch_first=True
+                self.seen_width, layout.history[-1], layers, dropout=self.dropout if layers > 1 else 0.0, batch_first=True
             )
             nn.init.zeros_(self.lstm.get_parameter("weight_ih_l0"))  # where padding meets it, it must stay so
         if layout.compressed:
@@ -189,7 +190,7 @@ class TabularModel(nn.Module):
     def encode_context(self, codes: torch.Tensor) -> torch.Tensor:
         """The context of subjects, of codes (subjects, sub-columns)."""
         found = F.embedding(codes + self.context_offsets, self.context_embedding).flatten(-2)
-        return F.dropout(F.linear(found, self.context_weight, self.context_bias), DROPOUT, self.training)
+        return F.dropout(F.linear(found, self.context_weight, self.context_bias), self.dropout, self.training)
 
     def compress(self, embeddings: torch.Tensor) -> torch.Tensor:
         """Compressed columns, where there are some."""
@@ -209,14 +210,14 @@ class TabularModel(nn.Module):
         if layout.is_sequence:
             inputs = [one[:, None].expand(-1, codes.shape[1], -1) for one in inputs]
             before = F.pad(embeddings[:, :-1, : self.seen_width], (0, 0, 1, 0))
-            inputs.append(self.history(F.dropout(before, DROPOUT, self.training)))
+            inputs.append(self.history(F.dropout(before, self.dropout, self.training)))
         inputs.append(embeddings)
         if layout.compressed:
             inputs.append(self.compress(embeddings))
         free = layout.context_width + layout.history_width
         seen = self.first_weight[:, free:] * self.first_mask(rank)
         weight = torch.cat([self.first_weight[:, :free], seen], 1) if free else seen
-        return F.linear(F.dropout(torch.cat(inputs, -1), DROPOUT, self.training), weight, self.first_bias)
+        return F.linear(F.dropout(torch.cat(inputs, -1), self.dropout, self.training), weight, self.first_bias)
 
     def history(self, before: torch.Tensor) -> torch.Tensor:
         """The outputs of the LSTM, of the events before each step."""
@@ -226,7 +227,7 @@ class TabularModel(nn.Module):
         for layer in range(len(self.layout.history)):
             names = ("weight_ih", "bias_ih", "weight_hh", "bias_hh")
             weight, bias, again, again_bias = (getattr(self.lstm, f"{name}_l{layer}") for name in names)
-            before = F.dropout(before, DROPOUT, self.training and layer > 0)
+            before = F.dropout(before, self.dropout, self.training and layer > 0)
             of_inputs, outputs = F.linear(before, weight, bias + again_bias), []
             hidden = cell = before.new_zeros(len(before), again.shape[1])
             for step in of_inputs.unbind(1):
@@ -245,7 +246,7 @@ class TabularModel(nn.Module):
             end = at + width * len(group.members)
             one = hidden[:, at:end].reshape(len(hidden), len(group.members), width).transpose(0, 1)
             if self.layout.size == "l":
-                one = F.dropout(one, DROPOUT, self.training)
+                one = F.dropout(one, self.dropout, self.training)
                 one = torch.baddbmm(self.second_biases[number], one, self.second_weights[number])
             bias = self.out_biases[number] + getattr(self, f"absent_{number}")
             found.append(torch.baddbmm(bias, torch.relu(one), self.out_weights[number]))
@@ -473,18 +474,17 @@ def set_order(model: TabularModel, ordered: Mapping[str, int]) -> None:
 
 
 @torch.no_grad()
-def set_frequencies(model: TabularModel, counts: Mapping[int, Array]) -> None:
-    """Let every head begin with the frequencies of its classes, as if one more value were of all classes in equal parts.
-
-    Counting each class once more, as TabularARGN does, would give 11 % to what was never seen, with 50 lengths of 400 sequences.
+def set_frequencies(model: TabularModel, counts: Mapping[int, Array], *, each: float | None = None) -> None:
+    """Let every head begin with the frequencies of its classes.
 
     Args:
         model: The model.
         counts: How often each class of a sub-column occurs, by the number of the sub-column.
+        each: Added to each count. Default: equal parts of 1. TabularARGN adds 1, which is 11 % of 50 lengths of 400 sequences.
     """
     views = dict(model._views())
     for number, found in counts.items():
         name = f"predictors.predictors.{model.layout.subs[number].name}.bias"
         if name in views:
-            smooth = found + 1.0 / len(found)
+            smooth = found + (1.0 / len(found) if each is None else each)
             views[name].put(torch.from_numpy(np.log(smooth / smooth.sum())).to(model.first_weight), name)
