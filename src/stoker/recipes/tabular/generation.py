@@ -96,7 +96,7 @@ def uniform(seed: int, subjects: torch.Tensor, step: int | torch.Tensor, count: 
 
 
 def spread(seed: int, subjects: torch.Tensor) -> torch.Tensor:
-    """Numbers from (0, 1] that consecutive subjects share out evenly, multiples of the golden ratio: for lengths, whose mean varies less."""
+    """Numbers from (0, 1] that consecutive subjects share out evenly, so that the mean of what is drawn with them varies less."""
     bits = _mix(torch.zeros_like(subjects) + _wrap(seed)) + subjects * _GOLDEN
     return (((bits >> 40) & 0xFFFFFF) + 1).to(torch.float32) * 2.0**-24
 

@@ -182,8 +182,8 @@ def make_layout(
         max_length: The longest sequence; None for a table of single rows.
         median_length: The median length of sequences.
         size: "s", "m" or "l".
-        predicts_left: Whether there is a head for the steps that are left, as TabularARGN has it. The history of a subject tells who it
-            is, so such a head learns the training subjects by heart.
+        predicts_left: Whether there is a head for the steps that are left, as TabularARGN has it. It can only recognize subjects by their
+            history, so it learns those of training by heart.
         names: The names of columns in TabularARGN. Default: "t0/c0", "t1/c1", ...
         context_names: The same of the context.
 

@@ -38,12 +38,11 @@ class TabularModel(nn.Module):
     Args:
         layout: Columns and widths.
         seed: Of the initial weights.
-        dropout: The share of inputs that training leaves out.
     """
 
-    def __init__(self, layout: ModelLayout, *, seed: int = 0, dropout: float = DROPOUT) -> None:
+    def __init__(self, layout: ModelLayout, *, seed: int = 0) -> None:
         super().__init__()
-        self.layout, self.dropout = layout, dropout
+        self.layout = layout
         self.is_plain = False
         """Whether the LSTM is computed by plain operations, of which `torch.func` knows the gradients of single subjects."""
         self.context_offsets: torch.Tensor
@@ -115,7 +114,7 @@ class TabularModel(nn.Module):
         if layout.history:
             layers = len(layout.history)
             self.lstm = nn.LSTM(
-                self.seen_width, layout.history[-1], layers, dropout=self.dropout if layers > 1 else 0.0, batch_first=True
+                self.seen_width, layout.history[-1], layers, dropout=DROPOUT if layers > 1 else 0.0, batch_first=True
             )
             nn.init.zeros_(self.lstm.get_parameter("weight_ih_l0"))  # where padding meets it, it must stay so
         if layout.compressed:
@@ -190,7 +189,7 @@ class TabularModel(nn.Module):
     def encode_context(self, codes: torch.Tensor) -> torch.Tensor:
         """The context of subjects, of codes (subjects, sub-columns)."""
         found = F.embedding(codes + self.context_offsets, self.context_embedding).flatten(-2)
-        return F.dropout(F.linear(found, self.context_weight, self.context_bias), self.dropout, self.training)
+        return F.dropout(F.linear(found, self.context_weight, self.context_bias), DROPOUT, self.training)
 
     def compress(self, embeddings: torch.Tensor) -> torch.Tensor:
         """Compressed columns, where there are some."""
@@ -210,14 +209,14 @@ class TabularModel(nn.Module):
         if layout.is_sequence:
             inputs = [one[:, None].expand(-1, codes.shape[1], -1) for one in inputs]
             before = F.pad(embeddings[:, :-1, : self.seen_width], (0, 0, 1, 0))
-            inputs.append(self.history(F.dropout(before, self.dropout, self.training)))
+            inputs.append(self.history(F.dropout(before, DROPOUT, self.training)))
         inputs.append(embeddings)
         if layout.compressed:
             inputs.append(self.compress(embeddings))
         free = layout.context_width + layout.history_width
         seen = self.first_weight[:, free:] * self.first_mask(rank)
         weight = torch.cat([self.first_weight[:, :free], seen], 1) if free else seen
-        return F.linear(F.dropout(torch.cat(inputs, -1), self.dropout, self.training), weight, self.first_bias)
+        return F.linear(F.dropout(torch.cat(inputs, -1), DROPOUT, self.training), weight, self.first_bias)
 
     def history(self, before: torch.Tensor) -> torch.Tensor:
         """The outputs of the LSTM, of the events before each step."""
@@ -227,7 +226,7 @@ class TabularModel(nn.Module):
         for layer in range(len(self.layout.history)):
             names = ("weight_ih", "bias_ih", "weight_hh", "bias_hh")
             weight, bias, again, again_bias = (getattr(self.lstm, f"{name}_l{layer}") for name in names)
-            before = F.dropout(before, self.dropout, self.training and layer > 0)
+            before = F.dropout(before, DROPOUT, self.training and layer > 0)
             of_inputs, outputs = F.linear(before, weight, bias + again_bias), []
             hidden = cell = before.new_zeros(len(before), again.shape[1])
             for step in of_inputs.unbind(1):
@@ -246,7 +245,7 @@ class TabularModel(nn.Module):
             end = at + width * len(group.members)
             one = hidden[:, at:end].reshape(len(hidden), len(group.members), width).transpose(0, 1)
             if self.layout.size == "l":
-                one = F.dropout(one, self.dropout, self.training)
+                one = F.dropout(one, DROPOUT, self.training)
                 one = torch.baddbmm(self.second_biases[number], one, self.second_weights[number])
             bias = self.out_biases[number] + getattr(self, f"absent_{number}")
             found.append(torch.baddbmm(bias, torch.relu(one), self.out_weights[number]))

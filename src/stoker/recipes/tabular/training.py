@@ -43,10 +43,8 @@ WEIGHT_DECAY = 0.3
 subjects by heart within three epochs; the sum of all validation losses rises, and training stops before the others have learned."""
 TABLE_ORDER = 0.5
 """The share of batches in which columns have the order of the table; the others draw it."""
-DROPOUT_OF_EVENTS = 0.1
-"""Sequences learn what depends on two inputs, such as the next state by segment, only with less dropout than TabularARGN has."""
 LEAST_GAIN = 0.001
-"""The validation loss per sub-column, in nats, that an epoch must gain to count as progress."""
+"""The validation loss per sub-column, in nats, that an epoch over single rows must gain to count as progress. Sequences learn slowly."""
 EMA = 0.99
 """The EMA of the weights is validated and kept."""
 
@@ -239,7 +237,7 @@ def _fit(
 ) -> tuple[TabularModel, stoker.train.Result]:
     spec = prepared.spec
     layout = spec.layout()
-    model = TabularModel(layout, seed=settings.seed, **({"dropout": DROPOUT_OF_EVENTS} if layout.is_sequence else {}))
+    model = TabularModel(layout, seed=settings.seed)
     known, held_out = split_subjects(len(prepared.starts), settings)
     is_private = settings.noise is not None
     set_order(model, spec.ordered())
@@ -298,7 +296,10 @@ def _fit(
         early_stopping=None
         if is_private
         else stoker.EarlyStopping(
-            "val_loss", patience=settings.patience, mode="min", min_delta=LEAST_GAIN * sum(1 for sub in layout.subs if sub.hidden)
+            "val_loss",
+            patience=settings.patience,
+            mode="min",
+            min_delta=0.0 if layout.is_sequence else LEAST_GAIN * len(layout.subs),
         ),
         callbacks=[] if is_private else [plateau],
         folder=folder,
