@@ -40,6 +40,8 @@ QUESTION = "How good are generated tables, next to mostlyai-engine on the same d
 SUBJECTS = {"shop": 1000, "bursts": 500, "rules": 2000}
 SIDES = ("stoker", "mostlyai")
 SIZES = {"s": "Small", "m": "Medium", "l": "Large"}
+NOISE = 20
+"""Fresh samples whose mean distance to the law is its noise: the median of three may be near 0 by chance."""
 REAL, FRESH, REFERENCE = 100, 200, 900
 """Added to the seed: of the sample that is learned, of the contexts that events are generated for, and of fresh samples."""
 
@@ -140,6 +142,10 @@ def compare(folder: Path, generator: str, seeds: int, count: int, size: str) -> 
                 values.setdefault(side, []).append(measured(generator, seed, count, table, contexts))
         contexts, rows = make(generator, count, REFERENCE + seed)
         values.setdefault("fresh sample", []).append(measured(generator, seed, count, rows, contexts))
+    fresh = [make(generator, count, 2 * REFERENCE + number) for number in range(NOISE)]
+    noise = [law_of(generator, contexts, rows.to_pandas()) for contexts, rows in fresh]
+    for one in values["fresh sample"]:
+        one |= {f"law: {name}": statistics.mean(each[name] for each in noise) for name in noise[0]}
     found: dict[str, Any] = {"subjects": count, "size": size, "fits": facts, "measures": {}}
     for name in values["fresh sample"][0]:
         medians = {side: statistics.median(one[name] for one in several) for side, several in values.items()}

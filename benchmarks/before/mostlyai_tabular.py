@@ -3,8 +3,10 @@
     python -m benchmarks.before.mostlyai_tabular FOLDER [--wheels FOLDER] [--epochs N] [--batch-size N] [--steps train,generate]
 
 FOLDER has events.parquet and, where there are contexts, users.parquet, both with the key `user`. Its language models, which need other
-large packages, are replaced by empty modules. `--wheels` unpacks wheels of the package, of opacus and opt-einsum, and of what else is not
-installed: pydantic, and for its training datasets with dill and multiprocess. One JSON object per step is printed as it is measured.
+large packages, are replaced by empty modules, and so is opacus where it cannot be imported: only differential privacy needs it. `--wheels`
+unpacks wheels of the package, of opacus and opt-einsum, and of what else is not installed: pydantic, and for its training datasets with
+dill and multiprocess. Where datasets cannot be imported, rows come from lists in memory, which is faster. One JSON object per step is
+printed as it is measured.
 """
 
 from __future__ import annotations
@@ -26,11 +28,24 @@ from typing import Any
 LANGUAGE = "mostlyai.engine._language"
 
 
+class Anything:
+    """Takes the place of a class or of a decorator."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        return None
+
+    def __call__(self, given: Any) -> Any:
+        return given
+
+
 class Empty:
-    """Makes empty modules of the language models."""
+    """Makes empty modules of these packages."""
+
+    def __init__(self, *packages: str) -> None:
+        self._packages = packages
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name != LANGUAGE and not name.startswith(f"{LANGUAGE}."):
+        if not any(name == one or name.startswith(f"{one}.") for one in self._packages):
             return None
         return importlib.machinery.ModuleSpec(name, self, is_package=True)  # type: ignore[arg-type]
 
@@ -41,13 +56,45 @@ class Empty:
         def attribute(name: str) -> Any:
             if name.startswith("__"):
                 raise AttributeError(name)
-            return type(name, (), {})
+            return type(name, (Anything,), {})
 
         module.__getattr__ = attribute  # type: ignore[method-assign]
         return module
 
     def exec_module(self, module: types.ModuleType) -> None:
         return None
+
+
+def stand_in_datasets() -> types.ModuleType:
+    """What mostlyai-engine needs of datasets, with all rows in memory."""
+
+    def load_dataset(kind: str, data_files: list[str]) -> dict[str, Any]:
+        from pyarrow import parquet
+
+        return {"train": parquet.read_table(data_files).to_pylist()}
+
+    found = types.ModuleType("datasets")
+    found.load_dataset, found.disable_progress_bar = load_dataset, lambda: None  # type: ignore[attr-defined]
+    return found
+
+
+def replace_missing() -> list[str]:
+    """Replace what cannot be imported; returns the names."""
+    found = []
+    try:
+        import datasets  # type: ignore[import-untyped, unused-ignore]  # noqa: F401
+    except Exception:  # it checks the versions of others, too
+        sys.modules["datasets"] = stand_in_datasets()
+        found.append("datasets")
+    try:
+        import opacus.grad_sample  # type: ignore[import-not-found, import-untyped, unused-ignore]
+        import opacus.layers  # type: ignore[import-not-found, import-untyped, unused-ignore]  # noqa: F401
+    except Exception:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "opacus"]:
+            del sys.modules[name]
+        sys.meta_path.insert(0, Empty("opacus"))  # type: ignore[arg-type]
+        found.append("opacus")
+    return found
 
 
 def cpu_seconds() -> float:
@@ -79,11 +126,11 @@ def main() -> None:
             for wheel in options.wheels.glob("*.whl"):
                 zipfile.ZipFile(wheel).extractall(f"{place}/packages")
             sys.path.insert(0, f"{place}/packages")
-        sys.meta_path.insert(0, Empty())  # type: ignore[arg-type]
-        run(options, Path(place) / "workspace")
+        sys.meta_path.insert(0, Empty(LANGUAGE))  # type: ignore[arg-type]
+        run(options, Path(place) / "workspace", replace_missing())
 
 
-def run(options: Any, workspace: Path) -> None:
+def run(options: Any, workspace: Path, replaced: list[str]) -> None:
     import pandas as pd
     from mostlyai import engine  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
@@ -97,7 +144,7 @@ def run(options: Any, workspace: Path) -> None:
         types_of = {name: "TABULAR_NUMERIC_AUTO" if pd.api.types.is_numeric_dtype(kind) else "TABULAR_CATEGORICAL"
                     for name, kind in events.drop(columns=["user"], errors="ignore").dtypes.items()}  # fmt: skip
         keys["tgt_encoding_types"] = types_of | dict.fromkeys(options.relative.split(","), "TABULAR_DATETIME_RELATIVE")
-    facts = {"events": len(events), "version": engine.__version__}
+    facts = {"events": len(events), "version": engine.__version__, "replaced": replaced}
     measure("split", lambda: engine.split(events, workspace_dir=workspace, model_type="TABULAR", **keys), **facts)
     measure("analyze", lambda: engine.analyze(workspace_dir=workspace))
     measure("encode", lambda: engine.encode(workspace_dir=workspace))

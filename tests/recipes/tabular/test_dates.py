@@ -72,7 +72,7 @@ def test_fractions_that_are_noise_are_drawn(rng: np.random.Generator) -> None:
 
 
 @pytest.mark.parametrize("step", [1, 60, 900])
-def test_minutes_and_seconds_of_first_dates_are_drawn_where_they_are_uniform(rng: np.random.Generator, step: int) -> None:
+def test_days_to_seconds_of_first_dates_are_drawn_where_they_are_uniform(rng: np.random.Generator, step: int) -> None:
     starts = np.arange(0, 2000, 2)
     begins = 1_600_000_000 // 3600 * 3600 + rng.integers(0, 10**7 // step, 1000) * step
     data = np.repeat(begins, 2) + np.tile([0, 7], 1000)
@@ -83,10 +83,26 @@ def test_minutes_and_seconds_of_first_dates_are_drawn_where_they_are_uniform(rng
     assert ("start_second" in encoding.sizes, "start_minute" in encoding.sizes) == (False, step == 900)  # quarters are learned
     back = np.asarray(encoding.decode(encoding.encode(values, starts), column.type, starts, rng.random(2000)).cast(pa.int64()))
     assert (np.diff(back)[::2] == 7).all()
-    assert (back // 3600 == (data - np.tile([0, 7], 1000)) // 3600)[::2].all()
+    assert {"start_day", "start_hour"}.isdisjoint(encoding.sizes)  # these are uniform, too
+    months = [one.astype("datetime64[s]").astype("datetime64[M]") for one in (back, data)]
+    assert (months[0] == months[1])[::2].all()
+    days = back[::2] // 86_400
+    assert days.min() >= begins.min() // 86_400
+    assert days.max() <= begins.max() // 86_400
+    assert np.bincount(days - days.min()).max() < 30  # also in the first month, of which only a part is there
     minutes = back[::2] // 60 % 60
     assert len(np.unique(minutes)) == (4 if step == 900 else 60)
     assert len(np.unique(back[::2] % 60)) == (60 if step == 1 else 1)
+
+
+def test_days_and_hours_of_first_dates_are_learned_where_they_are_not_uniform(rng: np.random.Generator) -> None:
+    starts = np.arange(0, 2000, 2)
+    day = rng.integers(0, 12, 1000) * 30 + rng.binomial(20, 0.5, 1000)
+    begins = 1_577_836_800 + day * 86_400 + rng.binomial(23, 0.5, 1000) * 3600 + rng.integers(0, 3600, 1000)
+    column = pa.array(np.repeat(begins, 2) + np.tile([0, 7], 1000)).cast(pa.timestamp("s"))
+    encoding = fit_relative(read_values("t", column), Subjects(starts=starts, num_rows=2000, least=0), column.type)
+    assert encoding is not None
+    assert {"start_day", "start_hour"} <= set(encoding.sizes)
 
 
 @pytest.mark.parametrize("gap", ["1s", "250ms", "36h", "70D"])

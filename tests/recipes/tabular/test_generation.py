@@ -10,7 +10,7 @@ import torch
 
 from stoker.recipes.tabular import generation
 from stoker.recipes.tabular.batches import position_codes
-from stoker.recipes.tabular.generation import GivenCodes, draw, generate_codes, uniform
+from stoker.recipes.tabular.generation import GivenCodes, draw, generate_codes, spread, uniform
 from stoker.recipes.tabular.layout import Size, make_layout
 from stoker.recipes.tabular.model import TabularModel
 
@@ -201,3 +201,13 @@ def test_the_model_stays_in_training_mode() -> None:
     model = make_model(context=False).train()
     generate_codes(model, 3, seed=1)
     assert model.training
+
+
+def test_numbers_of_lengths_are_shared_out_evenly() -> None:
+    numbers = spread(3, torch.arange(1000))
+    assert torch.equal(spread(3, torch.arange(500, 600)), numbers[500:600])  # a function of the subject alone
+    assert not torch.equal(spread(4, torch.arange(1000)), numbers)
+    assert 0 < numbers.min() <= numbers.max() <= 1
+    even = (torch.arange(1000) + 0.5) / 1000
+    assert (numbers.sort().values - even).abs().max() < 0.004
+    assert (uniform(3, torch.arange(1000), -1, 1)[:, 0].sort().values - even).abs().max() > 0.01  # negative control

@@ -9,7 +9,7 @@ from benchmarks.before.tabular_heads import PlainModel
 
 from stoker.errors import OptionError
 from stoker.recipes.tabular.layout import ModelLayout, Size, make_layout
-from stoker.recipes.tabular.model import WEIGHTS, TabularModel, set_frequencies
+from stoker.recipes.tabular.model import WEIGHTS, TabularModel, set_frequencies, set_order
 
 COLUMNS = [{"cat": 5}, {"bin": 33, "fine": 32}, {"nan": 2, "year": 3, "month": 12, "day": 31}, {"cat": 300}]
 CONTEXT = [{"cat": 7}, {"bin": 100}]
@@ -114,7 +114,7 @@ def test_heads_begin_with_frequencies() -> None:
     for weights in model.out_weights:
         torch.nn.init.zeros_(weights)
     logits = model.logits(torch.tensor([[0]]), torch.tensor([0]))["tgt:t0/c0__cat"]
-    assert torch.softmax(logits, -1)[0].tolist() == pytest.approx([0.5, 1 / 6, 1 / 3])
+    assert torch.softmax(logits, -1)[0].tolist() == pytest.approx([7 / 12, 1 / 12, 1 / 3])
 
 
 def test_weights_of_another_model_are_refused() -> None:
@@ -135,3 +135,32 @@ def test_plain_operations_are_the_lstm(size: Size) -> None:
     expected = model.history(before)
     model.is_plain = True
     assert torch.allclose(model.history(before), expected, atol=1e-6)
+
+
+def test_classes_in_order_begin_alike() -> None:
+    layout = make_layout(COLUMNS, context=CONTEXT, max_length=12, size="s")
+    names = {sub.name: sub.num_classes for sub in (*layout.subs, *layout.context)}
+    bins = [name for name, count in names.items() if count in (33, 100)]
+    model, control = TabularModel(layout, seed=1), TabularModel(layout, seed=1)
+    set_order(model, dict.fromkeys(bins, 1))
+    ours, before = model.upstream_weights(), control.upstream_weights()
+    for name, weight in ours.items():
+        is_set = any(one in name for one in bins) and ("embedder@" in name or (name.endswith(".weight") and "predictors" in name))
+        if not is_set:
+            torch.testing.assert_close(weight, before[name], rtol=0, atol=0)
+            continue
+        torch.testing.assert_close(weight[0], before[name][0], rtol=0, atol=0)  # the class before the ordered ones
+        near, far = (weight[2:] - weight[1:-1]).norm(), (before[name][2:] - before[name][1:-1]).norm()
+        assert near < 0.6 * far  # negative control: independent ones
+        assert 0.5 < weight[1:].std() / before[name][1:].std() < 1.5
+
+
+def test_a_model_without_a_head_for_the_steps_left_has_the_other_logits(rng: np.random.Generator) -> None:
+    layout, fewer = (make_layout(COLUMNS, max_length=12, size="s", predicts_left=one) for one in (True, False))
+    whole, part = TabularModel(layout, seed=1).eval(), TabularModel(fewer).eval()
+    part.load_upstream(whole.upstream_weights())
+    batch = random_batch(layout, rng)
+    ours, theirs = (one.logits(batch["codes"], batch["rank"]) for one in (part, whole))
+    assert set(theirs) - set(ours) == {"tgt:/__ridx_cat"}
+    for name, logits in ours.items():
+        torch.testing.assert_close(logits, theirs[name], atol=1e-6, rtol=1e-6)

@@ -232,3 +232,15 @@ def test_bad_input_has_one_clear_line(call: Any, error: type[Exception], message
 def test_bad_options_of_a_sample_have_one_clear_line(model: Synthesizer, options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         model.sample(**options)
+
+
+def test_a_date_follows_the_given_one_that_it_is_counted_from(rng: np.random.Generator) -> None:
+    start = pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 700, 200), unit="D")
+    table = pd.DataFrame({"start": start, "end": start + pd.to_timedelta(rng.integers(0, 30, 200), unit="D")})
+    model = Synthesizer(**SMALL).fit(table)
+    given = pd.DataFrame({"start": pd.to_datetime(["2031-05-05"] * 20).astype(table["start"].dtype)})  # beyond all that was learned
+    found = model.sample(given=given)
+    assert (found["start"] == given["start"]).all()
+    assert (found["end"] - found["start"]).between("0D", "29D").all()
+    with pytest.raises(OptionError, match="given has 'end' but not 'start' in row 0"):
+        model.sample(given=found[["end"]])

@@ -186,3 +186,41 @@ def test_another_type_than_in_training_is_converted_or_refused() -> None:
     assert same.tolist() == encode_table(pa.table({"n": [3, 4]}), spec, starts=np.arange(2)).tolist()
     with pytest.raises(OptionError, match="column 'n' is of the type string, but was int64 in training"):
         encode_table(pa.table({"n": ["a"]}), spec, starts=np.arange(1))
+
+
+def two_dates(rng: np.random.Generator, count: int = 300, *, missing: bool = False) -> pa.Table:
+    start = rng.integers(0, 700, count)
+    end = pa.array((start + rng.geometric(0.1, count) - 1) * 86_400_000, mask=rng.random(count) < 0.2 if missing else None)
+    return pa.table({"end": end.cast(pa.timestamp("ms")), "start": pa.array(start * 86_400_000).cast(pa.timestamp("ms"))})
+
+
+FLAT: dict[str, Any] = {"encodings": {}, "protect": True, "seed": 0, "is_sequence": False, "say": lambda *_: None}
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_a_date_that_is_never_before_another_one_is_counted_from_it(rng: np.random.Generator, missing: bool) -> None:
+    table = two_dates(rng, missing=missing)
+    spec = msgspec.json.decode(msgspec.json.encode(fit_table(table, starts=np.arange(300), **FLAT)), type=TableSpec)
+    assert [one.encoding.__struct_config__.tag for one in spec.columns] == ["since", "datetime"]
+    codes = encode_table(table, spec, starts=np.arange(300))
+    back = decode_table(codes, spec, starts=np.arange(300), uniform=rng.random((300, 2)))
+    assert back.schema == table.schema
+    assert back["end"].is_valid().equals(table["end"].is_valid())
+    there = back["end"].is_valid().to_numpy()
+    days = (back["end"].cast(pa.int64()).fill_null(0).to_numpy() - back["start"].cast(pa.int64()).to_numpy())[there] / 86_400_000
+    assert days.min() >= 0
+    assert (days % 1 == 0).all()  # whole days stay whole
+
+
+def test_dates_without_a_rule_between_them_are_on_their_own(rng: np.random.Generator) -> None:
+    table = two_dates(rng)
+    kinds = {}
+    births = pa.array(rng.integers(-10_000, -4000, 300) * 86_400_000).cast(pa.timestamp("ms"))  # before everything, in any row
+    backwards = pa.chunked_array([table["end"].combine_chunks().take(pa.array(rng.permutation(300)))])
+    for name, one, options in (
+        ("birth", table.set_column(1, "start", births), {}), ("broken", table.set_column(0, "end", backwards), {}),
+        ("asked", table, {"encodings": {"end": "datetime"}}),
+    ):  # fmt: skip
+        spec = fit_table(one, starts=np.arange(300), **(FLAT | options))
+        kinds[name] = {column.encoding.__struct_config__.tag for column in spec.columns}
+    assert kinds == {"birth": {"datetime"}, "broken": {"datetime"}, "asked": {"datetime"}}

@@ -138,6 +138,7 @@ class SubjectBatches:
         seed: Of the order, the windows and the ranks of columns.
         window: The longest part of a sequence.
         any_order: Draw the order of columns of each batch; otherwise it is that of the table.
+        table_order: The share of batches that have the order of the table nevertheless: it is the usual one of generation.
         is_fixed: Give the same batches in every epoch, as validation does.
         is_drawn: Draw each batch by chance, every subject with the same probability; `batch_size` is then the mean.
     """
@@ -153,6 +154,7 @@ class SubjectBatches:
         seed: int,
         window: int = 100,
         any_order: bool = True,
+        table_order: float = 0.0,
         is_fixed: bool = False,
         is_drawn: bool = False,
     ) -> None:
@@ -160,6 +162,7 @@ class SubjectBatches:
         self._layout, self._subjects, self._lengths = layout, np.asarray(subjects), np.asarray(lengths)
         self._batch_size, self._seed, self._window = batch_size, seed, window
         self._any_order, self._is_fixed, self._is_drawn = any_order, is_fixed, is_drawn
+        self._table_order = table_order
         self._digest = data.digest()
         self._epoch = self._next = 0
         self._plan: tuple[int, list[tuple[torch.Tensor, ...]]] | None = None
@@ -220,7 +223,7 @@ class SubjectBatches:
         """The rank of each column; positions come first."""
         first = int(self._layout.is_sequence)
         rank = np.arange(self._layout.num_columns)
-        if self._any_order:
+        if self._any_order and rng.random() >= self._table_order:
             rank[first:] = first + rng.permutation(self._layout.num_columns - first)
         return rank
 
@@ -247,6 +250,7 @@ class SubjectBatches:
             "batch_size": self._batch_size,
             "window": self._window,
             "any_order": self._any_order,
+            "table_order": self._table_order,
             "is_drawn": self._is_drawn,
             "data": self._digest,
             "subjects": xxhash.xxh3_64_hexdigest(self._subjects.tobytes()),

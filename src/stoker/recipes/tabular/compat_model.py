@@ -322,7 +322,7 @@ def fit_workspace(
     if resume:
         seed = int(workspace.read(folder / "seed.json", "train")["seed"])
     model = TabularModel(layout, seed=seed)
-    set_frequencies(model, count_classes(prepared, layout, known))
+    set_frequencies(model, count_classes(prepared, layout, known), each=1.0)
     if options.strategy != "RESET" and weights.is_file():
         load_weights(model, weights)
     where = check_device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))

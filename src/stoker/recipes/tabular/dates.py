@@ -2,14 +2,17 @@
 
     Datetime    year, month, day, hour, minute, second, milli, micro, nano: those that differ between values; parts of a second
                 with more than 100 values are noise, which is drawn and not learned
-    Relative    start_*: the parts of the first date of a subject, of which minutes and seconds that are uniform are drawn, too;
+    Relative    start_*: the parts of the first date of a subject, of which days to seconds that are uniform are drawn, too;
                 gap_*: the time since the event before, as `Numeric`
+    Since       the time since another date of the same row that is never after it, as `Numeric`
 
 A relative date is exact in its own unit: constant gaps come back as they are, below a second or above a week. Missing dates are
 skipped: a gap is counted from the last date of the same subject, and only from there.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -28,8 +31,10 @@ CLOCK = {
 """Nanoseconds of a part, and how many of them the next one has."""
 
 MOST_FRACTIONS = 100
+LEAST_OVERLAP = 0.1
+"""A date is counted from another one of its row if it would be before that one in this share of other rows."""
 MOST_DEVIATIONS = 4.0
-"""Minutes or seconds whose chi-square statistic exceeds its mean by fewer standard deviations are uniform."""
+"""Days, hours, minutes or seconds whose chi-square statistic exceeds its mean by fewer standard deviations are uniform."""
 
 
 def unit_of(kind: pa.DataType) -> str:
@@ -56,15 +61,28 @@ def split_date(data: Array, unit: str) -> dict[str, Array]:
 
 def join_date(parts: dict[str, Array], unit: str) -> Array:
     """Times of parts; a day beyond the end of its month is the last day of it."""
-    months = (parts["year"] - 1970) * 12 + parts["month"] - 1
-    first = months.astype("datetime64[M]")
-    length = ((first + np.timedelta64(1, "M")).astype("datetime64[D]") - first.astype("datetime64[D]")).astype(np.int64)
-    days = first.astype("datetime64[D]").astype(np.int64) + np.minimum(parts["day"], length) - 1
+    first, length = _months(parts)
+    days = first + np.minimum(parts["day"], length) - 1
     data = days * (DAY // NANOS[unit])
     for name, (nanos, _) in CLOCK.items():
         if nanos >= NANOS[unit]:
             data = data + parts[name] * (nanos // NANOS[unit])
     return np.asarray(data)
+
+
+def _months(parts: dict[str, Array]) -> tuple[Array, Array]:
+    """The first day of the month of dates, counted from 1970, and its number of days."""
+    month = ((parts["year"] - 1970) * 12 + parts["month"] - 1).astype("datetime64[M]")
+    first, last = (one.astype("datetime64[D]").astype(np.int64) for one in (month, month + np.timedelta64(1, "M")))
+    return first, last - first
+
+
+def _possible_days(parts: dict[str, Array], unit: str, low: int, high: int) -> tuple[Array, Array]:
+    """The first and the last day of the month of dates that lies between two times."""
+    first, length = _months(parts)
+    per_day = DAY // NANOS[unit]
+    least = np.clip(low // per_day - first + 1, 1, length)
+    return least, np.clip(high // per_day - first + 1, least, length)
 
 
 class DatePart(Struct, frozen=True, kw_only=True):
@@ -91,6 +109,10 @@ class Datetime(Encoding, frozen=True, kw_only=True, tag="datetime"):
         own = {part.name: part.size for part in self.parts if part.size > 1 and not part.is_drawn}
         return ({"nan": 2} if self.has_null else {}) | (own or ({} if self.has_null else {"year": 1}))
 
+    def ordered(self) -> dict[str, int]:
+        """Sub-columns whose classes are in the order of values, from this class on."""
+        return dict.fromkeys((name for name in self.sizes if name != "nan"), 0)
+
     def encode(self, values: Values, starts: Array) -> Array:
         """The codes of values, (rows, sub-columns)."""
         found = split_date(np.clip(values.data, self.low, self.high), self.unit)
@@ -107,8 +129,12 @@ class Datetime(Encoding, frozen=True, kw_only=True, tag="datetime"):
         rest = uniform
         for part in self.parts:
             if part.is_drawn:  # each takes what the ones before have left of the random number
-                whole = np.floor(rest * CLOCK[part.name][1])
-                parts[part.name], rest = whole.astype(np.int64), rest * CLOCK[part.name][1] - whole
+                low, count = 0, CLOCK.get(part.name, (0, 0))[1]
+                if part.name == "day":
+                    low, high = _possible_days(parts, self.unit, self.low, self.high)
+                    count = high - low + 1
+                whole = np.floor(rest * count)
+                parts[part.name], rest = low + whole.astype(np.int64), rest * count - whole
         return np.clip(join_date(parts, self.unit), self.low, self.high), valid
 
     def decode(self, codes: Array, kind: pa.DataType, starts: Array, uniform: Array) -> pa.Array:
@@ -123,28 +149,34 @@ def fit_datetime(values: Values, subjects: Subjects, kind: pa.DataType, *, is_st
     if bounds is None:
         return None
     low, high = map(int, bounds)
-    found = split_date(np.clip(values.data[values.valid], low, high), unit_of(kind))
+    unit = unit_of(kind)
+    found = split_date(np.clip(values.data[values.valid], low, high), unit)
+    days = _possible_days(found, unit, low, high)
     parts = [
         DatePart(
             name=name,
             low=int(one.min()),
             size=int(one.max() - one.min()) + 1,
-            is_drawn=_is_noise(name, one, is_start=is_start),
+            is_drawn=_is_noise(name, one, days, is_start=is_start),
         )
         for name, one in found.items()
     ]
-    return Datetime(parts=parts, unit=unit_of(kind), low=low, high=high, has_null=not bool(values.valid.all()))
+    return Datetime(parts=parts, unit=unit, low=low, high=high, has_null=not bool(values.valid.all()))
 
 
-def _is_noise(name: str, values: Array, *, is_start: bool) -> bool:
+def _is_noise(name: str, values: Array, days: tuple[Array, Array], *, is_start: bool) -> bool:
     """Whether a part of times is not worth learning: a head for it would only learn the training subjects by heart."""
-    nanos, count = CLOCK.get(name, (DAY, 0))
-    if nanos < 10**9:
+    count = CLOCK.get(name, (DAY, 31))[1]
+    if name in CLOCK and CLOCK[name][0] < 10**9:
         return len(np.unique(values)) > MOST_FRACTIONS
-    if not is_start or name not in ("minute", "second") or len(values) < 5 * count:
+    if not is_start or name not in ("day", "hour", "minute", "second") or len(values) < 5 * count:
         return False
-    expected = len(values) / count
-    statistic = ((np.bincount(values, minlength=count) - expected) ** 2).sum() / expected
+    expected, found = np.full(count, len(values) / count), np.bincount(values, minlength=count)
+    if name == "day":  # of the days that its month has
+        each = 1 / (days[1] - days[0] + 1)
+        begin, end = (np.bincount(one, each, minlength=count + 2) for one in (days[0], days[1] + 1))
+        expected, found = np.maximum(np.cumsum(begin - end)[1:-1], 1e-9), np.bincount(values - 1, minlength=count)
+    statistic = ((found - expected) ** 2 / expected).sum()
     return bool(statistic - (count - 1) < MOST_DEVIATIONS * np.sqrt(2 * (count - 1)))
 
 
@@ -169,6 +201,11 @@ class Relative(Encoding, frozen=True, kw_only=True, tag="relative"):
         """Where no date is missing, the first event has the start, and later ones have gaps."""
         return {} if self.has_null else {name: "first" if name.startswith("start_") else "later" for name in self.sizes}
 
+    def ordered(self) -> dict[str, int]:
+        """Sub-columns whose classes are in the order of values, from this class on."""
+        start = {f"start_{name}": first for name, first in self.start.ordered().items()}
+        return start | {f"gap_{name}": first for name, first in self.gap.ordered().items()}
+
     def encode(self, values: Values, starts: Array) -> Array:
         """The codes of values, (rows, sub-columns)."""
         first, gap, has_gap = gaps_of(values, starts)
@@ -190,6 +227,63 @@ class Relative(Encoding, frozen=True, kw_only=True, tag="relative"):
         owner = np.maximum.accumulate(np.where(first, np.arange(len(codes)), 0)) if len(codes) else np.zeros(0, np.int64)
         data = begin[owner] + added - added[owner] if len(codes) else begin
         return to_column(np.where(valid, data, 0), valid, kind)
+
+
+class Since(Encoding, frozen=True, kw_only=True, tag="since"):
+    """The time since a date of another column, so that the date is never before that one."""
+
+    base: str
+    gap: Numeric
+
+    @property
+    def has_null(self) -> bool:
+        """Whether dates are missing."""
+        return self.gap.has_null
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The number of classes of each sub-column."""
+        return {f"gap_{name}": size for name, size in self.gap.sizes.items()}
+
+    def ordered(self) -> dict[str, int]:
+        """Sub-columns whose classes are in the order of values, from this class on."""
+        return {f"gap_{name}": first for name, first in self.gap.ordered().items()}
+
+    def encode(self, values: Values, starts: Array) -> Array:
+        """The codes of gaps (`since`), (rows, sub-columns)."""
+        return self.gap.encode(values, starts)
+
+    def decode_since(self, codes: Array, kind: pa.DataType, base: Values, uniform: Array) -> pa.Array:
+        """The values of codes and of the dates that they are counted from."""
+        data, valid = self.gap.numbers(codes, uniform)
+        return to_column(np.where(valid & base.valid, base.data + data, 0), valid & base.valid, kind)
+
+
+def since(values: Values, base: Values) -> Values:
+    """The time from one date to the other."""
+    valid = values.valid & base.valid
+    return Values(family="number", data=np.where(valid, values.data - base.data, 0), valid=valid)
+
+
+def find_base(values: Values, others: Mapping[str, Values], *, least: int) -> str | None:
+    """The date that is never after this one, and nearest to it; None where there is none.
+
+    That must be a rule of rows. It is none where all dates of one column are before nearly all of the other, as dates of birth are.
+    """
+    rows, found = np.flatnonzero(values.valid), {}
+    for name, other in others.items():
+        gap = values.data[rows] - other.data[rows]
+        if len(rows) > 2 * least and other.valid.all() and (gap >= 0).all():
+            mixed = np.roll(rows, len(rows) // 2 + 1)
+            if (values.data[rows] < other.data[mixed]).mean() > LEAST_OVERLAP:
+                found[name] = gap.mean()
+    return min(found, key=lambda name: found[name]) if found else None
+
+
+def fit_since(values: Values, base: str, other: Values, subjects: Subjects) -> Since | None:
+    """Find intervals of the time between two dates; None where no value may be kept."""
+    gap = fit_numeric(since(values, other), subjects)
+    return None if gap is None else Since(base=base, gap=gap)
 
 
 def first_valid(valid: Array, starts: Array) -> Array:

@@ -10,10 +10,12 @@ What one subject alone has must not come back. So categories, characters and sin
 have them (the exact number is drawn), and numbers end where that number of subjects lies beyond. Missing values are a class.
 
 `Numeric` splits the sorted values into up to some 1,000 intervals of nearly equal counts, with shorter ones in the tails. A value that
-fills an interval alone, such as a price, is an interval of width 0. Two sub-columns number the intervals: `bin` the coarse position and
-`fine` the rank inside it, by frequency. Frequent values have bins of their own: heads begin with the frequencies of their classes, so
-that a model has the shares of such values before it has learned anything. A generated interval becomes a uniform draw from it; where
-it is wider than 1, frequent decimals of such values, such as .99, are drawn with their share.
+fills an interval alone, such as a price, is an interval of width 0. Where there are enough values to learn each interval, two
+sub-columns number them: `bin` the coarse position and `fine` the rank inside it, by frequency. Otherwise a head for `fine` would only
+learn the training rows by heart: a bin is all that is learned, and its intervals are drawn with their shares. Frequent values have bins
+of their own: heads begin with the frequencies of their classes, so that a model has the shares of such values before it has learned
+anything. A generated interval becomes a uniform draw from it; where it is wider than 1, frequent decimals of such values, such as .99,
+are drawn with their share.
 """
 
 from __future__ import annotations
@@ -45,6 +47,9 @@ ONE_LEVEL = 128
 """Up to this number of intervals, one sub-column numbers them."""
 FREQUENT, MOST_FREQUENT = 4, 96
 """A single value is frequent with 4 times the count of a usual interval; at most 96 of them have bins of their own."""
+LEAST_LEARNED = 32
+"""Values per interval from which intervals are learned, not only bins."""
+LEAST_BINS = 8
 LEAST_ENDING, MOST_DECIMALS = 0.02, 3
 """The share that decimals must have among values in wide intervals to be drawn with it, and how many decimals there may be."""
 MOST_CHARACTERS = 50
@@ -98,6 +103,10 @@ class Encoding(Struct, frozen=True, kw_only=True, tag_field="kind"):
 
     def moments(self) -> dict[str, Moment]:
         """Sub-columns that only the first event of a subject has, or only later ones; elsewhere they are 0."""
+        return {}
+
+    def ordered(self) -> dict[str, int]:
+        """Sub-columns whose classes are in the order of values, from this class on."""
         return {}
 
 
@@ -156,16 +165,23 @@ class Numeric(Encoding, frozen=True, kw_only=True, tag="numeric"):
     bins: list[int] = []
     """The class of `bin` of each interval. Empty where intervals are classes."""
     ranks: list[int] = []
-    """The class of `fine` of each interval: the most frequent one of a bin is 0. Empty where `bin` says all."""
+    """The class of `fine` of each interval: the most frequent one of a bin is 0. Empty where `bin` is all that is learned."""
+    counts: list[int] = []
+    """Values in each interval, where the intervals of a bin are drawn."""
+    step: int = 1
+    """Integers are multiples of it, counted from the least one."""
     endings: list[tuple[float, float]] = []
     """Frequent decimals in intervals wider than 1, such as 0.99, and their shares."""
 
     @property
     def sizes(self) -> dict[str, int]:
         """The number of classes of each sub-column."""
-        if not self.ranks:
-            return {"bin": len(self.lows) + self.has_null}
-        return {"bin": max(self.bins) + 1 + self.has_null, "fine": max(self.ranks) + 1}
+        coarse = {"bin": (max(self.bins) + 1 if self.bins else len(self.lows)) + self.has_null}
+        return coarse | {"fine": max(self.ranks) + 1} if self.ranks else coarse
+
+    def ordered(self) -> dict[str, int]:
+        """Sub-columns whose classes are in the order of values, from this class on."""
+        return {"bin": int(self.has_null)}
 
     def encode(self, values: Values, starts: Array) -> Array:
         """The codes of values, (rows, sub-columns)."""
@@ -184,10 +200,12 @@ class Numeric(Encoding, frozen=True, kw_only=True, tag="numeric"):
             counts = np.bincount(self.bins)
             firsts = np.cumsum(counts) - counts
             number = by_class[firsts[number] + np.minimum(codes[:, 1], counts[number] - 1)]
+        elif self.counts:
+            number, uniform = self._drawn(number, uniform)
         lows, highs = np.array(self.lows)[number], np.array(self.highs)[number]
         if lows.dtype.kind == "i":
-            data = lows + np.floor(uniform * (highs - lows + 1.0)).astype(np.int64)
-            return np.minimum(data, highs), valid
+            steps = (highs - lows) // self.step if self.step > 1 else highs - lows
+            return np.minimum(lows + self.step * np.floor(uniform * (steps + 1.0)).astype(np.int64), highs), valid
         if self.decimals is None:
             return lows + uniform * (highs - lows), valid
         unit = 10.0**self.decimals
@@ -201,6 +219,17 @@ class Numeric(Encoding, frozen=True, kw_only=True, tag="numeric"):
             drawn = wide & (inside > 0) & (inside <= 1) & (first <= last)
             data = np.where(drawn, np.round(first + np.floor((1 - inside) * (last - first + 1)) + ending, self.decimals), data)
         return data, valid
+
+    def _drawn(self, bins: Array, uniform: Array) -> tuple[Array, Array]:
+        """An interval of each bin, drawn by counts, and what is left of the random numbers."""
+        by_bin = np.argsort(self.bins, kind="stable")
+        total = np.cumsum(np.array(self.counts)[by_bin])
+        last = np.cumsum(np.bincount(self.bins)) - 1  # of each bin
+        before = np.append(0, total[last[:-1]])
+        place = before[bins] + uniform * (total[last] - before)[bins]
+        found = np.minimum(np.searchsorted(total, place, side="right"), last[bins])
+        size = np.array(self.counts)[by_bin[found]]
+        return by_bin[found], np.clip((place - total[found] + size) / size, 0.0, np.nextafter(1.0, 0.0))
 
     def decode(self, codes: Array, kind: pa.DataType, starts: Array, uniform: Array) -> pa.Array:
         """The values of codes."""
@@ -220,25 +249,38 @@ def _ends(lows: Array, highs: Array) -> Array:
 def make_numeric(
     lows: list[Any], highs: list[Any], *, counts: Array, decimals: int | None = None, has_null: bool = False
 ) -> Numeric:
-    """Number intervals in one level or two.
+    """Number intervals in one level or two, or number bins of intervals.
 
-    Frequent values have a bin each; the others share bins of nearly equal numbers of intervals. In a bin the most frequent interval is
-    number 0 of `fine`, and so on.
+    Frequent values have a bin each; the others share bins. Where intervals are learned, bins have nearly equal numbers of them, and in a
+    bin the most frequent interval is number 0 of `fine`, and so on. Otherwise bins have nearly equal counts, of about their root.
     """
     counts = np.asarray(counts)
-    bins, ranks = np.zeros(len(lows), np.int64), np.zeros(len(lows), np.int64)
-    if len(lows) > ONE_LEVEL:
-        single = np.flatnonzero((np.array(lows) == np.array(highs)) & (counts >= FREQUENT * np.median(counts)))
-        own = single[np.argsort(-counts[single], kind="stable")[:MOST_FREQUENT]]
-        rest = np.setdiff1d(np.arange(len(lows)), own)
+    is_learned = counts.sum() >= LEAST_LEARNED * len(lows)
+    found = Numeric(lows=lows, highs=highs, decimals=decimals, has_null=has_null)
+    if len(lows) <= (ONE_LEVEL if is_learned else LEAST_BINS):
+        return found
+    single = np.flatnonzero((np.array(lows) == np.array(highs)) & (counts >= FREQUENT * np.median(counts)))
+    own = single[np.argsort(-counts[single], kind="stable")[:MOST_FREQUENT]]
+    rest = np.setdiff1d(np.arange(len(lows)), own)
+    bins = np.zeros(len(lows), np.int64)
+    if is_learned:
         num_bins = -(-len(rest) // max(1, math.isqrt(len(rest))))
         bins[rest] = np.arange(len(rest)) * num_bins // len(rest)
-        bins[own] = num_bins + np.arange(len(own))
-        by_class = np.lexsort((-counts, bins))
-        sizes = np.bincount(bins)
-        ranks[by_class] = np.arange(len(lows)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        return Numeric(lows=lows, highs=highs, decimals=decimals, has_null=has_null, bins=bins.tolist(), ranks=ranks.tolist())
-    return Numeric(lows=lows, highs=highs, decimals=decimals, has_null=has_null)
+    else:
+        upto = np.cumsum(counts[rest])
+        wanted = min(ONE_LEVEL, max(LEAST_BINS, math.isqrt(int(upto[-1])))) if len(rest) else 0
+        bins[rest] = np.unique((upto - counts[rest] // 2) * wanted // upto[-1:], return_inverse=True)[1]
+        num_bins = int(bins[rest].max(initial=-1)) + 1
+    bins[own] = num_bins + np.arange(len(own))
+    sizes = np.bincount(bins)
+    middles = np.bincount(bins, np.arange(len(bins))) / sizes
+    bins = np.argsort(np.argsort(middles, kind="stable"))[bins]  # in the order of values
+    if not is_learned:
+        return structs.replace(found, bins=bins.tolist(), counts=counts.tolist())
+    by_class = np.lexsort((-counts, bins))
+    sizes, ranks = np.bincount(bins), np.zeros(len(lows), np.int64)
+    ranks[by_class] = np.arange(len(lows)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return structs.replace(found, bins=bins.tolist(), ranks=ranks.tolist())
 
 
 def fit_numeric(values: Values, subjects: Subjects, *, most: int = MOST_INTERVALS) -> Numeric | None:
@@ -263,10 +305,10 @@ def fit_numeric(values: Values, subjects: Subjects, *, most: int = MOST_INTERVAL
     # Values of few subjects between two frequent ones must not be generated exactly: their interval reaches to its neighbours.
     wide_lows, wide_highs = np.append(lows[0], highs[:-1]), np.append(lows[1:], highs[-1])
     lows, highs = np.where(is_narrow, wide_lows, lows), np.where(is_narrow, wide_highs, highs)
-    decimals = _decimals(own)
+    decimals, step = _decimals(own), _step(own)
     found = make_numeric(lows.tolist(), highs.tolist(), counts=sizes, decimals=decimals, has_null=not bool(values.valid.all()))
     if not decimals or decimals > MOST_DECIMALS:
-        return found
+        return structs.replace(found, step=step)
     is_wide = np.repeat((highs - lows >= 1) & ~is_own, sizes)
     return structs.replace(found, endings=_endings(own[is_wide], decimals))
 
@@ -278,6 +320,19 @@ def _endings(values: Array, decimals: int) -> list[tuple[float, float]]:
     shares = found / max(1, len(values))
     frequent = np.flatnonzero((shares >= max(LEAST_ENDING, FREQUENT / unit)) & (found >= FREQUENT * LEAST_PER_INTERVAL))
     return [(int(one) / unit, float(shares[one])) for one in frequent]
+
+
+def _step(sorted_values: Array) -> int:
+    """What the differences of integers have in common: 86,400 for whole days in seconds."""
+    if sorted_values.dtype.kind != "i":
+        return 1
+    found = 0
+    for some in (sorted_values[:: max(1, len(sorted_values) // 1000)], sorted_values):
+        above = some.astype(np.uint64) - sorted_values[:1].astype(np.uint64)  # which int64 may not hold
+        found = int(np.gcd(np.uint64(found), np.gcd.reduce(above)))
+        if found == 1:
+            break
+    return max(1, found) if found < 2**62 else 1
 
 
 def _decimals(sorted_values: Array) -> int | None:
@@ -363,6 +418,11 @@ class LatLong(Encoding, frozen=True, kw_only=True, tag="lat_long"):
         """The number of classes of each sub-column."""
         parts = {"lat": self.latitude, "lon": self.longitude}
         return {f"{name}_{sub}": size for name, part in parts.items() for sub, size in part.sizes.items()}
+
+    def ordered(self) -> dict[str, int]:
+        """Sub-columns whose classes are in the order of values, from this class on."""
+        parts = {"lat": self.latitude, "lon": self.longitude}
+        return {f"{name}_{sub}": first for name, part in parts.items() for sub, first in part.ordered().items()}
 
     def encode(self, values: Values, starts: Array) -> Array:
         """The codes of values, (rows, sub-columns)."""

@@ -95,6 +95,12 @@ def uniform(seed: int, subjects: torch.Tensor, step: int | torch.Tensor, count: 
     return (((bits >> 40) & 0xFFFFFF) + 1).to(torch.float32) * 2.0**-24
 
 
+def spread(seed: int, subjects: torch.Tensor) -> torch.Tensor:
+    """Numbers from (0, 1] that consecutive subjects share out evenly, so that the mean of what is drawn with them varies less."""
+    bits = _mix(torch.zeros_like(subjects) + _wrap(seed)) + subjects * _GOLDEN
+    return (((bits >> 40) & 0xFFFFFF) + 1).to(torch.float32) * 2.0**-24
+
+
 def draw(
     logits: torch.Tensor,
     numbers: torch.Tensor,
@@ -447,6 +453,8 @@ def _generate_events(
         base = sampler.base(None if context is None else context[own], len(own))
         base = torch.addmm(base, hidden[-1].expand(len(own), -1), sampler.of_history)
         drawn = uniform(seed, subjects[own], -1, len(layout.subs))
+        first = next(number for number, sub in enumerate(layout.subs) if sub.position == "slen")
+        drawn[:, first] = spread(seed, subjects[own])
         parts.append(_draw_lengths(sampler, base, drawn, least[own], min(limits[1], layout.max_length or 0)))
     lengths = torch.cat(parts)[:count]
     starts = lengths.cumsum(0) - lengths

@@ -169,6 +169,7 @@ def make_layout(
     max_length: int | None = None,
     median_length: float = 1,
     size: Size = "m",
+    predicts_left: bool = True,
     names: Sequence[str] = (),
     context_names: Sequence[str] = (),
 ) -> ModelLayout:
@@ -181,6 +182,8 @@ def make_layout(
         max_length: The longest sequence; None for a table of single rows.
         median_length: The median length of sequences.
         size: "s", "m" or "l".
+        predicts_left: Whether there is a head for the steps that are left, as TabularARGN has it. It can only recognize subjects by their
+            history, so it learns those of training by heart.
         names: The names of columns in TabularARGN. Default: "t0/c0", "t1/c1", ...
         context_names: The same of the context.
 
@@ -233,7 +236,8 @@ def make_layout(
     for (name, column, count), width in zip(named, widths, strict=True):
         before = sum(sub.width for sub in subs if sub.column == column)
         inputs = context_width + (history[-1] if history else 0) + of_columns + before
-        is_predicted = not name.startswith(f"{POSITION}__sidx")  # the index of an event is always given
+        given = ("sidx",) if predicts_left else ("sidx", "ridx")  # the index of an event is always given
+        is_predicted = not name.startswith(tuple(f"{POSITION}__{one}" for one in given))
         hidden = hidden_widths(inputs, count, size) if is_predicted else ()
         subs.append(
             SubColumn(

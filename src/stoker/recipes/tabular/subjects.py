@@ -122,7 +122,21 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
             max_length=self.max_length,
             median_length=self.median_length,
             size=self.size,
+            predicts_left=False,  # a length is drawn before the first event
         )
+
+    def ordered(self) -> dict[str, int]:
+        """The sub-columns of the layout whose classes are in order, from this class on."""
+        layout = self.layout()
+        found = {sub.name: 0 for sub in layout.subs if sub.position}
+        of_data = layout.subs[layout.num_positions :]
+        for subs, table in ((of_data, self.target), (layout.context, self.context)):
+            places = [(one, name) for one in (table.columns if table is not None else ()) for name in one.encoding.sizes]
+            for sub, (column, name) in zip(subs, places, strict=True):
+                first = column.encoding.ordered().get(name)
+                if first is not None:
+                    found[sub.name] = first
+        return found
 
     def never(self) -> dict[int, list[int]]:
         """Classes that are not generated, by sub-column of the layout."""

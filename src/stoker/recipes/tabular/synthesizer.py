@@ -16,12 +16,14 @@ from stoker._types import Array
 from stoker.errors import OptionError
 from stoker.recipes.run_folder import read_recipe
 from stoker.recipes.tabular.compat_encodings import QuadTiles
+from stoker.recipes.tabular.dates import Since
 from stoker.recipes.tabular.encodings import Categorical, LatLong, Numeric
 from stoker.recipes.tabular.generation import GivenCodes, generate_codes
 from stoker.recipes.tabular.quality_report import QualityReport, quality
 from stoker.recipes.tabular.subjects import ModelSpec, Say, make_settings
 from stoker.recipes.tabular.tables import decode_table, encode_table, group_rows, key_column, read_table, to_frame
 from stoker.recipes.tabular.training import TrainedTabular, load_model, train
+from stoker.recipes.tabular.values import read_values, to_column
 
 
 class Synthesizer:
@@ -203,7 +205,7 @@ class Synthesizer:
             **_draw_options(spec, own, filled),
         )  # fmt: skip
         if first is not None:
-            rows = _put_back(rows, lengths, first[1], first[2])
+            rows = _follow(rows, _put_back(rows, lengths, first[1], first[2]), spec, first[1].column_names)
         if spec.key is not None:
             named = keys if keys is not None else _new_keys(trained, num_subjects)
             rows = rows.add_column(0, spec.key, named.take(pa.array(np.repeat(np.arange(num_subjects), lengths))))
@@ -301,6 +303,7 @@ class Synthesizer:
             raise OptionError(
                 f"given has the columns {', '.join(map(repr, unknown))}; expected some of {', '.join(map(repr, names))}."
             )
+        self._check_bases(table)
         self._check_order([name for name in names if name in table.column_names], names)
         if spec.key is None:
             rows, starts, lengths = table, np.arange(len(table)), np.ones(len(table), np.int64)
@@ -334,6 +337,20 @@ class Synthesizer:
             is_given[owner, inside, number] = there
         return keys, rows, GivenCodes(codes=padded, is_given=is_given, lengths=lengths)
 
+    def _check_bases(self, given: pa.Table) -> None:
+        for column in self.trained.spec.target.columns:
+            if not isinstance(column.encoding, Since) or column.name not in given.column_names:
+                continue
+            base = column.encoding.base
+            is_there = given[column.name].is_valid().to_numpy()
+            has_base = given[base].is_valid().to_numpy() if base in given.column_names else np.zeros(len(given), bool)
+            if (is_there & ~has_base).any():
+                row = int(np.flatnonzero(is_there & ~has_base)[0])
+                raise OptionError(
+                    f"given has {column.name!r} but not {base!r} in row {row:,}; {column.name!r} was learned as the time since {base!r}. "
+                    f"Give both, or encodings={{{column.name!r}: 'datetime'}} to fit."
+                )
+
     def _check_order(self, given: Sequence[str], names: Sequence[str]) -> None:
         if not self.trained.spec.any_order and list(given) != list(names[: len(given)]):
             raise OptionError(
@@ -357,7 +374,7 @@ def _draw_options(spec: ModelSpec, rebalance: Mapping[str, Mapping[Any, float]],
             column.name in filled and has_null
         ):  # the first sub-column says whether a value is missing, or the last one of quad tiles
             place = len(encoding.sizes) - 1 if isinstance(encoding, QuadTiles) else 0
-            never.setdefault(number + place, []).append(0 if isinstance(encoding, Numeric | LatLong) else 1)
+            never.setdefault(number + place, []).append(0 if isinstance(encoding, Numeric | LatLong | Since) else 1)
         number += len(encoding.sizes)
     order = None
     if spec.any_order:
@@ -415,6 +432,18 @@ def _put_back(rows: pa.Table, lengths: Array, given: pa.Table, codes: GivenCodes
         source[(starts[owner] + inside)[is_given]] = len(rows) + np.flatnonzero(is_given)
         both = pa.chunked_array([*rows[name].chunks, *given[name].cast(rows[name].type).chunks], rows[name].type)
         rows = rows.set_column(place, rows.schema.field(name), both.take(pa.array(source)))
+    return rows
+
+
+def _follow(drawn: pa.Table, rows: pa.Table, spec: ModelSpec, given: Sequence[str]) -> pa.Table:
+    """Move dates that were counted from drawn ones, of which some were replaced by given ones."""
+    for place, column in enumerate(spec.target.columns):
+        encoding, kind = column.encoding, spec.target.schema.field(column.name).type
+        if isinstance(encoding, Since) and encoding.base in given and column.name not in given:
+            before, after = (read_values(encoding.base, one[encoding.base]) for one in (drawn, rows))
+            own = read_values(column.name, rows[column.name])
+            moved = to_column(np.where(own.valid, own.data + after.data - before.data, 0), own.valid & after.valid, kind)
+            rows = rows.set_column(place, rows.schema.field(column.name), moved)
     return rows
 
 

@@ -28,7 +28,17 @@ from stoker.encode import analyze
 from stoker.errors import BadValueError, OptionError, SourceInvalidError, SourceNotFoundError
 from stoker.recipes.tabular.compat_encodings import Characters, DatetimeParts, QuadTiles, RelativeParts
 from stoker.recipes.tabular.compat_numbers import Binned, Digit, fit_binned, fit_digit
-from stoker.recipes.tabular.dates import Datetime, Relative, fit_datetime, fit_relative, gaps_of
+from stoker.recipes.tabular.dates import (
+    Datetime,
+    Relative,
+    Since,
+    find_base,
+    fit_datetime,
+    fit_relative,
+    fit_since,
+    gaps_of,
+    since,
+)
 from stoker.recipes.tabular.encodings import (
     LEAST_SUBJECTS,
     MOST_CHARACTERS,
@@ -46,7 +56,7 @@ from stoker.recipes.tabular.encodings import (
 from stoker.recipes.tabular.values import Values, family_of, read_values
 
 AnyEncoding = (
-    Categorical | Numeric | Character | LatLong | Datetime | Relative | Digit | Binned
+    Categorical | Numeric | Character | LatLong | Datetime | Relative | Since | Digit | Binned
     | DatetimeParts | RelativeParts | Characters | QuadTiles
 )  # fmt: skip
 KINDS = ("auto", "categorical", "numeric", "digit", "binned", "discrete", "datetime", "relative", "lat_long", "character")
@@ -330,10 +340,16 @@ def fit_table(
     drawn = np.random.default_rng([seed, 1]).integers(3, size=len(table.column_names))
     owned = starts[np.diff(np.append(starts, len(table))) > 0]
 
+    bases = _bases(table, encodings)
+
     def fit(number: int) -> tuple[ColumnSpec, int]:
         name, column = table.column_names[number], table.columns[number]
         least = LEAST_SUBJECTS + int(drawn[number]) if protect else 0
         subjects = Subjects(starts=owned, num_rows=len(table), least=least)
+        if name in bases:
+            later = fit_since(read_values(name, column), bases[name], read_values(bases[name], table[bases[name]]), subjects)
+            if later is not None:
+                return ColumnSpec(name=name, encoding=later), 0
         kind = choose_kind(name, column, encodings.get(name, "auto"), subjects, is_sequence=is_sequence)
         encoding = _fit(name, column, kind, subjects)
         if encoding is not None:
@@ -348,6 +364,22 @@ def fit_table(
         columns.append(column)
     types = base64.b64encode(table.schema.remove_metadata().serialize().to_pybytes()).decode()
     return TableSpec(columns=columns, types=types)
+
+
+def _bases(table: pa.Table, encodings: Mapping[str, str]) -> dict[str, str]:
+    """Dates that are counted from another date of their row: that column of each."""
+    kinds = {field.name: field.type for field in table.schema if family_of(field.type) == "time"}
+    free = [name for name in kinds if encodings.get(name, "auto") == "auto"]
+    if len(kinds) < 2 or not free:
+        return {}
+    dates, found = {name: read_values(name, table[name]) for name in kinds}, {}
+    for name in free:
+        if name not in found.values():
+            others = {one: dates[one] for one in kinds if one != name and one not in found and kinds[one] == kinds[name]}
+            base = find_base(dates[name], others, least=LEAST_SUBJECTS + 2)
+            if base is not None:
+                found[name] = base
+    return found
 
 
 def _on_threads(work: Callable[[T], R], items: Iterable[T], *, num_rows: int) -> list[R]:
@@ -395,7 +427,11 @@ def encode_table(table: pa.Table, spec: TableSpec, *, starts: Array) -> Array:
         column, field = spec.columns[number], spec.schema.field(number)
         given = table[column.name]
         given = given if given.type == field.type else _cast(given, field)
-        found = column.encoding.encode(_read(column.name, given, str(column.encoding.__struct_config__.tag)), starts)
+        values = _read(column.name, given, str(column.encoding.__struct_config__.tag))
+        if isinstance(column.encoding, Since):
+            base = table[column.encoding.base]
+            values = since(values, read_values(column.encoding.base, base if base.type == field.type else _cast(base, field)))
+        found = column.encoding.encode(values, starts)
         codes[:, ends[number] - found.shape[1] : ends[number]] = found
 
     _on_threads(encode, range(len(spec.columns)), num_rows=len(table))
@@ -420,10 +456,15 @@ def decode_table(codes: Array, spec: TableSpec, *, starts: Array, uniform: Array
         starts: The first row of each subject.
         uniform: (rows, columns) numbers from [0, 1): where in its interval a number lies.
     """
-    columns, at = [], 0
-    for number, (column, field) in enumerate(zip(spec.columns, spec.schema, strict=True)):
-        width = len(column.encoding.sizes)
-        own = codes[:, at : at + width].astype(np.int64)
-        columns.append(column.encoding.decode(own, field.type, starts, uniform[:, number]))
-        at += width
-    return pa.table(columns, schema=spec.schema) if columns else pa.table({})
+    found: dict[str, pa.Array] = {}
+    ends = np.cumsum([len(sizes) for sizes in spec.sizes])
+    # Dates that are counted from another one come after it.
+    for number in sorted(range(len(spec.columns)), key=lambda one: isinstance(spec.columns[one].encoding, Since)):
+        column, field = spec.columns[number], spec.schema.field(number)
+        own = codes[:, ends[number] - len(column.encoding.sizes) : ends[number]].astype(np.int64)
+        if isinstance(column.encoding, Since):
+            base = read_values(column.encoding.base, found[column.encoding.base])
+            found[column.name] = column.encoding.decode_since(own, field.type, base, uniform[:, number])
+        else:
+            found[column.name] = column.encoding.decode(own, field.type, starts, uniform[:, number])
+    return pa.table([found[name] for name in spec.schema.names], schema=spec.schema) if found else pa.table({})
