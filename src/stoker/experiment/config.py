@@ -105,7 +105,7 @@ class SeriesScale(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Series without a training step are refused, or get the mean of the scales of the others."""
 
 
-class Cache(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class StoreCache(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where blocks of remote stores are kept."""
 
     folder: str | None = None
@@ -158,7 +158,7 @@ class Data(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Version of a store that was appended to, as `stoker history` lists them; by default the newest. For one store."""
     augment: str | None = None
     """Function `f(batch, rng)` that augments training batches on the device, as `file.py:function`; it is run: name only code you trust."""
-    cache: Cache | None = None
+    cache: StoreCache | None = None
     """Where blocks of stores at a URL are kept: `{folder: /nvme/stoker, size: 200GB}`."""
 
 

@@ -258,7 +258,7 @@ LOOK_NS = 100_000_000
 MOST_OVERFLOWS = 100
 """Updates in a row that fp16 may skip while it looks for a scale that does not overflow."""
 BATCHES_AHEAD = 8
-"""So many batches before its end an epoch begins to make the batches of the next one."""
+"""An epoch begins to make the batches of the next one this number of batches before its end."""
 MOST_RATE = 3e38
 _END = object()
 
