@@ -129,12 +129,11 @@ class Datetime(Encoding, frozen=True, kw_only=True, tag="datetime"):
         rest = uniform
         for part in self.parts:
             if part.is_drawn:  # each takes what the ones before have left of the random number
-                low, count = 0, CLOCK.get(part.name, (0, 0))[1]
+                low, high = none, none + CLOCK.get(part.name, (0, 1))[1] - 1
                 if part.name == "day":
                     low, high = _possible_days(parts, self.unit, self.low, self.high)
-                    count = high - low + 1
-                whole = np.floor(rest * count)
-                parts[part.name], rest = low + whole.astype(np.int64), rest * count - whole
+                whole = np.floor(rest * (high - low + 1))
+                parts[part.name], rest = low + whole.astype(np.int64), rest * (high - low + 1) - whole
         return np.clip(join_date(parts, self.unit), self.low, self.high), valid
 
     def decode(self, codes: Array, kind: pa.DataType, starts: Array, uniform: Array) -> pa.Array:

@@ -372,7 +372,7 @@ def _bases(table: pa.Table, encodings: Mapping[str, str]) -> dict[str, str]:
     free = [name for name in kinds if encodings.get(name, "auto") == "auto"]
     if len(kinds) < 2 or not free:
         return {}
-    dates, found = {name: read_values(name, table[name]) for name in kinds}, {}
+    dates, found = {name: read_values(name, table[name]) for name in kinds}, dict[str, str]()
     for name in free:
         if name not in found.values():
             others = {one: dates[one] for one in kinds if one != name and one not in found and kinds[one] == kinds[name]}
