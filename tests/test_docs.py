@@ -185,6 +185,7 @@ def test_every_result_file_is_used_or_listed() -> None:
         "bench_hooks",
         "bench_packing",
         "bench_quality",
+        "bench_restructure",
         "bench_tabular",
         "bench_tabular_quality",
         "bench_tfa_step",
