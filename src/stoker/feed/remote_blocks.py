@@ -131,7 +131,7 @@ def make_hints(columns: list[MappedColumn], units: Units, following: Units, *, t
 
 
 class CachedHints(Hints):
-    """Of a pass whose columns are all in the cache, where they stay until its end: it costs what one over files costs."""
+    """Of a pass whose columns are all in the cache, where they stay until its end, so that a batch needs no lease."""
 
     def __init__(self, columns: list[MappedColumn], units: Units) -> None:
         super().__init__(columns, units)
