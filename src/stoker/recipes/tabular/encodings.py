@@ -247,17 +247,18 @@ def _ends(lows: Array, highs: Array) -> Array:
 
 
 def make_numeric(
-    lows: list[Any], highs: list[Any], *, counts: Array, decimals: int | None = None, has_null: bool = False
+    lows: list[Any], highs: list[Any], *, counts: Array, decimals: int | None = None, has_null: bool = False, is_exact: bool = False
 ) -> Numeric:
     """Number intervals in one level or two, or number bins of intervals.
 
     Frequent values have a bin each; the others share bins. Where intervals are learned, bins have nearly equal numbers of them, and in a
     bin the most frequent interval is number 0 of `fine`, and so on. Otherwise bins have nearly equal counts, of about their root.
+    `is_exact` keeps a class per interval where there are not many.
     """
     counts = np.asarray(counts)
     is_learned = counts.sum() >= LEAST_LEARNED * len(lows)
     found = Numeric(lows=lows, highs=highs, decimals=decimals, has_null=has_null)
-    if len(lows) <= (ONE_LEVEL if is_learned else LEAST_BINS):
+    if len(lows) <= (ONE_LEVEL if is_learned or is_exact else LEAST_BINS):
         return found
     single = np.flatnonzero((np.array(lows) == np.array(highs)) & (counts >= FREQUENT * np.median(counts)))
     own = single[np.argsort(-counts[single], kind="stable")[:MOST_FREQUENT]]
@@ -306,7 +307,9 @@ def fit_numeric(values: Values, subjects: Subjects, *, most: int = MOST_INTERVAL
     wide_lows, wide_highs = np.append(lows[0], highs[:-1]), np.append(lows[1:], highs[-1])
     lows, highs = np.where(is_narrow, wide_lows, lows), np.where(is_narrow, wide_highs, highs)
     decimals, step = _decimals(own), _step(own)
-    found = make_numeric(lows.tolist(), highs.tolist(), counts=sizes, decimals=decimals, has_null=not bool(values.valid.all()))
+    found = make_numeric(
+        lows.tolist(), highs.tolist(), counts=sizes, decimals=decimals, has_null=not bool(values.valid.all()), is_exact=not subjects.least
+    )  # fmt: skip
     if not decimals or decimals > MOST_DECIMALS:
         return structs.replace(found, step=step)
     is_wide = np.repeat((highs - lows >= 1) & ~is_own, sizes)
