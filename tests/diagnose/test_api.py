@@ -142,6 +142,23 @@ def test_a_program_without_a_training_run_is_one_line(run: Run, text: str, line:
     assert "\n" not in str(caught.value)
 
 
+FAILING = "import os, sys\nprint('out')\nprint('no such file', file=sys.stderr)\n"
+
+
+@pytest.mark.parametrize(
+    ("end", "shown"),
+    [("sys.exit(2)", "no such file\n"), ("os.abort()", "Fatal Python error: Aborted"), ("raise ValueError('x')", "ValueError: x")],
+    ids=["exit", "abort", "raise"],
+)
+def test_errors_of_a_failing_script_are_shown_also_if_its_output_is_not(
+    run: Run, end: str, shown: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(TrainError):
+        run(FAILING + end)
+    assert shown in (found := capfd.readouterr().err)
+    assert "out\n" not in found
+
+
 BY_HAND = """
 import os, torch
 torch.set_num_threads(1)

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -14,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from multiprocessing.connection import Pipe
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import IO, TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -32,6 +33,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 Batch = TypeVar("Batch")
 CHECK_SECONDS = 3.0  # time to look for faults in the batches
 WAIT_SECONDS = 0.5  # between looks at whether the child still runs
+SHOWN_LINES = 40  # of the errors of a script that fails, where its output is not shown
 START = "import sys; from stoker.diagnose.child import main; main(sys.argv[1:])"
 
 
@@ -127,8 +129,13 @@ def sandbox_for(program: str | Path, *, module: bool) -> Sandbox:
     return Sandbox(None if module else Path(program))
 
 
-def start_child(sandbox: Sandbox, request: Request, start: str, end: int, *, quiet: bool) -> subprocess.Popen[bytes]:
-    """Start a process in a sandbox. It runs the code `start` with a file descriptor and a request as arguments."""
+def start_child(
+    sandbox: Sandbox, request: Request, start: str, end: int, *, quiet: bool, errors: int | None = None
+) -> subprocess.Popen[bytes]:
+    """Start a process in a sandbox. It runs the code `start` with a file descriptor and a request as arguments.
+
+    With `quiet` its output is dropped; its errors go to the file descriptor `errors` if there is one.
+    """
     # Without the log lines of torch's profiler, and with the same order of sets of strings each time.
     variables = {"PYTHONHASHSEED": "0", **os.environ, "KINETO_LOG_LEVEL": "99"}
     target = subprocess.DEVNULL if quiet else sys.stderr.fileno()
@@ -140,7 +147,7 @@ def start_child(sandbox: Sandbox, request: Request, start: str, end: int, *, qui
                 [sys.executable, "-c", ENTER + start, *words],
                 pass_fds=[end, theirs.fileno()],
                 stdout=target,
-                stderr=target,
+                stderr=target if errors is None else errors,
                 env=variables,
             )
         try:
@@ -155,13 +162,34 @@ def start_child(sandbox: Sandbox, request: Request, start: str, end: int, *, qui
 def ask(sandbox: Sandbox, request: Request, kind: type[T], *, quiet: bool, start: str = START) -> T:
     """Start a child in a sandbox and wait for its answer. Raises `TrainError` if it ends without one.
 
-    If it ends after an answer that is not complete, the error of this answer says how.
+    If it ends after an answer that is not complete, the error of this answer says how. Where it fails, the last lines that it wrote to
+    stderr are shown also with `quiet`.
     """
+    with contextlib.ExitStack() as stack:
+        errors = stack.enter_context(os.fdopen(os.memfd_create("stderr"), "rb")) if quiet else None
+        try:
+            answer = _ask(sandbox, request, kind, start, errors.fileno() if errors is not None else None)
+        except TrainError:
+            _show_end(errors)
+            raise
+        if getattr(answer, "error", None) is not None:
+            _show_end(errors)
+        return answer
+
+
+def _show_end(errors: IO[bytes] | None) -> None:
+    if errors is not None:
+        errors.seek(0)
+        for line in errors.read().decode(errors="replace").splitlines()[-SHOWN_LINES:]:
+            print(line, file=sys.stderr)
+
+
+def _ask(sandbox: Sandbox, request: Request, kind: type[T], start: str, errors: int | None) -> T:
     answer: T | None = None
     reading, writing = Pipe(duplex=False)
     with reading:
         with writing:
-            child = start_child(sandbox, request, start, writing.fileno(), quiet=quiet)
+            child = start_child(sandbox, request, start, writing.fileno(), quiet=errors is not None, errors=errors)
         try:
             # Processes that the program has started may keep the pipe open when the child is gone.
             while reading.poll(WAIT_SECONDS) or child.poll() is None or reading.poll():

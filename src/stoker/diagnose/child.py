@@ -7,6 +7,7 @@ that, and no checkpoint is written.
 
 from __future__ import annotations
 
+import faulthandler
 import importlib.util
 import multiprocessing
 import os
@@ -64,6 +65,8 @@ class Child:
 
     def run(self) -> NoReturn:
         """Run the program to its end, or until enough is measured."""
+        if not faulthandler.is_enabled():
+            faulthandler.enable()  # where native code aborts, the line that called it is shown
         self.session.install()
         rewrite_imports(self.session.sources, self._edits)
         os._exit = self._leave_early
