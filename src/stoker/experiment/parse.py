@@ -426,12 +426,16 @@ def known_paths(config: type) -> list[tuple[str, ...]]:
     return sorted(found)
 
 
+IN_FULL = (("data", "cache"),)
+"""Sections whose fields are always written in full: `folder` alone is that of the run."""
+
+
 def find(name: str, known: Sequence[tuple[str, ...]], *, option: str = OPTION) -> tuple[str, ...]:
     """The path that is meant by a whole path, or by an end of it that only one has."""
     parts = tuple(name.split("."))
     if parts in known:
         return parts
-    ends = [path for path in known if path[-len(parts) :] == parts]
+    ends = [path for path in known if path[-len(parts) :] == parts and path[:-1] not in IN_FULL]
     if len(ends) == 1:
         return ends[0]
     if ends:
