@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, TypeVar
 import msgspec
 
 from stoker._clock import now_ns
-from stoker.diagnose.child import Answer, Request
+from stoker.diagnose.child import EXITED, Answer, Request
 from stoker.diagnose.hooks import leaves, own_frame, place_of
 from stoker.diagnose.measurements import Measurements
 from stoker.diagnose.sandbox import ENTER, Sandbox
@@ -162,8 +162,8 @@ def start_child(
 def ask(sandbox: Sandbox, request: Request, kind: type[T], *, quiet: bool, start: str = START) -> T:
     """Start a child in a sandbox and wait for its answer. Raises `TrainError` if it ends without one.
 
-    If it ends after an answer that is not complete, the error of this answer says how. Where it fails, the last lines that it wrote to
-    stderr are shown also with `quiet`.
+    If it ends after an answer that is not complete, the error of this answer says how. Where it exits with an error or a signal ends it,
+    the last lines that it wrote to stderr are shown also with `quiet`.
     """
     with contextlib.ExitStack() as stack:
         errors = stack.enter_context(os.fdopen(os.memfd_create("stderr"), "rb")) if quiet else None
@@ -172,7 +172,7 @@ def ask(sandbox: Sandbox, request: Request, kind: type[T], *, quiet: bool, start
         except TrainError:
             _show_end(errors)
             raise
-        if getattr(answer, "error", None) is not None:
+        if EXITED in (getattr(answer, "error", None) or "") or not getattr(answer, "complete", True):
             _show_end(errors)
         return answer
 

@@ -26,6 +26,7 @@ from stoker.diagnose.measurements import Measurements
 from stoker.diagnose.rewrite import NO_EDITS, FileEdits, OwnLoader, rewrite_imports
 from stoker.errors import StokerError, TrainError
 
+EXITED = "exited with code"
 _exit = os._exit
 
 
@@ -76,7 +77,7 @@ class Child:
             self._run_program()
         except SystemExit as end:
             if end.code not in (None, 0):
-                failure = f"{self._request.program} exited with code {end.code!r}"
+                failure = f"{self._request.program} {EXITED} {end.code!r}"
         except KeyboardInterrupt:
             failure = f"{self._request.program} was interrupted"
         except BaseException as error:
@@ -120,7 +121,7 @@ class Child:
         """In place of `os._exit`, which would end this process without an answer."""
         if os.getpid() != self._pid:
             _exit(status)
-        self._end(f"{self._request.program} exited with code {status}" if status else None)
+        self._end(f"{self._request.program} {EXITED} {status}" if status else None)
 
     def _done(self) -> None:
         """End the program: enough is measured."""

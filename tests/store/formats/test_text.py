@@ -102,6 +102,17 @@ def test_utf32_is_known_by_its_mark(tmp_path: Path, order: bytes) -> None:
     assert decoded(tmp_path, order + "é,1\n".encode(encoding)) == "é,1\n".encode()
 
 
+def test_a_file_is_closed_where_its_encoding_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("x\n1\n")
+    opened = []
+    plain = Path.open
+    monkeypatch.setattr(Path, "open", lambda self, *mode: opened.append(plain(self, *mode)) or opened[-1])
+    with pytest.raises(OptionError, match="'nope' is not an encoding"):
+        open_text(path, "nope")
+    assert [file.closed for file in opened] == [True, True]
+
+
 def test_a_wrong_encoding_is_named(tmp_path: Path) -> None:
     with pytest.raises(SourceInvalidError, match=r"file is not utf-16.*Pass the right encoding="):
         decoded(tmp_path, b"\xff\xfe\x00\xd8\x00\x00", "utf-8")

@@ -74,7 +74,11 @@ def open_text(path: Path, encoding: str = "utf-8") -> Readable:
         raw: Readable = pa.CompressedInputStream(pa.OSFile(str(path)), "zstd")  # raises an error if the last frame is cut
     else:
         raw = path.open("rb") if kind is None else import_module(kind).open(path, "rb")
-    return _Decoder(raw, path, encoding)
+    try:
+        return _Decoder(raw, path, encoding)
+    except BaseException:
+        raw.close()
+        raise
 
 
 class _Decoder:
