@@ -85,7 +85,7 @@ def _path() -> list[str]:
 
 
 def stop_after(seconds: float, fewest: int = FEWEST) -> dict[str, list[tuple[float, float]]]:
-    """End this process by `Enough` after so many seconds of steps; returns the times of its steps, which fill up meanwhile."""
+    """End this process by `Enough` after this number of seconds of steps; returns the list to which the time of each step is added."""
     import torch
     from torch.optim.optimizer import register_optimizer_step_post_hook
 

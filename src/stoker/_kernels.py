@@ -4,7 +4,7 @@ Kernels release the GIL and use the arithmetic of NumPy. They have no parallel l
 (nested thread pools collapse on a busy machine).
 
 The cache holds one file per kernel, signature and source, so that all installations of one source share it. Its content is machine
-code and a pickle, so it is read only from a folder that belongs to this user and that nobody else can write (SECURITY.md). A hash over
+code and a pickle, so it is read only from a folder that belongs to this user and that no other user can write (SECURITY.md). A hash over
 the content comes first: what a power loss, a full disk or a flipped bit made of a file is never unpickled, but compiled again. A kernel
 is also compiled again when its own file, the file of a function that it calls, a constant that it uses, or the version of stoker or
 numba changes.

@@ -19,8 +19,9 @@ from multiprocessing.connection import Pipe
 from pathlib import Path
 from typing import Any
 
-from tests.diagnose.file_idioms import IDIOMS, outcome
+from tests.diagnose.file_idioms import outcome
 from tests.diagnose.home import make_home, state
+from tests.diagnose.library_idioms import IDIOMS
 
 from stoker.diagnose import overlay_mounts, sandbox
 from stoker.diagnose.sandbox import Sandbox

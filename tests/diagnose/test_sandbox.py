@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.diagnose.file_idioms import IDIOMS
+from tests.diagnose.library_idioms import IDIOMS
 
 from stoker.diagnose import sandbox
 from stoker.errors import TrainError

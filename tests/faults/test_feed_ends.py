@@ -5,8 +5,6 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,21 +12,15 @@ from typing import Any
 import pytest
 from tests.faults import feeding
 from tests.harness import Zygote
+from tests.harness.threads import feed_threads, wait_until
 
 from stoker import Feed
 from stoker.feed import prefetch
 from stoker.feed.prefetch import _end as end
 
 
-def feed_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("stoker-feed")]
-
-
 def all_end() -> bool:
-    end = time.monotonic() + 30
-    while feed_threads() and time.monotonic() < end:
-        time.sleep(0.001)
-    return not feed_threads()
+    return wait_until(lambda: not feed_threads())
 
 
 def leave_early(feed: Feed) -> None:

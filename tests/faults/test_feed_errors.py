@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
-import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.feed.stores import every_number, write_store
+from tests.harness.threads import feed_threads, wait_until
 
 from stoker import Feed, Sequences, Shuffle, Store, Windows
 from stoker.errors import FeedError, StoreDamagedError
@@ -25,14 +24,7 @@ NUM_BATCHES = 6
 def no_thread_left() -> Iterator[None]:
     yield
     gc.collect()
-    end = time.monotonic() + 30
-    while feed_threads() and time.monotonic() < end:
-        time.sleep(0.001)
-    assert not feed_threads()
-
-
-def feed_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("stoker-feed")]
+    assert wait_until(lambda: not feed_threads())
 
 
 class Boom(Exception):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import gc
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.harness.threads import feed_threads, wait_until
 
 from stoker._clock import Spans
 from stoker.errors import FeedError
@@ -22,18 +23,6 @@ def no_thread_left() -> Iterator[None]:
     yield
     gc.collect()
     assert wait_until(lambda: not feed_threads())
-
-
-def feed_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("stoker-feed")]
-
-
-def wait_until(condition: Callable[[], bool]) -> bool:
-    """Whether a condition comes true in a time in which it must even on a busy machine."""
-    end = time.monotonic() + 30
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.001)
-    return condition()
 
 
 @pytest.mark.parametrize(("threads", "depth"), THREADS_AND_DEPTHS)

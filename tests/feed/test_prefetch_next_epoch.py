@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests.harness.threads import feed_threads, wait_until
 from torch import nn
 
 import stoker
@@ -52,17 +52,6 @@ def epoch_of(feed: stoker.Feed, *, ahead: bool) -> list[list[float]]:
 def no_thread_left() -> Iterator[None]:
     yield
     assert wait_until(lambda: not feed_threads())
-
-
-def feed_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("stoker-feed")]
-
-
-def wait_until(condition: Callable[[], bool]) -> bool:
-    end = time.monotonic() + 30
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.001)
-    return condition()
 
 
 @pytest.mark.parametrize("threads", [0, 1, 3])

@@ -25,7 +25,7 @@ NUM_BLOCKS = 20
 
 
 class Source:
-    """Ranges of local files; counts them, and can be told to fail."""
+    """Ranges of local files; counts them, and fails on request."""
 
     def __init__(self, folder: Path) -> None:
         self.url = str(folder)

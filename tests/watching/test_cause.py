@@ -70,7 +70,7 @@ def test_a_step_that_computes_longer() -> None:
 def test_a_loader_that_is_waited_for() -> None:
     found = explained(wait_ns=50 * 2 * MS, busy=0.8)
     assert (found.cause, found.evidence) == ("loader", "a step waits 2 ms longer for its batch")
-    assert explained(wait_ns=int(50 * 0.9 * MS)).cause == "step", "less than half of it is no cause"
+    assert explained(wait_ns=int(50 * 0.9 * MS)).cause == "step", "it explains less than half of it"
 
 
 def test_threads_that_wait_for_a_core() -> None:

@@ -145,7 +145,7 @@ def test_steps_that_take_no_time_are_no_error() -> None:
 
 
 def slow_twin(levels: Sequence[float]) -> Iterable[int]:
-    """The definition, computed anew from all levels at each block; it knows neither ends nor speedups."""
+    """The definition, computed again from all levels at each block; it knows neither ends nor speedups."""
     levels = levels[WARM_UP:]
     statistics = [min(levels[end - FAST_WINDOW : end]) for end in range(FAST_WINDOW, len(levels) + 1)]
     baseline = threshold = math.nan

@@ -1,4 +1,4 @@
-"""A script that is watched: hooks time its steps and leave it as it is."""
+"""A script that is watched: hooks time its steps and change nothing else."""
 
 from __future__ import annotations
 

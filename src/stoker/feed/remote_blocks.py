@@ -202,7 +202,7 @@ class RemoteHints(Hints):
             is_needed = unit <= self._needed[1]
             last = unit if is_needed else last
             try:
-                # What nobody waits for must not cost blocks that are used sooner.
+                # A block that no batch waits for yet must not evict blocks that are used sooner.
                 self._fetch(unit, last, horizon=None if is_needed else last)
                 break
             except CacheFullError:

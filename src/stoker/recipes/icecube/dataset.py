@@ -153,7 +153,7 @@ class Dataset(torch.utils.data.Dataset[Event]):
         chosen: list[Array] = []
         for _ in range(_KEPT):
             try:
-                held = self._memory.popleft()  # not only looked at, so that no other thread takes it
+                held = self._memory.popleft()  # removed first, so that no other thread takes it
             except IndexError:
                 break
             if _references(held) == _ALONE and len(held[0]) >= num_bytes + ALIGNMENT:
