@@ -178,9 +178,9 @@ def score(rows: Sequence[Row]) -> dict[str, Any]:
     return {"by_kind": table, "confused": dict(confused)}
 
 
-def _ablate(program: Program, *, rounds: int, data: Path | None) -> Row:
+def _ablate(program: Program, *, rounds: int, data: Path | None, processor_time: bool) -> Row:
     try:
-        return ablate(program, data=data, rounds=rounds)
+        return ablate(program, data=data, rounds=rounds, processor_time=processor_time)
     except (RuntimeError, subprocess.TimeoutExpired) as error:
         return {"ablation_error": str(error)[-300:]}
 
@@ -261,7 +261,10 @@ def _choose(asked: argparse.Namespace, rows: dict[str, Row]) -> list[Program]:
     if asked.missing:
         key = "gain" if asked.ablation else "verdict"
         chosen = [one for one in chosen if key not in rows.get(one.name, {})]
-    return [one for one in chosen if can_run(one) and (one.has_fix or not asked.ablation)]
+    if asked.ablation:
+        # In processor time nothing can be said where the cause is that processes or threads wait for each other.
+        chosen = [one for one in chosen if one.has_fix and not (asked.processor_time and one.folder != "others" and waits(one))]
+    return [one for one in chosen if can_run(one)]
 
 
 def main() -> None:
@@ -289,7 +292,7 @@ def main() -> None:
     try:
         with data_for(chosen) as data:
             of_tool = partial(diagnose, processor_time=asked.processor_time, keep=asked.keep, data=data)
-            of_fix = partial(_ablate, rounds=asked.rounds, data=data)
+            of_fix = partial(_ablate, rounds=asked.rounds, data=data, processor_time=asked.processor_time)
             run = of_fix if asked.ablation else of_tool
             for program, row in side_by_side(lanes, chosen, run, may_start=deadline.allows):
                 left.discard(program.name)
