@@ -38,7 +38,7 @@ LAYERS = (
     {"store", "sampling"},
     {"encode", "feed", "augment"},
     {"split", "auditing", "audit", "train", "testing"},
-    {"experiment"},
+    {"experiment", "live"},
     {"diagnose"},
     {"gate", "tune"},
     {"recipes"},

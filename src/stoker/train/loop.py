@@ -43,6 +43,7 @@ from stoker.train.resume import Progress, Taken
 from stoker.train.settings import Components
 from stoker.train.step import LossFunction, StepWork, num_samples, outcome_of
 from stoker.watching.cause import Slowdown
+from stoker.watching.counters import memory_in_use
 from stoker.watching.watch import Watch
 
 
@@ -292,6 +293,7 @@ class Fit:
         self._readout, self._rate = self.engine.readout, self.engine.rate
         self._stateful = {"scale": self.engine.scale, "stopping": self.stopping}
         self._uses_scale = self.setup.precision == "fp16"  # then updates may be held back because a gradient overflowed
+        self._device = parts.device
         self._reads_late = parts.ranks.together and parts.device.type == "cuda"
         self._agreed = (0, now_ns())
         self._look_step = 0  # with ranks: the step at which they look, as their clocks differ
@@ -450,7 +452,10 @@ class Fit:
         if self._settings.max_grad_norm is None:
             del means["norm"]  # it was not computed
         means["skipped"] = float(len(took_place) - sum(took_place))
-        self.log.write(taken.step, {"epoch": taken.epoch, **means, "lr": taken.lr, "rate": taken.rate, "wait": taken.wait})
+        memory = {"memory": float(memory_in_use(self._device.type))}
+        self.log.write(
+            taken.step, {"epoch": taken.epoch, **means, "lr": taken.lr, "rate": taken.rate, "wait": taken.wait, **memory}
+        )
 
     def _judge(self, window: Window) -> None:
         """Stop at an update that did not take place, or count it, as the guard says."""
