@@ -230,7 +230,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class NumberTextError(ValueError):
-    """A field that is not a number, or one that float64 cannot hold."""
+    """A field that is not numeric, or one that float64 cannot hold."""
 
 
 def parse_numbers(text: bytes, separator: bytes = b",") -> Floats:
@@ -279,7 +279,7 @@ def _number(field: bytes) -> float:
             raise ValueError
         return float(text.decode("ascii"))
     except ValueError:
-        raise NumberTextError(f"{_shown(text)} is not a number") from None
+        raise NumberTextError(f"{_shown(text)} is not numeric") from None
 
 
 def number_lists(rows: Iterable[Floats], *, nan_is_missing: bool) -> pa.Array:
