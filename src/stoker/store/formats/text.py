@@ -70,10 +70,12 @@ def open_text(path: Path, encoding: str = "utf-8") -> Readable:
     if not start:
         raise SourceEmptyError(f"{path} is empty (0 bytes). Remove it, or leave it out of the pattern.")
     kind = next((kind for magic, kind in _MAGIC.items() if start.startswith(magic)), None)
-    if kind == "zstd":
-        raw: Readable = pa.CompressedInputStream(pa.OSFile(str(path)), "zstd")  # raises an error if the last frame is cut
+    if kind is None or kind == "zstd":
+        # The garbage collector may end a file before the reader that would close it; one of Python would then warn.
+        raw: Readable = pa.OSFile(os.fsencode(path))
+        raw = pa.CompressedInputStream(raw, "zstd") if kind else raw  # raises an error if the last frame is cut
     else:
-        raw = path.open("rb") if kind is None else import_module(kind).open(path, "rb")
+        raw = import_module(kind).open(path, "rb")
     try:
         return _Decoder(raw, path, encoding)
     except BaseException:
