@@ -170,7 +170,7 @@ def test_a_closure_is_called_as_it_would_be(listening: StepHooks) -> None:
         optimizer.step(fails)
 
 
-def test_looking_at_the_model_after_the_step_is_not_a_forward_pass(listening: StepHooks, clock: Clock) -> None:
+def test_inspecting_the_model_after_the_step_is_not_a_forward_pass(listening: StepHooks, clock: Clock) -> None:
     net, optimizer = made(clock)
     find(listening, net)
     net(torch.ones(1, 2)).backward()
