@@ -101,8 +101,10 @@ bench: $(STAMP) ## every benchmark, small; FULL=1 for the full size, BENCHES="be
 benchmarks-page: $(STAMP) ## write docs/benchmarks.md and the numbers of the README from benchmarks/results
 	@$(PY) -m benchmarks.page
 
-reference: $(STAMP) ## write docs/configuration.md from the source
+reference: $(STAMP) ## write docs/configuration.md, cli.md and errors.md from the source
 	@$(PY) -m tools.config_page
+	@$(PY) -m tools.cli_page
+	@$(PY) -m tools.error_page
 
 images: $(STAMP) ## draw the figures of the documentation; on an idle machine, as one is a real diagnosis
 	@$(PY) docs/images/draw.py

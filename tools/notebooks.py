@@ -35,7 +35,9 @@ def notebook(document: Path) -> str:
     cells.append(_cell("markdown", text[end:]))
     language = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
     cells = [{**cell, "id": f"cell-{number}"} for number, cell in enumerate(cells) if cell["source"]]
-    return json.dumps({"cells": cells, "metadata": language, "nbformat": 4, "nbformat_minor": 5}, indent=1, ensure_ascii=False) + "\n"
+    return (
+        json.dumps({"cells": cells, "metadata": language, "nbformat": 4, "nbformat_minor": 5}, indent=1, ensure_ascii=False) + "\n"
+    )
 
 
 def _cell(kind: str, text: str) -> dict[str, object]:

@@ -41,7 +41,7 @@ _BLOCK = re.compile(
     r"|(?:^ *<!-- (?:not run: (?P<reason>[^\n]*)|run with: (?P<changes>.*?)) -->\n+)?^(?P<indent> *)```(?P<language>[^\n]*)\n(?P<text>.*?)^(?P=indent)```",
     re.MULTILINE | re.DOTALL,
 )
-_PRELUDE = "stoker() { command stoker \"$@\" || test $? = 3 -a \"$1\" = diagnose; }\n"
+_PRELUDE = 'stoker() { command stoker "$@" || test $? = 3 -a "$1" = diagnose; }\n'
 """On a machine that others use, a diagnosis ends without a verdict and with code 3; it ran."""
 _FILE_NAME = re.compile(r"# ([\w./-]+\.(?:py|yaml|json))\n")
 
@@ -95,7 +95,9 @@ def blocks_of(document: Path) -> list[Block]:
         lines = [one.removeprefix(found["indent"]) for one in found["text"].splitlines(keepends=True)]
         pairs = [change.split(" => ") for change in re.split(r";\s+", found["changes"] or "") if change]
         changes = tuple((old.strip(), new.strip()) for old, new in pairs)
-        block = Block(page=page, line=line, language=found["language"], text="".join(lines), exception=found["reason"] or "", changes=changes)
+        block = Block(
+            page=page, line=line, language=found["language"], text="".join(lines), exception=found["reason"] or "", changes=changes
+        )
         blocks.append(block)
     return blocks
 
@@ -128,12 +130,16 @@ def _run(block: Block, names: dict[str, Any]) -> None:
     elif block.language in ("python", "setup"):
         exec(compile("\n" * block.line + block.runs, where.rsplit(":", 1)[0], "exec"), names)
     elif block.language == "sh":
-        done = subprocess.run(["bash", "-euo", "pipefail", "-c", _PRELUDE + block.runs], env=environment(), capture_output=True, text=True)
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", _PRELUDE + block.runs], env=environment(), capture_output=True, text=True
+        )
         if done.returncode:
             raise RuntimeError(f"{where} ended with code {done.returncode}:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
         print(done.stdout, end="")
     elif block.language not in LANGUAGES:
-        raise RuntimeError(f"{where} is a block of {block.language or 'no language'!r}; expected one of {', '.join(sorted(LANGUAGES))}.")
+        raise RuntimeError(
+            f"{where} is a block of {block.language or 'no language'!r}; expected one of {', '.join(sorted(LANGUAGES))}."
+        )
 
 
 def environment() -> dict[str, str]:

@@ -72,7 +72,9 @@ def rewrite(text: str, source: Path) -> str:
         target = Path(os.path.normpath(source.parent / found[1]))
         staged = staged_path(target) if target.is_relative_to(ROOT) else None
         if staged is None:
-            raise SystemExit(f"{source.relative_to(ROOT)} links to {found[1]}, which is not part of the site. Name the file without a link.")
+            raise SystemExit(
+                f"{source.relative_to(ROOT)} links to {found[1]}, which is not part of the site. Name the file without a link."
+            )
         return os.path.relpath(staged, here.parent)
 
     return _LINK.sub(moved, _COMMENT.sub("", text))
@@ -81,7 +83,9 @@ def rewrite(text: str, source: Path) -> str:
 def stage() -> None:
     """Copy everything that the site is made of to build/docs."""
     shutil.rmtree(STAGED, ignore_errors=True)
-    sources = [path for path in (ROOT / "docs").rglob("*") if path.is_file() and path.suffix != ".py" and "__pycache__" not in path.parts]
+    sources = [
+        path for path in (ROOT / "docs").rglob("*") if path.is_file() and path.suffix != ".py" and "__pycache__" not in path.parts
+    ]
     for source in [*sources, *(ROOT / name for name in PROJECT), *(ROOT / "benchmarks" / "results").glob("*.json")]:
         target = STAGED / (staged_path(source) or "")
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -114,7 +118,9 @@ def navigation() -> list[tuple[str, str]]:
                 yield section, entry
             else:
                 [(title, below)] = entry.items()
-                yield from [(section, below)] if isinstance(below, str) else entries(below, f"{section}: {title}" if section else title)
+                yield from (
+                    [(section, below)] if isinstance(below, str) else entries(below, f"{section}: {title}" if section else title)
+                )
 
     return list(entries(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"], ""))
 
@@ -213,7 +219,12 @@ def record(warnings: list[str], found: dict[str, Any]) -> None:
     """Write the counts of the site to the result file; those of the blocks are kept."""
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
     before = json.loads(RESULT.read_text()) if RESULT.exists() else {}
-    site = {**found, "warnings": len(warnings), "broken_links": len(found["broken_links"]), "outside_requests": len(found["outside_requests"])}
+    site = {
+        **found,
+        "warnings": len(warnings),
+        "broken_links": len(found["broken_links"]),
+        "outside_requests": len(found["outside_requests"]),
+    }
     made = {"command": "make docs RECORD=1", "commit": commit, "date": datetime.now(UTC).strftime("%Y-%m-%d"), "site": site}
     RESULT.write_text(json.dumps({**before, **made, "blocks": pages.counts()}, indent=1) + "\n")
 
