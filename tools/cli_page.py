@@ -17,8 +17,8 @@ INTRO = """\
 
 This page is generated from the source by `make reference`. Do not edit it by hand. `stoker COMMAND --help` prints the same.
 
-Exit codes: 0, or 2 for an error, which is one line on stderr, with the [name of the error](errors.md) on a terminal; 130 after Ctrl-C, 143 after SIGTERM. Some commands have
-others, which their section names. `--debug` shows the traceback of an error.
+Exit codes: 0, or 2 for an error, which is one line on stderr, with the [name of the error](errors.md) on a terminal; 130 after Ctrl-C,
+143 after SIGTERM. Some commands have others, which their section names. `--debug` shows the traceback of an error.
 
 **Completion** in a shell: `eval "$(_STOKER_COMPLETE=bash_source stoker)"` in `~/.bashrc`, or `zsh_source` in `~/.zshrc`.
 """

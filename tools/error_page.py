@@ -16,8 +16,9 @@ INTRO = """\
 
 This page is generated from the source by `make reference`. Do not edit it by hand. `stoker explain NAME` prints an entry.
 
-Every error that Stoker raises on purpose is a `stoker.StokerError`, and also the built-in exception that fits: a plain `except ValueError` works. A message is one line:
-what is wrong and where, what was found, what was expected, and what to do. On a terminal, commands add the name of the error in brackets.
+Every error that Stoker raises on purpose is a `stoker.StokerError`, and also the built-in exception that fits: a plain
+`except ValueError` works. A message is one line: what is wrong and where, what was found, what was expected, and what to do.
+On a terminal, commands add the name of the error in brackets.
 
 ```python
 import stoker

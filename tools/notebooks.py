@@ -2,13 +2,15 @@
 
     python -m tools.notebooks                                  runs every tutorial, writes its outputs and its notebook
     python -m tools.notebooks docs/tutorials/forecast.md       the same for one of them
+    python -m tools.notebooks --check [PAGE]                   runs them, and fails where an output differs by more than digits
 
-A page is the source. A `text` block directly behind a block of code is its output, which this program writes. A notebook has the cells of its
-page and no outputs: shell blocks begin with `%%bash`, and blocks that are files with `%%writefile`.
+A page is the source. A `text` block directly behind a block of code is its output, which this program writes. A notebook has the cells of
+its page and no outputs: shell blocks begin with `%%bash`, and blocks that are files with `%%writefile`.
 """
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 import sys
@@ -58,11 +60,26 @@ def with_outputs(document: Path, folder: Path) -> str:
     return _CODE.sub(code, document.read_text())
 
 
+def without_digits(text: str) -> list[str]:
+    """The lines of a page without what may differ from machine to machine: numbers with their units, and the width of columns."""
+    text = re.sub(r"[-+]?\d[\d,.:e+-]*(?: (?:[mµn]?s|min|[kMG]?B)\b)?", "#", text)
+    return [re.sub(r"[ ─]+", " ", line) for line in text.splitlines()]
+
+
 def main(arguments: list[str]) -> None:
     """Run and write the tutorials that are named, or all."""
-    for document in [Path(name).resolve() for name in arguments] or TUTORIALS:
+    is_check = "--check" in arguments
+    for document in [Path(name).resolve() for name in arguments if name != "--check"] or TUTORIALS:
         with tempfile.TemporaryDirectory() as folder:
-            document.write_text(with_outputs(document, Path(folder)))
+            found, expected = with_outputs(document, Path(folder)), document.read_text()
+        if is_check:
+            changes = list(difflib.unified_diff(without_digits(expected), without_digits(found), "page", "now", lineterm="", n=1))
+            if changes:
+                sys.exit(
+                    "\n".join([f"{document.relative_to(ROOT)} prints something else now. Run: python -m tools.notebooks", *changes])
+                )
+            continue
+        document.write_text(found)
         document.with_suffix(".ipynb").write_text(notebook(document))
         print(document.relative_to(ROOT), flush=True)
 

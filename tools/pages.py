@@ -11,9 +11,9 @@ The language of a fenced block says what happens to it. A page runs from top to 
     yaml, json  is parsed; so is a file in another language that has a name
     text        is output or a drawing, and is not code
 
-A block whose first line is a comment with a file name (`# train.py`) is written to that file instead. `<!-- setup ... -->` holds Python that
-makes the data of a page; readers do not see it. In front of a block, `<!-- run with: --size 50m => --size tiny -->` runs it with smaller
-numbers, and `<!-- not run: reason -->` is an exception, which is counted.
+A block whose first line is a comment with a file name (`# train.py`) is written to that file instead. `<!-- setup ... -->` holds Python
+that makes the data of a page; readers do not see it. In front of a block, `<!-- run with: --size 50m => --size tiny -->` runs it with
+smaller numbers, and `<!-- not run: reason -->` is an exception, which is counted.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ ROOT = Path(__file__).parent.parent
 LANGUAGES = {"python", "sh", "yaml", "json", "text"}
 _BLOCK = re.compile(
     r"^<!-- setup\n(?P<setup>.*?)^-->"
-    r"|(?:^ *<!-- (?:not run: (?P<reason>[^\n]*)|run with: (?P<changes>.*?)) -->\n+)?^(?P<indent> *)```(?P<language>[^\n]*)\n(?P<text>.*?)^(?P=indent)```",
+    r"|(?:^ *<!-- (?:not run: (?P<reason>[^\n]*)|run with: (?P<changes>.*?)) -->\n+)?"
+    r"^(?P<indent> *)```(?P<language>[^\n]*)\n(?P<text>.*?)^(?P=indent)```",
     re.MULTILINE | re.DOTALL,
 )
 _PRELUDE = 'stoker() { command stoker "$@" || test $? = 3 -a "$1" = diagnose; }\n'

@@ -27,7 +27,6 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import yaml
-
 from tools import pages
 
 ROOT = Path(__file__).parent.parent
