@@ -18,6 +18,10 @@ SE_OF_MEDIAN = 1.2533 / 0.6745
 """Standard error of a median for normal times, in half interquartile ranges over the root of the number of steps."""
 
 
+LEVEL_STEPS = 15
+"""Steps whose median is the speed of the machine at their time: a third of them may be slow by themselves."""
+
+
 class Stretch(msgspec.Struct, frozen=True, kw_only=True):
     """Times of the steps of one measurement window, or of several of its kind."""
 
@@ -47,9 +51,10 @@ class Stretch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tail(self) -> float:
-        """Distance of the mean from the median, as a share of it; each piece for itself."""
-        found = [sum(piece) / middle for piece, middle in self._by_piece() if middle]
-        return sum(found) / len(self.seconds) - 1 if found else 0.0
+        """Mean of the steps, each relative to the median of those around it, minus one: what slow steps among usual ones add."""
+        # Processors change their speed for many steps in a row: then the steps around are as slow.
+        found = [one / middle for piece, _ in self._by_piece() for one, middle in zip(piece, _levels(piece), strict=True) if middle]
+        return statistics.fmean(found) - 1 if found else 0.0
 
     def _by_piece(self) -> list[tuple[list[float], float]]:
         begin, found = 0, []
@@ -64,6 +69,14 @@ class Stretch(msgspec.Struct, frozen=True, kw_only=True):
     def error(self) -> float:
         """The standard error of the median, as a share of it, for normal times."""
         return SE_OF_MEDIAN * min(1.0, self.spread) / math.sqrt(max(1, len(self.seconds)))
+
+
+def _levels(seconds: list[float]) -> list[float]:
+    """The median of the steps around each step: of `LEVEL_STEPS`, or of all if there are fewer."""
+    last = max(0, len(seconds) - LEVEL_STEPS)
+    starts = [min(last, max(0, number - LEVEL_STEPS // 2)) for number in range(len(seconds))]
+    medians = [statistics.median(seconds[start : start + LEVEL_STEPS]) for start in range(last + 1)]
+    return [medians[start] for start in starts]
 
 
 class SourceLine(msgspec.Struct, frozen=True, kw_only=True):

@@ -144,19 +144,19 @@ def dominant_rare_steps(measured: Measurements) -> RareSteps | None:
     rare = measured.rare
     if rare is None or rare.share <= RULE.rare_verdict_share:
         return None
-    by_crowd = _shares_cores_with_workers(measured) and verdict_of_rare_steps(rare, measured.loader.place) is None
+    by_crowd = _shares_cores(measured) and verdict_of_rare_steps(rare, measured.loader.place) is None
     return None if by_crowd else rare
 
 
-def _shares_cores_with_workers(measured: Measurements) -> bool:
-    """Whether workers and training share too few cores: they hold each other up now and then, and no line explains that."""
-    return measured.loader.workers > 0 and crowded(measured)
+def _shares_cores(measured: Measurements) -> bool:
+    """Whether processes of the program share too few cores: they hold each other up now and then, and no line explains that."""
+    return (measured.loader.workers > 0 or bool(measured.ranks)) and crowded(measured)
 
 
 def _crowd_explains(measured: Measurements, attribution: Attribution, tail: float) -> bool:
     """Whether steps are irregular by a crowd, and the first cause stays so whichever other cause gets the time of slow steps."""
     first, second = _rank_parts(measured, attribution)[:2]
-    return _shares_cores_with_workers(measured) and first.share - second.share > tail
+    return _shares_cores(measured) and first.share - second.share > tail
 
 
 def verdict_of_rare_steps(rare: RareSteps, loop: SourceLine | None = None) -> Verdict | None:
