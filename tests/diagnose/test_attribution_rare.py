@@ -303,8 +303,8 @@ def test_work_does_not_come_before_rare_steps() -> None:
 def test_time_between_epochs_at_the_line_of_the_loop_is_that_of_the_loader() -> None:
     """It ends its workers and starts others there."""
     rare = RareSteps(share=0.4, every=8.0, seconds=0.05, others=0.01, between_epochs=True, alone=True, place=CALLED)
-    assert verdict_of_rare_steps(rare, CALLED) == "data"
-    assert verdict_of_rare_steps(rare, UPLOAD) == "host"
+    assert verdict_of_rare_steps(rare, Loader(kind="DataLoader", place=CALLED)) == "data"
+    assert verdict_of_rare_steps(rare, Loader(kind="DataLoader", place=UPLOAD)) == "host"
     assert verdict_of_rare_steps(rare) == "host"
 
 
@@ -382,6 +382,33 @@ def test_negative_control_what_holds_little_is_not_the_verdict(share: float) -> 
 def test_cores_that_others_had_come_first() -> None:
     measured = msgspec.structs.replace(with_rare(0.5, alone=True, place=UPLOAD), waited_for_cores=0.5)
     assert (doubt(measured) or "").startswith("for 50 % of the time other programs had the cores")
+
+
+def test_a_rare_line_between_batch_and_model_is_the_loop_s_own() -> None:
+    """A checkpoint at the top of the loop; where no iterable gives batches, the loop makes them there."""
+    rare = RareSteps(share=0.5, every=25, seconds=0.4, others=0.01, phase="prepare", alone=True, place=UPLOAD)
+    assert verdict_of_rare_steps(rare, Loader(kind="DataLoader")) == "host"
+    assert verdict_of_rare_steps(rare, Loader(kind="loop")) == "data"
+    always = msgspec.structs.replace(rare, alone=False)
+    assert verdict_of_rare_steps(always, Loader(kind="DataLoader")) == "data", "making a batch takes longer now and then"
+
+
+def test_a_rare_wait_at_a_line_of_its_own_is_data_however_short() -> None:
+    rare = RareSteps(share=0.2, every=3, seconds=0.02, others=0.01, phase="next", alone=True, place=UPLOAD)
+    assert verdict_of_rare_steps(rare) == "data"
+    assert verdict_of_rare_steps(msgspec.structs.replace(rare, alone=False)) is None
+
+
+def test_rare_steps_and_time_between_epochs_both_count() -> None:
+    upload = RareSteps(share=0.4, every=25, seconds=0.1, others=0.01, phase="rest", alone=True, place=UPLOAD)
+    valid = RareSteps(share=0.3, every=30, seconds=0.1, others=0.01, between_epochs=True, place=CALLED)
+    both = on_cpu(rare=upload, also_rare=valid)
+    causes = {one.verdict: one.share for one in conclude(both).causes}
+    assert causes["host"] == pytest.approx(0.7, abs=0.01)
+    assert sum(causes.values()) == pytest.approx(1.0, abs=0.02)
+    assert [step.name for step in conclude(both).next] == ["rare", "rare"]
+    unknown = msgspec.structs.replace(upload, alone=False, phase=None, share=0.2)
+    assert "20 % of all time is in 1 of 25 steps" in (doubt(on_cpu(rare=valid, also_rare=unknown)) or "")
 
 
 @pytest.mark.parametrize("every", [5, 8])

@@ -16,6 +16,8 @@ import msgspec
 Device = Literal["cpu", "cuda"]
 SE_OF_MEDIAN = 1.2533 / 0.6745
 """Standard error of a median for normal times, in half interquartile ranges over the root of the number of steps."""
+MEDIAN_OF_FEW = 1.2533
+"""Standard error of a median, in that of a mean, for normal values."""
 
 
 LEVEL_STEPS = 15
@@ -39,24 +41,25 @@ class Stretch(msgspec.Struct, frozen=True, kw_only=True):
         """Half the interquartile range as a share of the median; each step relative to those measured in a row with it."""
         if len(self.seconds) < 4 or not self.median:
             return float("inf")
-        relative = [seconds / middle for piece, middle in self._by_piece() for seconds in piece if middle]
+        relative = [seconds / middle for piece, middle in self.by_piece() for seconds in piece if middle]
         low, _, high = statistics.quantiles(relative, n=4)
         return (high - low) / 2
 
     @property
     def drift(self) -> float:
         """How much faster the fastest piece is than the slowest, as a share."""
-        medians = [middle for piece, middle in self._by_piece() if len(piece) > 1]
+        medians = [middle for piece, middle in self.by_piece() if len(piece) > 1]
         return max(medians) / min(medians) - 1 if medians and min(medians) > 0 else 0.0
 
     @property
     def tail(self) -> float:
         """Mean of the steps, each relative to the median of those around it, minus one: what slow steps among usual ones add."""
         # Processors change their speed for many steps in a row: then the steps around are as slow.
-        found = [one / middle for piece, _ in self._by_piece() for one, middle in zip(piece, _levels(piece), strict=True) if middle]
+        found = [one / middle for piece, _ in self.by_piece() for one, middle in zip(piece, _levels(piece), strict=True) if middle]
         return statistics.fmean(found) - 1 if found else 0.0
 
-    def _by_piece(self) -> list[tuple[list[float], float]]:
+    def by_piece(self) -> list[tuple[list[float], float]]:
+        """The steps of each piece, and their median."""
         begin, found = 0, []
         for number in self.pieces or [len(self.seconds)]:
             piece = self.seconds[begin : begin + number]
@@ -246,6 +249,8 @@ class Measurements(msgspec.Struct, frozen=True, kw_only=True):
     """The mean step by the wall clock: over whole periods of rare steps, including the time between epochs."""
     rare: RareSteps | None = None
     """The rare steps with most of the time; None if there are none."""
+    also_rare: RareSteps | None = None
+    """The other kind: time between epochs if `rare` is in steps, and the reverse; None if only one kind was seen."""
     phases: Phases
     cached: Stretch | None = None
     """C, within the user's loop; None if its iterable cannot be replaced."""
