@@ -393,6 +393,13 @@ def test_a_rare_line_between_batch_and_model_is_the_loop_s_own() -> None:
     assert verdict_of_rare_steps(always, Loader(kind="DataLoader")) == "data", "making a batch takes longer now and then"
 
 
+def test_what_batches_are_made_of_is_data_between_epochs_as_well() -> None:
+    """A loop over chunks around the training loop waits for its next chunk."""
+    chunk = RareSteps(share=0.5, every=20, seconds=0.4, others=0.01, between_epochs=True, place=UPLOAD, in_outer_loop=True)
+    assert verdict_of_rare_steps(chunk, Loader(kind="DataLoader", place=CALLED)) == "data"
+    assert verdict_of_rare_steps(msgspec.structs.replace(chunk, in_outer_loop=False)) == "host"
+
+
 def test_a_rare_wait_at_a_line_of_its_own_is_data_however_short() -> None:
     rare = RareSteps(share=0.2, every=3, seconds=0.02, others=0.01, phase="next", alone=True, place=UPLOAD)
     assert verdict_of_rare_steps(rare) == "data"

@@ -36,6 +36,7 @@ from stoker.diagnose.measurements import (
     Phases,
     Rank,
     RareSteps,
+    SourceLine,
     Stretch,
     Sync,
     WhatIf,
@@ -233,7 +234,8 @@ class Recorder:
         mean = slow.mean if slow is not None else statistics.fmean(one for window in loop for one in window)
         other = lost.other if lost is not None else 0.0
         wall = mean + (0.0 if epochs else starting) + other
-        rare = self._rare(slow, wall, other, lost.steps if lost is not None else None)
+        length, place = lost.steps if lost is not None else None, source.place if source is not None else None
+        rare = self._rare(slow, wall, other, length, place)
         optimizer, steps, alone = hooks.optimizer, [one.seconds for one in measured.steps], self.device_only
         cores_used = self.cores_used.get("cached") or self.cores_used.get("loop")
         note = f"{percent(other / wall)} of the time passes between epochs (validation, checkpoints): it is not in the verdict."
@@ -321,16 +323,18 @@ class Recorder:
             waited_for_cores=statistics.median(self.waited_apart) if self.waited_apart else None,
         )
 
-    def _rare(self, slow: Slow | None, wall: float, other: float, length: float | None) -> list[RareSteps]:
-        """Rare steps and the time between epochs, the larger share first."""
+    def _rare(
+        self, slow: Slow | None, wall: float, other: float, length: float | None, place: SourceLine | None
+    ) -> list[RareSteps]:
+        """Rare steps and the time between epochs, the larger share first. `place` is the line of the training loop."""
         found = []
         if length is not None and other / wall > RULE.rare_min_share:
             between = RareSteps(share=other / wall, every=length, seconds=other * length, others=wall - other, between_epochs=True)
-            found.append(_with_line(between, self.epoch_line))
+            found.append(_with_line(between, self.epoch_line, place))
         if slow is not None:
             share = slow.share * (wall - other) / wall
             rare = RareSteps(share=share, every=slow.every, seconds=slow.seconds, others=slow.others)
-            found.append(_with_line(rare, self.rare_line))
+            found.append(_with_line(rare, self.rare_line, place))
         return sorted(found, key=lambda one: -one.share)
 
     def _epochs(self, series: StepSeries, source: Source | None, *, least: int = MIN_EPOCHS) -> list[list[StepTimes]]:
@@ -405,11 +409,16 @@ class Recorder:
         )
 
 
-def _with_line(rare: RareSteps, line: SlowLine | None) -> RareSteps:
+def _with_line(rare: RareSteps, line: SlowLine | None, loop: SourceLine | None) -> RareSteps:
     if line is None:
         return rare
     phase = line.phase if line.in_phase >= MOSTLY and not rare.between_epochs else None
-    return msgspec.structs.replace(rare, phase=phase, alone=line.alone, place=line.place, called=line.called)
+    outer = line.iterated
+    around = outer is not None and loop is not None and (outer.file, outer.function) == (loop.file, loop.function)
+    in_outer_loop = around and outer is not None and loop is not None and outer.line < loop.line
+    return msgspec.structs.replace(
+        rare, phase=phase, alone=line.alone, place=line.place, called=line.called, in_outer_loop=in_outer_loop
+    )
 
 
 def in_groups(steps: list[StepTimes], size: int) -> list[StepTimes]:

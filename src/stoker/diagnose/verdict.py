@@ -179,7 +179,7 @@ def _crowd_explains(measured: Measurements, attribution: Attribution, tail: floa
 def verdict_of_rare_steps(rare: RareSteps, loader: Loader = NO_LOADER) -> Verdict | None:
     """The cause of rare steps; None where it is not known."""
     if rare.between_epochs:  # at the line of the loop itself, a loader ends its workers and starts others
-        return "data" if loader.place is not None and rare.place == loader.place else "host"
+        return "data" if rare.in_outer_loop or (loader.place is not None and rare.place == loader.place) else "host"
     if rare.every is None:
         return None
     # Between batch and model, a loop makes its batches if no iterable does; else a line that only rare steps run is its own.
