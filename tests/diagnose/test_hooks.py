@@ -248,3 +248,13 @@ def test_a_step_is_a_backward_pass_where_weights_are_updated_by_hand(listening: 
     assert listening.trained_on == "cpu"
     optimizer.step()
     assert listening.steps == (4 if by_hand else 1), "an optimizer that steps later is not counted twice"
+
+
+def test_gradients_may_be_asked_for_by_keyword(listening: StepHooks, clock: Clock) -> None:
+    """As gradient penalties do, and torch itself where it captures a graph."""
+    net, _ = made(clock)
+    point = torch.ones(1, 2, requires_grad=True)
+    (slope,) = torch.autograd.grad(outputs=net(point).sum(), inputs=point, create_graph=True)
+    torch.autograd.backward(tensors=slope.square().sum())
+    assert net.inner.weight.grad is not None
+    assert len(listening.losses) == 1
