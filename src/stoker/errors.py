@@ -104,6 +104,10 @@ class StoreExistsError(StoreError, FileExistsError):
     """There is a store at this path already, and `replace` is False."""
 
 
+class PartsMissingError(StoreError, RuntimeError):
+    """A pack in parts cannot be joined, as some parts were not run."""
+
+
 class StoreLockedError(StoreError, RuntimeError):
     """Another process is writing this store."""
 

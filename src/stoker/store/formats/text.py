@@ -70,10 +70,12 @@ def open_text(path: Path, encoding: str = "utf-8") -> Readable:
     if not start:
         raise SourceEmptyError(f"{path} is empty (0 bytes). Remove it, or leave it out of the pattern.")
     kind = next((kind for magic, kind in _MAGIC.items() if start.startswith(magic)), None)
+    is_local = isinstance(path, Path)
     if kind == "zstd":
-        raw: Readable = pa.CompressedInputStream(pa.OSFile(str(path)), "zstd")  # raises an error if the last frame is cut
+        file = pa.OSFile(str(path)) if is_local else pa.PythonFile(path.open("rb"), mode="r")
+        raw: Readable = pa.CompressedInputStream(file, "zstd")  # raises an error if the last frame is cut
     else:
-        raw = path.open("rb") if kind is None else import_module(kind).open(path, "rb")
+        raw = path.open("rb") if kind is None else import_module(kind).open(path if is_local else path.open("rb"), "rb")
     try:
         return _Decoder(raw, path, encoding)
     except BaseException:
