@@ -147,6 +147,10 @@ class StoreExistsError(StoreError, FileExistsError):
     """
 
 
+class PartsMissingError(StoreError, RuntimeError):
+    """A pack in parts cannot be joined, as some parts were not run."""
+
+
 class StoreLockedError(StoreError, RuntimeError):
     """Another process is writing this store.
 
