@@ -39,7 +39,7 @@ LAYERS = (
     {"encode", "feed", "augment"},
     {"split", "auditing", "audit", "train", "testing"},
     {"experiment", "live"},
-    {"diagnose"},
+    {"diagnose", "ray"},
     {"gate", "tune"},
     {"recipes"},
     {"cli"},
