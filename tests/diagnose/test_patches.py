@@ -407,7 +407,7 @@ def test_a_program_that_cannot_be_scouted_says_so(sites: EditSites, tmp_path: Pa
     assert patch.left_out["fused"] == "train.py ended"
 
 
-def test_fixes_of_a_gpu_are_no_candidates_elsewhere() -> None:
+def test_fixes_for_a_gpu_are_not_candidates_elsewhere() -> None:
     finding = advised("tf32", "fused", "batch", verdict="compute")
     assert candidates(finding) == ["fused", "set_to_none"]
     there = msgspec.structs.replace(finding, measurements=on_gpu().measurements)

@@ -92,7 +92,7 @@ def test_a_loader_that_waits_for_a_core_is_not_the_cause() -> None:
     assert explained(wait_ns=100 * MS, busy=0.8, **more).cause == "neighbour"
 
 
-def test_own_threads_that_compete_are_no_neighbour() -> None:
+def test_own_threads_that_compete_are_not_a_neighbour() -> None:
     found = explained(delays_ns={"2": 100 * MS}, busy=2.0)
     assert found.cause == "step"
     assert "its own threads compete for cores" in found.evidence

@@ -231,7 +231,7 @@ def test_negative_control_the_time_between_steps_would_count(machine: Machine) -
     assert watched.rate < 20
 
 
-def test_looking_at_the_numbers_changes_nothing(machine: Machine) -> None:
+def test_reading_the_numbers_changes_nothing(machine: Machine) -> None:
     watched = Watch(batches(machine, 2000, 1800, set_(wait_ms=2.0)), None, read=machine.read)
     for number in watched:
         machine.compute()
@@ -323,7 +323,7 @@ def test_negative_control_without_the_others_a_rank_blames_its_step(
     assert slowdown.cause == "step"
 
 
-def test_a_store_that_is_gone_is_no_error(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_is_gone_is_accepted(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     class Gone:
         def set(self, key: str, value: str) -> None:
             raise RuntimeError("Connection was likely closed")

@@ -33,7 +33,7 @@ from stoker.diagnose.finding import Finding
 from stoker.diagnose.fixes import FIXES, Fix, draw_each_epoch, fix_named, set_seeds
 from stoker.diagnose.loaders import WatchedIterator
 from stoker.diagnose.measure_windows import phases, warm_up
-from stoker.diagnose.measurements import Advice, Losses, Measurements, Stretch, TrialResult, Verdict
+from stoker.diagnose.measurements import MEDIAN_OF_FEW, Advice, Losses, Measurements, Stretch, TrialResult, Verdict
 from stoker.diagnose.recorder import StepSeries
 from stoker.diagnose.session import CACHED, REAL, Plan, Session, StepInput
 from stoker.diagnose.source_edits import Edit, by_file
@@ -297,7 +297,6 @@ ROUNDS = 4
 LONG_STEP = 0.3  # seconds of a step from which on two rounds are enough
 LIMIT_SECONDS = 60.0
 COMPILE_SECONDS = 180.0
-MEDIAN_OF_FEW = 1.2533  # the standard error of a median, in that of a mean, were values normal
 ALSO: dict[Verdict, tuple[str, ...]] = {
     "compute": ("sdpa", "cudnn"),
     "precision": ("cudnn",),

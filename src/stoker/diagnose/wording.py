@@ -227,7 +227,7 @@ PATCH = {
     "changed": "it is refused, because it changes the training: {losses}",
     "not compared": "its losses cannot be compared: those of the program differ from run to run, or there are none",
 }
-CACHED_TRIAL = " (tried as a bound: batches that cost nothing)"
+CACHED_TRIAL = " (tried as a bound: batches at no cost)"
 TRIAL = {
     "no_time": "there was no time left to try it",
     "baseline_failed": "the baseline could not be measured: {error}",
