@@ -223,11 +223,12 @@ def merged(rows: dict[str, Row], files: Sequence[Path], *, commit: str = "") -> 
         for row in record_of["programs"]:
             name = row["name"]
             rows[name] = {**rows.get(name, {}), **json.loads(_in_project(json.dumps(row)))}
-            if "verdict" in row:
+            if "verdict" in row and "of" not in row:  # else it was merged into that file before
                 rows[name]["of"] = of
             if "gain" in row:
-                rows[name]["gain_of"] = of
                 rows[name].pop("ablation_error", None)
+                if "gain_of" not in row:
+                    rows[name]["gain_of"] = of
     return rows
 
 

@@ -149,6 +149,10 @@ def test_merged_rows_keep_what_they_do_not_measure_and_say_where_they_come_from(
     assert rows["a"]["gain_of"].endswith("commit b2")
     assert "ablation_error" not in rows["a"]
     assert old["a"]["verdict"] == "host"
+    both = tmp_path / "both.json"
+    both.write_text(json.dumps({**head, "commit": "c3", "programs": [{**rows["a"], "gain": 0.6}]}))
+    again = merged({}, [both])["a"]
+    assert (again["gain"], again["of"], again["gain_of"]) == (0.6, rows["a"]["of"], rows["a"]["gain_of"]), "merged before"
 
 
 def test_a_replay_changes_verdicts_of_known_programs_and_says_by_which_rule() -> None:
