@@ -57,7 +57,7 @@ def test_from_a_store_to_a_submission(stoker: Stoker, folder: Path) -> None:
         (("--resume", "runs/x", "--folder", "y"), "--folder is for a new run; --resume names its folder itself."),
     ],
 )
-def test_what_cannot_be_meant_is_refused_in_one_line(stoker: Stoker, folder: Path, options: tuple[str, ...], message: str) -> None:
+def test_invalid_options_are_refused_in_one_line(stoker: Stoker, folder: Path, options: tuple[str, ...], message: str) -> None:
     done = stoker("train", "icecube", *options)
     assert done.code == 2
     assert message in done.err

@@ -170,7 +170,7 @@ def test_a_closure_is_called_as_it_would_be(listening: StepHooks) -> None:
         optimizer.step(fails)
 
 
-def test_looking_at_the_model_after_the_step_is_not_a_forward_pass(listening: StepHooks, clock: Clock) -> None:
+def test_inspecting_the_model_after_the_step_is_not_a_forward_pass(listening: StepHooks, clock: Clock) -> None:
     net, optimizer = made(clock)
     find(listening, net)
     net(torch.ones(1, 2)).backward()
@@ -308,3 +308,13 @@ def test_a_graph_that_was_captured_without_hooks_counts_as_a_step(clock: Clock, 
     graph.replay()
     assert hooks.stepped
     hooks.remove()
+
+
+def test_gradients_may_be_asked_for_by_keyword(listening: StepHooks, clock: Clock) -> None:
+    """As gradient penalties do, and torch itself where it captures a graph."""
+    net, _ = made(clock)
+    point = torch.ones(1, 2, requires_grad=True)
+    (slope,) = torch.autograd.grad(outputs=net(point).sum(), inputs=point, create_graph=True)
+    torch.autograd.backward(tensors=slope.square().sum())
+    assert net.inner.weight.grad is not None
+    assert len(listening.losses) == 1

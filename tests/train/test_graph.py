@@ -172,7 +172,7 @@ def test_limited_updates_leave_everything_as_it_was(stand_in: list[int]) -> None
     assert same_weights(good, ours)
 
 
-def test_statistics_that_overflow_hold_back_the_update_of_a_graph(stand_in: list[int]) -> None:
+def test_statistics_that_overflow_drop_the_update_of_a_graph(stand_in: list[int]) -> None:
     """A finite 1e25 has an infinite variance; the loss of what is normalised by it stays finite."""
     batches = pairs()
     batches[6][0][2, 1] = 1e25

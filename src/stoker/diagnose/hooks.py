@@ -236,9 +236,10 @@ class StepHooks:
         original = getattr(torch.autograd, name)
 
         @functools.wraps(original)
-        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        def backward(*args: Any, **kwargs: Any) -> Any:
             if self.phase == BACKWARD:  # called by a function that is timed already
-                return original(tensors, *args, **kwargs)
+                return original(*args, **kwargs)
+            tensors = args[0] if args else kwargs.get("tensors", kwargs.get("outputs"))
             if self.on_backward is not None:
                 self.on_backward()
             if isinstance(tensors, torch.Tensor):
@@ -248,7 +249,7 @@ class StepHooks:
             outer = self.phase if name == "grad" else self._after_backward
             self.enter(BACKWARD)
             try:
-                return original(tensors, *args, **kwargs)
+                return original(*args, **kwargs)
             finally:
                 self.enter(outer)
                 if self.by_hand:

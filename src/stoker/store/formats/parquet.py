@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from functools import cached_property, partial
+from pathlib import Path
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -35,7 +38,11 @@ class ParquetSource(FileSource):
                 "Pass a larger memory=, or write the file with fewer columns or larger row groups."
             )
         with decoding(self.path, "Parquet"):
-            return pq.read_metadata(self.path)
+            return pq.read_metadata(self._opened())
+
+    def _opened(self) -> Path | BinaryIO:
+        """What Arrow reads: a path, or an open object of object storage."""
+        return self.path if isinstance(self.path, Path) else self.path.open("rb")
 
     @property
     def num_rows(self) -> int:
@@ -52,6 +59,11 @@ class ParquetSource(FileSource):
         with decoding(self.path, "Parquet"):
             return self._metadata.schema.to_arrow_schema()
 
+    def borders(self) -> list[int]:
+        """The first row of each row group."""
+        rows = [self._metadata.row_group(i).num_rows for i in range(self._metadata.num_row_groups)]
+        return [0, *itertools.accumulate(rows[:-1])] if rows else [0]
+
     def read(self, schema: pa.Schema | None, *, start: RowLocation, chunk_bytes: int) -> Iterator[Task]:
         names = self.schema().names if schema is None else schema.names
         if len(names) > (most := self.limits.columns // _PAGE_SHARE):
@@ -60,35 +72,37 @@ class ParquetSource(FileSource):
                 "Pass a larger one, or fewer columns=[...]."
             )
         if self._is_small(names, chunk_bytes):
-            if start.position < self.num_rows:
+            if start.position < self.num_rows and start.stop != 0:  # a part ends where a row group does
                 yield partial(self._whole, names, start.position, chunk_bytes)
             return
         file, row = self._open(names, chunk_bytes), 0
         for group in range(self._metadata.num_row_groups):
             rows = self._metadata.row_group(group).num_rows
+            if start.stop is not None and row >= start.stop:
+                return
             if row + rows > start.position:
                 for table, begin in self._tables(file, group, names, row, start.position, chunk_bytes):
                     yield partial(row_chunk, table, begin)
             row += rows
 
     def _is_small(self, names: list[str], chunk_bytes: int) -> bool:
-        """Whether the file is one chunk, known without decoding: then it is opened by its task, and several are decoded at a time."""
-        is_flat = not any(pa.types.is_nested(self._schema.field(name).type) for name in names)
-        if self._metadata.num_row_groups != 1 or not is_flat or self.num_rows > _MOST_ROWS:
+        """Whether the file is one chunk of numbers: then it is opened by its task, and several are decoded at a time."""
+        are_numbers = all(pa.types.is_primitive(self._schema.field(name).type) for name in names)
+        if self._metadata.num_row_groups != 1 or not are_numbers or self.num_rows > _MOST_ROWS:
             return False
         return self.num_rows * self._row_bytes(None, 0, names) <= chunk_bytes
 
     def _whole(self, names: list[str], start: int, chunk_bytes: int) -> Chunk:
         """The chunk of a small file."""
-        [(table, begin)] = self._tables(self._open(names, chunk_bytes), 0, names, 0, start, chunk_bytes)
-        return row_chunk(table, begin)
+        parts = list(self._tables(self._open(names, chunk_bytes), 0, names, 0, start, chunk_bytes))
+        return row_chunk(pa.concat_tables([table for table, _ in parts]), parts[0][1])
 
     def _open(self, names: list[str], chunk_bytes: int) -> pq.ParquetFile:
         with decoding(self.path, "Parquet"):
             # Texts come as dictionaries: they are few, repeated, and far smaller that way.
             texts = [field.name for field in self.schema() if field.name in names and pa.types.is_string(field.type)]
             return pq.ParquetFile(
-                self.path,
+                self._opened(),
                 metadata=self._metadata,
                 page_checksum_verification=True,
                 read_dictionary=texts,
