@@ -218,8 +218,8 @@ class Numeric(Encoding, frozen=True, kw_only=True, tag="numeric"):
     def _on_grid(self, end: float, far: Array) -> Array:
         """Values at distances from an end of the range, as the column has them."""
         if isinstance(end, int):
-            return end + self.step * np.copysign(np.ceil(np.abs(far) / self.step), far).astype(np.int64)
-        return end + far if self.decimals is None else np.round(end + far, self.decimals)
+            return np.asarray(end + self.step * np.copysign(np.ceil(np.abs(far) / self.step), far).astype(np.int64))
+        return np.asarray(end + far if self.decimals is None else np.round(end + far, self.decimals))
 
     def _inside(self, number: Array, uniform: Array) -> Array:
         """Values inside of intervals."""
@@ -229,7 +229,7 @@ class Numeric(Encoding, frozen=True, kw_only=True, tag="numeric"):
                 uniform = np.where(number == end, np.maximum((uniform - tail.share) / (1 - tail.share), 0.0), uniform)
         if lows.dtype.kind == "i":
             steps = (highs - lows) // self.step if self.step > 1 else highs - lows
-            return np.minimum(lows + self.step * np.floor(uniform * (steps + 1.0)).astype(np.int64), highs)
+            return np.asarray(np.minimum(lows + self.step * np.floor(uniform * (steps + 1.0)).astype(np.int64), highs))
         if self.decimals is None:
             return np.asarray(lows + uniform * (highs - lows))
         unit = 10.0**self.decimals
@@ -242,7 +242,7 @@ class Numeric(Encoding, frozen=True, kw_only=True, tag="numeric"):
             inside = (total - uniform) / share
             drawn = wide & (inside > 0) & (inside <= 1) & (first <= last)
             data = np.where(drawn, np.round(first + np.floor((1 - inside) * (last - first + 1)) + ending, self.decimals), data)
-        return data
+        return np.asarray(data)
 
     def _drawn(self, bins: Array, uniform: Array) -> tuple[Array, Array]:
         """An interval of each bin, drawn by counts, and what is left of the random numbers."""

@@ -47,11 +47,9 @@ def losses_by_head(model: TabularModel, data: EncodedSubjects, batch: dict[str, 
 @torch.no_grad()
 def validate_heads(model: TabularModel, data: EncodedSubjects, batches: SubjectBatches, per_subject: float) -> torch.Tensor:
     """The mean loss of each head over subjects."""
-    total, count = 0.0, 0.0
-    for batch in batches:
-        own = batch["valid"].sum()
-        total, count = total + own * losses_by_head(model, data, batch, per_subject), count + own
-    return torch.as_tensor(total / count)
+    found = [(batch["valid"].sum(), losses_by_head(model, data, batch, per_subject)) for batch in batches]
+    counts, losses = (torch.stack(one) for one in zip(*found, strict=True))
+    return (counts[:, None] * losses).sum(0) / counts.sum()
 
 
 def refine_heads(
@@ -80,7 +78,7 @@ def refine_heads(
         batches.set_epoch(epoch)
         for batch in batches:
             optimizer.zero_grad()
-            losses_by_head(model, data, batch, per_subject).sum().backward()
+            torch.autograd.backward(losses_by_head(model, data, batch, per_subject).sum())
             optimizer.step()
             torch._foreach_lerp_(mean, [one.detach() for one in layers], 1 - EMA)
         current = [one.detach().clone() for one in layers]
@@ -88,7 +86,7 @@ def refine_heads(
         found = validate_heads(model, data, valid, per_subject)
         is_better = found < best - LEAST_GAIN
         best = torch.where(is_better, found, best)
-        for one, new, own in zip(kept, mean, [*is_better.split(heads)] * 2, strict=True):
+        for one, new, own in zip(kept, mean, [*torch.split(is_better, heads)] * 2, strict=True):
             one.copy_(torch.where(own[:, None, None], new, one))
         _copy(layers, current)
         waited = 0 if bool(is_better.any()) else waited + 1
