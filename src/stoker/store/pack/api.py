@@ -231,16 +231,9 @@ def join_parts(source: object, path: str | os.PathLike[str], **options: Any) -> 
         StoreExistsError: there is a store at `path`, and `replace` is False.
     """
     parted = _parted(source, path, options, may_write=False)
-    replace = bool(options.get("replace", False))
     with _within_memory(parted.plan.options):
-        if is_url(path):
-            with uploading(str(path), replace=replace) as folder:
-                parted.join(folder)
-            store: Store = open_remote(str(path))
-        else:
-            store = parted.join(check_path(path))
-    parted.clear()
-    return store
+        parted.join()
+    return open_remote(str(path)) if is_url(path) else open_store(path)
 
 
 def _parted(source: object, path: str | os.PathLike[str], options: Mapping[str, Any], *, may_write: bool = True) -> PartedPack:

@@ -40,11 +40,12 @@ from stoker.errors import (
     SourceChangedError,
     StoreDamagedError,
     StoreExistsError,
+    StoreNotFoundError,
 )
 from stoker.store.formats.base import InferredTypeError, RowLocation
 from stoker.store.interop import from_texts
-from stoker.store.manifest import MANIFEST_NAME, WORK_NAME, Manifest, SourceEntry, dump, read_manifest
-from stoker.store.object_storage import is_url
+from stoker.store.manifest import MANIFEST_NAME, MAX_BYTES, WORK_NAME, Manifest, SourceEntry, dump
+from stoker.store.object_storage import is_url, open_bucket
 from stoker.store.pack.blocks import Shaper
 from stoker.store.pack.exchange import Attempt, mark_name, open_exchange
 from stoker.store.pack.merge import CursorMark, merge_runs, seal_run
@@ -62,12 +63,12 @@ from stoker.store.pack.packer import (
 )
 from stoker.store.pack.plan import PackPlan, plan_with_types, settled_types
 from stoker.store.pack.regular import IntegerGapsError, OffGridError, RulesMark, StepRules
-from stoker.store.pack.shared_plan import RowRange, agree
+from stoker.store.pack.shared_plan import RowRange, agree, has_plan
 from stoker.store.pack.sorted_runs import BackgroundWriter, RunLayout, RunMark, SortedRun, Sorter, UnsortedTimesError, read_ahead
 from stoker.store.pack.stored_runs import HASH_BYTES, StoredRun, cut_runs, stored_texts
 from stoker.store.pack.values import Categories, MissingIntegersError
+from stoker.store.remote import uploading
 from stoker.store.shards import ColumnMark, TextFile
-from stoker.store.store import Store, map_store
 from stoker.store.writer import make_work, new_store
 
 MAX_RUNS = 8
@@ -75,7 +76,7 @@ MAX_RUNS = 8
 MIN_RANGE_BYTES, MAX_RANGE_BYTES, RANGES = 4 << 20, 256 << 20, 64
 Reports = Callable[[float, int], None]
 _REPORT_NS = 2 * 10**9
-_TYPES, _WIDENED, _PARTS = "types", "widened", "parts"
+_TYPES, _WIDENED, _PARTS, _JOINED = "types", "widened", "parts", "joined"
 _ROW_BITS = 40  # bits of the number of a row, where rows are series without a key
 
 
@@ -143,12 +144,21 @@ class PartedPack:
         self.tasks = shared.tasks
         self._stamps = shared.sources
 
+    def _manifest(self) -> bytes | None:
+        """The manifest of the store at the target, if there is one."""
+        if self._folder is not None:
+            path = self._folder / MANIFEST_NAME
+            return path.read_bytes() if path.is_file() else None
+        try:
+            return open_bucket(self._path).get(MANIFEST_NAME, MAX_BYTES)[0]
+        except StoreNotFoundError:
+            return None
+
     def _refuse_store(self) -> None:
-        if self._folder is not None and not self._replace and (self._folder / MANIFEST_NAME).exists():
-            if self._exchange.get(_PARTS) is not None or self._exchange.get("plan") is not None:
-                return  # a join was killed after its commit, or is under way: `join` decides
+        # With a plan, a join was killed after its commit, or is under way: `join` decides.
+        if not self._replace and not has_plan(self._exchange) and self._manifest() is not None:
             raise StoreExistsError(
-                f"{self._folder} holds a store already. Choose another folder, or pass replace=True to replace that store."
+                f"{self._path} holds a store already. Choose another folder, or pass replace=True to replace that store."
             )
 
     # Types: the same in all processes, also where those of the first rows turn out not to hold all values.
@@ -480,15 +490,21 @@ class PartedPack:
 
     # Join
 
-    def join(self, folder: Path) -> Store:
-        """Write the store to `folder` from the results of all tasks, and remove these.
+    def join(self) -> None:
+        """Write the store from the results of all tasks, and remove these.
 
         Raises:
             PartsMissingError: some rows were not read; the message names the parts to run.
         """
-        if (done := self._joined_before(folder)) is not None:
-            return done
-        _ = self._results  # before the folder is made: parts may be missing
+        _ = self._results  # before anything is written: parts may be missing
+        manifest, key = self._manifest(), self._exchange.get(_JOINED)
+        if manifest is None or key is None or _key_of(manifest) != key:  # otherwise a join was killed after its commit
+            with contextlib.ExitStack() as stack:
+                folder = self._folder or stack.enter_context(uploading(self._path, replace=self._replace))
+                self._join_into(folder)
+        self.clear()
+
+    def _join_into(self, folder: Path) -> None:
         plan = self.plan
         for number in range(len(plan.sources)):
             self._refuse_changed(plan, number)
@@ -497,21 +513,12 @@ class PartedPack:
             make_work(folder)
             with BackgroundWriter(plan.options.working_bytes // 24) as writer:
                 manifest = self._write(plan, folder, writer)
-            self._exchange.create("joined", _key_of(dump(manifest)))
+            self._exchange.create(_JOINED, _key_of(dump(manifest)))
             commit(manifest)
-        return map_store(folder, read_manifest(folder))
 
     def clear(self) -> None:
         """Remove the results of all tasks."""
         self._exchange.clear()
-
-    def _joined_before(self, folder: Path) -> Store | None:
-        """The store of a join that was killed after its commit."""
-        key = self._exchange.get("joined")
-        if key is None or not (folder / MANIFEST_NAME).exists():
-            return None
-        is_ours = _key_of((folder / MANIFEST_NAME).read_bytes()) == key
-        return map_store(folder, read_manifest(folder)) if is_ours else None
 
     def _write(self, plan: PackPlan, folder: Path, writer: BackgroundWriter) -> Manifest:
         work = folder / WORK_NAME

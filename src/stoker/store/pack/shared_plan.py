@@ -96,6 +96,11 @@ def agree(
     return there, *plan_pack(source, options, metadata, know)
 
 
+def has_plan(exchange: Exchange) -> bool:
+    """Whether a pack was begun."""
+    return exchange.get(_PLAN) is not None
+
+
 def make_shared_plan(source: object, options: PackOptions, metadata: object) -> tuple[SharedPlan, PackPlan, Metadata | None]:
     """The plan as this process sees it, which has inspected all sources."""
     schemas: dict[pa.Schema, int] = {}
