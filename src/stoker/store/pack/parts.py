@@ -31,7 +31,6 @@ import xxhash
 
 from stoker._clock import now_ns
 from stoker._disk import check_path
-from stoker._text import printable
 from stoker._types import Array
 from stoker.errors import (
     BadValueError,
@@ -47,7 +46,7 @@ from stoker.store.interop import from_texts
 from stoker.store.manifest import MANIFEST_NAME, MAX_BYTES, WORK_NAME, Manifest, SourceEntry, dump
 from stoker.store.object_storage import is_url, open_bucket
 from stoker.store.pack.blocks import Shaper
-from stoker.store.pack.exchange import Attempt, mark_name, open_exchange
+from stoker.store.pack.exchange import Attempt, attempt_of, mark_name, open_exchange
 from stoker.store.pack.merge import CursorMark, merge_runs, seal_run
 from stoker.store.pack.options import PackOptions
 from stoker.store.pack.packer import (
@@ -574,7 +573,11 @@ class PartedPack:
             else:
                 folder, mark = found
                 run = StoredRun(self._exchange, folder, mark.run, self._layout(merged=True))
-                self._merge_into(plan, [run], out, report, has_rules=False)
+                try:
+                    self._merge_into(plan, [run], out, report, has_rules=False)
+                except StoreDamagedError:
+                    self._exchange.remove(mark_name(self._range_task(number)))  # the next join merges the range itself
+                    raise
                 counts = [counts[0] + mark.merged, counts[1] + mark.added]
         return counts[0], counts[1]
 
@@ -629,11 +632,11 @@ T = TypeVar("T")
 
 def _decode(data: bytes, kind: type[T]) -> tuple[str, T]:
     """The folder that a mark names, and its content."""
-    folder, _, body = data.partition(b"\n")
+    folder, body = attempt_of(data)
     try:
-        return folder.decode("ascii"), msgspec.json.decode(body, type=kind)
+        return folder, msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise StoreDamagedError(f"{printable(folder.decode('ascii', 'replace'))} has a damaged mark.") from None
+        raise StoreDamagedError(f"the mark of {folder} is damaged. Run all parts and the join again.") from None
 
 
 def _categories(plan: PackPlan) -> list[str]:
