@@ -398,7 +398,7 @@ class PartedPack:
             row_bytes = sum(field.dtype.itemsize for field in plan.step)
             total = sum(run.num_steps for run in self._runs) * row_bytes
             count = max(min(RANGES, total // MIN_RANGE_BYTES), total // MAX_RANGE_BYTES, 1)
-            # Rules and fills look at the row before, so they need whole series.
+            # Rules and fills use the row before, so they need whole series.
             splits = not plan.options.has_rules and plan.options.missing != "ffill" and not plan.rows_are_series
             sort_by = plan.time_index if plan.options.sort else None
             cuts = cut_runs(self._runs, count, time_index=sort_by, splits_series=splits)
