@@ -317,3 +317,20 @@ def test_a_mark_cannot_lead_elsewhere(events: str, tmp_path: Path, name: str) ->
     mark.write_bytes(name.encode() + b"\n" + body)
     with pytest.raises(StoreDamagedError, match="which is not an attempt"):
         join_parts(events, target, series="user")
+
+
+def test_progress_is_that_of_all_tasks_of_a_part(events: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "_REPORT_NS", 0)
+    target, seen = tmp_path / "a.stoker", list[tuple[str, float]]()
+
+    def show(phase: str, share: float, rows: int) -> None:
+        seen.append((phase, share))
+
+    for merge in (False, True):
+        pack_part(events, target, "1/1", merge=merge, series="user", progress=show)
+    join_parts(events, target, series="user", progress=show)
+    phases = [phase for i, (phase, _) in enumerate(seen) if not i or seen[i - 1][0] != phase]
+    assert phases == ["reading", "merging", "sealing"]
+    reading = [share for phase, share in seen if phase == "reading"]
+    assert reading == sorted(reading)
+    assert 0 < reading[0] < 0.5 < reading[-1] <= 1

@@ -72,7 +72,7 @@ from stoker.store.writer import make_work, new_store
 
 MAX_RUNS = 8
 """Runs that one task leaves; more are merged first, so that a range does not read too many."""
-MIN_RANGE_BYTES, MAX_RANGE_BYTES, RANGES = 4 << 20, 256 << 20, 64
+MIN_RANGE_BYTES, MAX_RANGE_BYTES, RANGES = 16 << 20, 256 << 20, 64
 Reports = Callable[[float, int], None]
 _REPORT_NS = 2 * 10**9
 _TYPES, _WIDENED, _PARTS, _JOINED = "types", "widened", "parts", "joined"
@@ -252,7 +252,7 @@ class PartedPack:
             shaper = Shaper(plan, {name: Categories(name) for name in files}, append_texts)
             layout = self._layout()
             sorter = Sorter(attempt.folder, layout, writer, sort_time=options.sort, run_bytes=options.run_bytes)
-            reporter = _Reporter(self, attempt)
+            reporter = _Reporter(self, attempt, "reading")
             for i, part in enumerate(ranges):
                 for number, done in self._read_range(plan, part, shaper, sorter, readers):
                     rows[part.source] = rows.get(part.source, 0) + number
@@ -428,7 +428,7 @@ class PartedPack:
         with self._widening(plan), self._exchange.attempt(task) as attempt:
             with BackgroundWriter(plan.options.working_bytes // 24) as writer:
                 out = SortedRun.create(attempt.folder, 0, self._final_layout(plan, HASH_BYTES), writer)
-                rules = self._merge_range(plan, number, out, _Reporter(self, attempt))
+                rules = self._merge_range(plan, number, out, _Reporter(self, attempt, "merging"))
                 out.finish()
                 mark = RangeMark(run=out.mark()(), merged=rules.num_merged if rules else 0, added=rules.num_added if rules else 0)
                 out.close()
@@ -617,11 +617,11 @@ class PartedPack:
 class _Reporter:
     """Says from time to time how far an attempt is."""
 
-    def __init__(self, pack: PartedPack, attempt: Attempt) -> None:
-        self._pack, self._attempt, self._last = pack, attempt, now_ns()
+    def __init__(self, pack: PartedPack, attempt: Attempt, phase: str) -> None:
+        self._pack, self._attempt, self._phase, self._last = pack, attempt, phase, now_ns()
 
     def __call__(self, share: float, rows: int) -> None:
-        self._pack._progress("reading", share, rows)
+        self._pack._progress(self._phase, share, rows)
         if now_ns() - self._last >= _REPORT_NS:
             self._last = now_ns()
             self._pack.report(self._attempt, share, rows)

@@ -24,7 +24,7 @@ from stoker.store.pack.plan import PackPlan
 
 TASKS = 64
 """Tasks of a small pack, as far as its sources can be cut."""
-MIN_TASK_BYTES, MAX_TASK_BYTES = 1 << 20, 1 << 30
+MIN_TASK_BYTES, MAX_TASK_BYTES = 8 << 20, 1 << 30
 _PLAN = "plan"
 _NOT_SHARED = ("memory_bytes", "threads", "dialect", "metadata_key", "metadata_missing", "derive")
 
