@@ -9,7 +9,7 @@ SCALE := .venv-scale
 BENCHES := $(basename $(notdir $(wildcard benchmarks/bench_*.py)))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docs test test-docs lint test-slow test-gpu test-originals test-scale explore soak bench benchmarks-page reference images compare clean
+.PHONY: help setup demo docs test test-docs lint test-slow test-gpu test-originals test-scale explore soak bench benchmarks-page reference tutorials images compare clean
 
 help: ## show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-23s %s\n", $$1, $$2 }'
@@ -46,9 +46,9 @@ $(VENV)/.docs-installed: $(STAMP)
 	@$(PY) -m pip install -qq --disable-pip-version-check --constraint constraints.txt --editable '.[test,docs]'
 	@touch $@
 
-test-docs: $(STAMP) ## the tests of the documentation
-	@PYTHONHASHSEED=0 $(PY) -m pytest -q tests/test_docs.py tests/test_language.py tests/diagnose/test_verdict_manual.py \
-	  tests/train/test_trainer_manual.py tests/split/test_split_manual.py
+test-docs: $(STAMP) ## the tests of the documentation, with every block of code (some 15 minutes)
+	@PYTHONHASHSEED=0 $(PY) -m pytest -q -n 2 -m 'slow or not slow' tests/test_docs.py tests/test_site.py tests/test_language.py \
+	  tests/diagnose/test_verdict_manual.py tests/train/test_trainer_manual.py tests/split/test_split_manual.py
 
 lint: $(STAMP) ## ruff, mypy, and a report on the structure
 	@$(PY) -m ruff check --quiet .
@@ -107,6 +107,9 @@ reference: $(STAMP) ## write docs/configuration.md, cli.md and errors.md from th
 	@$(PY) -m tools.config_page
 	@$(PY) -m tools.cli_page
 	@$(PY) -m tools.error_page
+
+tutorials: $(STAMP) ## run the tutorials, and write their outputs and notebooks
+	@$(PY) -m tools.notebooks
 
 images: $(STAMP) ## draw the figures of the documentation; on an idle machine, as one is a real diagnosis
 	@$(PY) docs/images/draw.py
