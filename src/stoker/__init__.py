@@ -6,7 +6,7 @@
 
 These are all the public names. Those that need NumPy or Arrow are imported when first used, so `import stoker` costs
 next to nothing. What makes numbers of raw values is in `stoker.encode`, what keeps parts of the data apart in `stoker.split`, what
-goes along with a trainer in `stoker.train`, whole workloads in `stoker.recipes`, and what helps with tests of one's own in
+goes along with a trainer in `stoker.train`, whole workloads in `stoker.recipes`, and helpers for your own tests in
 `stoker.testing`.
 """
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.cli.calling import Done
-from tests.cli.trainings import make_folder
+from tests.cli.training_folder import make_folder
 
 from stoker.experiment import load
 from stoker.train.checkpoint import Checkpoint, Checkpoints

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from tests.cli.trainings import make_folder
+from tests.cli.training_folder import make_folder
 
 import stoker
 from stoker.errors import ConfigError, OptionError

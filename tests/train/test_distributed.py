@@ -32,7 +32,7 @@ def processes() -> Iterator[Zygote]:
 
 
 def start(processes: Zygote, folder: Path, *names: str) -> list[Case]:
-    """Two ranks that do some trainings."""
+    """Two ranks that do some training runs."""
     given: dict[str, Any] = {"meeting": folder / "meeting", "folder": folder, "names": names, "seconds": 250, "work_folder": ROOT}
     return [processes.start(together.be_rank, rank=rank, **given) for rank in range(2)]
 

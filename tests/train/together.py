@@ -304,7 +304,7 @@ def crashing(folder: Path, kind: Any) -> Report:
 
 
 def be_rank(rank: int, meeting: str, folder: str, names: list[str]) -> None:
-    """Do some trainings as one of two ranks, in a process of its own, and leave a report."""
+    """Do some training runs as one of two ranks, in a process of its own, and leave a report."""
     warnings.simplefilter("error")
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": "lo"}
     torch.set_num_threads(1)

@@ -44,6 +44,7 @@ from stoker.train.resume import Progress, Taken
 from stoker.train.settings import Components
 from stoker.train.step import LossFunction, StepWork, num_samples, outcome_of
 from stoker.watching.cause import Slowdown
+from stoker.watching.counters import memory_in_use
 from stoker.watching.watch import Watch
 
 
@@ -166,6 +167,7 @@ class Result:
         skipped: Updates that the guard skipped.
         seconds: Time of the run, that before a resume included.
         wait: Share of this call's time that was spent waiting for batches.
+        first_wait_seconds: How long this call waited for its first batch; a part of `wait`.
         setup: How steps were computed.
         trials: What was measured to choose the setup.
         folder: Folder of the run.
@@ -194,6 +196,7 @@ class Result:
     trials: tuple[Trial, ...]
     folder: Path | None
     slowdowns: tuple[Slowdown, ...] = ()
+    first_wait_seconds: float = 0.0
 
     def __str__(self) -> str:
         numbers = ", ".join(f"{name} {value:.4g}" for name, value in self.metrics.items())
@@ -304,6 +307,7 @@ class Fit:
         self._readout, self._rate = self.engine.readout, self.engine.rate
         self._stateful = {"scale": self.engine.scale, "stopping": self.stopping}
         self._uses_scale = self.setup.precision == "fp16"  # then updates may be held back because a gradient overflowed
+        self._device = parts.device
         self._reads_late = parts.ranks.together and parts.device.type == "cuda"
         self._agreed = (0, now_ns())
         self._look_step = 0  # with ranks: the step at which they look, as their clocks differ
@@ -311,7 +315,7 @@ class Fit:
         self._taken: deque[Taken] = deque()
         self._overflows = 0
         self._began_ns = self._last_ns = self._window_ns = now_ns()
-        self.wait_ns = self._window_wait_ns = self._watched_wait_ns = 0
+        self.wait_ns = self.first_wait_ns = self._window_wait_ns = self._watched_wait_ns = 0
         self._next_step = self._next_look_ns = 0
         self._saved_step = -1
         self._on_batch, self._on_epoch = (methods_of(self.callbacks, name) for name in ("on_batch_end", "on_epoch_end"))
@@ -336,7 +340,9 @@ class Fit:
         progress, work, train, grad_accum_steps = self.progress, self.work, self.train, self._settings.grad_accum_steps
         train.set_epoch(progress.epoch)
         self._pass_state, self._pass_batches, self._pass_step = train.state(), progress.batches, progress.step
+        before = now_ns()
         entries = train.passes(work.source)
+        self.wait_ns += now_ns() - before  # a DataLoader starts its workers here
         place = train.place if train.needs_placing else None
         schedule, pending = self.parts.schedule, 0
         num_batches = train.source.num_batches
@@ -349,6 +355,7 @@ class Fit:
             # Where a feed waited for the device, that had work all the while. Kernels are compiled once, in the first batch.
             if pacing.count == paced:
                 self.wait_ns += max(0, now_ns() - before - (compiling.total_ns - compiled_before))
+            self.first_wait_ns = self.first_wait_ns or self.wait_ns
             if entry is _END:
                 break
             if not pending and schedule is not None:
@@ -465,7 +472,10 @@ class Fit:
         if self._settings.max_grad_norm is None:
             del means["norm"]  # it was not computed
         means["skipped"] = float(len(took_place) - sum(took_place))
-        self.log.write(taken.step, {"epoch": taken.epoch, **means, "lr": taken.lr, "rate": taken.rate, "wait": taken.wait})
+        memory = {"memory": float(memory_in_use(self._device.type))}
+        self.log.write(
+            taken.step, {"epoch": taken.epoch, **means, "lr": taken.lr, "rate": taken.rate, "wait": taken.wait, **memory}
+        )
 
     def _judge(self, window: Window) -> None:
         """Stop at an update that did not take place, or count it, as the guard says."""

@@ -30,7 +30,6 @@ from stoker._clock import now_utc
 from stoker._disk import Lock, LogFile, is_locked, make_folder, remove_file, remove_folder, write_file
 from stoker._text import printable, readable_seconds, without_credentials
 from stoker.errors import OptionError, StoreLockedError, TrainError
-from stoker.train.checkpoint import is_own_name
 from stoker.train.early_stopping import guess_mode
 from stoker.train.loggers import JsonLines, Lines, read_lines
 from stoker.watching.cause import Slowdown
@@ -374,6 +373,8 @@ def remove_run(folder: Path) -> None:
     """Remove the run that a folder holds, if it holds one. What stoker did not write stays."""
     if not (folder / NAME).exists():
         return
+    from stoker.train.checkpoint import is_own_name  # imports torch, which `stoker runs` and `stoker live` do without
+
     check_own(folder)
     lock = _locked(folder)
     try:
@@ -469,20 +470,25 @@ def collect(folder: str | Path, *, metric: str | None = None) -> list[RunSummary
 
     `best` is that of `metric`; without one, of `val_loss`, another metric of validation, or the training's loss.
     """
-    folder = Path(folder)
-    if not folder.is_dir():
-        raise OptionError(f"{folder} is not a folder. Give a run, or a folder of runs.")
-    found = []
-    for place, folders, files in os.walk(folder):
-        if NAME in files or METRICS in files:
-            found.append(_summary(Path(place), folder, metric))
-            folders.clear()  # a run holds no runs
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
+    found = [_summary(path, name, metric) for path, name in find_runs(Path(folder)).items()]
     return sorted(found, key=lambda run: (run.started is None, run.started or "", run.name))
 
 
-def _summary(path: Path, folder: Path, metric: str | None) -> RunSummary:
-    name = path.name if path == folder else str(path.relative_to(folder))
+def find_runs(folder: Path) -> dict[Path, str]:
+    """The folders of all runs in a folder (or the one that it is), each with its path within that folder."""
+    if not folder.is_dir():
+        raise OptionError(f"{folder} is not a folder. Give a run, or a folder of runs.")
+    found = {}
+    for place, folders, files in os.walk(folder):
+        path = Path(place)
+        if NAME in files or METRICS in files:
+            found[path] = path.name if path == folder else str(path.relative_to(folder))
+            folders.clear()  # a run holds no runs
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+    return found
+
+
+def _summary(path: Path, name: str, metric: str | None) -> RunSummary:
     try:
         is_running = is_locked(path)  # read first: a run that ends meanwhile has its end in what is read next
         lines, record = read_lines(path / METRICS), read_record(path)

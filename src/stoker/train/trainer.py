@@ -365,6 +365,7 @@ class Trainer:
                 trials=self.trials,
                 folder=self.folder,
                 slowdowns=tuple(watch.slowdowns) if watch is not None else (),
+                first_wait_seconds=fit.first_wait_ns / 1e9,
             )
             log.close()
             if run is not None:
