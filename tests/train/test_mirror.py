@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import torch
 from tests.cli.calling import call, stoker_command
-from tests.cli.trainings import make_folder
+from tests.cli.training_folder import make_folder
 
 import stoker
 from stoker.errors import CheckpointError, CheckpointInvalidError, OptionError, StorageError

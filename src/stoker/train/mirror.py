@@ -6,7 +6,7 @@
 Files come first. The commit comes last, by a put that fails where there is one of this number, so two runs that write to one place
 cannot both continue. The newest copy is the one with the highest number, which is found by asking for some of them.
 
-The storage itself is given (`Bucket`): this package knows none. What is read back is checked as any checkpoint is, byte for byte.
+The storage itself is given (an `ObjectFolder`): this package knows none. What is read back is checked as any checkpoint is, byte for byte.
 
 Guarantee: a commit names files that are all there. A kill at any moment leaves the copies before it.
 """
@@ -37,7 +37,7 @@ _FILE = re.compile(r"[a-z][a-z0-9_]{0,31}\.(safetensors|json|jsonl|yaml)")
 _COPY = re.compile(r"step-[0-9]{9,18}(-[1-9][0-9]{0,5})?\.[0-9a-f]{8}")
 
 
-class Bucket(Protocol):
+class ObjectFolder(Protocol):
     """A folder of object storage: what `stoker.store.object_storage.open_bucket` returns."""
 
     url: str
@@ -62,7 +62,7 @@ class CopiedFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     xxh3: Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
 
 
-class Commit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CopyCommit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A copy that is complete."""
 
     format: str
@@ -80,13 +80,13 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class Mirror:
     """The copies of one run; used by the process that writes its checkpoints."""
 
-    def __init__(self, bucket: Bucket, folder: Path, *, keep: int = 2) -> None:
+    def __init__(self, bucket: ObjectFolder, folder: Path, *, keep: int = 2) -> None:
         self._bucket = bucket
         self._folder = folder
         self._keep = keep
         self._number: int | None = None
         """Of the newest commit that this process knows."""
-        self._copies: list[Commit] = []
+        self._copies: list[CopyCommit] = []
         """Those that this process has made, the newest one last."""
 
     def has_copies(self) -> bool:
@@ -130,7 +130,7 @@ class Mirror:
         try:
             if self._number is None:
                 self._number = self._newest()
-            commit = Commit(
+            commit = CopyCommit(
                 format="stoker copy 1",
                 copy=copy,
                 checkpoint={path.name: self._send(copy, path) for path in sorted(checkpoint.iterdir())},
@@ -177,13 +177,13 @@ class Mirror:
             low, high = (middle, high) if self._bucket.size(_commit_name(middle)) is not None else (low, middle)
         return low
 
-    def _read(self, number: int) -> Commit:
+    def _read(self, number: int) -> CopyCommit:
         where = f"{self._bucket.url}/{_commit_name(number)}"
         data, _ = self._bucket.get(_commit_name(number), MAX_COMMIT_BYTES)
         if len(data) > MAX_COMMIT_BYTES:
             raise CheckpointInvalidError(f"{where} has more than {MAX_COMMIT_BYTES:,} bytes.")
         try:
-            commit = msgspec.json.decode(data, type=Commit)
+            commit = msgspec.json.decode(data, type=CopyCommit)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise CheckpointInvalidError(f"{where} does not say what a copy is: {error}.") from None
         names = [*commit.checkpoint, *commit.run]
@@ -192,7 +192,7 @@ class Mirror:
             raise CheckpointInvalidError(f"{where} names files that no run has. It was not made by stoker.")
         return commit
 
-    def _fetch(self, commit: Commit, name: str, file: CopiedFile, path: Path) -> None:
+    def _fetch(self, commit: CopyCommit, name: str, file: CopiedFile, path: Path) -> None:
         """Write one file; it gets its name when its bytes have the right hash."""
         part = _disk.AppendFile.create(_disk.beside(path, "{}.tmp"))
         try:
@@ -202,7 +202,7 @@ class Mirror:
         finally:
             part.close()
 
-    def _read_file(self, commit: Commit, name: str, file: CopiedFile) -> Iterator[Any]:
+    def _read_file(self, commit: CopyCommit, name: str, file: CopiedFile) -> Iterator[Any]:
         """The bytes of a file, in pieces; raises after the last one if they have another hash."""
         digest = xxhash.xxh3_128()
         for start in range(0, file.num_bytes, CHUNK_BYTES):

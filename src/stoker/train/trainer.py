@@ -36,7 +36,7 @@ from stoker.train.engine import Engine, Stream
 from stoker.train.loggers import Writer
 from stoker.train.loop import Callback, Fit, Result, Signals, check_callbacks, check_rates, evaluate
 from stoker.train.metrics import Metric, TorchMetric, as_metric
-from stoker.train.mirror import Bucket, Mirror, MirroredCheckpoints
+from stoker.train.mirror import Mirror, MirroredCheckpoints, ObjectFolder
 from stoker.train.optimizer import check_optimizer, refuses_fused
 from stoker.train.precision import autocast, check_precision, kept_matmul_flags
 from stoker.train.readout import Log
@@ -224,7 +224,7 @@ class Trainer:
         """What a hint says to use; the command line has other words for it."""
         self.on_open: Callable[[], None] = lambda: None
         """Called before run.json is written, by the process that writes it: what else is to be kept with the run."""
-        self.bucket: Bucket | None = None
+        self.bucket: ObjectFolder | None = None
         """Where in object storage checkpoints are copied to, as `stoker.store.object_storage.open_bucket` returns it."""
         self.on_saved: Callable[[int, dict[str, float]], None] | None = None
         """Called on every rank when a checkpoint is on the disk, with its step and the metrics of the last epoch; the run waits for it."""
