@@ -19,7 +19,7 @@ needs_ray = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="Ray is not installed; `make test-scale` installs it into its own environment"
 )
 MODEL = """
-import os, signal, torch
+import os, signal, time
 from pathlib import Path
 from torch import nn
 
@@ -34,6 +34,7 @@ class Mortal(nn.Module):
         mark = Path(__file__).with_name("kill")
         if self.count == 34 and os.environ.get("RANK") == "1" and mark.exists():
             mark.unlink()
+            time.sleep(10)  # the controller notes a checkpoint some time after it was reported
             os.kill(os.getpid(), signal.SIGKILL)
         return self.inner(batch["x"]).unsqueeze(-1)
 

@@ -77,7 +77,7 @@ class Nodes:
         ]  # fmt: skip
         path = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path if entry)
         given = {
-            "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "BATCH_SECONDS": "0.03", "PYTHONPATH": path,
+            "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "BATCH_SECONDS": "0.25", "PYTHONPATH": path,
             "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
         }  # fmt: skip
         with (self._folder / f"node-{len(self._all)}.log").open("wb") as log:
@@ -121,15 +121,15 @@ def wait_for_step(folder: Path, step: int, seconds: float = 100) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_a_node_is_killed_and_another_one_joins(folder: Path, nodes: Nodes) -> None:
     """2 -> 1 -> 2 processes amid epochs: every update has the loss that one process has, to the last bit."""
     first, second = nodes.start(), nodes.start()
     wait_for_step(folder, 8)
     nodes.kill(second)
-    wait_for_step(folder, 20)
+    wait_for_step(folder, 11)
     third = nodes.start()
-    assert first.wait(timeout=200) == 0, (folder / "node-0.log").read_text()[-3000:]
+    assert first.wait(timeout=300) == 0, (folder / "node-0.log").read_text()[-3000:]
     assert third.wait(timeout=60) == 0
     alone = call(stoker_command("train", "c.yaml", "--quiet", "--set", "folder=alone"), folder, OMP_NUM_THREADS="1")
     assert alone.code == 0, alone.err

@@ -148,7 +148,7 @@ def test_lying_sizes_and_swapped_objects(tmp_path: Path, url: str) -> None:
         Mirror(open_bucket(url), tmp_path / "c").fetch()
 
 
-def test_old_copies_are_removed_where_the_storage_can(tmp_path: Path, url: str) -> None:
+def test_old_copies_are_removed(tmp_path: Path, url: str) -> None:
     (tmp_path / "a").mkdir()
     removed: list[str] = []
     bucket: Any = Faulty(open_bucket(url), lambda name: False)

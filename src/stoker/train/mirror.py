@@ -13,6 +13,7 @@ Guarantee: a commit names files that are all there. A kill at any moment leaves 
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import re
@@ -53,6 +54,9 @@ class ObjectFolder(Protocol):
 
     def put(self, name: str, data: Any, *, tag: Any = None, is_new: bool = False) -> None:
         """Write an object; with `is_new` only if there is none."""
+
+    def remove(self, name: str) -> None:
+        """Remove an object, if there is one."""
 
 
 class CopiedFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -159,12 +163,12 @@ class Mirror:
                 return CopiedFile(num_bytes=size, xxh3=xxhash.xxh3_128_hexdigest(data))
 
     def _remove_old(self) -> None:
-        """Remove objects of copies that are not needed; a storage that cannot remove keeps them."""
-        remove = getattr(self._bucket, "remove", None)
+        """Remove objects of copies that are not needed; those that the storage does not remove stay."""
         while len(self._copies) > self._keep:
             old = self._copies.pop(0)
-            for name in [*old.checkpoint, *old.run] if remove is not None else ():
-                remove(f"{old.copy}/{name}")
+            for name in [*old.checkpoint, *old.run]:
+                with contextlib.suppress(StokerError):
+                    self._bucket.remove(f"{old.copy}/{name}")
 
     def _newest(self) -> int:
         """The number of the newest commit, 0 where there is none. Numbers have no gaps, so some requests find it."""
