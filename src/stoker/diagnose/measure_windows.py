@@ -520,7 +520,8 @@ def measure_fixes(session: Session, known: set[str], *, safe: bool = False) -> P
             if name in known or (fix is not None and fix.may_fail and (safe or session.step_per_batch)):
                 continue
             # The first fix promises most: it is measured however long its steps are.
-            if session.out_of_time or spent > limit or (known and spent + rounds * round_seconds > limit):
+            lasts = fix is not None and fix.lasts  # measured once, and nothing comes after it
+            if session.out_of_time or (not lasts and (spent > limit or (known and spent + rounds * round_seconds > limit))):
                 continue
             known.add(name)
             session.fix_on = name
