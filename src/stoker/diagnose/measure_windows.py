@@ -400,7 +400,7 @@ def seconds_before_profile(recorder: Recorder, seconds: float) -> float | None:
 #
 # Until the first window of the baseline has ended, the program computes what it would have computed alone.
 
-FIXES = ("feed", "fused", "threads", "workers", "tf32", "pinned", "autocast", "batch", "float32", "graph", "malloc")
+FIXES = ("feed", "fused", "threads", "tf32", "pinned", "workers", "autocast", "batch", "float32", "graph", "malloc")
 """The safest first: a program that raises an error with a fix has ended, and what comes after is not measured."""
 FIXES_OF_BATCHES = ("pinned", "batch", "float32")  # fixes that change cached batches
 MIN_OPTIMIZER_SHARE = 0.03
