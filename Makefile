@@ -9,7 +9,7 @@ SCALE := .venv-scale
 BENCHES := $(basename $(notdir $(wildcard benchmarks/bench_*.py)))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-docs lint test-slow test-gpu test-originals test-scale explore soak bench benchmarks-page reference images compare clean
+.PHONY: help setup demo docs test test-docs lint test-slow test-gpu test-originals test-scale explore soak bench benchmarks-page reference images compare clean
 
 help: ## show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-23s %s\n", $$1, $$2 }'
@@ -37,6 +37,14 @@ test: $(STAMP) ## lint and the quick tests, side by side
 	@nice $(MAKE) --no-print-directory lint & lint=$$!; \
 	  PYTHONHASHSEED=0 OMP_WAIT_POLICY=PASSIVE $(PY) -m pytest -q -n 2 --dist loadfile; tests=$$?; \
 	  wait $$lint || { echo "Lint failed: see above, or run make lint."; exit 1; }; exit $$tests
+
+docs: $(VENV)/.docs-installed ## build the documentation site: build/site/index.html
+	@$(PY) -m tools.site $(if $(RECORD),--record)
+
+$(VENV)/.docs-installed: $(STAMP)
+	@echo "Installing what builds the documentation (seconds, only once) ..."
+	@$(PY) -m pip install -qq --disable-pip-version-check --constraint constraints.txt --editable '.[test,docs]'
+	@touch $@
 
 test-docs: $(STAMP) ## the tests of the documentation
 	@PYTHONHASHSEED=0 $(PY) -m pytest -q tests/test_docs.py tests/test_language.py tests/diagnose/test_verdict_manual.py \
@@ -93,8 +101,10 @@ bench: $(STAMP) ## every benchmark, small; FULL=1 for the full size, BENCHES="be
 benchmarks-page: $(STAMP) ## write docs/benchmarks.md and the numbers of the README from benchmarks/results
 	@$(PY) -m benchmarks.page
 
-reference: $(STAMP) ## write docs/configuration.md from the source
+reference: $(STAMP) ## write docs/configuration.md, cli.md and errors.md from the source
 	@$(PY) -m tools.config_page
+	@$(PY) -m tools.cli_page
+	@$(PY) -m tools.error_page
 
 images: $(STAMP) ## draw the figures of the documentation; on an idle machine, as one is a real diagnosis
 	@$(PY) docs/images/draw.py

@@ -20,7 +20,7 @@ def test_tools_are_mapped_to_causes_that_there_are() -> None:
     assert named <= {*ON_CPU, *ON_CUDA, *BETWEEN_RANKS}
 
 
-def test_what_names_no_cause_is_no_verdict() -> None:
+def test_a_message_without_a_cause_is_not_a_verdict() -> None:
     assert causes_of("gpuprof", ["cost_projection", "dataloader_stall"]) == [("data",)]
     assert causes_of("traceml", ["NO_CLEAR_PERFORMANCE_BOTTLENECK"]) == []
 

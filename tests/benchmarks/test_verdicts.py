@@ -6,12 +6,13 @@ a verdict is skipped, and a wrong verdict fails.
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from benchmarks.bench_verdicts import contradicted, score
+from benchmarks.bench_verdicts import contradicted, merged, score
 from benchmarks.verdicts.needs import PACKAGES, data_for
 from benchmarks.verdicts.neighbour import noisy_neighbours
 from benchmarks.verdicts.table import EVERYDAY, OTHERS, PROGRAMS, SINGLES, Program, fixes
@@ -130,6 +131,22 @@ def test_the_score_reports_wrong_from_none() -> None:
     scored = score(rows)
     assert scored["by_kind"]["single"] == {"programs": 3, "top_1": 1, "top_2": 2, "no_verdict": 1, "wrong": 1}
     assert scored["confused"] == {"data called host": 1}
+
+
+def test_merged_rows_keep_what_they_do_not_measure_and_say_where_they_come_from(tmp_path: Path) -> None:
+    machine = {"cpu": "C", "cores": 14}
+    verdicts, gains = tmp_path / "verdicts.json", tmp_path / "gains.json"
+    head = {"when": "2026-11-17", "machine": machine}
+    verdicts.write_text(json.dumps({**head, "commit": "", "programs": [{"name": "a", "verdict": "data", "second": None}]}))
+    gains.write_text(json.dumps({**head, "commit": "b2", "programs": [{"name": "a", "gain": 0.5, "gain_cpu": 0.4}, {"name": "b"}]}))
+    old = {"a": {"name": "a", "verdict": "host", "second": "data", "ablation_error": "x", "of": "old"}, "c": {"name": "c"}}
+    rows = merged(old, [verdicts, gains], commit="a1")
+    assert list(rows) == ["a", "c", "b"]
+    assert (rows["a"]["verdict"], rows["a"]["second"], rows["a"]["gain"]) == ("data", None, 0.5)
+    assert rows["a"]["of"] == "measured 2026-11-17 on C (14 cores), commit a1"
+    assert rows["a"]["gain_of"].endswith("commit b2")
+    assert "ablation_error" not in rows["a"]
+    assert old["a"]["verdict"] == "host"
 
 
 @TIMED

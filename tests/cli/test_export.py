@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.cli.calling import Done
-from tests.cli.trainings import make_folder
+from tests.cli.training_folder import make_folder
 
 from stoker.train.checkpoint import Checkpoint
 from stoker.train.export import load_weights

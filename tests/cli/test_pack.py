@@ -114,6 +114,7 @@ GIVEN: dict[str, Any] = {
     "metadata": "users.csv",
     "metadata_key": "id",
     "metadata_missing": "null",
+    "on": "ray",
 }
 
 
@@ -145,7 +146,7 @@ def test_the_options_are_those_of_the_function() -> None:
     """A new argument of `pack` must be an option too, with the same default."""
     helped = {option.name for option in command.params if isinstance(option, click.Option) and option.help}
     defaults = {**(packs.pack.__kwdefaults__ or {})}
-    assert helped - {"as_json", "quiet", "recipe", "wide_pattern"} == set(defaults) - {"progress"}
+    assert helped - {"as_json", "quiet", "recipe", "wide_pattern", "part", "join"} == set(defaults) - {"progress"}
     given = command.make_context("pack", ["a.csv", "out"]).params
     assert {name: given[name] for name in defaults if name != "progress"} == {n: v for n, v in defaults.items() if n != "progress"}
 

@@ -91,7 +91,7 @@ def test_errors_are_one_line(stoker: Stoker, folder: Path, arguments: list[str],
     assert stoker("predict", "runs/c", "--data", "new.csv", *arguments) == Done(2, "", f"stoker: {line}\n")
 
 
-def test_short_series_and_folders_that_are_no_run(stoker: Stoker, folder: Path) -> None:
+def test_short_series_and_folders_without_a_run(stoker: Stoker, folder: Path) -> None:
     Path("short.csv").write_text("\n".join(Path("d.csv").read_text().splitlines()[:8]) + "\n")
     done = stoker("predict", "runs/c", "--data", "short.csv")
     assert "is too short: the model needs 8 steps in a row, and it has 7. Add earlier steps, or pass --short skip." in done.err

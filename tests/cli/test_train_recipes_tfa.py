@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from tests.cli.calling import Done
-from tests.recipes.tfa.trainings import THEIRS, change_bars, make_folder
+from tests.recipes.tfa.training_folder import THEIRS, change_bars, make_folder
 
 Stoker = Callable[..., Done]
 

@@ -12,7 +12,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from tests.faults.saving import NEW, OLD, found, go_on, prepare, prepared, record_save, save, save_and_die
+from tests.faults.saving import NEW, OLD, found, prepare, prepared, record_save, resume_training, save, save_and_die
 from tests.harness import FaultyFiles, Zygote, take_snapshot
 from tests.train.trees import is_same, state
 
@@ -40,7 +40,7 @@ def test_killed_at_any_operation_the_latest_is_the_old_or_the_new(save_zygote: Z
         outcome = save_zygote.run(save_and_die, folder=folder, kind=kind, kill_at=kill_at)
         assert outcome.signal == signal.SIGKILL, f"operation {kill_at}: {outcome}"
         seen[found(folder)] += 1
-        go_on(folder)
+        resume_training(folder)
         _disk.remove_folder(folder)
     assert set(seen) == {None if kind == "first" else OLD, NEW}
     assert all(count >= 3 for count in seen.values()), "there is work before the commit, and cleaning behind it"
@@ -54,7 +54,7 @@ def test_killed_within_any_write_the_latest_is_the_old_or_the_new(save_zygote: Z
         before.write_to(folder)
         save_zygote.run(save_and_die, folder=folder, kind="best", kill_at=kill_at, short_write_at=kill_at - 1)
         assert found(folder) in (OLD, NEW)
-        go_on(folder)
+        resume_training(folder)
         _disk.remove_folder(folder)
 
 
@@ -122,7 +122,7 @@ def test_negative_control_without_cleaning_debris_is_found(save_zygote: Zygote, 
     prepare(folder, "replacing")
     save_zygote.run(save_and_die, folder=folder, kind="replacing", kill_at=5)
     with mock.patch.object(Checkpoints, "_remove_old"), pytest.raises(AssertionError):
-        go_on(folder)
+        resume_training(folder)
 
 
 # ---- random moments, a real file system ----

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from tests.harness import FaultyFiles, Zygote
-from tests.recipes.tfa.trainings import make_folder, settings_of
+from tests.recipes.tfa.training_folder import make_folder, settings_of
 
 from stoker.errors import OptionError
 from stoker.recipes.tfa import train, verify_bundle, write_bundle

@@ -139,7 +139,7 @@ def test_a_speedup_becomes_normal() -> None:
     assert changes == {205: "slower"}
 
 
-def test_steps_that_take_no_time_are_no_error() -> None:
+def test_steps_that_take_no_time_are_accepted() -> None:
     times = SlowdownDetector()
     assert [times.add([0] * BLOCK) for _ in range(200)] == [None] * 200
 

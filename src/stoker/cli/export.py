@@ -141,7 +141,7 @@ def _export_checkpoint(folder: Path, path: str, *, latest: bool, onnx: bool, ove
 
 
 def _golden(fed: Fed, *, own: bool) -> dict[str, torch.Tensor]:
-    """Some real samples, with the entries that the model looks at; of a model of one's own, all but targets."""
+    """Some real samples, with the entries that the model reads; for your own model, all except targets."""
     batch = next(iter(fed.valid or fed.train))
     names = [name for name in batch if name not in ("valid", "target_mask") and not name.endswith("_target")]
     rows = min(GOLDEN_ROWS, max(2, int(batch["valid"].sum())))

@@ -3,7 +3,7 @@
 `advise` collects the advice for the causes of a finding, `advise_on_rare_steps` for rare steps; `_ADVISERS` has one function per
 verdict. `line_of` finds the user's line that a cause comes from.
 
-A prediction rests on measured steps: steps with the fix switched on, batches that cost nothing, batches gathered at once. Where it is
+A prediction rests on measured steps: steps with the fix switched on, batches at no cost, batches gathered at once. Where it is
 not sure to about ten per cent there is a range instead of a number, and where nothing was measured, neither. Nothing is advised that
 would gain less than two per cent.
 """
@@ -29,7 +29,7 @@ RARE_ADVICE = {
 """Advice on rare steps by the phase that takes longer."""
 FUSIBLE = ("Adam", "AdamW", "SGD", "Adagrad")
 WITH_DATA = ("threads", "workers", "malloc")  # fixes that were measured on steps with their batches
-WITHOUT_DATA = ("cached", "feed")  # fixes after which batches cost nothing, or next to it
+WITHOUT_DATA = ("cached", "feed")  # fixes after which batches are free, or nearly free
 
 
 def advise(measured: Measurements, attribution: Attribution, causes: list[Cause]) -> list[Advice]:

@@ -1,7 +1,7 @@
 """The loops of a program and their batches: which loop trains, and what its batches come from.
 
 `Sources` watches every loop of the user's code and every `DataLoader`. The training loop is the innermost loop between whose
-iterations optimizer steps happen. All loops are watched until it is found; afterwards only this one, and the others cost nothing. A
+iterations optimizer steps happen. All loops are watched until it is found; afterwards only this one, and the others run without hooks. A
 loop is known by its place in the source, a `DataLoader` by itself, or by its place where each epoch creates a new one.
 """
 

@@ -37,6 +37,7 @@ from stoker.diagnose.recorder import Recorder, StepSeries, by_window
 from stoker.diagnose.session import CACHED, MAX_CACHED, REAL, Plan, Session, StepInput
 from stoker.diagnose.thresholds import RULE
 from stoker.diagnose.verdict import conclude, disturbed
+from stoker.train.graph import eager_steps
 
 BASELINE_STEPS = 12
 RANKED_WARM_UP = 10  # steps of a warm-up where several processes must make the same number
@@ -265,8 +266,9 @@ def operations(session: Session) -> Plan:
     """Count the operations of a step."""
     counting = Counting()
     if not compiled():  # compiled code would be compiled again for a mode that sees its operations
-        yield StepInput(cached=session.can_cache, before=counting.__enter__)
-        counting.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        with eager_steps():
+            yield StepInput(cached=session.can_cache, before=counting.__enter__)
+            counting.__exit__(None, None, None)  # type: ignore[no-untyped-call]
     session.recorder.work = work_of(counting)
     if counting.flops:
         session.hooks.precision = main_precision(counting)
@@ -275,16 +277,17 @@ def operations(session: Session) -> Plan:
 def operation_times(session: Session) -> Plan:
     """Time the operations of a step, from a profile."""
     profiling, recorder = Profiling(session.device), session.recorder
-    yield from session.skip(session.without_data, 1)
     loop = recorder.loop.steps
     seconds = statistics.median(one.seconds for one in loop) if loop else PROFILED_SECONDS
-    # The median of a few, or one step where steps are long.
-    for _ in range(int(session.agree(max(1, min(PROFILED_STEPS, int(PROFILED_SECONDS / seconds)))))):
-        session.hooks.on_phase = profiling.edge
-        yield StepInput(cached=session.can_cache, before=profiling.begin)
-        session.hooks.on_phase = None
-        profiling.end()
-    profiling.close()
+    with eager_steps():
+        yield from session.skip(session.without_data, 1)
+        # The median of a few, or one step where steps are long.
+        for _ in range(int(session.agree(max(1, min(PROFILED_STEPS, int(PROFILED_SECONDS / seconds)))))):
+            session.hooks.on_phase = profiling.edge
+            yield StepInput(cached=session.can_cache, before=profiling.begin)
+            session.hooks.on_phase = None
+            profiling.end()
+        profiling.close()
     if recorder.work is not None:
         recorder.work = with_times(recorder.work, profiling)
 

@@ -366,3 +366,5 @@ class Patch(msgspec.Struct, frozen=True, kw_only=True):
     """The result of the patched program."""
     left_out: dict[str, str] = {}
     """Why other advice is not in it, by its name."""
+    why: str = ""
+    """Why nothing was tried, or why it was tried without a verdict."""

@@ -193,8 +193,10 @@ class SlowdownDetector:
         total = sum(block)
         capped = total
         if max(block) > CAP * min(block):  # else no step is as long as that
-            most = CAP * sorted(block)[BLOCK // 2]
-            capped = sum(min(time, most) for time in block)
+            ordered = sorted(block)
+            most = CAP * ordered[BLOCK // 2]
+            while ordered[-1] > most:
+                capped += most - ordered.pop()
         fast = self.fast.add(math.log(capped / BLOCK + 1e-9))
         slow = None
         self._sum += total

@@ -17,7 +17,7 @@ from itertools import islice
 from operator import sub
 from typing import Any, Generic, Self, TypeVar
 
-from stoker._clock import now_ns
+from stoker._clock import now_ns, thread_busy_ns
 from stoker._text import readable_seconds
 from stoker.watching.cause import Explanation, Slowdown, explain
 from stoker.watching.counters import CollectorTime, Counters, read_counters
@@ -31,7 +31,7 @@ KEPT_STEPS = 1024
 KEPT_COUNTERS = 8
 READ_BLOCKS = 170  # between two reads of the counters
 FIRST_READS = (15, 30, 50)  # blocks, so that there are some when the detector is armed
-READ_NS_PER_STEP = 100  # counters are not read more often than this allows; the first reads are free
+READ_NS_PER_STEP = 100  # CPU time; counters are not read more often than this allows; the first reads are free
 FREE_NS = 2_000_000
 MAX_SLOWDOWNS = 100
 
@@ -72,6 +72,7 @@ class Watch(Generic[T]):
         self._last_ns = now_ns()  # the end of the step before the marks
         self._block: list[int] = []  # times of steps that wait for a block to be full
         self._recent: deque[int] = deque(maxlen=KEPT_STEPS)
+        self._waits: deque[tuple[int, int]] = deque(maxlen=KEPT_STEPS // BLOCK)  # after each block: all steps, and all they waited
         self._steps = self._wait_ns = self._total_ns = self._startup_ns = 0
         self._blocks = 0  # since the speed has last changed
         self._counters: list[Counters] = []  # oldest first
@@ -159,7 +160,10 @@ class Watch(Generic[T]):
             if len(self._block) < BLOCK:
                 return
             times, self._block = self._block[:BLOCK], self._block[BLOCK:]
+        self._waits.append((self._steps, self._wait_ns))
         self._end_block(times)
+        # What the watch itself does is of no step: else the first step of each block would stand out where steps are short.
+        self._last_ns = now_ns()
 
     def _end_block(self, block: list[int]) -> None:
         times = self._times
@@ -188,9 +192,9 @@ class Watch(Generic[T]):
         return self._read_all() if self._read_ns <= READ_NS_PER_STEP * self._steps else None
 
     def _read_all(self) -> Counters:
-        begin = now_ns()
+        begin = thread_busy_ns()
         found = self._read(steps=self._steps, wait_ns=self._wait_ns, collector_ns=self._collector.total_ns)
-        self._read_ns += now_ns() - begin
+        self._read_ns += thread_busy_ns() - begin
         return found
 
     def _changed(self, change: str) -> None:
@@ -204,7 +208,8 @@ class Watch(Generic[T]):
         later = [one for one in (*earlier, suspected) if one is not None and one.steps > since]
         earlier = [one for one in earlier if one.steps <= since] or [*earlier, now][:1]
         before, after = self._sizes()
-        found = explain(earlier, (later or earlier[-1:])[0], now, before_seconds=before, after_seconds=after)
+        begin, waits = (later or earlier[-1:])[0], self._waited(since)
+        found = explain(earlier, begin, now, before_seconds=before, after_seconds=after, waits=waits)
         slowdown = Slowdown(
             step=self._steps,
             since=since,
@@ -231,6 +236,14 @@ class Watch(Generic[T]):
                 return before / 1e9, after / 1e9
         before, after = self._times.change
         return before / 1e9, after / 1e9
+
+    def _waited(self, since: int) -> tuple[float, float] | None:
+        """Seconds that a step waited for its batch before a step and after it; None if that is too long ago."""
+        before = [one for one in self._waits if one[0] <= since]
+        if len(before) < 2 or self._waits[-1][0] <= since:
+            return None
+        (first, at_first), (middle, at_middle), (last, at_last) = before[0], before[-1], self._waits[-1]
+        return (at_middle - at_first) / (middle - first) / 1e9, (at_last - at_middle) / (last - middle) / 1e9
 
     def _conclude(self) -> None:
         """Name the rank that is slow."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from functools import cached_property, partial
+from pathlib import Path
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -34,7 +37,11 @@ class ParquetSource(FileSource):
                 "Pass a larger memory=, or write the file with fewer columns or larger row groups."
             )
         with decoding(self.path, "Parquet"):
-            return pq.read_metadata(self.path)
+            return pq.read_metadata(self._opened())
+
+    def _opened(self) -> Path | BinaryIO:
+        """What Arrow reads: a path, or an open object of object storage."""
+        return self.path if isinstance(self.path, Path) else self.path.open("rb")
 
     @property
     def num_rows(self) -> int:
@@ -51,6 +58,11 @@ class ParquetSource(FileSource):
         with decoding(self.path, "Parquet"):
             return self._metadata.schema.to_arrow_schema()
 
+    def borders(self) -> list[int]:
+        """The first row of each row group."""
+        rows = [self._metadata.row_group(i).num_rows for i in range(self._metadata.num_row_groups)]
+        return [0, *itertools.accumulate(rows[:-1])] if rows else [0]
+
     def read(self, schema: pa.Schema | None, *, start: RowLocation, chunk_bytes: int) -> Iterator[Task]:
         names = self.schema().names if schema is None else schema.names
         if len(names) > (most := self.limits.columns // _PAGE_SHARE):
@@ -62,7 +74,7 @@ class ParquetSource(FileSource):
             # Texts come as dictionaries: they are few, repeated, and far smaller that way.
             texts = [field.name for field in self.schema() if field.name in names and pa.types.is_string(field.type)]
             file = pq.ParquetFile(
-                self.path,
+                self._opened(),
                 page_checksum_verification=True,
                 read_dictionary=texts,
                 pre_buffer=False,
@@ -71,6 +83,8 @@ class ParquetSource(FileSource):
         row = 0
         for group in range(self._metadata.num_row_groups):
             rows = self._metadata.row_group(group).num_rows
+            if start.stop is not None and row >= start.stop:
+                return
             if row + rows > start.position:
                 for table, begin in self._tables(file, group, names, row, start.position, chunk_bytes):
                     yield partial(row_chunk, table, begin)
