@@ -121,11 +121,11 @@ class StorageError(StoreError, ConnectionError):
 
 
 class FeedError(StokerError, RuntimeError):
-    """Batches that cannot be made or resumed as asked."""
+    """Batches that cannot be made or resumed as requested."""
 
 
 class BatchError(StokerError, ValueError):
-    """Batches that break what they promise, or that cannot be had at all."""
+    """Batches that break what they promise, or that cannot be made at all."""
 
 
 class LeakError(StokerError, ValueError):

@@ -57,7 +57,7 @@ def advise_on_rare_steps(rare: RareSteps) -> list[Advice]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SpeedPredictor:
-    """Predicts what is left of a step with a fix."""
+    """Predicts the remaining time of a step with a fix."""
 
     measured: Measurements
     attribution: Attribution
@@ -125,7 +125,7 @@ class SpeedPredictor:
 
 
 def ratio_of(what_if: WhatIf) -> float:
-    """What is left of a step, as a share: a machine that is slower now than it was before is so for both sides."""
+    """The remaining share of a step: a machine that is slower now than before is slower for both sides."""
     before, after = what_if.as_it_is.median, what_if.with_fix.median
     if what_if.at_best is not None:
         after = (after + what_if.at_best) / 2  # it lies between the two

@@ -213,7 +213,7 @@ ADVICE = {
 }
 PATCH = {
     "no_edit": "is not an edit of known lines",
-    "nothing": "there is nothing to edit: the lines are as it wants them",
+    "nothing": "there is nothing to edit: the lines are already as proposed",
     "no_gain": "no gain was measured: {measured}",
     "no_more": "with it the program is not faster than with {best} alone",
     "apart": "not together with the others: {why}",
