@@ -105,7 +105,7 @@ def test_a_run_is_trained_resumed_and_generates(stoker: Stoker, folder: Path) ->
         (["generate", "run", "--out", "x.txt"], "--out is x.txt; expected a name that ends in .parquet or .csv."),
         (
             ["generate", "run", "--out", "events.parquet"],
-            "events.parquet is there already. Replace the file (--overwrite), or give another name.",
+            "events.parquet already exists. Replace the file (--overwrite), or give another name.",
         ),
         (["generate", "run", "--out", "no/x.csv"], "no/x.csv cannot be written: there is no folder no. Create it first."),
         (["generate", "run", "--out", "x.csv"], "run has no recipe.json, so it is not a run of tabular. Give the folder of one."),

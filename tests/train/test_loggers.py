@@ -37,7 +37,7 @@ def test_a_writer_that_fails_is_dropped_with_one_warning_and_the_others_continue
     writers = Writers([bad, good])
     writers.write(1, {"loss": 1.0})
     with pytest.warns(
-        RuntimeWarning, match=r"writer Fails failed at step 2; it gets no more numbers\. ConnectionError: no route"
+        RuntimeWarning, match=r"writer Fails failed at step 2; no further values are sent to it\. ConnectionError: no route"
     ) as seen:
         writers.write(2, {"loss": 0.5})
     assert len(seen) == 1

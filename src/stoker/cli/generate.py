@@ -95,7 +95,7 @@ def _check(option: str, name: str, overwrite: bool) -> Path:
     if path.suffix not in (".parquet", ".csv"):
         raise OptionError(f"{option} is {path}; expected a name that ends in .parquet or .csv.")
     if path.is_dir() or (path.exists() and not overwrite):
-        raise OptionError(f"{path} is there already. Replace the file (--overwrite), or give another name.")
+        raise OptionError(f"{path} already exists. Replace the file (--overwrite), or give another name.")
     if not path.absolute().parent.is_dir():
         raise OptionError(f"{path} cannot be written: there is no folder {path.parent}. Create it first.")
     return path

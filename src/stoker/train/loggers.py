@@ -67,7 +67,7 @@ class Writers:
                 writer.write(step, values)
             except Exception as error:  # a logger must not stop the run
                 self._writers.remove(writer)
-                _warn(writer, error, f"at step {step:,}; it gets no more numbers")
+                _warn(writer, error, f"at step {step:,}; no further values are sent to it")
 
     def close(self) -> None:
         """Close each."""
