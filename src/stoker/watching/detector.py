@@ -91,11 +91,6 @@ class Detector:
         self._slow_blocks = 0
 
     @property
-    def is_armed(self) -> bool:
-        """Whether a slowdown can be found already."""
-        return self.threshold < math.inf
-
-    @property
     def current(self) -> float:
         """The statistic: the least of the last levels."""
         return min(self._window)
