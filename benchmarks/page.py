@@ -551,7 +551,7 @@ TABLES: dict[str, list[Row]] = {
             ),
         ),
         Row(
-            "Simulated steps of 20 noise models: false alarms of the watch; slowdown of 10 % found within 100 steps",
+            "Simulated steps of 21 noise models: false alarms of the watch; slowdown of 10 % found within 100 steps",
             "bench_slowdowns",
             lambda r: (
                 f"{r.get('false alarms in all')} in {short(r.get('steps in all') / 1e6)} million steps; "
