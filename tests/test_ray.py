@@ -68,6 +68,7 @@ def cluster() -> Iterator[None]:
     os.environ |= {"RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "300", "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": "300"}
     path = [str(Path(one).absolute()) for one in sys.path if one]
     ray.init(
+        _system_config={"memory_monitor_refresh_ms": 0},  # memory that other programs use is no reason to end a worker
         num_cpus=6, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1", object_store_memory=80 << 20,
         runtime_env={"env_vars": {"PYTHONPATH": ":".join(path), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}},
     )  # fmt: skip
