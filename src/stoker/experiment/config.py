@@ -408,7 +408,7 @@ class Train(TrainerSettings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """What is measured in evaluation, beside the loss; `torchmetrics:MeanAbsolutePercentageError` is one of torchmetrics."""
     early_stopping: EarlyStoppingConfig | None = None
     """When to stop before the last epoch."""
-    loggers: list[Literal["tensorboard", "wandb", "mlflow"]] = field(default_factory=list)
+    loggers: list[Literal["tensorboard", "wandb", "mlflow", "trackio"]] = field(default_factory=list)
     """Where metrics go beside metrics.jsonl."""
 
 
