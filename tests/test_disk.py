@@ -191,7 +191,7 @@ def test_a_failed_reopen_gives_its_descriptor_back(tmp_path: Path) -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-def fail_to_publish_and_go_on() -> int:
+def fail_to_publish_and_continue() -> int:
     """As a user without root's right to write read-only files."""
     if os.getuid() == 0:
         os.chown(".", 65534, 65534)
@@ -214,7 +214,7 @@ def fail_to_publish_and_go_on() -> int:
 
 
 def test_a_file_whose_publishing_failed_can_be_taken_up_again(zygote: Zygote) -> None:
-    assert zygote.run(fail_to_publish_and_go_on).check() >= 2
+    assert zygote.run(fail_to_publish_and_continue).check() >= 2
 
 
 # ---- folders ----

@@ -173,9 +173,11 @@ def test_every_result_file_is_used_or_listed() -> None:
     used = {row.file for rows in page.TABLES.values() for row in rows}
     detailed = {
         "bench_compat",
+        "bench_cluster_pack",
         "bench_hooks",
         "bench_packing",
         "bench_quality",
+        "bench_remote",
         "bench_restructure",
         "bench_tabular",
         "bench_tabular_quality",
@@ -186,6 +188,7 @@ def test_every_result_file_is_used_or_listed() -> None:
         "bench_timehut_usual",
         "docs",
         "gpu_timehut_lengths",
+        "pack_kills",
     }  # in other documents
     assert used | detailed == {path.stem for path in page.RESULTS.glob("*.json")}
 

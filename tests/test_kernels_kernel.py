@@ -130,7 +130,7 @@ def test_what_is_not_a_terminal_is_reported_only_where_it_asks(run: Run, asked: 
 
 
 @pytest.mark.parametrize("closing", ["sys.stderr.close()", pytest.param("sys.stderr = None", marks=pytest.mark.slow)])
-def test_a_closed_standard_error_is_no_reason_not_to_compile(run: Run, closing: str) -> None:
+def test_a_closed_standard_error_does_not_keep_from_compiling(run: Run, closing: str) -> None:
     assert run(f"import sys\n{closing}" + TWO_KERNELS)[0] == "4 6 1.0\n"
 
 
@@ -461,7 +461,9 @@ def test_a_cache_that_came_with_a_read_only_system_is_used(
         assert (from_cache(found.double), from_cache(found.triple)) == (True, triple_again)
 
 
-def test_a_full_disk_is_no_reason_not_to_compile(tiny: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_does_not_keep_from_compiling(
+    tiny: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(fd: int, data: Any) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 

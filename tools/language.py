@@ -1,23 +1,20 @@
 """Phrases that the documentation, the help texts and the messages avoid, each with the term to use instead.
 
     python -m tools.language                        lists every phrase found in the documents
-    python -m tools.language src                    the same for docstrings and messages of the source
-    python -m tools.language --write                writes tests/data/language_allowance.json from the source of today
+    python -m tools.language src                    the same for docstrings and messages of the source, and for names of tests
 
-tests/test_language.py requires that documents and help texts have none of them, and that the source has no more than the allowance.
+tests/test_language.py requires that documents, help texts, docstrings, messages, and names of tests have none of them.
 """
 
 from __future__ import annotations
 
 import ast
-import json
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-ALLOWANCE = ROOT / "tests" / "data" / "language_allowance.json"
 
 _UNITS = (
     r"second|minute|step|batch|sample|epoch|row|series|column|value|file|event|update|window|bar|page|label|save|index"
@@ -98,24 +95,27 @@ def strings(source: str) -> Iterator[tuple[int, str]]:
             yield node.lineno, re.sub(r"`[^`\n]*`", "` `", node.value)
 
 
-def in_source() -> dict[str, int]:
-    """How many phrases each module of the source has in its docstrings and messages; modules without any are left out."""
-    counts = {
-        str(path.relative_to(ROOT)): sum(len(list(find(text))) for _, text in strings(path.read_text()))
-        for path in sorted((ROOT / "src").rglob("*.py"))
-    }
-    return {path: count for path, count in counts.items() if count}
+def in_source() -> Iterator[str]:
+    """Phrases in docstrings and messages of the source, as "file:line: phrase -> term"."""
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        for line, text in strings(path.read_text()):
+            for phrase, instead in find(text):
+                yield f"{path.relative_to(ROOT)}:{line}: {phrase!r} -> {instead}"
+
+
+def in_test_names() -> Iterator[str]:
+    """Phrases in the names of test files and of tests."""
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        names = [path.stem, *re.findall(r"^ *def (test_\w+)", path.read_text(), re.MULTILINE)]
+        for name in names:
+            for phrase, instead in find(name.replace("_", " ")):
+                yield f"{path.relative_to(ROOT)}: {name}: {phrase!r} -> {instead}"
 
 
 def main() -> None:
-    """List phrases, or write the allowance."""
-    if "--write" in sys.argv[1:]:
-        ALLOWANCE.write_text(json.dumps(in_source(), indent=1) + "\n")
-    elif "src" in sys.argv[1:]:
-        for path in sorted((ROOT / "src").rglob("*.py")):
-            for line, text in strings(path.read_text()):
-                for phrase, instead in find(text):
-                    print(f"{path.relative_to(ROOT)}:{line}: {phrase!r} -> {instead}")
+    """List phrases."""
+    if "src" in sys.argv[1:]:
+        print(*in_source(), *in_test_names(), sep="\n")
     else:
         for path in documents():
             for number, line in enumerate(prose(path.read_text()).splitlines(), 1):

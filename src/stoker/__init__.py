@@ -6,7 +6,7 @@
 
 These are all the public names. Those that need NumPy or Arrow are imported when first used, so `import stoker` costs
 next to nothing. What makes numbers of raw values is in `stoker.encode`, what keeps parts of the data apart in `stoker.split`, what
-goes along with a trainer in `stoker.train`, whole workloads in `stoker.recipes`, and what helps with tests of one's own in
+goes along with a trainer in `stoker.train`, whole workloads in `stoker.recipes`, and helpers for your own tests in
 `stoker.testing`.
 """
 
@@ -68,7 +68,7 @@ _LAZY = {
     "watch": "stoker.watching.watch:watch",
 }
 
-_MODULES = ("augment", "diagnose", "encode", "errors", "experiment", "recipes", "split", "testing", "train", "tune")
+_MODULES = ("augment", "diagnose", "encode", "errors", "experiment", "ray", "recipes", "split", "testing", "train", "tune")
 
 if TYPE_CHECKING:
     from stoker import augment as augment
@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from stoker import encode as encode
     from stoker import errors as errors
     from stoker import experiment as experiment
+    from stoker import ray as ray
     from stoker import recipes as recipes
     from stoker import split as split
     from stoker import testing as testing

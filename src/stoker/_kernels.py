@@ -10,7 +10,7 @@ is also compiled again when its own file, the file of a function that it calls, 
 numba changes.
 
 Compiling takes seconds, so the first kernel that a process compiles is announced on a terminal. Numba notifies listeners of
-compilations only, so calls and loads from the cache cost nothing.
+compilations only, so calls and loads from the cache are not slowed down.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def cache_folders() -> list[Path]:
 
 
 class _Cache(NullCache):  # type: ignore[misc]
-    """The compiled forms of one function on disk, for numba's dispatcher. Disk errors never fail a call."""
+    """The compiled forms of one function on disk, for numba's dispatcher. A disk error does not fail a call."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         code = function.__code__
@@ -133,8 +133,8 @@ class _Cache(NullCache):  # type: ignore[misc]
                 problems.append((error.strerror or str(error)).rstrip("."))
             else:
                 return
-        told = f"compiled kernels cannot be kept on disk, so each process compiles them again: {'; '.join(problems)}"
-        _warn_once(f"{told}. Set {CACHE} to a folder that you can write.")
+        problem = f"compiled kernels cannot be kept on disk, so each process compiles them again: {'; '.join(problems)}"
+        _warn_once(f"{problem}. Set {CACHE} to a folder that you can write.")
 
     def _name(self, signature: Any, context: Any) -> str:
         """One file per version of a function, wherever it is installed, beside those of other types and other CPUs."""

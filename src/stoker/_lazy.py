@@ -10,7 +10,7 @@ from importlib import import_module
 def lazy(
     package: str, names: Mapping[str, str], *, modules: Collection[str] = ()
 ) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
-    """`__getattr__`, `__dir__` and `__all__` of a package whose `names` are told as "module:attribute"."""
+    """`__getattr__`, `__dir__` and `__all__` of a package whose `names` are given as "module:attribute"."""
 
     def get(name: str) -> object:
         if name in modules:

@@ -1,4 +1,4 @@
-"""The audit against bugs that real trainings had, each beside its corrected twin, which must not be accused."""
+"""The audit against bugs that real training runs had, each beside its corrected twin, which must not be accused."""
 
 from __future__ import annotations
 

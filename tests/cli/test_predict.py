@@ -81,7 +81,7 @@ def test_columns_are_renamed_and_derived_as_for_training(stoker: Stoker, folder:
     [
         (["--pack", "derive=x"], "--pack is derive='x'; expected derive=COLUMN=VALUE. See: stoker predict --help"),
         (["--out", "p.txt"], "--out is p.txt; expected a name that ends in .parquet, .csv, .arrow, .feather."),
-        (["--out", "new.csv"], "new.csv is there already. Replace the file (--overwrite), or give another name."),
+        (["--out", "new.csv"], "new.csv already exists. Replace the file (--overwrite), or give another name."),
         (["--out", "no/p.csv"], "no/p.csv cannot be written: there is no folder no. Create it first."),
         (["--horizon", "7"], "horizon is 7, but the model was trained with 2 steps (data.view). Leave it out."),
         (["--pack", "sort"], "--pack is 'sort'; expected NAME=VALUE, such as sort=true. See: stoker predict --help"),
@@ -91,7 +91,7 @@ def test_errors_are_one_line(stoker: Stoker, folder: Path, arguments: list[str],
     assert stoker("predict", "runs/c", "--data", "new.csv", *arguments) == Done(2, "", f"stoker: {line}\n")
 
 
-def test_short_series_and_folders_that_are_no_run(stoker: Stoker, folder: Path) -> None:
+def test_short_series_and_folders_without_a_run(stoker: Stoker, folder: Path) -> None:
     Path("short.csv").write_text("\n".join(Path("d.csv").read_text().splitlines()[:8]) + "\n")
     done = stoker("predict", "runs/c", "--data", "short.csv")
     assert "is too short: the model needs 8 steps in a row, and it has 7. Add earlier steps, or pass --short skip." in done.err

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import torch
 from tests.cli.calling import Done, call
-from tests.cli.trainings import make_folder
+from tests.cli.training_folder import make_folder
 from tests.experiment.files import SMALL, read
 
 from stoker.errors import ConfigError, OptionError

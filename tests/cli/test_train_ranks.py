@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.calling import call, stoker_command
-from tests.cli.trainings import make_folder
+from tests.cli.training_folder import make_folder
 
 
 def last_line(run: Path) -> dict[str, float]:

@@ -11,7 +11,7 @@ import torch
 from tests.cli.calling import Done, call, stoker_command
 from tests.cli.test_main_signals import start, wait_for
 from tests.cli.test_train import latest
-from tests.cli.trainings import make_folder
+from tests.cli.training_folder import make_folder
 
 SETS = ("epochs=6", "model=own.py:make", "loss=own.py:slow", "columns=[close]", "target=[close]", "metrics=[]", "save_every=1")
 

@@ -56,7 +56,7 @@ def test_a_loop_over_numbers_is_found_where_nothing_gives_batches(sources: Sourc
     assert not sources.found.gives_batches
 
 
-def test_several_steps_a_batch_belong_to_the_loop_over_batches(sources: Sources) -> None:
+def test_several_steps_per_batch_belong_to_the_loop_over_batches(sources: Sources) -> None:
     for _ in sources.watched(BATCHES, place(1)):
         for _ in sources.watched(range(2), place(2)):
             step(sources)
@@ -203,7 +203,7 @@ def test_a_loop_without_steps_is_soon_watched_no_more(sources: Sources) -> None:
     assert sources.watched(given, place(9)) is given
 
 
-def test_other_loops_cost_nothing_once_the_training_loop_is_known(sources: Sources) -> None:
+def test_other_loops_run_without_hooks_once_the_training_loop_is_known(sources: Sources) -> None:
     for _ in sources.watched(BATCHES, place(1)):
         step(sources)
     given = [1, 2]

@@ -84,7 +84,7 @@ def test_bars_stay_within_the_figure(phases: list[float], shares: dict[str, floa
 
 
 @given(NUMBERS | st.none(), NUMBERS, NUMBERS, NUMBERS)
-def test_bars_of_tries_too(predicted: float | None, speedup: float, low: float, high: float) -> None:
+def test_bars_of_trials_too(predicted: float | None, speedup: float, low: float, high: float) -> None:
     tried = TrialResult(speedup=speedup, low=low, high=high, losses="equal")
     [item], one = report.trial_bars([Advice(name="x", sentence="x", predicted=predicted, tried=tried)])
     assert all(

@@ -21,7 +21,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "diagnosing.md").read_text()
 SCHEMA_PART = PAGE.split(f"## JSON, version {SCHEMA}\n")[1]
 
 
-def told_rows(section: str) -> list[tuple[str, str]]:
+def reported_rows(section: str) -> list[tuple[str, str]]:
     """Name and type of the fields that a section of the page has, each with some words."""
     return re.findall(r"^\| `(\w+)` \| (.+?) \| \S.* \|$", section, re.MULTILINE)
 
@@ -37,7 +37,7 @@ def test_every_record_has_a_section_and_nothing_else_has() -> None:
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.__name__)
 def test_every_field_is_reported_with_its_type(record: type) -> None:
-    assert told_rows(sections()[record.__name__]) == rows(record)
+    assert reported_rows(sections()[record.__name__]) == rows(record)
 
 
 def test_what_is_printed_has_these_fields_and_second() -> None:
@@ -49,8 +49,8 @@ def test_what_is_printed_has_these_fields_and_second() -> None:
 
 def test_negative_control_a_field_that_is_not_reported_is_found() -> None:
     section = sections()["SourceLine"].replace("| `line` | integer |", "| `line` | number |")
-    assert told_rows(section) != rows(dict(zip(sections(), RECORDS, strict=True))["SourceLine"])
-    assert told_rows(sections()["SourceLine"].replace("`line`", "`row`")) != rows(RECORDS[2])
+    assert reported_rows(section) != rows(dict(zip(sections(), RECORDS, strict=True))["SourceLine"])
+    assert reported_rows(sections()["SourceLine"].replace("`line`", "`row`")) != rows(RECORDS[2])
 
 
 def test_every_verdict_is_explained() -> None:

@@ -58,7 +58,7 @@ def found(folder: Path) -> int | None:
     return None if latest is None else latest.step
 
 
-def go_on(folder: Path) -> None:
+def resume_training(folder: Path) -> None:
     """The next save works, and leaves nothing but what is kept."""
     before = found(folder)
     save(folder, NEXT)

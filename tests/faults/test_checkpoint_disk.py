@@ -14,7 +14,7 @@ from unittest import mock
 
 import pytest
 import torch
-from tests.faults.saving import KINDS, NEW, OLD, found, go_on, prepare, prepared, record_save
+from tests.faults.saving import KINDS, NEW, OLD, found, prepare, prepared, record_save, resume_training
 from tests.harness import FaultyFiles, take_snapshot
 from tests.train.trees import state
 
@@ -70,7 +70,7 @@ def test_an_error_at_any_operation_is_reported_and_leaves_the_old_or_the_new(
             assert {name: data for name, data in left.items() if name not in committing} == before.files
             assert not committing or f"step-{NEW:09d}/checkpoint.json" in committing, "debris"
         assert found(folder) in (None if kind == "first" else OLD, NEW)
-        go_on(folder)
+        resume_training(folder)
         _disk.remove_folder(folder)
 
 

@@ -10,7 +10,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from tests.faults.saving import KINDS, NEW, OLD, found, go_on, lies_in, prepare, record_save
+from tests.faults.saving import KINDS, NEW, OLD, found, lies_in, prepare, record_save, resume_training
 from tests.faults.test_checkpoint_kill import clean_then_name, name_then_write
 from tests.harness import Operation, Snapshot, crash_states, take_snapshot
 
@@ -78,7 +78,7 @@ def test_after_any_power_loss_a_run_continues(quick_path: Path, rng: np.random.G
         folder = quick_path / str(i) / "run"
         if folder.exists():
             assert found(folder) in (None if kind == "first" else OLD, NEW), state.label
-            go_on(folder)
+            resume_training(folder)
 
 
 # ---- negative controls: the replayer finds what a wrong order or a missing sync would do ----

@@ -67,10 +67,10 @@ def test_an_error_at_any_batch(k: int, depth: int, threads: int, store: Store) -
     ]
     assert Path(feed.shards()[0]).exists()
     assert seen == [list(range(4 * i, 4 * i + 4)) for i in range(k)], "the batches before it come, and none after it"
-    check_goes_on(feed, encode, k)
+    check_continues(feed, encode, k)
 
 
-def check_goes_on(feed: Feed, encode: Encoder, k: int) -> None:
+def check_continues(feed: Feed, encode: Encoder, k: int) -> None:
     """The state says what was handed out, and the feed can be used again."""
     state = feed.state_dict()
     assert (state["epoch"], state["position"]) == (0, 4 * k)

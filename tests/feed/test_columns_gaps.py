@@ -76,7 +76,7 @@ def test_breaks_follow_the_frequency_of_the_store(tmp_path: Path, monkeypatch: p
     assert Feed(store, Windows(24, gaps="break", max_gap="1000h"), batch_size=64).num_samples != by_gap  # max_gap comes first
 
 
-def test_months_are_no_gaps_and_missing_months_are(tmp_path: Path) -> None:
+def test_missing_months_are_gaps_and_months_are_not(tmp_path: Path) -> None:
     months = [date(2023, month, 1) for month in range(1, 13) if month != 6] + [date(2024, 1, 1)]
     store = stoker.pack(pa.table({"day": months, "x": np.arange(12.0)}), tmp_path / "m.stoker", time="day")
     batch = next(iter(Feed(store, Windows(7, max_gap="1mo"), batch_size=9, columns=["x"])))

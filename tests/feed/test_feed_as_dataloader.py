@@ -66,7 +66,7 @@ def lose_track(feed: stoker.Feed) -> bool:
     return True
 
 
-def resume_after_a_pass_that_nobody_used() -> tuple[list[list[int]], list[list[int]]]:
+def resume_after_an_unused_pass() -> tuple[list[list[int]], list[list[int]]]:
     """What came after a loaded state, and what should."""
     feed = window_feed(order=stoker.Shuffle(seed=1))
     batches = iter(feed)
@@ -78,10 +78,10 @@ def resume_after_a_pass_that_nobody_used() -> tuple[list[list[int]], list[list[i
 
 
 def test_a_pass_that_no_one_used_loses_no_loaded_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    found, expected = resume_after_a_pass_that_nobody_used()
+    found, expected = resume_after_an_unused_pass()
     assert found == expected
     monkeypatch.setattr(stoker.Feed, "_has_moved", property(lose_track))
-    found, expected = resume_after_a_pass_that_nobody_used()
+    found, expected = resume_after_an_unused_pass()
     assert found != expected
 
 

@@ -163,7 +163,7 @@ def test_errors_of_a_device_transform_name_the_batch_and_end_the_pass() -> None:
 
 
 @pytest.mark.parametrize("made", [None, [1], {"x": np.zeros(3)}])
-def test_what_is_no_dict_of_tensors_is_refused(made: Any) -> None:
+def test_anything_but_a_dict_of_tensors_is_refused(made: Any) -> None:
     with pytest.raises(FeedError, match=r"device_transform returned .*; expected a dict of tensors"):
         next(iter(make_feed(device_transform=lambda batch: made)))
 

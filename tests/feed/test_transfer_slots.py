@@ -72,7 +72,7 @@ def test_whatever_inspects_a_batch_keeps_its_slot(keep: Any) -> None:
     assert place in [one.data_ptr() for one in (lend(ring), lend(ring))] or ring.num_slots == 1
 
 
-def test_a_slot_that_is_being_filled_is_no_one_elses() -> None:
+def test_a_slot_that_is_being_filled_is_not_taken() -> None:
     ring = Ring(pinned=False, keep=4)
     first = ring.take(SIZE)
     second = ring.take(SIZE)

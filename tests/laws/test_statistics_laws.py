@@ -58,7 +58,7 @@ def cut(table: pa.Table, data: st.DataObject) -> list[pa.Table]:
     return [table.slice(start, stop - start) for start, stop in zip([0, *cuts], [*cuts, len(table)], strict=True)]
 
 
-def told(statistics: Statistics) -> bytes:
+def reported(statistics: Statistics) -> bytes:
     """All that is known, to the last bit: NaN does not occur, and -0.0 is not 0.0."""
     return statistics.to_json(partial=True)
 
@@ -68,7 +68,7 @@ def told(statistics: Statistics) -> bytes:
 def test_joined_parts_are_the_whole(table: pa.Table, data: st.DataObject) -> None:
     whole = analyze(table, threads=1)
     parts = [analyze(part, threads=1) for part in cut(table, data)]
-    assert told(parts[0].merge(*parts[1:])) == told(whole)
+    assert reported(parts[0].merge(*parts[1:])) == reported(whole)
 
 
 @FEW
@@ -78,7 +78,7 @@ def test_parts_may_be_joined_in_any_grouping_and_after_a_journey_through_json(ta
     while len(parts) > 1:
         number = data.draw(st.integers(0, len(parts) - 2))
         parts[number : number + 2] = [parts[number].merge(parts[number + 1])]
-    assert told(parts[0]) == told(analyze(table, threads=1))
+    assert reported(parts[0]) == reported(analyze(table, threads=1))
 
 
 @FEW
@@ -102,7 +102,7 @@ def test_beyond_the_limits_all_but_quantiles_and_counts_is_exact(table: pa.Table
     whole = analyze(table, exact=16, categories=3, threads=1)
     parts = [analyze(part, exact=16, categories=3, threads=1) for part in cut(table, data)]
     joined = parts[0].merge(*parts[1:])
-    assert Statistics.from_json(told(joined)) == joined
+    assert Statistics.from_json(reported(joined)) == joined
     for column, other in zip(joined.columns, whole.columns, strict=True):
         if isinstance(column, CategoryColumn) and isinstance(other, CategoryColumn):
             true = Counter(str(value) for value in table.column(column.name).to_pylist() if value is not None)
@@ -157,7 +157,7 @@ def worst_rank(values: Any, column: NumberColumn) -> int:
 
 def test_negative_control_a_part_that_is_joined_twice_is_found() -> None:
     part = analyze(pa.table({"x": [1.0, 2.0]}))
-    assert told(part.merge(part)) != told(part)
+    assert reported(part.merge(part)) != reported(part)
 
 
 def test_negative_control_quantiles_that_are_one_off_are_found(rng: np.random.Generator) -> None:

@@ -34,7 +34,7 @@ def pages_of(samples: Samples, numbers: list[int], width: int) -> set[int]:
     }
 
 
-def num_stretches(pages: set[int]) -> int:
+def num_runs(pages: set[int]) -> int:
     return sum(page - 1 not in pages for page in pages)
 
 
@@ -47,18 +47,18 @@ def slow_reads(order: Order, samples: Samples, step_bytes: Sequence[int]) -> tup
         owners = [plan.window_of(0, position) for position in range(len(numbers))]
         cuts = [owners.index(window) for window in range(plan.num_windows)]
     units = [numbers[a:b] for a, b in zip(cuts, [*cuts[1:], len(numbers)], strict=True)]
-    read = stretches = 0
+    read = num_reads = 0
     for width in step_bytes:
         kept: set[int] = set()
         for unit in units:
             pages = pages_of(samples, unit, width)
             read += len(pages - kept) * PAGE
-            stretches += num_stretches(pages)
+            num_reads += num_runs(pages)
             kept = set() if isinstance(plan, BlockPlan) else pages
     found = samples.locate(np.arange(samples.num_samples))
     steps = {s for a, n in zip(found.starts.tolist(), found.counts.tolist(), strict=True) for s in range(a, a + n)}
     per_batch = BATCH / len(numbers)
-    return read * per_batch, stretches * per_batch, read / (len(steps) * sum(step_bytes))
+    return read * per_batch, num_reads * per_batch, read / (len(steps) * sum(step_bytes))
 
 
 @pytest.fixture

@@ -193,7 +193,7 @@ def test_weight_of_labels() -> None:
         pos_weight(Store.from_arrays(y=[[0.0, 0.5, 1.0]]), None, "y")
 
 
-def test_one_value_a_series_counts_once_a_series() -> None:
+def test_one_value_per_series_counts_once_per_series() -> None:
     store = Store.from_arrays(x=np.zeros((40, 30)), z=np.arange(40) % 4 == 0)
     split = grouped(store, Windows(5), fractions=(0.5, 0.5))
     series = {twin.list_samples(store, Windows(5))[n].series for n in twin.numbers_of(split)["train"]}

@@ -215,7 +215,7 @@ def test_a_cache_that_lost_a_file_is_made_again(folder: Path, tmp_path: Path) ->
         assert is_same(cache, folder, 0)
 
 
-def test_stores_that_nobody_uses_go_before_blocks(folder: Path, tmp_path: Path) -> None:
+def test_unused_stores_go_before_blocks(folder: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.stoker"
     stoker.Store.from_arrays(x=[np.arange(4 * BLOCK // 8)]).save(other)
     neighbour = open_cache(other, tmp_path / "cache", blocks=10)

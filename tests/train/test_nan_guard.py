@@ -103,7 +103,7 @@ def with_a_large_value(at: int, value: float) -> list[Any]:
 
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_statistics_that_overflow_hold_back_the_update(fused: bool, accumulate: int) -> None:
+def test_statistics_that_overflow_drop_the_update(fused: bool, accumulate: int) -> None:
     """A finite 1e25 has an infinite variance, while the loss of a normalised value stays finite."""
     good, ours = network(norm=True), network(norm=True)
     trainer_of(good, optimizer=adamw(good, fused=fused), grad_accum_steps=accumulate).fit(pairs()[: 3 * accumulate])

@@ -250,7 +250,7 @@ class Remembering(nn.Module):
 
 @pytest.mark.parametrize("graph", [False, True])
 @pytest.mark.parametrize("kind", ["norm", "own"])
-def test_buffers_that_overflow_hold_back_the_update(kind: str, graph: bool) -> None:
+def test_buffers_that_overflow_drop_the_update(kind: str, graph: bool) -> None:
     def make() -> nn.Module:
         torch.manual_seed(0)
         first = [nn.BatchNorm1d(8), nn.Linear(8, 1)] if kind == "norm" else [Remembering()]

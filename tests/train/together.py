@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+import torch.distributed.fsdp  # here, so that the process that ranks are forked from imports it once
 from tests.train.training import Kept, Pair, adamw, network, pairs, trainer_of
 from torch import nn
 
@@ -169,7 +170,7 @@ def chosen(folder: Path, kind: Any) -> Report:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     options: Any = {"speed": "measured", "fused": False, "compile": False}
     trainer = Trainer(model, nn.MSELoss(), optimizer, progress=False, log_every=50, parallel=kind, **options)
-    epochs = 5 if kind == "ddp" else 1  # long enough to be measured; shards have nothing to choose from
+    epochs = 5 if kind != "fsdp" else 1  # long enough to be measured; shards have nothing to choose from
     result = trainer.fit(shares(pairs()), epochs=epochs)
     autotune.WORTH_MEASURING, autotune.LARGEST_SHARE = worth, share
     return {"setup": str(result.setup), "trials": {trial.name: trial.reason for trial in result.trials}}
@@ -304,7 +305,7 @@ def crashing(folder: Path, kind: Any) -> Report:
 
 
 def be_rank(rank: int, meeting: str, folder: str, names: list[str]) -> None:
-    """Do some trainings as one of two ranks, in a process of its own, and leave a report."""
+    """Do some training runs as one of two ranks, in a process of its own, and leave a report."""
     warnings.simplefilter("error")
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": "lo"}
     torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""Small trainings: data, models and the plainest loop, which the trainer must equal."""
+"""Small training runs: data, models and the plainest loop, which the trainer must equal."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def audit(
         max_batches: At most this many batches per epoch.
         shuffled: Whether the order should be random; by default what the loader says.
         once: Whether each sample should come once per epoch; by default what the loader says.
-        ids: What numbers the samples where content does not tell them apart: the name of an entry, or a function of the batch.
+        ids: What numbers the samples where content does not identify them: the name of an entry, or a function of the batch.
         reference_limit: Samples of the reference to read; of a larger one, this many are drawn at random.
         progress: Called with the phase, the share that is done, and the samples so far.
 
@@ -321,7 +321,7 @@ def _worst(findings: list[AuditFinding]) -> AuditFinding:
 # Verdicts: the counts of an epoch become findings. Breaking what a loader does not promise is not a fault.
 
 NUM_EXAMPLES = 3
-SURE = 1e-6  # chance below which the place of repeats is no accident
+SURE = 1e-6  # chance below which the place of repeats is not an accident
 MIN_SHIFTED = 12  # mixed rows, all with the same distance, that make a shift
 
 

@@ -128,7 +128,7 @@ class Appearance:
         self._nonfinite: dict[str, tuple[int, int, str]] = {}
 
     def add(self, rows: BatchRows, index: int) -> None:
-        """Look at a batch, the `index`-th of its epoch."""
+        """Inspect a batch, the `index`-th of its epoch."""
         looks = {name: _look(rows, name) for name in rows.entries} | dict(rows.others)
         for name in {**self._first, **looks}:
             look = looks.get(name, "absent")
@@ -513,7 +513,7 @@ class HeldBatches:
         self._latest.append(batch)
 
     def close(self) -> AuditFinding | None:
-        """Look at everything held a last time; the finding, if any memory changed or came twice."""
+        """Inspect everything held one last time; the finding, if any memory changed or came twice."""
         for kept in self._held():
             self._look_again(kept, self._num_seen - 1 - kept.number, None)
         epoch = f" of epoch {self._epoch}" if self._epoch else ""

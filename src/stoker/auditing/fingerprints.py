@@ -310,7 +310,7 @@ class BatchRows:
 
 
 def rows_of(batch: Any) -> BatchRows:
-    """Look at a batch as rows. Tensors on a device are copied to memory."""
+    """Inspect a batch as rows. Tensors on a device are copied to memory."""
     leaves = leaves_of(batch)
     cells = {name: cells_of(leaf) for name, leaf in leaves.items()}
     known = {name: found for name, found in cells.items() if found is not None}
@@ -344,7 +344,7 @@ def rows_of(batch: Any) -> BatchRows:
 
 
 def rows_of_items(items: Sequence[Any]) -> BatchRows:
-    """Look at the items of a dataset as rows, one each, before anyone has made a batch of them."""
+    """Inspect the items of a dataset as rows, one each, before they are collated into a batch."""
     columns: dict[str, list[Any]] = {}
     for item in items:
         for name, leaf in leaves_of_item(item).items():

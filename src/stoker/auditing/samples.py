@@ -2,7 +2,7 @@
 
 LoaderClaims      what a loader says about itself: its dataset, whether it shuffles, and so on
 Catalogue         the samples that there should be
-ContentIndex      rows told apart by what is in them, where there is no reference
+ContentIndex      rows identified by their content, where there is no reference
 ReferenceIndex    rows looked up in a reference, as a whole and entry by entry
 SampleMatcher     which of these is used, settled with the first rows
 Reference         the fingerprints of all samples
@@ -261,7 +261,7 @@ class ContentIndex:
 
 # The reference index: rows are looked up in a reference, as a whole and entry by entry.
 #
-# Samples of equal content cannot be told apart; they are counted, never guessed at. A row that the reference does not hold,
+# Samples of equal content cannot be distinguished; they are counted, never guessed at. A row that the reference does not hold,
 # though it holds each of its entries, is mixed of different samples. A row with an entry that is nowhere is foreign. Of a
 # reference that was read in part, only what no sample beyond that part can explain is a fault.
 
@@ -325,7 +325,7 @@ class ReferenceIndex:
 
     @property
     def anchor(self) -> str:
-        """The entry that tells most samples apart."""
+        """The entry that distinguishes most samples."""
         return self.entries[self._anchor]
 
     def words(self, table: Hashes) -> Hashes:
@@ -501,7 +501,7 @@ class Reference:
     numbers: Array
     table: Hashes
     lacking: tuple[str, ...] = ()  # entries of the batches that are not in it
-    unstable: tuple[str, ...] = ()  # entries that did not come out the same twice
+    unstable: tuple[str, ...] = ()  # entries that differ between two reads
     ids: Array | None = None
     exact: bool = False  # whether it was made by the loader's own means, so that batches have no excuse to differ
 

@@ -62,7 +62,7 @@ def command(run: str, path: str, latest: bool, onnx: bool, overwrite: bool, as_j
     if onnx and not is_onnx:
         raise OptionError(f"--onnx writes a file of ONNX, but PATH is {path}. Give it a name that ends in .onnx.")
     if Path(path).is_dir() or (Path(path).exists() and not overwrite):
-        raise OptionError(f"{path} is there already. Replace the file (--overwrite), or give another name.")
+        raise OptionError(f"{path} already exists. Replace the file (--overwrite), or give another name.")
     if not (folder / CONFIG_NAME).is_file():
         raise ConfigError(f"{folder} has no {CONFIG_NAME}, so it is not the folder of a run of `stoker train`.")
     found = find_trained(folder, latest=latest)
@@ -141,7 +141,7 @@ def _export_checkpoint(folder: Path, path: str, *, latest: bool, onnx: bool, ove
 
 
 def _golden(fed: Fed, *, own: bool) -> dict[str, torch.Tensor]:
-    """Some real samples, with the entries that the model looks at; of a model of one's own, all but targets."""
+    """Some real samples, with the entries that the model reads; for your own model, all except targets."""
     batch = next(iter(fed.valid or fed.train))
     names = [name for name in batch if name not in ("valid", "target_mask") and not name.endswith("_target")]
     rows = min(GOLDEN_ROWS, max(2, int(batch["valid"].sum())))

@@ -44,6 +44,7 @@ COMMANDS = {
     "export": "Export the model of a run as a program.",
     "quality": "Report how good synthetic data are.",
     "runs": "Compare the runs in a folder.",
+    "live": "Show running and finished runs on a local page.",
     "make": "Make data to try a recipe with.",
     "explain": "Explain an error by its name.",
 }

@@ -1,7 +1,7 @@
 """The loops of a program and their batches: which loop trains, and what its batches come from.
 
 `Sources` watches every loop of the user's code and every `DataLoader`. The training loop is the innermost loop between whose
-iterations optimizer steps happen. All loops are watched until it is found; afterwards only this one, and the others cost nothing. A
+iterations optimizer steps happen. All loops are watched until it is found; afterwards only this one, and the others run without hooks. A
 loop is known by its place in the source, a `DataLoader` by itself, or by its place where each epoch creates a new one.
 """
 
@@ -52,6 +52,21 @@ def length_of(iterable: Any) -> int | None:
         return len(iterable)
     except (TypeError, NotImplementedError):
         return None
+
+
+WORKER_SECONDS = 20.0  # for a batch of other workers than the program's: they may wait for what they do not have
+
+
+def batches_of_workers(loader: DataLoader[Any], workers: int) -> Iterator[Any]:
+    """Batches of a loader as this number of persistent worker processes makes them, pass after pass."""
+    options: dict[str, Any] = {"batch_size": None, "sampler": loader.sampler}
+    if loader.batch_sampler is not None:
+        options = {"batch_sampler": loader.batch_sampler}
+    same = ("dataset", "collate_fn", "pin_memory", "worker_init_fn", "multiprocessing_context", "generator")
+    options |= {name: getattr(loader, name) for name in same}
+    other: DataLoader[Any] = DataLoader(**options, num_workers=workers, persistent_workers=True, timeout=WORKER_SECONDS)
+    while True:
+        yield from _original_iter(other)
 
 
 class Source:

@@ -91,7 +91,7 @@ NO_WORK = frozenset(
     "_local_scalar_dense record_stream is_pinned is_same_size is_set_to _assert_async _assert_tensor_metadata _fused_sdp_choice "
     "_cudnn_init_dropout_state".split()
 )
-"""They allocate, look at memory another way, or read one value. What fills new memory is an operation of its own."""
+"""They allocate, create a view, or read one value. What fills new memory is an operation of its own."""
 NO_OPERATIONS = ("profiler", "prim", "c10d", "_c10d_functional")
 """Namespaces of markers, and of communication, which is measured apart."""
 

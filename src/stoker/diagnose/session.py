@@ -67,7 +67,7 @@ Plan = Generator[StepInput, StepTimes, None]
 
 @dataclass(kw_only=True, slots=True)
 class LoopTimer:
-    """Times a window of short steps by two clock reads per iteration and nothing else.
+    """Measures a window of short steps by two clock reads per iteration and nothing else.
 
     Python code that runs after operations have filled the caches costs several times what it costs alone, so times are kept raw until
     the window is over.

@@ -57,7 +57,7 @@ def losses(tried: TrialResult) -> str:
 
 def patch_lines(patch: Patch) -> list[str]:
     """What came of a patch: what it is, how to apply it, and why other fixes are not in it."""
-    lines = ["none was written" if patch.left_out else "none was written: no fix is advised"]
+    lines = ["none was written" if patch.left_out else f"none was written: {patch.why or PATCH['no_advice']}"]
     if patch.file is not None and patch.tried is not None:
         where = f" -C {shlex.quote(patch.folder)}" if patch.folder is not None else ""
         file = str(Path(patch.file).resolve()) if where else patch.file
@@ -67,6 +67,8 @@ def patch_lines(patch: Patch) -> list[str]:
         ]
     if patch.file is not None and {"persistent", "workers"} & set(patch.fixes):
         lines.append(PATCH["draws"])
+    if patch.why and patch.left_out:
+        lines.append(patch.why)
     return lines + [f"without {name}: {why}" for name, why in patch.left_out.items()]
 
 
@@ -212,8 +214,12 @@ ADVICE = {
     "cudnn": "let cuDNN choose among its convolutions (torch.backends.cudnn.benchmark = True)",
 }
 PATCH = {
+    "no_advice": "no fix is advised",
+    "not_measured": "no step was measured, so no fix could be compared: {why}",
+    "no_verdict": "without a verdict, fixes of the likely cause and some that fit most programs were tried, each measured by itself",
+    "together_no_time": "there was no time left to try it together with {best}",
     "no_edit": "is not an edit of known lines",
-    "nothing": "there is nothing to edit: the lines are as it wants them",
+    "nothing": "there is nothing to edit: the lines are already as proposed",
     "no_gain": "no gain was measured: {measured}",
     "no_more": "with it the program is not faster than with {best} alone",
     "apart": "not together with the others: {why}",
@@ -221,7 +227,7 @@ PATCH = {
     "changed": "it is refused, because it changes the training: {losses}",
     "not compared": "its losses cannot be compared: those of the program differ from run to run, or there are none",
 }
-CACHED_TRIAL = " (tried as a bound: batches that cost nothing)"
+CACHED_TRIAL = " (tried as a bound: batches at no cost)"
 TRIAL = {
     "no_time": "there was no time left to try it",
     "baseline_failed": "the baseline could not be measured: {error}",

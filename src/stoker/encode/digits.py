@@ -549,7 +549,7 @@ def _wrong_type(name: str | None, kind: object, values: Iterator[Any]) -> BadVal
     """The error for a column of another type, with its first value."""
     for row, value in enumerate(values):
         if not _is_missing(value):
-            return _bad(name, row, value, f"and its type is {kind}, not a number. Convert it to float64 or an integer type first")
+            return _bad(name, row, value, f"and its type is {kind}, not numeric. Convert it to float64 or an integer type first")
     return BadValueError(
-        f"{_column(name)} has the type {kind}, which is not a number. Convert it to float64 or an integer type first."
+        f"{_column(name)} has the type {kind}, which is not numeric. Convert it to float64 or an integer type first."
     )

@@ -2,7 +2,7 @@
 
     Writer                          what a logger can do
     Jsonl                           metrics.jsonl, always
-    TensorBoard, Wandb, Mlflow      optional: imported when one is made, each an extra of stoker
+    TensorBoard, Wandb, Mlflow, Trackio    optional: imported when one is made, each an extra of stoker
     make_writer                     one of these by its name, as a config gives it
 
 A logger that fails is dropped with a warning; it never stops the training.
@@ -67,7 +67,7 @@ class Writers:
                 writer.write(step, values)
             except Exception as error:  # a logger must not stop the run
                 self._writers.remove(writer)
-                _warn(writer, error, f"at step {step:,}; it gets no more numbers")
+                _warn(writer, error, f"at step {step:,}; no further values are sent to it")
 
     def close(self) -> None:
         """Close each."""
@@ -151,21 +151,33 @@ def read_lines(path: Path) -> Lines:
     curves: dict[str, tuple[list[int], list[float]]] = {}
     last_step, last_time, damaged = None, None, 0
     for line in _whole_lines(path):
-        entry = _decoded(line)
-        if entry is None:
+        parsed = parse_line(line)
+        if parsed is None:
             damaged += 1
             continue
-        last_step, time = entry.pop("step"), entry.pop("time", None)
-        last_time = time if isinstance(time, str) else last_time
-        for name, value in entry.items():
-            number = _WORDS.get(value) if isinstance(value, str) else value
-            if isinstance(number, int) and abs(number) > 2**63:
-                continue  # not a metric; some are beyond float64 too
-            if isinstance(number, int | float) and not isinstance(number, bool):
-                steps, values = curves.setdefault(name, ([], []))
-                steps.append(last_step)
-                values.append(float(number))
+        last_step, time, numbers = parsed
+        last_time = time or last_time
+        for name, number in numbers.items():
+            steps, values = curves.setdefault(name, ([], []))
+            steps.append(last_step)
+            values.append(number)
     return Lines(curves=curves, last_step=last_step, last_time=last_time, damaged=damaged)
+
+
+def parse_line(line: bytes) -> tuple[int, str | None, dict[str, float]] | None:
+    """The step, the time and the numbers of a line of metrics.jsonl; None for one that cannot be read."""
+    entry = _decoded(line)
+    if entry is None:
+        return None
+    step, time = entry.pop("step"), entry.pop("time", None)
+    numbers = {}
+    for name, value in entry.items():
+        number = _WORDS.get(value) if isinstance(value, str) else value
+        if isinstance(number, int) and abs(number) > 2**63:
+            continue  # not a metric; some are beyond float64 too
+        if isinstance(number, int | float) and not isinstance(number, bool):
+            numbers[name] = float(number)
+    return step, time if isinstance(time, str) else None, numbers
 
 
 def _whole_lines(path: Path) -> Iterator[bytes]:
@@ -250,6 +262,28 @@ class Wandb:
         self._run.finish()
 
 
+class Trackio:
+    """Logs to a run of trackio, which keeps its runs on this machine.
+
+    Args:
+        options: Those of `trackio.init`: project, name, resume, config, …
+
+    Example:
+        >>> trainer = stoker.Trainer(model, loss, optimizer, loggers=[Trackio(project="walks")])  # doctest: +SKIP
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self._run = import_extra("trackio", writer="Trackio", extra="trackio").init(**options)
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Log one step."""
+        self._run.log(dict(values), step=step)
+
+    def close(self) -> None:
+        """Finish the run."""
+        self._run.finish()
+
+
 _FORBIDDEN = re.compile(r"[^\w\-. :/]", re.ASCII)
 """What MLflow takes in no name of a metric."""
 
@@ -301,6 +335,7 @@ class Mlflow:
 
 _MAKE: dict[str, Callable[[Path], Writer]] = {
     "tensorboard": lambda folder: TensorBoard(folder / "tensorboard"),
+    "trackio": lambda folder: Trackio(project=folder.parent.name or "stoker", name=folder.name),
     "wandb": lambda folder: Wandb(name=folder.name, dir=str(folder)),
     "mlflow": lambda folder: Mlflow(name=folder.name),
 }

@@ -94,8 +94,8 @@ def test_a_reset_begins_another_series() -> None:
     ("bar", "message"),
     [
         ({"open": 1.0}, "bar 0 has no 'close', which the spec needs"),
-        ({"close": "1.5x"}, "'close' of bar 0 is '1.5x', not a number"),
-        ({"close": [1, 2]}, r"'close' of bar 0 is '\[1, 2\]', not a number"),
+        ({"close": "1.5x"}, "'close' of bar 0 is '1.5x', which is not numeric"),
+        ({"close": [1, 2]}, r"'close' of bar 0 is '\[1, 2\]', which is not numeric"),
         ([1.0, 2.0], r"a bar is a mapping or 5 numbers \(open, high, low, close, volume\); found 2"),
         (7.0, "a bar is a mapping or 5 numbers, not float"),
     ],

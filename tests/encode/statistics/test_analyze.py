@@ -202,7 +202,7 @@ def test_an_index_of_pandas_that_is_data_is_a_column() -> None:
             BadValueError,
             r"column 'a' holds 1180591620717411303424 \(int\) in row 2, which does not fit into 64 bits",
         ),
-        ({"b": [1], "a": [1j]}, {}, BadValueError, r"column 'a' holds 1j \(complex\) in row 1, which is not a number"),
+        ({"b": [1], "a": [1j]}, {}, BadValueError, r"column 'a' holds 1j \(complex\) in row 1, which is neither numeric"),
         ({"a": [1, np.int64(2)], "b": ["x", 1]}, {}, BadValueError, r"column 'b' holds 1 \(int\) in row 2"),
         ("nothing-here.csv", {}, SourceNotFoundError, "nothing-here.csv does not exist"),
         (5, {}, OptionError, "int is not data. Pass a path"),

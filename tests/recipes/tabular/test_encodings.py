@@ -245,6 +245,6 @@ def test_places_come_back_in_their_interval(rng: np.random.Generator) -> None:
     assert np.abs(back[:, 1] - lon).mean() < 0.08
 
 
-def test_a_string_that_is_no_place_is_refused() -> None:
+def test_a_string_that_is_not_a_place_is_refused() -> None:
     with pytest.raises(BadValueError, match="'somewhere'; expected a latitude and a longitude"):
         fit_lat_long("x", read_values("x", pa.array(["48.1, 16.2", "somewhere"])), rows_of(2))

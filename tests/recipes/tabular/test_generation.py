@@ -192,7 +192,7 @@ def test_given_events_and_columns_are_kept() -> None:
         assert (own[:, [0, 3, 4, 5]] == codes[subject, :length][:, [0, 3, 4, 5]]).all()
 
 
-def test_no_subject_is_no_event() -> None:
+def test_without_subjects_there_are_no_events() -> None:
     found = generate_codes(make_model(context=False), 0, seed=1)
     assert found.codes.shape == (0, 6)
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from benchmarks.before.tfa_windows import SeqWindows
 from benchmarks.markets import market, write_csv
-from tests.recipes.tfa.trainings import SPEC, change_bars, make_folder, prepared_of, select_bars, settings_of
+from tests.recipes.tfa.training_folder import SPEC, change_bars, make_folder, prepared_of, select_bars, settings_of
 from torch.utils.data import DataLoader
 
 import stoker

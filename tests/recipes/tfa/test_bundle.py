@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from benchmarks.markets import market
-from tests.recipes.tfa.trainings import OURS, SPEC, THEIRS, make_folder, settings_of
+from tests.recipes.tfa.training_folder import OURS, SPEC, THEIRS, make_folder, settings_of
 
 import stoker
 from stoker.errors import CheckpointInvalidError, ConfigError, OptionError, TrainError

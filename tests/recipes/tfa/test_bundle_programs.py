@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.recipes.tfa.trainings import OURS, THEIRS, make_folder, settings_of
+from tests.recipes.tfa.training_folder import OURS, THEIRS, make_folder, settings_of
 
 from stoker import _disk
 from stoker.errors import OptionError, TrainError

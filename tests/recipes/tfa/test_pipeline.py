@@ -15,7 +15,7 @@ import pytest
 import torch
 from benchmarks.markets import market, write_csv
 from tests.harness import FaultyFiles
-from tests.recipes.tfa.trainings import OURS, SPEC, THEIRS, WARM_UP, change_bars, make_folder, prepared_of, settings_of
+from tests.recipes.tfa.training_folder import OURS, SPEC, THEIRS, WARM_UP, change_bars, make_folder, prepared_of, settings_of
 
 import stoker
 from stoker import _disk

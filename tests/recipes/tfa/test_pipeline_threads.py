@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.recipes.tfa.trainings import OURS, THEIRS, make_folder, settings_of
+from tests.recipes.tfa.training_folder import OURS, THEIRS, make_folder, settings_of
 
 from stoker.recipes.tfa import pipeline
 from stoker.recipes.tfa.settings import read_settings

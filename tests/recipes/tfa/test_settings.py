@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.recipes.tfa.trainings import THEIRS, make_folder, settings_of
+from tests.recipes.tfa.training_folder import THEIRS, make_folder, settings_of
 
 from stoker.errors import ConfigError
 from stoker.experiment.parse import docstrings

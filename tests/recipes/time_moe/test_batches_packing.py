@@ -120,7 +120,7 @@ def corpus_of_ramps(lengths: list[int]) -> Corpus:
     return open_corpus(stoker.Store.from_arrays(x=values, lengths=lengths))
 
 
-def test_batches_hold_every_target_once_an_epoch_in_segments_of_one_series() -> None:
+def test_batches_hold_every_target_once_per_epoch_in_segments_of_one_series() -> None:
     lengths = np.random.default_rng(0).integers(1, 90, 200).tolist()
     corpus = corpus_of_ramps(lengths)
     rows = PackedRows(Pieces(corpus, 64), CorpusScales(corpus, "none"), seed=0)
@@ -142,7 +142,7 @@ def test_batches_hold_every_target_once_an_epoch_in_segments_of_one_series() -> 
 SMALL = time_moe.Size(hidden=16, intermediate=16, layers=2, heads=2, experts=3, top_k=2, horizons=(1, 4))
 
 
-def test_the_loss_of_packed_series_is_that_of_the_same_series_one_a_row() -> None:
+def test_the_loss_of_packed_series_is_that_of_the_same_series_one_per_row() -> None:
     lengths = [1 + positions for short in range(1, 21) for positions in (short, 64 - short)]  # pairs that fill a row
     values = [np.cumsum(np.random.default_rng(i).normal(size=length)) for i, length in enumerate(lengths)]
     corpus = open_corpus(stoker.Store.from_arrays(x=values))

@@ -20,7 +20,7 @@ from stoker.recipes.time_moe.dataset import CompatSamples
 from stoker.recipes.time_moe.files import Flat, open_corpus
 
 
-def test_a_wide_store_has_a_series_a_column_under_its_name(tmp_path: Path) -> None:
+def test_a_wide_store_has_one_series_per_column_under_its_name(tmp_path: Path) -> None:
     for name in ("one", "two"):
         write_csv(tmp_path / "csv" / name / "ett.csv", 50, seed=len(name))
     stoker.pack(str(tmp_path / "csv/**/*.csv"), tmp_path / "ett.stoker", wide=True)

@@ -1,4 +1,4 @@
-"""Forecasts: what is kept of earlier points is what would be computed anew, and heads are used as far as they fit."""
+"""Forecasts: what is kept of earlier points is what would be computed again, and heads are used as far as they fit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stoker.recipes.time_moe import SIZES
 from stoker.recipes.time_moe.layers import Cache
 
 
-def anew(model: torch.nn.Module, context: torch.Tensor, horizon: int) -> torch.Tensor:
+def recomputed(model: torch.nn.Module, context: torch.Tensor, horizon: int) -> torch.Tensor:
     """The same forecast, all positions computed at each step."""
     series = context
     while (remaining := context.shape[1] + horizon - series.shape[1]) > 0:
@@ -26,7 +26,7 @@ def anew(model: torch.nn.Module, context: torch.Tensor, horizon: int) -> torch.T
 def test_forecast_is_that_without_a_cache(horizon: int) -> None:
     model, context = model_of(SIZES["tiny"], torch.float32), torch.randn(3, 30, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        expected = anew(model, context, horizon)
+        expected = recomputed(model, context, horizon)
     found = model.forecast(context, horizon)
     assert found.shape == (3, horizon)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)

@@ -66,7 +66,7 @@ def plainly(rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
         (torch.bfloat16, 1536, 384, "highest", 5e-3),
     ],
 )
-def test_grouped_products_are_one_product_a_group(dtype: torch.dtype, n: int, k: int, products: str, allowed: float) -> None:
+def test_a_grouped_matmul_is_one_matmul_per_group(dtype: torch.dtype, n: int, k: int, products: str, allowed: float) -> None:
     torch.manual_seed(0)
     chosen = torch.randint(0, 7, (900, 2), device="cuda")  # the last expert gets nothing
     routing = route(chosen, 8)

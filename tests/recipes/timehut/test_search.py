@@ -89,7 +89,7 @@ def test_equal_configurations_and_seeds_have_equal_scores() -> None:
     assert scores[0] == scores[1] != scores[2]
 
 
-def test_a_group_is_halved_and_goes_on() -> None:
+def test_a_group_is_halved_and_continues() -> None:
     found = objective()
     configs = draw_configs("amc", 4)
     group, alone = found.start(configs, seeds=[1, 2, 3, 4]), found.start(configs[2:3], seeds=[3])

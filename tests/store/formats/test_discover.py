@@ -177,7 +177,7 @@ def test_a_link_to_a_folder_is_not_passed_over_in_silence(folder: Path) -> None:
     assert names(folder / "loop" / "deep") == ["er/y.csv", "z.csv"]
 
 
-def test_what_is_no_plain_file_is_refused(tmp_path: Path) -> None:
+def test_anything_but_a_plain_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.csv")
     with pytest.raises(SourceInvalidError, match=r"a.csv is not a plain file"):
         names(tmp_path)
@@ -197,7 +197,7 @@ def test_a_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     str(caught.value).encode()
 
 
-def test_a_folder_whose_name_is_not_utf8_is_no_trouble(tmp_path: Path) -> None:
+def test_a_folder_whose_name_is_not_utf8_is_read(tmp_path: Path) -> None:
     folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
     folder.mkdir()
     (folder / "a.csv").write_text("x\n1\n")

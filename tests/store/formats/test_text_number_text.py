@@ -33,15 +33,15 @@ def test_a_blank_text_holds_nan() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (b"1,,2", "'' is not a number"),
-        (b"1_000", "'1_000' is not a number"),
-        (b"0x10", "not a number"),
-        (b"true", "not a number"),
-        (b'"1"', "not a number"),
-        (b"[1]", "not a number"),
-        ("\u0661".encode(), "not a number"),
-        (b"\xff", "not a number"),
-        (b"x" * 100, "xxx…' is not a number"),
+        (b"1,,2", "'' is not numeric"),
+        (b"1_000", "'1_000' is not numeric"),
+        (b"0x10", "not numeric"),
+        (b"true", "not numeric"),
+        (b'"1"', "not numeric"),
+        (b"[1]", "not numeric"),
+        ("\u0661".encode(), "not numeric"),
+        (b"\xff", "not numeric"),
+        (b"x" * 100, "xxx…' is not numeric"),
         (b"0,9007199254740993", "'9007199254740993' is an integer that float64 cannot hold exactly"),
         (b"1e999", "too large"),
         (b"9" * 5000, "too large"),
@@ -57,7 +57,7 @@ def test_large_integers_that_lose_nothing_are_read() -> None:
 
 
 def test_commas_within_fields_are_not_separators() -> None:
-    with pytest.raises(NumberTextError, match="'1,5' is not a number"):
+    with pytest.raises(NumberTextError, match="'1,5' is not numeric"):
         parse_numbers(b"1,5\t2", b"\t")
 
 

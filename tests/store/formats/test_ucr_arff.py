@@ -111,7 +111,7 @@ def test_a_header_alone_has_no_rows(tmp_path: Path) -> None:
         (UCR.replace("'att 2'", "att1") + "1,2,0\n", SourceInvalidError, "the attribute 'att1' twice"),
         (UCR.replace("{0, 'b c'}", "numeric") + "1,2,0\n", SourceInvalidError, "to read it as a table"),
         (UCR + "1,2,0\n1,0\n", SourceInvalidError, "line 10 .* 2 fields found, 3 expected"),
-        (UCR + "1,2,0\n1,x,0\n", SourceInvalidError, "line 10 .* 'x' is not a number"),
+        (UCR + "1,2,0\n1,x,0\n", SourceInvalidError, "line 10 .* 'x' is not numeric"),
         (UCR + "1,2,0\n\n1,2,7\n", SourceInvalidError, "line 11 .* '7' is not among the values declared for 'target'"),
         (UCR + "{0 1, 2 0}\n", SourceInvalidError, "line 9 .* sparse data"),
         (UCR + "1,2,'b c\n", SourceInvalidError, "line 9 .* a quote is not closed"),
@@ -131,7 +131,7 @@ def test_odd_files_are_named_with_their_line(tmp_path: Path, content: str, error
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        (b"x,1,u,n,?,?\n", "line 10 .* 'x' is not a number"),
+        (b"x,1,u,n,?,?\n", "line 10 .* 'x' is not numeric"),
         (b",1,u,n,?,?\n", "line 10 .* a number is missing"),
         (b"1,1,q,n,?,?\n", "line 10 .* 'q' is not among"),
         (b"1,1,u,n,soon,?\n", "line 10 .* 'soon' is not a date"),

@@ -91,7 +91,7 @@ def test_which_columns_a_type_is_for(tmp_path: Path, dtype: Any, labels: list[st
     assert [column.label for column in store.schema.values()] == labels
 
 
-def test_types_of_values_a_series(tmp_path: Path) -> None:
+def test_types_of_values_per_series(tmp_path: Path) -> None:
     table = pa.table({"x": [[1.0, 2.0], [3.0]], "label": [1, 2], "name": ["a", "b"], "mean": [0.5, np.nan]})
     store = pack(table, tmp_path / "out", dtype="x=float32,label=uint8,name=category,mean=bfloat16")
     assert [column.label for column in store.schema.values()] == ["float32", "uint8", "category", "bfloat16"]

@@ -165,7 +165,7 @@ def _numbers(name: str, column: Any) -> Array:
     for row, value in enumerate(values):
         try:
             if isinstance(value, str | bytes | np.datetime64 | np.timedelta64):
-                raise TypeError("not a number, though NumPy would convert it")
+                raise TypeError("not numeric, though NumPy would convert it")
             numbers[row] = np.nan if value is None else value
         except (TypeError, ValueError):
             raise BadValueError(

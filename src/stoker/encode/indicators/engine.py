@@ -127,7 +127,7 @@ def features(
 
     Raises:
         OptionError: The spec is invalid, or a column is missing.
-        BadValueError: A value is not a number.
+        BadValueError: A value is not numeric.
         TimeOrderError: The bars are not in the order of time.
 
     Example:
@@ -252,7 +252,7 @@ class FeatureStream:
 
         Raises:
             OptionError: A column is missing.
-            BadValueError: A value is not a number.
+            BadValueError: A value is not numeric.
         """
         target = self._bar
         try:
@@ -287,7 +287,7 @@ class FeatureStream:
             try:
                 self._bar[i, 0] = np.nan if value is None else value
             except (TypeError, ValueError):
-                raise BadValueError(f"{name!r} of bar {self.num_bars:,} is {str(value)[:60]!r}, not a number.") from None
+                raise BadValueError(f"{name!r} of bar {self.num_bars:,} is {str(value)[:60]!r}, which is not numeric.") from None
 
     def extend(self, bars: Any) -> Array:
         """The features at many new bars, float32 [bars, features]; `bars` is a table as for `features`."""

@@ -304,7 +304,7 @@ def _bad_value(name: Any, values: Iterable[Any]) -> BadValueError | None:
         if not _is_readable([value]):
             text = " ".join(repr(value).split())[:_SHOWN]
             large = isinstance(value, int)
-            why = "does not fit into 64 bits" if large else "is not a number, string, boolean, date, or list of these"
+            why = "does not fit into 64 bits" if large else "is neither numeric nor a string, boolean, date, or list of these"
             what = "Make the column floats or strings" if large else "Convert it, or leave the column out"
             return BadValueError(f"column {name!r} holds {text} ({type(value).__name__}) in row {row + 1:,}, which {why}. {what}.")
     first: type | None = None
@@ -345,7 +345,7 @@ class TextForm:
     least: int = 0
     most: int = 0
     fractional: bool = False
-    """Whether a string is missing, holds no number, or one that is not an integer."""
+    """Whether a string is missing, not numeric, or not an integer."""
 
     def add(self, values: Any) -> None:
         """Take in strings."""

@@ -70,10 +70,13 @@ def open_text(path: Path, encoding: str = "utf-8") -> Readable:
     if not start:
         raise SourceEmptyError(f"{path} is empty (0 bytes). Remove it, or leave it out of the pattern.")
     kind = next((kind for magic, kind in _MAGIC.items() if start.startswith(magic)), None)
-    if kind == "zstd":
-        raw: Readable = pa.CompressedInputStream(pa.OSFile(str(path)), "zstd")  # raises an error if the last frame is cut
+    is_local = isinstance(path, Path)
+    if kind is None or kind == "zstd":
+        # The garbage collector may end a file before the reader that would close it; one of Python would then warn.
+        raw: Readable = pa.OSFile(os.fsencode(path)) if is_local else pa.PythonFile(path.open("rb"), mode="r")
+        raw = pa.CompressedInputStream(raw, "zstd") if kind else raw  # raises an error if the last frame is cut
     else:
-        raw = path.open("rb") if kind is None else import_module(kind).open(path, "rb")
+        raw = import_module(kind).open(path if is_local else path.open("rb"), "rb")
     try:
         return _Decoder(raw, path, encoding)
     except BaseException:
@@ -230,7 +233,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class NumberTextError(ValueError):
-    """A field that is not a number, or one that float64 cannot hold."""
+    """A field that is not numeric, or one that float64 cannot hold."""
 
 
 def parse_numbers(text: bytes, separator: bytes = b",") -> Floats:
@@ -279,7 +282,7 @@ def _number(field: bytes) -> float:
             raise ValueError
         return float(text.decode("ascii"))
     except ValueError:
-        raise NumberTextError(f"{_shown(text)} is not a number") from None
+        raise NumberTextError(f"{_shown(text)} is not numeric") from None
 
 
 def number_lists(rows: Iterable[Floats], *, nan_is_missing: bool) -> pa.Array:

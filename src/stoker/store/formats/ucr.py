@@ -271,7 +271,7 @@ class TsSource(LineSource):
 def _target(label: str) -> float:
     values = parse_numbers(label.encode())
     if values.size != 1:
-        raise NumberTextError(f"the target {label[:40]!r} is not a number")
+        raise NumberTextError(f"the target {label[:40]!r} is not numeric")
     return float(values[0])
 
 

@@ -1,4 +1,4 @@
-"""Small trainings for tests of the command line: a store, a configuration, and functions of a user's own."""
+"""Small training runs for tests of the command line: a store, a configuration, and functions of a user's own."""
 
 from __future__ import annotations
 

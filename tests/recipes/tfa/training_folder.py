@@ -1,4 +1,4 @@
-"""Small TFA trainings for tests: bars with a known signal, a short spec, and a YAML."""
+"""Small TFA training runs for tests: bars with a known signal, a short spec, and a YAML."""
 
 from __future__ import annotations
 
