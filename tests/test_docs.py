@@ -172,9 +172,11 @@ def test_every_result_file_is_used_or_listed() -> None:
     used = {row.file for rows in page.TABLES.values() for row in rows}
     detailed = {
         "bench_compat",
+        "bench_cluster_pack",
         "bench_hooks",
         "bench_packing",
         "bench_quality",
+        "bench_remote",
         "bench_restructure",
         "bench_tabular",
         "bench_tabular_quality",
@@ -185,6 +187,7 @@ def test_every_result_file_is_used_or_listed() -> None:
         "bench_timehut_usual",
         "docs",
         "gpu_timehut_lengths",
+        "pack_kills",
     }  # in other documents
     assert used | detailed == {path.stem for path in page.RESULTS.glob("*.json")}
 

@@ -39,8 +39,8 @@ def run_part(name: str, source: str, target: str, part: str, merge: bool) -> Non
 
 
 def kill_packers(zygote: Zygote, folder: Path, name: str, count: int, kills: int, rng: np.random.Generator) -> dict[str, int]:
-    """Run `count` packers side by side. Each is killed `kills` times at a random moment of its read, its merge or its join, and started
-    again; then all are left to end. Packs that end before their kills are used up begin again with an empty folder."""
+    """Run `count` packers, four at a time. Each is killed `kills` times at random moments and started again: at most a quarter of these
+    while it reads, and as often while it merges; then all are left to end, and the next pack begins. Joins are killed as well."""
     source = write_events(folder / "raw", files=3, rows=300)
     pack(source, folder / "one.stoker", **OPTIONS[name])
     expected = contents(folder / "one.stoker")
@@ -48,11 +48,12 @@ def kill_packers(zygote: Zygote, folder: Path, name: str, count: int, kills: int
     zygote.run(run_part, name=name, source=source, target=folder / "timed.stoker", part="1/1", merge=False).check()
     usual = longest = time.monotonic() - start
     left = [kills] * count
-    killed = ended = rounds = 0
+    killed = ended = rounds = joins = merges = 0
+    quota = -(-kills // 4)
     while any(left) or not rounds:
         target, rounds = folder / f"{rounds}.stoker", rounds + 1
         for merge in (False, True):
-            waiting = list(range(count))
+            waiting, spent = list(range(count)), [0] * count
             while waiting:
                 running: list[tuple[int, Case]] = []
                 for number in waiting[:4]:
@@ -60,16 +61,19 @@ def kill_packers(zygote: Zygote, folder: Path, name: str, count: int, kills: int
                     running.append(
                         (number, zygote.start(run_part, name=name, source=source, target=target, part=part, merge=merge))
                     )
-                if any(left[number] for number, _ in running):
+                doomed = {number for number, _ in running if left[number] and spent[number] < quota}
+                if doomed:
                     time.sleep(rng.uniform(0, usual))
                 for number, case in running:
-                    if left[number]:
+                    if number in doomed:
                         case.kill(signal.SIGKILL)
                 for number, case in running:
                     outcome = case.wait()
                     assert outcome.exit == 0 or outcome.signal == signal.SIGKILL, outcome
                     killed += outcome.exit is None
                     left[number] -= outcome.exit is None
+                    spent[number] += outcome.exit is None
+                    merges += merge and outcome.exit is None
                     ended += outcome.exit == 0
                     # A packer whose tasks are done by now ends sooner: kill it sooner.
                     usual = min(max(usual * (1.1 if outcome.exit is None else 0.8), 0.02), longest)
@@ -82,12 +86,12 @@ def kill_packers(zygote: Zygote, folder: Path, name: str, count: int, kills: int
                 case.kill(signal.SIGKILL)
             outcome = case.wait()
             assert outcome.exit == 0 or outcome.signal == signal.SIGKILL, outcome
-            killed += outcome.exit is None
+            joins += outcome.exit is None
             if outcome.exit == 0:
                 break
         assert contents(target) == expected
         assert not Path(f"{target}.parts").exists()
-    return {"packers": count, "killed": killed, "ended": ended, "packs": rounds}
+    return {"packers": count, "killed": killed, "of these merging": merges, "joins killed": joins, "ended": ended, "packs": rounds}
 
 
 def test_some_packers_are_killed(zygote: Zygote, tmp_path: Path, rng: np.random.Generator) -> None:

@@ -218,3 +218,34 @@ def test_azure_without_an_account_says_what_to_set(monkeypatch: pytest.MonkeyPat
         with pytest.raises(OptionError, match="holds a user name") as caught:
             open_bucket(url)
         assert "SECRET" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["obstore", "fsspec"])
+def test_objects_are_listed_by_name_with_their_size(kind: str, tmp_path: Path) -> None:
+    pytest.importorskip(kind)
+    if kind == "fsspec":
+        import fsspec
+
+        system, url = fsspec.filesystem("memory"), "memory://listed"
+        for name in ("raw/b.csv", "raw/a.csv", "raw/more/c.csv", "rawest.csv"):
+            system.pipe_file(f"/listed/{name}", name.encode())
+    else:
+        url = f"file://{tmp_path}/listed"
+        for name in ("raw/b.csv", "raw/a.csv", "raw/more/c.csv", "rawest.csv"):
+            open_bucket(url).put(name, name.encode())
+    bucket = open_bucket(url)
+    assert [one.name for one in bucket.find()] == ["raw/a.csv", "raw/b.csv", "raw/more/c.csv", "rawest.csv"]
+    assert [(one.name, one.num_bytes) for one in bucket.find("raw/m")] == [("raw/more/c.csv", 14)]
+    assert bucket.find("none") == []
+    before = bucket.head("raw/a.csv")
+    assert (before.num_bytes, bucket.size("raw/x.csv")) == (9, None)
+    with pytest.raises(StoreNotFoundError):
+        bucket.head("raw/x.csv")
+    if kind == "obstore":
+        assert bucket.head("raw/a.csv") == before
+        bucket.remove("raw/a.csv")
+        bucket.remove("raw/a.csv")
+        assert bucket.size("raw/a.csv") is None
+    else:
+        with pytest.raises(StorageError, match="was refused"):
+            bucket.remove("raw/a.csv")

@@ -72,7 +72,7 @@ def advise_on_rare_steps(*events: RareSteps) -> list[Advice]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SpeedPredictor:
-    """Predicts what is left of a step with a fix."""
+    """Predicts the remaining time of a step with a fix."""
 
     measured: Measurements
     attribution: Attribution

@@ -138,7 +138,8 @@ class _Obstore:
             raise OptionError(f"{url} needs the package obstore: install stoker[remote].") from None
         self._library = obstore
         self._kinds = exceptions
-        allow_http = url.lower().startswith("http://") or os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true")
+        asked = (os.environ.get(f"{one}_ALLOW_HTTP", "").lower() for one in ("AWS", "AZURE", "GOOGLE"))
+        allow_http = url.lower().startswith("http://") or any(one in ("1", "true") for one in asked)
         options: Any = {"timeout": f"{TIMEOUT_S:.0f}s", "connect_timeout": "10s", "allow_http": allow_http}
         self._prefix = ""
         try:

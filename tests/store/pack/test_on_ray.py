@@ -13,8 +13,9 @@ from tests.store.pack.part_inputs import contents, write_events
 
 import stoker
 from stoker.errors import OptionError, SourceInvalidError
-from stoker.store.pack import on_ray
+from stoker.store.pack import on_ray, shared_plan
 from stoker.store.pack.on_ray import pack_on_ray
+from stoker.store.pack.parts import PartedPack
 
 OPTIONS: dict[str, Any] = {"series": "user", "time": "ts", "sort": True}
 
@@ -36,10 +37,18 @@ def cluster() -> Iterator[Any]:
     made.shutdown()
 
 
+def begin(source: str, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write a plan of many tasks, which the processes of the cluster then follow."""
+    monkeypatch.setattr(shared_plan, "MIN_TASK_BYTES", 500_000)
+    pack = PartedPack(source, str(target), stoker.store.PackOptions(**OPTIONS), lambda *args: None)
+    assert len(pack.tasks) >= 8
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_pack_on_two_nodes_has_the_bytes_of_one(cluster: Any, tmp_path: Path) -> None:
+def test_a_pack_on_two_nodes_has_the_bytes_of_one(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = write_events(tmp_path / "raw", rows=40_000)
+    begin(source, tmp_path / "ray.stoker", monkeypatch)
     seen: list[tuple[str, float]] = []
     store = stoker.pack(
         source, tmp_path / "ray.stoker", on="ray", progress=lambda phase, share, rows: seen.append((phase, share)), **OPTIONS
@@ -54,8 +63,9 @@ def test_a_pack_on_two_nodes_has_the_bytes_of_one(cluster: Any, tmp_path: Path) 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_node_that_dies_amid_a_pack_changes_nothing(cluster: Any, tmp_path: Path) -> None:
+def test_a_node_that_dies_amid_a_pack_changes_nothing(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = write_events(tmp_path / "raw", files=8, rows=40_000)
+    begin(source, tmp_path / "ray.stoker", monkeypatch)
     victim = cluster.add_node(num_cpus=1, object_store_memory=100 << 20)
     parts = tmp_path / "ray.stoker.parts"
     killed = []

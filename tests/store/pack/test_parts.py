@@ -292,3 +292,45 @@ def test_the_parts_of_a_store_in_object_storage(events: str, tmp_path: Path, mon
     assert stoker.open(url, cache=tmp_path / "cache").digest == one.digest
     with pytest.raises(StoreExistsError):
         pack_in_parts(events, url, 1, merge=False, **options)
+
+
+def test_a_merged_range_that_is_damaged_is_merged_again(events: str, tmp_path: Path) -> None:
+    target, options = tmp_path / "a.stoker", OPTIONS["keys"]
+    pack_part(events, target, "1/1", **options)
+    pack_part(events, target, "1/1", merge=True, **options)
+    victim = sorted(Path(f"{target}.parts").glob("merge-1-*~*/run0.c1"))[0]
+    victim.write_bytes(victim.read_bytes()[:-1] + b"?")
+    with pytest.raises(StoreDamagedError, match="Run all parts and the join again"):
+        join_parts(events, target, **options)
+    join_parts(events, target, **options)
+    pack(events, tmp_path / "one.stoker", **options)
+    assert contents(target) == contents(tmp_path / "one.stoker")
+
+
+@pytest.mark.parametrize("name", ["../../secret", "read-0~0123456789abcde", "", "read-0~0123456789abcdef/../.."])
+def test_a_mark_cannot_lead_elsewhere(events: str, tmp_path: Path, name: str) -> None:
+    target = tmp_path / "a.stoker"
+    pack_part(events, target, "1/1", series="user")
+    mark = Path(f"{target}.parts") / "read-0.mark"
+    body = mark.read_bytes().partition(b"\n")[2]
+    mark.chmod(0o600)
+    mark.write_bytes(name.encode() + b"\n" + body)
+    with pytest.raises(StoreDamagedError, match="which is not an attempt"):
+        join_parts(events, target, series="user")
+
+
+def test_progress_is_that_of_all_tasks_of_a_part(events: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "_REPORT_NS", 0)
+    target, seen = tmp_path / "a.stoker", list[tuple[str, float]]()
+
+    def show(phase: str, share: float, rows: int) -> None:
+        seen.append((phase, share))
+
+    for merge in (False, True):
+        pack_part(events, target, "1/1", merge=merge, series="user", progress=show)
+    join_parts(events, target, series="user", progress=show)
+    phases = [phase for i, (phase, _) in enumerate(seen) if not i or seen[i - 1][0] != phase]
+    assert phases == ["reading", "merging", "sealing"]
+    reading = [share for phase, share in seen if phase == "reading"]
+    assert reading == sorted(reading)
+    assert 0 < reading[0] < 0.5 < reading[-1] <= 1

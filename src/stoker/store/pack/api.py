@@ -188,6 +188,7 @@ def pack_part(source: object, path: str | os.PathLike[str], part: str, *, merge:
 
     Example:
         >>> import tempfile
+        >>> from pathlib import Path
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     for name in "ab":
         ...         _ = Path(folder, f"{name}.csv").write_text(f"user,x\\n{name},1\\nc,2\\n")
@@ -198,19 +199,21 @@ def pack_part(source: object, path: str | os.PathLike[str], part: str, *, merge:
         [[1], [1], [2, 2]]
     """
     number, count = parse_part(part)
-    progress = options.get("progress", quiet)
-    parted = _parted(source, path, options)
+    progress, done, total = options.get("progress", quiet), 0, 1
+
+    def show(phase: str, share: float, rows: int) -> None:
+        """Of all tasks of this part."""
+        progress(phase, (done + share) / total if phase in ("reading", "merging") else share, rows)
+
+    parted = _parted(source, path, {**options, "progress": show})
     with _within_memory(parted.plan.options):
-        if merge:
-            tasks = range(number - 1, parted.num_ranges, count)
-            run = parted.merge
-        else:
+        if not merge:
             parted.record_parts(count)
-            tasks = range(number - 1, len(parted.tasks), count)
-            run = parted.read
-        for i, task in enumerate(tasks):
-            run(task)
-            progress("merging parts" if merge else "reading parts", (i + 1) / len(tasks), 0)
+        tasks = range(number - 1, parted.num_ranges if merge else len(parted.tasks), count)
+        total = max(len(tasks), 1)
+        for task in tasks:
+            (parted.merge if merge else parted.read)(task)
+            done += 1
     return len(tasks)
 
 
@@ -231,16 +234,9 @@ def join_parts(source: object, path: str | os.PathLike[str], **options: Any) -> 
         StoreExistsError: there is a store at `path`, and `replace` is False.
     """
     parted = _parted(source, path, options, may_write=False)
-    replace = bool(options.get("replace", False))
     with _within_memory(parted.plan.options):
-        if is_url(path):
-            with uploading(str(path), replace=replace) as folder:
-                parted.join(folder)
-            store: Store = open_remote(str(path))
-        else:
-            store = parted.join(check_path(path))
-    parted.clear()
-    return store
+        parted.join()
+    return open_remote(str(path)) if is_url(path) else open_store(path)
 
 
 def _parted(source: object, path: str | os.PathLike[str], options: Mapping[str, Any], *, may_write: bool = True) -> PartedPack:

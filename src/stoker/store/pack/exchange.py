@@ -20,12 +20,13 @@ from typing import Any, Protocol
 
 from stoker import _disk
 from stoker._text import printable
-from stoker.errors import OptionError, StoreDamagedError, StoreExistsError, StoreLockedError, StoreNotFoundError
+from stoker.errors import DiskError, OptionError, StoreDamagedError, StoreExistsError, StoreLockedError, StoreNotFoundError
 from stoker.store.object_storage import Bucket, check_url, is_url, open_bucket
 
 MAX_MARK_BYTES = 1 << 30
 _MARKER = ".stoker-parts"
 _PROGRESS = "progress"
+_AGAIN = "Run all parts and the join again: what is damaged is made again."
 _ATTEMPT = re.compile(r"(?P<task>[\w.-]+)~[0-9a-f]{16}")
 
 
@@ -77,6 +78,19 @@ def open_exchange(target: str | os.PathLike[str]) -> Exchange:
     return _FolderExchange(_disk.beside(_disk.check_path(target), "{}.parts"))
 
 
+def attempt_of(mark: bytes) -> tuple[str, bytes]:
+    """The attempt that a mark names, and the content of the mark.
+
+    Raises:
+        StoreDamagedError: the name is not that of an attempt.
+    """
+    name, _, body = mark.partition(b"\n")
+    shown = name.decode("ascii", "replace")
+    if not _ATTEMPT.fullmatch(shown):
+        raise StoreDamagedError(f"a mark names {printable(shown)[:80]!r}, which is not an attempt. {_AGAIN}")
+    return shown, body
+
+
 def mark_name(task: str) -> str:
     """The name of the mark of a task."""
     return f"{task}.mark"
@@ -120,10 +134,8 @@ class _FolderExchange:
     def attempt(self, task: str) -> Iterator[Attempt]:
         self._make()
         self._remove_dead(task)
-        name = f"{task}~{os.urandom(8).hex()}"
-        one = Attempt(name, self._folder / name)
-        _disk.make_folder(one.folder)
-        with _disk.Lock(one.folder):
+        with contextlib.ExitStack() as stack:
+            one = self._locked_attempt(task, stack)
             try:
                 yield one
             except Exception:
@@ -131,6 +143,20 @@ class _FolderExchange:
                     self._remove_unless_published(one)
                 raise
             self._remove_unless_published(one)
+
+    def _locked_attempt(self, task: str, stack: contextlib.ExitStack) -> Attempt:
+        """A new folder with a lock. Another process may take it for a dead one before it is locked: then the next folder is tried."""
+        while True:
+            name = f"{task}~{os.urandom(8).hex()}"
+            folder = self._folder / name
+            _disk.make_folder(folder)
+            try:
+                stack.enter_context(_disk.Lock(folder))
+            except (StoreLockedError, DiskError):
+                if folder.exists() and not _disk.is_locked(folder):
+                    raise
+                continue
+            return Attempt(name, folder)
 
     def _remove_unless_published(self, attempt: Attempt) -> None:
         if not self._is_published(attempt.name):
@@ -153,12 +179,12 @@ class _FolderExchange:
         return self.create(mark_name(attempt.name.partition("~")[0]), attempt.name.encode() + b"\n" + mark)
 
     def read_range(self, name: str, start: int, stop: int, is_right: Callable[[Any], bool]) -> Any:
-        path = self._folder / name
+        path = f"{self.label}/{name}"  # not a Path: a merge reads thousands of slices
         buffer = bytearray(stop - start)
         try:
-            fd = _disk.open_plain(path, StoreDamagedError)
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError:
-            raise StoreDamagedError(f"{path} is missing.") from None
+            raise StoreDamagedError(f"{path} is missing. {_AGAIN}") from None
         try:
             done = 0
             while done < len(buffer) and (count := os.preadv(fd, [memoryview(buffer)[done:]], start + done)):
@@ -166,7 +192,7 @@ class _FolderExchange:
         finally:
             os.close(fd)
         if done < len(buffer) or not is_right(buffer):
-            raise StoreDamagedError(f"{path} is damaged (bytes {start:,} to {stop:,}).")
+            raise StoreDamagedError(f"{path} is damaged (bytes {start:,} to {stop:,}). {_AGAIN}")
         return buffer
 
     def report(self, attempt: Attempt, data: bytes) -> None:
@@ -230,7 +256,7 @@ class _BucketExchange:
         try:
             return self._bucket.get_range(name, start, stop, is_right)
         except StoreNotFoundError:
-            raise StoreDamagedError(f"{self.label}/{printable(name)} is missing.") from None
+            raise StoreDamagedError(f"{self.label}/{printable(name)} is missing. {_AGAIN}") from None
 
     def report(self, attempt: Attempt, data: bytes) -> None:
         self._bucket.put(f"{attempt.name}/{_PROGRESS}", data)

@@ -19,7 +19,6 @@ from stoker.store.object_storage import is_url, redact
 from stoker.store.pack.options import PackOptions
 from stoker.store.pack.packer import Progress, quiet
 from stoker.store.pack.parts import PartedPack
-from stoker.store.remote import uploading
 
 _POLL_S = 0.5
 _ROUNDS = 3
@@ -90,12 +89,7 @@ def run_task(request: tuple[Any, ...], kind: str, number: int) -> Any:
     if kind == "merge":
         pack.merge(number)
     if kind == "join":
-        if is_url(target):
-            with uploading(target, replace=can_replace) as folder:
-                pack.join(folder)
-        else:
-            pack.join(check_path(target))
-        pack.clear()
+        pack.join()
     return None
 
 

@@ -31,7 +31,6 @@ import xxhash
 
 from stoker._clock import now_ns
 from stoker._disk import check_path
-from stoker._text import printable
 from stoker._types import Array
 from stoker.errors import (
     BadValueError,
@@ -40,13 +39,14 @@ from stoker.errors import (
     SourceChangedError,
     StoreDamagedError,
     StoreExistsError,
+    StoreNotFoundError,
 )
 from stoker.store.formats.base import InferredTypeError, RowLocation
 from stoker.store.interop import from_texts
-from stoker.store.manifest import MANIFEST_NAME, WORK_NAME, Manifest, SourceEntry, dump, read_manifest
-from stoker.store.object_storage import is_url
+from stoker.store.manifest import MANIFEST_NAME, MAX_BYTES, WORK_NAME, Manifest, SourceEntry, dump
+from stoker.store.object_storage import is_url, open_bucket
 from stoker.store.pack.blocks import Shaper
-from stoker.store.pack.exchange import Attempt, mark_name, open_exchange
+from stoker.store.pack.exchange import Attempt, attempt_of, mark_name, open_exchange
 from stoker.store.pack.merge import CursorMark, merge_runs, seal_run
 from stoker.store.pack.options import PackOptions
 from stoker.store.pack.packer import (
@@ -62,20 +62,20 @@ from stoker.store.pack.packer import (
 )
 from stoker.store.pack.plan import PackPlan, plan_with_types, settled_types
 from stoker.store.pack.regular import IntegerGapsError, OffGridError, RulesMark, StepRules
-from stoker.store.pack.shared_plan import RowRange, agree
+from stoker.store.pack.shared_plan import RowRange, agree, has_plan
 from stoker.store.pack.sorted_runs import BackgroundWriter, RunLayout, RunMark, SortedRun, Sorter, UnsortedTimesError, read_ahead
 from stoker.store.pack.stored_runs import HASH_BYTES, StoredRun, cut_runs, stored_texts
 from stoker.store.pack.values import Categories, MissingIntegersError
+from stoker.store.remote import uploading
 from stoker.store.shards import ColumnMark, TextFile
-from stoker.store.store import Store, map_store
 from stoker.store.writer import make_work, new_store
 
 MAX_RUNS = 8
 """Runs that one task leaves; more are merged first, so that a range does not read too many."""
-MIN_RANGE_BYTES, MAX_RANGE_BYTES, RANGES = 4 << 20, 256 << 20, 64
+MIN_RANGE_BYTES, MAX_RANGE_BYTES, RANGES = 16 << 20, 256 << 20, 64
 Reports = Callable[[float, int], None]
 _REPORT_NS = 2 * 10**9
-_TYPES, _WIDENED, _PARTS = "types", "widened", "parts"
+_TYPES, _WIDENED, _PARTS, _JOINED = "types", "widened", "parts", "joined"
 _ROW_BITS = 40  # bits of the number of a row, where rows are series without a key
 
 
@@ -143,12 +143,21 @@ class PartedPack:
         self.tasks = shared.tasks
         self._stamps = shared.sources
 
+    def _manifest(self) -> bytes | None:
+        """The manifest of the store at the target, if there is one."""
+        if self._folder is not None:
+            path = self._folder / MANIFEST_NAME
+            return path.read_bytes() if path.is_file() else None
+        try:
+            return open_bucket(self._path).get(MANIFEST_NAME, MAX_BYTES)[0]
+        except StoreNotFoundError:
+            return None
+
     def _refuse_store(self) -> None:
-        if self._folder is not None and not self._replace and (self._folder / MANIFEST_NAME).exists():
-            if self._exchange.get(_PARTS) is not None or self._exchange.get("plan") is not None:
-                return  # a join was killed after its commit, or is under way: `join` decides
+        # With a plan, a join was killed after its commit, or is under way: `join` decides.
+        if not self._replace and not has_plan(self._exchange) and self._manifest() is not None:
             raise StoreExistsError(
-                f"{self._folder} holds a store already. Choose another folder, or pass replace=True to replace that store."
+                f"{self._path} holds a store already. Choose another folder, or pass replace=True to replace that store."
             )
 
     # Types: the same in all processes, also where those of the first rows turn out not to hold all values.
@@ -243,7 +252,7 @@ class PartedPack:
             shaper = Shaper(plan, {name: Categories(name) for name in files}, append_texts)
             layout = self._layout()
             sorter = Sorter(attempt.folder, layout, writer, sort_time=options.sort, run_bytes=options.run_bytes)
-            reporter = _Reporter(self, attempt)
+            reporter = _Reporter(self, attempt, "reading")
             for i, part in enumerate(ranges):
                 for number, done in self._read_range(plan, part, shaper, sorter, readers):
                     rows[part.source] = rows.get(part.source, 0) + number
@@ -389,7 +398,7 @@ class PartedPack:
             row_bytes = sum(field.dtype.itemsize for field in plan.step)
             total = sum(run.num_steps for run in self._runs) * row_bytes
             count = max(min(RANGES, total // MIN_RANGE_BYTES), total // MAX_RANGE_BYTES, 1)
-            # Rules and fills look at the row before, so they need whole series.
+            # Rules and fills use the row before, so they need whole series.
             splits = not plan.options.has_rules and plan.options.missing != "ffill" and not plan.rows_are_series
             sort_by = plan.time_index if plan.options.sort else None
             cuts = cut_runs(self._runs, count, time_index=sort_by, splits_series=splits)
@@ -419,7 +428,7 @@ class PartedPack:
         with self._widening(plan), self._exchange.attempt(task) as attempt:
             with BackgroundWriter(plan.options.working_bytes // 24) as writer:
                 out = SortedRun.create(attempt.folder, 0, self._final_layout(plan, HASH_BYTES), writer)
-                rules = self._merge_range(plan, number, out, _Reporter(self, attempt))
+                rules = self._merge_range(plan, number, out, _Reporter(self, attempt, "merging"))
                 out.finish()
                 mark = RangeMark(run=out.mark()(), merged=rules.num_merged if rules else 0, added=rules.num_added if rules else 0)
                 out.close()
@@ -480,15 +489,21 @@ class PartedPack:
 
     # Join
 
-    def join(self, folder: Path) -> Store:
-        """Write the store to `folder` from the results of all tasks, and remove these.
+    def join(self) -> None:
+        """Write the store from the results of all tasks, and remove these.
 
         Raises:
             PartsMissingError: some rows were not read; the message names the parts to run.
         """
-        if (done := self._joined_before(folder)) is not None:
-            return done
-        _ = self._results  # before the folder is made: parts may be missing
+        _ = self._results  # before anything is written: parts may be missing
+        manifest, key = self._manifest(), self._exchange.get(_JOINED)
+        if manifest is None or key is None or _key_of(manifest) != key:  # otherwise a join was killed after its commit
+            with contextlib.ExitStack() as stack:
+                folder = self._folder or stack.enter_context(uploading(self._path, replace=self._replace))
+                self._join_into(folder)
+        self.clear()
+
+    def _join_into(self, folder: Path) -> None:
         plan = self.plan
         for number in range(len(plan.sources)):
             self._refuse_changed(plan, number)
@@ -497,21 +512,12 @@ class PartedPack:
             make_work(folder)
             with BackgroundWriter(plan.options.working_bytes // 24) as writer:
                 manifest = self._write(plan, folder, writer)
-            self._exchange.create("joined", _key_of(dump(manifest)))
+            self._exchange.create(_JOINED, _key_of(dump(manifest)))
             commit(manifest)
-        return map_store(folder, read_manifest(folder))
 
     def clear(self) -> None:
         """Remove the results of all tasks."""
         self._exchange.clear()
-
-    def _joined_before(self, folder: Path) -> Store | None:
-        """The store of a join that was killed after its commit."""
-        key = self._exchange.get("joined")
-        if key is None or not (folder / MANIFEST_NAME).exists():
-            return None
-        is_ours = _key_of((folder / MANIFEST_NAME).read_bytes()) == key
-        return map_store(folder, read_manifest(folder)) if is_ours else None
 
     def _write(self, plan: PackPlan, folder: Path, writer: BackgroundWriter) -> Manifest:
         work = folder / WORK_NAME
@@ -567,7 +573,11 @@ class PartedPack:
             else:
                 folder, mark = found
                 run = StoredRun(self._exchange, folder, mark.run, self._layout(merged=True))
-                self._merge_into(plan, [run], out, report, has_rules=False)
+                try:
+                    self._merge_into(plan, [run], out, report, has_rules=False)
+                except StoreDamagedError:
+                    self._exchange.remove(mark_name(self._range_task(number)))  # the next join merges the range itself
+                    raise
                 counts = [counts[0] + mark.merged, counts[1] + mark.added]
         return counts[0], counts[1]
 
@@ -607,11 +617,11 @@ class PartedPack:
 class _Reporter:
     """Says from time to time how far an attempt is."""
 
-    def __init__(self, pack: PartedPack, attempt: Attempt) -> None:
-        self._pack, self._attempt, self._last = pack, attempt, now_ns()
+    def __init__(self, pack: PartedPack, attempt: Attempt, phase: str) -> None:
+        self._pack, self._attempt, self._phase, self._last = pack, attempt, phase, now_ns()
 
     def __call__(self, share: float, rows: int) -> None:
-        self._pack._progress("reading", share, rows)
+        self._pack._progress(self._phase, share, rows)
         if now_ns() - self._last >= _REPORT_NS:
             self._last = now_ns()
             self._pack.report(self._attempt, share, rows)
@@ -622,11 +632,11 @@ T = TypeVar("T")
 
 def _decode(data: bytes, kind: type[T]) -> tuple[str, T]:
     """The folder that a mark names, and its content."""
-    folder, _, body = data.partition(b"\n")
+    folder, body = attempt_of(data)
     try:
-        return folder.decode("ascii"), msgspec.json.decode(body, type=kind)
+        return folder, msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise StoreDamagedError(f"{printable(folder.decode('ascii', 'replace'))} has a damaged mark.") from None
+        raise StoreDamagedError(f"the mark of {folder} is damaged. Run all parts and the join again.") from None
 
 
 def _categories(plan: PackPlan) -> list[str]:

@@ -24,7 +24,7 @@ from stoker.store.pack.plan import PackPlan
 
 TASKS = 64
 """Tasks of a small pack, as far as its sources can be cut."""
-MIN_TASK_BYTES, MAX_TASK_BYTES = 1 << 20, 1 << 30
+MIN_TASK_BYTES, MAX_TASK_BYTES = 8 << 20, 1 << 30
 _PLAN = "plan"
 _NOT_SHARED = ("memory_bytes", "threads", "dialect", "metadata_key", "metadata_missing", "derive")
 
@@ -94,6 +94,11 @@ def agree(
         return [KnownSource(one, schemas[seen.schema]) for one, seen in zip(found, there.sources, strict=True)]
 
     return there, *plan_pack(source, options, metadata, know)
+
+
+def has_plan(exchange: Exchange) -> bool:
+    """Whether a pack was begun."""
+    return exchange.get(_PLAN) is not None
 
 
 def make_shared_plan(source: object, options: PackOptions, metadata: object) -> tuple[SharedPlan, PackPlan, Metadata | None]:
