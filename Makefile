@@ -9,7 +9,7 @@ SCALE := .venv-scale
 BENCHES := $(basename $(notdir $(wildcard benchmarks/bench_*.py)))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-docs lint test-slow test-gpu test-originals test-scale explore soak bench benchmarks-page reference images compare clean
+.PHONY: help setup demo docs test test-docs lint test-slow test-gpu test-originals test-scale explore soak bench benchmarks-page reference tutorials images compare clean
 
 help: ## show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-23s %s\n", $$1, $$2 }'
@@ -38,9 +38,17 @@ test: $(STAMP) ## lint and the quick tests, side by side
 	  PYTHONHASHSEED=0 OMP_WAIT_POLICY=PASSIVE $(PY) -m pytest -q -n 2 --dist loadfile; tests=$$?; \
 	  wait $$lint || { echo "Lint failed: see above, or run make lint."; exit 1; }; exit $$tests
 
-test-docs: $(STAMP) ## the tests of the documentation
-	@PYTHONHASHSEED=0 $(PY) -m pytest -q tests/test_docs.py tests/test_language.py tests/diagnose/test_verdict_manual.py \
-	  tests/train/test_trainer_manual.py tests/split/test_split_manual.py
+docs: $(VENV)/.docs-installed ## build the documentation site: build/site/index.html
+	@$(PY) -m tools.site $(if $(RECORD),--record)
+
+$(VENV)/.docs-installed: $(STAMP)
+	@echo "Installing what builds the documentation (seconds, only once) ..."
+	@$(PY) -m pip install -qq --disable-pip-version-check --constraint constraints.txt --editable '.[test,docs]'
+	@touch $@
+
+test-docs: $(STAMP) ## the tests of the documentation, with every block of code (some 15 minutes)
+	@PYTHONHASHSEED=0 $(PY) -m pytest -q -n 2 -m 'slow or not slow' tests/test_docs.py tests/test_site.py tests/test_language.py \
+	  tests/diagnose/test_verdict_manual.py tests/train/test_trainer_manual.py tests/split/test_split_manual.py
 
 lint: $(STAMP) ## ruff, mypy, and a report on the structure
 	@$(PY) -m ruff check --quiet .
@@ -70,16 +78,18 @@ $(ORIGINALS)/.installed: pyproject.toml constraints.txt requirements-originals.t
 	@$(ORIGINALS)/bin/python -m pip install -qq --disable-pip-version-check --no-deps --requirement requirements-originals.txt
 	@touch $@
 
-test-scale: $(SCALE)/.installed ## remote stores against a server with the semantics of S3, and ten thousand faults
-	@$(SCALE)/bin/python -c 'import moto, obstore' # else their tests would be skipped
-	@PYTHONHASHSEED=0 $(SCALE)/bin/python -m pytest -q -m 'slow or not slow' tests/store/test_remote_s3.py tests/store/test_remote.py tests/store/test_object_storage.py \
-	  tests/store/test_block_cache.py tests/feed/test_remote_blocks.py
+test-scale: $(SCALE)/.installed ## object storage (servers like S3 and Azure, ten thousand faults) and packs on a Ray cluster
+	@$(SCALE)/bin/python -c 'import moto, obstore, ray' # else their tests would be skipped
+	@PYTHONHASHSEED=0 $(SCALE)/bin/python -m pytest -q -m 'slow or not slow' tests/store/test_remote_s3.py tests/store/test_remote_azure.py \
+	  tests/store/test_remote.py tests/store/test_object_storage.py tests/store/test_block_cache.py tests/feed/test_remote_blocks.py \
+	  tests/store/formats/test_remote_files.py tests/store/formats/test_ray_dataset.py tests/store/pack/test_on_ray.py
 
 $(SCALE)/.installed: pyproject.toml constraints.txt requirements-scale.txt
 	@echo "Installing into $(SCALE) (some minutes, only once) ..."
 	@[ -x $(SCALE)/bin/pip ] && [ -e $@ ] || $(PYTHON) -m venv --clear $(SCALE)
 	@$(SCALE)/bin/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt --editable '.[test,remote]'
 	@$(SCALE)/bin/python -m pip install -qq --disable-pip-version-check --requirement requirements-scale.txt
+	@npm install --silent --no-audit --no-fund --prefix $(SCALE) azurite@3.35.0 2>/dev/null || echo "npm did not install azurite: the tests of Azure are skipped."
 	@touch $@
 
 soak: $(STAMP) ## the long tests, before a release
@@ -93,8 +103,13 @@ bench: $(STAMP) ## every benchmark, small; FULL=1 for the full size, BENCHES="be
 benchmarks-page: $(STAMP) ## write docs/benchmarks.md and the numbers of the README from benchmarks/results
 	@$(PY) -m benchmarks.page
 
-reference: $(STAMP) ## write docs/configuration.md from the source
+reference: $(STAMP) ## write docs/configuration.md, cli.md and errors.md from the source
 	@$(PY) -m tools.config_page
+	@$(PY) -m tools.cli_page
+	@$(PY) -m tools.error_page
+
+tutorials: $(STAMP) ## run the tutorials, and write their outputs and notebooks
+	@$(PY) -m tools.notebooks
 
 images: $(STAMP) ## draw the figures of the documentation; on an idle machine, as one is a real diagnosis
 	@$(PY) docs/images/draw.py

@@ -5,6 +5,7 @@ for the same number of seconds. `CAUSES` in `benchmarks/verdicts/tools` maps wha
 cause is in the group that the tool names first, `exact` one whose cause it names first by itself, `top_2` one whose cause is in the
 first two groups. TraceML and gpuprof are not installed with Stoker: `--python` is an interpreter that has them
 (`requirements-verdict-tools.txt`) beside torch. Verdicts of Stoker are those of `bench_verdicts.json` and `gpu_verdicts.json`.
+Programs come cause by cause in turn, so that a run that `--until` ends early has some of each; `--missing` continues it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -23,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import record
-from benchmarks.verdicts.lanes import make_lanes, side_by_side, usable_cores
+from benchmarks.verdicts.lanes import Deadline, make_lanes, side_by_side, usable_cores
 from benchmarks.verdicts.measure import ROOT
 from benchmarks.verdicts.needs import can_run, data_for
 from benchmarks.verdicts.table import PROGRAMS, Program
@@ -37,6 +39,7 @@ MODULES = {
 }
 SECONDS = 6.0
 LIMIT_SECONDS = 90.0
+ONE_TOOL_SECONDS = 16.0  # of one tool and one program: imports, `SECONDS` of training, and its summary
 STOKER = ("bench_verdicts.json", "gpu_verdicts.json")
 Row = dict[str, Any]
 
@@ -129,9 +132,27 @@ def _asked() -> argparse.Namespace:
     parser.add_argument("--python", default=sys.executable, help="An interpreter that has the tools and torch.")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="Of training for each tool.")
     parser.add_argument("--parallel", type=int, default=0, metavar="N", help="N programs at a time, each on two cores of its own.")
+    parser.add_argument("--until", type=float, metavar="SECONDS", help="Start no program that would end later than this from now.")
+    parser.add_argument("--missing", action="store_true", help="Only programs that one of the tools was not asked about.")
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="Only programs of this device.")
+    parser.add_argument("--merge", nargs="+", type=Path, metavar="FILE", help="Run nothing: take the rows of these result files.")
     parser.add_argument("--score", action="store_true", help="Run nothing: count again what is known.")
     parser.add_argument("--out", type=Path, metavar="FILE", help="Where the results go, instead of benchmarks/results.")
     return parser.parse_args()
+
+
+def cause_by_cause(programs: Sequence[Program]) -> list[Program]:
+    """The first program of each cause, then the second of each, and so on."""
+    seen: dict[str, int] = {}
+    turns = {}
+    for program in programs:
+        turns[program.name] = seen[program.verdict] = seen.get(program.verdict, 0) + 1
+    return sorted(programs, key=lambda program: turns[program.name])  # which keeps the order of the table within a turn
+
+
+def _rows(path: Path) -> dict[str, Row]:
+    known = json.loads(path.read_text())["programs"] if path.exists() else []
+    return {row["name"]: {tool: row[tool] for tool in MODULES if tool in row} for row in known}
 
 
 def main() -> None:
@@ -139,19 +160,31 @@ def main() -> None:
     asked = _asked()
     names = tuple(asked.only or [""])
     path = asked.out or record.RESULTS / "bench_verdict_tools.json"
-    known = json.loads(path.read_text())["programs"] if path.exists() else []
-    rows: dict[str, Row] = {row["name"]: {tool: row[tool] for tool in MODULES if tool in row} for row in known}
+    rows = _rows(path)
+    if asked.score or asked.merge:
+        for other in asked.merge or ():
+            for name, row in _rows(other).items():
+                rows[name] = {**rows.get(name, {}), **row}
+        _save(rows, path)
+        return
     chosen = [one for one in PROGRAMS if one.name.startswith(names) and one.kind != "sabotaged" and one.processes == 1]
-    chosen = [] if asked.score else [one for one in chosen if can_run(one)]
+    chosen = cause_by_cause([one for one in chosen if asked.device in (None, one.device) and can_run(one)])
+    if asked.missing:
+        chosen = [one for one in chosen if not set(asked.tools) <= set(rows.get(one.name, {}))]
     lanes = make_lanes(asked.parallel, usable_cores(), gpu=any(one.device == "cuda" for one in chosen))
+    end = float("inf") if asked.until is None else time.monotonic() + asked.until
+    deadline = Deadline(usual=ONE_TOOL_SECONDS * len(asked.tools), end=end)
+    start, left = time.monotonic(), {one.name for one in chosen}
     with data_for(chosen) as data:
         of_tools = partial(ask, tools=asked.tools, python=asked.python, seconds=asked.seconds, data=data)
-        for program, row in side_by_side(lanes, chosen, of_tools):
+        for program, row in side_by_side(lanes, chosen, of_tools, may_start=deadline.allows):
+            left.discard(program.name)
             rows[program.name] = {**rows.get(program.name, {}), **row}
-            print(f"{program.name:30} {program.verdict:12} {json.dumps(row)}", flush=True)
+            progress = f"{len(chosen) - len(left):3}/{len(chosen)} {time.monotonic() - start:4.0f} s"
+            print(f"{progress}  {program.name:30} {program.verdict:12} {json.dumps(row)}", flush=True)
             _save(rows, path)
-    if asked.score:
-        _save(rows, path)
+    if left:
+        print(f"no time for {len(left)} programs (--missing asks about them): {' '.join(sorted(left))}")
 
 
 def compare(table: Sequence[Row]) -> dict[str, Row]:

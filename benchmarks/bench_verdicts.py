@@ -6,8 +6,10 @@ noisy neighbours) must end without a verdict, all others with one. `--ablation` 
 gone with each program's fix: what was put in must be worth at least `RULE.waste_first` of it. On a machine that others use,
 `--processor-time` gives the tool another clock, where a program's causes allow that. `--only` runs some programs and leaves what is
 known of the others; without a GPU, those that need one are left out, and so are those of a package that is not installed.
-`--parallel` runs programs side by side, each on two cores of its own. `--keep` keeps what was measured, of which `--replay` makes
-the verdicts again, without running anything. Held-out programs (kind `other`) were written without knowing the rule.
+`--parallel` runs programs side by side, each on two cores of its own, the longest first; results are written as they come. `--until`
+starts nothing that would end later, `--missing` continues such a run, and `--merge` adds result files of other machines. `--keep`
+keeps what was measured, of which `--replay` makes the verdicts again, without running anything. Held-out programs (kind `other`)
+were written without knowing the rule.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import signal
 import statistics
 import subprocess
@@ -31,7 +34,7 @@ from typing import Any
 import msgspec
 
 from benchmarks import record
-from benchmarks.verdicts.lanes import make_lanes, side_by_side, usable_cores
+from benchmarks.verdicts.lanes import Deadline, make_lanes, side_by_side, usable_cores
 from benchmarks.verdicts.measure import ablate
 from benchmarks.verdicts.needs import can_run, data_for
 from benchmarks.verdicts.neighbour import noisy_neighbours
@@ -45,6 +48,8 @@ QUESTION = "Of programs with one known cause, how many does `stoker diagnose` na
 SMALL = ("data-mlp", "host-mlp", "optimizer-tabular", "compute-mlp", "memory-mlp", "dispatch-mlp", "few-steps-data-mlp")
 NEIGHBOURS_A_CORE = 2
 LIMIT_SECONDS = 120.0  # a cold torch.compile takes a minute on two cores
+USUAL_SECONDS, ABLATION_SECONDS = 25.0, 15.0
+"""Of a diagnosis and of an ablation on two quiet cores, where no earlier run says."""
 OPTIONS = ["-m", "stoker", "diagnose", "--json", "--quiet"]
 COMMON = ("name", "kind", "device", "put_in_second")
 Row = dict[str, Any]
@@ -116,6 +121,7 @@ def _row(program: Program) -> Row:
 
 
 def _not_tried(finding: dict[str, Any]) -> Row:
+    place = finding["place"]
     return {
         "verdict": finding["verdict"],
         "second": finding["second"],
@@ -123,9 +129,14 @@ def _not_tried(finding: dict[str, Any]) -> Row:
         "confidence": finding["confidence"],
         "now_ms": round(1e3 / finding["ladder"]["now"], 3) if finding["ladder"] else None,
         "spread": None if finding["spread"] is None else round(finding["spread"], 3),
-        "place": finding["place"],
-        "why": finding["why"],
+        "place": place and {**place, "file": _in_project(place["file"])},
+        "why": _in_project(finding["why"]),
     }
+
+
+def _in_project(text: str) -> str:
+    """The text with paths of our scripts as they are in the project, on whatever machine it was made."""
+    return re.sub(r"/[^\s(:]*?(?=benchmarks/verdicts/)", "", text)
 
 
 def waits(program: Program) -> bool:
@@ -174,9 +185,9 @@ def score(rows: Sequence[Row]) -> dict[str, Any]:
     return {"by_kind": table, "confused": dict(confused)}
 
 
-def _ablate(program: Program, *, rounds: int, data: Path | None) -> Row:
+def _ablate(program: Program, *, rounds: int, data: Path | None, processor_time: bool) -> Row:
     try:
-        return ablate(program, data=data, rounds=rounds)
+        return ablate(program, data=data, rounds=rounds, processor_time=processor_time)
     except (RuntimeError, subprocess.TimeoutExpired) as error:
         return {"ablation_error": str(error)[-300:]}
 
@@ -189,12 +200,55 @@ def _asked() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=1, help="Of an ablation.")
     parser.add_argument("--processor-time", action="store_true", help="For a busy machine: the tool counts processor time.")
     parser.add_argument("--parallel", type=int, default=0, metavar="N", help="N programs at a time, each on two cores of its own.")
+    parser.add_argument("--until", type=float, metavar="SECONDS", help="Start no program that would end later than this from now.")
+    parser.add_argument("--missing", action="store_true", help="Only programs without an answer in the result file.")
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="Only programs of this device.")
+    parser.add_argument("--merge", nargs="+", type=Path, metavar="FILE", help="Run nothing: take the rows of these result files.")
+    parser.add_argument("--commit", default="", help="Of merged files that do not say; of the rule, in a replay.")
     parser.add_argument("--out", type=Path, metavar="FILE", help="Where the results go, instead of benchmarks/results.")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="Keep what was measured: one JSON file per program.")
     parser.add_argument(
-        "--replay", type=Path, metavar="FOLDER", help="Run nothing: verdicts of what was kept there; no result file."
+        "--replay", type=Path, metavar="FOLDER", help="Run nothing: verdicts of what was kept there; written with --out alone."
     )
     return parser.parse_args()
+
+
+def merged(rows: dict[str, Row], files: Sequence[Path], *, commit: str = "") -> dict[str, Row]:
+    """Rows with those of other result files, the last one winning key by key; `of` says where a verdict comes from."""
+    rows = dict(rows)
+    for path in files:
+        record_of = json.loads(path.read_text())
+        machine = record_of["machine"]
+        of = f"measured {record_of['when']} on {machine['cpu']} ({machine['cores']} cores), commit {record_of['commit'] or commit}"
+        for row in record_of["programs"]:
+            name = row["name"]
+            rows[name] = {**rows.get(name, {}), **json.loads(_in_project(json.dumps(row)))}
+            if "verdict" in row and "of" not in row:  # else it was merged into that file before
+                rows[name]["of"] = of
+            if "gain" in row:
+                rows[name].pop("ablation_error", None)
+                if "gain_of" not in row:
+                    rows[name]["gain_of"] = of
+    return rows
+
+
+def judged_again(rows: dict[str, Row], again: dict[str, Row], *, commit: str) -> dict[str, Row]:
+    """Rows with the verdicts of a replay; only of programs that have a row."""
+    rule = f"; verdict by the rule of commit {commit}"
+    found = dict(rows)
+    for name, row in again.items():
+        if name in rows:
+            found[name] = {**rows[name], **row, "of": rows[name].get("of", "").partition("; verdict by")[0] + rule}
+    return found
+
+
+def _keep(path: Path, rows: dict[str, Row]) -> None:
+    """Write merged rows to a result file; what else it has stays, as its machine and command."""
+    before = json.loads(path.read_text()) if path.exists() else {}
+    answer = _answer(rows)
+    record.save("bench_verdicts", QUESTION, answer, path=path, show=False)
+    if before:
+        path.write_text(json.dumps({key: answer.get(key, value) for key, value in before.items()}, indent=1) + "\n")
 
 
 def _known(path: Path) -> dict[str, Row]:
@@ -214,38 +268,73 @@ def _answer(rows: dict[str, Row]) -> dict[str, Any]:
     return {**score(ordered), "ablation": ablation, "not_run": not_run, "programs": ordered}
 
 
-def _show(row: Row) -> None:
+def _show(row: Row, progress: str = "") -> None:
     mark = "gain" if "verdict" not in row else "right" if is_right(row) else "none" if row["verdict"] == "none" else "WRONG"
-    print(f"{mark:6}{row['name']:30}{json.dumps({key: row[key] for key in row if key not in COMMON})}", flush=True)
+    print(f"{progress}{mark:6}{row['name']:30}{json.dumps({key: row[key] for key in row if key not in COMMON})}", flush=True)
+
+
+def _deadline(asked: argparse.Namespace) -> Deadline:
+    """What earlier runs took, and the end of this one."""
+    known = _known(record.RESULTS / "bench_verdicts.json") | _known(record.RESULTS / "gpu_verdicts.json")
+    seconds = {} if asked.ablation else {name: row["seconds"] for name, row in known.items() if "seconds" in row}
+    end = float("inf") if asked.until is None else time.monotonic() + asked.until
+    return Deadline(seconds=seconds, usual=ABLATION_SECONDS if asked.ablation else USUAL_SECONDS, end=end)
+
+
+def _choose(asked: argparse.Namespace, rows: dict[str, Row]) -> list[Program]:
+    """The programs that were asked for and can run here."""
+    names = SMALL if asked.small else tuple(asked.only or [""])
+    chosen = [one for one in PROGRAMS if one.name.startswith(names) and asked.device in (None, one.device)]
+    if asked.missing:
+        key = "gain" if asked.ablation else "verdict"
+        chosen = [one for one in chosen if key not in rows.get(one.name, {})]
+    if asked.ablation:
+        # In processor time nothing can be said where the cause is that processes or threads wait for each other.
+        chosen = [one for one in chosen if one.has_fix and not (asked.processor_time and one.folder != "others" and waits(one))]
+    return [one for one in chosen if can_run(one)]
 
 
 def main() -> None:
     """Diagnose the programs that were asked for."""
     asked = _asked()
-    names = SMALL if asked.small else tuple(asked.only or [""])
-    chosen = [one for one in PROGRAMS if one.name.startswith(names)]
+    path = asked.out or record.RESULTS / "bench_verdicts.json"
+    rows = {} if asked.small else _known(path)
     if asked.replay is not None:
-        again = {one.name: row for one in chosen if (row := replay(one, asked.replay)) is not None}
+        names = tuple(asked.only or [""])
+        found = (replay(one, asked.replay) for one in PROGRAMS if one.name.startswith(names))
+        again = {row["name"]: row for row in found if row is not None}
         for row in again.values():
             _show(row)
         print(json.dumps(score(list(again.values())), indent=1))
+        if asked.out is not None:
+            _keep(path, judged_again(rows, again, commit=asked.commit))
         return
-    chosen = [one for one in chosen if can_run(one) and (one.has_fix or not asked.ablation)]
-    path = asked.out or record.RESULTS / "bench_verdicts.json"
-    rows = {} if asked.small else _known(path)
+    if asked.merge:
+        rows = merged(rows, asked.merge, commit=asked.commit)
+        _keep(path, rows)
+        print(json.dumps(_answer(rows)["by_kind"], indent=1))
+        return
+    deadline = _deadline(asked)
+    chosen = deadline.longest_first(_choose(asked, rows))
     lanes = make_lanes(asked.parallel, usable_cores(), gpu=any(one.device == "cuda" for one in chosen))
+    start, left = time.monotonic(), {one.name for one in chosen}
     try:
         with data_for(chosen) as data:
             of_tool = partial(diagnose, processor_time=asked.processor_time, keep=asked.keep, data=data)
-            of_fix = partial(_ablate, rounds=asked.rounds, data=data)
-            for program, row in side_by_side(lanes, chosen, of_fix if asked.ablation else of_tool):
+            of_fix = partial(_ablate, rounds=asked.rounds, data=data, processor_time=asked.processor_time)
+            run = of_fix if asked.ablation else of_tool
+            for program, row in side_by_side(lanes, chosen, run, may_start=deadline.allows):
+                left.discard(program.name)
                 rows[program.name] = {**rows.get(program.name, {"name": program.name, "kind": program.kind}), **row}
-                _show({"name": program.name, **row})
+                progress = f"{len(chosen) - len(left):3}/{len(chosen)} {time.monotonic() - start:4.0f} s  "
+                _show({"name": program.name, **row}, progress)
                 if not asked.small:
                     record.save("bench_verdicts", QUESTION, _answer(rows), path=path, show=False)
     except KeyboardInterrupt:
         print("interrupted: what was found so far is kept")
     print(json.dumps(_answer(rows)["by_kind"], indent=1))
+    if left:
+        print(f"no time for {len(left)} programs (--missing runs them): {' '.join(sorted(left))}")
 
 
 if __name__ == "__main__":

@@ -356,19 +356,22 @@ def profile(options: argparse.Namespace) -> dict[str, Any]:
 
 
 class EpochTimes:
-    """A callback that notes when epochs end, and prints the rate."""
+    """A callback that notes when epochs end, prints the rate, and keeps the rates so far in a file, should the run be cut."""
 
-    def __init__(self, events: int) -> None:
+    def __init__(self, events: int, partial_out: Path | None) -> None:
         self.events = events
         self.ends: list[tuple[float, int]] = []
+        self._out = partial_out
 
     def on_epoch_end(self, report: Any) -> None:
         self.ends.append((time.perf_counter(), report.step))
-        if len(self.ends) > 1:
-            (begin, first), (end, last) = self.ends[-2:]
-            print(
-                f"    step {last}: {(last - first) * self.events / (end - begin):,.0f} events/s, loss {report.loss:.4f}", flush=True
-            )
+        rates = self.rates()
+        seconds = self.ends[-1][0] - self.ends[0][0]
+        rate = f"{rates[-1]:,.0f} events/s" if rates else "graphs captured"
+        print(f"    step {report.step:,}, {seconds:.0f} s after the first epoch: {rate}, loss {report.loss:.4f}", flush=True)
+        if self._out is not None and rates:
+            so_far = {"seconds_so_far": round(seconds, 1), "steps": report.step, "events_per_second_by_epoch": record.spread(rates)}
+            self._out.write_text(json.dumps(so_far, indent=1) + "\n")
 
     def rates(self) -> list[float]:
         """Events per second of each epoch but the first, in which graphs are captured."""
@@ -403,7 +406,7 @@ def sustained(options: argparse.Namespace) -> dict[str, Any]:
         data = make_store(Path(folder), **shape)
         for layers in options.layers:
             size = {2: "tiny", 6: "5m", 12: "10m", 24: "19m"}[layers]
-            times = EpochTimes(options.events)
+            times = EpochTimes(options.events, Path(f"{options.out}.{size}.part") if options.out else None)
             given = {"size": size, "batch_size": options.events, "residual": options.residual, "device": DEVICE}
             training.train(data, epochs=1, max_seconds=5, **given)  # compiles kernels
             done = training.train(
@@ -416,9 +419,13 @@ def sustained(options: argparse.Namespace) -> dict[str, Any]:
                 "events_per_second": round(done.events_per_second),
                 "events_per_second_by_epoch": record.spread(rates) if rates else None,
                 "waiting": round(done.result.wait, 5),
+                "waiting_seconds": round(done.result.wait * done.result.seconds, 3),
+                "waiting_seconds_of_the_first_batch": round(done.result.first_wait_seconds, 3),
                 "setup": str(done.result.setup),
             }
             print(f"sustained {size}: {found[size]}", flush=True)
+            if options.out:  # the next size may be cut
+                Path(options.out).write_text(json.dumps({"sustained": found}, indent=1) + "\n")
     return found
 
 

@@ -147,16 +147,6 @@ def test_the_example_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.Monk
     assert names["result"].stopped == "finished"
 
 
-def test_the_quickstart_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    [*_, names] = run_examples("docs/quickstart.md")
-    assert names["forecast"].shape[1] == 8
-    assert set(names["probability"]) < set(names["users"])
-    for name, text in re.findall(r"```yaml\n# (\S+)\n(.*?)```", (ROOT / "docs" / "quickstart.md").read_text(), re.DOTALL):
-        Path(name).write_text(text)
-        assert stoker.experiment.load(name).data.store == name.replace(".yaml", ".stoker")
-
-
 def test_the_page_of_icecube_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from stoker.recipes.icecube import make_events, pack_events
 
@@ -182,9 +172,11 @@ def test_every_result_file_is_used_or_listed() -> None:
     used = {row.file for rows in page.TABLES.values() for row in rows}
     detailed = {
         "bench_compat",
+        "bench_cluster_pack",
         "bench_hooks",
         "bench_packing",
         "bench_quality",
+        "bench_remote",
         "bench_restructure",
         "bench_tabular",
         "bench_tabular_quality",
@@ -193,7 +185,9 @@ def test_every_result_file_is_used_or_listed() -> None:
         "bench_timehut",
         "bench_timehut_recipe",
         "bench_timehut_usual",
+        "docs",
         "gpu_timehut_lengths",
+        "pack_kills",
     }  # in other documents
     assert used | detailed == {path.stem for path in page.RESULTS.glob("*.json")}
 

@@ -2,23 +2,38 @@
 
 A lane is a thread that has pinned itself. What it starts inherits its cores, noisy neighbours included, and a program that asks
 what it may use sees no others. Threads of one physical core lie in the same lane. GPU programs have one lane of their own.
+
+`Deadline` lets a run end in time: a program that would take longer than what is left is not started.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any
-
-from benchmarks.verdicts.table import Program
+from typing import Any, Protocol, TypeVar
 
 CORES_A_LANE = 2
-Run = Callable[[Program], dict[str, Any]]
+
+
+class Job(Protocol):
+    """What a lane can run: it has a name and needs a device."""
+
+    @property
+    def name(self) -> str:
+        """Unique among the jobs of a run."""
+
+    @property
+    def device(self) -> str:
+        """Either cpu or cuda."""
+
+
+J = TypeVar("J", bound=Job)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +42,30 @@ class Lane:
 
     cores: frozenset[int]
     devices: frozenset[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deadline:
+    """How long each job is known to take, and when the last one must have ended."""
+
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """By name, of an earlier run."""
+    usual: float
+    """Of a job that is not known."""
+    end: float = float("inf")
+    """By `time.monotonic`."""
+
+    def of(self, job: Job) -> float:
+        """How long a job is expected to take."""
+        return self.seconds.get(job.name, self.usual)
+
+    def allows(self, job: Job) -> bool:
+        """Whether the job would end in time if it started now."""
+        return time.monotonic() + self.of(job) <= self.end
+
+    def longest_first(self, jobs: Sequence[J]) -> list[J]:
+        """The order in which lanes end at nearly the same time; jobs of the same length by name."""
+        return sorted(jobs, key=lambda job: (-self.of(job), job.name))
 
 
 def make_lanes(number: int, cores: Sequence[int], *, gpu: bool) -> list[Lane]:
@@ -55,12 +94,21 @@ def _siblings(core: int) -> list[int]:
     return [core]
 
 
-def side_by_side(lanes: Sequence[Lane], programs: Sequence[Program], run: Run) -> Iterator[tuple[Program, dict[str, Any]]]:
-    """Programs and what `run` says of them, as they get ready. Who stops listening waits for those that run, and for no others."""
-    waiting = {device: SimpleQueue[Program]() for device in ("cpu", "cuda")}
-    for program in programs:
-        waiting[program.device].put(program)
-    ready: SimpleQueue[tuple[Program, dict[str, Any]] | BaseException | None] = SimpleQueue()
+def side_by_side(
+    lanes: Sequence[Lane],
+    jobs: Sequence[J],
+    run: Callable[[J], dict[str, Any]],
+    *,
+    may_start: Callable[[J], bool] = lambda _: True,
+) -> Iterator[tuple[J, dict[str, Any]]]:
+    """Jobs and what `run` says of them, as they get ready. Who stops listening waits for those that run, and for no others.
+
+    Jobs start in the given order. One that `may_start` refuses is left out.
+    """
+    waiting = {device: SimpleQueue[J]() for device in ("cpu", "cuda")}
+    for job in jobs:
+        waiting[job.device].put(job)
+    ready: SimpleQueue[tuple[J, dict[str, Any]] | BaseException | None] = SimpleQueue()
     stop = threading.Event()
 
     def drive(lane: Lane) -> None:
@@ -69,8 +117,9 @@ def side_by_side(lanes: Sequence[Lane], programs: Sequence[Program], run: Run) -
             for device in sorted(lane.devices):
                 with suppress(Empty):
                     while not stop.is_set():
-                        program = waiting[device].get_nowait()
-                        ready.put((program, run(program)))
+                        job = waiting[device].get_nowait()
+                        if may_start(job):
+                            ready.put((job, run(job)))
         except BaseException as error:  # reported where it can be seen
             ready.put(error)
         finally:

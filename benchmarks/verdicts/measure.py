@@ -1,7 +1,8 @@
 """Ablation: the time of a step of a program with its cause and without it, by nothing but a hook after each step of an optimizer.
 
 The mean step by the wall clock and by the processor's, so that what happens in every 25th step counts as well. Both sides run in
-fresh processes, in turn.
+processes of their own, in turn: forks of one that has imported torch, or fresh ones where a program has several processes or variables
+that torch reads when it is imported.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.verdicts.forked import Forker
 from benchmarks.verdicts.table import Program
 from benchmarks.verdicts.table.fixes import fixed_source
 
@@ -36,8 +38,14 @@ class Enough(SystemExit):
     """Enough steps were seen."""
 
 
-def ablate(program: Program, *, data: Path | None = None, rounds: int = 1, seconds: float = 1.5) -> dict[str, Any]:
-    """The share of the time that is gone with the fix of a program, and with that of its second cause."""
+def ablate(
+    program: Program, *, data: Path | None = None, rounds: int = 1, seconds: float = 1.5, processor_time: bool = False
+) -> dict[str, Any]:
+    """The share of the time that is gone with the fix of a program, and with that of its second cause.
+
+    `gain` is by the wall clock and `gain_cpu` by the processor's. With `processor_time`, for a machine that others use, both are by the
+    processor's; set OMP_NUM_THREADS=1 then, as threads that wait for each other count as busy.
+    """
     sides = {"with": program.words, "without": program.clean_words}
     if program.second_clean is not None:
         sides["without_second"] = program.second_clean_words
@@ -47,10 +55,11 @@ def ablate(program: Program, *, data: Path | None = None, rounds: int = 1, secon
             edited = program.edited and side == "without"
             times[side].append(step_seconds(program, words, edited=edited, data=data, seconds=seconds))
     means = {side: {key: statistics.fmean(one[key] for one in found) for key in found[0]} for side, found in times.items()}
-    row: dict[str, Any] = {"step_ms": round(means["with"]["wall"] * 1e3, 3)}
+    clock = "cpu" if processor_time else "wall"
+    row: dict[str, Any] = {"step_ms": round(means["with"][clock] * 1e3, 3), "gain_clock": clock}
     for side, name in (("without", "gain"), ("without_second", "second_gain")):
         if side in means:
-            row[name] = round(1 - means[side]["wall"] / means["with"]["wall"], 3)
+            row[name] = round(1 - means[side][clock] / means["with"][clock], 3)
             row[f"{name}_cpu"] = round(1 - means[side]["cpu"] / means["with"]["cpu"], 3)
     return row
 
@@ -67,17 +76,32 @@ def step_seconds(
         if edited:
             script = Path(folder) / program.script
             script.write_text(fixed_source(program.path.stem, program.path.read_text()))
-        command = [sys.executable, "-m", "benchmarks.verdicts.measure", str(seconds), str(fewest), str(script), *words]
-        if program.processes > 1:
-            launcher = ["torch.distributed.run", "--standalone", f"--nproc-per-node={program.processes}", "-m"]
-            command[2:3] = [*launcher, command[2]]
-        variables = {**os.environ, **program.environment, "PYTHONPATH": os.pathsep.join([str(ROOT), *_path()])}
-        done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=False, timeout=TIMEOUT)
-    lines = [line for line in done.stdout.splitlines() if line.startswith('{"wall"')]
+        if program.processes > 1 or program.environment:
+            printed, ended = _in_fresh_process(program, words, script, Path(folder), seconds=seconds, fewest=fewest)
+        else:
+            arguments = [seconds, fewest, str(script), list(words)]
+            printed = Forker.of_thread().run(
+                "benchmarks.verdicts.measure:run_script", arguments, folder=Path(folder), limit=TIMEOUT
+            )
+            ended = " | ".join(printed[-8:])
+    lines = [line for line in printed if line.startswith('{"wall"')]
     if not lines:
-        raise RuntimeError(f"{script.name} {' '.join(words)} ended with {done.returncode}: {done.stderr[-2000:]}")
+        raise RuntimeError(f"{script.name} {' '.join(words)} measured no step: {ended[-2000:]}")
     answer: Side = json.loads(lines[0])
     return answer
+
+
+def _in_fresh_process(
+    program: Program, words: Sequence[str], script: Path, folder: Path, *, seconds: float, fewest: int
+) -> tuple[list[str], str]:
+    """The lines that a run prints, and how it ended."""
+    command = [sys.executable, "-m", "benchmarks.verdicts.measure", str(seconds), str(fewest), str(script), *words]
+    if program.processes > 1:
+        launcher = ["torch.distributed.run", "--standalone", f"--nproc-per-node={program.processes}", "-m"]
+        command[2:3] = [*launcher, command[2]]
+    variables = {**os.environ, **program.environment, "PYTHONPATH": os.pathsep.join([str(ROOT), *_path()])}
+    done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=False, timeout=TIMEOUT)
+    return done.stdout.splitlines(), f"ended with {done.returncode}: {done.stderr}"
 
 
 def _path() -> list[str]:
@@ -111,7 +135,8 @@ def stop_after(seconds: float, fewest: int = FEWEST) -> dict[str, list[tuple[flo
     return seen
 
 
-def _run(seconds: float, fewest: int, script: str, arguments: Sequence[str]) -> None:
+def run_script(seconds: float, fewest: int, script: str, arguments: Sequence[str]) -> None:
+    """Run a script for some seconds and print the time of a step."""
     seen = stop_after(seconds, fewest)
     sys.argv = [script, *arguments]
     sys.path.insert(0, str(Path(script).parent))
@@ -125,4 +150,4 @@ def _run(seconds: float, fewest: int, script: str, arguments: Sequence[str]) -> 
 
 
 if __name__ == "__main__":
-    _run(float(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4:])
+    run_script(float(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4:])

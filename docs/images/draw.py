@@ -59,6 +59,10 @@ class Picture:
         if label != "":
             self.text(x + CELL / 2, y + height / 2 + 4, str(label), size=11, anchor="middle", color="#fff")
 
+    def bar(self, x: float, y: float, width: float, height: float, color: str) -> None:
+        """A filled bar."""
+        self._parts.append(f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="3" fill="{color}"/>')
+
     def hollow(self, x: float, y: float, *, height: int = HEIGHT) -> None:
         """A place without a step: padding."""
         self._parts.append(
@@ -363,7 +367,96 @@ def draw_split() -> Picture:
     return picture
 
 
+def draw_store() -> Picture:
+    """Rows of raw files in any order, and the columns that a pack makes of them."""
+    rows = (("b", 1, 41), ("a", 1, 20), ("c", 1, 7), ("a", 2, 21), ("b", 2, 43), ("a", 3, 24), ("b", 3, 40), ("c", 2, 9))
+    colors = dict(zip("abc", (INPUT, TARGET, THIRD), strict=True))
+    series = {name: [value for key, _, value in sorted(rows) if key == name] for name in colors}
+    store = stoker.Store.from_arrays(close=list(series.values()))
+    picture = Picture(840, 262, "Rows of raw files become the columns of a store")
+    picture.text(16, 22, "raw files: rows in any order", bold=True)
+    for column, words in enumerate(("series", "time", "close")):
+        picture.text(32 + column * 58, 46, words, code=True, anchor="middle", size=12)
+    for row, entries in enumerate(rows):
+        for column, entry in enumerate(entries):
+            picture.cell(21 + column * 58, 54 + row * (HEIGHT + 3), colors[entries[0]], entry)
+    picture.text(222, 150, "stoker pack", code=True, bold=True)
+    picture.line(222, 160, 306, 160)
+    picture.line(298, 154, 306, 160)
+    picture.line(298, 166, 306, 160)
+    left = 340
+    picture.text(left, 22, "a store: one flat file per column", bold=True)
+    offsets = store.offsets.tolist()
+    for column, (name, values) in enumerate((("close", store.column("close").tolist()), ("time", [t for _, t, _ in sorted(rows)]))):
+        y = 54 + column * 44
+        picture.text(left, y + 16, f"{name}.npy", code=True, size=12)
+        for place, value in enumerate(values):
+            key = "abc"[int(np.searchsorted(offsets, place, side="right")) - 1]
+            picture.cell(left + 100 + place * STEP, y, colors[key], int(value))
+    for place in offsets:
+        picture.line(left + 100 + place * STEP - 1.5, 44, left + 100 + place * STEP - 1.5, 132)
+        picture.text(left + 100 + place * STEP - 1.5, 158, str(place), code=True, anchor="middle")
+    picture.text(left, 158, "offsets.npy", code=True, size=12)
+    picture.text(left, 196, "manifest.json", code=True, size=12)
+    picture.text(left + 104, 196, "lists the files with their hashes; replacing it is the commit")
+    picture.text(left, 236, "A series is a slice of each column, and a sample is a slice of a series.")
+    picture.text(left, 256, "Files are mapped into memory: opening a store reads none of the values.")
+    return picture
+
+
+def draw_ladder() -> Picture:
+    """The ladder of a diagnosis: steps per second after each cause is removed."""
+    levels = (("now", 74), ("data free", 165), ("launch free", 308), ("roofline", 2900))
+    notes = (
+        "your loop, unchanged",
+        "with batches that are there already: the ceiling of any loader",
+        "without the cost of launching kernels",
+        "all arithmetic at the peak of this machine",
+    )
+    picture = Picture(800, 216, "The ladder of a diagnosis, in steps per second")
+    widths = [66 + 90 * float(np.log2(rate / levels[0][1])) for _, rate in levels]
+    picture.text(16, 22, "steps per second, each level without one more cause (logarithmic)", bold=True)
+    for row, ((name, rate), note, width) in enumerate(zip(levels, notes, widths, strict=True)):
+        y = 40 + row * 42
+        picture.text(16, y + 18, name, code=True)
+        picture.bar(110, y, width * 0.62, 26, (PLAIN, INPUT, TARGET, THIRD)[row])
+        picture.text(118, y + 18, f"{rate:,}", color="#fff", bold=True)
+        picture.text(120 + width * 0.62, y + 18, note)
+    return picture
+
+
+def draw_graph() -> Picture:
+    """A step whose kernels are launched one by one, and the same step as one CUDA graph."""
+    picture = Picture(800, 250, "Kernels launched one by one, and as one graph")
+    kernels, launch, run = 9, 46, 18
+
+    def lane(y: float, words: str) -> None:
+        picture.text(16, y + 16, words)
+        picture.line(110, y + HEIGHT + 6, 780, y + HEIGHT + 6)
+
+    picture.text(16, 22, "eager: the GPU waits for each launch", bold=True)
+    lane(36, "host")
+    lane(70, "GPU")
+    for i in range(kernels):
+        picture.bar(110 + i * (launch + 4), 36, launch, HEIGHT, INPUT)
+        picture.bar(110 + i * (launch + 4) + launch, 70, run, HEIGHT, TARGET)
+    picture.text(110 + kernels * (launch + 4) + 30, 86, "one step")
+    picture.text(16, 142, "CUDA graph: one launch for the whole step", bold=True)
+    lane(156, "host")
+    lane(190, "GPU")
+    for step in range(3):
+        begin = 110 + step * (kernels * (run + 2) + 8)
+        picture.bar(begin, 156, launch, HEIGHT, INPUT)
+        for i in range(kernels):
+            picture.bar(begin + launch + i * (run + 2), 190, run, HEIGHT, TARGET)
+    picture.legend(110, 228, [(INPUT, "launch"), (TARGET, "kernel")])
+    return picture
+
+
 PICTURES = {
+    "store": draw_store,
+    "ladder": draw_ladder,
+    "graph": draw_graph,
     "windows": draw_windows,
     "segments": draw_segments,
     "sequences": draw_sequences,

@@ -68,7 +68,7 @@ _LAZY = {
     "watch": "stoker.watching.watch:watch",
 }
 
-_MODULES = ("augment", "diagnose", "encode", "errors", "experiment", "recipes", "split", "testing", "train", "tune")
+_MODULES = ("augment", "diagnose", "encode", "errors", "experiment", "ray", "recipes", "split", "testing", "train", "tune")
 
 if TYPE_CHECKING:
     from stoker import augment as augment
@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from stoker import encode as encode
     from stoker import errors as errors
     from stoker import experiment as experiment
+    from stoker import ray as ray
     from stoker import recipes as recipes
     from stoker import split as split
     from stoker import testing as testing

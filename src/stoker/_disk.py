@@ -85,6 +85,10 @@ class Disk:
         """Rename within one file system; an existing target is replaced in one step."""
         os.replace(source, target)
 
+    def link(self, source: Path, target: Path) -> None:
+        """Give a file a second name; an existing name is an error."""
+        os.link(source, target)
+
     def unlink(self, path: Path) -> None:
         """Remove a file."""
         os.unlink(path)
@@ -333,6 +337,27 @@ def write_file(path: Path, data: bytes, *, durable: bool = True) -> None:
         with contextlib.suppress(DiskError):  # the first error is the one to report
             remove_file(temporary)
         raise
+
+
+def create_file(path: Path, data: bytes) -> bool:
+    """Make a whole file in one step, and sync it; False if there is one of this name. Of several processes one succeeds."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}-{os.urandom(4).hex()}.tmp")
+    file = AppendFile.create(temporary)
+    try:
+        file.append(data)
+        file.sync()
+        file.close()
+        with naming(path):
+            try:
+                disk.link(temporary, path)
+            except FileExistsError:
+                return False
+            disk.sync_folder(path.parent)
+        return True
+    finally:
+        file.close()
+        with contextlib.suppress(DiskError):  # the first error is the one to report
+            remove_file(temporary)
 
 
 def npy_bytes(array: Any) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import unicodedata
 import warnings
 from collections.abc import Iterator
@@ -41,6 +42,22 @@ def readable_seconds(seconds: float) -> str:
 def printable(text: str) -> str:
     """Escape control and invisible characters, so that names from data cannot control a terminal."""
     return "".join(one.encode("unicode_escape").decode() if unicodedata.category(one) in _CONTROL else one for one in text)
+
+
+_PASSWORD = re.compile(r"(://[^\s:/@]*):\S*@")
+_SECRET_VALUE = re.compile(
+    r"(?i)([\w-]*(?:password|passwd|passfile|secret|token|signature|credential|authorization|access[_-]?key|\bsig)[\w-]*\s*[=:]\s*)[^\s&,;]+"
+)
+
+
+def without_credentials(text: str) -> str:
+    """A text without the passwords of URLs, and without values whose names say that they are secret.
+
+    Example:
+        >>> without_credentials("postgresql://me:p4ss@host/db?sslpassword=abc")
+        'postgresql://me@host/db?sslpassword=…'
+    """
+    return _SECRET_VALUE.sub(r"\1…", _PASSWORD.sub(r"\1@", text))
 
 
 def check_device(device: str | torch.device) -> torch.device:

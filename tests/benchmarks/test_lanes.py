@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import time
 
 import pytest
-from benchmarks.verdicts.lanes import Lane, make_lanes, side_by_side, usable_cores
+from benchmarks.verdicts.lanes import Deadline, Lane, make_lanes, side_by_side, usable_cores
 from benchmarks.verdicts.table import PROGRAMS, Program
 
 CPU = [program for program in PROGRAMS if program.device == "cpu"][:4]
@@ -49,3 +50,17 @@ def test_a_lane_that_fails_is_reported() -> None:
 
     with pytest.raises(RuntimeError, match="cannot run"):
         list(side_by_side(make_lanes(0, usable_cores(), gpu=False), CPU, fail))
+
+
+def test_a_deadline_starts_no_job_that_would_end_too_late_and_long_jobs_go_first() -> None:
+    short, long, unknown = CPU[:3]
+    times = {short.name: 5.0, long.name: 100.0}
+    deadline = Deadline(seconds=times, usual=20.0, end=time.monotonic() + 50.0)
+    ordered = deadline.longest_first([short, unknown, long])
+    assert [one.name for one in ordered] == [long.name, unknown.name, short.name]
+    ran = [
+        job.name
+        for job, _ in side_by_side(make_lanes(0, usable_cores(), gpu=False), ordered, lambda _: {}, may_start=deadline.allows)
+    ]
+    assert ran == [unknown.name, short.name]
+    assert Deadline(usual=1e9).allows(long)  # without an end all may start

@@ -6,12 +6,15 @@ a verdict is skipped, and a wrong verdict fails.
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from benchmarks.bench_verdicts import contradicted, score
+from benchmarks.bench_verdicts import contradicted, judged_again, merged, score
 from benchmarks.verdicts.needs import PACKAGES, data_for
 from benchmarks.verdicts.neighbour import noisy_neighbours
 from benchmarks.verdicts.table import EVERYDAY, OTHERS, PROGRAMS, SINGLES, Program, fixes
@@ -132,6 +135,33 @@ def test_the_score_reports_wrong_from_none() -> None:
     assert scored["confused"] == {"data called host": 1}
 
 
+def test_merged_rows_keep_what_they_do_not_measure_and_say_where_they_come_from(tmp_path: Path) -> None:
+    machine = {"cpu": "C", "cores": 14}
+    verdicts, gains = tmp_path / "verdicts.json", tmp_path / "gains.json"
+    head = {"when": "2026-11-17", "machine": machine}
+    verdicts.write_text(json.dumps({**head, "commit": "", "programs": [{"name": "a", "verdict": "data", "second": None}]}))
+    gains.write_text(json.dumps({**head, "commit": "b2", "programs": [{"name": "a", "gain": 0.5, "gain_cpu": 0.4}, {"name": "b"}]}))
+    old = {"a": {"name": "a", "verdict": "host", "second": "data", "ablation_error": "x", "of": "old"}, "c": {"name": "c"}}
+    rows = merged(old, [verdicts, gains], commit="a1")
+    assert list(rows) == ["a", "c", "b"]
+    assert (rows["a"]["verdict"], rows["a"]["second"], rows["a"]["gain"]) == ("data", None, 0.5)
+    assert rows["a"]["of"] == "measured 2026-11-17 on C (14 cores), commit a1"
+    assert rows["a"]["gain_of"].endswith("commit b2")
+    assert "ablation_error" not in rows["a"]
+    assert old["a"]["verdict"] == "host"
+    both = tmp_path / "both.json"
+    both.write_text(json.dumps({**head, "commit": "c3", "programs": [{**rows["a"], "gain": 0.6}]}))
+    again = merged({}, [both])["a"]
+    assert (again["gain"], again["of"], again["gain_of"]) == (0.6, rows["a"]["of"], rows["a"]["gain_of"]), "merged before"
+
+
+def test_a_replay_changes_verdicts_of_known_programs_and_says_by_which_rule() -> None:
+    rows = {"a": {"name": "a", "verdict": "none", "gain": 0.5, "of": "measured then; verdict by the rule of commit old"}}
+    again = {"a": {"name": "a", "verdict": "data"}, "b": {"name": "b", "verdict": "host"}}
+    found = judged_again(rows, again, commit="new")
+    assert found == {"a": {"name": "a", "verdict": "data", "gain": 0.5, "of": "measured then; verdict by the rule of commit new"}}
+
+
 @TIMED
 @pytest.mark.parametrize("name", ["data-mlp", "host-tabular", "optimizer-mlp", "compute-mlp", "dispatch-mlp"])
 def test_a_large_cause_gets_no_wrong_verdict(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +179,12 @@ def test_five_steps_give_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert finding.causes == []
 
 
-def test_neighbours_are_gone_afterwards() -> None:
-    with noisy_neighbours(2) as processes:
+def test_neighbours_are_on_all_cores_and_gone_afterwards() -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    with noisy_neighbours(len(cores)) as processes:
+        end = time.monotonic() + 60
+        while any(len(os.sched_getaffinity(one.pid)) > 1 for one in processes) and len(cores) > 1 and time.monotonic() < end:
+            time.sleep(0.02)  # until each has pinned itself
+        assert [os.sched_getaffinity(one.pid) for one in processes] == [{core} for core in cores]
         assert all(process.poll() is None for process in processes)
     assert all(process.poll() is not None for process in processes)

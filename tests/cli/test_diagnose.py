@@ -73,7 +73,7 @@ def test_what_is_proposed_is_tried_on_request(stoker: Stoker, diagnosed: Diagnos
 
     monkeypatch.setattr("stoker.diagnose.trials.try_advice", try_advice)
     done = stoker("diagnose", "-m", "train", "--try", "--", "a")
-    assert asked == [(("train", ("a",)), {"module": True, "quiet": True})]
+    assert asked == [(("train", ("a",)), {"module": True, "quiet": True, "at_most": None})]
     assert done.err == "stoker: trying \\x1b[31mfused\n"
     assert "1. tried   predicted 2.23x" in done.out
     assert stoker("diagnose", "train.py", "--try", "--quiet", "--json").err == ""
@@ -90,8 +90,8 @@ def test_a_patch_is_made_on_request(stoker: Stoker, diagnosed: Diagnosed, monkey
         return msgspec.structs.replace(finding, patch=Patch(left_out={"fused": "no gain\x1b"}))
 
     monkeypatch.setattr("stoker.diagnose.patches.offer_patch", offer_patch)
-    done = stoker("diagnose", "-m", "train", "--apply", tmp_path / "a.patch", "--", "a")
-    assert asked == [(("train", ("a",)), {"path": tmp_path / "a.patch", "module": True, "quiet": True})]
+    done = stoker("diagnose", "-m", "train", "--apply", tmp_path / "a.patch", "--budget", "30", "--", "a")
+    assert asked == [(("train", ("a",)), {"path": tmp_path / "a.patch", "module": True, "quiet": True, "at_most": 30.0})]
     assert done.err == "stoker: measuring the baseline\n"
     assert "PATCH    none was written\n         without fused: no gain\\x1b\n" in done.out
     found = json.loads(stoker("diagnose", "train.py", "--apply", tmp_path / "a.diff", "--json", "--quiet").out)
@@ -158,6 +158,7 @@ def test_a_report_is_written_beside_what_is_shown(stoker: Stoker, diagnosed: Dia
             "stoker: gone is not a folder, so the report why.html cannot be written there.",
         ),
         (["train.py", "--seconds", "0"], "Invalid value for '--seconds'"),
+        (["train.py", "--budget", "9"], "--budget was given without --try or --apply"),
         (["train.py", "--epochs", "1"], "Put options of the script after --, as in: stoker diagnose train.py -- --epochs 1"),
         (
             ["train.py", "1"],

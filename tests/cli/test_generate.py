@@ -54,6 +54,11 @@ def test_a_run_is_trained_resumed_and_generates(stoker: Stoker, folder: Path) ->
     assert set(pd.read_csv("b.csv")["state"]) == {"b"}
     assert pd.read_csv("b.csv")["score"].notna().all()
     assert set(pd.read_csv("y.csv")["segment"]) == {"y", "z"}
+    failing = ["--temperature", "0", "--out", "bad.parquet", "--context-out", "bad.csv"]
+    done = stoker("generate", "runs/events", "--subjects", "30", *failing, "--device", "cpu")
+    assert done.code != 0
+    assert "temperature is 0" in done.err
+    assert not list(folder.glob("bad.*"))  # not the contexts alone either
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,7 @@ CALLS = {
     "forecast": ["folder", "--data", "s.stoker"],
     "export": ["folder", "out"],
     "runs": ["folder"],
+    "live": ["gone", "--save", "page.html"],
     "generate": ["folder", "--out", "made.parquet"],
     "quality": ["a.csv", "a.csv", "--key", "k"],
     "make icecube": ["made", "--files", "1", "--events", "3", "--quiet"],

@@ -312,9 +312,10 @@ def test_the_fields_are_shown(stoker: Stoker) -> None:
 
 
 def test_only_the_first_rank_prints(stoker: Stoker, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from stoker.experiment import build
+    from stoker.experiment import build, prepare
 
-    monkeypatch.setattr(build, "find_ranks", lambda: build.Process(rank=1, world_size=2, local_rank=1))
+    for module in (build, prepare):
+        monkeypatch.setattr(module, "find_ranks", lambda: prepare.Process(rank=1, world_size=2, local_rank=1))
     assert stoker("train", "c.yaml").out == ""
     assert "config.yaml" not in [path.name for path in (folder / "runs" / "c").iterdir()]
 

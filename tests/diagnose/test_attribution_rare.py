@@ -303,8 +303,8 @@ def test_work_does_not_come_before_rare_steps() -> None:
 def test_time_between_epochs_at_the_line_of_the_loop_is_that_of_the_loader() -> None:
     """It ends its workers and starts others there."""
     rare = RareSteps(share=0.4, every=8.0, seconds=0.05, others=0.01, between_epochs=True, alone=True, place=CALLED)
-    assert verdict_of_rare_steps(rare, CALLED) == "data"
-    assert verdict_of_rare_steps(rare, UPLOAD) == "host"
+    assert verdict_of_rare_steps(rare, Loader(kind="DataLoader", place=CALLED)) == "data"
+    assert verdict_of_rare_steps(rare, Loader(kind="DataLoader", place=UPLOAD)) == "host"
     assert verdict_of_rare_steps(rare) == "host"
 
 
@@ -384,6 +384,40 @@ def test_cores_that_others_had_come_first() -> None:
     assert (doubt(measured) or "").startswith("for 50 % of the time other programs had the cores")
 
 
+def test_a_rare_line_between_batch_and_model_is_the_loop_s_own() -> None:
+    """A checkpoint at the top of the loop; where no iterable gives batches, the loop makes them there."""
+    rare = RareSteps(share=0.5, every=25, seconds=0.4, others=0.01, phase="prepare", alone=True, place=UPLOAD)
+    assert verdict_of_rare_steps(rare, Loader(kind="DataLoader")) == "host"
+    assert verdict_of_rare_steps(rare, Loader(kind="loop")) == "data"
+    always = msgspec.structs.replace(rare, alone=False)
+    assert verdict_of_rare_steps(always, Loader(kind="DataLoader")) == "data", "making a batch takes longer now and then"
+
+
+def test_what_batches_are_made_of_is_data_between_epochs_as_well() -> None:
+    """A loop over chunks around the training loop waits for its next chunk."""
+    chunk = RareSteps(share=0.5, every=20, seconds=0.4, others=0.01, between_epochs=True, place=UPLOAD, in_outer_loop=True)
+    assert verdict_of_rare_steps(chunk, Loader(kind="DataLoader", place=CALLED)) == "data"
+    assert verdict_of_rare_steps(msgspec.structs.replace(chunk, in_outer_loop=False)) == "host"
+
+
+def test_a_rare_wait_at_a_line_of_its_own_is_data_however_short() -> None:
+    rare = RareSteps(share=0.2, every=3, seconds=0.02, others=0.01, phase="next", alone=True, place=UPLOAD)
+    assert verdict_of_rare_steps(rare) == "data"
+    assert verdict_of_rare_steps(msgspec.structs.replace(rare, alone=False)) is None
+
+
+def test_rare_steps_and_time_between_epochs_both_count() -> None:
+    upload = RareSteps(share=0.4, every=25, seconds=0.1, others=0.01, phase="rest", alone=True, place=UPLOAD)
+    valid = RareSteps(share=0.3, every=30, seconds=0.1, others=0.01, between_epochs=True, place=CALLED)
+    both = on_cpu(rare=upload, also_rare=valid)
+    causes = {one.verdict: one.share for one in conclude(both).causes}
+    assert causes["host"] == pytest.approx(0.7, abs=0.01)
+    assert sum(causes.values()) == pytest.approx(1.0, abs=0.02)
+    assert [step.name for step in conclude(both).next] == ["rare", "rare"]
+    unknown = msgspec.structs.replace(upload, alone=False, phase=None, share=0.2)
+    assert "20 % of all time is in 1 of 25 steps" in (doubt(on_cpu(rare=valid, also_rare=unknown)) or "")
+
+
 @pytest.mark.parametrize("every", [5, 8])
 def test_a_verdict_that_the_wall_clock_contradicts_is_not_given(every: int) -> None:
     """Nobody knows why some steps take longer, and parts of the median are not those of the time."""
@@ -399,7 +433,9 @@ def test_a_verdict_that_the_wall_clock_contradicts_is_not_given(every: int) -> N
 def test_a_machine_that_changes_its_speed_contradicts_nothing() -> None:
     pieces = [0.01] * 20 + [0.016] * 20 + [0.01] * 20
     assert Stretch(seconds=pieces, pieces=[20, 20, 20]).tail == pytest.approx(0.0)
-    assert Stretch(seconds=pieces).tail == pytest.approx(0.2)
+    assert Stretch(seconds=pieces).tail == pytest.approx(0.0), "also within a window"
+    among = [0.016 if number % 6 == 0 else 0.01 for number in range(60)]
+    assert Stretch(seconds=among).tail == pytest.approx(0.1), "slow steps among others are the program's own"
 
 
 def test_no_one_is_named_for_what_comes_once() -> None:

@@ -34,6 +34,7 @@ from stoker.diagnose.fixes import (
     draw_each_epoch,
     fix_named,
 )
+from stoker.diagnose.measure_windows import OtherBatches
 from stoker.errors import OptionError
 
 
@@ -90,7 +91,7 @@ def test_the_registry_holds_every_fix() -> None:
     def subclasses(kind: type[Fix]) -> set[type[Fix]]:
         return {kind, *(inner for one in kind.__subclasses__() for inner in subclasses(one))}
 
-    assert set(FIXES.values()) == subclasses(Fix) - {Fix, ModuleFix, LoaderFix, Scout}
+    assert set(FIXES.values()) == subclasses(Fix) - {Fix, ModuleFix, LoaderFix, Scout, OtherBatches}
     assert all(issubclass(fix_named(name), Fix) for name in FIXES)
     with pytest.raises(OptionError, match="there is no fix 'magic'"):
         fix_named("magic")

@@ -248,3 +248,73 @@ def test_a_step_is_a_backward_pass_where_weights_are_updated_by_hand(listening: 
     assert listening.trained_on == "cpu"
     optimizer.step()
     assert listening.steps == (4 if by_hand else 1), "an optimizer that steps later is not counted twice"
+
+
+class FakeGraph:
+    """What `torch.cuda.graph` calls; a replay takes 5 ms."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+
+    def capture_begin(self, *args: Any) -> None: ...
+
+    def capture_end(self) -> None: ...
+
+    def replay(self) -> None:
+        self.clock.tick(5)
+
+
+@pytest.fixture
+def graphs(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> type[FakeGraph]:
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", type("Graph", (FakeGraph,), {}))
+    return torch.cuda.CUDAGraph  # type: ignore[return-value]
+
+
+def test_a_replay_with_the_step_of_an_optimizer_is_a_step(clock: Clock, graphs: type[FakeGraph]) -> None:
+    hooks = StepHooks()
+    hooks.install()
+    net, optimizer = made(clock)
+    whole, forward = graphs(clock), graphs(clock)
+    forward.capture_begin()
+    net(torch.ones(2))
+    forward.capture_end()
+    whole.capture_begin("pool")
+    net(torch.ones(2)).backward()
+    optimizer.step()
+    whole.capture_end()
+    assert not hooks.stepped  # nothing was computed yet
+    hooks.end_step()
+    hooks.enter(PREPARE)
+    forward.replay()
+    assert not hooks.stepped
+    whole.replay()
+    clock.tick(2)
+    assert (hooks.stepped, hooks.steps) == (True, 1)
+    assert by_name(hooks) == {"prepare": 5, "forward": 5, "rest": 2}
+    hooks.remove()
+    whole.replay()
+    assert hooks.steps == 1
+    assert graphs.replay is FakeGraph.replay
+
+
+def test_a_graph_that_was_captured_without_hooks_counts_as_a_step(clock: Clock, graphs: type[FakeGraph]) -> None:
+    hooks = StepHooks()
+    hooks.install()
+    hooks.pause()
+    graph = graphs(clock)
+    graph.capture_begin()
+    graph.capture_end()
+    hooks.unpause()
+    graph.replay()
+    assert hooks.stepped
+    hooks.remove()
+
+
+def test_gradients_may_be_asked_for_by_keyword(listening: StepHooks, clock: Clock) -> None:
+    """As gradient penalties do, and torch itself where it captures a graph."""
+    net, _ = made(clock)
+    point = torch.ones(1, 2, requires_grad=True)
+    (slope,) = torch.autograd.grad(outputs=net(point).sum(), inputs=point, create_graph=True)
+    torch.autograd.backward(tensors=slope.square().sum())
+    assert net.inner.weight.grad is not None
+    assert len(listening.losses) == 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ from stoker.diagnose.api import measure_step
 from stoker.diagnose.child import Child, Request
 from stoker.diagnose.feed_fix import gathering
 from stoker.diagnose.fixes import Fused
-from stoker.diagnose.loaders import Source, WatchedIterator
+from stoker.diagnose.loaders import Source, WatchedIterator, batches_of_workers
 from stoker.diagnose.measure_windows import fix_inside, fixes_wanted, measure_all, seconds_before_profile
 from stoker.diagnose.measurements import Measurements
 from stoker.diagnose.recorder import Recorder
@@ -74,6 +74,66 @@ def test_batches_gathered_at_once_are_measured_in_the_program_itself(clock: Cloc
     assert step.predicted == pytest.approx(71 / 21)
 
 
+def test_batches_of_workers_are_measured_in_the_program_itself(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers have a batch ready at each step, and handing it over takes 3 ms."""
+    asked: list[int] = []
+
+    def made_elsewhere(loader: DataLoader[Any], workers: int) -> Iterator[Any]:
+        asked.append(workers)
+        batches = [[torch.randn(5, 4)] for _ in range(4)]
+        while True:
+            for batch in batches:
+                clock.tick(3)
+                yield batch
+
+    monkeypatch.setattr("stoker.diagnose.measure_windows.batches_of_workers", made_elsewhere)
+    measured = measured_with(clock, lambda optimizer: 1, data_ticks=10)
+    assert asked == [1], "of two cores, the training keeps one"
+    what_if = measured.what_ifs["workers"]
+    assert (set(what_if.as_it_is.seconds), set(what_if.with_fix.seconds)) == ({0.071}, {0.024})
+    step = next(step for step in conclude(measured).next if step.name == "workers")
+    assert step.predicted == pytest.approx(71 / 24)
+
+
+def test_a_dataset_that_does_not_work_in_workers_has_no_prediction_for_them(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(loader: DataLoader[Any], workers: int) -> Iterator[Any]:
+        raise RuntimeError("cannot pickle a connection")
+        yield
+
+    monkeypatch.setattr("stoker.diagnose.measure_windows.batches_of_workers", fails)
+    measured = measured_with(clock, lambda optimizer: 1, data_ticks=10)
+    assert "the gain of workers could not be measured: RuntimeError: cannot pickle a connection" in measured.notes
+    step = next(step for step in conclude(measured).next if step.name == "workers")
+    assert step.predicted is None
+    assert step.predicted_high is not None, "a bound is known all the same"
+
+
+def test_batches_of_workers_are_those_of_the_loader_pass_after_pass() -> None:
+    loader = DataLoader(TensorDataset(torch.arange(12)), batch_size=4)
+    batches = batches_of_workers(loader, 1)
+    try:
+        found = [next(batches)[0].tolist() for _ in range(5)]
+    finally:
+        batches.close()  # type: ignore[attr-defined]
+    once = [one[0].tolist() for one in loader]
+    assert found == [*once, *once[:2]]
+
+
+def test_a_fix_that_lasts_is_measured_after_steps_without_it(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[bool] = []
+
+    def keep_memory() -> bool:
+        kept.append(True)
+        return True
+
+    monkeypatch.setattr("stoker.diagnose.fixes.keep_memory", keep_memory)
+    monkeypatch.setattr("stoker.diagnose.measure_windows.fixes_wanted", lambda measured: ["malloc"])
+    measured = measured_with(clock, lambda optimizer: 20 if kept else 30)
+    what_if = measured.what_ifs["malloc"]
+    assert (set(what_if.as_it_is.seconds), set(what_if.with_fix.seconds)) == ({0.050}, {0.040})
+    assert kept == [True], "once, as it cannot be undone"
+
+
 def test_a_fix_that_fails_costs_its_prediction_and_nothing_else(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(fix: Fused) -> None:
         raise RuntimeError("no such kernel")
@@ -119,8 +179,8 @@ def test_a_profile_can_have_held_up_only_what_waits_for_the_host() -> None:
 
 
 def test_only_what_would_be_advised_is_inspected() -> None:
-    assert fixes_wanted(on_cpu(next=20.0, optimizer=2.0, machine=MACHINE)) == ["feed", "fused"]
-    assert fixes_wanted(on_cpu(next=20.0, optimizer=2.0, machine=MACHINE, optimizer_fused=True)) == ["feed"]
+    assert fixes_wanted(on_cpu(next=20.0, optimizer=2.0, machine=MACHINE)) == ["feed", "fused", "workers"]
+    assert fixes_wanted(on_cpu(next=20.0, optimizer=2.0, machine=MACHINE, optimizer_fused=True)) == ["feed", "workers"]
     assert "fused" not in fixes_wanted(on_cpu(optimizer=0.01))
     assert fixes_wanted(on_cpu(number=5)) == []  # no verdict, no advice
     by_threads = {"1": 0.0030, "2": 0.0098}

@@ -14,7 +14,7 @@ from tests.diagnose.scouting import scouted
 
 from stoker.diagnose.edit_sites import CallSite, EditSites
 from stoker.diagnose.finding import Finding
-from stoker.diagnose.measurements import Advice, Patch, Stretch
+from stoker.diagnose.measurements import Advice, Cause, Patch, Stretch
 from stoker.diagnose.patches import (
     EDITS,
     EXACT,
@@ -339,9 +339,64 @@ def test_a_file_that_was_changed_meanwhile_gets_no_patch(tmp_path: Path) -> None
 
 
 def test_without_advice_there_is_no_patch_and_no_run(sites: EditSites, tmp_path: Path) -> None:
-    nothing = advised(verdict="none")
+    nothing = advised(verdict="host")
     patch = make_patch(nothing, pytest.fail, path=tmp_path / "a.patch", seconds=0.1, tell=lambda text: None)
     assert patch_lines(patch) == ["none was written: no fix is advised"]
+
+
+def test_without_a_verdict_what_gains_is_written_too(sites: EditSites, tmp_path: Path) -> None:
+    nothing = advised(verdict="none")
+    assert candidates(nothing) == ["persistent", "fused", "set_to_none"]
+    likely = msgspec.structs.replace(nothing, likely=Cause(verdict="data", share=0.6, sentence="data"))
+    assert candidates(likely)[:2] == ["feed", "persistent"]
+    patch = offered(nothing, sites, {"fused": 0.5}, tmp_path)
+    assert patch.fixes == ["fused"]
+    lines = patch_lines(patch)
+    assert lines[2].startswith("without a verdict, fixes of the likely cause and some that fit most programs were tried")
+    assert any(line.startswith("without persistent: the DataLoader has no workers") for line in lines)
+
+
+def test_without_a_measured_step_there_is_no_patch_and_a_reason(tmp_path: Path) -> None:
+    nothing = msgspec.structs.replace(advised(verdict="none"), measurements=None, why="only 2 steps were measured")
+    patch = make_patch(nothing, pytest.fail, path=tmp_path / "a.patch", seconds=0.1, tell=lambda text: None)
+    assert patch_lines(patch) == ["none was written: no step was measured, so no fix could be compared: only 2 steps were measured"]
+
+
+def test_the_program_runs_four_times_and_once_per_fix_and_says_how_far_it_is(sites: EditSites, tmp_path: Path) -> None:
+    told: list[str] = []
+    limits: list[float] = []
+
+    def run(*, scouts: bool = False, edits: Any = (), limit_seconds: float) -> Any:
+        limits.append(limit_seconds)
+        if scouts:
+            return Fake(0.01, Outcome(sites=sites))
+        text = " ".join(edit.text for edit in edits)
+        return Fake(0.01 * (0.5 if "fused" in text else 1) * (0.5 if "sampler" in text else 1), Outcome(losses=LOSSES))
+
+    patch = make_patch(advised("fused", "feed"), run, path=tmp_path / "a.patch", seconds=0.1, at_most=100.0, tell=told.append)
+    assert patch.fixes == ["fused", "feed"]
+    assert [line.partition(",")[0] for line in told] == [
+        "finding the lines to edit (run 1 of at most 7",
+        "measuring the baseline (run 2 of at most 7",
+        "measuring the baseline (run 3 of at most 7",
+        "running it with fused (run 4 of at most 7",
+        "running it with feed (run 5 of at most 7",
+        "running it with set_to_none (run 6 of at most 7",
+        "running the program with the edits of fused",
+    ]
+    assert told[-1].endswith("(run 7 of at most 7, 0 of 100 s so far)")
+    assert all(limit <= 100.0 for limit in limits)
+
+
+def test_after_its_budget_no_run_begins(sites: EditSites, tmp_path: Path) -> None:
+    told: list[str] = []
+
+    def run(*, scouts: bool = False, edits: Any = (), limit_seconds: float) -> Any:
+        return Fake(0.01, Outcome(sites=sites)) if scouts else Fake(0.01, Outcome(losses=LOSSES))
+
+    patch = make_patch(advised("fused"), run, path=tmp_path / "a.patch", seconds=0.1, at_most=1e-9, tell=told.append)
+    assert patch.left_out["fused"] == "there was no time left to try it"
+    assert len(told) == 3, "the lines and the baseline, without which nothing is known"
 
 
 def test_a_program_that_cannot_be_scouted_says_so(sites: EditSites, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from stoker.diagnose import profilers as module
-from stoker.diagnose.hooks import BACKWARD, NEXT, StepHooks
+from stoker.diagnose.hooks import BACKWARD, NAMES, NEXT, StepHooks, StepTimes
 from stoker.diagnose.profilers import OtherThreads, Sampler
 
 
@@ -91,3 +91,24 @@ def test_a_thread_that_computes_and_the_sleep_of_this_one_are_seen() -> None:
     assert busiest.place is None or "spin" in busiest.place.function
     quiet = OtherThreads()
     assert all(one.name != "spinner" for one in [quiet.end()[1]] if one is not None)
+
+
+def test_a_loop_that_waits_for_its_next_item_is_seen() -> None:
+    def chunks(sampler: Sampler) -> Iterator[int]:
+        sampler.see(sys._getframe())
+        yield 1
+
+    def validate(sampler: Sampler) -> None:
+        sampler.see(sys._getframe())
+
+    found = []
+    for work in (lambda sampler: list(chunks(sampler)), validate):
+        sampler = Sampler(slow_from=0.0)
+        work(sampler)
+        sampler.end_step(StepTimes((0,) * len(NAMES), True))
+        found.append(sampler.rare_line())
+    assert found[0] is not None
+    assert found[0].iterated is not None
+    assert found[0].iterated.function.endswith("<lambda>"), "the line that asks for the items"
+    assert found[1] is not None
+    assert found[1].iterated is None, "the control: a function that is called gives no items"

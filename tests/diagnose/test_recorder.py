@@ -170,3 +170,24 @@ def test_a_short_measurement_window_of_a_trial_is_not_lost_where_steps_are_inspe
         series.begin_window()
         series.steps += [times(2, 3)] * number
     assert recorder.last_window(series, None) == pytest.approx([0.010] * 3)
+
+
+def recorded_in_turn(*rests: int, number: int = 48) -> Recorder:
+    recorder = Recorder()
+    for _ in range(2):
+        recorder.loop.begin_window()
+        recorder.loop.steps += [times(2, rests[at % len(rests)]) for at in range(number)]
+    return recorder
+
+
+def test_steps_that_differ_in_turn_are_inspected_together() -> None:
+    """A metric in each second step is neither rare nor noise."""
+    hooks = StepHooks()
+    measured = recorded_in_turn(1, 21).measurements(Sources(hooks), hooks, "cpu", MACHINE)
+    assert measured.loop.seconds == pytest.approx([0.018] * len(measured.loop.seconds))
+    assert measured.phases.rest == pytest.approx(0.011)
+    steady = recorded_in_turn(11, 11).measurements(Sources(hooks), hooks, "cpu", MACHINE)
+    assert len(steady.loop.seconds) == 96, "the control: steps that are all alike stay single"
+    rare = recorded_in_turn(1, 1, 1, 1, 1, 41).measurements(Sources(hooks), hooks, "cpu", MACHINE)
+    assert len(rare.loop.seconds) == 96, "rare steps are a cause of their own"
+    assert rare.rare is not None

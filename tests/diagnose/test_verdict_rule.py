@@ -14,7 +14,7 @@ from tests.diagnose.measured import COMPUTING, H200, LOG, MOVING, MS, TWO_CORES,
 
 from stoker.diagnose.attribution import attribute
 from stoker.diagnose.measurements import Blame, Loader, Machine, Measurements, Phases, Stretch, Sync, Work
-from stoker.diagnose.verdict import WORK, doubt, rank
+from stoker.diagnose.verdict import WORK, conclude, doubt, rank
 
 # Of one H200: T, D, X, C, H, G in milliseconds, kernels and syncs a step, share of the bf16 peak.
 PROGRAMS = {
@@ -347,3 +347,13 @@ def test_a_sync_is_named_only_where_something_waits(ratio: float) -> None:
     assert attribute(measured).parts.sync == 0
     waiting = msgspec.structs.replace(measured, syncs=[Sync(place=None, count=1)])
     assert attribute(waiting).parts.host == 0
+
+
+def test_memory_given_back_between_operations_is_not_python() -> None:
+    """A large buffer that each forward pass makes and frees: 20,000 pages."""
+    shares = {"gemm": 0.2, "elementwise": 0.5, "copy": 0.05, "python": 0.2, "other": 0.05}
+    machine = msgspec.structs.replace(TWO_CORES, page_seconds=2.5e-7)
+    measured = on_cpu(forward=30.0, shares=shares, machine=machine)
+    assert conclude(measured).verdict == "host"
+    churning = msgspec.structs.replace(measured, pages={"loop": [24_000.0], "cached": [24_000.0]})
+    assert conclude(churning).verdict == "memory"

@@ -14,7 +14,7 @@ from tests.cli.training_folder import make_folder
 
 import stoker
 from stoker.errors import ConfigError, OptionError
-from stoker.experiment import build
+from stoker.experiment import prepare
 from stoker.experiment.build import open_data
 from stoker.experiment.parse import check, read_saved
 from stoker.train import state_dict
@@ -173,7 +173,7 @@ def test_a_file_of_the_users_under_any_name_of_a_run_is_not_replaced(folder: Pat
 def test_negative_control_without_the_check_a_file_of_the_users_is_replaced(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "mine").mkdir()
     (folder / "mine" / "inputs.json").write_text("precious")
-    monkeypatch.setattr(build, "_check_folder", lambda *_, **__: None)
+    monkeypatch.setattr(prepare, "_check_folder", lambda *_, **__: None)
     stoker.experiment.run("c.yaml", overrides=["epochs=1"], folder="mine", progress=False)
     assert (folder / "mine" / "inputs.json").read_text() != "precious"
 

@@ -11,7 +11,7 @@ from tests.harness.object_folder import Storage
 
 import stoker
 from stoker.errors import OptionError
-from stoker.experiment.build import _resumed
+from stoker.experiment.prepare import _resumed
 from stoker.experiment.traffic import report_traffic
 from stoker.store.remote import upload
 
@@ -42,7 +42,7 @@ def test_a_run_from_a_url_is_that_of_the_local_store_and_reports_its_traffic(tmp
     assert len(told) == 2
     assert told[1] == "  storage    epoch 1: 0 requests (0 repeated), 0 B read from test://a"
     assert (tmp_path / "cache" / ".stoker-cache").exists()
-    now, _, _ = _resumed(Path("there"), ["data.cache.folder=/other"], [])  # on another machine
+    now = _resumed(Path("there"), ["data.cache.folder=/other"], []).config  # on another machine
     assert now.data.cache is not None
     assert now.data.cache.folder == "/other"
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from stoker.store import object_storage, remote
-from stoker.store.object_storage import Bucket, check_url
+from stoker.store.object_storage import Bucket, FoundObject, check_url
 
 FAULTS = ("unavailable", "reset", "cut", "wrong")
 
@@ -46,9 +46,10 @@ class ObjectFolder:
             return data[: len(data) // 2]
         return data[:-1] + bytes([data[-1] ^ 1]) if fault == "wrong" else data
 
-    def size(self, name: str) -> int:
+    def head(self, name: str) -> FoundObject:
         self.requests["size"] += 1
-        return (self.folder / name).stat().st_size
+        found = (self.folder / name).stat()
+        return FoundObject(name, found.st_size, str(found.st_mtime_ns))
 
     def put(self, name: str, data: Any, *, tag: Any, is_new: bool) -> None:
         self.requests["put"] += 1

@@ -293,3 +293,58 @@ def test_a_lost_sample_would_be_seen() -> None:
         assert_exactly_once(partial(make, gap=1))
     with pytest.raises(AssertionError, match=r"sample 2 came twice: as row 2 of batch 0 .* and as row 0 of batch 1"):
         assert_exactly_once(partial(make, gap=-1, last_batch="short"))
+
+
+def updates_of(plan: Any, epoch: int, start: int, world: int, *, batch_size: int, per_update: int) -> list[tuple[int, list[Any]]]:
+    """The updates of a pass, each with the position after it and its batches in their order, as the ranks take them in turn."""
+    given: Any = {"plan": plan, "epoch": epoch, "start": start, "batch_size": batch_size, "drops_last": False}
+    passes = [Steps(ranks=FeedRanks(rank, world), per_update=per_update, **given) for rank in range(world)]
+    assert len({len(one) for one in passes}) == 1
+    rounds, found = passes[0].rounds, []
+    for first in range(0, len(passes[0]), rounds):
+        steps = range(first, min(first + rounds, len(passes[0])))
+        batches = [tuple(one.numbers(step).tolist()) for step in steps for one in passes]
+        found.append((passes[0].end(steps[-1]), [batch for batch in batches if batch]))
+    return found
+
+
+@pytest.mark.parametrize("order", [Shuffle(3), BlockShuffle(3, block=10, window=100)], ids=["shuffle", "blocks"])
+def test_a_hundred_random_schedules_of_ranks_keep_every_update(order: Any, rng: np.random.Generator) -> None:
+    """Ranks come and go amid epochs, and may lose updates since the last checkpoint: what takes effect is what one process does."""
+    for number in range(100):
+        count, batch_size, per_update = int(rng.integers(1, 400)), int(rng.integers(1, 9)), int(rng.integers(1, 9))
+        samples = Feed(numbered(count), Sequences(4), batch_size=1).samples
+        plan = order.over(samples, batch_size=batch_size * per_update)
+        given: Any = {"batch_size": batch_size, "per_update": per_update}
+        expected = [[batches for _, batches in updates_of(plan, epoch, 0, 1, **given)] for epoch in range(3)]
+        done: list[list[Any]] = [[], [], []]
+        epoch = position = 0
+        worlds = [4, 2, 3] if number == 0 else []
+        while epoch < 3:
+            world = worlds.pop(0) if worlds else int(rng.integers(1, 10))
+            left = updates_of(plan, epoch, position, world, **given)
+            taken = int(rng.integers(0, len(left) + 1))
+            saved = int(rng.integers(0, taken + 1))  # what came after the last checkpoint is lost with the ranks, and done again
+            done[epoch] += [batches for _, batches in left[:saved]]
+            position = left[saved - 1][0] if saved else position
+            if position == plan.num_positions:
+                epoch, position = epoch + 1, 0
+        assert done == expected
+        for updates in done:
+            assert sorted(one for batches in updates for batch in batches for one in batch) == list(range(count))
+
+
+def test_shares_that_depend_on_the_ranks_would_be_seen() -> None:
+    """Negative control: without a fixed number of batches per update, other ranks have other batches."""
+    plan = Shuffle(3).over(Feed(numbered(50), Sequences(4), batch_size=1).samples, batch_size=16)
+    given: Any = {"plan": plan, "epoch": 0, "start": 0, "batch_size": 4, "drops_last": False}
+    batches = [
+        [
+            Steps(ranks=FeedRanks(rank, world), **given).numbers(step).tolist()
+            for step in range(50 // (4 * world))
+            for rank in range(world)
+        ]
+        + [Steps(ranks=FeedRanks(rank, world), **given).numbers(50 // (4 * world)).tolist() for rank in range(world)]
+        for world in (1, 4)
+    ]
+    assert batches[0] != batches[1]

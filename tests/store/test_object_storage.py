@@ -11,7 +11,7 @@ import pytest
 
 from stoker.errors import OptionError, StorageError, StoreDamagedError, StoreExistsError, StoreNotFoundError
 from stoker.store import object_storage
-from stoker.store.object_storage import ATTEMPTS, WRONG_BYTES, Bucket, Traffic, is_url, open_bucket, redact
+from stoker.store.object_storage import ATTEMPTS, WRONG_BYTES, Bucket, FoundObject, Traffic, is_url, open_bucket, redact
 
 
 class Backend:
@@ -33,8 +33,14 @@ class Backend:
     def get_range(self, name: str, start: int, stop: int) -> Any:
         return self._next()
 
-    def size(self, name: str) -> int:
-        return 5
+    def head(self, name: str) -> FoundObject:
+        return FoundObject(name, 5, "")
+
+    def find(self, prefix: str) -> list[FoundObject]:
+        return self._next()
+
+    def remove(self, name: str) -> None:
+        self._next()
 
     def put(self, name: str, data: Any, *, tag: Any, is_new: bool) -> None:
         self._next()
@@ -175,3 +181,71 @@ def test_obstore_reads_ranges_and_puts_once(local: Callable[[], Bucket]) -> None
     with pytest.raises(StoreExistsError):
         local().put("x", b"other", is_new=True)
     assert there.get("x", 10)[0] == b"abcdef"
+
+
+@pytest.mark.parametrize(
+    ("url", "kind", "parts"),
+    [
+        ("s3://bucket/a/b.stoker", "S3Store", {"bucket": "bucket"}),
+        ("s3a://bucket/a/b.stoker", "S3Store", {"bucket": "bucket"}),
+        ("gs://bucket/a/b.stoker", "GCSStore", {"bucket": "bucket"}),
+        ("az://container/a/b.stoker", "AzureStore", {"container_name": "container"}),
+        ("abfs://container/a/b.stoker", "AzureStore", {"container_name": "container"}),
+        (
+            "abfss://container@account.dfs.core.windows.net/a/b.stoker",
+            "AzureStore",
+            {"container_name": "container", "account_name": "account"},
+        ),
+        ("https://account.blob.core.windows.net/container/a/b.stoker", "AzureStore", {"container_name": "container"}),
+    ],
+)
+def test_every_provider_is_opened_without_a_request(
+    url: str, kind: str, parts: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("obstore", reason="needs stoker[remote]")
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "account")
+    store: Any = open_bucket(url)._backend._store  # type: ignore[attr-defined]
+    assert (type(store).__name__, store.prefix) == (kind, "a/b.stoker")
+    assert parts.items() <= dict(store.config).items()
+
+
+def test_azure_without_an_account_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("obstore", reason="needs stoker[remote]")
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
+    with pytest.raises(OptionError, match=r"Account must be specified\. Set AZURE_STORAGE_ACCOUNT_NAME\."):
+        open_bucket("az://container/a.stoker")
+    for url in ("abfss://user:SECRET@account.dfs.core.windows.net/a", "s3://key@bucket/a"):
+        with pytest.raises(OptionError, match="holds a user name") as caught:
+            open_bucket(url)
+        assert "SECRET" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["obstore", "fsspec"])
+def test_objects_are_listed_by_name_with_their_size(kind: str, tmp_path: Path) -> None:
+    pytest.importorskip(kind)
+    if kind == "fsspec":
+        import fsspec
+
+        system, url = fsspec.filesystem("memory"), "memory://listed"
+        for name in ("raw/b.csv", "raw/a.csv", "raw/more/c.csv", "rawest.csv"):
+            system.pipe_file(f"/listed/{name}", name.encode())
+    else:
+        url = f"file://{tmp_path}/listed"
+        for name in ("raw/b.csv", "raw/a.csv", "raw/more/c.csv", "rawest.csv"):
+            open_bucket(url).put(name, name.encode())
+    bucket = open_bucket(url)
+    assert [one.name for one in bucket.find()] == ["raw/a.csv", "raw/b.csv", "raw/more/c.csv", "rawest.csv"]
+    assert [(one.name, one.num_bytes) for one in bucket.find("raw/m")] == [("raw/more/c.csv", 14)]
+    assert bucket.find("none") == []
+    before = bucket.head("raw/a.csv")
+    assert (before.num_bytes, bucket.size("raw/x.csv")) == (9, None)
+    with pytest.raises(StoreNotFoundError):
+        bucket.head("raw/x.csv")
+    if kind == "obstore":
+        assert bucket.head("raw/a.csv") == before
+        bucket.remove("raw/a.csv")
+        bucket.remove("raw/a.csv")
+        assert bucket.size("raw/a.csv") is None
+    else:
+        with pytest.raises(StorageError, match="was refused"):
+            bucket.remove("raw/a.csv")

@@ -14,11 +14,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.store.pack.part_inputs import pack_in_parts, write_events
 
 import stoker
-from stoker.errors import StorageError, StoreExistsError, StoreNotFoundError
+from stoker.errors import SourceChangedError, StorageError, StoreExistsError, StoreNotFoundError
 from stoker.store import remote
 from stoker.store.manifest import MANIFEST_NAME
+from stoker.store.object_storage import open_bucket
+from stoker.store.pack import parts, shared_plan
+from stoker.store.pack.api import join_parts, pack_part
 from stoker.store.remote import upload
 
 
@@ -107,6 +111,44 @@ def test_a_pack_goes_to_s3(s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert [one["x"].tolist() for one in packed] == [[2.0, 3.0], [1.0]]
     assert packed.digest == stoker.pack(table, tmp_path / "packed.stoker", series="k").digest
     assert not list((tmp_path / "home" / "stoker" / "uploads").glob("*"))
+
+
+def test_a_pack_in_parts_from_s3_to_s3(s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(shared_plan, "MIN_TASK_BYTES", 2000)
+    monkeypatch.setattr(parts, "MIN_RANGE_BYTES", 3000)
+    monkeypatch.setattr(parts, "_REPORT_NS", 0)
+    local = Path(write_events(tmp_path / "raw", files=2)).parent
+    bucket = open_bucket(f"{s3}/raw")
+    for path in sorted(local.iterdir()):
+        bucket.put(f"2026/{path.name}", path.read_bytes())
+    source, target, options = f"{s3}/raw/**/*.parquet", f"{s3}/out/parts.stoker", {"series": "user", "time": "ts", "sort": True}
+    pack_in_parts(source, target, 3, merge=True, **options)
+    one = stoker.pack(source, tmp_path / "one.stoker", **options)
+    assert stoker.open(target, cache=tmp_path / "cache", cache_size="2MB").digest == one.digest
+    assert not open_bucket(f"{target}.parts").find()
+    with pytest.raises(StoreExistsError, match="holds a store already"):
+        pack_part(source, target, "1/1", **options)
+    pack_part(source, target, "1/1", replace=True, **options)
+    with monkeypatch.context() as patch:  # killed after its commit
+        patch.setattr(parts.PartedPack, "clear", lambda self: None)
+        join_parts(source, target, replace=True, **options)
+    puts = open_bucket(target).find()
+    join_parts(source, target, **options)
+    assert open_bucket(target).find() == puts
+    assert not open_bucket(f"{target}.parts").find()
+    bucket.put("2026/0.parquet", (local / "1.parquet").read_bytes())
+    assert stoker.pack(f"{s3}/raw/2026/1.parquet", tmp_path / "two.stoker", **options).num_steps * 2 == one.num_steps
+
+
+def test_an_object_that_is_replaced_between_two_parts(s3: str, tmp_path: Path) -> None:
+    bucket = open_bucket(f"{s3}/changing")
+    for name in "ab":
+        bucket.put(f"{name}.csv", b"k,x\n1,2\n")
+    pack_part(f"{s3}/changing/*.csv", tmp_path / "a.stoker", "1/2", series="k")
+    bucket.put("b.csv", b"k,x\n1,3\n")
+    with pytest.raises(SourceChangedError, match=r"b\.csv has changed since it was in the plan"):
+        pack_part(f"{s3}/changing/*.csv", tmp_path / "a.stoker", "2/2", series="k")
 
 
 def test_errors_hold_no_credentials(s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

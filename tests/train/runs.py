@@ -19,7 +19,7 @@ import stoker
 from stoker.train import Cosine, EarlyStopping
 from stoker.train.loop import Result
 
-TIMES = ("time", "rate", "wait")
+TIMES = ("time", "rate", "wait", "memory")
 """What differs between two runs that are the same."""
 
 

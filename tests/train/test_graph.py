@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 from unittest import mock
 
@@ -17,7 +18,7 @@ import stoker
 from stoker.train import graph as graph_module
 from stoker.train.autotune import Setup
 from stoker.train.engine import Engine, Stream
-from stoker.train.graph import Gathering, Graphs
+from stoker.train.graph import Gathering, Graphs, eager_steps
 from stoker.train.loop import Fit, Signals
 from stoker.train.optimizer import LearningRate
 from stoker.train.readout import Log
@@ -84,6 +85,38 @@ def test_replays_are_eager_steps(stand_in: list[int], accumulate: int, ema: floa
     assert len(work.graphs) == 2
     for a, b in zip(eager.parameters(), replayed.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-7)
+
+
+class EagerInTheMiddle(list[Any]):
+    """Batches, some of which are given while steps run without their graphs, as `stoker diagnose` asks for."""
+
+    def __iter__(self) -> Iterator[Any]:
+        with ExitStack() as stack:
+            for number, batch in enumerate(super().__iter__()):
+                if number == 4:
+                    stack.enter_context(eager_steps())
+                if number == 7:
+                    stack.close()
+                yield batch
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_steps_without_their_graphs_are_the_same(stand_in: list[int], monkeypatch: pytest.MonkeyPatch, accumulate: int) -> None:
+    replays: list[int] = []
+    original = Graphs._record
+
+    def record(self: Graphs, body: Callable[[], Any]) -> Any:
+        original(self, body)
+        return Replay(lambda: (replays.append(1), body()))
+
+    monkeypatch.setattr(Graphs, "_record", record)
+    eager, replayed = network(), network()
+    trainer_of(eager, grad_accum_steps=accumulate).fit(pairs(12), epochs=2)
+    fit_in_graphs(trainer_of(replayed, grad_accum_steps=accumulate, schedule=None), EagerInTheMiddle(pairs(12)), epochs=2)
+    for a, b in zip(eager.parameters(), replayed.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-7)
+    eager_micro, eager_updates = 1 + 2 * 3, 0 if accumulate == 1 else 2 * 1
+    assert len(replays) == 24 - eager_micro + (0 if accumulate == 1 else 24 // accumulate - eager_updates)
 
 
 def test_a_shape_that_comes_once_is_not_captured(stand_in: list[int]) -> None:

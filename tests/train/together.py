@@ -170,7 +170,7 @@ def chosen(folder: Path, kind: Any) -> Report:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     options: Any = {"speed": "measured", "fused": False, "compile": False}
     trainer = Trainer(model, nn.MSELoss(), optimizer, progress=False, log_every=50, parallel=kind, **options)
-    epochs = 5 if kind == "ddp" else 1  # long enough to be measured; shards have nothing to choose from
+    epochs = 5 if kind != "fsdp" else 1  # long enough to be measured; shards have nothing to choose from
     result = trainer.fit(shares(pairs()), epochs=epochs)
     autotune.WORTH_MEASURING, autotune.LARGEST_SHARE = worth, share
     return {"setup": str(result.setup), "trials": {trial.name: trial.reason for trial in result.trials}}

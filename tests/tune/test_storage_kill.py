@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.tune.servers import postgres_server
 
 from stoker.tune import Study
 
@@ -95,37 +94,8 @@ def test_sqlite(tmp_path: Path) -> None:
 
 @pytest.fixture
 def postgres(tmp_path: Path) -> Iterator[str]:
-    """A PostgreSQL server of its own, on a socket in a folder of the test."""
-    binaries = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
-    folder = str(binaries[-1]) if binaries else str(Path(shutil.which("initdb") or "").parent)
-    if not Path(folder, "initdb").is_file():
-        pytest.skip("there is no PostgreSQL server on this machine (Debian: apt install postgresql)")
-    pytest.importorskip("psycopg", reason="the driver of PostgreSQL is not installed (pip install 'psycopg[binary]')")
-    data, run = tmp_path / "data", tmp_path / "run"
-    as_user: list[str] = []
-    if os.getuid() == 0:  # the server refuses to run as root
-        as_user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"]
-        shutil.chown(tmp_path, "postgres")
-        for parent in [tmp_path, *tmp_path.parents][:3]:
-            parent.chmod(parent.stat().st_mode | 0o055)
-    call: Callable[..., None] = lambda *words: subprocess.run([*as_user, *words], check=True, capture_output=True, cwd=tmp_path)  # type: ignore[assignment,return-value]  # noqa: E731
-    call("mkdir", "-p", str(run))
-    call(f"{folder}/initdb", "-D", str(data), "-U", "tester", "--auth=trust", "--no-sync")
-    call(
-        f"{folder}/pg_ctl",
-        "-D",
-        str(data),
-        "-w",
-        "-l",
-        str(tmp_path / "server.log"),
-        "-o",
-        f"-k {run} -c listen_addresses=''",
-        "start",
-    )
-    try:
-        yield f"postgresql://tester@/postgres?host={run}"
-    finally:
-        os.kill(int((data / "postmaster.pid").read_text().split()[0]), signal.SIGQUIT)
+    with postgres_server(tmp_path) as url:
+        yield url
 
 
 @pytest.mark.timeout(900)

@@ -73,6 +73,13 @@ def test_a_loader_that_is_waited_for() -> None:
     assert explained(wait_ns=int(50 * 0.9 * MS)).cause == "step", "it explains less than half of it"
 
 
+def test_waits_that_the_watch_has_seen_itself_count_before_those_of_counters() -> None:
+    end = later(EARLIER[-1], steps=50, step_ms=12.0, busy=0.8)
+    times = {"before_seconds": 0.010, "after_seconds": 0.012}
+    assert explain(EARLIER, EARLIER[-1], end, **times, waits=(0.001, 0.003)).cause == "loader"
+    assert explain(EARLIER, EARLIER[-1], end, **times, waits=(0.001, 0.0015)).cause == "step"
+
+
 def test_threads_that_wait_for_a_core() -> None:
     found = explained(delays_ns={"2": 50 * 2 * MS}, machine_cpu_ns=600 * MS, busy=0.8)
     assert found.cause == "neighbour"

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import stoker.diagnose
 from stoker.watching import watch as stopwatch
+from stoker.watching.detector import BLOCK
 from stoker.watching.watch import Watch, watch
 
 
@@ -114,7 +115,7 @@ def test_a_step_costs_two_clock_reads_and_no_memory(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(stopwatch, "now_ns", lambda: next(looks))
     seen = watch(range(5000))
     assert sum(seen) == sum(range(5000))
-    assert 2 * 5000 < next(looks) < 2 * 5000 + 40, "two for each read of the counters of the system"
+    assert 2 * 5000 < next(looks) <= 2 * 5000 + 5000 // BLOCK + 4, "one more after each block, so that no step has its time"
     assert len(seen.recent_seconds) == stopwatch.KEPT_STEPS
 
 

@@ -74,6 +74,7 @@ class Machine:
 def machine(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> Machine:
     machine = Machine(rng)
     monkeypatch.setattr(watches, "now_ns", machine)
+    monkeypatch.setattr(watches, "thread_busy_ns", machine)
     return machine
 
 
@@ -252,6 +253,21 @@ def test_counters_are_not_read_too_often(machine: Machine) -> None:
     for _ in watched:
         machine.compute()
     assert machine.reads == 1
+
+
+def test_a_slow_loader_is_named_where_counters_may_not_be_read_again(machine: Machine) -> None:
+    """The watch itself knows the waits. Counters from long before the slowdown would spread them over all steps since then."""
+
+    def slow_read(**values: int) -> Counters:
+        machine.now += 10 * MS
+        return machine.read(**values)
+
+    watched = Watch(batches(machine, 2000, 1800, set_(wait_ms=2.0)), None, read=slow_read)
+    for _ in watched:
+        machine.compute()
+    (slowdown,) = watched.slowdowns
+    assert slowdown.cause == "loader"
+    assert machine.reads == 2, "the first, and the one that names the cause"
 
 
 def test_a_watch_that_is_gone_hears_no_collections(machine: Machine) -> None:

@@ -3,12 +3,15 @@
     python -m benchmarks.verdicts.public list
     python -m benchmarks.verdicts.public fetch --source 'PLACE/{owner}/{name}'
     python -m benchmarks.verdicts.public run mnist nanogpt
-    python -m benchmarks.verdicts.public ablate all
+    python -m benchmarks.verdicts.public ablate all --parallel 7
     python -m benchmarks.verdicts.public table
+    python -m benchmarks.verdicts.public save
 
 The scripts belong to others and are not part of this project: `fetch` takes them from git repositories, a URL or a folder of clones.
 `recipes.toml` has a recipe per script, `requirements.txt` the packages that some of them import. All run on a CPU without a network,
-with synthetic data. Results are JSON lines in the folder given by --work; `table` compares verdicts with ablations.
+with synthetic data. Results are JSON lines, written as they come, in the folder given by --work (or --out). `table` compares verdicts
+with ablations, and `save` writes that to benchmarks/results/public_verdicts.json. `--parallel` gives each script two cores of its own,
+`--until` ends a run in time, and `--missing` continues it.
 """
 
 from __future__ import annotations
@@ -22,19 +25,26 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from benchmarks import record
+from benchmarks.verdicts.lanes import Deadline, make_lanes, side_by_side, usable_cores
+from benchmarks.verdicts.measure import ROOT
 from benchmarks.verdicts.public.ablation import ENVIRONMENT, measure, shares
 from benchmarks.verdicts.public.recipes import Recipe, Recipes, fetch, lay_out, read_recipes
 from benchmarks.verdicts.public.truth import accepted
 
+QUESTION = "Of public training scripts, on how many does `stoker diagnose` run, and how often does an ablation confirm its verdict?"
 Row = dict[str, Any]
+USUAL_SECONDS = {"run": 45.0, "ablate": 30.0}
+"""Of one script on two quiet cores."""
 
 
-def diagnose(recipe: Recipe, fetched: Path, *, limit: float) -> Row:
-    """What the command says of a script, in a folder of its own."""
+def diagnose(recipe: Recipe, fetched: Path, *, limit: float, keep: Path | None = None) -> Row:
+    """What the command says of a script, in a folder of its own; `keep` gets what was measured."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
         folder = lay_out(recipe, fetched, Path(scratch))
         command = [sys.executable, "-m", "stoker", "diagnose", "--json", "--quiet", Path(recipe.script).name, "--"]
@@ -60,6 +70,11 @@ def diagnose(recipe: Recipe, fetched: Path, *, limit: float) -> Row:
     if not out.strip():
         return row | {"verdict": "error", "why": errors.strip()[-1500:]}
     finding = json.loads(out)
+    if keep is not None:
+        keep.mkdir(parents=True, exist_ok=True)
+        measured = finding["measurements"]
+        measured["losses"] = [loss for loss in measured["losses"] if loss is not None]  # without the non-finite ones
+        (keep / f"{recipe.name}.json").write_text(json.dumps(measured))
     likely = finding.get("likely")
     return row | {
         "verdict": finding["verdict"],
@@ -81,21 +96,40 @@ def ablate(recipe: Recipe, fetched: Path, *, seconds: float) -> Row:
     return {"name": recipe.name, "step_ms": ms, "shares": {name: round(share, 3) for name, share in found.items()}}
 
 
-def _table(work: Path) -> None:
-    verdicts, truths = _known(work / "verdicts.jsonl"), _known(work / "ablations.jsonl")
-    right = judged = 0
-    for name, row in verdicts.items():
+def judge(verdicts: Mapping[str, Row], truths: Mapping[str, Row], recipes: int) -> Row:
+    """Each script with the causes that its ablation accepts, and how many verdicts are among them."""
+    rows = []
+    for name, said in verdicts.items():
+        row = {**said, "ablation": truths.get(name, {}).get("shares")}
+        if row["ablation"] is not None:
+            row["accepted"] = sorted(accepted(row["ablation"]))
+            row["right"] = row["verdict"] in row["accepted"]
+            row["among_two"] = row["right"] or row.get("second") in row["accepted"]
+        rows.append(row)
+    judged = [row for row in rows if "right" in row]
+    numbers = {
+        "recipes": recipes,
+        "diagnosed": len(rows),
+        "ran": sum(row["verdict"] != "error" for row in rows),
+        "verdict": sum(row["verdict"] not in ("none", "error") for row in rows),
+        "likely": sum(row["verdict"] == "none" and row["likely"] is not None for row in rows),
+        "judged": len(judged),
+        "top_1": sum(row["right"] for row in judged),
+        "top_2": sum(row["among_two"] for row in judged),
+    }
+    return {"scripts": numbers, "programs": rows}
+
+
+def _table(found: Row) -> None:
+    for row in found["programs"]:
         said = row["verdict"] if row["verdict"] != "none" else f"none ({row['likely']})"
-        if name not in truths or "shares" not in truths[name]:
-            print(f"{name:28} {said:22} no ablation")
+        if "right" not in row:
+            print(f"{row['name']:28} {said:22} no ablation")
             continue
-        causes = accepted(truths[name]["shares"])
-        ok = row["verdict"] in causes
-        judged, right = judged + 1, right + ok
-        parts = " ".join(f"{cause} {share:.2f}" for cause, share in truths[name]["shares"].items())
-        print(f"{name:28} {said:22} {'right' if ok else 'WRONG'}  accepted: {', '.join(sorted(causes))}; ablation: {parts}")
-    print(f"{len(verdicts)} diagnosed, {sum(row['verdict'] == 'error' for row in verdicts.values())} did not run")
-    print(f"{judged} with an ablation, {right} right")
+        parts = " ".join(f"{cause} {share:.2f}" for cause, share in row["ablation"].items())
+        mark = "right" if row["right"] else "second" if row["among_two"] else "WRONG"
+        print(f"{row['name']:28} {said:22} {mark:6} accepted: {', '.join(row['accepted'])}; ablation: {parts}")
+    print(json.dumps(found["scripts"]))
 
 
 def _known(path: Path) -> dict[str, Row]:
@@ -105,38 +139,70 @@ def _known(path: Path) -> dict[str, Row]:
     return {row["name"]: row for row in map(json.loads, path.read_text().splitlines())}
 
 
-def _each(recipes: Recipes, asked: argparse.Namespace) -> None:
-    names = list(recipes.scripts) if "all" in asked.names else asked.names
-    part, parts = map(int, asked.part.split("/"))
-    names = names[part::parts]
-    for name in names:
-        if name not in recipes.scripts:
-            sys.exit(f"{name}: no such recipe; `list` names them all")
-        recipe, fetched = recipes.scripts[name], asked.work / "scripts" / name
-        if asked.command == "fetch":
-            shutil.rmtree(fetched, ignore_errors=True)
-            fetched.mkdir(parents=True)
-            fetch(recipe, recipes.repositories[recipe.repository], source=asked.source, target=fetched)
-            print(f"{name}: {recipe.repository} at {recipes.repositories[recipe.repository].commit[:12]}", flush=True)
-            continue
-        if not fetched.exists():
-            sys.exit(f"{name} is not in {asked.work}/scripts: run `fetch` first")
-        try:
-            if asked.command == "run":
-                row, kind = diagnose(recipe, fetched, limit=asked.limit), "verdicts"
-            else:
-                row, kind = ablate(recipe, fetched, seconds=asked.seconds), "ablations"
-        except RuntimeError as error:
-            row, kind = {"name": name, "error": str(error)[-1500:]}, "ablations"
-        with (asked.work / f"{kind}.jsonl").open("a") as lines:
+def _ablate_apart(recipe: Recipe, *, work: Path, seconds: float, limit: float) -> Row:
+    """`ablate` in a process of its own, whose forks then have the cores of this thread and no other threads."""
+    command = [sys.executable, "-m", "benchmarks.verdicts.public", "one-ablation", recipe.name, "--work", str(work)]
+    try:
+        done = subprocess.run(
+            [*command, "--seconds", str(seconds)], capture_output=True, text=True, check=False, timeout=limit, cwd=ROOT
+        )
+    except subprocess.TimeoutExpired:
+        return {"name": recipe.name, "error": f"took more than {limit:.0f} s"}
+    lines = [line for line in done.stdout.splitlines() if line.startswith('{"name"')]
+    row: Row = json.loads(lines[-1]) if lines else {"name": recipe.name, "error": done.stderr.strip()[-1500:]}
+    return row
+
+
+def _one_ablation(recipe: Recipe, fetched: Path, *, seconds: float) -> Row:
+    try:
+        return ablate(recipe, fetched, seconds=seconds)
+    except (RuntimeError, ValueError) as error:
+        return {"name": recipe.name, "error": str(error)[-1500:]}
+
+
+def _fetch_all(recipes: Recipes, chosen: Sequence[Recipe], asked: argparse.Namespace) -> None:
+    for recipe in chosen:
+        fetched = asked.work / "scripts" / recipe.name
+        shutil.rmtree(fetched, ignore_errors=True)
+        fetched.mkdir(parents=True)
+        repository = recipes.repositories[recipe.repository]
+        fetch(recipe, repository, source=asked.source, target=fetched)
+        print(f"{recipe.name}: {recipe.repository} at {repository.commit[:12]}", flush=True)
+
+
+def _run_all(chosen: Sequence[Recipe], asked: argparse.Namespace) -> None:
+    """Diagnose or ablate scripts side by side; each result is a line of a file as soon as it is there."""
+    path = asked.out / ("verdicts.jsonl" if asked.command == "run" else "ablations.jsonl")
+    asked.out.mkdir(parents=True, exist_ok=True)
+    if asked.missing:
+        chosen = [recipe for recipe in chosen if recipe.name not in _known(path)]
+    for recipe in chosen:
+        if not (asked.work / "scripts" / recipe.name).exists():
+            sys.exit(f"{recipe.name} is not in {asked.work}/scripts: run `fetch` first")
+
+    def run(recipe: Recipe) -> Row:
+        if asked.command == "run":
+            return diagnose(recipe, asked.work / "scripts" / recipe.name, limit=asked.limit, keep=asked.keep)
+        return _ablate_apart(recipe, work=asked.work, seconds=asked.seconds, limit=10 * asked.limit)
+
+    end = float("inf") if asked.until is None else time.monotonic() + asked.until
+    seconds = {name: row["seconds"] for name, row in _known(path).items() if "seconds" in row}
+    deadline = Deadline(seconds=seconds, usual=USUAL_SECONDS[asked.command], end=end)
+    lanes = make_lanes(asked.parallel, usable_cores(), gpu=False)
+    start, left = time.monotonic(), {recipe.name for recipe in chosen}
+    for recipe, row in side_by_side(lanes, chosen, run, may_start=deadline.allows):
+        left.discard(recipe.name)
+        with path.open("a") as lines:
             lines.write(json.dumps(row) + "\n")
-        print(json.dumps(row), flush=True)
+        print(f"{len(chosen) - len(left):3}/{len(chosen)} {time.monotonic() - start:4.0f} s  {json.dumps(row)}", flush=True)
+    if left:
+        print(f"no time for {len(left)} scripts (--missing runs them): {' '.join(sorted(left))}")
 
 
 def main() -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=["list", "fetch", "run", "ablate", "table"])
+    parser.add_argument("command", choices=["list", "fetch", "run", "ablate", "table", "save", "one-ablation"])
     parser.add_argument("names", nargs="*", default=["all"], metavar="NAME", help="Recipes; all of them by default.")
     parser.add_argument("--work", type=Path, default=Path("public-scripts"), help="Folder of scripts and results.")
     parser.add_argument(
@@ -144,24 +210,45 @@ def main() -> None:
         default=os.environ.get("STOKER_SCRIPTS_SOURCE"),
         help="Where the repositories are: a git URL or a folder with {owner} and {name} in it (or set STOKER_SCRIPTS_SOURCE).",
     )
-    parser.add_argument(
-        "--part", default="0/1", metavar="I/N", help="Only part I (from 0) of N: for N processes on cores of their own."
-    )
+    parser.add_argument("--parallel", type=int, default=0, metavar="N", help="N scripts at a time, each on two cores of its own.")
+    parser.add_argument("--until", type=float, metavar="SECONDS", help="Start no script that would end later than this from now.")
+    parser.add_argument("--missing", action="store_true", help="Only scripts without a result.")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="Where results go, instead of --work.")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="Keep what was measured: one JSON file per script.")
     parser.add_argument("--limit", type=float, default=90.0, help="Seconds that one diagnosis may take.")
     parser.add_argument("--seconds", type=float, default=3.0, help="Seconds that each variant of an ablation is measured.")
     asked = parser.parse_args()
     os.environ.update(ENVIRONMENT)
+    asked.work = asked.work.resolve()
+    asked.out = asked.out.resolve() if asked.out else asked.work
     recipes = read_recipes()
+    chosen = list(recipes.scripts.values()) if "all" in asked.names else [_named(recipes, name) for name in asked.names]
     if asked.command == "list":
-        for recipe in recipes.scripts.values():
+        for recipe in chosen:
             print(f"{recipe.name:28} {recipe.repository} {recipe.script} ({recipes.repositories[recipe.repository].licence})")
     elif asked.command == "table":
-        _table(asked.work)
-    elif asked.command == "fetch" and not asked.source:
-        parser.error("fetch needs --source, for example a folder of clones: --source 'clones/{owner}/{name}'")
+        _table(_judged(asked.out, recipes))
+    elif asked.command == "save":
+        record.save("public_verdicts", QUESTION, _judged(asked.out, recipes), show=False)
+    elif asked.command == "fetch":
+        if not asked.source:
+            parser.error("fetch needs --source, for example a folder of clones: --source 'clones/{owner}/{name}'")
+        _fetch_all(recipes, chosen, asked)
+    elif asked.command == "one-ablation":
+        (recipe,) = chosen
+        print(json.dumps(_one_ablation(recipe, asked.work / "scripts" / recipe.name, seconds=asked.seconds)))
     else:
-        asked.work = asked.work.resolve()
-        _each(recipes, asked)
+        _run_all(chosen, asked)
+
+
+def _judged(folder: Path, recipes: Recipes) -> Row:
+    return judge(_known(folder / "verdicts.jsonl"), _known(folder / "ablations.jsonl"), len(recipes.scripts))
+
+
+def _named(recipes: Recipes, name: str) -> Recipe:
+    if name not in recipes.scripts:
+        sys.exit(f"{name}: no such recipe; `list` names them all")
+    return recipes.scripts[name]
 
 
 if __name__ == "__main__":

@@ -21,16 +21,14 @@ import itertools
 import os
 import runpy
 import shutil
-import signal
 import sys
 import time
-import traceback
 import types
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from benchmarks.verdicts.forked import run_forked
 from benchmarks.verdicts.public.recipes import Recipe, edit, lay_out
 
 CAUSES = ("data", "optimizer", "host", "oversubscribed")
@@ -68,39 +66,17 @@ def _step_seconds(mode: str, seconds: float, words: list[str], folder: Path, *, 
     """Seconds per step in a process of its own, forked where torch is imported already: that takes longer than the measurement."""
     import torch  # noqa: F401
 
-    log = folder / "ablation.log"
-    child = os.fork()
-    if child == 0:
-        _become(folder, log)
+    def run() -> None:
         sys.path.insert(0, str(folder / path))
-        try:
-            _run(mode, seconds, words)
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(1)
-    limit = time.monotonic() + 10 * seconds + 30
-    while os.waitpid(child, os.WNOHANG) == (0, 0):
-        if time.monotonic() > limit:
-            os.killpg(child, signal.SIGKILL)
-        time.sleep(0.01)
-    with suppress(ProcessLookupError):
-        os.killpg(child, signal.SIGKILL)  # its loader's workers
+        _run(mode, seconds, words)
+
+    log = folder / "ablation.log"
+    run_forked(run, folder=folder, log=log, limit=10 * seconds + 30, environment=ENVIRONMENT)
     lines = log.read_text(errors="replace").splitlines()
     for line in reversed(lines):
         if line.startswith(REPORT):
             return float(line.removeprefix(REPORT))
     raise RuntimeError(f"{' '.join(words)} ({mode}) measured no step: {' | '.join(lines[-6:])}")
-
-
-def _become(folder: Path, log: Path) -> None:
-    """Let this process be one that was started in `folder`, with its output in a file."""
-    os.setsid()
-    os.chdir(folder)
-    os.environ.update(ENVIRONMENT)
-    output = os.open(log, os.O_WRONLY | os.O_CREAT)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
 
 
 REPORT = "seconds per step: "

@@ -47,6 +47,11 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     host: list[Edit] = []
 
     @property
+    def device(self) -> str:
+        """Where it runs; all recipes are for a CPU."""
+        return "cpu"
+
+    @property
     def folder(self) -> PurePosixPath:
         """The folder of the script in its repository; there it is started."""
         return PurePosixPath(self.script).parent

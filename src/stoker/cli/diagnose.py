@@ -85,6 +85,9 @@ def _print_thresholds(ctx: click.Context, param: click.Parameter, value: bool) -
 @click.option("-m", "is_module", is_flag=True, help="SCRIPT is the name of a module, as for python -m.")
 @click.option("--try", "tries", is_flag=True, help="Try each fix of NEXT in a fresh process, and compare its losses.")
 @click.option("--apply", "patch", type=PATH, metavar="FILE.patch", help="Write the fixes that gain as a patch of your files.")
+@click.option(
+    "--budget", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Of --try and --apply: start no run after S seconds."
+)
 @click.option("--report", type=PATH, metavar="FILE.html", help="Write an HTML report: one file, no scripts.")
 @click.option("--seconds", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Start no measurement after S seconds.")
 @click.option("--json", "json_path", type=PATH, metavar="[FILE.json]", help="Print the finding as JSON, or write it to a file.")
@@ -103,6 +106,7 @@ def command(
     is_module: bool,
     tries: bool,
     patch: str | None,
+    budget: float | None,
     report: str | None,
     seconds: float | None,
     json_path: str | None,
@@ -131,6 +135,8 @@ def command(
     if (tries or patch) and processes > 1:
         option = "--try" if tries else "--apply"
         raise OptionError(f"{option} was given to {processes} processes; expected one. Run {option} without torchrun.")
+    if budget is not None and not (tries or patch):
+        raise OptionError("--budget was given without --try or --apply; expected one of them. --seconds bounds a diagnosis.")
     finding = diagnose_script(script, arguments, module=is_module, quiet=quiet, seconds=seconds)
     if rank:
         return  # the first of several processes reports for all
@@ -143,11 +149,11 @@ def command(
     if tries:
         from stoker.diagnose.trials import try_advice
 
-        finding = try_advice(finding, script, arguments, module=is_module, quiet=True, tell=tell)
+        finding = try_advice(finding, script, arguments, module=is_module, quiet=True, at_most=budget, tell=tell)
     if patch_path is not None:
         from stoker.diagnose.patches import offer_patch
 
-        finding = offer_patch(finding, script, arguments, path=patch_path, module=is_module, quiet=True, tell=tell)
+        finding = offer_patch(finding, script, arguments, path=patch_path, module=is_module, quiet=True, at_most=budget, tell=tell)
     values = json.loads(json.dumps(finding.as_dict()), parse_constant=lambda _: None)  # null for NaN and infinity
     if json_path == "-":
         click.echo(json.dumps(values, allow_nan=False))

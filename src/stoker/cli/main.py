@@ -44,7 +44,9 @@ COMMANDS = {
     "export": "Export the model of a run as a program.",
     "quality": "Report how good synthetic data are.",
     "runs": "Compare the runs in a folder.",
+    "live": "Show running and finished runs on a local page.",
     "make": "Make data to try a recipe with.",
+    "explain": "Explain an error by its name.",
 }
 
 MODULES = {"history": "append", "compact": "append", "verify": "inspect", "indicators": "encode", "forecast": "predict"}
@@ -115,7 +117,9 @@ def main(arguments: list[str] | None = None) -> None:
         text = error.strerror if isinstance(error, StokerError) and isinstance(error, OSError) and error.strerror else str(error)
         if isinstance(error, ConfigError):  # about an argument of `stoker.experiment.run`
             text = re.sub(r"^overrides\b", "--set", re.sub(r"^allow\b", "--allow", text))
-        _end(2, in_flags(shorten(printable(text)), arguments))
+        # On a terminal, the name for `stoker explain`; a log or a program gets the line alone.
+        name = f" [{type(error).__name__}]" if isinstance(error, StokerError) and sys.stderr.isatty() else ""
+        _end(2, in_flags(shorten(printable(text)), arguments) + name)
 
 
 def _terminate(*_: Any) -> NoReturn:

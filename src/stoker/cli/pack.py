@@ -32,7 +32,7 @@ class _Pack(click.Command):
 
 
 @click.command("pack", cls=_Pack, short_help="Pack raw files into a store.")
-@click.argument("source", nargs=-1, required=True, type=PATH)
+@click.argument("source", nargs=-1, required=True, type=STORE)
 @click.argument("store", type=STORE)
 @click.option("--series", metavar="KEY", help="Column that groups rows into series. Rows may be in any order.")
 @click.option("--time", metavar="COL", help="Column that orders the steps of a series; it must be strictly increasing.")
@@ -77,9 +77,22 @@ class _Pack(click.Command):
     help="Series without metadata, or metadata without series: an error, or missing values.",
 )
 @click.option("--recipe", type=click.Choice(["icecube"]), help="Read the files of a recipe; see stoker pack --recipe NAME --help.")
+@click.option("--part", metavar="I/N", help="Run only part I of N, like 3/16, to share a pack with other processes or machines.")
+@click.option("--join", is_flag=True, help="Make the store of all parts; with --part, only merge a share of their rows.")
+@click.option("--on", metavar="ADDRESS", help="Run on a Ray cluster, like ray://head:10001; 'ray' for one on this machine.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option("--quiet", "-q", is_flag=True, help="Hide the progress bar.")
-def command(source: tuple[str, ...], store: str, as_json: bool, quiet: bool, wide_pattern: str | None, **options: object) -> None:
+def command(
+    source: tuple[str, ...],
+    store: str,
+    as_json: bool,
+    quiet: bool,
+    wide_pattern: str | None,
+    part: str | None,
+    join: bool,
+    on: str | None,
+    **options: object,
+) -> None:
     """Pack SOURCE (files, folders, or patterns in quotes) into the folder STORE, or to a URL.
 
     An existing store is replaced only with --replace, in one step at the end. If a pack was killed, the same command
@@ -93,14 +106,27 @@ def command(source: tuple[str, ...], store: str, as_json: bool, quiet: bool, wid
     stoker pack "raw/*.parquet" s3://bucket/events.stoker --series user --time ts
     stoker pack events.csv users.stoker --series user --where "price > 0" --metadata users.csv
     stoker pack icecube/ ice.stoker --recipe icecube
+    stoker pack "raw/*.parquet" events.stoker --series user --part 3/16    # all parts, in any order, on any machines
+    stoker pack "raw/*.parquet" events.stoker --series user --join
     """
-    from stoker.store.pack.api import pack
+    from stoker.store.pack.api import join_parts, pack, pack_part
 
     options.pop("recipe")
     if wide_pattern is not None:
         options["wide"] = wide_pattern
+    if on is not None and (part is not None or join):
+        raise click.UsageError("--on runs all parts and joins them. Leave out --part and --join.")
     with progress(unit="rows", enabled=not quiet and not as_json) as show:
-        packed = pack(list(source), store, progress=show, **options)  # type: ignore[arg-type]
+        if part is not None:
+            count = pack_part(list(source), store, part, merge=join, progress=show, **options)
+        elif join:
+            packed = join_parts(list(source), store, progress=show, **options)
+        else:
+            packed = pack(list(source), store, progress=show, on=on, **options)  # type: ignore[arg-type]
+    if part is not None:
+        tasks = f"{count:,} task{'' if count == 1 else 's'}"
+        click.echo(json.dumps({"part": part, "tasks": count}) if as_json else f"part {part} is done: {tasks}")
+        return
     rows = sum(entry.num_rows for entry in packed.manifest.sources) if packed.manifest else 0
     of_rows = f"{packed.num_steps:,} of {rows:,}" if options["where"] is not None else f"{rows:,}"
     _show(packed, store, f"{of_rows} rows", as_json=as_json)

@@ -42,7 +42,7 @@ def show_fields(settings: type) -> None:
 
 def is_first() -> bool:
     """Whether this process speaks for all ranks."""
-    from stoker.experiment.build import find_ranks
+    from stoker.experiment.prepare import find_ranks
 
     return find_ranks().is_first
 

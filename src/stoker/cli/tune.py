@@ -99,7 +99,7 @@ def _batch(
     _check_free(out, overwrite=overwrite)
     given = load(config, assignments)
     make_step, make_batch, loader, num_samples = steps_of(given)
-    effective = given.data.batch_size * given.train.grad_accum_steps
+    effective = given.data.global_batch_size or given.data.batch_size * given.train.grad_accum_steps
     choice = batch_size(
         make_step,
         make_batch,
@@ -116,6 +116,7 @@ def _batch(
     scaled = choice.scaled_lr(given.optimizer.lr, batch_size=effective, rule=rule)
     if out is not None:
         tuned = with_batch_size(given, choice.size)
+        tuned = msgspec.structs.replace(tuned, data=msgspec.structs.replace(tuned.data, global_batch_size=None))
         tuned = msgspec.structs.replace(tuned, train=msgspec.structs.replace(tuned.train, grad_accum_steps=choice.grad_accum_steps))
         RunChoices(config=tuned, trials=(), changed={}).save(out, overwrite=overwrite)
     if plot is not None:
@@ -285,7 +286,9 @@ def _show_study(study: Study, use: Callable[[dict[str, Any]], str], *, where: st
         best = {"number": study.best.number, "value": study.best.value, "params": study.best.params} if study.has_result else None
         counts = {state: sum(one.state == state for one in study.trials) for state in ("complete", "pruned", "failed")}
         click.echo(
-            json.dumps({"storage": where, "name": name, "stopped": study.stopped, "best": best, **counts, "notes": study.notes})
+            json.dumps(
+                {"storage": study.storage, "name": name, "stopped": study.stopped, "best": best, **counts, "notes": study.notes}
+            )
         )
     else:
         click.echo(printable_lines(str(study)))

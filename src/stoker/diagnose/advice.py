@@ -14,10 +14,11 @@ import math
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 from stoker.diagnose import wording
 from stoker.diagnose.attribution import Attribution, attribute, holding_thread, seconds_of
-from stoker.diagnose.measurements import Advice, Blame, Cause, Measurements, RareSteps, SourceLine, Verdict, WhatIf
+from stoker.diagnose.measurements import MEDIAN_OF_FEW, Advice, Blame, Cause, Measurements, RareSteps, SourceLine, Verdict, WhatIf
 from stoker.diagnose.thresholds import RULE
 
 KEEP_MEMORY = "MALLOC_TRIM_THRESHOLD_=4294967296 MALLOC_MMAP_MAX_=0"  # the settings of `hardware.keep_memory`
@@ -27,7 +28,7 @@ RARE_ADVICE = {
 }
 """Advice on rare steps by the phase that takes longer."""
 FUSIBLE = ("Adam", "AdamW", "SGD", "Adagrad")
-WITH_DATA = ("threads",)  # fixes that were measured on steps with their batches
+WITH_DATA = ("threads", "workers", "malloc")  # fixes that were measured on steps with their batches
 WITHOUT_DATA = ("cached", "feed")  # fixes after which batches are free, or nearly free
 
 
@@ -47,12 +48,15 @@ def advise(measured: Measurements, attribution: Attribution, causes: list[Cause]
     return [step for name, step in steps.items() if (gain := gains[name]) is None or gain >= RULE.min_gain]
 
 
-def advise_on_rare_steps(rare: RareSteps) -> list[Advice]:
-    """What to do about rare steps. At best they are gone."""
-    kind = "rare_between_epochs" if rare.between_epochs else RARE_ADVICE.get(rare.phase or "", "rare")
-    where = f" ({rare.place.file}:{rare.place.line})" if rare.place is not None else ""
-    high = min(RULE.max_speedup, 1 / max(1 - rare.share, 1 / RULE.max_speedup))
-    return [Advice(name="rare", sentence=wording.advice(kind, where=where), predicted=None, predicted_high=high)]
+def advise_on_rare_steps(*events: RareSteps) -> list[Advice]:
+    """What to do about each kind of rare steps. At best they are gone."""
+    steps = []
+    for rare in events:
+        kind = "rare_between_epochs" if rare.between_epochs else RARE_ADVICE.get(rare.phase or "", "rare")
+        where = f" ({rare.place.file}:{rare.place.line})" if rare.place is not None else ""
+        high = min(RULE.max_speedup, 1 / max(1 - rare.share, 1 / RULE.max_speedup))
+        steps.append(Advice(name="rare", sentence=wording.advice(kind, where=where), predicted=None, predicted_high=high))
+    return steps
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,9 +88,9 @@ class SpeedPredictor:
             work = max(now - self.attribution.parts.data, 1e-9)
             run_to_run = RULE.run_to_run + RULE.run_to_run_memory * min(1.0, self.attribution.parts.memory / work)
         # How much a prediction would change in a minute in which threads wait longer for each other, as a share of it.
-        rest, longer = self.without_data, RULE.thread_wait_variation * waiting_threads(measured)
-        data = 0.0 if name in WITHOUT_DATA else min(now - rest, left)
-        of_left = 0.0 if name in WITH_DATA else left - data  # one thread waits for none
+        rest, longer = self.without_data, thread_wait_variation(measured)
+        data = 0.0 if name in WITHOUT_DATA else max(0.0, left - rest) if name == "workers" else min(now - rest, left)
+        of_left = 0.0 if name == "threads" else left - data  # one thread waits for none
         variation = abs(math.log((1 + longer * rest / now) / (1 + longer * of_left / left)))
         doubts = [run_to_run, min(1.0, measured.loop.error), variation / 2]
         error = math.hypot(error, pages, *(left * 2 * one for one in doubts))
@@ -109,7 +113,7 @@ class SpeedPredictor:
             return Advice(name=name, sentence=sentence, predicted=None)
         changed = self.attribution.step if name in WITH_DATA else self.without_data
         left = self.attribution.step - changed * (1 - ratio_of(what_if))
-        if self.measured.loader.workers:  # which have no faster batches for a faster step
+        if self.measured.loader.workers and name != "workers":  # which have no faster batches for a faster step
             left = max(left, seconds_of(self.measured.loader_alone) or 0.0)
         return self.predict(name, sentence, left, changed * error_of(what_if, changed))
 
@@ -124,12 +128,22 @@ class SpeedPredictor:
         return self.attribution.step if cached is None else min(cached, self.attribution.step)
 
 
+def ratios_of(what_if: WhatIf) -> list[float]:
+    """The remaining share of a step, by each window with the fix and the baseline windows around it."""
+    # A machine that is slower for a while is slower for windows next to each other.
+    before, after = ([middle for _, middle in one.by_piece()] for one in (what_if.as_it_is, what_if.with_fix))
+    if not before or len(before) != len(after):
+        before, after = [what_if.as_it_is.median], [what_if.with_fix.median]
+    around = [before[0], *((one + other) / 2 for one, other in pairwise(before))]
+    return [one / other for one, other in zip(after, around, strict=True) if other > 0] or [1.0]
+
+
 def ratio_of(what_if: WhatIf) -> float:
-    """The remaining share of a step: a machine that is slower now than before is slower for both sides."""
-    before, after = what_if.as_it_is.median, what_if.with_fix.median
+    """The remaining share of a step."""
+    ratio = statistics.median(ratios_of(what_if))
     if what_if.at_best is not None:
-        after = (after + what_if.at_best) / 2  # it lies between the two
-    return after / before if before > 0 else 1.0
+        ratio = (ratio + ratio * what_if.at_best / what_if.with_fix.median) / 2  # it lies between the two
+    return ratio
 
 
 def error_of(what_if: WhatIf, before: float) -> float:
@@ -138,7 +152,10 @@ def error_of(what_if: WhatIf, before: float) -> float:
     changed = away if away > RULE.baseline_change else 0.0
     slower = what_if.with_fix.median / what_if.at_best if what_if.at_best else 1.0
     half = (slower - 1) / (slower + 1)  # of the way between the two ends, as a share of their middle
-    return ratio_of(what_if) * math.hypot(2 * what_if.as_it_is.error, 2 * what_if.with_fix.error, changed, half)
+    ratios, within = ratios_of(what_if), math.hypot(what_if.as_it_is.error, what_if.with_fix.error)
+    logs = [math.log(one) for one in ratios if one > 0]
+    between = MEDIAN_OF_FEW * statistics.stdev(logs) / math.sqrt(len(logs)) if len(logs) >= RULE.min_rounds else 0.0
+    return ratio_of(what_if) * math.hypot(2 * max(within, between), changed, half)
 
 
 def _data(predictor: SpeedPredictor) -> list[Advice]:
@@ -163,6 +180,8 @@ def _data(predictor: SpeedPredictor) -> list[Advice]:
         busy = 1 if measured.device == "cuda" else measured.machine.threads
         if alone is None:
             steps.append(predictor.predict("workers", sentence))
+        elif "workers" in measured.what_ifs:
+            steps.append(predictor.from_what_if("workers", sentence))
         elif busy + wanted < measured.machine.cores or step >= RULE.worth_sharing_cores * left:
             # It was not measured how cores would be shared, nor what it takes to hand a batch over: up to 2 ms were seen.
             steps.append(predictor.at_most("workers", sentence, left))
@@ -241,13 +260,23 @@ def waiting_threads(measured: Measurements) -> float:
     return min(1.0, max(0.0, lost)) * min(1.0, max(0.0, measured.cores_used - 1))
 
 
+def thread_wait_variation(measured: Measurements) -> float:
+    """How much longer steps whose threads wait for each other may take in another minute, as a share: more if they did already."""
+    known = measured.cached is not None and len(measured.cached.pieces) > 1
+    seen = measured.cached.drift if measured.cached is not None and known else RULE.thread_wait_variation
+    return min(RULE.thread_wait_variation, max(RULE.thread_wait_steady, seen)) * waiting_threads(measured)
+
+
 def _malloc(predictor: SpeedPredictor) -> list[Advice]:
     measured, step = predictor.measured, predictor.attribution.step
     pages, seconds = statistics.fmean(measured.pages.get("loop") or [0.0]), measured.for_pages("loop")
     spent = min(statistics.fmean(seconds or [0.0]), RULE.malloc_max_share * step)
     if spent < RULE.malloc_share * step:
         return []
-    return [predictor.at_most("malloc", wording.advice("malloc", environment=KEEP_MEMORY, pages=f"{pages:,.0f}"), step - spent)]
+    sentence = wording.advice("malloc", environment=KEEP_MEMORY, pages=f"{pages:,.0f}")
+    if "malloc" in measured.what_ifs:
+        return [predictor.from_what_if("malloc", sentence)]
+    return [predictor.at_most("malloc", sentence, step - spent)]
 
 
 def best_threads(measured: Measurements) -> int | None:
@@ -266,7 +295,7 @@ def _fewer(predictor: SpeedPredictor) -> list[Advice]:
     """Fewer threads, and fewer workers where there are more than a step needs."""
     workers, wanted = predictor.measured.loader.workers, workers_to_use(predictor.measured, predictor.attribution)
     too_many = workers > wanted
-    return _threads(predictor) + ([predictor.predict("workers", _workers_sentence(wanted, workers))] if too_many else [])
+    return _threads(predictor) + ([predictor.from_what_if("workers", _workers_sentence(wanted, workers))] if too_many else [])
 
 
 def _autocast(predictor: SpeedPredictor) -> list[Advice]:

@@ -142,6 +142,8 @@ def _on_cpu(measured: Measurements, step: float) -> Attribution:
     optimizer = min(phases.optimizer, busy) * (1 - held / busy if busy > 0 else 1.0)
     core = busy - held - optimizer
     python = min(core, work.shares.get("python", 0.0) * (cached or step)) if work is not None else 0.0
+    # Memory that a step gets from the system it gave back before, mostly between operations: that takes no longer than to get it.
+    python = max(0.0, python - max(measured.for_pages("cached", "loop"), default=0.0))
     host, core = host + held + python, core - python
     gain = _threads_gain(measured)
     oversubscribed += gain * (core + optimizer)

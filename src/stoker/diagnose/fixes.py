@@ -42,6 +42,8 @@ class Fix:
     unused_reason = "it found nothing to change"  # why `used` is False at the end: the program never came to what is changed
     may_fail = False  # whether a program may raise an error with it
     with_data = False  # whether it also changes what batches cost: then it is not measured on cached batches
+    lasts = False  # whether it cannot be undone: then it is measured once, and as the last
+    queue = 0  # batches that it has prefetched, which say nothing about its speed
 
     def __init__(self, value: int | None = None) -> None:
         self.value = value  # the number of threads or workers, where a fix has one
@@ -391,9 +393,11 @@ def _capture(module: torch.nn.Module, forward: Any, args: tuple[torch.Tensor, ..
 
 
 class Malloc(Fix):
-    """Freed memory stays with the process: two settings of glibc. They cannot be undone, so they are tried in a trial only."""
+    """Freed memory stays with the process: two settings of glibc, which cannot be undone."""
 
     unused_reason = "the allocator of this process has no such setting"
+    with_data = True
+    lasts = True
 
     def install(self) -> None:
         self.used = keep_memory()

@@ -23,6 +23,7 @@ from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -155,6 +156,8 @@ class StepHooks:
         self._depth = 0
         self._after_backward = REST
         self._undo, self._undo_search = ExitStack(), ExitStack()
+        self._is_capturing = self._has_captured_step = False
+        self._without_step: WeakSet[Any] = WeakSet()  # CUDA graphs that are known to hold no step of an optimizer
 
     def enter(self, phase: int) -> None:
         """End the current phase and begin another."""
@@ -190,6 +193,7 @@ class StepHooks:
         self._wrap(torch.nn.utils, "clip_grad_value_", OPTIMIZER)
         self._wrap(Optimizer, "zero_grad", OPTIMIZER)
         self._wrap(torch.nn.Module, "zero_grad", OPTIMIZER)
+        self._wrap_graphs()
 
     def remove(self) -> None:
         """Remove the hooks: torch is as before."""
@@ -232,9 +236,10 @@ class StepHooks:
         original = getattr(torch.autograd, name)
 
         @functools.wraps(original)
-        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        def backward(*args: Any, **kwargs: Any) -> Any:
             if self.phase == BACKWARD:  # called by a function that is timed already
-                return original(tensors, *args, **kwargs)
+                return original(*args, **kwargs)
+            tensors = args[0] if args else kwargs.get("tensors", kwargs.get("outputs"))
             if self.on_backward is not None:
                 self.on_backward()
             if isinstance(tensors, torch.Tensor):
@@ -244,13 +249,45 @@ class StepHooks:
             outer = self.phase if name == "grad" else self._after_backward
             self.enter(BACKWARD)
             try:
-                return original(tensors, *args, **kwargs)
+                return original(*args, **kwargs)
             finally:
                 self.enter(outer)
                 if self.by_hand:
                     self._count_step()
 
         replace(self._undo, torch.autograd, name, backward)
+
+    def _wrap_graphs(self) -> None:
+        """Count the replay of a CUDA graph as a step, unless an optimizer was not called while the graph was captured."""
+        # A graph that was captured while hooks were removed is unknown: then it is the whole step, as no hook sees another.
+        kind: Any = torch.cuda.CUDAGraph
+        begin, end, replay = kind.capture_begin, kind.capture_end, kind.replay
+
+        @functools.wraps(begin)
+        def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> Any:
+            self._is_capturing, self._has_captured_step = True, False
+            return begin(graph, *args, **kwargs)
+
+        @functools.wraps(end)
+        def capture_end(graph: Any) -> Any:
+            self._is_capturing = False
+            if not self._has_captured_step:
+                self._without_step.add(graph)
+            return end(graph)
+
+        @functools.wraps(replay)
+        def replayed(graph: Any) -> Any:
+            if graph in self._without_step:
+                return replay(graph)
+            if self.phase == PREPARE:
+                self.enter(FORWARD)
+            found = replay(graph)
+            self.enter(REST)
+            self._count_step()
+            return found
+
+        for name, by in (("capture_begin", capture_begin), ("capture_end", capture_end), ("replay", replayed)):
+            replace(self._undo, kind, name, by)
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         """Torch passes the returned arguments to the optimizer's step."""
@@ -283,7 +320,9 @@ class StepHooks:
         self._after_backward = REST
         self.enter(REST)
         self.optimizer = optimizer
-        if not self.by_hand:
+        if self._is_capturing:  # nothing is computed yet
+            self._has_captured_step = True
+        elif not self.by_hand:
             self._count_step()
 
     def _count_step(self) -> None:

@@ -54,6 +54,21 @@ def length_of(iterable: Any) -> int | None:
         return None
 
 
+WORKER_SECONDS = 20.0  # for a batch of other workers than the program's: they may wait for what they do not have
+
+
+def batches_of_workers(loader: DataLoader[Any], workers: int) -> Iterator[Any]:
+    """Batches of a loader as this number of persistent worker processes makes them, pass after pass."""
+    options: dict[str, Any] = {"batch_size": None, "sampler": loader.sampler}
+    if loader.batch_sampler is not None:
+        options = {"batch_sampler": loader.batch_sampler}
+    same = ("dataset", "collate_fn", "pin_memory", "worker_init_fn", "multiprocessing_context", "generator")
+    options |= {name: getattr(loader, name) for name in same}
+    other: DataLoader[Any] = DataLoader(**options, num_workers=workers, persistent_workers=True, timeout=WORKER_SECONDS)
+    while True:
+        yield from _original_iter(other)
+
+
 class Source:
     """What the batches of one loop come from."""
 

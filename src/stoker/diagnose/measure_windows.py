@@ -15,26 +15,29 @@ from __future__ import annotations
 import functools
 import math
 import statistics
-from collections.abc import Generator, Sized
+from collections.abc import Generator, Iterator, Sequence, Sized
+from typing import Any
 
 import torch
+from torch.utils.data import DataLoader, IterableDataset
 
 from stoker._clock import RunQueueDelay, busy_ns, now_ns
-from stoker.diagnose.advice import best_threads
+from stoker.diagnose.advice import best_threads, workers_to_use
 from stoker.diagnose.attribution import Periods, attribute, slow_of
 from stoker.diagnose.distributed import MeasuredRanks, find_ranks
 from stoker.diagnose.feed_fix import gathering
 from stoker.diagnose.fixes import Fix, fix_named
 from stoker.diagnose.hardware import pages_so_far
 from stoker.diagnose.hooks import BACKWARD, DeviceOnlyStep, StepTimes, SyncFinder, compiled, copy_seconds, cycles_per_second
-from stoker.diagnose.loaders import WatchedIterator
-from stoker.diagnose.measurements import Device, Machine, Measurements, Stretch, WhatIf
+from stoker.diagnose.loaders import WatchedIterator, batches_of_workers, length_of
+from stoker.diagnose.measurements import Device, Machine, Measurements, WhatIf
 from stoker.diagnose.ops import Counting, Profiling, main_precision, with_times, work_of
 from stoker.diagnose.profilers import OtherThreads, Sampler, profile_iterable, profile_loader
-from stoker.diagnose.recorder import Recorder, StepSeries
+from stoker.diagnose.recorder import Recorder, StepSeries, by_window
 from stoker.diagnose.session import CACHED, MAX_CACHED, REAL, Plan, Session, StepInput
 from stoker.diagnose.thresholds import RULE
 from stoker.diagnose.verdict import conclude, disturbed
+from stoker.train.graph import eager_steps
 
 BASELINE_STEPS = 12
 RANKED_WARM_UP = 10  # steps of a warm-up where several processes must make the same number
@@ -42,7 +45,8 @@ SHORT_STEP = 8e-3  # below it, hooks cost more than half a per cent of a step
 FAR_SLOWER = 3.0
 PROFILED_STEPS, PROFILED_SECONDS = 5, 1.5
 RARE_STEPS = 2  # rare steps whose lines are sampled
-FIX_SECONDS: dict[Device, float] = {"cpu": 0.25, "cuda": 0.08}  # of one window with a fix, or without it
+FIX_SECONDS: dict[Device, float] = {"cpu": 0.1, "cuda": 0.08}  # of one window with a fix, or without it
+FIX_ROUNDS: dict[Device, int] = {"cpu": 5, "cuda": 1}  # short windows in turn: processors change their speed for parts of a second
 
 
 def warm_up(session: Session) -> Plan:
@@ -262,8 +266,9 @@ def operations(session: Session) -> Plan:
     """Count the operations of a step."""
     counting = Counting()
     if not compiled():  # compiled code would be compiled again for a mode that sees its operations
-        yield StepInput(cached=session.can_cache, before=counting.__enter__)
-        counting.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        with eager_steps():
+            yield StepInput(cached=session.can_cache, before=counting.__enter__)
+            counting.__exit__(None, None, None)  # type: ignore[no-untyped-call]
     session.recorder.work = work_of(counting)
     if counting.flops:
         session.hooks.precision = main_precision(counting)
@@ -272,16 +277,17 @@ def operations(session: Session) -> Plan:
 def operation_times(session: Session) -> Plan:
     """Time the operations of a step, from a profile."""
     profiling, recorder = Profiling(session.device), session.recorder
-    yield from session.skip(session.without_data, 1)
     loop = recorder.loop.steps
     seconds = statistics.median(one.seconds for one in loop) if loop else PROFILED_SECONDS
-    # The median of a few, or one step where steps are long.
-    for _ in range(int(session.agree(max(1, min(PROFILED_STEPS, int(PROFILED_SECONDS / seconds)))))):
-        session.hooks.on_phase = profiling.edge
-        yield StepInput(cached=session.can_cache, before=profiling.begin)
-        session.hooks.on_phase = None
-        profiling.end()
-    profiling.close()
+    with eager_steps():
+        yield from session.skip(session.without_data, 1)
+        # The median of a few, or one step where steps are long.
+        for _ in range(int(session.agree(max(1, min(PROFILED_STEPS, int(PROFILED_SECONDS / seconds)))))):
+            session.hooks.on_phase = profiling.edge
+            yield StepInput(cached=session.can_cache, before=profiling.begin)
+            session.hooks.on_phase = None
+            profiling.end()
+        profiling.close()
     if recorder.work is not None:
         recorder.work = with_times(recorder.work, profiling)
 
@@ -322,25 +328,55 @@ def copies(session: Session) -> None:
         session.recorder.copies = copy_seconds(session.batches, optimizer.param_groups[0]["params"][0].device)
 
 
-def fix_gain(session: Session, name: str, fix: Fix, *, rounds: int, inputs: tuple[StepInput, StepInput] | None = None) -> Plan:
-    """Steps with a fix and without it, in turn; `inputs` are those of steps without and with it, if they differ."""
-    plain, changed = inputs or ((REAL, REAL) if fix.with_data else (session.without_data,) * 2)
+class OtherBatches(Fix):
+    """Batches from another iterator in place of the loop's own, in all passes of the program that begin meanwhile."""
+
+    with_data = True
+
+    def __init__(self, session: Session, batches: Iterator[Any], *, queue: int = 0) -> None:
+        super().__init__()
+        self._session = session
+        self._batches = batches
+        self.queue = queue
+
+    def begin(self, roots: Sequence[torch.nn.Module], optimizer: torch.optim.Optimizer | None) -> None:
+        """Hand them out."""
+        self.used, self._session.replacement = True, self._batches
+        self._undo.callback(setattr, self._session, "replacement", None)
+
+
+def fix_gain(session: Session, name: str, fix: Fix, *, rounds: int, plain: StepInput | None = None) -> Plan:
+    """Steps with a fix and without it, in turn; a fix that lasts comes after all others. `plain` is the input of steps without it."""
+    changed = REAL if fix.with_data else session.without_data
+    plain = plain or changed
     seconds, batches, hooks = FIX_SECONDS[session.device], session.batches, session.hooks  # batches are changed in place
     kept = list(batches)
     without, with_fix = StepSeries(), StepSeries()
+
+    if fix.lasts:
+        seconds, rounds = seconds * rounds, 1
+
+    def steps_without() -> Plan:
+        yield from session.skip(plain, 2 if plain.cached else 2 + session.queue)
+        without.begin_window()
+        yield from session.record(plain, seconds, 4, without)
+
     try:
         if session.has_short_steps(plain):
             hooks.pause()
+        if fix.lasts:
+            yield from steps_without()
         for _ in range(rounds):
             batches[:] = fix.on(hooks.roots, hooks.optimizer, kept)
-            yield from session.skip(changed, 3 if changed.cached else 3 + session.queue)
-            if not fix.used and inputs is None:
+            yield from session.skip(changed, 3 if changed.cached else 3 + max(session.queue, fix.queue))
+            if not fix.used:
                 return
+            with_fix.begin_window()
             yield from session.record(changed, seconds, 4, with_fix)
             fix.remove()
             batches[:] = kept
-            yield from session.skip(plain, 2 if plain.cached else 2 + session.queue)
-            yield from session.record(plain, seconds, 4, without)
+            if not fix.lasts:
+                yield from steps_without()
     except Exception as error:  # the gain of a fix is worth less than what is known
         session.recorder.notes.append(f"the gain of {name} could not be measured: {type(error).__name__}: {error}")
         return
@@ -348,8 +384,8 @@ def fix_gain(session: Session, name: str, fix: Fix, *, rounds: int, inputs: tupl
         fix.remove()
         batches[:] = kept
         hooks.unpause()
-    before = Stretch(seconds=without.seconds(with_data=not plain.cached))
-    after = Stretch(seconds=with_fix.seconds(with_data=not changed.cached))
+    before = by_window(without.windows(with_data=not plain.cached))
+    after = by_window(with_fix.windows(with_data=not changed.cached))
     if before.seconds and after.seconds:
         at_best = seconds_before_profile(session.recorder, after.median)
         session.recorder.what_ifs[name] = WhatIf(as_it_is=before, with_fix=after, at_best=at_best)
@@ -367,12 +403,13 @@ def seconds_before_profile(recorder: Recorder, seconds: float) -> float | None:
 #
 # Until the first window of the baseline has ended, the program computes what it would have computed alone.
 
-FIXES = ("feed", "fused", "threads", "tf32", "pinned", "autocast", "batch", "float32", "graph")
+FIXES = ("feed", "fused", "threads", "workers", "tf32", "pinned", "autocast", "batch", "float32", "graph", "malloc")
 """The safest first: a program that raises an error with a fix has ended, and what comes after is not measured."""
 FIXES_OF_BATCHES = ("pinned", "batch", "float32")  # fixes that change cached batches
 MIN_OPTIMIZER_SHARE = 0.03
 MIN_GAIN = 1.02
 MAX_FIX_SECONDS: dict[Device, float] = {"cpu": 6.0, "cuda": 1.4}  # after this time no other fix is measured
+MIN_EPOCH_QUEUES = 4  # batches of an epoch, in queues of workers, from which the gain by workers is measured
 STEPS_PER_ROUND = 13  # where steps are long: four with a fix, four without, and those that do not count
 
 
@@ -465,7 +502,7 @@ def fixes_wanted(measured: Measurements) -> list[str]:
 def fix_inside(name: str, measured: Measurements) -> Fix | None:
     """The fix of this name; None if it is measured in another way, or does not fit the device."""
     kind = fix_named(name)
-    if name == "feed" or (kind.cuda_only and measured.device == "cpu"):
+    if name in ("feed", "workers") or (kind.cuda_only and measured.device == "cpu"):
         return None
     return kind(best_threads(measured)) if name == "threads" else kind()
 
@@ -480,7 +517,7 @@ def measure_fixes(session: Session, known: set[str], *, safe: bool = False) -> P
     for machine in [typical_machine(session), None] if session.device == "cpu" else [None]:
         measured = session.measurements(machine)
         round_seconds = STEPS_PER_ROUND * measured.loop.median
-        rounds = 2 if measured.device == "cpu" and 2 * round_seconds < limit / 2 else 1
+        rounds = max(1, min(FIX_ROUNDS[measured.device], int(limit / 2 / max(round_seconds, 1e-9))))
         for name in fixes_wanted(measured):
             fix, spent = fix_inside(name, measured), (now_ns() - begin) / 1e9
             if name in known or (fix is not None and fix.may_fail and (safe or session.step_per_batch)):
@@ -489,12 +526,14 @@ def measure_fixes(session: Session, known: set[str], *, safe: bool = False) -> P
             if session.out_of_time or spent > limit or (known and spent + rounds * round_seconds > limit):
                 continue
             known.add(name)
+            session.fix_on = name
             if name == "feed":
                 yield from _feed_gain(session, rounds)
+            elif name == "workers":
+                yield from _workers_gain(session, rounds, workers_to_use(measured, attribute(measured)))
             elif fix is not None:
-                session.fix_on = name
                 yield from fix_gain(session, name, fix, rounds=rounds)
-                session.fix_on = None
+            session.fix_on = None
 
 
 def _feed_gain(session: Session, rounds: int) -> Plan:
@@ -506,8 +545,21 @@ def _feed_gain(session: Session, rounds: int) -> Plan:
     rows = len(dataset) if isinstance(dataset, Sized) and len(dataset) else MAX_CACHED * size
     gathered = gathering(session.batches, rows, size)
     if gathered is not None:
-        session.replacement = gathered  # in all passes of the program that begin meanwhile
-        try:
-            yield from fix_gain(session, "feed", Fix(), rounds=rounds, inputs=(CACHED, REAL))
-        finally:
-            session.replacement = None
+        yield from fix_gain(session, "feed", OtherBatches(session, gathered), rounds=rounds, plain=CACHED)
+
+
+def _workers_gain(session: Session, rounds: int, workers: int) -> Plan:
+    """The loop with batches of worker processes, in turn with its own batches."""
+    loader = session.sources.found.iterable if session.sources.found is not None else None
+    if type(loader) is not DataLoader or isinstance(loader.dataset, IterableDataset) or not session.can_repeat:
+        return  # each worker would give all samples; and others may change the batches of their loader
+    queue = 2 * workers
+    if (length_of(loader) or 0) < MIN_EPOCH_QUEUES * queue:
+        return  # the queue fills at the start of each epoch
+    batches = batches_of_workers(loader, workers)
+    try:
+        next(batches)
+    except Exception as error:  # the user's: a dataset may not work in a worker
+        session.recorder.notes.append(f"the gain of workers could not be measured: {type(error).__name__}: {error}")
+        return
+    yield from fix_gain(session, "workers", OtherBatches(session, batches, queue=queue), rounds=rounds)

@@ -16,6 +16,12 @@ import msgspec
 Device = Literal["cpu", "cuda"]
 SE_OF_MEDIAN = 1.2533 / 0.6745
 """Standard error of a median for normal times, in half interquartile ranges over the root of the number of steps."""
+MEDIAN_OF_FEW = 1.2533
+"""Standard error of a median, in that of a mean, for normal values."""
+
+
+LEVEL_STEPS = 15
+"""Steps whose median is the speed of the machine at their time: a third of them may be slow by themselves."""
 
 
 class Stretch(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,23 +41,25 @@ class Stretch(msgspec.Struct, frozen=True, kw_only=True):
         """Half the interquartile range as a share of the median; each step relative to those measured in a row with it."""
         if len(self.seconds) < 4 or not self.median:
             return float("inf")
-        relative = [seconds / middle for piece, middle in self._by_piece() for seconds in piece if middle]
+        relative = [seconds / middle for piece, middle in self.by_piece() for seconds in piece if middle]
         low, _, high = statistics.quantiles(relative, n=4)
         return (high - low) / 2
 
     @property
     def drift(self) -> float:
         """How much faster the fastest piece is than the slowest, as a share."""
-        medians = [middle for piece, middle in self._by_piece() if len(piece) > 1]
+        medians = [middle for piece, middle in self.by_piece() if len(piece) > 1]
         return max(medians) / min(medians) - 1 if medians and min(medians) > 0 else 0.0
 
     @property
     def tail(self) -> float:
-        """Distance of the mean from the median, as a share of it; each piece for itself."""
-        found = [sum(piece) / middle for piece, middle in self._by_piece() if middle]
-        return sum(found) / len(self.seconds) - 1 if found else 0.0
+        """Mean of the steps, each relative to the median of those around it, minus one: what slow steps among usual ones add."""
+        # Processors change their speed for many steps in a row: then the steps around are as slow.
+        found = [one / middle for piece, _ in self.by_piece() for one, middle in zip(piece, _levels(piece), strict=True) if middle]
+        return statistics.fmean(found) - 1 if found else 0.0
 
-    def _by_piece(self) -> list[tuple[list[float], float]]:
+    def by_piece(self) -> list[tuple[list[float], float]]:
+        """The steps of each piece, and their median."""
         begin, found = 0, []
         for number in self.pieces or [len(self.seconds)]:
             piece = self.seconds[begin : begin + number]
@@ -64,6 +72,14 @@ class Stretch(msgspec.Struct, frozen=True, kw_only=True):
     def error(self) -> float:
         """The standard error of the median, as a share of it, for normal times."""
         return SE_OF_MEDIAN * min(1.0, self.spread) / math.sqrt(max(1, len(self.seconds)))
+
+
+def _levels(seconds: list[float]) -> list[float]:
+    """The median of the steps around each step: of `LEVEL_STEPS`, or of all if there are fewer."""
+    last = max(0, len(seconds) - LEVEL_STEPS)
+    starts = [min(last, max(0, number - LEVEL_STEPS // 2)) for number in range(len(seconds))]
+    medians = [statistics.median(seconds[start : start + LEVEL_STEPS]) for start in range(last + 1)]
+    return [medians[start] for start in starts]
 
 
 class SourceLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -205,6 +221,7 @@ class RareSteps(msgspec.Struct, frozen=True, kw_only=True):
     between_epochs: bool = False  # whether it is the time between two epochs, not a step
     phase: str | None = None  # the phase with most of this time; None if not measured
     alone: bool = False  # whether other steps spend almost no time at that line
+    in_outer_loop: bool = False  # whether a loop around the training loop waits for its next item: what the batches are made of
     place: SourceLine | None = None  # the line with most of this time; a line of a library if only rare steps reach it
     called: SourceLine | None = None  # the user's line that called it
 
@@ -233,6 +250,8 @@ class Measurements(msgspec.Struct, frozen=True, kw_only=True):
     """The mean step by the wall clock: over whole periods of rare steps, including the time between epochs."""
     rare: RareSteps | None = None
     """The rare steps with most of the time; None if there are none."""
+    also_rare: RareSteps | None = None
+    """The other kind: time between epochs if `rare` is in steps, and the reverse; None if only one kind was seen."""
     phases: Phases
     cached: Stretch | None = None
     """C, within the user's loop; None if its iterable cannot be replaced."""
@@ -347,3 +366,5 @@ class Patch(msgspec.Struct, frozen=True, kw_only=True):
     """The result of the patched program."""
     left_out: dict[str, str] = {}
     """Why other advice is not in it, by its name."""
+    why: str = ""
+    """Why nothing was tried, or why it was tried without a verdict."""

@@ -5,6 +5,9 @@
    are: the edits are made where the program imports them.
 3. A patch is written if its speed-up is measured and its losses are those of the baseline: equal, or within the tolerance of a fix
    that rounds differently.
+
+Without a verdict, the fixes of the likely cause are tried and some that fit most programs: a gain is measured, not predicted.
+A program runs once to find lines, twice as the baseline, once per fix and once with all that gain. `at_most` bounds the time.
 """
 
 from __future__ import annotations
@@ -16,11 +19,15 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from stoker import _disk
+from stoker._clock import now_ns
 from stoker.diagnose import wording
+from stoker.diagnose.advice import advise
+from stoker.diagnose.attribution import attribute
 from stoker.diagnose.edit_sites import CallSite, EditSites, assigned_to
 from stoker.diagnose.finding import Finding
 from stoker.diagnose.fixes import FIXES
@@ -55,6 +62,8 @@ from stoker.diagnose.trials import (
 from stoker.errors import TrainError
 
 ALL = "all"  # the name of the fixes together
+WITHOUT_VERDICT = ("pinned", "persistent", "fused", "tf32", "cudnn")  # tried where no cause is known
+LEAST_SECONDS = 5.0  # that a process gets, however little time is left
 ALWAYS = ("set_to_none",)  # tried wherever its line is found: no measurement of a diagnosis shows it
 EXACT = ("feed", "persistent", "pinned", "set_to_none", "workers")
 """Fixes that change no operation: their losses must be equal, if those of the baseline are from run to run."""
@@ -281,69 +290,140 @@ def offer_patch(
     module: bool = False,
     quiet: bool = False,
     seconds: float = 1.5,
+    at_most: float | None = None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Finding:
     """The finding with what came of its patch, which is written to `path` if it is a gain."""
-    # Steps of each trial are measured for `seconds`. `tell` gets a line before each process.
+    # Steps of each trial are measured for `seconds`; after `at_most` seconds no trial begins. `tell` gets a line before each process.
     run = functools.partial(TrialProcess, program, arguments, module=module, quiet=quiet)
-    made = make_patch(finding, run, path=path, seconds=seconds, tell=tell)
+    made = make_patch(finding, run, path=path, seconds=seconds, at_most=at_most, tell=tell)
     return msgspec.structs.replace(finding, patch=made)
 
 
 def make_patch(
-    finding: Finding, run: Callable[..., TrialProcess], *, path: Path, seconds: float, tell: Callable[[str], None]
+    finding: Finding,
+    run: Callable[..., TrialProcess],
+    *,
+    path: Path,
+    seconds: float,
+    at_most: float | None = None,
+    tell: Callable[[str], None],
 ) -> Patch:
     """`offer_patch` with any way to run the program."""
     names = candidates(finding)
     left_out = {step.name: wording.PATCH["no_edit"] for step in finding.next if step.name not in EDITS}
-    if finding.measurements is None or not names:
+    if finding.measurements is None:
+        return Patch(left_out=left_out, why=wording.PATCH["not_measured"].format(why=finding.why))
+    if not names:
         return Patch(left_out=left_out)
-    limit = LIMIT_SECONDS + 20 * seconds
-    tell("finding the lines to edit")
-    scout = run(scouts=True, limit_seconds=limit)
+    unsure = wording.PATCH["no_verdict"] if finding.verdict == "none" else ""
+    runs = _Runs(run, limit=LIMIT_SECONDS + 20 * seconds, at_most=at_most, tell=tell, most=len(names) + 4)
+    scout = runs.start("finding the lines to edit", scouts=True)
     scout.is_ready()
     outcome = scout.end()
     if outcome.sites is None:
-        return Patch(left_out=left_out | dict.fromkeys(names, outcome.error or wording.TRIAL["ended"]))
+        return Patch(left_out=left_out | dict.fromkeys(names, outcome.error or wording.TRIAL["ended"]), why=unsure)
     values = {name: value_of(name, finding.measurements, finding.verdict) for name in names}
     edits, sources, unclear = edits_of(names, EditableProgram(sites=outcome.sites, values=values))
     left_out |= {name: why for name, why in unclear.items() if name not in ALWAYS}
+    edits = dict(sorted(edits.items(), key=lambda item: item[0] == "compile"))  # the last, as it takes as long as all others
+    runs.most = len(edits) + 4  # the lines, the baseline twice, each, and all together
+    joined = _Joined(edits, sources)
 
     def start(name: str | None, value: int | None) -> TrialProcess:
-        tell(f"running the program with the edit of {name}" if name is not None else "measuring the baseline")
-        longer = COMPILE_SECONDS if name == "compile" or (name == ALL and "compile" in edits) else 0.0
-        return run(edits=edits[name] if name is not None else [], limit_seconds=limit + longer)
+        if name is None:
+            return runs.start("measuring the baseline", edits=[])
+        compiles = name == "compile" or (name == ALL and "compile" in joined.names)
+        text = f"running the program with the edits of {', '.join(joined.names)}" if name == ALL else f"running it with {name}"
+        return runs.start(text, edits=edits[name], longer=COMPILE_SECONDS if compiles else 0.0)
 
-    tried = tried_edits(list(edits), start, seconds)
-    left_out |= {name: why for name, one in tried.items() if (why := why_not(one)) is not None}
-    gaining = [name for name in edits if name not in left_out]
+    baseline, by_name = run_in_turn(list(edits), {}, start, seconds=seconds, at_most=runs.left(), more=joined.choose)
+    tried = {name: judged(baseline, one, joined.tolerance(name)) for name, one in by_name.items()}
+    left_out |= {name: why for name, one in tried.items() if name != ALL and (why := why_not(one)) is not None}
+    gaining = [name for name in tried if name != ALL and name not in left_out]
     if not gaining:
-        return Patch(left_out=left_out)
+        return Patch(left_out=left_out, why=unsure)
     best = max(gaining, key=lambda name: tried[name].speedup)
     chosen, result = [best], tried[best]
     if len(gaining) > 1:
-        together = [edit for name in gaining for edit in edits[name]]
-        try:
-            check_edits(sources, together)
-            edits[ALL] = together
-            joined = tried_edits([ALL], start, seconds, tolerance=max(map(tolerance_of, gaining)))[ALL]
-            why = why_not(joined) or (wording.PATCH["no_more"].format(best=best) if joined.speedup <= result.speedup else None)
-        except TrainError as error:
-            why = str(error)
+        why = joined.why
+        if why is None and (ALL not in tried or set(joined.names) != set(gaining)):
+            why = wording.PATCH["together_no_time"].format(best=best)
+        elif why is None:
+            slower = wording.PATCH["no_more"].format(best=best) if tried[ALL].speedup <= result.speedup else None
+            why = why_not(tried[ALL]) or slower
         if why is None:
-            chosen, result = gaining, joined
+            chosen, result = gaining, tried[ALL]
         else:
             left_out |= {name: wording.PATCH["apart"].format(why=why) for name in gaining if name != best}
     written = [edit for name in chosen for edit in edits[name]]
     folder = write_patch(path, sources, written)
-    return Patch(file=str(path), folder=folder, fixes=chosen, tried=result, left_out=left_out)
+    return Patch(file=str(path), folder=folder, fixes=chosen, tried=result, left_out=left_out, why=unsure)
+
+
+class _Runs:
+    """Starts processes, reports how far it is, and gives none more time than is left."""
+
+    def __init__(
+        self, run: Callable[..., TrialProcess], *, limit: float, at_most: float | None, tell: Callable[[str], None], most: int
+    ) -> None:
+        self._run, self._limit, self._at_most, self._tell = run, limit, at_most, tell
+        self._begin, self._number = now_ns(), 0
+        self.most = most
+
+    def left(self) -> float | None:
+        """Seconds that are left; None if time is not limited."""
+        return None if self._at_most is None else max(0.0, self._at_most - (now_ns() - self._begin) / 1e9)
+
+    def start(self, what: str, *, longer: float = 0.0, **options: Any) -> TrialProcess:
+        """Start a process that may take `longer` than others."""
+        left = self.left()
+        limit = self._limit + longer if left is None else min(self._limit + longer, max(LEAST_SECONDS, left))
+        self._number += 1
+        of_budget = "" if self._at_most is None else f" of {self._at_most:.0f}"
+        so_far = f"run {self._number} of at most {self.most}, {(now_ns() - self._begin) / 1e9:.0f}{of_budget} s so far"
+        self._tell(f"{what} ({so_far})")
+        return self._run(limit_seconds=limit, **options)
+
+
+class _Joined:
+    """All fixes that gain, as one: tried last, against the baseline process that still runs."""
+
+    def __init__(self, edits: dict[str, list[Edit]], sources: dict[str, SourceFile]) -> None:
+        self._edits, self._sources = edits, sources
+        self.names: list[str] = []
+        self.why: str | None = None  # that they cannot be joined
+
+    def tolerance(self, name: str) -> float:
+        """The relative difference of losses that an edit may make."""
+        return max(map(tolerance_of, self.names)) if name == ALL else tolerance_of(name)
+
+    def choose(self, baseline: BaselineRuns, by_name: dict[str, Comparison]) -> list[str]:
+        """`ALL`, if there are several and their edits fit together."""
+        results = {name: judged(baseline, one, tolerance_of(name)) for name, one in by_name.items()}
+        self.names = [name for name, one in results.items() if why_not(one) is None]
+        if len(self.names) < 2:
+            return []
+        together = [edit for name in self.names for edit in self._edits[name]]
+        try:
+            check_edits(self._sources, together)
+        except TrainError as error:
+            self.why = str(error)
+            return []
+        self._edits[ALL] = together
+        return [ALL]
 
 
 def candidates(finding: Finding) -> list[str]:
     """The fixes that are tried as edits: those that are advised, and some that cannot be predicted."""
-    device = finding.measurements.device if finding.measurements is not None else "cpu"
+    measured = finding.measurements
+    device = measured.device if measured is not None else "cpu"
+    advised = [step.name for step in finding.next]
+    if finding.verdict == "none" and measured is not None:
+        likely = advise(measured, attribute(measured), [finding.likely]) if finding.likely is not None else []
+        advised = [*(step.name for step in likely), *WITHOUT_VERDICT]
     also = [*ALSO.get(finding.verdict, ()), *ALWAYS]
-    names = dict.fromkeys([*(step.name for step in finding.next), *(also if finding.next else ())])
+    names = dict.fromkeys([*advised, *(also if advised else ())])
     fits = [name for name in names if device == "cuda" or name not in FIXES or not FIXES[name].cuda_only]
     return [name for name in fits if name in EDITS][: RULE.max_trials]
 
@@ -367,17 +447,6 @@ def edits_of(names: Sequence[str], program: EditableProgram) -> tuple[dict[str, 
 def tolerance_of(name: str) -> float:
     """The relative difference of losses that the edit of a fix may make."""
     return 0.0 if name in EXACT else RULE.loss_tolerance_reduced if name in ROUNDING else RULE.loss_tolerance
-
-
-def tried_edits(
-    names: Sequence[str], start: Callable[[str | None, int | None], TrialProcess], seconds: float, *, tolerance: float | None = None
-) -> dict[str, TrialResult]:
-    """The result of each edited program."""
-    baseline, by_name = run_in_turn(names, {}, start, seconds=seconds)
-    return {
-        name: judged(baseline, compared, tolerance_of(name) if tolerance is None else tolerance)
-        for name, compared in by_name.items()
-    }
 
 
 def judged(baseline: BaselineRuns, compared: Comparison, tolerance: float) -> TrialResult:

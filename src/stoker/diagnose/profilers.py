@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import inspect
 import io
 import math
 import operator
@@ -21,6 +22,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import PurePath
 from types import CodeType, FrameType
 from typing import Any, NamedTuple, Self
@@ -52,6 +54,7 @@ class SlowLine:
     place: SourceLine | None  # the innermost line of the user's with most of it; of a library if other steps run that line, too
     called: SourceLine | None  # the line of the user's that called the function of `place`
     alone: bool  # whether other steps spend next to no time there
+    iterated: SourceLine | None = None  # the line of the user's that waits meanwhile for the next item of a `for` statement
 
 
 class OtherThreads:
@@ -200,6 +203,7 @@ class Sampler:
             place=_place(here),
             called=_place(above),
             alone=here in alone,
+            iterated=_iterating(here),
         )
 
     def blames(self) -> dict[str, list[Blame]]:
@@ -220,6 +224,16 @@ def _stack(frame: FrameType | None) -> Stack:
         found.append((frame.f_code, frame.f_lineno or 0))
         frame = frame.f_back
     return tuple(reversed(found))[:MAX_DEPTH]
+
+
+def _iterating(stack: Stack) -> SourceLine | None:
+    """The outermost line of the user's in a stack that asks for the next item of an iterable; None without one."""
+    for depth, (outer, inner) in enumerate(pairwise(stack), 1):
+        code = inner[0]
+        gives_items = bool(code.co_flags & inspect.CO_GENERATOR) or code.co_name in ("__next__", "__iter__", "__getitem__")
+        if gives_items and is_own(outer[0].co_filename):
+            return _place(stack[:depth])
+    return None
 
 
 def _place(stack: Stack) -> SourceLine | None:

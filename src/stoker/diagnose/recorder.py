@@ -36,6 +36,7 @@ from stoker.diagnose.measurements import (
     Phases,
     Rank,
     RareSteps,
+    SourceLine,
     Stretch,
     Sync,
     WhatIf,
@@ -49,6 +50,8 @@ from stoker.errors import TrainError
 MIN_EPOCHS = 12  # with this many epochs, the mean step of an epoch can take the place of a step
 MIN_EPOCHS_OF_A_TRIAL = 3
 MIN_GROUPS = 16
+MAX_IN_TURN = 4  # steps that differ in turn; slow ones that come later are rare
+REPEATS = 0.25  # spread of the means of such groups, in that of single steps, up to which steps differ in turn
 WORTH_A_NOTE = 0.10  # share of all time between epochs
 
 
@@ -231,6 +234,8 @@ class Recorder:
         mean = slow.mean if slow is not None else statistics.fmean(one for window in loop for one in window)
         other = lost.other if lost is not None else 0.0
         wall = mean + (0.0 if epochs else starting) + other
+        length, place = lost.steps if lost is not None else None, source.place if source is not None else None
+        rare = self._rare(slow, wall, other, length, place)
         optimizer, steps, alone = hooks.optimizer, [one.seconds for one in measured.steps], self.device_only
         cores_used = self.cores_used.get("cached") or self.cores_used.get("loop")
         note = f"{percent(other / wall)} of the time passes between epochs (validation, checkpoints): it is not in the verdict."
@@ -241,11 +246,12 @@ class Recorder:
         return Measurements(
             device=device,
             steps_seen=hooks.steps,
-            loop=_by_window(loop if epochs else [[one + starting for one in window] for window in loop]),
+            loop=by_window(loop if epochs else [[one + starting for one in window] for window in loop]),
             wall_seconds=wall,
-            rare=self._rare(slow, wall, other, lost.steps if lost is not None else None),
+            rare=rare[0] if rare else None,
+            also_rare=rare[1] if len(rare) > 1 else None,
             phases=self._phases(phased, source, starting),
-            cached=_by_window(at_one_level(cached, loop)) if self.cached.steps else None,
+            cached=by_window(at_one_level(cached, loop)) if self.cached.steps else None,
             copies_alone=_stretch([one * batches for one in self.copies]),
             host_issue=_stretch(self.host_issue),
             device_alone=_stretch([one.seconds for one in alone]),
@@ -312,25 +318,24 @@ class Recorder:
         return Rank(
             rank=rank,
             step_seconds=statistics.median(one for window in loop for one in window),
-            apart_seconds=_by_window(at_one_level(own, loop)).median,
-            exchange_seconds=_by_window(at_one_level(added, loop)).median if added else None,
+            apart_seconds=by_window(at_one_level(own, loop)).median,
+            exchange_seconds=by_window(at_one_level(added, loop)).median if added else None,
             waited_for_cores=statistics.median(self.waited_apart) if self.waited_apart else None,
         )
 
-    def _rare(self, slow: Slow | None, wall: float, other: float, length: float | None) -> RareSteps | None:
-        """The rare event that takes most of the time."""
-        share = slow.share * (wall - other) / wall if slow is not None else 0.0
-        if length is not None and other / wall > max(share, RULE.rare_min_share):
-            line, seconds, others = self.epoch_line, other * length, wall - other
-            rare = RareSteps(share=other / wall, every=length, seconds=seconds, others=others, between_epochs=True)
-        elif slow is not None:
-            line, rare = self.rare_line, RareSteps(share=share, every=slow.every, seconds=slow.seconds, others=slow.others)
-        else:
-            return None
-        if line is None:
-            return rare
-        phase = line.phase if line.in_phase >= MOSTLY and not rare.between_epochs else None
-        return msgspec.structs.replace(rare, phase=phase, alone=line.alone, place=line.place, called=line.called)
+    def _rare(
+        self, slow: Slow | None, wall: float, other: float, length: float | None, place: SourceLine | None
+    ) -> list[RareSteps]:
+        """Rare steps and the time between epochs, the larger share first. `place` is the line of the training loop."""
+        found = []
+        if length is not None and other / wall > RULE.rare_min_share:
+            between = RareSteps(share=other / wall, every=length, seconds=other * length, others=wall - other, between_epochs=True)
+            found.append(_with_line(between, self.epoch_line, place))
+        if slow is not None:
+            share = slow.share * (wall - other) / wall
+            rare = RareSteps(share=share, every=slow.every, seconds=slow.seconds, others=slow.others)
+            found.append(_with_line(rare, self.rare_line, place))
+        return sorted(found, key=lambda one: -one.share)
 
     def _epochs(self, series: StepSeries, source: Source | None, *, least: int = MIN_EPOCHS) -> list[list[StepTimes]]:
         """Mean steps of epochs by window, where epochs are so short that workers never reach a steady rate in one."""
@@ -353,10 +358,19 @@ class Recorder:
 
     def _steps_together(self, source: Source | None, num_steps: int) -> int:
         """Number of consecutive steps whose mean counts as one step, because they differ for a good reason."""
-        wanted = max(1, _workers(source))  # batches come in bursts of one per worker
+        wanted = max(1, _workers(source), self._steps_in_turn())  # batches come in bursts of one per worker
         if self.batch_bytes and max(self.batch_bytes) > 1.05 * min(self.batch_bytes):
             wanted *= 4
         return max(1, min(wanted, num_steps // MIN_GROUPS))
+
+    def _steps_in_turn(self) -> int:
+        """Number of steps after which they repeat, such as a long one and a short one in turn; 1 if they do not, or are rare."""
+        windows = [window for window in self.loop.windows() if window]
+        spread = by_window(windows).spread
+        if self.on_gpu or not RULE.max_spread_cpu < spread < math.inf or slow_of_windows(windows) is not None:
+            return 1
+        spreads = {size: by_window(_means(windows, size)).spread for size in range(2, MAX_IN_TURN + 1)}
+        return next((size for size, of_groups in spreads.items() if of_groups <= REPEATS * spread), 1)
 
     def _alone(
         self, source: Source | None, phased: list[StepTimes], batches: float, together: int, loop: list[list[float]]
@@ -369,7 +383,7 @@ class Recorder:
             return None
         size = max(1, min(together, min(map(len, self.loader_alone)) // 2))
         windows = [[one * batches for one in window] for window in _means(self.loader_alone, size)]
-        return max(_by_window(at_one_level(windows, loop)), Stretch(seconds=waits), key=lambda one: one.median)
+        return max(by_window(at_one_level(windows, loop)), Stretch(seconds=waits), key=lambda one: one.median)
 
     def _loader(self, source: Source | None, batches: float) -> Loader:
         if source is None or not source.gives_batches:
@@ -395,6 +409,18 @@ class Recorder:
         )
 
 
+def _with_line(rare: RareSteps, line: SlowLine | None, loop: SourceLine | None) -> RareSteps:
+    if line is None:
+        return rare
+    phase = line.phase if line.in_phase >= MOSTLY and not rare.between_epochs else None
+    outer = line.iterated
+    around = outer is not None and loop is not None and (outer.file, outer.function) == (loop.file, loop.function)
+    in_outer_loop = around and outer is not None and loop is not None and outer.line < loop.line
+    return msgspec.structs.replace(
+        rare, phase=phase, alone=line.alone, place=line.place, called=line.called, in_outer_loop=in_outer_loop
+    )
+
+
 def in_groups(steps: list[StepTimes], size: int) -> list[StepTimes]:
     """Means of `size` consecutive steps."""
     return steps if size == 1 else [mean_step(group) for group in _groups(steps, size)]
@@ -412,7 +438,8 @@ def _workers(source: Source | None) -> int:
     return source.loader.num_workers if source is not None and source.loader is not None else 0
 
 
-def _by_window(windows: list[list[float]]) -> Stretch:
+def by_window(windows: list[list[float]]) -> Stretch:
+    """The steps of all windows, and the number in each."""
     return Stretch(seconds=[one for window in windows for one in window], pieces=[len(window) for window in windows])
 
 

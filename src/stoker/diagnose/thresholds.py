@@ -48,7 +48,7 @@ class Thresholds:
     rare_periods: int = _limit(3, "periods between rare steps that a window waits for")
     rare_min_share: float = _limit(0.05, "share of all time from which rare steps are measured further")
     rare_verdict_share: float = _limit(0.15, "share of all time above which rare steps are a cause of their own")
-    rare_data_ratio: float = _limit(3.0, "times a usual step from which a rare wait for a batch is data")
+    rare_data_ratio: float = _limit(3.0, "times a usual step from which a rare wait for a batch is data whatever line it is at")
     level_min_steps: int = _limit(8, "steps of a window whose median gives the machine's speed")
     level_max_change: float = _limit(0.15, "change of speed across a window above which the window is left out")
     level_min_windows: int = _limit(2, "steady windows needed to leave out the others")
@@ -106,10 +106,12 @@ class Thresholds:
     waits_for_host: float = _limit(1.2, "step over issue time up to which a step waits for the host")
     max_prediction_range: float = _limit(1.25, "high over low up to which a prediction is one number")
     max_range: float = _limit(4.0, "high over low above which no range is given")
+    min_rounds: int = _limit(3, "windows with a fix from which their differences say how sure its gain is")
     thread_wait_variation: float = _limit(
         0.3,
-        "variation of steps whose threads wait for each other; measured: 1.25 ms, then 2.05, in one process on a virtual machine",
+        "most variation of steps whose threads wait for each other; measured: 1.25 ms, then 2.05, in one process on a virtual machine",
     )
+    thread_wait_steady: float = _limit(0.1, "least variation of such steps, where those on cached batches were steady")
     baseline_change: float = _limit(0.12, "log ratio of baseline steps between two windows above which predictions become ranges")
     float32_gain: float = _limit(
         0.5, "share of work in float64 (matmuls, memory traffic, updates) that float32 saves: half the bytes"

@@ -12,7 +12,7 @@ import contextlib
 import math
 import statistics
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -33,7 +33,7 @@ from stoker.diagnose.finding import Finding
 from stoker.diagnose.fixes import FIXES, Fix, draw_each_epoch, fix_named, set_seeds
 from stoker.diagnose.loaders import WatchedIterator
 from stoker.diagnose.measure_windows import phases, warm_up
-from stoker.diagnose.measurements import Advice, Losses, Measurements, Stretch, TrialResult, Verdict
+from stoker.diagnose.measurements import MEDIAN_OF_FEW, Advice, Losses, Measurements, Stretch, TrialResult, Verdict
 from stoker.diagnose.recorder import StepSeries
 from stoker.diagnose.session import CACHED, REAL, Plan, Session, StepInput
 from stoker.diagnose.source_edits import Edit, by_file
@@ -297,7 +297,6 @@ ROUNDS = 4
 LONG_STEP = 0.3  # seconds of a step from which on two rounds are enough
 LIMIT_SECONDS = 60.0
 COMPILE_SECONDS = 180.0
-MEDIAN_OF_FEW = 1.2533  # the standard error of a median, in that of a mean, were values normal
 ALSO: dict[Verdict, tuple[str, ...]] = {
     "compute": ("sdpa", "cudnn"),
     "precision": ("cudnn",),
@@ -392,15 +391,27 @@ def value_of(name: str, measured: Measurements, verdict: Verdict) -> int | None:
 
 
 def run_in_turn(
-    names: Sequence[str], values: dict[str, int | None], start: Start, *, seconds: float = 1.5, at_most: float | None = None
+    names: Sequence[str],
+    values: dict[str, int | None],
+    start: Start,
+    *,
+    seconds: float = 1.5,
+    at_most: float | None = None,
+    more: Callable[[BaselineRuns, dict[str, Comparison]], Sequence[str]] = lambda baseline, by_name: (),
 ) -> tuple[BaselineRuns, dict[str, Comparison]]:
-    """The baseline against baseline, and each fix against the baseline."""
+    """The baseline against baseline, and each fix against the baseline; `more` names further ones, given the results of these."""
+
+    def all_names() -> Iterator[str]:
+        yield from names
+        yield from more(baseline, by_name)
+
     # One baseline process stays, and waits while the other has its turn. Where two cannot run at once (each needs more than half of
     # the memory, or the same port), they run one after the other.
     if not names:
         return BaselineRuns(), {}
     begin = now_ns()
-    baseline, by_name = BaselineRuns(), {}
+    baseline = BaselineRuns()
+    by_name: dict[str, Comparison] = {}
     base = start(None, None)
     if not base.is_ready():
         why = wording.TRIAL["baseline_failed"].format(error=base.end().error)
@@ -413,7 +424,7 @@ def run_in_turn(
     else:
         baseline.losses[:] = [base.end().losses]
     before = [] if beside else alone(start(None, None), seconds).tried
-    for name in names:
+    for name in all_names():
         if at_most is not None and now_ns() - begin > at_most * 1e9:
             by_name[name] = Comparison(outcome=Outcome(error=wording.TRIAL["no_time"]))
         elif beside:

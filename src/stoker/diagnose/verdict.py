@@ -16,13 +16,16 @@ from __future__ import annotations
 
 import math
 
+import msgspec
+
 from stoker.diagnose import wording
 from stoker.diagnose.advice import advise, advise_on_rare_steps, line_of
 from stoker.diagnose.attribution import Attribution, attribute, crowded, flops_seconds
 from stoker.diagnose.finding import Finding
-from stoker.diagnose.measurements import Cause, Confidence, Device, Measurements, RareSteps, SourceLine, Verdict
+from stoker.diagnose.measurements import Cause, Confidence, Device, Loader, Measurements, RareSteps, Stretch, Verdict
 from stoker.diagnose.thresholds import RULE
 
+NO_LOADER = Loader(kind="loop")
 BETWEEN_RANKS: tuple[Verdict, ...] = ("straggler", "communication")
 WASTES: tuple[Verdict, ...] = ("data", "transfer", "sync", "host", "oversubscribed", *BETWEEN_RANKS)
 WORK: tuple[Verdict, ...] = ("precision", "compute", "memory", "kernel")
@@ -51,7 +54,7 @@ def conclude(measured: Measurements, *, correctness: list[str] | None = None) ->
         place, why = rare.place, wording.evidence_of_rare_steps(rare)
         sure = rare.place is not None and rare.share >= RULE.high_confidence_rare
         confidence: Confidence = "high" if sure else "medium"
-        advice = advise_on_rare_steps(rare)
+        advice = advise_on_rare_steps(rare, *([measured.also_rare] if measured.also_rare is not None else []))
     else:
         place = line_of(verdict, measured) if verdict not in BETWEEN_RANKS else None
         why = wording.evidence(verdict, place, measured, attribution)
@@ -76,7 +79,7 @@ def likely_cause(measured: Measurements, attribution: Attribution) -> Cause | No
     if len(measured.loop.seconds) < RULE.min_steps or attribution.step <= 0 or measured.work is None:
         return None
     rare = dominant_rare_steps(measured)  # on a busy machine these may be steps that waited for a core: then no line explains them
-    explained = rare is not None and verdict_of_rare_steps(rare, measured.loader.place) is not None
+    explained = rare is not None and verdict_of_rare_steps(rare, measured.loader) is not None
     first = (rank if explained else _rank_parts)(measured, attribution)[0]
     return first if first.share >= RULE.waste_first else None
 
@@ -84,23 +87,37 @@ def likely_cause(measured: Measurements, attribution: Attribution) -> Cause | No
 def rank(measured: Measurements, attribution: Attribution | None = None) -> list[Cause]:
     """Causes, the first being the verdict; at least two, and none with less than half a per cent after those."""
     attribution = attribute(measured) if attribution is None else attribution
-    rare = dominant_rare_steps(measured)
+    rare, also = dominant_rare_steps(measured), measured.also_rare
     if rare is None:
         return _rank_parts(measured, attribution)
-    verdict = verdict_of_rare_steps(rare, measured.loader.place) or "none"
-    trusted = _doubt_of_parts(measured, attribution, tail=False) is None
-    usual = _rank_parts(measured, attribution) if trusted else []
-    shares = [one.share * (1 - rare.share) for one in usual]
-    parts = [
-        Cause(verdict=one.verdict, share=share, sentence=wording.cause(one.verdict, share, measured))
-        for one, share in zip(usual, shares, strict=True)
-    ]
-    same = sum(one.share for one in parts if one.verdict == verdict)
+    usual = _between_rare_steps(measured)
+    of_usual = attribute(usual)
+    trusted = _doubt_of_parts(usual, of_usual, tail=False) is None
+    left = 1 - rare.share - (also.share if also is not None else 0.0)
+    shares = {one.verdict: left * one.share for one in (_rank_parts(usual, of_usual) if trusted else [])}
+    if also is not None and (kind := verdict_of_rare_steps(also, measured.loader)) is not None:
+        shares[kind] = shares.get(kind, 0.0) + also.share
+    verdict = verdict_of_rare_steps(rare, measured.loader) or "none"
+    same = shares.pop(verdict, 0.0)
     sentence = wording.cause_of_rare_steps(rare) if same < rare.share else wording.cause(verdict, same + rare.share, measured)
     own = Cause(verdict=verdict, share=same + rare.share, sentence=sentence)
-    others = [one for one in parts if one.verdict != verdict]
+    others = [
+        Cause(verdict=name, share=share, sentence=wording.cause(name, share, measured))
+        for name, share in sorted(shares.items(), key=lambda one: -one[1])
+    ]
     larger = [one for one in others if one.verdict in WASTES and one.share >= max(RULE.waste_first, own.share)]
     return [*larger, own, *(one for one in others if one not in larger)]
+
+
+def _between_rare_steps(measured: Measurements) -> Measurements:
+    """The measurements without the rare steps: where each third step is one, quartiles see them."""
+    rare = next((one for one in (measured.rare, measured.also_rare) if one is not None and not one.between_epochs), None)
+    if rare is None:
+        return measured
+    limit, pieces = (rare.others + rare.seconds) / 2, [piece for piece, _ in measured.loop.by_piece()]
+    kept = [usual for piece in pieces if (usual := [one for one in piece if one < limit])]
+    loop = Stretch(seconds=[one for piece in kept for one in piece], pieces=[len(piece) for piece in kept])
+    return msgspec.structs.replace(measured, loop=loop) if loop.seconds else measured
 
 
 def _leads(rare: RareSteps, causes: list[Cause]) -> bool:
@@ -141,32 +158,34 @@ def _comes_first(name: Verdict, shares: dict[Verdict, float], attribution: Attri
 
 def dominant_rare_steps(measured: Measurements) -> RareSteps | None:
     """Rare steps with so much of the time that the parts of the other steps say little; None where there are none."""
-    rare = measured.rare
-    if rare is None or rare.share <= RULE.rare_verdict_share:
+    rare, also = measured.rare, measured.also_rare
+    if rare is None or rare.share + (also.share if also is not None else 0.0) <= RULE.rare_verdict_share:
         return None
-    by_crowd = _shares_cores_with_workers(measured) and verdict_of_rare_steps(rare, measured.loader.place) is None
+    by_crowd = _shares_cores(measured) and verdict_of_rare_steps(rare, measured.loader) is None
     return None if by_crowd else rare
 
 
-def _shares_cores_with_workers(measured: Measurements) -> bool:
-    """Whether workers and training share too few cores: they hold each other up now and then, and no line explains that."""
-    return measured.loader.workers > 0 and crowded(measured)
+def _shares_cores(measured: Measurements) -> bool:
+    """Whether processes of the program share too few cores: they hold each other up now and then, and no line explains that."""
+    return (measured.loader.workers > 0 or bool(measured.ranks)) and crowded(measured)
 
 
 def _crowd_explains(measured: Measurements, attribution: Attribution, tail: float) -> bool:
     """Whether steps are irregular by a crowd, and the first cause stays so whichever other cause gets the time of slow steps."""
     first, second = _rank_parts(measured, attribution)[:2]
-    return _shares_cores_with_workers(measured) and first.share - second.share > tail
+    return _shares_cores(measured) and first.share - second.share > tail
 
 
-def verdict_of_rare_steps(rare: RareSteps, loop: SourceLine | None = None) -> Verdict | None:
-    """The cause of rare steps; None where it is not known. `loop` is the line of the loop over the batches."""
+def verdict_of_rare_steps(rare: RareSteps, loader: Loader = NO_LOADER) -> Verdict | None:
+    """The cause of rare steps; None where it is not known."""
     if rare.between_epochs:  # at the line of the loop itself, a loader ends its workers and starts others
-        return "data" if loop is not None and rare.place == loop else "host"
+        return "data" if rare.in_outer_loop or (loader.place is not None and rare.place == loader.place) else "host"
     if rare.every is None:
         return None
-    if rare.phase in ("next", "prepare") and rare.seconds >= RULE.rare_data_ratio * rare.others:
-        return "data"
+    # Between batch and model, a loop makes its batches if no iterable does; else a line that only rare steps run is its own.
+    waits = rare.phase == "next" or (rare.phase == "prepare" and (loader.kind == "loop" or not rare.alone))
+    if waits:
+        return "data" if rare.alone or rare.seconds >= RULE.rare_data_ratio * rare.others else None
     return "host" if rare.alone else None
 
 
@@ -186,8 +205,9 @@ def doubt(measured: Measurements, attribution: Attribution | None = None) -> str
         return busy
     if rare.every is None:
         return wording.no_verdict_of_rare_steps("rare_once", rare, steps=f"{len(steps):,}")
-    unknown = verdict_of_rare_steps(rare, measured.loader.place) is None
-    return wording.no_verdict_of_rare_steps("rare_unknown", rare) if unknown else None
+    also = measured.also_rare if measured.also_rare is not None and measured.also_rare.share > RULE.rare_verdict_share else None
+    unknown = [one for one in (rare, also) if one is not None and verdict_of_rare_steps(one, measured.loader) is None]
+    return wording.no_verdict_of_rare_steps("rare_unknown", unknown[0]) if unknown else None
 
 
 def _doubt_of_parts(measured: Measurements, attribution: Attribution, *, tail: bool = True) -> str | None:

@@ -57,7 +57,7 @@ def losses(tried: TrialResult) -> str:
 
 def patch_lines(patch: Patch) -> list[str]:
     """What came of a patch: what it is, how to apply it, and why other fixes are not in it."""
-    lines = ["none was written" if patch.left_out else "none was written: no fix is advised"]
+    lines = ["none was written" if patch.left_out else f"none was written: {patch.why or PATCH['no_advice']}"]
     if patch.file is not None and patch.tried is not None:
         where = f" -C {shlex.quote(patch.folder)}" if patch.folder is not None else ""
         file = str(Path(patch.file).resolve()) if where else patch.file
@@ -67,6 +67,8 @@ def patch_lines(patch: Patch) -> list[str]:
         ]
     if patch.file is not None and {"persistent", "workers"} & set(patch.fixes):
         lines.append(PATCH["draws"])
+    if patch.why and patch.left_out:
+        lines.append(patch.why)
     return lines + [f"without {name}: {why}" for name, why in patch.left_out.items()]
 
 
@@ -212,6 +214,10 @@ ADVICE = {
     "cudnn": "let cuDNN choose among its convolutions (torch.backends.cudnn.benchmark = True)",
 }
 PATCH = {
+    "no_advice": "no fix is advised",
+    "not_measured": "no step was measured, so no fix could be compared: {why}",
+    "no_verdict": "without a verdict, fixes of the likely cause and some that fit most programs were tried, each measured by itself",
+    "together_no_time": "there was no time left to try it together with {best}",
     "no_edit": "is not an edit of known lines",
     "nothing": "there is nothing to edit: the lines are already as proposed",
     "no_gain": "no gain was measured: {measured}",

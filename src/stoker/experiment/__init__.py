@@ -15,16 +15,16 @@ _LAZY = {
     "Config": "stoker.experiment.config:Config",
     "Predicted": "stoker.experiment.prediction_table:Predicted",
     "TrainedRun": "stoker.experiment.predict:TrainedRun",
-    "load": "stoker.experiment.build:load",
+    "load": "stoker.experiment.prepare:load",
     "run": "stoker.experiment.build:run",
 }
 
 if TYPE_CHECKING:
-    from stoker.experiment.build import load as load
     from stoker.experiment.build import run as run
     from stoker.experiment.config import Config as Config
     from stoker.experiment.predict import TrainedRun as TrainedRun
     from stoker.experiment.prediction_table import Predicted as Predicted
+    from stoker.experiment.prepare import load as load
 else:
     # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too.
     __getattr__, __dir__, __all__ = lazy(__name__, _LAZY)

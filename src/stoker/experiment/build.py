@@ -1,4 +1,4 @@
-"""Load a config, build what it describes, and run it: what `stoker train` does, as functions.
+"""Build what a config describes, and run it: what `stoker train` does, as functions.
 
 config = stoker.experiment.load("config.yaml", overrides=["batch_size=512"])
 result = stoker.experiment.run(config)
@@ -16,25 +16,15 @@ from functools import partial
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from stoker.errors import ConfigError, OptionError, StokerError
 from stoker.experiment import config as named
 from stoker.experiment.config import Config, Data
-from stoker.experiment.parse import (
-    CONFIG_NAME,
-    Document,
-    check,
-    find,
-    known_paths,
-    override,
-    read_document,
-    read_saved,
-    to_tree,
-    to_yaml,
-)
+from stoker.experiment.parse import CONFIG_NAME, to_tree, to_yaml
+from stoker.experiment.prepare import RunPlan, choose_device, find_ranks, prepare, ranks_of
 from stoker.train.settings import TrainerSettings
 
 if TYPE_CHECKING:
@@ -52,7 +42,6 @@ if TYPE_CHECKING:
     from stoker.train.trainer import Trainer
 
 
-SEARCH_SECTION = "search"
 AMOUNTS = (named.Mse, named.Mae, named.Huber, named.Quantile)
 """Losses of targets that are amounts, and are scaled."""
 
@@ -75,35 +64,6 @@ class Fed:
     """One per store, where they are split."""
     test: Feed | None = None
     """What the trained model is evaluated on at the end."""
-
-
-class Process(NamedTuple):
-    """This process among those of a run. Rank 0 prints and writes."""
-
-    rank: int
-    world_size: int
-    local_rank: int
-
-    @property
-    def is_first(self) -> bool:
-        """Whether it is rank 0."""
-        return self.rank == 0
-
-
-def find_ranks() -> Process:
-    """Which process this is. Nothing else of the command line asks."""
-    from stoker.feed.prefetch import FeedRanks
-
-    found = FeedRanks.find(None, None)
-    return Process(found.rank, found.world_size, int(os.environ.get("LOCAL_RANK") or 0))
-
-
-def choose_device(config: Config, local_rank: int) -> str:
-    """As configured, or a GPU where there is one; each process of a machine has its own."""
-    import torch
-
-    device = config.train.device if config.train.device is not None else "cuda" if torch.cuda.is_available() else "cpu"
-    return f"cuda:{local_rank}" if device == "cuda" else device
 
 
 def open_data(config: Config, device: str) -> Fed:
@@ -174,7 +134,14 @@ def open_data(config: Config, device: str) -> Fed:
             inspect.signature(augment).bind("batch", "rng")
         except TypeError as error:
             raise ConfigError(f"data.augment is {data.augment}, which cannot be called as f(batch, rng): {error}.") from None
-    train = feed(stores, order=order, weights=data.weights, subset=chosen, device_transform=augment)
+    train = feed(
+        stores,
+        order=order,
+        weights=data.weights,
+        subset=chosen,
+        device_transform=augment,
+        global_batch_size=data.global_batch_size,
+    )
     feed = partial(feed, order=Sequential(), categories=train.categories)
     evaluated: dict[str, Feed | None] = {"valid": None, "test": None}
     for name in evaluated:
@@ -346,64 +313,6 @@ def _task(config: Config, store: Store, others: Sequence[Store] = (), *, num_tra
 
 # ---- running a config ----
 
-COMPARED = {
-    "data": ("data", "valid", "model"),
-    "split": ("data", "valid", "model"),
-    "model": ("model",),
-    "loss": ("loss", "model"),
-    "optimizer": ("optimizer",),
-    "optimizer.name": ("optimizer", "config.optimizer"),
-    "optimizer.lr": ("config.lr",),
-    "optimizer.weight_decay": ("config.weight_decay",),
-    "schedule": ("schedule", "config.schedule"),
-    "data.batch_size": ("data", "schedule"),
-    "train.epochs": ("schedule",),
-    "train.seed": ("data", "valid", "run"),
-    "train.precision": ("setup.precision",),
-    "train.graph": ("setup.graph",),
-    "train.compile": ("setup.compile",),
-    "train.fused": ("setup.fused",),
-    "train.grad_accum_steps": ("config.grad_accum_steps", "schedule"),
-    "train.max_grad_norm": ("config.max_grad_norm",),
-    "train.ema": ("config.ema",),
-    "train.guard": ("config.guard",),
-    "train.early_stopping": ("run",),
-}
-"""Fields of a config, and those of a trainer's fingerprint that follow from them. What is allowed here is compared by the config;
-the trainer compares what a config does not say: values of a store, code of functions."""
-
-
-def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
-    """Read and check a config.
-
-    Args:
-        path: A YAML or JSON file.
-        overrides: Values that replace those of the file, as `NAME=VALUE`. A name is a path like `data.batch_size`, or the end of
-            one that only one field has.
-
-    Returns:
-        The config with all its values. `train.folder` is `runs/` and the name of the file, where it is not set.
-
-    Raises:
-        ConfigError: The file cannot be read, or a key or value is invalid. The message has the file and the line.
-
-    Example:
-        >>> import tempfile, stoker
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = Path(folder) / "waves.yaml"
-        ...     text = "{data: {store: w.stoker, view: {name: windows, length: 8}, batch_size: 4}, model: gru}"
-        ...     _ = path.write_text(text)
-        ...     config = stoker.experiment.load(path, overrides=["batch_size=32"])
-        >>> config.data.batch_size, config.train.folder
-        (32, 'runs/waves')
-    """
-    path = Path(path)
-    document = read_document(path)
-    # What `stoker tune search` reads from the same file is not part of a training run.
-    document = replace(document, tree={key: value for key, value in document.tree.items() if key != SEARCH_SECTION})
-    config = check(override(document, overrides, Config), Config)
-    return config if config.train.folder is not None else _in_folder(config, Path("runs") / path.stem)
-
 
 def run(
     config: Config | str | Path,
@@ -415,6 +324,7 @@ def run(
     overwrite: bool = False,
     progress: bool = True,
     report: Callable[[str], None] | None = None,
+    on_saved: Callable[[Path, dict[str, float]], None] | None = None,
     speed_option: str = "train.speed=measured",
 ) -> Result:
     """Train as a config says. The run's folder gets checkpoints, metrics and the config with all its values.
@@ -430,6 +340,8 @@ def run(
         overwrite: Replace the run that the folder holds. Files that stoker did not write stay.
         progress: Show progress on stderr.
         report: Gets lines that describe the data, before the training begins.
+        on_saved: Called on every rank when a checkpoint is on the disk, with the folder of the run and the metrics of the last epoch,
+            and `step`. The run waits for it.
         speed_option: What a hint about a faster setup says to use.
 
     Returns:
@@ -455,71 +367,13 @@ def run(
         raise OptionError("allow= is for resume=True: a new run has nothing to differ from.")
     if overwrite and resume:
         raise OptionError("overwrite=True is for a new run, not for resume=True.")
-    train = partial(_train, overwrite=overwrite, progress=progress, report=report, speed_option=speed_option)
-    if resume and not isinstance(config, Config):
-        return train(*_resumed(Path(config), overrides, allow), resume=True)
-    if not isinstance(config, Config):
-        config = load(config, overrides)
-    else:  # checked too: the fields of a struct made in Python may hold anything
-        config = check(override(Document("the config", to_tree(config)), overrides, Config), Config)
-    where = folder if folder is not None else config.train.folder
-    if where is None:
-        raise OptionError("the config has no folder for the run. Pass folder=, or set train.folder.")
-    if resume and (Path(where) / CONFIG_NAME).is_file():
-        return train(*_resumed(Path(where), (), allow, config=config), resume=True)
-    _check_folder(config := _in_folder(config, Path(where)), Path(where), overwrite=overwrite)
-    return train(config, Path(where))
-
-
-def _check_folder(config: Config, folder: Path, *, overwrite: bool) -> None:
-    """Refuse the folder of another run, for a new one."""
-    from stoker.experiment.inputs import INPUTS_NAME
-    from stoker.train.run import check_new
-
-    if (folder / "run.json").exists():
-        if not overwrite:
-            raise OptionError(
-                f"{folder} has a run already. Resume it (resume=True), replace it (overwrite=True), or choose another folder "
-                f"(train.folder)."
-            )
-    elif folder.exists():
-        check_new(folder)
-        kept = folder / CONFIG_NAME
-        if not kept.exists() and (folder / INPUTS_NAME).exists():  # a run writes its config first
-            raise OptionError(f"{folder / INPUTS_NAME} is there, but not of a run of stoker. Choose another folder (train.folder).")
-        if kept.exists() and kept.read_bytes() != to_yaml(config):
-            raise OptionError(
-                f"{kept} is there, but no run.json says that it is of a run of stoker. Choose another folder, or resume what was "
-                f"stopped before its first step (resume=True)."
-            )
-
-
-def _resumed(
-    folder: Path, overrides: Sequence[str], allow: Sequence[str], *, config: Config | None = None
-) -> tuple[Config, Path, list[str]]:
-    """The config of a run that is resumed, its folder, and what may differ, by the names of the trainer's fingerprint."""
-    from stoker.train import state_dict
-    from stoker.train.fingerprint import GROUPS
-
-    if not (folder / CONFIG_NAME).is_file():
-        raise ConfigError(f"{folder} has no {CONFIG_NAME}, so it is not the folder of a run. Begin one: stoker train CONFIG.")
-    document = read_saved(folder)
-    # A folder may have been moved since.
-    saved = _in_folder(check(document, Config), folder)
-    now = _in_folder(config or check(override(document, overrides, Config), Config), folder)
-    known = known_paths(Config)
-    theirs = [name for name in allow if tuple(name.split(".")) not in known and name.partition(".")[0] in (*GROUPS, "setup")]
-    allowed = [".".join(find(name, known, option="allow")) for name in allow if name not in theirs]
-    # Another machine may keep its cache elsewhere.
-    state_dict.check_facts(to_tree(saved), to_tree(now), where=str(folder), allow=[*allowed, "data.cache"])
-    for ours, names in COMPARED.items():
-        if any(name == ours or ours.startswith(f"{name}.") or name.startswith(f"{ours}.") for name in allowed):
-            theirs.extend(names)
-    return now, folder, theirs
-
-
-def _in_folder(config: Config, folder: Path) -> Config:
-    return msgspec.structs.replace(config, train=msgspec.structs.replace(config.train, folder=str(folder)))
+    train = partial(_train, progress=progress, report=report, on_saved=on_saved, speed_option=speed_option)
+    begin = partial(prepare, config, overrides=overrides, folder=folder, resume=resume, allow=allow, overwrite=overwrite)
+    if find_ranks().world_size == 1:
+        return train(begin())
+    # One rank reads the folder, which it will write to while the others come; these may be on machines that do not have it.
+    found = ranks_of(config, overrides).first(lambda: begin().to_tree())
+    return train(RunPlan.from_tree(found))
 
 
 def make_trainer(
@@ -556,7 +410,8 @@ def make_trainer(
         device=data.train.device,
         config=to_tree(config),
         progress=progress,
-        **{name: getattr(train, name) for name in TrainerSettings.__struct_fields__},
+        **{name: getattr(train, name) for name in TrainerSettings.__struct_fields__ if name != "grad_accum_steps"},
+        grad_accum_steps=train.grad_accum_steps if config.data.global_batch_size is None else 1,
     )
 
 
@@ -574,14 +429,11 @@ def _unread(config: Config, data: Fed) -> Iterator[str]:
 
 
 def _train(
-    config: Config,
-    folder: Path,
-    allow: Sequence[str] = (),
+    run: RunPlan,
     *,
-    resume: bool = False,
-    overwrite: bool,
     progress: bool,
     report: Callable[[str], None] | None,
+    on_saved: Callable[[Path, dict[str, float]], None] | None,
     speed_option: str,
 ) -> Result:
     from stoker import _disk
@@ -589,15 +441,17 @@ def _train(
     from stoker.experiment.models import blaming
     from stoker.experiment.traffic import report_traffic
 
-    ranks, train = find_ranks(), config.train
+    config, folder, ranks, train = run.config, run.folder, find_ranks(), run.config.train
     if progress:
         os.environ.setdefault(ANNOUNCE, "1")  # that kernels are compiled is said in a log file too, not on a terminal alone
     with within_memory():
         data = open_data(config, choose_device(config, ranks.local_rank))
         callbacks = report_traffic(data.stores, report) if ranks.is_first and report is not None else ()
         showing = progress and ranks.is_first
-        trainer = make_trainer(config, data, folder=folder, overwrite=overwrite, progress=showing, callbacks=callbacks)
+        trainer = make_trainer(config, data, folder=folder, overwrite=run.overwrite, progress=showing, callbacks=callbacks)
     trainer.speed_option = speed_option
+    if on_saved is not None:
+        trainer.on_saved = lambda step, metrics: on_saved(folder, {"step": step, **metrics})
     if ranks.is_first and report is not None:
         for line in str(data.train).splitlines():
             report(line)
@@ -626,7 +480,7 @@ def _train(
     own = [one.function for one in (config.model, config.loss) if isinstance(one, named.Own)]
     own += [config.data.augment] if config.data.augment is not None else []
     with cleaning, blaming(*own), within_memory():
-        result = trainer.fit(data.train, valid=data.valid, epochs=train.epochs, resume=resume, allow=allow)
+        result = trainer.fit(data.train, valid=data.valid, epochs=train.epochs, resume=run.resume, allow=run.allow)
         if data.test is not None and result.stopped != "signal":
             tested = {f"test_{name}": value for name, value in trainer.evaluate(data.test).items()}
             result = replace(result, metrics={**result.metrics, **tested})

@@ -124,6 +124,9 @@ class Data(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a sample is."""
     batch_size: Size
     """Samples per batch and process."""
+    global_batch_size: Count | None = None
+    """Samples per update, of all processes: a multiple of `batch_size`, instead of `grad_accum_steps`. It is kept by any number of
+    processes. Default with torchrun: that of the processes at the start."""
     columns: Annotated[list[str], Meta(min_length=1)] | None = None
     """Input columns of the model; by default all numeric columns with one value per step, except a target of the same step."""
     target: Annotated[list[str], Meta(min_length=1)] | None = None

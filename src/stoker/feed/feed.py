@@ -68,6 +68,8 @@ class Feed:
         store: What `stoker.open`, `stoker.pack` or `Store.from_arrays` returns; or a list of these, whose samples are mixed.
         view: What a sample is: `Windows`, `Segments` or `Sequences`.
         batch_size: Samples per batch, on each rank.
+        global_batch_size: Samples per update of the weights, over all ranks: a multiple of `batch_size`. Every update then has the same
+            samples in the same batches on any number of ranks; `Trainer` accumulates as many batches as that needs.
         subset: A subset that `stoker.split` made; the feed then has its samples only, with indices from 0. For several stores a
             list with one per store, or None for all samples of a store.
         weights: For several stores: the share of each store in every part of an epoch. By default their numbers of samples, so
@@ -122,6 +124,7 @@ class Feed:
         view: AnyView,
         *,
         batch_size: int,
+        global_batch_size: int | None = None,
         subset: Subset | Sequence[Subset | None] | None = None,
         weights: Sequence[float] | None = None,
         order: Order | None = None,
@@ -155,6 +158,9 @@ class Feed:
         if self.batch_size >= 2**31:
             raise OptionError(f"batch_size is {self.batch_size:,}; expected a number of samples below 2**31.")
         self.ranks = FeedRanks.find(rank, world_size)
+        self.global_batch_size = global_batch_size
+        self.micro_batches = _micro_batches(self.batch_size, global_batch_size, last_batch)
+        """Batches per update, over all ranks; None without a global batch."""
         self._is_of_worker = rank is not None and get_worker_info() is not None
         """Whether a worker of a DataLoader made it with a rank of its own."""
         self.device = check_device(device)
@@ -287,7 +293,7 @@ class Feed:
 
     def _set_order(self, order: Order) -> None:
         self.order = order
-        global_batch = self.batch_size * self.ranks.world_size
+        global_batch = self.global_batch_size or self.batch_size * self.ranks.world_size
         self.plan = order.over(self.samples, batch_size=global_batch, sample_bytes=self._sample_bytes)
 
     def _make_producer(self) -> HostProducer | DeviceProducer:
@@ -384,7 +390,13 @@ class Feed:
             drops_last=self.drop_last,
             seed=self.order.seed,
             is_random=isinstance(self.view, Sequences) and self.view.keep == "random",
+            per_update=self.micro_batches,
         )
+
+    @property
+    def batches_per_update(self) -> int | None:
+        """Batches that each rank takes per update, where there is a global batch."""
+        return None if self.micro_batches is None else self._steps(0, 0).rounds
 
     def __len__(self) -> int:
         """Batches per epoch, for each rank."""
@@ -578,7 +590,7 @@ class Feed:
             "view": self.view,
             "part": parts[0] if len(parts) == 1 else parts if any(parts) else None,
             "order": self._given_order,
-            "batch_size": self.batch_size * self.ranks.world_size,
+            "batch_size": self.batch_size * (1 if self.micro_batches is not None else self.ranks.world_size),
             "last": "mask" if self.last_batch == "pad" else self.last_batch,
             "columns": {column.name: column.torch_name for column in self.columns},
             "normalize": self.normalize,
@@ -619,6 +631,21 @@ def _checked(name: str, value: int, *, least: int) -> int:
     if not is_integer(value, least):
         raise OptionError(f"{name} is {value!r}; expected an integer from {least}.")
     return int(value)
+
+
+def _micro_batches(batch_size: int, global_batch_size: int | None, last_batch: str) -> int | None:
+    """Batches per update of a global batch."""
+    if global_batch_size is None:
+        return None
+    if _checked("global_batch_size", global_batch_size, least=1) % batch_size:
+        raise OptionError(
+            f"global_batch_size is {global_batch_size:,}, which is not a multiple of batch_size={batch_size:,}. Change one of them."
+        )
+    if last_batch != "pad":
+        raise OptionError(
+            f"last_batch is {last_batch!r}, but with global_batch_size= some ranks may have no sample in a step: expected 'pad'."
+        )
+    return global_batch_size // batch_size
 
 
 def _check_subset(subset: Subset, store: Store, view: AnyView, normalize: Method | None) -> None:

@@ -8,6 +8,9 @@
 
 A step takes the next `world_size * batch_size` positions of the order. Each rank gets a range of them, of equal sizes or, at the
 end of an epoch, of sizes that differ by at most one. End to end the ranges are the order.
+
+With a global batch, the order is cut into updates, and an update into batches, both wherever the ranks are. The ranks take the batches
+of an update in turn: batch k belongs to rank k modulo `world_size`. So a batch has the same samples on any number of ranks.
 """
 
 from __future__ import annotations
@@ -135,6 +138,8 @@ class Steps:
     """Of the order."""
     is_random: bool = False
     """Whether samples lie at random places."""
+    per_update: int | None = None
+    """Batches of an update, of all ranks, where they are the same on any number of ranks."""
 
     @property
     def draw(self) -> Draw | None:
@@ -143,21 +148,33 @@ class Steps:
 
     def seed_of(self, step: int) -> int:
         """The seed of a generator for this rank's batch: a function of the seed of the order, the epoch and the first position."""
-        first, _ = self.ranks.share(self.end(step - 1), self.end(step))
-        return int(derive(epoch_key(self.seed, self.epoch, _TRANSFORMS), np.uint64(first))) >> 1
+        return int(derive(epoch_key(self.seed, self.epoch, _TRANSFORMS), np.uint64(self.range_of(step)[0]))) >> 1
+
+    @property
+    def rounds(self) -> int:
+        """Steps per update. In the last of them some ranks have no batch where the ranks do not divide the batches of an update."""
+        return 1 if self.per_update is None else -(-self.per_update // self.ranks.world_size)
 
     @property
     def stride(self) -> int:
-        """Positions of a step, of all ranks."""
+        """Positions of a step, of all ranks; the last step of an update may have less."""
         return self.batch_size * self.ranks.world_size
+
+    @property
+    def _update(self) -> int:
+        """Positions of an update, where it has a fixed number of batches; otherwise of a step."""
+        return self.batch_size * self.per_update if self.per_update is not None else self.stride
 
     def __len__(self) -> int:
         left = self.plan.num_positions - self.start
-        return left // self.stride if self.drops_last else -(-left // self.stride)
+        updates, rest = divmod(left, self._update)
+        return updates * self.rounds + (0 if self.drops_last else -(-rest // self.stride))
 
     def end(self, step: int) -> int:
         """The position after a step."""
-        return min(self.start + (step + 1) * self.stride, self.plan.num_positions)
+        update, number = divmod(step, self.rounds)
+        first = self.start + update * self._update
+        return min(first + min((number + 1) * self.stride, self._update), self.plan.num_positions)
 
     def after(self, step: int) -> tuple[int, int]:
         """The epoch and the position after a step: with the last one an epoch is done, and a state saved then begins the next."""
@@ -165,15 +182,22 @@ class Steps:
 
     @property
     def num_whole(self) -> int:
-        """Steps in which each rank has a whole batch: all but perhaps the last."""
-        return (self.plan.num_positions - self.start) // self.stride
+        """Steps from the first one in which each rank has a whole batch: all but perhaps the last, where ranks divide an update."""
+        is_even = self._update % self.stride == 0
+        return (self.plan.num_positions - self.start) // self.stride if is_even else 0
+
+    def range_of(self, step: int) -> tuple[int, int]:
+        """The positions of this rank's batch, which may be none."""
+        start, stop = self.end(step - 1), self.end(step)
+        if self.per_update is None:
+            return self.ranks.share(start, stop)
+        return tuple(min(start + place * self.batch_size, stop) for place in (self.ranks.rank, self.ranks.rank + 1))  # type: ignore[return-value]
 
     def numbers(self, step: int, count: int = 1) -> Array:
         """The samples of this rank in a step, or in `count` steps from there on."""
         if self.ranks.world_size == 1:
-            return self.plan.numbers(self.epoch, self.start + step * self.stride, self.end(step + count - 1))
-        shares = [self.ranks.share(self.start + one * self.stride, self.end(one)) for one in range(step, step + count)]
-        return np.concatenate([self.plan.numbers(self.epoch, *share) for share in shares])
+            return self.plan.numbers(self.epoch, self.end(step - 1), self.end(step + count - 1))
+        return np.concatenate([self.plan.numbers(self.epoch, *self.range_of(one)) for one in range(step, step + count)])
 
 
 # Background threads refer to the producer (HostProducer in transfer.py, DeviceProducer in device.py) and the steps of a pass, never

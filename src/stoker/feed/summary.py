@@ -51,6 +51,8 @@ def summarize(feed: Any) -> str:
     most = "up to " if isinstance(feed.view, Sequences) else ""
     world = feed.ranks.world_size
     ranks = "" if world == 1 else f" on each of {world} ranks (this is rank {feed.ranks.rank})"
+    if feed.global_batch_size is not None:
+        ranks += f", {feed.micro_batches:,} {'batch' if feed.micro_batches == 1 else 'batches'} of all ranks per update"
     threads = f"{feed.threads}, {feed.prefetch} batches ahead" if feed.threads else "none: batches are made when asked for"
     lines = [
         f"feed of {feed.store.name}: {feed.view}",
@@ -85,12 +87,14 @@ def _shapes(feed: Any, column: FedColumn) -> Iterator[str]:
 
 
 def _last(feed: Any) -> str:
-    rest = feed.num_samples % (feed.batch_size * feed.ranks.world_size)
+    rest = feed.num_samples % (feed.global_batch_size or feed.batch_size * feed.ranks.world_size)
     if not rest:
         return ""
     samples = "1 sample" if rest == 1 else f"{rest:,} samples"
     if feed.drop_last:
         return f"; the last {samples} of an epoch {'is' if rest == 1 else 'are'} dropped"
     mask = "loss_masks" if getattr(feed.view, "compat", None) else "valid"
+    if feed.global_batch_size is not None:
+        return f"; the last update of an epoch has {samples}"
     end = f"its other rows are padding (False in `{mask}`)" if feed.last_batch == "pad" else "it is shorter"
     return f"; the last one has {samples}, {end}"

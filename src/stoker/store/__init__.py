@@ -22,6 +22,7 @@ _NAMES = {
     "stoker.store.inspect": "StoreSummary VerifyResult",
     "stoker.store.interop": "decimals_as_floats from_numpy from_texts to_numpy",
     "stoker.store.manifest": "BLOCK_BYTES MANIFEST_NAME WORK_NAME ColumnEntry Manifest NonFinite Shard SourceEntry Text",
+    "stoker.store.pack.api": "join_parts pack_part",
     "stoker.store.pack.metadata": "encode_table read_table",
     "stoker.store.pack.options": "DEFAULT_MEMORY Missing PackOptions parse_names parse_threads",
     "stoker.store.pack.packer": "Progress quiet",
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from stoker.store.manifest import BLOCK_BYTES as BLOCK_BYTES, ColumnEntry as ColumnEntry, Manifest as Manifest
     from stoker.store.manifest import NonFinite as NonFinite, Shard as Shard, SourceEntry as SourceEntry, Text as Text
     from stoker.store.object_storage import Traffic as Traffic
+    from stoker.store.pack.api import join_parts as join_parts, pack_part as pack_part
     from stoker.store.pack.metadata import encode_table as encode_table, read_table as read_table
     from stoker.store.pack.options import DEFAULT_MEMORY as DEFAULT_MEMORY, Missing as Missing, PackOptions as PackOptions
     from stoker.store.pack.options import parse_names as parse_names, parse_threads as parse_threads

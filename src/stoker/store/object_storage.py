@@ -9,6 +9,7 @@ are imported when a URL is opened. What they report never reaches a message unfi
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import re
@@ -37,6 +38,7 @@ WRONG_BYTES = 3
 
 _URL = re.compile(r"([a-z][a-z0-9+.-]+)://", re.IGNORECASE)
 _OBSTORE = {"s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss", "http", "https", "file"}
+_AZURE = re.compile(r"[a-z0-9-]+@[a-z0-9]+(\.[a-z0-9-]+)+", re.IGNORECASE)  # container@account.dfs.core.windows.net
 _SECRETS = re.compile(r"\?\S*|//[^/\s@]+@|(?i:(?:key|token|secret|signature|credential|password|authorization)\S*\s*[=:]\s*\S+)")
 
 
@@ -56,7 +58,9 @@ def check_url(url: str) -> str:
     if found is None:
         raise OptionError(f"{printable(url)} is not a URL; expected one like 's3://bucket/events.stoker'.")
     rest = url[found.end() :]
-    if "@" in rest.split("/")[0] or "?" in rest or "#" in rest:
+    authority = rest.split("/")[0]
+    is_azure = found[1].lower() in ("abfs", "abfss") and _AZURE.fullmatch(authority) is not None
+    if ("@" in authority and not is_azure) or "?" in rest or "#" in rest:
         raise OptionError(
             f"a URL of {found[1].lower()}:// holds a user name, a query or a fragment, which may be credentials. Leave them out and "
             f"set them in the environment, like AWS_ACCESS_KEY_ID."
@@ -94,6 +98,15 @@ class Traffic:
         )
 
 
+@dataclass(frozen=True)
+class FoundObject:
+    """An object of a listing. `stamp` changes with its bytes: its ETag, or its time."""
+
+    name: str
+    num_bytes: int
+    stamp: str
+
+
 class Backend(Protocol):
     """One library. Failures are FileNotFoundError, PermissionError, FileExistsError, or anything else where a retry may help."""
 
@@ -103,11 +116,17 @@ class Backend(Protocol):
     def get_range(self, name: str, start: int, stop: int) -> Any:
         """Bytes `start` to `stop`, as a buffer."""
 
-    def size(self, name: str) -> int:
-        """The size of an object."""
+    def head(self, name: str) -> FoundObject:
+        """What is known of an object."""
 
     def put(self, name: str, data: Any, *, tag: Any, is_new: bool) -> None:
         """Write an object: only if there is none (`is_new`), or only if it still has `tag` (where given)."""
+
+    def find(self, prefix: str) -> list[FoundObject]:
+        """The objects whose names begin with `prefix`."""
+
+    def remove(self, name: str) -> None:
+        """Remove an object."""
 
 
 class _Obstore:
@@ -119,7 +138,8 @@ class _Obstore:
             raise OptionError(f"{url} needs the package obstore: install stoker[remote].") from None
         self._library = obstore
         self._kinds = exceptions
-        allow_http = url.lower().startswith("http://") or os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true")
+        asked = (os.environ.get(f"{one}_ALLOW_HTTP", "").lower() for one in ("AWS", "AZURE", "GOOGLE"))
+        allow_http = url.lower().startswith("http://") or any(one in ("1", "true") for one in asked)
         options: Any = {"timeout": f"{TIMEOUT_S:.0f}s", "connect_timeout": "10s", "allow_http": allow_http}
         self._prefix = ""
         try:
@@ -131,7 +151,8 @@ class _Obstore:
                 retries: Any = {"max_retries": 0, "retry_timeout": timedelta(seconds=TIMEOUT_S)}
                 self._store = store.from_url(url, client_options=options, retry_config=retries)
         except Exception as error:
-            raise OptionError(f"{url} cannot be opened: {redact(str(error))}") from None
+            advice = " Set AZURE_STORAGE_ACCOUNT_NAME." if "Account must be specified" in str(error) else ""
+            raise OptionError(f"{url} cannot be opened: {redact(str(error))}{advice and '.'}{advice}") from None
 
     def _named(self, call: Callable[[], T]) -> T:
         kinds = self._kinds
@@ -165,12 +186,27 @@ class _Obstore:
     def get_range(self, name: str, start: int, stop: int) -> Any:
         return self._named(lambda: self._library.get_range(self._store, self._prefix + name, start=start, end=stop))
 
-    def size(self, name: str) -> int:
-        return int(self._named(lambda: self._library.head(self._store, self._prefix + name))["size"])
+    def head(self, name: str) -> FoundObject:
+        return self._found(self._named(lambda: self._library.head(self._store, self._prefix + name)))
+
+    def _found(self, meta: Any) -> FoundObject:
+        return FoundObject(str(meta["path"])[len(self._prefix) :], int(meta["size"]), str(meta["e_tag"] or meta["last_modified"]))
 
     def put(self, name: str, data: Any, *, tag: Any, is_new: bool) -> None:
         mode: Any = "create" if is_new else tag if tag else "overwrite"
         self._named(lambda: self._library.put(self._store, self._prefix + name, data, mode=mode))
+
+    def find(self, prefix: str) -> list[FoundObject]:
+        # A listing names whole folders only, so the last part of the prefix is compared here.
+        folder = self._prefix + (prefix.rpartition("/")[0] if "/" in prefix else "")
+
+        def read() -> list[FoundObject]:
+            return [self._found(one) for part in self._library.list(self._store, folder.strip("/") or None) for one in part]
+
+        return [one for one in self._named(read) if one.name.startswith(prefix)]
+
+    def remove(self, name: str) -> None:
+        self._named(lambda: self._library.delete(self._store, self._prefix + name))
 
 
 class _Fsspec:
@@ -190,11 +226,30 @@ class _Fsspec:
     def get_range(self, name: str, start: int, stop: int) -> Any:
         return self._system.cat_file(f"{self._folder}/{name}", start=start, end=stop)
 
-    def size(self, name: str) -> int:
-        return int(self._system.size(f"{self._folder}/{name}"))
+    def head(self, name: str) -> FoundObject:
+        details = self._system.info(f"{self._folder}/{name}")
+        return FoundObject(name, int(details["size"]), _stamp(details))
 
     def put(self, name: str, data: Any, *, tag: Any, is_new: bool) -> None:
         raise PermissionError("read only")
+
+    def find(self, prefix: str) -> list[FoundObject]:
+        details = self._system.find(self._folder, detail=True)
+        found = [
+            FoundObject(path.removeprefix(self._folder).lstrip("/"), int(one.get("size") or 0), _stamp(one))
+            for path, one in details.items()
+        ]
+        return [one for one in found if one.name.startswith(prefix)]
+
+    def remove(self, name: str) -> None:
+        raise PermissionError("read only")
+
+
+def _stamp(details: dict[str, Any]) -> str:
+    """What changes with an object, as far as a file system of fsspec says it."""
+    return str(
+        next((details[key] for key in ("ETag", "etag", "mtime", "last_modified", "LastModified", "created") if key in details), "")
+    )
 
 
 class Bucket:
@@ -253,16 +308,20 @@ class Bucket:
 
     def _size_or_none(self, name: str) -> int | None:
         try:
-            return self._backend.size(name)
+            return self._backend.head(name).num_bytes
         except Exception:  # the first error is the one to report
             return None
 
     def size(self, name: str) -> int | None:
         """The size of an object; None where there is none."""
         try:
-            return self._repeated(name, lambda: self._backend.size(name), lambda _: 0)
+            return self.head(name).num_bytes
         except StoreNotFoundError:
             return None
+
+    def head(self, name: str) -> FoundObject:
+        """Size and stamp of an object."""
+        return self._repeated(name, lambda: self._backend.head(name), lambda _: 0)
 
     def put(self, name: str, data: Any, *, tag: Any = None, is_new: bool = False) -> None:
         """Write an object, only if there is none (`is_new`) or if it still has `tag`.
@@ -284,6 +343,15 @@ class Bucket:
             if attempts == 1 or self.get(name, len(data))[0] != bytes(data):
                 raise
         self._count(bytes_written=len(data))
+
+    def find(self, prefix: str = "") -> list[FoundObject]:
+        """The objects below this folder whose names begin with `prefix`, by name."""
+        return sorted(self._repeated(prefix, lambda: self._backend.find(prefix), lambda _: 0), key=lambda one: one.name)
+
+    def remove(self, name: str) -> None:
+        """Remove an object, if there is one."""
+        with contextlib.suppress(StoreNotFoundError):
+            self._repeated(name, lambda: self._backend.remove(name), lambda _: 0)
 
     def _count(self, **more: int) -> None:
         with self._lock:

@@ -272,9 +272,10 @@ class ColumnMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class ColumnFile:
     """One growing array on disk. Values are appended in C order; a row has `width` numbers."""
 
-    def __init__(self, file: AppendFile, dtype: np.dtype[Any], width: int | None) -> None:
+    def __init__(self, file: AppendFile, dtype: np.dtype[Any], width: int | None, block_bytes: int | None = None) -> None:
         self.dtype = dtype
         self.width = width
+        self.block_bytes = BLOCK_BYTES if block_bytes is None else block_bytes
         self.rows = 0
         self.path = file.path
         self._file = file
@@ -285,15 +286,15 @@ class ColumnFile:
         self._written_back = 0
 
     @classmethod
-    def create(cls, path: Path, dtype: np.dtype[Any], width: int | None = None) -> Self:
-        """Start an empty column, with room for the header."""
+    def create(cls, path: Path, dtype: np.dtype[Any], width: int | None = None, *, block_bytes: int | None = None) -> Self:
+        """Start an empty column, with room for the header. One that is sealed has hashes of `BLOCK_BYTES`, others of any size."""
         file = AppendFile.create(path)
         try:
             file.append(bytes(HEADER_BYTES))
         except BaseException:
             file.close()
             raise
-        return cls(file, dtype, width)
+        return cls(file, dtype, width, block_bytes)
 
     @classmethod
     def reopen(cls, path: Path, dtype: np.dtype[Any], width: int | None, mark: ColumnMark) -> Self | None:
@@ -339,11 +340,11 @@ class ColumnFile:
     def _hash(self, data: memoryview) -> None:
         done = 0
         while done < data.nbytes:
-            part = data[done : done + BLOCK_BYTES - self._in_block]
+            part = data[done : done + self.block_bytes - self._in_block]
             self._hasher.update(part)
             self._in_block += part.nbytes
             done += part.nbytes
-            if self._in_block == BLOCK_BYTES:
+            if self._in_block == self.block_bytes:
                 self._blocks.append(self._hasher.hexdigest())
                 self._hasher.reset()
                 self._in_block = 0
@@ -399,9 +400,12 @@ class TextFile:
         self._offsets = offsets
 
     @classmethod
-    def create(cls, path: Path) -> Self:
+    def create(cls, path: Path, *, block_bytes: int | None = None) -> Self:
         """Start an empty list of strings."""
-        texts = cls(ColumnFile.create(path, _BYTE), ColumnFile.create(path.with_name(path.name + "o"), _OFFSET))
+        offsets = path.with_name(path.name + "o")
+        texts = cls(
+            ColumnFile.create(path, _BYTE, block_bytes=block_bytes), ColumnFile.create(offsets, _OFFSET, block_bytes=block_bytes)
+        )
         texts._offsets.append(np.zeros(1, dtype=_OFFSET))
         return texts
 

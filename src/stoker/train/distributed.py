@@ -4,6 +4,8 @@
     Replicas    DDP: each rank has all weights, gradients are averaged
     Shards      FSDP2: each rank keeps a shard of weights, gradients and optimizer
 
+Sums in an order that does not depend on the number of ranks are in `ordered_sums`.
+
 Numbers that decide (signals, budgets, states) travel over the host, so no device waits for them.
 
 Guarantee: what decides how a run continues is the same on all ranks at the same step. Only the first rank writes.
@@ -15,7 +17,7 @@ import atexit
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 import torch
@@ -29,7 +31,7 @@ from stoker.train.activation_checkpointing import repeated_layers
 from stoker.train.checkpoint import Checkpoints
 from stoker.train.state_dict import flatten, shown, unflatten
 
-Kind = Literal["auto", "ddp", "fsdp"]
+Kind = Literal["auto", "ordered", "ddp", "fsdp"]
 Loss = Callable[[nn.Module, Any], Any]
 PIECE_BYTES = 1 << 28
 """What is sent at once."""
@@ -48,6 +50,8 @@ class Ranks:
         """Whether there are others."""
         self.shards = self.together and kind == "fsdp"
         """Whether each rank keeps a part of the weights."""
+        self.is_ordered = self.together and (kind == "ordered" or (kind == "auto" and device.type == "cpu"))
+        """Whether gradients are added up in the order of the batches (`ordered_sums`)."""
         self._host: Any = dist.new_group(backend="gloo") if self.together and dist.get_backend() != "gloo" else None
 
     @classmethod
@@ -347,8 +351,22 @@ class Shards:
         return square.sqrt()
 
 
-Joint = Replicas | Shards
-"""The ranks of a run, as its steps see them. All of them call the same in the same order."""
+class Joint(Protocol):
+    """The ranks of a run, as its steps see them. All of them call the same in the same order."""
+
+    ranks: Ranks
+
+    def loss(self, model: nn.Module, batch: Any) -> Any:
+        """What the user's loss says."""
+
+    def join(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Let the gradients be those of all ranks."""
+
+    def raise_flag(self, flag: torch.Tensor) -> None:
+        """Raise it where it is raised on any rank."""
+
+    def norm(self, norm: torch.Tensor) -> torch.Tensor:
+        """The norm of the whole gradient, from that of what is here."""
 
 
 def shard(model: nn.Module, optimizer: Any, ranks: Ranks) -> None:

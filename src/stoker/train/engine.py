@@ -34,6 +34,7 @@ from stoker.train.distributed import Joint, Replicas, Shards
 from stoker.train.graph import Gathering, Graphs
 from stoker.train.nan_guard import takes_flag
 from stoker.train.optimizer import FUSED, LearningRate, is_fused, may_be_fused, set_fused
+from stoker.train.ordered_sums import OrderedSums
 from stoker.train.precision import Scale, set_matmul_flags
 from stoker.train.readout import Readout
 from stoker.train.settings import Components
@@ -50,6 +51,16 @@ class Stream:
         self._begun: Iterator[Any] | None = None
         """The first epoch, where `peek` has begun it."""
         self._skip = 0
+
+    @property
+    def micro_batches(self) -> int | None:
+        """Batches per update, of all ranks, where the source has a global batch."""
+        return getattr(self.source, "micro_batches", None)
+
+    @property
+    def batches_per_update(self) -> int:
+        """Those of this rank, where the source has a global batch."""
+        return int(getattr(self.source, "batches_per_update", None) or 1)
 
     def num_updates(self, accumulate: int, epochs: int) -> int | None:
         """Updates of `epochs` epochs; None where the length of an epoch is unknown."""
@@ -121,6 +132,11 @@ class Stream:
         except Exception as error:  # other loaders may refuse a state with any error
             reason = " ".join(str(error).split())[:200]
             raise CheckpointInvalidError(f"the batches refuse their saved state ({type(error).__name__}: {reason}).") from error
+
+    def batches_taken(self, saved: int) -> int:
+        """Batches of this epoch that this rank would have taken; `saved` are those of a rank of the run that was saved."""
+        position = self.state()["position"]  # a source with a global batch is a feed
+        return -(-position // self.source.global_batch_size) * self.batches_per_update if position else saved  # type: ignore[attr-defined]
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of a sampler that shuffles by epoch. A source with a state counts epochs itself."""
@@ -294,6 +310,8 @@ class Engine:
         ranks, accumulated = self._parts.ranks, self._settings.grad_accum_steps
         if ranks.shards:
             joint = Shards(ranks, self._parts.loss)
+        elif ranks.is_ordered:
+            joint = OrderedSums(ranks, self._model(setup), self._parts.loss)
         elif ranks.together:
             joint = Replicas(ranks, self._model(setup), self._parts.loss, grad_accum_steps=accumulated)
         step, work, self.readout = self._make(setup, self.scale, joint=joint)
@@ -315,7 +333,7 @@ class Engine:
             readout,
             device=parts.device,
             precision=setup.precision,
-            weighted=settings.grad_accum_steps > 1 or joint is not None,
+            weighted=settings.grad_accum_steps > 1 or joint is not None or parts.micro_batches is not None,
             max_grad_norm=settings.max_grad_norm,
             ema=parts.ema,
             scale=scale,

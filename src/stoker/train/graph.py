@@ -7,6 +7,7 @@ the device) gathered there by the graph itself. A shape that comes for the first
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -21,6 +22,20 @@ from stoker.train.step import EagerStep
 WARM_UP = 3
 MOST_SHAPES = 32
 """Shapes that are captured; more of them would hold too much memory, and rarely come again."""
+
+_is_eager = False
+
+
+@contextmanager
+def eager_steps() -> Iterator[None]:
+    """Run steps without their graphs, so that their operations can be counted: a replay is one launch, whatever it computes."""
+    global _is_eager
+    _is_eager = True
+    try:
+        yield
+    finally:
+        _is_eager = False
+
 
 Signature = tuple[tuple[torch.Size, torch.dtype], ...]
 
@@ -51,8 +66,8 @@ class Graphs:
     def micro(self, entry: Any) -> None:
         """Copy a batch to where its graph looks for it, and replay; a shape that comes for the second time is captured."""
         signature = tuple((tensor.shape, tensor.dtype) for tensor in tensors_of(entry))
-        found = self.graphs.get(signature)
-        if found is None:
+        found = None if _is_eager else self.graphs.get(signature)
+        if found is None and not _is_eager:
             seen = self._seen[signature] = self._seen.get(signature, 0) + 1
             if seen > 1 and len(self.graphs) < MOST_SHAPES:
                 static = map_tensors(entry, torch.clone)
@@ -94,10 +109,10 @@ class Graphs:
 
     def update(self) -> bool:
         """Update by graph, unless the graph of the micro-batch has done it."""
-        if not self._whole:
+        if not self._whole and not _is_eager:
             self._update_graph = self._update_graph or self._record(self._step.update)
             self._update_graph.replay()
-        elif not self._was_replayed:
+        elif not self._whole or not self._was_replayed:
             self._step.update()
         self._readout.count += 1
         return True
@@ -123,4 +138,7 @@ class Gathering(Graphs):
             self._graph = self._record(lambda: self._do(self._captured.enqueue()))
             self._captured.rewind()
             self._was_replayed = True
-        self._graph.replay()
+        if _is_eager:
+            self._do(self._captured.enqueue())
+        else:
+            self._graph.replay()

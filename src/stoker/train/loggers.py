@@ -151,21 +151,33 @@ def read_lines(path: Path) -> Lines:
     curves: dict[str, tuple[list[int], list[float]]] = {}
     last_step, last_time, damaged = None, None, 0
     for line in _whole_lines(path):
-        entry = _decoded(line)
-        if entry is None:
+        parsed = parse_line(line)
+        if parsed is None:
             damaged += 1
             continue
-        last_step, time = entry.pop("step"), entry.pop("time", None)
-        last_time = time if isinstance(time, str) else last_time
-        for name, value in entry.items():
-            number = _WORDS.get(value) if isinstance(value, str) else value
-            if isinstance(number, int) and abs(number) > 2**63:
-                continue  # not a metric; some are beyond float64 too
-            if isinstance(number, int | float) and not isinstance(number, bool):
-                steps, values = curves.setdefault(name, ([], []))
-                steps.append(last_step)
-                values.append(float(number))
+        last_step, time, numbers = parsed
+        last_time = time or last_time
+        for name, number in numbers.items():
+            steps, values = curves.setdefault(name, ([], []))
+            steps.append(last_step)
+            values.append(number)
     return Lines(curves=curves, last_step=last_step, last_time=last_time, damaged=damaged)
+
+
+def parse_line(line: bytes) -> tuple[int, str | None, dict[str, float]] | None:
+    """The step, the time and the numbers of a line of metrics.jsonl; None for one that cannot be read."""
+    entry = _decoded(line)
+    if entry is None:
+        return None
+    step, time = entry.pop("step"), entry.pop("time", None)
+    numbers = {}
+    for name, value in entry.items():
+        number = _WORDS.get(value) if isinstance(value, str) else value
+        if isinstance(number, int) and abs(number) > 2**63:
+            continue  # not a metric; some are beyond float64 too
+        if isinstance(number, int | float) and not isinstance(number, bool):
+            numbers[name] = float(number)
+    return step, time if isinstance(time, str) else None, numbers
 
 
 def _whole_lines(path: Path) -> Iterator[bytes]:

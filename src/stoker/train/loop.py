@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 import signal
 import threading
+import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -43,6 +44,7 @@ from stoker.train.resume import Progress, Taken
 from stoker.train.settings import Components
 from stoker.train.step import LossFunction, StepWork, num_samples, outcome_of
 from stoker.watching.cause import Slowdown
+from stoker.watching.counters import memory_in_use
 from stoker.watching.watch import Watch
 
 
@@ -117,7 +119,9 @@ class Signals:
 
     def __init__(self) -> None:
         self.asked: int | None = None
-        """The number of the first signal that came, or None."""
+        """The number of the first signal that came, to this rank or another one; or None."""
+        self.received: int | None = None
+        """The number of the first signal that came to this process, or None."""
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
@@ -134,7 +138,14 @@ class Signals:
         while self._before:
             signal.signal(*self._before.popitem())
 
+    def wait(self, seconds: float) -> None:
+        """Wait until a signal comes to this process, at most this long."""
+        end = now_ns() + int(seconds * 1e9)
+        while self.received is None and now_ns() < end:
+            time.sleep(0.02)
+
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        self.received = self.received or number
         if self.asked is None:
             self.asked = number
         elif number == signal.SIGINT:
@@ -156,6 +167,7 @@ class Result:
         skipped: Updates that the guard skipped.
         seconds: Time of the run, that before a resume included.
         wait: Share of this call's time that was spent waiting for batches.
+        first_wait_seconds: How long this call waited for its first batch; a part of `wait`.
         setup: How steps were computed.
         trials: What was measured to choose the setup.
         folder: Folder of the run.
@@ -184,6 +196,7 @@ class Result:
     trials: tuple[Trial, ...]
     folder: Path | None
     slowdowns: tuple[Slowdown, ...] = ()
+    first_wait_seconds: float = 0.0
 
     def __str__(self) -> str:
         numbers = ", ".join(f"{name} {value:.4g}" for name, value in self.metrics.items())
@@ -282,6 +295,8 @@ class Fit:
     identity: Mapping[str, Any] = field(default_factory=dict)
     note_saved: Callable[[int], None] | None = None
     """Called once, when the first checkpoint is on the disk."""
+    on_saved: Callable[[int, dict[str, float]], None] | None = None
+    """Called on every rank when a checkpoint is on the disk, with its step and the metrics of the last epoch."""
     callbacks: Sequence[Callback] = ()
     watch: Watch[Any] | None = None
 
@@ -292,6 +307,7 @@ class Fit:
         self._readout, self._rate = self.engine.readout, self.engine.rate
         self._stateful = {"scale": self.engine.scale, "stopping": self.stopping}
         self._uses_scale = self.setup.precision == "fp16"  # then updates may be held back because a gradient overflowed
+        self._device = parts.device
         self._reads_late = parts.ranks.together and parts.device.type == "cuda"
         self._agreed = (0, now_ns())
         self._look_step = 0  # with ranks: the step at which they look, as their clocks differ
@@ -299,7 +315,7 @@ class Fit:
         self._taken: deque[Taken] = deque()
         self._overflows = 0
         self._began_ns = self._last_ns = self._window_ns = now_ns()
-        self.wait_ns = self._window_wait_ns = self._watched_wait_ns = 0
+        self.wait_ns = self.first_wait_ns = self._window_wait_ns = self._watched_wait_ns = 0
         self._next_step = self._next_look_ns = 0
         self._saved_step = -1
         self._on_batch, self._on_epoch = (methods_of(self.callbacks, name) for name in ("on_batch_end", "on_epoch_end"))
@@ -324,7 +340,9 @@ class Fit:
         progress, work, train, grad_accum_steps = self.progress, self.work, self.train, self._settings.grad_accum_steps
         train.set_epoch(progress.epoch)
         self._pass_state, self._pass_batches, self._pass_step = train.state(), progress.batches, progress.step
+        before = now_ns()
         entries = train.passes(work.source)
+        self.wait_ns += now_ns() - before  # a DataLoader starts its workers here
         place = train.place if train.needs_placing else None
         schedule, pending = self.parts.schedule, 0
         num_batches = train.source.num_batches
@@ -337,12 +355,16 @@ class Fit:
             # Where a feed waited for the device, that had work all the while. Kernels are compiled once, in the first batch.
             if pacing.count == paced:
                 self.wait_ns += max(0, now_ns() - before - (compiling.total_ns - compiled_before))
+            self.first_wait_ns = self.first_wait_ns or self.wait_ns
             if entry is _END:
                 break
             if not pending and schedule is not None:
                 factor = schedule(progress.step, self._total_updates)
                 check_rates([rate * factor for rate in self.parts.rates], f"at update {progress.step:,}")
                 self._rate.set(factor)
+            if self.parts.micro_batches is not None:  # the random numbers of a batch are then its own, whichever rank does it
+                number = pending * self._ranks.world_size + self._ranks.rank
+                state_dict.seed_batch(self._settings.seed or 0, progress.step, number)
             work.micro(entry if place is None else place(entry))
             progress.batches += 1
             pending += 1
@@ -450,7 +472,10 @@ class Fit:
         if self._settings.max_grad_norm is None:
             del means["norm"]  # it was not computed
         means["skipped"] = float(len(took_place) - sum(took_place))
-        self.log.write(taken.step, {"epoch": taken.epoch, **means, "lr": taken.lr, "rate": taken.rate, "wait": taken.wait})
+        memory = {"memory": float(memory_in_use(self._device.type))}
+        self.log.write(
+            taken.step, {"epoch": taken.epoch, **means, "lr": taken.lr, "rate": taken.rate, "wait": taken.wait, **memory}
+        )
 
     def _judge(self, window: Window) -> None:
         """Stop at an update that did not take place, or count it, as the guard says."""
@@ -584,8 +609,10 @@ class Fit:
         parts["fit"] |= {**first, "others": others}
         facts = {**resume.comparable(self.parts), **self.identity, "setup": asdict(self.setup)}
         facts |= {"epoch": self.progress.epoch, "metrics": dict(self.progress.last)}
-        self.checkpoints.save(self.progress.step, parts, facts, best=best, wait=wait)
+        self.checkpoints.save(self.progress.step, parts, facts, best=best, wait=wait or self.on_saved is not None)
         self._saved_step = self.progress.step
+        if self.on_saved is not None:
+            self.on_saved(self.progress.step, dict(self.progress.last))
 
     def load(self, parts: dict[str, Any]) -> None:
         """Resume where a checkpoint was saved."""
@@ -600,6 +627,8 @@ class Fit:
         is_known = self._ranks.rank < len(states)
         own = states[self._ranks.rank] if is_known else state
         self.train.resume(own["stream"], taken=self.progress.batches)
+        if self.parts.micro_batches is not None:  # it may have been saved by another number of ranks
+            self.progress.batches = self.train.batches_taken(self.progress.batches)
         self._saved_step = self.progress.step
         if is_known:
             state_dict.restore(own["random"])

@@ -122,7 +122,7 @@ def comparable(parts: Components) -> dict[str, Any]:
             "optimizer": type(parts.optimizer).__name__,
             "lr": list(parts.rates),
             "weight_decay": [float(group.get("weight_decay") or 0.0) for group in groups],
-            "accumulate": parts.settings.grad_accum_steps,
+            "accumulate": parts.micro_batches or parts.settings.grad_accum_steps,
             "clip": parts.settings.max_grad_norm,
             "ema": parts.ema.decay if parts.ema is not None else None,
             "guard": parts.settings.guard,

@@ -28,9 +28,8 @@ import msgspec
 
 from stoker._clock import now_utc
 from stoker._disk import Lock, LogFile, is_locked, make_folder, remove_file, remove_folder, write_file
-from stoker._text import printable, readable_seconds
+from stoker._text import printable, readable_seconds, without_credentials
 from stoker.errors import OptionError, StoreLockedError, TrainError
-from stoker.train.checkpoint import is_own_name
 from stoker.train.early_stopping import guess_mode
 from stoker.train.loggers import JsonLines, Lines, read_lines
 from stoker.watching.cause import Slowdown
@@ -106,6 +105,26 @@ def find_versions() -> dict[str, str]:
     return versions | {"torch": str(torch.__version__)} | ({"cuda": torch.version.cuda} if torch.version.cuda else {})
 
 
+def find_launch() -> str | None:
+    """The id of the `torchrun` that started this process; None where none did."""
+    return os.environ.get("TORCHELASTIC_RUN_ID")
+
+
+def is_restart(folder: Path) -> bool:
+    """Whether `torchrun` has started this process to continue the run of a folder, after a failure or with other nodes.
+
+    It counts restarts after failures, but not those after a node has joined or left, and a new node has no count. So the id of the
+    launch is compared too; "none" is what it is where the user gave none.
+    """
+    launch = find_launch()
+    if launch is None or not (folder / NAME).exists():
+        return False
+    if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") not in ("", "0"):
+        return True
+    last = read_record(folder).last
+    return launch != "none" and last.launch == launch and last.how not in ("finished", "early")
+
+
 def find_commit(folder: Path) -> Commit | None:
     """The commit of the git repository that holds a folder; None where there is none, or no git."""
     commit = _git(folder, "rev-parse", "HEAD")
@@ -148,6 +167,8 @@ class RunSession(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     saved_step: int | None = None
     """The step of a checkpoint that it has written; of the first one, as long as the session lasts."""
     process: int
+    launch: str | None = None
+    """The id of the `torchrun` that started it."""
     command: list[str]
     folder: str
     """Where the command was given."""
@@ -243,6 +264,8 @@ SLOWDOWNS = "slowdowns.jsonl"
 SCALER = "scaler.safetensors"
 CHECKPOINTS = "checkpoints"
 LOCK_TRIES, LOCK_SECONDS = 10, 0.05
+LAUNCHED_LOCK_TRIES = 600
+"""With `torchrun`: the process before a restart may still be ending, on another machine."""
 
 
 class Run:
@@ -276,7 +299,8 @@ class Run:
                 started=now_utc(),
                 from_step=from_step or 0,
                 process=os.getpid(),
-                command=list(sys.orig_argv if command is None else command),
+                launch=find_launch(),
+                command=[without_credentials(word) for word in (sys.orig_argv if command is None else command)],
                 folder=str(Path.cwd()),
                 config=plain if isinstance(plain, dict) else {"config": plain},
                 trials=[dict(trial) for trial in trials],
@@ -349,6 +373,8 @@ def remove_run(folder: Path) -> None:
     """Remove the run that a folder holds, if it holds one. What stoker did not write stays."""
     if not (folder / NAME).exists():
         return
+    from stoker.train.checkpoint import is_own_name  # imports torch, which `stoker runs` and `stoker live` do without
+
     check_own(folder)
     lock = _locked(folder)
     try:
@@ -394,7 +420,7 @@ def check_own(folder: Path) -> None:
 
 
 def _locked(folder: Path) -> Lock:
-    for _ in range(LOCK_TRIES):
+    for _ in range(LOCK_TRIES if find_launch() is None else LAUNCHED_LOCK_TRIES):
         try:
             return Lock(folder).__enter__()
         except StoreLockedError as error:
@@ -444,20 +470,25 @@ def collect(folder: str | Path, *, metric: str | None = None) -> list[RunSummary
 
     `best` is that of `metric`; without one, of `val_loss`, another metric of validation, or the training's loss.
     """
-    folder = Path(folder)
-    if not folder.is_dir():
-        raise OptionError(f"{folder} is not a folder. Give a run, or a folder of runs.")
-    found = []
-    for place, folders, files in os.walk(folder):
-        if NAME in files or METRICS in files:
-            found.append(_summary(Path(place), folder, metric))
-            folders.clear()  # a run holds no runs
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
+    found = [_summary(path, name, metric) for path, name in find_runs(Path(folder)).items()]
     return sorted(found, key=lambda run: (run.started is None, run.started or "", run.name))
 
 
-def _summary(path: Path, folder: Path, metric: str | None) -> RunSummary:
-    name = path.name if path == folder else str(path.relative_to(folder))
+def find_runs(folder: Path) -> dict[Path, str]:
+    """The folders of all runs in a folder (or the one that it is), each with its path within that folder."""
+    if not folder.is_dir():
+        raise OptionError(f"{folder} is not a folder. Give a run, or a folder of runs.")
+    found = {}
+    for place, folders, files in os.walk(folder):
+        path = Path(place)
+        if NAME in files or METRICS in files:
+            found[path] = path.name if path == folder else str(path.relative_to(folder))
+            folders.clear()  # a run holds no runs
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+    return found
+
+
+def _summary(path: Path, name: str, metric: str | None) -> RunSummary:
     try:
         is_running = is_locked(path)  # read first: a run that ends meanwhile has its end in what is read next
         lines, record = read_lines(path / METRICS), read_record(path)

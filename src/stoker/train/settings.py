@@ -64,8 +64,8 @@ class TrainerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Checkpoints that are kept, beside the best one."""
     log_every: Annotated[int, Meta(ge=1, le=1_000_000)] = 50
     """Updates between lines of metrics.jsonl."""
-    parallel: Literal["auto", "ddp", "fsdp"] = "auto"
-    """What each process of torchrun keeps: `ddp` all weights, `fsdp` a shard of them; `auto` is ddp."""
+    parallel: Literal["auto", "ordered", "ddp", "fsdp"] = "auto"
+    """With torchrun: `ordered` gives the same bits on any number of processes, `fsdp` shards weights; `auto` is ordered, on GPUs ddp."""
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
     """Seed of weights, order and dropout."""
 
@@ -116,6 +116,8 @@ class Components:
     device: torch.device
     ranks: Ranks
     shows_progress: bool
+    micro_batches: int | None = None
+    """Batches per update, of all ranks, where the batches are the same on any number of them (`Feed(global_batch_size=…)`)."""
 
     @cached_property
     def compiled(self) -> nn.Module:

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, NoReturn
 import msgspec
 import numpy as np
 import torch
+import xxhash
 from torch import Tensor
 
 from stoker._text import printable
@@ -188,6 +189,11 @@ def seed_all(seed: int) -> None:
     torch.manual_seed(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
+
+
+def seed_batch(seed: int, step: int, number: int) -> None:
+    """Seed every global generator for one batch: a function of the seed of the run, the update, and the number of the batch in it."""
+    seed_all(xxhash.xxh3_64_intdigest(f"{seed} {step} {number}".encode()) >> 1)
 
 
 def _restore(state: dict[str, Any]) -> None:

@@ -30,6 +30,7 @@ from stoker.errors import CheckpointInvalidError, OptionError, TrainError
 from stoker.train.distributed import Joint, is_shard, local
 from stoker.train.nan_guard import NanGuard
 from stoker.train.optimizer import bare_step
+from stoker.train.ordered_sums import OrderedSums
 from stoker.train.precision import Precision, Scale, autocast
 from stoker.train.readout import Readout
 
@@ -353,10 +354,25 @@ class EagerStep:
                 self._rows = 1 << (max(1, rows) - 1).bit_length()  # a power of two: which one it is changes no bit
             weight = num_samples(batch) / self._rows
             loss = loss * weight
-            self._loss_sum += loss.detach()
-            self._weight_sum += weight
+            if not isinstance(self.joint, OrderedSums):
+                self._loss_sum += loss.detach()
+                self._weight_sum += weight
             self._last_weight = weight
         (loss if self.scale is None else loss * self.scale.value).backward()  # type: ignore[no-untyped-call]
+        if isinstance(self.joint, OrderedSums):
+            self._add_ordered(self.joint, loss.detach())
+
+    def _add_ordered(self, joint: OrderedSums, loss: torch.Tensor) -> None:
+        """Add what this batch and those of the other ranks have left: gradients, losses and weights, in the order of the ranks."""
+        weight = torch.as_tensor(self._last_weight, dtype=torch.float32, device=self.device)
+        own = [torch.where(weight > 0, value * weight, 0.0) for value in self._scalars.values()]
+        rows = joint.add(self._parameters, torch.stack([weight, loss, *own]).float())
+        for row in rows:
+            self._weight_sum += row[0]
+            self._loss_sum += row[1]
+        if rows and self._scalars:
+            weight, _, *sums = torch.stack(rows).sum(0).unbind()
+            self._scalars = {name: value / weight for name, value in zip(self._scalars, sums, strict=True)}
 
     def update(self) -> bool:
         """Update the weights; False where the host knows that it must not."""
@@ -386,7 +402,7 @@ class EagerStep:
         inverse: torch.Tensor | None
         if self.weighted:
             loss_sum, weight_sum = self._loss_sum, self._weight_sum
-            if self.joint is not None:  # gradients are means over the ranks too
+            if self.joint is not None and not isinstance(self.joint, OrderedSums):  # gradients are means over the ranks too
                 loss_sum, weight_sum = self._join_numbers(self.joint)
             self._last_loss = loss_sum / weight_sum
             inverse = (weight_sum if self.scale is None else weight_sum * self.scale.value).reciprocal()

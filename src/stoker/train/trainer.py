@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 import torch
 from torch import nn
 
@@ -43,6 +44,7 @@ from stoker.train.run import (
     Run,
     check_new,
     check_own,
+    find_launch,
     keep_scaler,
     read_record,
     recorded_setup,
@@ -56,6 +58,8 @@ from stoker.watching.cause import Slowdown
 from stoker.watching.watch import Watch
 
 Auto = Literal["auto"]
+LEAVE_SECONDS = 10.0
+"""What a rank of `torchrun` waits for its agent, when another one has ended the run."""
 
 
 class Trainer:
@@ -95,7 +99,9 @@ class Trainer:
         loggers: Where metrics go beside metrics.jsonl, such as `TensorBoard(...)`.
         callbacks: Objects whose `on_epoch_end(report)` or `on_batch_end(report)` is called; `report.stop()` ends the run.
         device: Move the model to this device.
-        parallel: What each process of torchrun keeps: `"ddp"` (also `"auto"`) all weights, `"fsdp"` a shard of them.
+        parallel: What each process of torchrun keeps: `"ddp"` and `"ordered"` all weights, `"fsdp"` a shard of them. `"ordered"` adds
+            gradients in the order of the batches, so that any number of processes gives the same bits; `"auto"` is that on the
+            CPU, and DDP on a GPU.
         seed: Seed of the random numbers of torch, NumPy (`np.random`) and Python (`random`).
         config: The user's own settings, which the run folder keeps.
         progress: Show progress on stderr.
@@ -142,7 +148,7 @@ class Trainer:
         loggers: Sequence[Writer] = (),
         callbacks: Sequence[Callback] = (),
         device: str | torch.device | None = None,
-        parallel: Literal["auto", "ddp", "fsdp"] = "auto",
+        parallel: Literal["auto", "ordered", "ddp", "fsdp"] = "auto",
         seed: int | None = None,
         config: Mapping[str, Any] | None = None,
         progress: bool = True,
@@ -217,6 +223,8 @@ class Trainer:
         """What a hint says to use; the command line has other words for it."""
         self.on_open: Callable[[], None] = lambda: None
         """Called before run.json is written, by the process that writes it: what else is to be kept with the run."""
+        self.on_saved: Callable[[int, dict[str, float]], None] | None = None
+        """Called on every rank when a checkpoint is on the disk, with its step and the metrics of the last epoch; the run waits for it."""
         self._given_setup = setup
         self._overwrite = overwrite
         self._watches = bool(watch)
@@ -258,7 +266,8 @@ class Trainer:
         if resume and self.folder is None:
             raise OptionError("resume=True needs folder=, where the checkpoints are.")
         stream = Stream(train, self.device)
-        total_updates = stream.num_updates(self.settings.grad_accum_steps, epochs)
+        parts = self._parts = self._with_global_batch(stream)
+        total_updates = stream.num_updates(parts.settings.grad_accum_steps, epochs)
         self.ranks.check_same("updates of the training", total_updates)
         stopping = self.early_stopping or (EarlyStopping("val_loss", patience=2**31) if valid is not None else None)
         identity: dict[str, Any] = {}
@@ -329,6 +338,7 @@ class Trainer:
                 checkpoints=checkpoints,
                 identity=identity,
                 note_saved=run.note_saved if run is not None else None,
+                on_saved=self.on_saved,
                 callbacks=self.callbacks,
                 watch=watch,
             )
@@ -353,15 +363,38 @@ class Trainer:
                 trials=self.trials,
                 folder=self.folder,
                 slowdowns=tuple(watch.slowdowns) if watch is not None else (),
+                first_wait_seconds=fit.first_wait_ns / 1e9,
             )
             log.close()
             if run is not None:
                 run.end(stopped, step=result.step)
+            if stopped == "signal" and find_launch() is not None:
+                # A rank that ends before its own agent stops it counts as a failure, of which torchrun allows only some.
+                signals.wait(LEAVE_SECONDS)
         if signals.asked is not None and (stopped == "signal" or not self.ranks.together):
             # Let it do what it would have done, now that everything is saved and its handler is the user's again. One that came after
             # the last look must not be lost either; of several ranks it may have reached only some, which are not to end alone.
             signal.raise_signal(signals.asked)
         return result
+
+    def _with_global_batch(self, stream: Stream) -> Components:
+        """What the trainer was made of; where the batches have a global batch, with the accumulation that keeps it."""
+        parts, micro_batches, rounds = self._parts, stream.micro_batches, stream.batches_per_update
+        if micro_batches is None:
+            return parts if parts.micro_batches is None else replace(parts, settings=self.settings, micro_batches=None)
+        if self.settings.grad_accum_steps > 1:
+            raise OptionError(
+                f"grad_accum_steps is {self.settings.grad_accum_steps}, but the feed has a global batch, which says how many batches "
+                f"make an update. Pass one of the two."
+            )
+        world_size = self.ranks.world_size
+        if self.ranks.together:
+            each = "1 batch" if rounds == 1 else f"{rounds:,} batches"
+            line = f"{world_size:,} ranks: {each} per rank and update keep the global batch of {micro_batches:,} batches"
+            idle = rounds * world_size - micro_batches
+            parts.say(line + (f"; in the last one {idle:,} of {world_size:,} ranks have nothing to do" if idle else ""))
+        settings = msgspec.structs.replace(self.settings, grad_accum_steps=rounds)
+        return replace(parts, settings=settings, micro_batches=micro_batches)
 
     @property
     def components(self) -> Components:

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from stoker.errors import ConfigError
-from stoker.experiment.build import SEARCH_SECTION, Fed, choose_device, load, make_trainer, open_data
+from stoker.experiment.build import Fed, make_trainer, open_data
 from stoker.experiment.config import Config
 from stoker.experiment.parse import find, known_paths, read_document
+from stoker.experiment.prepare import SEARCH_SECTION, choose_device, load
 from stoker.tune.objective import Reporter
 from stoker.tune.space import Space, as_space
 

@@ -18,9 +18,10 @@ import msgspec
 from stoker import _disk
 from stoker._clock import now_ns
 from stoker.errors import OptionError
-from stoker.experiment.build import choose_device, make_trainer, open_data
+from stoker.experiment.build import make_trainer, open_data
 from stoker.experiment.config import Config
 from stoker.experiment.parse import to_yaml
+from stoker.experiment.prepare import choose_device
 from stoker.train.autotune import MOST_STEPS, ROUND_SECONDS, Chooser, Setup, Timed, Trial
 from stoker.train.engine import Engine, Snapshot, Stream
 from stoker.tune.configured import step_of

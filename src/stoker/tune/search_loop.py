@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from stoker._clock import now_ns
-from stoker._text import readable_seconds
+from stoker._text import readable_seconds, without_credentials
 from stoker.errors import OptionError, SearchError
 from stoker.tune.interrupts import Interrupts
 from stoker.tune.objective import (
@@ -171,7 +171,7 @@ def search(
         name=name,
         direction=opened.direction,
         trials=sorted(running.trials.values(), key=lambda one: one.number),
-        storage=None if storage is None else str(storage),
+        storage=None if storage is None else without_credentials(str(storage)),
         stopped=stopped,
         notes=tuple(running.notes),
         objective=objective,

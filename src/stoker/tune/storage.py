@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from stoker import _disk
+from stoker._text import without_credentials
 from stoker.errors import OptionError
 from stoker.tune.trial import FINISHED, RECORD, State, StudyTrial, as_direction, from_optuna, record_of
 
@@ -113,15 +114,16 @@ def read_study(storage: str | Path, *, name: str | None = None) -> tuple[str, st
     """The name, the direction and all trials of a study of Optuna or of Stoker."""
     import optuna
 
-    url = as_url(storage)
+    url, shown = as_url(storage), without_credentials(str(storage))
     if (path := _sqlite_path(url)) is not None and not path.is_file():
-        raise OptionError(f"storage is {storage}, which does not exist. Give a file or URL that `search(storage=…)` wrote.")
-    opened = optuna.storages.get_storage(url)
-    names = optuna.get_all_study_names(opened)
+        raise OptionError(f"storage is {shown}, which does not exist. Give a file or URL that `search(storage=…)` wrote.")
+    with _opening(storage):
+        opened = optuna.storages.get_storage(url)
+        names = optuna.get_all_study_names(opened)
     if name is None and len(names) != 1:
-        raise OptionError(f"{storage} holds {len(names)} studies ({', '.join(names[:9])}). Say which: name=….")
+        raise OptionError(f"{shown} holds {len(names)} studies ({', '.join(names[:9])}). Say which: name=….")
     if name is not None and name not in names:
-        raise OptionError(f"{storage} has no study {name!r}; it holds {', '.join(names[:9]) or 'none'}.")
+        raise OptionError(f"{shown} has no study {name!r}; it holds {', '.join(names[:9]) or 'none'}.")
     study = optuna.load_study(study_name=name or names[0], storage=opened)
     if len(study.directions) > 1:
         raise OptionError(f"the study {study.study_name!r} has {len(study.directions)} objectives; expected one.")
@@ -309,7 +311,8 @@ class SqlStorage:
         ]
         db.execute(self._tables["trial_user_attributes"].insert(), records)
         if self._beating is not None:
-            db.execute(self._tables["trial_heartbeats"].insert(), [{"trial_id": key, "heartbeat": now} for key in ids])
+            beat = self._time(db)
+            db.execute(self._tables["trial_heartbeats"].insert(), [{"trial_id": key, "heartbeat": beat} for key in ids])
         return found
 
     def _record(self, trial: StudyTrial, attempt: int) -> str:
@@ -343,7 +346,7 @@ class SqlStorage:
         db.execute(by_row, [{"row": key, "value_json": self._claims[one.number].record} for key, one in claimed.items()])
         beats = self._tables["trial_heartbeats"]
         if self._beating is not None:
-            db.execute(beats.update().where(beats.c.trial_id.in_(list(claimed))), {"heartbeat": now})
+            db.execute(beats.update().where(beats.c.trial_id.in_(list(claimed))), {"heartbeat": self._time(db)})
         return list(claimed.values())
 
     def _take_back(self, db: Connection) -> None:
@@ -353,7 +356,7 @@ class SqlStorage:
         query = query.join(attributes, attributes.c.trial_id == trials.c.trial_id)
         query = query.outerjoin(beats, beats.c.trial_id == trials.c.trial_id)
         query = query.where((trials.c.study_id == self._study) & (trials.c.state == "RUNNING") & (attributes.c.key == RECORD))
-        now, by_id = _utc_now(), trials.update().where(trials.c.trial_id == self._sql.bindparam("key"))
+        now, by_id = self._time(db), trials.update().where(trials.c.trial_id == self._sql.bindparam("key"))
         for row in db.execute(query).all():
             record = json.loads(row.value_json)
             silent = None if row.heartbeat is None else (now - row.heartbeat.replace(tzinfo=None)).total_seconds()
@@ -420,13 +423,20 @@ class SqlStorage:
             found.setdefault(row.trial_id, []).append(row)
         return found
 
+    def _time(self, db: Connection) -> datetime:
+        """The time of the database: the clocks of machines differ, so beats of one are never compared with the clock of another."""
+        if db.dialect.name != "postgresql":
+            return _utc_now()
+        found: datetime = db.execute(self._sql.select(self._sql.func.timezone("utc", self._sql.func.now()))).scalar_one()
+        return found
+
     def _beat(self) -> None:
         """Say that the trials of this process still run, as other machines cannot see its id."""
         beats = self._tables["trial_heartbeats"]
         while not self._stop_beating.wait(BEAT_SECONDS):
             keys = [one.row for one in list(self._claims.values())]
             with suppress(self._sql.exc.SQLAlchemyError), self._engine.begin() as db:  # the next beat tries again
-                db.execute(beats.update().where(beats.c.trial_id.in_(keys)), {"heartbeat": _utc_now()})
+                db.execute(beats.update().where(beats.c.trial_id.in_(keys)), {"heartbeat": self._time(db)})
 
 
 def _connect(url: str) -> Engine:
@@ -458,9 +468,7 @@ def _create_study(url: str, storage: str | Path, name: str, direction: str | Non
 
     # Optuna loads all its migrations to compare the version of the tables, which those of a new file need not.
     is_new = (path := _sqlite_path(url)) is not None and not path.exists()
-    level = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    try:
+    with _opening(storage), _quiet_optuna():
         for attempt in range(20):
             try:
                 opened = optuna.storages.RDBStorage(
@@ -478,23 +486,38 @@ def _create_study(url: str, storage: str | Path, name: str, direction: str | Non
                 time.sleep(0.05 * (attempt + 1))
         found = study.direction.name.lower()
         opened.engine.dispose()
-    except (ImportError, sqlalchemy.exc.SQLAlchemyError, optuna.exceptions.StorageInternalError, RuntimeError) as error:
-        hint = " Install the driver: pip install 'stoker[postgres]'." if isinstance(error, ImportError) else ""
-        reason = (str(error).splitlines() or [type(error).__name__])[0][:300].rstrip(".")
-        raise OptionError(f"storage {_without_password(str(storage))} cannot be opened: {reason}.{hint}") from error
-    finally:
-        optuna.logging.set_verbosity(level)
     if direction is not None and found != direction:
         raise OptionError(
-            f"the study {name!r} in {_without_password(str(storage))} is to {found}, but direction is {direction!r}. Choose another name."
+            f"the study {name!r} in {without_credentials(str(storage))} is to {found}, but direction is {direction!r}. Choose another name."
         )
     return found
 
 
-def _without_password(url: str) -> str:
-    head, at, tail = url.rpartition("@")
-    scheme, sep, who = head.partition("://")
-    return f"{scheme}{sep}{who.partition(':')[0]}{at}{tail}" if at else url
+@contextmanager
+def _opening(storage: str | Path) -> Iterator[None]:
+    """Raise one error, without a password, for what drivers and databases say."""
+    import optuna
+    import sqlalchemy
+
+    kinds = (ImportError, sqlalchemy.exc.SQLAlchemyError, optuna.exceptions.StorageInternalError, RuntimeError)
+    try:
+        yield
+    except kinds as error:
+        hint = " Install the driver: pip install 'stoker[postgres]'." if isinstance(error, ImportError) else ""
+        reason = without_credentials((str(error).splitlines() or [type(error).__name__])[0])[:300].rstrip(".")
+        raise OptionError(f"storage {without_credentials(str(storage))} cannot be opened: {reason}.{hint}") from None
+
+
+@contextmanager
+def _quiet_optuna() -> Iterator[None]:
+    import optuna
+
+    level = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        yield
+    finally:
+        optuna.logging.set_verbosity(level)
 
 
 def _utc_now() -> datetime:

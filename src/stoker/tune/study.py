@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from stoker._text import readable_seconds
+from stoker._text import readable_seconds, without_credentials
 from stoker.errors import OptionError
 from stoker.tune.objective import repeat
 from stoker.tune.separation import Noise, measure_noise
@@ -29,7 +29,7 @@ class Study:
         name: The name of the study in its storage.
         direction: `"minimize"` or `"maximize"`.
         trials: All trials, by number.
-        storage: Where they are kept; None for memory.
+        storage: Where they are kept, without a password; None for memory.
         stopped: `"finished"` when the budget was used, `"interrupted"` after Ctrl-C, `"opened"` for a study that was read.
         notes: What the search has to say about its result.
 
@@ -62,7 +62,7 @@ class Study:
             OptionError: There is no such file or study.
         """
         found, direction, trials = read_study(storage, name=name)
-        return cls(name=found, direction=direction, trials=trials, storage=str(storage), stopped="opened")
+        return cls(name=found, direction=direction, trials=trials, storage=without_credentials(str(storage)), stopped="opened")
 
     @property
     def has_result(self) -> bool:

@@ -115,7 +115,13 @@ def _difference(first: int | None, last: int | None) -> int:
 
 
 def explain(
-    earlier: Sequence[Counters], begin: Counters, end: Counters, *, before_seconds: float, after_seconds: float
+    earlier: Sequence[Counters],
+    begin: Counters,
+    end: Counters,
+    *,
+    before_seconds: float,
+    after_seconds: float,
+    waits: tuple[float, float] | None = None,
 ) -> Explanation:
     """The cause of a slowdown.
 
@@ -125,6 +131,7 @@ def explain(
         end: Counters of now.
         before_seconds: Time of a step before.
         after_seconds: Time of a step now.
+        waits: How long a step waited for its batch before and now. Without it the counters say so, less exactly if `begin` is early.
     """
     was, now = _Rates(earlier[0], earlier[-1]), _Rates(begin, end)
     growth = max(1e-12, after_seconds - before_seconds)
@@ -193,7 +200,7 @@ def explain(
         return explained("neighbour", more, busy_share)
 
     # The program itself.
-    wait = now.wait - was.wait
+    wait = now.wait - was.wait if waits is None else waits[1] - waits[0]
     if wait >= SHARE * growth:
         return explained("loader", f"a step waits {readable_seconds(wait)} longer for its batch", wait / growth)
     if grown > GROWN_BYTES:

@@ -79,12 +79,26 @@ class CollectorTime:
             self._began = 0
 
 
+def resident_bytes() -> int | None:
+    """Memory of this process; None where the system does not say."""
+    pages = _read(f"{PROC}/self/statm").split()
+    return int(pages[1]) * resource.getpagesize() if len(pages) > 1 else None
+
+
+def memory_in_use(device: str) -> int:
+    """Bytes that this process holds on a type of device: of a GPU what PyTorch has reserved there, else its resident memory."""
+    if device == "cuda":
+        import torch
+
+        return torch.cuda.memory_reserved()
+    return resident_bytes() or 0
+
+
 def read_counters(*, steps: int = 0, wait_ns: int = 0, collector_ns: int = 0) -> Counters:
     """The counters of now."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     machine, steal = _machine_ns()
     workers = [_schedstat(f"{PROC}/{worker.pid}") for worker in multiprocessing.active_children()]
-    pages = _read(f"{PROC}/self/statm").split()
     return Counters(
         steps=steps,
         wait_ns=wait_ns,
@@ -95,7 +109,7 @@ def read_counters(*, steps: int = 0, wait_ns: int = 0, collector_ns: int = 0) ->
         delays_ns=_delays_ns(),
         machine_cpu_ns=machine,
         steal_ns=steal,
-        resident_bytes=int(pages[1]) * resource.getpagesize() if len(pages) > 1 else None,
+        resident_bytes=resident_bytes(),
         page_faults=usage.ru_minflt,
         disk_faults=usage.ru_majflt,
         collector_ns=collector_ns,

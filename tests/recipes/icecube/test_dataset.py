@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,9 @@ from tests.recipes.icecube.plain_events import collate
 from torch.utils.data import DataLoader
 
 import stoker
-from stoker.errors import OptionError, SourceNotFoundError
-from stoker.recipes.icecube import Dataset, EventBatch, expand, make_events, pack_events, scale_geometry
+from stoker.errors import OptionError, SourceNotFoundError, StoreDamagedError
+from stoker.recipes.icecube import Dataset, EventBatch, dataset, expand, make_events, pack_events, scale_geometry
+from stoker.recipes.icecube.tokens import pad
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +74,58 @@ def test_a_kept_batch_never_changes(store: stoker.Store) -> None:
     assert len({place, *(one.data_ptr() for one in others)}) == 3
     del kept
     assert events.collate_padded(events.__getitems__([1, 2]))["tokens"].data_ptr() == place
+
+
+CHANGES: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
+    "nothing": lambda tokens, mask: None,
+    "a number": lambda tokens, mask: tokens[-1, -1, -2].fill_(7),
+    "a number of a view": lambda tokens, mask: tokens.view(-1).detach()[1001:1003].sub_(7),
+    "all numbers in inference mode": lambda tokens, mask: torch.inference_mode()(tokens.add_)(1),
+    "all numbers by NumPy": lambda tokens, mask: np.add(tokens.numpy(), 1, out=tokens.numpy()),
+    "padding by NumPy": lambda tokens, mask: np.copyto(tokens.numpy()[:, :, -1:], np.nan, where=~mask.numpy()[:, :, None]),
+    "all numbers of data": lambda tokens, mask: tokens.data.mul_(0).sub_(1),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("is_inference", [False, True])
+def test_memory_that_is_used_again_gives_the_same_tokens(
+    store: stoker.Store, rng: np.random.Generator, change: str, is_inference: bool
+) -> None:
+    """Only what the last batch wrote is cleared, so a batch that its user changed must not be trusted."""
+    events = Dataset(store, max_pulses=20, max_doms=64)
+    places = set()
+    for size in (32, 32, 7, 32, 1, 20, 32):
+        numbers = rng.permutation(len(events))[:size].tolist()
+        with torch.inference_mode(is_inference):
+            batch = events.collate_padded(events.__getitems__(numbers))
+        expected, mask = pad(events.__getitems__(numbers), events._scaled, max_pulses=20, max_doms=64)
+        assert np.array_equal(batch["tokens"].numpy().view(np.int32), expected.view(np.int32))
+        assert np.array_equal(batch["mask"].numpy(), mask)
+        CHANGES[change](batch["tokens"], batch["mask"])
+        places.add(batch["tokens"].data_ptr())
+        del batch
+    assert len(places) == 1
+
+
+def test_negative_control_a_change_that_is_not_noticed_stays(store: stoker.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dataset, "_is_changed", lambda values, used: False)
+    events = Dataset(store)
+    events.collate_padded(events.__getitems__([1, 2]))["tokens"].numpy()[:] = 5
+    assert (events.collate_padded(events.__getitems__([1, 2]))["tokens"][:, :, -1] == 5).any()
+
+
+def test_impossible_offsets_are_refused(store: stoker.Store) -> None:
+    events = Dataset(store)
+    events._offsets = store._offsets = events._offsets.copy()
+    try:
+        for value in (-1, 2**40):
+            events._offsets[8] = value
+            with pytest.raises(StoreDamagedError, match=r"the offsets of series [78] are .* Run `stoker verify`"):
+                events.__getitems__([3, 7, 8])
+        assert len(events.__getitems__([3, 4])) == 2
+    finally:
+        store._offsets = stoker.open(store.path).offsets  # type: ignore[arg-type]
 
 
 def test_items_collated_one_by_one_give_the_same_batch(store: stoker.Store) -> None:

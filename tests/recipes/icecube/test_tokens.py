@@ -97,6 +97,20 @@ def test_geometry_is_read_in_metres(tmp_path: Path) -> None:
     assert scale_geometry(positions)[7].tolist() == [np.float32(-256.14 / 500), np.float32(7 / 500), np.float32(1 / 500)]
 
 
+def test_geometry_may_be_in_any_order_and_quoted(tmp_path: Path, rng: np.random.Generator) -> None:
+    positions = rng.uniform(-500, 500, (5160, 3))
+    lines = [f"{number},{','.join(map(repr, positions[number].tolist()))}" for number in rng.permutation(5160)]
+    assert np.array_equal(read_geometry(write_geometry(tmp_path, lines)), positions)
+    quoted = [",".join(f'"{one}"' for one in line.split(",")) for line in lines]
+    assert np.array_equal(read_geometry(write_geometry(tmp_path, quoted)), positions)
+    file = write_geometry(tmp_path, lines) / "sensor_geometry.csv"
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes().replace(b"\n", b"\r\n"))
+    assert np.array_equal(read_geometry(tmp_path), positions)
+    file.write_bytes(b"\xff\xfe" + file.read_bytes())
+    with pytest.raises(BadValueError, match=r"sensor_geometry.csv is not text in UTF-8 \(invalid start byte at byte 0\)"):
+        read_geometry(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("lines", "head", "message"),
     [
@@ -131,7 +145,6 @@ def test_padded_tokens_equal_the_plain_rule(rng: np.random.Generator, geometry: 
 
 @pytest.mark.parametrize("lead", [0, 4])
 def test_tokens_are_the_same_wherever_their_memory_begins(rng: np.random.Generator, geometry: torch.Tensor, lead: int) -> None:
-    """On a multiple of 64 bytes they are written past the caches, elsewhere by memcpy."""
     pulses, offsets = random_pulses(rng, [300, 12, 0, 60])
     batch = batch_of(pulses, offsets, max_pulses=20, max_doms=32)
     shape = (4, 32, 64)
@@ -148,6 +161,23 @@ def test_tokens_are_the_same_wherever_their_memory_begins(rng: np.random.Generat
     assert (rest == 0xCB).all()
 
 
+def test_only_what_the_last_batch_used_is_cleared(rng: np.random.Generator, geometry: torch.Tensor) -> None:
+    room, used = np.zeros((6, 20, 19), dtype=np.float32), np.zeros((6, 20), dtype=np.int32)
+    for num_sensors in (30, 5160, 3, 5160):
+        pulses, offsets = random_pulses(rng, rng.permutation([12, 1, 0, 300, 60, 4000]).tolist(), num_sensors=num_sensors)
+        batch = batch_of(pulses, offsets, max_pulses=5, max_doms=20)
+        tokens, mask = pad(batch, geometry.numpy(), max_pulses=5, max_doms=20, out=room, used=used)
+        expected, known = pad(batch, geometry.numpy(), max_pulses=5, max_doms=20)
+        assert np.array_equal(tokens.view(np.int32), expected.view(np.int32))
+        assert np.array_equal(mask, known)
+        behind = np.arange(19) >= used[:, :, None]
+        assert not tokens[behind].any()
+        assert np.array_equal(used > 0, mask)
+    room[behind] = 8.0  # not used, so it stays
+    pad(batch, geometry.numpy(), max_pulses=5, max_doms=20, out=room, used=used)
+    assert (room[behind] == 8).all()
+
+
 def test_padding_refuses_what_does_not_fit(rng: np.random.Generator, geometry: torch.Tensor) -> None:
     pulses, offsets = random_pulses(rng, [300])
     batch = batch_of(pulses, offsets)
@@ -155,6 +185,8 @@ def test_padding_refuses_what_does_not_fit(rng: np.random.Generator, geometry: t
         pad(batch, geometry.numpy(), max_doms=64)
     with pytest.raises(OptionError, match=r"out is float64 \(1,\); expected a contiguous float32 \(1, 128, 256\)"):
         pad(batch, geometry.numpy(), out=np.zeros(1))
+    with pytest.raises(OptionError, match=r"used is int64 \(1, 128\); expected a contiguous int32 \(1, 128\)"):
+        pad(batch, geometry.numpy(), out=np.zeros((1, 128, 256), dtype=np.float32), used=np.zeros((1, 128), dtype=np.int64))
     with pytest.raises(OptionError, match=r"out is float32 \(1, 128, 256\), not contiguous; expected"):
         pad(batch, geometry.numpy(), out=np.zeros((1, 128, 512), dtype=np.float32)[:, :, ::2])
 

@@ -111,3 +111,9 @@ def test_names() -> None:
 
 def test_there_is_a_thread() -> None:
     assert parse_threads(None) >= 1
+
+
+@pytest.mark.parametrize("name", ["series", "time"])
+def test_several_columns_where_one_is_meant_are_refused(name: str) -> None:
+    with pytest.raises(OptionError, match=rf"^{name} is \['a', 'b'\]; expected the name of one column. Join several columns"):
+        PackOptions(**{name: ["a", "b"]})  # type: ignore[arg-type]

@@ -191,12 +191,10 @@ def _group(
     dom, place = np.uint64(0), np.int32(0)
     for event in range(len(starts)):
         start, stop = np.uint64(starts[event]), np.uint64(stops[event])
-        if event + _AHEAD < len(starts):
-            first, last = starts[event + _AHEAD], stops[event + _AHEAD]
-            _ask(time, first, last)
-            _ask(charge, first, last)
-            _ask(sensor, first, last)
-            _ask(auxiliary, first, last)
+        # Lines of a later event are asked for column by column between the loops: all at once they would delay the loads of this event.
+        ahead = min(event + _AHEAD, len(starts) - 1)
+        first, last = starts[ahead], stops[ahead]
+        _ask(sensor, first, last)
         num_doms = 0
         for pulse in range(start, stop):
             number = np.uint64(sensor[pulse])  # a negative one becomes large
@@ -206,6 +204,7 @@ def _group(
             num_doms += counts[number] == 0
             counts[number] += 1
 
+        _ask(time, first, last)
         latest = np.int64(0x7FFFFFFFFFFFFFFF)
         if num_doms > max_doms:
             for back in range(_ONE, stop - start + _ONE):
@@ -221,6 +220,8 @@ def _group(
                     bits &= bits - _ONE
             latest = np.int64(_select(keys, size, max_doms - 1))
 
+        _ask(charge, first, last)
+        _ask(auxiliary, first, last)
         for word in range(_WORDS):
             bits = seen[word]
             seen[word] = 0

@@ -33,7 +33,7 @@ class ArrowSource(FileSource):
         if magic != _FILE_MAGIC:
             refuse_cut_stream(self.path)
         # Mapped, so that a file of one huge batch does not have to fit into memory.
-        mapped = pa.memory_map(str(self.path))
+        mapped = pa.memory_map(str(self.path)) if isinstance(self.path, Path) else pa.PythonFile(self.path.open("rb"), mode="r")
         return pa.ipc.open_file(mapped) if magic == _FILE_MAGIC else pa.ipc.open_stream(mapped)
 
     def read(self, schema: pa.Schema | None, *, start: RowLocation, chunk_bytes: int) -> Iterator[Task]:

@@ -26,6 +26,8 @@ class RowLocation:
 
     row: int = 0
     position: int = 0  # a number that only its source understands: bytes, row groups, rows
+    stop: int | None = None
+    """Where reading ends, one of the `borders` of the source; None: at its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,10 @@ class DataSource(ABC):
             InferredTypeError: a block of text does not fit the types of `schema`.
         """
 
+    def borders(self) -> list[int]:
+        """Positions, in rows, between which this source can be read in parts, by several processes; the first is 0."""
+        return [0]
+
     @property
     def label(self) -> str:
         """The name of this source in messages."""
@@ -133,24 +139,59 @@ class FileSource(DataSource):
             raise SourceEmptyError(f"{path} is empty (0 bytes). Remove it, or leave it out of the pattern.")
 
 
-class NamedSource(DataSource):
-    """A source with one more column: its own name, in every row (`pack(source_column=)`)."""
+class KnownSource(DataSource):
+    """A source whose schema another process has found: the file is opened only where it is read."""
 
-    def __init__(self, inner: DataSource, column: str) -> None:
-        self._inner = inner
-        self._column = column
-        self.name, self.path, self.num_bytes, self.num_positions = inner.name, inner.path, inner.num_bytes, inner.num_positions
+    def __init__(self, inner: DataSource, schema: pa.Schema) -> None:
+        self._inner, self._schema = inner, schema
+        self.name, self.path, self.num_bytes = inner.name, inner.path, inner.num_bytes
         self.typed, self.limits = inner.typed, inner.limits
 
     def __getattr__(self, name: str) -> Any:
         """What only some sources have."""
         return getattr(self._inner, name)
 
+    @property
+    def num_positions(self) -> int | None:  # type: ignore[override]
+        """Of the source."""
+        return self._inner.num_positions
+
+    def schema(self) -> pa.Schema:
+        return self._schema
+
+    def borders(self) -> list[int]:
+        return self._inner.borders()
+
+    def read(self, schema: pa.Schema | None, *, start: RowLocation, chunk_bytes: int) -> Iterator[Task]:
+        return self._inner.read(schema, start=start, chunk_bytes=chunk_bytes)
+
+
+class NamedSource(DataSource):
+    """A source with one more column: its own name, in every row (`pack(source_column=)`)."""
+
+    def __init__(self, inner: DataSource, column: str) -> None:
+        self._inner = inner
+        self._column = column
+        self.name, self.path, self.num_bytes = inner.name, inner.path, inner.num_bytes
+        self.typed, self.limits = inner.typed, inner.limits
+
+    def __getattr__(self, name: str) -> Any:
+        """What only some sources have."""
+        return getattr(self._inner, name)
+
+    @property
+    def num_positions(self) -> int | None:  # type: ignore[override]
+        """Of the source; a file may have to be opened for it."""
+        return self._inner.num_positions
+
     def schema(self) -> pa.Schema:
         schema = self._inner.schema()
         if self._column in schema.names:
             raise OptionError(f"source_column={self._column!r} is a column of {self.label} already. Give another name.")
         return schema.append(pa.field(self._column, _NAMES))
+
+    def borders(self) -> list[int]:
+        return self._inner.borders()
 
     def read(self, schema: pa.Schema | None, *, start: RowLocation, chunk_bytes: int) -> Iterator[Task]:
         inner = None if schema is None else pa.schema([field for field in schema if field.name != self._column])

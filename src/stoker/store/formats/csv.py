@@ -103,16 +103,17 @@ def settle(dialect: Dialect, lines: list[str]) -> Dialect:
 def _find_delimiter(dialect: Dialect, lines: list[str]) -> str:
     """The candidate that splits the most lines into the same number of fields as the first; more fields win ties."""
 
-    def count(line: str, delimiter: str) -> int:
+    def count(line: str, tried: Dialect) -> int:
         try:
-            return len(fields_of(line, replace(dialect, delimiter=delimiter)))
+            return len(fields_of(line, tried))
         except csv.Error:  # a part of a value that spans lines, or a value that is too long
             return 0
 
     def score(delimiter: str) -> tuple[int, int]:
         if delimiter == dialect.decimal:
             return (0, 0)
-        counts = [count(line, delimiter) for line in lines]
+        tried = replace(dialect, delimiter=delimiter)
+        counts = [count(line, tried) for line in lines]
         agreeing = counts.count(counts[0])
         return (agreeing if counts[0] > 1 else 0, counts[0])
 

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,7 @@ from stoker.errors import OptionError, SourceEmptyError, SourceInvalidError, Sou
 from stoker.store.formats.base import MAX_LIMITS, DataSource, ReadLimits, RowLocation, Task, batch_chunks
 from stoker.store.formats.csv import CsvSource, Dialect
 from stoker.store.formats.time_moe import META, TimeMoeSource, is_time_moe
+from stoker.store.object_storage import is_url
 from stoker.store.store import Store
 from stoker.store.versions import open_store
 
@@ -68,11 +69,20 @@ def find_sources(
         >>> [source.name for source in find_sources({"x": [1, 2]}, dialect=Dialect())]
         ['<dict>']
     """
+    if _library(given) == "ray":
+        from stoker.store.formats.ray_dataset import RayDatasetSource
+
+        return [RayDatasetSource(given)]
     if is_table(given):
         return [table_source(given)]
     inputs = [given] if isinstance(given, str | os.PathLike) else list(given) if isinstance(given, Iterable) else None
     if not inputs or not all(isinstance(one, str | os.PathLike) for one in inputs):
         raise OptionError(f"{type(given).__name__} is not data. Pass a path, a pattern, a folder, or a table.")
+    urls = [is_url(os.fspath(one)) for one in inputs]
+    if any(urls):
+        if not all(urls):
+            raise OptionError("some sources are URLs and others are paths. Pack either files on a disk or files in object storage.")
+        return _remote_sources([os.fspath(one) for one in inputs], dialect, table, limits)
     # A file that two patterns match, or a folder and a pattern, is read once.
     others: list[Path] = []
     named = {path.absolute(): path for one in inputs for path in _resolve(os.fspath(one), others)}
@@ -83,6 +93,22 @@ def find_sources(
     sources = [_source(path, _name(path, parent), dialect, table, wide, limits) for path in paths]
     for source in sources:
         source.limits = limits
+    return sources
+
+
+def _remote_sources(urls: list[str], dialect: Dialect, table: bool, limits: ReadLimits) -> list[DataSource]:
+    """The readers of files in object storage."""
+    from stoker.store.formats.remote_files import check_readable, find_remote
+
+    named = {str(path): path for url in urls for path in find_remote(url)}
+    parent = "/".join(os.path.commonprefix([url.split("/")[:-1] for url in named]))  # noqa: RUF071 (of lists)
+    sources = []
+    for url, path in named.items():
+        check_readable(path)
+        # Readers ask a path for its name, its size and to be opened, which this one can do as well.
+        source = _reader(cast(Path, path), url[len(parent) :].lstrip("/"), dialect, table, False, limits)
+        source.limits = limits
+        sources.append(source)
     return sources
 
 
@@ -193,6 +219,11 @@ def _source(path: Path, name: str, dialect: Dialect, table: bool, wide: bool, li
         raise SourceInvalidError(f"{path} cannot be read: permission denied. Change its mode, or leave it out.")
     if path.stat().st_size == 0:
         raise SourceEmptyError(f"{path} is empty (0 bytes). Remove it, or leave it out of the pattern.")
+    return _reader(path, name, dialect, table, wide, limits)
+
+
+def _reader(path: Path, name: str, dialect: Dialect, table: bool, wide: bool, limits: ReadLimits) -> DataSource:
+    """The reader of a file that is there."""
     suffix = _suffix(path)
     if suffix in _PLAIN_ONLY and path.suffix.lower() in _COMPRESSED:
         raise SourceInvalidError(f"{path} is a compressed {suffix} file, which cannot be read in parts. Decompress it first.")

@@ -70,12 +70,13 @@ def open_text(path: Path, encoding: str = "utf-8") -> Readable:
     if not start:
         raise SourceEmptyError(f"{path} is empty (0 bytes). Remove it, or leave it out of the pattern.")
     kind = next((kind for magic, kind in _MAGIC.items() if start.startswith(magic)), None)
+    is_local = isinstance(path, Path)
     if kind is None or kind == "zstd":
         # The garbage collector may end a file before the reader that would close it; one of Python would then warn.
-        raw: Readable = pa.OSFile(os.fsencode(path))
+        raw: Readable = pa.OSFile(os.fsencode(path)) if is_local else pa.PythonFile(path.open("rb"), mode="r")
         raw = pa.CompressedInputStream(raw, "zstd") if kind else raw  # raises an error if the last frame is cut
     else:
-        raw = import_module(kind).open(path, "rb")
+        raw = import_module(kind).open(path if is_local else path.open("rb"), "rb")
     try:
         return _Decoder(raw, path, encoding)
     except BaseException:

@@ -1,8 +1,8 @@
 """Packing: raw rows become a store. `pack` is the entry point; `packer.Packer` shows its steps.
 
 Modules in the order of the data: api, options -> plan -> values, blocks -> sorted_runs -> merge. `packer` runs them and lets a killed
-pack resume, `threads` reads ahead and writes behind. `changes` and `derived` filter rows and add columns, `metadata` joins facts per
-series.
+pack resume. `changes` filters rows and adds columns, `metadata` joins facts per series. `parts` runs a pack that several processes share:
+by `shared_plan`, through an `exchange`, over `stored_runs`; `on_ray` does so on a cluster.
 """
 
 from typing import TYPE_CHECKING

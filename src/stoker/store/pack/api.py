@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 
 from stoker._disk import check_path
-from stoker.errors import SourceTooLargeError
+from stoker.errors import OptionError, SourceTooLargeError
 from stoker.store.formats.csv import Dialect
 from stoker.store.object_storage import is_url
+from stoker.store.pack.on_ray import pack_on_ray
 from stoker.store.pack.options import (
     DEFAULT_MEMORY,
     Ambiguous,
@@ -28,8 +32,10 @@ from stoker.store.pack.options import (
     parse_threads,
 )
 from stoker.store.pack.packer import Packer, Progress, quiet
+from stoker.store.pack.parts import PartedPack
 from stoker.store.remote import open_remote, uploading
 from stoker.store.store import Store
+from stoker.store.versions import open_store
 
 
 def pack(
@@ -70,12 +76,14 @@ def pack(
     metadata: object = None,
     metadata_key: str | None = None,
     metadata_missing: MetadataMissing = "error",
+    on: str | None = None,
 ) -> Store:
     """Pack raw data into a store at `path`, and open it. A pack that was killed resumes when it is called again.
 
     Args:
         source: a file, a pattern like "data/*.csv", a folder, a list of these, or a table in memory: a mapping of arrays, an array, a
-            list of arrays, a store, a DataFrame, or anything that exports an Arrow stream.
+            list of arrays, a store, a DataFrame, a `ray.data.Dataset`, or anything that exports an Arrow stream. Files may be URLs
+            like "s3://bucket/raw/*.parquet" (Parquet, Arrow, text tables and JSON lines).
         path: the folder of the new store, or a URL like "s3://bucket/events.stoker". For a URL the store is packed on the local disk,
             then uploaded.
         series: the column whose values group rows into series. Without it each file is one series, or each row where columns hold
@@ -120,6 +128,7 @@ def pack(
         metadata_key: the column of `metadata` with the keys (default: the name of `series`, or "series").
         metadata_missing: what to do with series without metadata, and metadata without series: raise an "error", or store missing
             values for the former and leave out the latter ("null").
+        on: run on a Ray cluster: its address, like "ray://head:10001", or "ray" for the one that runs on this machine, or a new one.
 
     Returns:
         The store, opened.
@@ -144,54 +153,154 @@ def pack(
         ...     store.where("country == 'DE'").tolist(), store[0]["up"].tolist()
         ([0], [nan, 0.5])
     """
+    options = _options({name: value for name, value in locals().items() if name not in ("source", "path")})
+    if on is not None:
+        pack_on_ray(on, source, path, options, progress, metadata=metadata, replace=replace)
+        return open_remote(str(path)) if is_url(path) else open_store(path)
     folder = None if is_url(path) else check_path(path)
-    default_dtype, dtypes = parse_dtypes(dtype)
-    options = PackOptions(
-        series=series,
-        time=time,
-        sort=sort,
-        wide=wide,
-        columns=parse_names(columns),
+    with _within_memory(options), contextlib.ExitStack() as stack:
+        target = stack.enter_context(uploading(str(path), replace=replace)) if folder is None else folder
+        packer = Packer(source, target, options, progress, metadata=metadata)
+        packed = packer.run(replace=replace or folder is None)
+    return open_remote(str(path)) if folder is None else packed
+
+
+def pack_part(source: object, path: str | os.PathLike[str], part: str, *, merge: bool = False, **options: Any) -> int:
+    """Run one part of a pack that several processes share; `join_parts` makes the store of them.
+
+    The processes may be on any machines that see the sources and `path`, and may run in any order, at the same time, or twice. How many
+    parts there are does not change the store.
+
+    Args:
+        source: files, patterns, folders or URLs, as for `pack`.
+        path: the folder of the new store, or its URL. Results of parts are kept in `<path>.parts`.
+        part: which part, like "3/16".
+        merge: merge a share of the sorted rows, after all parts have read theirs. `join_parts` merges what is left.
+        **options: the options of `pack`, the same for all parts.
+
+    Returns:
+        The number of tasks of this part.
+
+    Raises:
+        OptionError: an argument is invalid, or differs from those of the other parts.
+        SourceChangedError: the sources are not those that the other parts have read.
+        PartsMissingError: with `merge`, some parts have not read their rows.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     for name in "ab":
+        ...         _ = Path(folder, f"{name}.csv").write_text(f"user,x\\n{name},1\\nc,2\\n")
+        ...     for part in ("1/2", "2/2"):
+        ...         _ = pack_part(f"{folder}/*.csv", f"{folder}/a.stoker", part, series="user")
+        ...     store = join_parts(f"{folder}/*.csv", f"{folder}/a.stoker", series="user")
+        ...     [one["x"].tolist() for one in store]
+        [[1], [1], [2, 2]]
+    """
+    number, count = parse_part(part)
+    progress, done, total = options.get("progress", quiet), 0, 1
+
+    def show(phase: str, share: float, rows: int) -> None:
+        """Of all tasks of this part."""
+        progress(phase, (done + share) / total if phase in ("reading", "merging") else share, rows)
+
+    parted = _parted(source, path, {**options, "progress": show})
+    with _within_memory(parted.plan.options):
+        if not merge:
+            parted.record_parts(count)
+        tasks = range(number - 1, parted.num_ranges if merge else len(parted.tasks), count)
+        total = max(len(tasks), 1)
+        for task in tasks:
+            (parted.merge if merge else parted.read)(task)
+            done += 1
+    return len(tasks)
+
+
+def join_parts(source: object, path: str | os.PathLike[str], **options: Any) -> Store:
+    """Make the store of a pack in parts, after all of them were run with `pack_part`. It has the bytes that `pack` would write.
+
+    Args:
+        source: as for the parts.
+        path: as for the parts.
+        **options: the options of `pack`, as for the parts.
+
+    Returns:
+        The store, opened.
+
+    Raises:
+        PartsMissingError: some parts were not run; the message names them.
+        OptionError: an argument differs from those of the parts.
+        StoreExistsError: there is a store at `path`, and `replace` is False.
+    """
+    parted = _parted(source, path, options, may_write=False)
+    with _within_memory(parted.plan.options):
+        parted.join()
+    return open_remote(str(path)) if is_url(path) else open_store(path)
+
+
+def _parted(source: object, path: str | os.PathLike[str], options: Mapping[str, Any], *, may_write: bool = True) -> PartedPack:
+    return PartedPack(
+        source,
+        str(path) if is_url(path) else os.fspath(path),
+        _options(options),
+        options.get("progress", quiet),
+        metadata=options.get("metadata"),
+        may_write=may_write,
+        replace=bool(options.get("replace", False)),
+    )
+
+
+def parse_part(given: str) -> tuple[int, int]:
+    """Parse "3/16".
+
+    Example:
+        >>> parse_part("3/16")
+        (3, 16)
+    """
+    found = re.fullmatch(r"\s*(\d{1,9})\s*/\s*(\d{1,9})\s*", given)
+    if found is None or not 1 <= int(found[1]) <= int(found[2]):
+        raise OptionError(f"part {given!r} is invalid; expected one like 3/16, from 1/16 to 16/16.")
+    return int(found[1]), int(found[2])
+
+
+def _options(given: Mapping[str, Any]) -> PackOptions:
+    """The options of a pack, from the arguments of `pack` that are not given elsewhere."""
+    known = {one.name: one.default for one in inspect.signature(pack).parameters.values() if one.kind is one.KEYWORD_ONLY}
+    if unknown := sorted(set(given) - set(known)):
+        raise OptionError(f"{unknown[0]}= is not an option of pack.")
+    chosen = {**known, **given}
+    default_dtype, dtypes = parse_dtypes(chosen["dtype"])
+    null = chosen["null"]
+    return PackOptions(
+        **{name: chosen[name] for name in _PLAIN},
+        columns=parse_names(chosen["columns"]),
         dtype=default_dtype,
         dtypes=dtypes,
-        segment=segment,
-        missing=missing,
-        duplicates=duplicates,
-        freq=freq,
-        regular=regular,
-        timezone=timezone,
-        ambiguous=ambiguous,
-        nonexistent=nonexistent,
-        source_column=source_column,
-        dialect=Dialect(
-            delimiter=delimiter,
-            quote=quote,
-            escape=escape,
-            header=header,
-            skip=skip,
-            null=(null,) if isinstance(null, str) else tuple(null),
-            decimal=decimal,
-            encoding=encoding,
-            time_format=time_format,
-        ),
-        memory_bytes=parse_bytes(memory),
-        threads=parse_threads(threads),
-        rename=parse_pairs(rename, "rename="),
-        where=where,
-        derive=parse_pairs(derive, "derive="),
-        metadata_key=metadata_key,
-        metadata_missing=metadata_missing,
+        dialect=Dialect(**{name: chosen[name] for name in _DIALECT}, null=(null,) if isinstance(null, str) else tuple(null)),
+        memory_bytes=parse_bytes(chosen["memory"]),
+        threads=parse_threads(chosen["threads"]),
+        rename=parse_pairs(chosen["rename"], "rename="),
+        derive=parse_pairs(chosen["derive"], "derive="),
     )
+
+
+_PLAIN = (
+    "series time sort wide segment missing duplicates freq regular timezone ambiguous nonexistent source_column where "
+    "metadata_key metadata_missing"
+).split()
+_DIALECT = "delimiter quote escape header skip decimal encoding time_format".split()
+
+
+@contextlib.contextmanager
+def _within_memory(options: PackOptions) -> Iterator[None]:
+    """Let Arrow return freed memory at once where there is little, and say what to do where there is none."""
     pool = pa.default_memory_pool()
     try:
-        with contextlib.ExitStack() as stack:
-            target = stack.enter_context(uploading(str(path), replace=replace)) if folder is None else folder
-            packer = Packer(source, target, options, progress, metadata=metadata)
-            if options.memory_bytes < parse_bytes(DEFAULT_MEMORY):
-                # Arrow returns freed memory at once: its own pools keep tens of megabytes.
-                pa.set_memory_pool(pa.system_memory_pool())
-            packed = packer.run(replace=replace or folder is None)
-        return open_remote(str(path)) if folder is None else packed
+        if options.memory_bytes < parse_bytes(DEFAULT_MEMORY):
+            # Arrow's own pools keep tens of megabytes.
+            pa.set_memory_pool(pa.system_memory_pool())
+        yield
     except MemoryError as error:
         raise SourceTooLargeError(
             f"the pack may use {options.memory_bytes >> 20:,} MB (memory=), but the system did not provide that much. "

@@ -49,7 +49,7 @@ class ChangedSource(DataSource):
 
     def __init__(self, source: DataSource, options: PackOptions) -> None:
         self.name, self.path, self.num_bytes = source.name, source.path, source.num_bytes
-        self.num_positions, self.typed, self.limits = source.num_positions, source.typed, source.limits
+        self.typed, self.limits = source.typed, source.limits
         self._source = source
         self._options = options
         self._condition = options.condition
@@ -116,6 +116,11 @@ class ChangedSource(DataSource):
         return self._schema
 
     @property
+    def num_positions(self) -> int | None:  # type: ignore[override]
+        """Of the source; a file may have to be opened for it."""
+        return self._source.num_positions
+
+    @property
     def num_rows(self) -> int | None:
         """Rows of the source, where it knows them and none is left out."""
         return getattr(self._source, "num_rows", None) if self._condition is None else None
@@ -124,6 +129,10 @@ class ChangedSource(DataSource):
         """The first value that does not fit a type, where the source can find it."""
         find = getattr(self._source, "find_misfit", None)
         return find(self._olds[name], kind) if find is not None and name in self._olds else None
+
+    def borders(self) -> list[int]:
+        """Those of the source: rows keep their numbers."""
+        return self._source.borders()
 
     def read(self, schema: pa.Schema | None, *, start: RowLocation, chunk_bytes: int) -> Iterator[Task]:
         """Chunks of the source, changed on the threads that read them; see `DataSource.read`."""

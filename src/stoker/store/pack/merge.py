@@ -39,7 +39,7 @@ from stoker.store.pack.changes import derive_steps
 from stoker.store.pack.metadata import Metadata
 from stoker.store.pack.plan import ColumnPlan, PackPlan, wide_series
 from stoker.store.pack.regular import OffGridError, StepRules
-from stoker.store.pack.sorted_runs import RepeatedKeyError, SortedRun, UnsortedTimesError
+from stoker.store.pack.sorted_runs import ReadableRun, RepeatedKeyError, SortedRun, UnsortedTimesError
 from stoker.store.pack.values import LocalTimes, from_bfloat16, one_array, show_time, to_numbers
 from stoker.store.shards import ColumnFile, NonFiniteCount, TextFile
 
@@ -59,7 +59,7 @@ class CursorMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class RunCursor:
     """A position in a run, and the rows after it that are in memory."""
 
-    def __init__(self, run: SortedRun, block_bytes: int, time_index: int | None, mark: CursorMark | None) -> None:
+    def __init__(self, run: ReadableRun, block_bytes: int, time_index: int | None, mark: CursorMark | None) -> None:
         self._run = run
         self._time_index = time_index
         # Each row may be a segment of its own, with a key and counts that the sort needs.
@@ -159,7 +159,7 @@ class RunCursor:
 
 
 def merge_runs(
-    runs: Sequence[SortedRun],
+    runs: Sequence[ReadableRun],
     out: SortedRun,
     *,
     time_index: int | None,
@@ -186,7 +186,7 @@ def merge_runs(
         bound = min((cursor.bound(-1) for cursor in live if cursor.has_more), default=None)
         parts = [part for cursor in live if (part := cursor.take(bound, equal=False)) is not None]
         if parts:
-            block = sort_block(concatenate(parts), time_index)
+            block = parts[0] if len(parts) == 1 else sort_block(concatenate(parts), time_index)
             if unique_keys and len(join_segments(block).keys) < len(block.keys):
                 keys = block.keys.to_pylist()
                 raise RepeatedKeyError(next(a for a, b in itertools.pairwise(keys) if a == b))

@@ -74,6 +74,11 @@ class PackOptions:
     metadata_missing: MetadataMissing = "error"
 
     def __post_init__(self) -> None:
+        for name in ("series", "time"):
+            if not isinstance(value := getattr(self, name), str | None):
+                raise OptionError(
+                    f"{name} is {value!r}; expected the name of one column. Join several columns into one before packing."
+                )
         if len(set(self.rename.values())) < len(self.rename):
             raise OptionError(f"rename={dict(self.rename)} gives two columns one name.")
         if self.condition is not None and self.condition.context:

@@ -23,6 +23,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 import numpy as np
@@ -68,6 +69,11 @@ Progress = Callable[[str, float, int], None]
 
 def quiet(phase: str, share: float, rows: int) -> None:
     """The default progress: report nothing."""
+
+
+def widen_for_gaps(plan: PackPlan) -> PackPlan:
+    """Make integers floats, because steps are missing."""
+    return widen_integers(plan, f"freq={plan.options.freq!r} adds missing steps, which it cannot store")
 
 
 class MergeMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -120,34 +126,70 @@ class PackState:
     since_release: int = 0
 
 
+def plan_pack(
+    source: object,
+    options: PackOptions,
+    metadata: object,
+    know: Callable[[list[DataSource]], list[DataSource]] = lambda found: found,
+) -> tuple[PackPlan, Metadata | None]:
+    """Inspect all sources, and choose columns and types; the second result is what is joined per series.
+
+    `know` may replace sources by such whose schemas are known.
+    """
+    joined = None if metadata is None else Metadata(metadata, options)
+    if joined is not None:
+        options = replace(options, dtypes={name: kind for name, kind in options.dtypes.items() if name not in joined.names})
+    left_out: list[Path] = []
+    is_table = options.series is not None or options.time is not None
+    found = find_sources(
+        source, dialect=options.dialect, table=is_table, wide=bool(options.wide), left_out=left_out, limits=options.limits
+    )
+    found = know(found)
+    if joined is not None and options.condition is not None:
+        joined.refuse_condition(options.condition, found)
+    if options.changes_rows:
+        found = change_sources(found, options)
+    if options.source_column is not None:
+        found = [NamedSource(one, options.source_column) for one in found]
+    plan = replace(make_plan(found, options), left_out=_unicode_names(left_out))
+    if joined is not None:
+        joined.load(plan)
+    if options.freq is not None:
+        StepGrid.of(plan.step[plan.time_index or 0], options.freq)  # refuses a time without such steps
+    return plan, joined
+
+
+@contextlib.contextmanager
+def explaining(plan: PackPlan) -> Iterator[None]:
+    """Name the rows of errors that are found when rows are sorted, by reading the sources again."""
+    try:
+        yield
+    except OffGridError as error:
+        raise explain_off_grid(plan, error) from None
+    except UnsortedTimesError as error:
+        raise explain_disorder(plan, error) from None
+    except RepeatedKeyError as error:
+        what = f"{plan.key.name if plan.key else 'row'} {error.key!r} occurs twice"
+        raise BadValueError(f"{what}, but each row is a whole series. Make the key unique.") from None
+
+
+def refuse_settled(error: InferredTypeError | MissingIntegersError) -> NoReturn:
+    """Types that were found by reading all rows do not fit: raise what that means."""
+    if isinstance(error, MissingIntegersError):
+        raise BadValueError(str(error)) from None
+    raise SourceChangedError(f"{error}: its values differ between two reads. Do not change sources during a pack.") from None
+
+
 class Packer:
     """Packs one source into one folder."""
 
     def __init__(self, source: object, folder: Path, options: PackOptions, progress: Progress, *, metadata: object = None) -> None:
-        self._metadata = None if metadata is None else Metadata(metadata, options)
-        if self._metadata is not None:
-            names = self._metadata.names
-            options = replace(options, dtypes={name: kind for name, kind in options.dtypes.items() if name not in names})
-        left_out: list[Path] = []
-        is_table = options.series is not None or options.time is not None
-        found = find_sources(
-            source, dialect=options.dialect, table=is_table, wide=bool(options.wide), left_out=left_out, limits=options.limits
-        )
-        if self._metadata is not None and options.condition is not None:
-            self._metadata.refuse_condition(options.condition, found)
-        if options.changes_rows:
-            found = change_sources(found, options)
-        if options.source_column is not None:
-            found = [NamedSource(one, options.source_column) for one in found]
-        self._plan = replace(make_plan(found, options), left_out=_unicode_names(left_out))
-        if self._metadata is not None:
-            self._metadata.load(self._plan)
+        self._plan, self._metadata = plan_pack(source, options, metadata)
+        options = self._plan.options
         self._folder = folder
         self._work = folder / WORK_NAME
         self._progress = progress
         self._is_settled = self._is_widened = False
-        if options.freq is not None:
-            StepGrid.of(self._plan.step[self._plan.time_index or 0], options.freq)  # refuses a time without such steps
         self._paths = [source.path if isinstance(source, Store) else None, *(one.path for one in self._plan.sources)]
         self._stats = {one: stat_source(one) for one in self._plan.sources}
         on_disk = all(one.path is not None for one in self._plan.sources)
@@ -167,18 +209,16 @@ class Packer:
                 self._widen()
             while True:
                 try:
-                    with self._open_state(journal) as (state, readers, hashes):
-                        self._read(state, readers)
-                        run = self._merge(state)
-                        manifest = self._seal(state, run, hashes)
-                    commit(manifest)
-                    return map_store(self._folder, read_manifest(self._folder))
+                    with explaining(self._plan):
+                        with self._open_state(journal) as (state, readers, hashes):
+                            self._read(state, readers)
+                            run = self._merge(state)
+                            manifest = self._seal(state, run, hashes)
+                        commit(manifest)
+                        return map_store(self._folder, read_manifest(self._folder))
                 except (InferredTypeError, MissingIntegersError) as error:
-                    if self._is_settled and isinstance(error, MissingIntegersError):
-                        raise BadValueError(str(error)) from None
                     if self._is_settled:
-                        what = f"{error}: its values differ between two reads"
-                        raise SourceChangedError(f"{what}. Do not change sources during a pack.") from None
+                        refuse_settled(error)
                     self._settle_types()
                     journal = None  # its rows have other types
                 except IntegerGapsError as error:
@@ -186,13 +226,6 @@ class Packer:
                         raise BadValueError(str(error)) from None
                     self._widen()
                     journal = None
-                except OffGridError as error:
-                    raise explain_off_grid(self._plan, error) from None
-                except UnsortedTimesError as error:
-                    raise explain_disorder(self._plan, error) from None
-                except RepeatedKeyError as error:
-                    what = f"{self._plan.key.name if self._plan.key else 'row'} {error.key!r} occurs twice"
-                    raise BadValueError(f"{what}, but each row is a whole series. Make the key unique.") from None
 
     def _load_journal(self) -> Journal | None:
         """The journal of this very pack, if it was killed in this folder before. Sources in memory have none."""
@@ -207,7 +240,7 @@ class Packer:
 
     def _widen(self) -> None:
         """Make integers floats, because steps are missing."""
-        self._plan = widen_integers(self._plan, f"freq={self._plan.options.freq!r} adds missing steps, which it cannot store")
+        self._plan = widen_for_gaps(self._plan)
         self._is_widened = True
 
     # State
@@ -256,7 +289,7 @@ class Packer:
         for path in sorted(self._work.iterdir()):
             if path.name.startswith("run") and path.name.partition(".")[0] not in kept:
                 _disk.remove_file(path)
-        layout = _run_layout(self._plan, merged=journal.read)
+        layout = run_layout(self._plan, merged=journal.read)
         runs: list[SortedRun] = []
         for mark in journal.runs:
             run = SortedRun.reopen(self._work, mark, layout, writer)
@@ -282,7 +315,7 @@ class Packer:
         def append_texts(name: str, texts: list[str]) -> None:
             writer.submit(partial(files[name].append, from_texts(texts)))
 
-        options, layout = self._plan.options, _run_layout(self._plan)
+        options, layout = self._plan.options, run_layout(self._plan)
         known = {name: file.read(0, file.rows).to_pylist() if file.rows else [] for name, file in files.items()}
         categories = {name: Categories(name, texts) for name, texts in known.items()}
         return PackState(
@@ -407,7 +440,7 @@ class Packer:
 
     def _merge_target(self, state: PackState, is_last: bool) -> SortedRun:
         """The run to merge into: that of the journal, or a new one."""
-        layout = _run_layout(self._plan, merged=True, fill=is_last or not self._plan.options.fills_last)
+        layout = run_layout(self._plan, merged=True, fill=is_last or not self._plan.options.fills_last)
         layout = replace(layout, strict_time=True) if is_last and state.rules is not None else layout
         if state.merge is not None:
             out = SortedRun.reopen(self._work, state.merge.out, layout, state.writer)
@@ -443,9 +476,7 @@ class Packer:
             if stat_source(source) != self._stats[source]:
                 raise SourceChangedError(f"{source.label} changed while it was packed. Pack again when nothing writes to it.")
         if run is None or run.num_steps == 0:
-            names = ", ".join(source.label for source in plan.sources[:3])
-            what = "no rows" if plan.options.where is None or not sum(state.source_rows) else f"no row with {plan.options.where}"
-            raise SourceEmptyError(f"{names} {'hold' if len(plan.sources) > 1 else 'holds'} {what}, so there is nothing to pack.")
+            raise nothing_to_pack(plan, sum(state.source_rows))
         self._progress("sealing", 0.0, run.num_steps)
         manifest = seal_run(
             run,
@@ -455,7 +486,7 @@ class Packer:
             categories=state.category_files,
             missing=state.shaper.missing,
             sources=sources,
-            notes=[*plan.notes, *_notes(run, sources, plan.left_out), *_time_notes(run, plan, state.rules)],
+            notes=run_notes(run, plan, sources, state.rules),
             metadata=self._metadata,
         )
         run.close()
@@ -482,7 +513,8 @@ def _refuse_too_large(plan: PackPlan, folder: Path) -> None:
         raise DiskFullError(28, f"{what}. Free some space, or pack fewer with columns=[...].")
 
 
-def _run_layout(plan: PackPlan, *, merged: bool = False, fill: bool | None = None) -> RunLayout:
+def run_layout(plan: PackPlan, *, merged: bool = False, fill: bool | None = None) -> RunLayout:
+    """The files of a run; `fill` says whether missing values are filled in it, where the pack fills them."""
     options, key = plan.options, plan.key
     fills = options.missing == "ffill" and (fill if fill is not None else not options.fills_last)
     return RunLayout(
@@ -495,6 +527,18 @@ def _run_layout(plan: PackPlan, *, merged: bool = False, fill: bool | None = Non
         fill=frozenset(i for i, column in enumerate(plan.step) if fills and column.can_be_missing),
         bfloat16=frozenset(i for i, column in enumerate(plan.step) if column.kind == "bfloat16"),
     )
+
+
+def nothing_to_pack(plan: PackPlan, rows_read: int) -> SourceEmptyError:
+    """The error for sources that leave no steps."""
+    names = ", ".join(source.label for source in plan.sources[:3])
+    what = "no rows" if plan.options.where is None or not rows_read else f"no row with {plan.options.where}"
+    return SourceEmptyError(f"{names} {'hold' if len(plan.sources) > 1 else 'holds'} {what}, so there is nothing to pack.")
+
+
+def run_notes(run: SortedRun, plan: PackPlan, sources: list[SourceEntry], rules: StepRules | None) -> list[str]:
+    """What the manifest says about a pack."""
+    return [*plan.notes, *_notes(run, sources, plan.left_out), *_time_notes(run, plan, rules)]
 
 
 def _notes(run: SortedRun, sources: list[SourceEntry], left_out: tuple[str, ...]) -> list[str]:
@@ -568,7 +612,7 @@ def _files_of(path: Path) -> list[Path]:
 
 def hash_source(source: DataSource, stopping: threading.Event) -> str | None:
     """Hash all bytes of a source, for the manifest; ends early, with a meaningless hash, once the pack is `stopping`."""
-    if source.path is None:
+    if not isinstance(source.path, Path):  # in memory, or in object storage, which has hashes of its own
         return None
     hasher = xxhash.xxh3_128()
     buffer = bytearray(1 << 20)

@@ -410,6 +410,11 @@ def make_plan(sources: Sequence[DataSource], options: PackOptions) -> PackPlan:
 def settle_plan(plan: PackPlan, report: Callable[[int], None]) -> PackPlan:
     """Read all rows once to find the types that hold all values: of text whose types were inferred wrongly from the first block, and of
     integers that turn out to have missing values. `report` gets the rows so far."""
+    return plan_with_types(plan, settled_types(plan, report))
+
+
+def settled_types(plan: PackPlan, report: Callable[[int], None]) -> list[pa.Schema]:
+    """Read all rows, and give the types that hold all values: one schema, or with `wide` one per source."""
     settled = _Settled(plan.schema, plan.options)
     schemas: list[pa.Schema] = []
     shared: dict[pa.Schema, pa.Schema] = {}
@@ -424,10 +429,15 @@ def settle_plan(plan: PackPlan, report: Callable[[int], None]) -> PackPlan:
             report(rows)
         if plan.grouping == "wide":
             schemas.append(shared.setdefault(settled.schema(), settled.schema()))
+    return schemas if plan.grouping == "wide" else [settled.schema()]
+
+
+def plan_with_types(plan: PackPlan, schemas: list[pa.Schema]) -> PackPlan:
+    """The plan with the types that `settled_types` gave."""
     if plan.grouping == "wide":
         settled_plan = _wide_plan(plan.sources, plan.options, schemas, plan.notes)
     else:
-        settled_plan = _plan(plan.sources, plan.options, settled.schema())
+        settled_plan = _plan(plan.sources, plan.options, schemas[0])
     return replace(_with_time(settled_plan), left_out=plan.left_out)
 
 

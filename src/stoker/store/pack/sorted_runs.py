@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn, Self, TypeVar
+from typing import Any, NoReturn, Protocol, Self, TypeVar
 
 import msgspec
 import numpy as np
@@ -203,6 +203,7 @@ class RunLayout:
     fill: frozenset[int] = field(default_factory=frozenset)
     """Step columns whose missing values are filled with the value before them."""
     bfloat16: frozenset[int] = field(default_factory=frozenset)  # step columns whose numbers are upper halves of float32
+    block_bytes: int | None = None  # what each hash of a file is of, where it is read in slices
 
 
 class RunMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -233,6 +234,37 @@ class RepeatedKeyError(Exception):
         self.key = key
 
 
+class ReadableRun(Protocol):
+    """What a merge asks of a run. `step` and the other files have `read(start, stop)`."""
+
+    @property
+    def layout(self) -> RunLayout:
+        """What its files hold."""
+
+    @property
+    def num_series(self) -> int:
+        """The number of series."""
+
+    @property
+    def num_steps(self) -> int:
+        """The number of rows."""
+
+    @property
+    def counts(self) -> Any:
+        """The number of rows of each series."""
+
+    @property
+    def step(self) -> Sequence[Any]:
+        """The step columns."""
+
+    @property
+    def series(self) -> Sequence[Any]:
+        """The columns with one value per series."""
+
+    def read_keys(self, start: int, stop: int) -> pa.Array:
+        """Keys of series `start` to `stop`."""
+
+
 class SortedRun:
     """One run, appended to through a background writer."""
 
@@ -260,10 +292,11 @@ class SortedRun:
         """Start an empty run in the work folder."""
         run = cls(folder, number, layout, writer)
         path = run._path
-        run.keys = _create(path("k"), layout.key)
-        run.counts = ColumnFile.create(path("n"), np.dtype("<i8"))
-        run.step = [ColumnFile.create(path(f"c{i}"), dtype) for i, dtype in enumerate(layout.step)]
-        run.series = [_create(path(f"s{i}"), dtype) for i, dtype in enumerate(layout.series)]
+        size = layout.block_bytes
+        run.keys = _create(path("k"), layout.key, size)
+        run.counts = ColumnFile.create(path("n"), np.dtype("<i8"), block_bytes=size)
+        run.step = [ColumnFile.create(path(f"c{i}"), dtype, block_bytes=size) for i, dtype in enumerate(layout.step)]
+        run.series = [_create(path(f"s{i}"), dtype, size) for i, dtype in enumerate(layout.series)]
         return run
 
     def _path(self, name: str) -> Path:
@@ -423,8 +456,10 @@ class SortedRun:
             remove_file(path)
 
 
-def _create(path: Path, dtype: np.dtype[Any] | None) -> ColumnFile | TextFile:
-    return TextFile.create(path) if dtype is None else ColumnFile.create(path, dtype)
+def _create(path: Path, dtype: np.dtype[Any] | None, block_bytes: int | None) -> ColumnFile | TextFile:
+    if dtype is None:
+        return TextFile.create(path, block_bytes=block_bytes)
+    return ColumnFile.create(path, dtype, block_bytes=block_bytes)
 
 
 def _reopen(path: Path, dtype: np.dtype[Any] | None, marks: list[ColumnMark]) -> ColumnFile | TextFile | None:

@@ -1,0 +1,114 @@
+"""Runs code in a process of its own that is forked where torch is imported already: that import takes longer than a measurement.
+
+`run_forked` forks this process. `Forker` is another process that has imported torch and forks itself; each lane has one, with its cores.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+_of_thread = threading.local()
+
+
+def run_forked(run: Callable[[], object], *, folder: Path, log: Path, limit: float, environment: Mapping[str, str]) -> None:
+    """Call a function in a forked process that is as if started in `folder`, with its output in a file.
+
+    Args:
+        run: What to call. It may end the process.
+        folder: The working folder.
+        log: Gets the output and, if `run` raises, the traceback.
+        limit: Seconds after which the process is ended, with all that it has started.
+        environment: Variables that are set before.
+    """
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setsid()
+            os.chdir(folder)
+            os.environ.update(environment)
+            output = os.open(log, os.O_WRONLY | os.O_CREAT)
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+            run()
+            sys.stdout.flush()
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+    end = time.monotonic() + limit
+    while os.waitpid(child, os.WNOHANG) == (0, 0):
+        if time.monotonic() > end:
+            os.killpg(child, signal.SIGKILL)
+        time.sleep(0.01)
+    with suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)  # its loader's workers
+
+
+class Forker:
+    """A process that has imported torch and runs a function of a module of ours in forks of itself, one after the other."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.verdicts.forked"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parent.parent.parent,
+        )
+
+    @classmethod
+    def of_thread(cls) -> Forker:
+        """That of this thread, which has its cores."""
+        if not hasattr(_of_thread, "forker"):
+            _of_thread.forker = cls()
+        found: Forker = _of_thread.forker
+        return found
+
+    def run(
+        self, function: str, arguments: Sequence[Any], *, folder: Path, limit: float, environment: Mapping[str, str] | None = None
+    ) -> list[str]:
+        """The lines that `module:function` prints with these arguments in a fork."""
+        log = folder / "forked.log"
+        job = {"function": function, "arguments": arguments, "folder": str(folder), "log": str(log), "limit": limit}
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(job | {"environment": dict(environment or {})}) + "\n")
+        self._process.stdin.flush()
+        if not self._process.stdout.readline():
+            del _of_thread.forker
+            raise RuntimeError(f"the process that forks has ended with {self._process.wait()}")
+        return log.read_text(errors="replace").splitlines()
+
+
+def _serve() -> None:
+    import importlib
+
+    import torch  # noqa: F401
+
+    for line in sys.stdin:
+        job = json.loads(line)
+        module, _, name = job["function"].partition(":")
+        function = getattr(importlib.import_module(module), name)
+        run_forked(
+            lambda function=function, job=job: function(*job["arguments"]),
+            folder=Path(job["folder"]),
+            log=Path(job["log"]),
+            limit=job["limit"],
+            environment=job["environment"],
+        )
+        print("done", flush=True)
+
+
+if __name__ == "__main__":
+    _serve()

@@ -1,0 +1,137 @@
+"""A pack on a Ray cluster: the tasks of `parts.PartedPack`, one per CPU, wherever Ray finds one.
+
+Ray starts a task again on another node if its process or node dies; a task that was run twice leaves one result. This process only
+hands out tasks and shows progress, so it need not see the data: sources and target must be visible to the nodes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from stoker._disk import check_path
+from stoker.errors import OptionError, PartsMissingError, StokerError
+from stoker.store.object_storage import is_url, redact
+from stoker.store.pack.options import PackOptions
+from stoker.store.pack.packer import Progress, quiet
+from stoker.store.pack.parts import PartedPack
+
+_POLL_S = 0.5
+_ROUNDS = 3
+"""Types may change twice while rows are read and merged: all values were seen, then steps are missing. Then tasks run again."""
+
+
+def pack_on_ray(
+    address: str,
+    source: object,
+    path: str | os.PathLike[str],
+    options: PackOptions,
+    progress: Progress,
+    *,
+    metadata: object,
+    replace: bool,
+) -> None:
+    """Pack on the cluster at `address` ("ray": the one of this machine, or a new one)."""
+    ray = _connect(check_address(address))
+    target = str(path) if is_url(path) else str(check_path(path).absolute())
+    request = (_absolute(source), target, _one_cpu(options), metadata, replace)
+    remote = ray.remote(num_cpus=1, max_retries=-1)(run_task)
+    watch = ray.remote(num_cpus=0, max_retries=-1)(run_task)
+
+    def run(kind: str, numbers: Iterable[int]) -> list[Any]:
+        waiting = [remote.remote(request, kind, number) for number in numbers]
+        refs, total = list(waiting), max(len(waiting), 1)
+        while waiting:
+            _, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=_POLL_S)
+            share = (total - len(waiting)) / total
+            if kind == "read" and waiting:
+                share = max(share, _result(ray, watch.remote(request, "progress", 0))[0])
+            progress({"read": "reading", "merge": "merging", "join": "joining"}.get(kind, kind), share, 0)
+        return [_result(ray, ref) for ref in refs]
+
+    _result(ray, remote.remote(request, "begin", 0))
+    for round_ in range(_ROUNDS):
+        try:
+            while missing := _result(ray, remote.remote(request, "missing", 0)):
+                run("read", missing)
+            run("merge", _result(ray, remote.remote(request, "ranges", 0)))
+            run("join", [0])
+            return
+        except PartsMissingError:  # the types changed
+            if round_ + 1 == _ROUNDS:
+                raise
+
+
+def run_task(request: tuple[Any, ...], kind: str, number: int) -> Any:
+    """One task of a pack, in a process of the cluster."""
+    source, target, options, metadata, can_replace = request
+    try:
+        pack = PartedPack(source, target, options, quiet, metadata=metadata, may_write=kind == "begin", replace=can_replace)
+    except OptionError as error:
+        if kind != "begin" and "has no parts of a pack" in str(error):
+            raise OptionError(
+                f"a node of the cluster does not see {target}.parts, where tasks leave their results. Pack to a folder that all nodes "
+                "share, or to a URL."
+            ) from None
+        raise
+    if kind == "missing":
+        return pack.missing_tasks()
+    if kind == "ranges":
+        return pack.missing_ranges()
+    if kind == "progress":
+        return pack.progress()
+    if kind == "read":
+        pack.read(number)
+    if kind == "merge":
+        pack.merge(number)
+    if kind == "join":
+        pack.join()
+    return None
+
+
+def _result(ray: Any, ref: Any) -> Any:
+    """The result of a task; errors of Stoker are raised as they are."""
+    try:
+        return ray.get(ref)
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, StokerError):
+            raise error.cause from None
+        raise
+
+
+def _connect(address: str) -> Any:
+    try:
+        import ray
+    except ImportError:
+        raise OptionError(f"on={address!r} needs the package ray: install stoker[ray].") from None
+    if not ray.is_initialized():
+        ray.init(address=None if address == "ray" else address, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    return ray
+
+
+def check_address(address: str) -> str:
+    """Refuse what is not the address of a Ray cluster; addresses have no credentials."""
+    if address != "ray" and not re.fullmatch(r"ray://[\w.-]+(:\d+)?", address):
+        raise OptionError(
+            f"on={redact(address)!r} is invalid; expected 'ray', or the address of a cluster like 'ray://head:10001'."
+        )
+    return address
+
+
+def _absolute(source: Any) -> Any:
+    """Paths that mean the same in every process."""
+    if isinstance(source, str | os.PathLike):
+        return source if is_url(source) else str(Path(source).absolute())
+    if isinstance(source, list | tuple) and source and all(isinstance(one, str | os.PathLike) for one in source):
+        return [_absolute(one) for one in source]
+    raise OptionError(
+        "a table in memory cannot be packed in parts, as other processes do not see it. Give files or URLs, or leave out on=."
+    )
+
+
+def _one_cpu(options: PackOptions) -> PackOptions:
+    return replace(options, threads=1)

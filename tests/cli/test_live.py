@@ -1,0 +1,54 @@
+"""`stoker live`: the address of a page, a page in a file, and what is wrong with a call."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import subprocess
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.cli.calling import Done, environment, stoker_command
+
+from stoker.train.run import Run
+
+Stoker = Callable[..., Done]
+
+
+def test_a_page_is_served_until_ctrl_c(tmp_path: Path) -> None:
+    Run(tmp_path / "runs" / "a").end("finished")
+    command = stoker_command("live", "runs")
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        line = child.stdout.readline()
+        found = re.fullmatch(r"runs: (http://127\.0\.0\.1:\d+/\?token=\S+)\n", line)
+        assert found, line
+        with urllib.request.urlopen(found[1], timeout=60) as answer:
+            assert b"Stoker runs" in answer.read()
+        child.send_signal(signal.SIGINT)
+        out, err = child.communicate(timeout=60)
+    assert (child.returncode, out.splitlines()[-1], err) == (0, "ended.", "")
+
+
+def test_a_page_is_saved(stoker: Stoker, tmp_path: Path) -> None:
+    Run(tmp_path / "runs" / "a").end("finished")
+    path = tmp_path / "page.html"
+    assert stoker("live", tmp_path / "runs", "--save", path) == Done(0, f"{path}: 1 run.\n", "")
+    assert path.read_text().startswith("<!doctype html>")
+
+
+def test_wrong_calls_are_one_line(stoker: Stoker, tmp_path: Path) -> None:
+    assert (
+        stoker("live", tmp_path / "gone").err == f"stoker: {tmp_path / 'gone'} is not a folder. Give a run, or a folder of runs.\n"
+    )
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = stoker("live", tmp_path, "--port", str(port))
+    assert done.code == 2
+    assert done.err.startswith(f"stoker: port {port} cannot be used (Address already in use). Give another one")

@@ -1,0 +1,179 @@
+"""What the live page knows of runs: curves that are thinned while they are read, and files that grow, shrink or break."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stoker.errors import OptionError
+from stoker.live.follow import MOST_POINTS, Board, ThinnedCurve, flatten, read_ceiling
+from stoker.train.run import Run
+from stoker.watching.cause import Slowdown
+
+VALUES = st.floats(-1e6, 1e6)
+
+
+def thin_slowly(values: list[float]) -> list[tuple[int, float, float, float]]:
+    """The obvious way: the least power of two whose groups are few enough, then each group at once."""
+    width = 1
+    while math.ceil(len(values) / width) > MOST_POINTS:
+        width *= 2
+    groups = [range(start, min(start + width, len(values))) for start in range(0, len(values), width)]
+    return [(g[-1], sum(values[i] for i in g) / len(g), min(values[i] for i in g), max(values[i] for i in g)) for g in groups]
+
+
+@given(st.lists(VALUES, max_size=5), st.integers(0, 3000))
+def test_a_curve_equals_its_slow_twin(first: list[float], length: int) -> None:
+    values = (first or [0.5]) * (length // max(1, len(first)) + 1)
+    curve = ThinnedCurve()
+    for step, value in enumerate(values):
+        curve.add(step, value)
+    expected = thin_slowly(values)
+    assert curve.steps == [step for step, *_ in expected]
+    assert len(curve.steps) <= MOST_POINTS
+    assert [total / count for total, count in zip(curve.sums, curve.counts, strict=True)] == pytest.approx(
+        [row[1] for row in expected]
+    )
+    assert (curve.lows, curve.highs) == ([row[2] for row in expected], [row[3] for row in expected])
+    assert curve.least is not None
+    assert curve.least[0] == min(values)
+    assert curve.greatest is not None
+    assert curve.greatest[0] == max(values)
+
+
+def test_values_that_are_not_finite_are_kept_apart() -> None:
+    curve = ThinnedCurve()
+    for step, value in enumerate((1.0, math.nan, math.inf, 2.0)):
+        curve.add(step, value)
+    assert curve.as_dict() == {"steps": [0, 3], "means": [1.0, 2.0], "non_finite": [1, 2]}
+
+
+def start_run(folder: Path, **config: Any) -> Run:
+    run = Run(folder, config=config)
+    run.metrics.write(10, {"loss": 3.0, "rate": 80.0, "wait": 0.2, "memory": 2.0**30, "skipped": 0.0})
+    return run
+
+
+def rows(board: Board) -> dict[str, dict[str, Any]]:
+    return {row["name"]: row for row in board.view()["runs"]}
+
+
+def test_a_run_is_followed_while_it_grows(tmp_path: Path) -> None:
+    run = start_run(tmp_path / "a", lr=0.1)
+    board = Board(tmp_path)
+    assert board.refresh()
+    row = rows(board)["a"]
+    assert (row["state"], row["step"], row["loss"], row["rate"], row["data_free"]) == ("running", 10, 3.0, 80.0, 100.0)
+    assert not board.refresh()  # nothing new
+    run.metrics.write(20, {"loss": 1.0, "val_loss": 0.5, "skipped": 2.0})
+    assert board.refresh()
+    row = rows(board)["a"]
+    assert (row["step"], row["loss"], row["metric"], row["best"], row["best_step"], row["skipped"]) == (
+        20,
+        1.0,
+        "val_loss",
+        0.5,
+        20,
+        2,
+    )
+    run.end("finished", step=20)
+    assert board.refresh()
+    assert rows(board)["a"]["state"] == "finished"
+    assert board.view()["details"]["a"]["facts"]["lr"] == "0.1"
+
+
+@pytest.mark.parametrize("num_more", [0, 1, 40])
+def test_a_run_that_was_cut_back_is_read_again(tmp_path: Path, num_more: int) -> None:
+    """A resumed run cuts lines of later steps; by the next look the file may be longer than before."""
+    run = start_run(tmp_path / "a")
+    for step in (20, 30, 40):
+        run.metrics.write(step, {"loss": 100.0 + step})
+    run.end("signal", step=40)
+    board = Board(tmp_path)
+    board.refresh()
+    resumed = Run(tmp_path / "a", from_step=10)
+    for index in range(num_more):
+        resumed.metrics.write(11 + index, {"loss": float(index)})
+    resumed.end("finished", step=50)
+    board.refresh()
+    expected = [3.0, *map(float, range(num_more))]
+    assert board.view()["details"]["a"]["curves"]["loss"]["means"] == expected
+
+
+def test_half_a_line_is_read_once_it_is_whole(tmp_path: Path) -> None:
+    run = start_run(tmp_path / "a")
+    board = Board(tmp_path)
+    board.refresh()
+    line = json.dumps({"step": 20, "loss": 1.5}).encode() + b"\n"
+    with run.metrics.path.open("ab") as file:
+        for part in (line[:7], line[7:]):
+            assert rows(board)["a"]["loss"] == 3.0
+            file.write(part)
+            file.flush()
+            board.refresh()
+    assert rows(board)["a"]["loss"] == 1.5
+    run.end("finished")
+
+
+def test_damage_is_said_and_hides_no_other_run(tmp_path: Path) -> None:
+    start_run(tmp_path / "good").end("finished")
+    for name in ("no record", "lines", "fifo"):
+        start_run(tmp_path / name).end("finished")
+    (tmp_path / "no record" / "run.json").chmod(0o644)
+    (tmp_path / "no record" / "run.json").write_text("{")
+    with (tmp_path / "lines" / "metrics.jsonl").open("ab") as file:
+        file.write(b"\xff\xfe\n[1]\n" + b"x" * 3_000_000 + b"\n")
+    (tmp_path / "fifo" / "metrics.jsonl").unlink()
+    os.mkfifo(tmp_path / "fifo" / "metrics.jsonl")
+    board = Board(tmp_path)
+    board.refresh()
+    found = rows(board)
+    assert {name: row["state"] for name, row in found.items()} == {
+        "good": "finished", "no record": "damaged", "lines": "finished", "fifo": "finished",
+    }  # fmt: skip
+    assert "damaged" in found["no record"]["reason"]
+    assert "3 lines of metrics.jsonl cannot be read" in found["lines"]["reason"]
+    assert found["good"]["reason"] is None
+
+
+def test_slowdowns_checkpoints_and_the_ladder_are_shown(tmp_path: Path) -> None:
+    run = start_run(tmp_path / "a")
+    found = Slowdown(step=500, since=480, before_seconds=0.01, after_seconds=0.02, cause="loader", evidence="waits grew")
+    run.note_slowdown(found)
+    folder = tmp_path / "a" / "checkpoints"
+    folder.mkdir()
+    (folder / "LATEST").write_text("step-000000400")
+    (tmp_path / "a" / "diagnosis.json").write_text(json.dumps({"ladder": {"now": 80.0, "data_free": 120.0, "roofline": None}}))
+    board = Board(tmp_path)
+    board.refresh()
+    row = rows(board)["a"]
+    assert (row["slowdowns"], row["checkpoint"]["step"]) == (1, 400)
+    assert row["ceiling"] is None  # the ladder has a level that is not a number, so it is not one of ours
+    (tmp_path / "a" / "diagnosis.json").write_text(json.dumps({"ladder": {"now": 80.0, "data_free": 120.0}}))
+    assert board.refresh()
+    assert rows(board)["a"]["ceiling"] == 120.0
+    assert "Cause: loader" in board.view()["details"]["a"]["slowdowns"][0]
+    run.end("finished")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"ladder": 3}', '{"ladder": {"now": "fast"}}'])
+def test_another_file_named_diagnosis_has_no_ceiling(tmp_path: Path, text: str) -> None:
+    (tmp_path / "diagnosis.json").write_text(text)
+    assert read_ceiling(tmp_path / "diagnosis.json") is None
+    assert read_ceiling(tmp_path / "gone.json") is None
+
+
+def test_a_configuration_is_flattened() -> None:
+    assert dict(flatten({"a": {"b": 1, "c": {}}, "d": [2]})) == {"a.b": 1, "a.c": {}, "d": [2]}
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="is not a folder"):
+        Board(tmp_path / "gone").refresh()

@@ -1,0 +1,84 @@
+"""Writes docs/cli.md from the commands: `make reference`."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from stoker.cli.main import COMMANDS, cli
+
+PAGE = Path(__file__).parent.parent / "docs" / "cli.md"
+INTRO = """\
+# Commands
+
+This page is generated from the source by `make reference`. Do not edit it by hand. `stoker COMMAND --help` prints the same.
+
+Exit codes: 0, or 2 for an error, which is one line on stderr, with the [name of the error](errors.md) on a terminal; 130 after Ctrl-C,
+143 after SIGTERM. Some commands have others, which their section names. `--debug` shows the traceback of an error.
+
+**Completion** in a shell: `eval "$(_STOKER_COMPLETE=bash_source stoker)"` in `~/.bashrc`, or `zsh_source` in `~/.zshrc`.
+"""
+
+
+def page() -> str:
+    """The text of the page."""
+    parts = [
+        INTRO,
+        "| command | |\n| --- | --- |\n" + "".join(f"| [`{name}`](#{name}) | {text} |\n" for name, text in COMMANDS.items()),
+    ]
+    context = click.Context(cli, info_name="stoker")
+    for name in COMMANDS:
+        command = cli.get_command(context, name)
+        assert command is not None
+        parts += _section(command, name, f"## {name}\n")
+        if isinstance(command, click.Group):
+            below = click.Context(command, info_name=name, parent=context)
+            for other in command.list_commands(below):
+                found = command.get_command(below, other)
+                assert found is not None
+                parts += _section(found, f"{name} {other}", f"### {name} {other}\n")
+        for recipe, found in sorted(getattr(command, "recipes", {}).items()):
+            parts += _section(found, f"{name} {recipe}", f"### {name} {recipe}\n")
+    return "\n".join(parts)
+
+
+def _section(command: click.Command, path: str, heading: str) -> Iterator[str]:
+    """Usage, text and options of a command."""
+    yield heading
+    usage = " ".join(command.collect_usage_pieces(click.Context(command)))
+    yield f"```text\nstoker {path} {usage}\n```\n"
+    yield _plain(command.help or "") + "\n"
+    rows = [_row(option) for option in command.params if isinstance(option, click.Option) and not option.hidden]
+    if rows:
+        yield "| option | default | |\n| --- | --- | --- |\n" + "\n".join(rows) + "\n"
+
+
+def _plain(text: str) -> str:
+    """A help text as Markdown: paragraphs that keep their lines become blocks."""
+    text = inspect.cleandoc(text.split("\f")[0])
+    return re.sub(
+        r"^\x08\n((?:.+\n?)+)", lambda found: "```text\n" + found[1].rstrip() + "\n```\n", text, flags=re.MULTILINE
+    ).strip()
+
+
+def _row(option: click.Option) -> str:
+    metavar = "" if option.is_flag or option.count else " " + (option.metavar or _metavar(option))
+    names = ", ".join(f"`{name}{metavar}`" for name in option.opts) + "".join(f", `{name}`" for name in option.secondary_opts)
+    default = option.default
+    shown = option.show_default and default is not None and not callable(default) and not option.is_flag
+    text = " ".join((option.help or "").split()).replace("|", "\\|").replace("<", "&lt;")
+    return f"| {names.replace('|', chr(92) + '|')} | {f'`{default}`' if shown else ''} | {text} |"
+
+
+def _metavar(option: click.Option) -> str:
+    if isinstance(option.type, click.Choice):
+        return "[" + "|".join(map(str, option.type.choices)) + "]"
+    return {"integer": "N", "float": "X"}.get(option.type.name, (option.name or "").upper())
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

@@ -1,0 +1,207 @@
+"""The code blocks of the documents, and how each of them is run.
+
+    python -m tools.pages                          runs every block of every page, and prints a line per page
+    python -m tools.pages docs/feeding.md          the blocks of one page
+    python -m tools.pages --count                  counts them, and runs nothing
+    python -m tools.pages --fresh                  runs the start page as a newcomer does: in an empty venv, where pip installs for real
+
+The language of a fenced block says what happens to it. A page runs from top to bottom in a folder of its own, as a reader would do it:
+
+    python      is executed; all blocks of a page share their names
+    sh          is executed by bash; it ends the page at the first command that fails
+    yaml, json  is parsed; so is a file in another language that has a name
+    text        is output or a drawing, and is not code
+
+A block whose first line is a comment with a file name (`# train.py`) is written to that file instead. `<!-- setup ... -->` holds Python
+that makes the data of a page; readers do not see it. In front of a block, `<!-- run with: --size 50m => --size tiny -->` runs it with
+smaller numbers, and `<!-- not run: reason -->` is an exception, which is counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parent.parent
+LANGUAGES = {"python", "sh", "yaml", "json", "text"}
+_BLOCK = re.compile(
+    r"^<!-- setup\n(?P<setup>.*?)^-->"
+    r"|(?:^ *<!-- (?:not run: (?P<reason>[^\n]*)|run with: (?P<changes>.*?)) -->\n+)?"
+    r"^(?P<indent> *)```(?P<language>[^\n]*)\n(?P<text>.*?)^(?P=indent)```",
+    re.MULTILINE | re.DOTALL,
+)
+_PRELUDE = 'stoker() { command stoker "$@" || test $? = 3 -a "$1" = diagnose; }\n'
+"""On a machine that others use, a diagnosis ends without a verdict and with code 3; it ran."""
+_FILE_NAME = re.compile(r"# ([\w./-]+\.(?:py|yaml|json))\n")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """A fenced block of a page, or its hidden setup."""
+
+    page: str
+    line: int
+    language: str
+    text: str
+    exception: str = ""
+    changes: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def is_code(self) -> bool:
+        """Whether the block must run: it is neither output nor a setup."""
+        return self.language not in ("text", "setup")
+
+    @property
+    def runs(self) -> str:
+        """The text that is run: with the smaller numbers."""
+        text = self.text
+        for old, new in self.changes:
+            if old not in text:
+                raise ValueError(f"{self.page}:{self.line} is run with {old!r} replaced, which is not part of it.")
+            text = text.replace(old, new)
+        return text
+
+    @property
+    def file_name(self) -> str | None:
+        """The file that the block is written to."""
+        found = _FILE_NAME.match(self.text)
+        return found[1] if found and self.language in ("python", "yaml", "json") else None
+
+
+def documents() -> list[Path]:
+    """Every document of the project."""
+    return sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+
+def blocks_of(document: Path) -> list[Block]:
+    """The blocks of a document, in order."""
+    text, page, blocks = document.read_text(), str(document.relative_to(ROOT)), []
+    for found in _BLOCK.finditer(text):
+        line = text.count("\n", 0, found.start()) + 1
+        if found["setup"] is not None:
+            blocks.append(Block(page=page, line=line, language="setup", text=found["setup"]))
+            continue
+        lines = [one.removeprefix(found["indent"]) for one in found["text"].splitlines(keepends=True)]
+        pairs = [change.split(" => ") for change in re.split(r";\s+", found["changes"] or "") if change]
+        changes = tuple((old.strip(), new.strip()) for old, new in pairs)
+        block = Block(
+            page=page, line=line, language=found["language"], text="".join(lines), exception=found["reason"] or "", changes=changes
+        )
+        blocks.append(block)
+    return blocks
+
+
+def run_page(document: Path, folder: Path) -> Iterator[tuple[Block, dict[str, Any], str]]:
+    """Run the blocks of a document in a folder; yields each block that ran, the names of the Python blocks, and what it printed.
+
+    Raises:
+        RuntimeError: A block of shell commands failed; the message has its output.
+    """
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for block in blocks_of(document):
+        if block.exception or block.language == "text":
+            continue
+        with contextlib.chdir(folder), contextlib.redirect_stdout(io.StringIO()) as printed:
+            _run(block, names)
+        yield block, names, printed.getvalue()
+
+
+def _run(block: Block, names: dict[str, Any]) -> None:
+    where = f"{block.page}:{block.line}"
+    if block.language == "yaml":
+        yaml.safe_load(block.text)
+    elif block.language == "json":
+        json.loads(block.text if block.file_name is None else block.text.split("\n", 1)[1])
+    if block.file_name is not None:
+        path = Path(block.file_name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(block.runs)
+    elif block.language in ("python", "setup"):
+        exec(compile("\n" * block.line + block.runs, where.rsplit(":", 1)[0], "exec"), names)
+    elif block.language == "sh":
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", _PRELUDE + block.runs], env=environment(), capture_output=True, text=True
+        )
+        if done.returncode:
+            raise RuntimeError(f"{where} ended with code {done.returncode}:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
+        print(done.stdout, end="")
+    elif block.language not in LANGUAGES:
+        raise RuntimeError(
+            f"{where} is a block of {block.language or 'no language'!r}; expected one of {', '.join(sorted(LANGUAGES))}."
+        )
+
+
+def environment(venv: Path | None = None) -> dict[str, str]:
+    """The environment of shell blocks: commands of this interpreter's folder first; pip checks requirements and installs nothing.
+
+    With a venv, its commands come first, and pip installs into it the versions of the project.
+    """
+    if venv is not None:
+        plain = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        return {
+            **plain,
+            "PIP_CONSTRAINT": str(ROOT / "constraints.txt"),
+            "PATH": f"{venv / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}",
+        }
+    scripts = str(Path(sys.executable).parent)
+    pip = {"PIP_DRY_RUN": "1", "PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    quiet = {"TERM": "dumb", "NO_COLOR": "1", "COLUMNS": "120", "PYTHONWARNINGS": "ignore"}
+    return {**os.environ, **pip, **quiet, "PATH": scripts + os.pathsep + os.environ.get("PATH", "")}
+
+
+def run_fresh(document: Path) -> dict[str, float]:
+    """Run a page whose Python blocks are all files in an empty venv; returns the seconds of the installation and of all blocks."""
+    with tempfile.TemporaryDirectory() as home, tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        subprocess.run([sys.executable, "-m", "venv", home], check=True)
+        seconds = {"install_seconds": 0.0, "seconds": 0.0}
+        for block in blocks_of(document):
+            began = time.perf_counter()
+            if block.language == "sh":
+                subprocess.run(["bash", "-euo", "pipefail", "-c", _PRELUDE + block.text], env=environment(Path(home)), check=True)
+            elif block.language != "text":
+                assert block.language == "setup" or block.file_name, f"{block.page}:{block.line} is not a file"
+                _run(block, {})
+            took = time.perf_counter() - began
+            seconds["seconds"] += took
+            seconds["install_seconds"] += took if "pip install" in block.text else 0
+        return {name: round(value, 1) for name, value in seconds.items()}
+
+
+def counts() -> dict[str, int]:
+    """How many blocks of code the documents have, how many of them run, and how many are only shown."""
+    blocks = [block for document in documents() for block in blocks_of(document) if block.is_code]
+    return {"code_blocks": len(blocks), "run": sum(not block.exception for block in blocks)}
+
+
+def main(arguments: list[str]) -> None:
+    """Run or count the blocks of the pages that are named, or of all."""
+    if "--count" in arguments:
+        print(json.dumps(counts()))
+        return
+    if "--fresh" in arguments:
+        print(json.dumps(run_fresh(ROOT / "docs" / "quickstart.md")))
+        return
+    for document in [Path(name).resolve() for name in arguments] or documents():
+        if not any(block.is_code for block in blocks_of(document)):
+            continue
+        began = time.perf_counter()
+        with tempfile.TemporaryDirectory() as folder:
+            ran = sum(1 for _ in run_page(document, Path(folder)))
+        print(f"{document.relative_to(ROOT)}: {ran} blocks in {time.perf_counter() - began:.1f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
