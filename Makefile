@@ -9,7 +9,7 @@ SCALE := .venv-scale
 BENCHES := $(basename $(notdir $(wildcard benchmarks/bench_*.py)))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docs test test-docs lint test-slow test-gpu test-originals test-scale explore soak bench benchmarks-page reference images compare clean
+.PHONY: help setup demo docs test test-docs lint test-slow test-gpu test-originals test-scale explore soak bench benchmarks-page reference tutorials images compare clean
 
 help: ## show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-23s %s\n", $$1, $$2 }'
@@ -46,9 +46,9 @@ $(VENV)/.docs-installed: $(STAMP)
 	@$(PY) -m pip install -qq --disable-pip-version-check --constraint constraints.txt --editable '.[test,docs]'
 	@touch $@
 
-test-docs: $(STAMP) ## the tests of the documentation
-	@PYTHONHASHSEED=0 $(PY) -m pytest -q tests/test_docs.py tests/test_language.py tests/diagnose/test_verdict_manual.py \
-	  tests/train/test_trainer_manual.py tests/split/test_split_manual.py
+test-docs: $(STAMP) ## the tests of the documentation, with every block of code (some 15 minutes)
+	@PYTHONHASHSEED=0 $(PY) -m pytest -q -n 2 -m 'slow or not slow' tests/test_docs.py tests/test_site.py tests/test_language.py \
+	  tests/diagnose/test_verdict_manual.py tests/train/test_trainer_manual.py tests/split/test_split_manual.py
 
 lint: $(STAMP) ## ruff, mypy, and a report on the structure
 	@$(PY) -m ruff check --quiet .
@@ -78,11 +78,13 @@ $(ORIGINALS)/.installed: pyproject.toml constraints.txt requirements-originals.t
 	@$(ORIGINALS)/bin/python -m pip install -qq --disable-pip-version-check --no-deps --requirement requirements-originals.txt
 	@touch $@
 
-test-scale: $(SCALE)/.installed ## object storage (servers like S3 and Azure, ten thousand faults) and packs on a Ray cluster
-	@$(SCALE)/bin/python -c 'import moto, obstore, ray' # else their tests would be skipped
+test-scale: $(SCALE)/.installed ## object storage, packs and training runs on several nodes, with real servers, agents and kills
+	@$(SCALE)/bin/python -c 'import moto, obstore, ray.train' # else their tests would be skipped
 	@PYTHONHASHSEED=0 $(SCALE)/bin/python -m pytest -q -m 'slow or not slow' tests/store/test_remote_s3.py tests/store/test_remote_azure.py \
 	  tests/store/test_remote.py tests/store/test_object_storage.py tests/store/test_block_cache.py tests/feed/test_remote_blocks.py \
-	  tests/store/formats/test_remote_files.py tests/store/formats/test_ray_dataset.py tests/store/pack/test_on_ray.py
+	  tests/store/formats/test_remote_files.py tests/store/formats/test_ray_dataset.py tests/store/pack/test_on_ray.py \
+	  tests/test_ray.py tests/cli/test_train_elastic.py tests/train/test_ordered_sums.py tests/train/test_mirror.py \
+	  tests/tune/test_storage_machines.py tests/tune/test_storage_kill.py
 
 $(SCALE)/.installed: pyproject.toml constraints.txt requirements-scale.txt
 	@echo "Installing into $(SCALE) (some minutes, only once) ..."
@@ -107,6 +109,9 @@ reference: $(STAMP) ## write docs/configuration.md, cli.md and errors.md from th
 	@$(PY) -m tools.config_page
 	@$(PY) -m tools.cli_page
 	@$(PY) -m tools.error_page
+
+tutorials: $(STAMP) ## run the tutorials, and write their outputs and notebooks
+	@$(PY) -m tools.notebooks
 
 images: $(STAMP) ## draw the figures of the documentation; on an idle machine, as one is a real diagnosis
 	@$(PY) docs/images/draw.py

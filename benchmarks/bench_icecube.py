@@ -8,6 +8,7 @@ compared by wall time; also for one file as large as those of the competition. M
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import json
 import subprocess
@@ -34,6 +35,7 @@ QUESTION = "What do packing, shuffling and padding neutrino events cost, next to
 
 Array = npt.NDArray[Any]
 COLUMNS = ("time", "charge", "sensor_id", "auxiliary")
+PARTS = ("pack", "bare gather", "batches", "next to iceaggr", "equal to iceaggr's batches")
 BATCH, LARGE_BATCH = 128, 1024
 THEIR_BATCH, THEIR_SLOW_BATCH, THEIR_SECONDS = 1024, 8, 1.5
 _PEAK = """
@@ -49,31 +51,41 @@ print(json.dumps({"after imports, MB": before, "peak, MB": peak()}))
 
 
 def main() -> None:
-    """Both layouts."""
-    options = record.arguments(QUESTION)
+    """Both layouts; with `--parts`, the other parts of the result file stay as they are."""
+    parser = argparse.ArgumentParser(description=QUESTION)
+    parser.add_argument("--small", action="store_true", help="A quick run that writes no result file.")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--out", type=Path, help="Where the result goes. [default: benchmarks/results/bench_icecube.json]")
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    rounds = 2 if options.small else options.rounds or 9
+    rounds = 2 if options.small else options.rounds
     shapes = {"66 files of 1,500": (66, 1500), "5 files of 18,000": (5, 18_000)}
     if options.small:
         shapes = {"3 files of 500": (3, 500)}
+    is_part = set(options.parts) < set(PARTS) and not options.small
+    earlier = json.loads((record.RESULTS / "bench_icecube.json").read_text()) if is_part else {}
     answer: dict[str, Any] = {"rounds": rounds, "batch": BATCH}
+    if is_part:
+        others = ", ".join(part for part in PARTS if part not in options.parts)
+        answer["note"] = f"{others} are those of commit {earlier['commit']}, {earlier['rounds']} rounds."
     with tempfile.TemporaryDirectory() as name:
         for words, (files, events) in shapes.items():
             folder = make_events(Path(name) / words, files=files, events=events)
             store = pack_events(folder, folder / "events.stoker")
-            dataset = Dataset(store)
-            answer[words] = {
-                "pack": packing(folder, rounds),
-                "bare gather": bare(store, rounds),
-                "batches": batches(store, rounds),
-                "next to iceaggr": beside(store, folder, 1 if options.small else max(2, rounds // 3)),
-                "equal to iceaggr's batches": equal(dataset, folder),
+            measured: dict[str, Callable[[], dict[str, Any]]] = {
+                "pack": partial(packing, folder, rounds),
+                "bare gather": partial(bare, store, rounds),
+                "batches": partial(batches, store, rounds),
+                "next to iceaggr": partial(beside, store, folder, 1 if options.small else max(2, rounds // 3)),
+                "equal to iceaggr's batches": partial(equal, Dataset(store), folder),
             }
+            answer[words] = earlier.get(words, {}) | {part: measured[part]() for part in options.parts}
             print(words, json.dumps(answer[words], indent=1), flush=True)
         if not options.small:
             folder = make_events(Path(name) / "whole", files=1, events=200_000)  # as large as a file of the competition
             answer["1 file of 200,000"] = {"pack": packing(folder, min(rounds, 3))}
-    print("done") if options.small else record.save("bench_icecube", QUESTION, answer)
+    print("done") if options.small else record.save("bench_icecube", QUESTION, answer, path=options.out)
 
 
 def packing(folder: Path, rounds: int) -> dict[str, Any]:

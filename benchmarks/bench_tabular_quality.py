@@ -11,19 +11,25 @@ Fits can be made one by one, also on other machines, as generated tables are kep
 
     python -m benchmarks.bench_tabular_quality --folder F --fit mostlyai:shop:0
     python -m benchmarks.bench_tabular_quality --folder F                          makes what is missing, and compares
+    python -m benchmarks.bench_tabular_quality --kept benchmarks/results/bench_tabular_quality.json --jobs 16
 
-The side of mostlyai-engine needs the Python of `make test-originals`.
+The side of mostlyai-engine needs the Python of `make test-originals`. It does not change with this package: --kept takes its measures, on
+the same rows and seeds, from an earlier result file.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import shutil
 import statistics
 import tempfile
 import time
 import warnings
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -128,27 +134,59 @@ def measured(generator: str, seed: int, count: int, synthetic: pa.Table, context
     return found
 
 
-def compare(folder: Path, generator: str, seeds: int, count: int, size: str) -> dict[str, Any]:
-    """Medians over seeds of every measure, for both sides and for fresh samples."""
-    values: dict[str, list[dict[str, float]]] = {}
-    facts: dict[str, list[Any]] = {}
-    for seed in range(seeds):
-        for side in SIDES:
-            path = path_of(folder, side, generator, seed, count, size)
-            if path.is_file():
-                table = pq.read_table(path)
-                facts.setdefault(side, []).append({"seed": seed, **json.loads((table.schema.metadata or {}).get(b"facts", b"{}"))})
-                contexts = make(generator, count, FRESH + seed)[0]
-                values.setdefault(side, []).append(measured(generator, seed, count, table, contexts))
+def measured_of(task: tuple[str, int], folder: Path, generator: str, count: int, size: str) -> dict[str, float] | None:
+    """The measures of a side and a seed; None where it has not generated anything."""
+    side, seed = task
+    if side == "fresh sample":
         contexts, rows = make(generator, count, REFERENCE + seed)
-        values.setdefault("fresh sample", []).append(measured(generator, seed, count, rows, contexts))
+        return measured(generator, seed, count, rows, contexts)
+    path = path_of(folder, side, generator, seed, count, size)
+    if not path.is_file():
+        return None
+    return measured(generator, seed, count, pq.read_table(path), make(generator, count, FRESH + seed)[0])
+
+
+def facts_of(path: Path) -> dict[str, Any]:
+    """What is known of a fit."""
+    found: dict[str, Any] = json.loads((pq.read_schema(path).metadata or {}).get(b"facts", b"{}"))
+    return found
+
+
+def compare(
+    folder: Path,
+    generator: str,
+    seeds: int,
+    count: int,
+    size: str,
+    *,
+    run: Callable[..., Any] = map,
+    kept: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Medians over seeds of every measure, for both sides and for fresh samples; those of mostlyai-engine may be kept ones."""
+    sides = ("stoker", "fresh sample") if kept else (*SIDES, "fresh sample")
+    tasks = [(side, seed) for side in sides for seed in range(seeds)]
+    values: dict[str, list[dict[str, float]]] = {}
+    work = partial(measured_of, folder=folder, generator=generator, count=count, size=size)
+    for (side, _), one in zip(tasks, run(work, tasks), strict=True):
+        if one is not None:
+            values.setdefault(side, []).append(one)
     fresh = [make(generator, count, 2 * REFERENCE + number) for number in range(NOISE)]
     noise = [law_of(generator, contexts, rows.to_pandas()) for contexts, rows in fresh]
     for one in values["fresh sample"]:
         one |= {f"law: {name}": statistics.mean(each[name] for each in noise) for name in noise[0]}
+    paths = {side: [path_of(folder, side, generator, seed, count, size) for seed in range(seeds)] for side in SIDES}
+    facts = {
+        side: [{"seed": seed, **facts_of(path)} for seed, path in enumerate(own) if path.is_file()]
+        for side, own in paths.items()
+        if side in values
+    }
+    if kept:
+        facts["mostlyai"] = kept["fits"]["mostlyai"]
     found: dict[str, Any] = {"subjects": count, "size": size, "fits": facts, "measures": {}}
     for name in values["fresh sample"][0]:
         medians = {side: statistics.median(one[name] for one in several) for side, several in values.items()}
+        if kept:
+            medians["mostlyai"] = kept["measures"][name]["mostlyai"]
         row: dict[str, Any] = {side: float(f"{value:.4g}") for side, value in medians.items()}
         if all(side in medians for side in SIDES):
             row["stoker is as good"] = _is_as_good(name, medians)
@@ -173,23 +211,53 @@ def main() -> None:
     parser.add_argument("--only-compare", action="store_true", help="Compare the files that are there.")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--size", default="s", choices=list(SIZES))
+    parser.add_argument("--kept", type=Path, help="A result file, from which the measures of mostlyai-engine are taken.")
+    parser.add_argument("--jobs", type=int, default=1, help="Processes, with one thread each.")
+    parser.add_argument("--out", type=Path, help="Where the result goes. [default: benchmarks/results/bench_tabular_quality.json]")
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
-    with tempfile.TemporaryDirectory() as place:
+    kept = json.loads(options.kept.read_text()) if options.kept else None
+    context = multiprocessing.get_context("spawn")
+    pool = context.Pool(options.jobs, initializer=_one_thread) if options.jobs > 1 else nullcontext()
+    with tempfile.TemporaryDirectory() as place, pool as workers:
+        run = map if workers is None else workers.map
         folder = options.folder or Path(place)
         folder.mkdir(parents=True, exist_ok=True)
         seeds = 1 if options.small else options.seeds
         subjects = {"shop": 60, "bursts": 40, "rules": 60} if options.small else SUBJECTS
         asked = [tuple(one.split(":")) for one in options.fit]
-        sides = ("stoker",) if options.small else SIDES
-        for side, generator, seed in asked or [(side, name, str(i)) for i in range(seeds) for name in subjects for side in sides]:
+        sides = ("stoker",) if options.small or kept else SIDES
+        tasks = []
+        for side, generator, seed in asked or [(side, name, str(i)) for name in subjects for i in range(seeds) for side in sides]:
             path = path_of(folder, side, generator, int(seed), subjects[generator], options.size)
             if not path.is_file() and not options.only_compare:
-                fit(path, side, generator, int(seed), subjects[generator], options.size, **({"epochs": 1} if options.small else {}))
+                tasks.append((path, side, generator, int(seed), subjects[generator], options.size))
+        list(run(partial(_fit_task, epochs=1 if options.small else None), tasks))
         if asked:
             return
-        answer = {name: compare(folder, name, seeds, count, options.size) for name, count in subjects.items()}
-    print(json.dumps(answer, indent=1)) if options.small else record.save("bench_tabular_quality", QUESTION, answer)
+        answer: dict[str, Any] = {}
+        for name, count in subjects.items():
+            earlier = kept[name] if kept else None
+            answer[name] = compare(folder, name, seeds, count, options.size, run=run, kept=earlier)
+            print(name, answer[name]["as good as mostlyai-engine"], flush=True)
+    if kept:
+        answer["mostlyai-engine"] = (
+            f"its measures are those of commit {kept['commit']}, of the same rows and seeds ({kept['when']})"
+        )
+    print(json.dumps(answer, indent=1)) if options.small else record.save(
+        "bench_tabular_quality", QUESTION, answer, path=options.out
+    )
+
+
+def _one_thread() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    warnings.filterwarnings("ignore")
+
+
+def _fit_task(task: tuple[Any, ...], epochs: int | None) -> None:
+    fit(*task, **({"epochs": epochs} if epochs else {}))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import signal
 import statistics
 import subprocess
@@ -120,6 +121,7 @@ def _row(program: Program) -> Row:
 
 
 def _not_tried(finding: dict[str, Any]) -> Row:
+    place = finding["place"]
     return {
         "verdict": finding["verdict"],
         "second": finding["second"],
@@ -127,9 +129,14 @@ def _not_tried(finding: dict[str, Any]) -> Row:
         "confidence": finding["confidence"],
         "now_ms": round(1e3 / finding["ladder"]["now"], 3) if finding["ladder"] else None,
         "spread": None if finding["spread"] is None else round(finding["spread"], 3),
-        "place": finding["place"],
-        "why": finding["why"],
+        "place": place and {**place, "file": _in_project(place["file"])},
+        "why": _in_project(finding["why"]),
     }
+
+
+def _in_project(text: str) -> str:
+    """The text with paths of our scripts as they are in the project, on whatever machine it was made."""
+    return re.sub(r"/[^\s(:]*?(?=benchmarks/verdicts/)", "", text)
 
 
 def waits(program: Program) -> bool:
@@ -197,11 +204,11 @@ def _asked() -> argparse.Namespace:
     parser.add_argument("--missing", action="store_true", help="Only programs without an answer in the result file.")
     parser.add_argument("--device", choices=("cpu", "cuda"), help="Only programs of this device.")
     parser.add_argument("--merge", nargs="+", type=Path, metavar="FILE", help="Run nothing: take the rows of these result files.")
-    parser.add_argument("--commit", default="", help="Of merged files that do not say.")
+    parser.add_argument("--commit", default="", help="Of merged files that do not say; of the rule, in a replay.")
     parser.add_argument("--out", type=Path, metavar="FILE", help="Where the results go, instead of benchmarks/results.")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="Keep what was measured: one JSON file per program.")
     parser.add_argument(
-        "--replay", type=Path, metavar="FOLDER", help="Run nothing: verdicts of what was kept there; no result file."
+        "--replay", type=Path, metavar="FOLDER", help="Run nothing: verdicts of what was kept there; written with --out alone."
     )
     return parser.parse_args()
 
@@ -215,13 +222,33 @@ def merged(rows: dict[str, Row], files: Sequence[Path], *, commit: str = "") -> 
         of = f"measured {record_of['when']} on {machine['cpu']} ({machine['cores']} cores), commit {record_of['commit'] or commit}"
         for row in record_of["programs"]:
             name = row["name"]
-            rows[name] = {**rows.get(name, {}), **row}
-            if "verdict" in row:
+            rows[name] = {**rows.get(name, {}), **json.loads(_in_project(json.dumps(row)))}
+            if "verdict" in row and "of" not in row:  # else it was merged into that file before
                 rows[name]["of"] = of
             if "gain" in row:
-                rows[name]["gain_of"] = of
                 rows[name].pop("ablation_error", None)
+                if "gain_of" not in row:
+                    rows[name]["gain_of"] = of
     return rows
+
+
+def judged_again(rows: dict[str, Row], again: dict[str, Row], *, commit: str) -> dict[str, Row]:
+    """Rows with the verdicts of a replay; only of programs that have a row."""
+    rule = f"; verdict by the rule of commit {commit}"
+    found = dict(rows)
+    for name, row in again.items():
+        if name in rows:
+            found[name] = {**rows[name], **row, "of": rows[name].get("of", "").partition("; verdict by")[0] + rule}
+    return found
+
+
+def _keep(path: Path, rows: dict[str, Row]) -> None:
+    """Write merged rows to a result file; what else it has stays, as its machine and command."""
+    before = json.loads(path.read_text()) if path.exists() else {}
+    answer = _answer(rows)
+    record.save("bench_verdicts", QUESTION, answer, path=path, show=False)
+    if before:
+        path.write_text(json.dumps({key: answer.get(key, value) for key, value in before.items()}, indent=1) + "\n")
 
 
 def _known(path: Path) -> dict[str, Row]:
@@ -279,10 +306,12 @@ def main() -> None:
         for row in again.values():
             _show(row)
         print(json.dumps(score(list(again.values())), indent=1))
+        if asked.out is not None:
+            _keep(path, judged_again(rows, again, commit=asked.commit))
         return
     if asked.merge:
         rows = merged(rows, asked.merge, commit=asked.commit)
-        record.save("bench_verdicts", QUESTION, _answer(rows), path=path, show=False)
+        _keep(path, rows)
         print(json.dumps(_answer(rows)["by_kind"], indent=1))
         return
     deadline = _deadline(asked)

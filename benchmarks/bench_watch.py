@@ -1,7 +1,7 @@
 """What does it cost to watch a loop all the time? The same loop over batches, plain and watched, in turn.
 
 Steps are empty, which shows the cost of a step by itself, or compute for a millisecond. All of the watch is included: the marks, the
-detector every 16 steps and the counters of the system. `parts` has the cost of each part alone, `trainer` that in a `Trainer`.
+detector every 10 steps and the counters of the system. `parts` has the cost of each part alone, `trainer` that in a `Trainer`.
 """
 
 from __future__ import annotations

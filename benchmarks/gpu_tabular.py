@@ -8,7 +8,10 @@ Needs a GPU and torch. Codes are random, which takes the same time as those of a
     --part flat        a table of 48,842 rows and 15 columns: seconds per epoch, and for 40 epochs
     --part adult       the same from a table to a trained model by `Synthesizer.fit`, with the default stop
     --part upstream    epochs and generation of mostlyai-engine, whose wheels are in --wheels, and ours on the same tables
+    --part fused       updates and generation with the kernels of `stoker.recipes.tabular.kernels` and with torch alone
     --part profile     the kernels of an update, and of a step of generation
+
+A result is written after each part; parts that are not asked for stay as the file has them.
 """
 
 from __future__ import annotations
@@ -154,9 +157,8 @@ def before(setting: Setting) -> Any:
     return found
 
 
-def generate(setting: Setting) -> Any:
-    from stoker.recipes.tabular import Synthesizer
-
+def make_generated(setting: Setting) -> dict[str, Any]:
+    """Seconds to generate codes."""
     count = 500 if setting.small else 100_000
     layout = make_layout(EVENTS, context=USERS, max_length=60, median_length=10, size="m")
     model = TabularModel(layout).to(setting.device)
@@ -181,7 +183,13 @@ def generate(setting: Setting) -> Any:
             setting.wait()
             times[name].append(round(time.perf_counter() - start, 4))
             events = len(found[0] if isinstance(found, tuple) else found.codes)
-    answer: dict[str, Any] = {"subjects": count, "events": events, **{f"seconds_to_{name}": one for name, one in times.items()}}
+    return {"subjects": count, "events": events, **{f"seconds_to_{name}": one for name, one in times.items()}}
+
+
+def generate(setting: Setting) -> Any:
+    from stoker.recipes.tabular import Synthesizer
+
+    count, answer = 500 if setting.small else 100_000, make_generated(setting)
     print(json.dumps(answer), flush=True)
     rng = np.random.default_rng(0)
     rows = 2_000 if setting.small else 30_000
@@ -321,6 +329,28 @@ def upstream(setting: Setting, wheels: str | None) -> Any:
     return found
 
 
+def fused(setting: Setting) -> Any:
+    """The same work with the fused kernels and without, in turns."""
+    from stoker.recipes.tabular import generation, model
+
+    found: dict[str, Any] = {}
+    used = model.uses_kernels
+    try:
+        for name in ("torch", "fused", "torch again", "fused again"):
+            is_fused = name.startswith("fused") and setting.device.type == "cuda"
+            model.uses_kernels = generation.uses_kernels = lambda values, is_fused=is_fused: is_fused  # type: ignore[misc]
+            own: dict[str, Any] = {}
+            epochs = fit(setting, setting.layout("m"), setting.lengths, 64 if setting.small else 512, 3 if setting.small else 6)
+            own["ms_per_update"], own["loss"] = epochs["ms_per_update"], epochs["loss"]
+            made = make_generated(setting)
+            own["seconds_to_tensors"] = made["seconds_to_tensors"]
+            found[name] = own
+            print(json.dumps({name: own}), flush=True)
+    finally:
+        model.uses_kernels = generation.uses_kernels = used
+    return found
+
+
 def profile(setting: Setting) -> Any:
     """Kernels of an update and of a step of generation, by time on the device."""
     from torch.profiler import ProfilerActivity
@@ -390,10 +420,21 @@ def main() -> None:
         "flat": flat,
         "adult": adult,
         "upstream": partial(upstream, wheels=options.wheels),
+        "fused": fused,
         "profile": profile,
     }
-    answer: dict[str, Any] = {"gpu": torch.cuda.get_device_name() if device == "cuda" else "none", "torch": torch.__version__}
-    for name in options.part.split(","):
+    from benchmarks import record
+
+    path = Path(options.out) if options.out else record.RESULTS / "gpu_tabular.json"
+    earlier = record.RESULTS / "gpu_tabular.json"
+    before_run = json.loads(earlier.read_text()) if earlier.is_file() and not options.small else {}
+    asked = options.part.split(",")
+    answer: dict[str, Any] = {name: one for name, one in before_run.items() if name in parts or name == "kernels"}
+    if set(answer) - set(asked):
+        stayed = ", ".join(name for name in answer if name not in asked)
+        answer["stayed"] = f"{stayed}: of commit {before_run['commit']}"
+    answer |= {"gpu": torch.cuda.get_device_name() if device == "cuda" else "none", "torch": torch.__version__}
+    for name in asked:
         start = time.perf_counter()
         try:
             answer[name] = parts[name](setting)
@@ -401,10 +442,8 @@ def main() -> None:
             traceback.print_exc()
             answer[name] = "failed"
         print(json.dumps({name: answer[name], "took": round(time.perf_counter() - start, 1)}), flush=True)
-    if not options.small:
-        from benchmarks import record
-
-        record.save("gpu_tabular", QUESTION, answer, path=Path(options.out) if options.out else None)
+        if not options.small:
+            record.save("gpu_tabular", QUESTION, answer, path=path, show=False)
 
 
 if __name__ == "__main__":

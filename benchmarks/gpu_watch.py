@@ -81,18 +81,23 @@ def main() -> None:
     for _ in range(100):
         read_counters()
     answer["microseconds per read of the counters"] = (time.perf_counter() - begin) * 1e4
-    answer["another program on the GPU"] = loop.run(STEPS, AT, neighbour)
+
+    def measured(name: str, steps: int, at: int, change: Callable[[], None]) -> None:
+        answer[name] = loop.run(steps, at, change)
+        save("gpu_watch", QUESTION, answer, show=False)  # as far as it is
+        print(name, answer[name]["found"], file=sys.stderr, flush=True)
+
+    measured("soak without a slowdown", soak, -1, lambda: None)
+    measured("a slower loader", STEPS, AT, lambda: setattr(loop, "wait_seconds", 0.001))
+    loop.wait_seconds = 0.0
+    measured("a step that computes twice", STEPS, AT, lambda: setattr(loop, "repeats", 2))
+    loop.repeats = 1
+    measured("another program on the GPU", STEPS, AT, neighbour)
     for one in begun:
         one.kill()
         one.wait()
-    answer["a slower loader"] = loop.run(STEPS, AT, lambda: setattr(loop, "wait_seconds", 0.001))
-    loop.wait_seconds = 0.0
-    answer["a step that computes twice"] = loop.run(STEPS, AT, lambda: setattr(loop, "repeats", 2))
-    loop.repeats = 1
-    answer["a lower clock"] = loop.run(STEPS, AT, slow_clock)
+    measured("a lower clock", STEPS, AT, slow_clock)
     subprocess.run(["nvidia-smi", "-rgc"], capture_output=True, check=False)
-    answer["soak without a slowdown"] = loop.run(soak, -1, lambda: None)
-    save("gpu_watch", QUESTION, answer)
 
 
 if __name__ == "__main__":

@@ -155,6 +155,41 @@ def verdicts(record: Record) -> str:
     )
 
 
+def public_scripts(record: Record) -> str:
+    found = record.data["scripts"]
+    return (
+        f"{found['ran']} of {found['diagnosed']} run, {found['verdict']} with a verdict and {found['likely']} with a likely cause; an "
+        f"ablation confirms {found['top_1']} of {found['judged']} ({found['top_2']} with the second cause)"
+    )
+
+
+def patches(record: Record) -> str:
+    rows = record.data["programs"].values()
+    written = [row for row in rows if row.get("fixes")]
+    each = "; ".join(
+        f"{' + '.join(row['fixes'])} {short(row['speedup'])}x, losses {row['losses']}, {short(row['seconds'])} s" for row in written
+    )
+    return f"{len(written)} of {len(rows)}: {each}"
+
+
+def gpu_watch(record: Record) -> str:
+    cases = {name: one for name, one in record.data.items() if isinstance(one, dict) and "found" in one}
+    named = {
+        name: "; ".join(f"{found['cause']} after {found['step'] - one['slowdown made at step']} steps" for found in one["found"])
+        for name, one in cases.items()
+        if one["slowdown made at step"] is not None
+    }
+    soak = record.data["soak without a slowdown"]
+    return "; ".join(f"{name}: {found or 'not found'}" for name, found in named.items()) + (
+        f"; {len(soak['found'])} false alarms in {soak['steps']:,} steps"
+    )
+
+
+def _if_there(*rows: Row) -> list[Row]:
+    """Rows of result files that need another machine, as far as there are any."""
+    return [row for row in rows if (RESULTS / f"{row.file}.json").exists()]
+
+
 def _earlier(record: Record) -> str:
     """How many verdicts are those of an earlier rule."""
     number = sum("before" in row.get("of", "") for row in record.data["programs"])
@@ -500,6 +535,11 @@ TABLES: dict[str, list[Row]] = {
         ),
         Row("The stated cause removed (ablation): share of the time that is gone", "bench_verdicts", ablation),
         Row("Everyday programs, with which our rule was set; other tools on a busy machine", "bench_verdict_tools", verdict_tools),
+        *_if_there(
+            Row("Public training scripts at pinned commits: `stoker diagnose` and ablation", "public_verdicts", public_scripts),
+            Row("H200, programs for which `--apply` writes a patch: fixes and what they gain", "gpu_patches", patches),
+            Row("H200, slowdowns that are made: what `stoker.watch` names", "gpu_watch", gpu_watch),
+        ),
         Row("Predicted speed-up of a fix, against the speed-up measured with `--try`", "bench_tries", tries),
         Row(
             "Machine of the H200, beside other programs: cost of `stoker.watch` per step, all included",

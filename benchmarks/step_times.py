@@ -42,6 +42,14 @@ def _every(size: int, period: int, length: int, rise: float) -> Array:
     return np.where(np.arange(size) % period < length, rise, 0.0)
 
 
+def everything(size: int, rng: np.random.Generator) -> Array:
+    """A run as it is: scatter, bursts, a clock that wanders, pauses of the collector, log lines, checkpoints, epochs and a warm-up."""
+    found = bursts(size, rng) + autocorrelated(size, rng, correlation=0.9999, scatter=0.01)
+    found += np.where(rng.random(size) < 0.002, np.log1p(rng.pareto(1.5, size)), 0)
+    found += _every(size, 50, 1, math.log(3)) + _every(size, 1000, 1, math.log(30)) + _every(size, 1000, 20, 0.3)
+    return found + _every(size, 777, 10, 0.5) + 2 * np.exp(-np.arange(size) / 300)
+
+
 MODELS: dict[str, Callable[[int, np.random.Generator], Array]] = {
     "gaussian, 3 %": gaussian,
     "lognormal, 10 %": lambda n, r: gaussian(n, r, 0.10),
@@ -63,6 +71,7 @@ MODELS: dict[str, Callable[[int, np.random.Generator], Array]] = {
     "five lengths, in runs of 30": lambda n, r: gaussian(n, r) + np.repeat(BUCKETS[r.integers(0, 5, n // 30 + 1)], 30)[:n],
     "the host waits for the device every 50 steps": lambda n, r: gaussian(n, r, 0.05) + _every(n, 50, 1, math.log(40)),
     "warm-up": lambda n, r: gaussian(n, r) + 2 * np.exp(-np.arange(n) / 300),
+    "a run with all of it": lambda n, r: everything(n, r),
 }
 """Logarithms of step times around 0, by name."""
 

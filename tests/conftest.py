@@ -38,8 +38,8 @@ hypothesis.settings.register_profile("explore", deadline=None, print_blob=True)
 TESTS = Path(__file__).parent
 MEMORY = Path("/dev/shm")
 ROOM_BYTES = 4 << 30
-IN_MEMORY = frozenset({"cli", "faults", "feed", "laws", "store", "train"})
-"""Folders of tests that write stores and checkpoints; the others are few writes, or look at the disk itself (diagnose)."""
+ON_DISK = frozenset({"benchmarks", "diagnose", "watching"})
+"""Folders of tests about the disk itself, or about what programs do with it. The files of others are in memory."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -59,10 +59,21 @@ def pytest_configure(config: pytest.Config) -> None:
     # is most of the time of a collection. Child processes would compile stoker each: 0.7 s of CPU time. Pytest keeps modules in files
     # of its own, as it rewrites the asserts of each package that has a plugin.
     sys.dont_write_bytecode = False
-    if not hasattr(config, "workerinput"):
+    worker = getattr(config, "workerinput", {}).get("workerid")
+    if worker is None:
         compileall.compile_dir(TESTS.parent / "src", quiet=2)
+    elif worker == "gw1" and config.args == config.getini("testpaths"):
+        # Two processes that collect all files begin at both ends, so that each rewrites half of the asserts.
+        config.args = [str(path) for path in sorted(TESTS.iterdir(), reverse=True) if path.is_dir() or path.match("test_*.py")]
     os.environ["PYTHONFAULTHANDLER"] = "1"  # for child processes: some of them are meant to die
     os.environ["HF_HUB_OFFLINE"] = "1"  # no test needs a network, so none may wait for one
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All processes have the same order of files, whichever they collected first."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: item.path.parts)
 
 
 def pytest_collection_finish() -> None:
@@ -92,6 +103,19 @@ def quick_collections() -> None:
     """Keep the garbage collector from walking through what earlier files have imported: a quarter of a second each time."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread(request: pytest.FixtureRequest) -> Iterator[None]:
+    """One thread of torch: models of tests are so small that threads would mostly wait for each other. A diagnosis measures them."""
+    torch = sys.modules.get("torch")
+    if torch is None or request.path.relative_to(TESTS).parts[0] == "diagnose":
+        yield
+        return
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(autouse=True)
@@ -137,7 +161,7 @@ def _has_room() -> bool:
 @pytest.fixture
 def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     """A folder of this test, in memory where most time would be spent waiting for a sync: a store is hundreds of them."""
-    if request.path.relative_to(TESTS).parts[0] not in IN_MEMORY or not _has_room():
+    if request.path.relative_to(TESTS).parts[0] in ON_DISK or request.path.parent == TESTS or not _has_room():
         yield tmp_path
         return
     with tempfile.TemporaryDirectory(prefix="stoker-test-", dir=MEMORY, ignore_cleanup_errors=True) as folder:
@@ -161,4 +185,12 @@ def run_python(tmp_path: Path) -> Callable[..., str]:
 def zygote() -> Iterator[Zygote]:
     """A warm process that forks a child for each case."""
     with Zygote() as zygote:
+        yield zygote
+
+
+@pytest.fixture(scope="session")
+def torch_zygote() -> Iterator[Zygote]:
+    """The same with all that the first training run of a process imports: five seconds, once for all files of tests."""
+    late = ("torch._dynamo", "scipy.linalg", "numba.np.arraymath")
+    with Zygote(imports=("numpy", "pyarrow", "torch", *late, "stoker.train.trainer", "stoker.feed.feed")) as zygote:
         yield zygote

@@ -59,7 +59,7 @@ def _section(command: click.Command, path: str, heading: str) -> Iterator[str]:
 
 def _plain(text: str) -> str:
     """A help text as Markdown: paragraphs that keep their lines become blocks."""
-    text = inspect.cleandoc(text.split("\f")[0]).replace("<", "&lt;")
+    text = inspect.cleandoc(text.split("\f")[0])
     return re.sub(
         r"^\x08\n((?:.+\n?)+)", lambda found: "```text\n" + found[1].rstrip() + "\n```\n", text, flags=re.MULTILINE
     ).strip()

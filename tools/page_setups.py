@@ -17,14 +17,15 @@ import torch
 from torch.utils.data import DataLoader
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--epochs", type=int, default=400)
+parser.add_argument("--epochs", type=int, default=60)
 parser.add_argument("--config")
 arguments = parser.parse_args()
 data = [torch.randn(64) for _ in range(1024)]
 model = torch.nn.Linear(64, 1)
 optimizer = torch.optim.AdamW(model.parameters())
+loader = DataLoader(data, batch_size=16, shuffle=True)
 for epoch in range(max(arguments.epochs, 20)):
-    for batch in DataLoader(data, batch_size=16, shuffle=True):
+    for batch in loader:
         loss = model(batch).square().mean()
         loss.backward()
         optimizer.step()

@@ -37,7 +37,7 @@ LAYERS = (
     {"_kernels", "watching"},
     {"store", "sampling"},
     {"encode", "feed", "augment"},
-    {"split", "auditing", "audit", "train", "testing"},
+    {"split", "auditing", "audit", "train", "testing", "integrations"},
     {"experiment", "live"},
     {"diagnose", "ray"},
     {"gate", "tune"},

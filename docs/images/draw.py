@@ -409,7 +409,7 @@ def draw_ladder() -> Picture:
     levels = (("now", 74), ("data free", 165), ("launch free", 308), ("roofline", 2900))
     notes = (
         "your loop, unchanged",
-        "with batches that cost nothing: the ceiling of any loader",
+        "with batches that are there already: the ceiling of any loader",
         "without the cost of launching kernels",
         "all arithmetic at the peak of this machine",
     )

@@ -379,7 +379,7 @@ def npz_bytes(arrays: Mapping[str, Any]) -> bytes:
 
 
 def copy_file(source: BinaryIO, path: Path) -> None:
-    """Copy what is left to read of an open file into a new one. Nothing is synced."""
+    """Copy the unread rest of an open file into a new one. Nothing is synced."""
     file = AppendFile.create(path)
     try:
         while chunk := source.read(1 << 20):

@@ -181,14 +181,14 @@ class StorageError(StoreError, ConnectionError):
 
 
 class FeedError(StokerError, RuntimeError):
-    """Batches that cannot be made or resumed as asked.
+    """Batches that cannot be made or resumed as requested.
 
     To do: Make the feed as the message says. To resume, use the data, view and order that the state was saved with.
     """
 
 
 class BatchError(StokerError, ValueError):
-    """Batches that break what they promise, or that cannot be had at all.
+    """Batches that break what they promise, or that cannot be made at all.
 
     To do: Fix the loader or the data that the message names: samples are repeated, missing, empty or reach over a
     boundary.

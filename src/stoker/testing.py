@@ -240,7 +240,7 @@ def _next_pass(feeds: list[Any]) -> Iterator[Step]:
 
 
 def _compare_batches(feeds: list[Any], whole: _Whole, cut: int, how: str) -> None:
-    """Compare what is left with what was left, batch by batch and epoch by epoch."""
+    """Compare the remaining batches with the expected ones, batch by batch and epoch by epoch."""
     for done, end in whole.epochs_from(cut):
         left, found = end - done, 0
         for step in _next_pass(feeds):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks.verdicts.public import data
+from benchmarks.verdicts.public.__main__ import judge
 from benchmarks.verdicts.public.ablation import measure, shares
 from benchmarks.verdicts.public.recipes import Recipe, Repository, edit, fetch, lay_out, read_recipes
 from benchmarks.verdicts.public.truth import accepted
@@ -110,6 +111,22 @@ def test_makers_draw_the_same_data_each_time(tmp_path: Path) -> None:
     first, second = ((tmp_path / turn / "tokens" / "train.bin").read_bytes() for turn in ("first", "second"))
     assert first == second
     assert len(first) == 1_000_000
+
+
+def test_scripts_are_judged_by_their_ablation_alone() -> None:
+    data = {"data": 0.5, "optimizer": 0.1, "work": 0.4}
+    said = {"verdict": "data", "second": "compute", "likely": None}
+    verdicts = {
+        "a": {"name": "a", **said},
+        "b": {"name": "b", **said, "verdict": "host", "second": "data"},
+        "c": {"name": "c", **said, "verdict": "none", "likely": "data"},
+        "d": {"name": "d", "verdict": "error", "why": "it raised"},
+    }
+    found = judge(verdicts, {name: {"name": name, "shares": data} for name in "abc"}, 60)
+    assert found["scripts"] == {
+        "recipes": 60, "diagnosed": 4, "ran": 3, "verdict": 2, "likely": 1, "judged": 3, "top_1": 1, "top_2": 2,
+    }  # fmt: skip
+    assert [row.get("accepted") for row in found["programs"]] == [["data"]] * 3 + [None]
 
 
 def test_shares_are_what_is_gone_without_a_cause() -> None:

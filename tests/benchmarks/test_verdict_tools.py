@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 
 import pytest
-from benchmarks.bench_verdict_tools import compare, score
+from benchmarks.bench_verdict_tools import cause_by_cause, compare, score
+from benchmarks.verdicts import summary
 from benchmarks.verdicts.table import PROGRAMS
 from benchmarks.verdicts.tools import CAUSES, causes_of
 from benchmarks.verdicts.tools.traceml import instrumented
@@ -44,6 +45,27 @@ def test_tools_are_compared_on_programs_that_all_were_asked_about() -> None:
     scores = compare([both, {"put_in": "host", "gpuprof": {"said": []}}])
     assert list(scores) == ["stoker", "gpuprof"]
     assert [table["all"]["programs"] for table in scores.values()] == [1, 1]
+
+
+def test_the_tables_of_the_readme_are_those_of_the_result_files() -> None:
+    text = summary.README.read_text()
+    assert text == summary.readme(text), "run: python -m benchmarks.verdicts.summary --write"
+
+
+def test_a_table_counts_no_verdict_apart_and_gains_of_fixes() -> None:
+    row = {"put_in": "data", "second": "host", "gain_cpu": 0.0}
+    rows = [row | {"verdict": "data", "gain": 0.5}, row | {"verdict": "none"}, row | {"verdict": "host", "gain": 0.04}]
+    rows[2]["second"] = "data"
+    lines = list(summary.by_cause([*rows, {"put_in": "none", "verdict": "data", "second": None}]))
+    assert lines[2] == "| data | 3 | 1 | 2 | 1 | 1 | 2 | 1 | 27 % |"
+    assert lines[-1] == "| disturbed on purpose | 1 | 0 | 0 | 0 | 1 | | | |"
+
+
+def test_programs_come_cause_by_cause() -> None:
+    ordered = cause_by_cause([one for one in PROGRAMS if one.kind == "single"])
+    causes = [one.verdict for one in ordered]
+    assert len(set(causes[: len(set(causes))])) == len(set(causes))
+    assert len(ordered) == sum(one.kind == "single" for one in PROGRAMS)
 
 
 def test_every_script_with_a_loop_of_its_own_is_traced() -> None:

@@ -7,12 +7,14 @@ a verdict is skipped, and a wrong verdict fails.
 from __future__ import annotations
 
 import json
+import os
 import re
+import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from benchmarks.bench_verdicts import contradicted, merged, score
+from benchmarks.bench_verdicts import contradicted, judged_again, merged, score
 from benchmarks.verdicts.needs import PACKAGES, data_for
 from benchmarks.verdicts.neighbour import noisy_neighbours
 from benchmarks.verdicts.table import EVERYDAY, OTHERS, PROGRAMS, SINGLES, Program, fixes
@@ -147,6 +149,17 @@ def test_merged_rows_keep_what_they_do_not_measure_and_say_where_they_come_from(
     assert rows["a"]["gain_of"].endswith("commit b2")
     assert "ablation_error" not in rows["a"]
     assert old["a"]["verdict"] == "host"
+    both = tmp_path / "both.json"
+    both.write_text(json.dumps({**head, "commit": "c3", "programs": [{**rows["a"], "gain": 0.6}]}))
+    again = merged({}, [both])["a"]
+    assert (again["gain"], again["of"], again["gain_of"]) == (0.6, rows["a"]["of"], rows["a"]["gain_of"]), "merged before"
+
+
+def test_a_replay_changes_verdicts_of_known_programs_and_says_by_which_rule() -> None:
+    rows = {"a": {"name": "a", "verdict": "none", "gain": 0.5, "of": "measured then; verdict by the rule of commit old"}}
+    again = {"a": {"name": "a", "verdict": "data"}, "b": {"name": "b", "verdict": "host"}}
+    found = judged_again(rows, again, commit="new")
+    assert found == {"a": {"name": "a", "verdict": "data", "gain": 0.5, "of": "measured then; verdict by the rule of commit new"}}
 
 
 @TIMED
@@ -166,7 +179,12 @@ def test_five_steps_give_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert finding.causes == []
 
 
-def test_neighbours_are_gone_afterwards() -> None:
-    with noisy_neighbours(2) as processes:
+def test_neighbours_are_on_all_cores_and_gone_afterwards() -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    with noisy_neighbours(len(cores)) as processes:
+        end = time.monotonic() + 60
+        while any(len(os.sched_getaffinity(one.pid)) > 1 for one in processes) and len(cores) > 1 and time.monotonic() < end:
+            time.sleep(0.02)  # until each has pinned itself
+        assert [os.sched_getaffinity(one.pid) for one in processes] == [{core} for core in cores]
         assert all(process.poll() is None for process in processes)
     assert all(process.poll() is not None for process in processes)

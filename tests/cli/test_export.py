@@ -81,7 +81,7 @@ def test_the_name_says_what_is_written_and_nothing_is_replaced_unasked(stoker: S
     Path("folder").mkdir()
     for name in ("m.pt2", "folder"):
         assert stoker("export", run, name).err == (
-            f"stoker: {name} is there already. Replace the file (--overwrite), or give another name.\n"
+            f"stoker: {name} already exists. Replace the file (--overwrite), or give another name.\n"
         )
     assert Path("m.pt2").read_text() == "precious"
     assert stoker("export", run, "m.pt2", "--overwrite").code == 0

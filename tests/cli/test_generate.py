@@ -54,6 +54,11 @@ def test_a_run_is_trained_resumed_and_generates(stoker: Stoker, folder: Path) ->
     assert set(pd.read_csv("b.csv")["state"]) == {"b"}
     assert pd.read_csv("b.csv")["score"].notna().all()
     assert set(pd.read_csv("y.csv")["segment"]) == {"y", "z"}
+    failing = ["--temperature", "0", "--out", "bad.parquet", "--context-out", "bad.csv"]
+    done = stoker("generate", "runs/events", "--subjects", "30", *failing, "--device", "cpu")
+    assert done.code != 0
+    assert "temperature is 0" in done.err
+    assert not list(folder.glob("bad.*"))  # not the contexts alone either
 
 
 @pytest.mark.parametrize(
@@ -100,7 +105,7 @@ def test_a_run_is_trained_resumed_and_generates(stoker: Stoker, folder: Path) ->
         (["generate", "run", "--out", "x.txt"], "--out is x.txt; expected a name that ends in .parquet or .csv."),
         (
             ["generate", "run", "--out", "events.parquet"],
-            "events.parquet is there already. Replace the file (--overwrite), or give another name.",
+            "events.parquet already exists. Replace the file (--overwrite), or give another name.",
         ),
         (["generate", "run", "--out", "no/x.csv"], "no/x.csv cannot be written: there is no folder no. Create it first."),
         (["generate", "run", "--out", "x.csv"], "run has no recipe.json, so it is not a run of tabular. Give the folder of one."),

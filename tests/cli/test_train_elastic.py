@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,7 @@ import pytest
 from tests.cli.calling import call, stoker_command
 
 import stoker
-from stoker.errors import ConfigError
-from stoker.experiment import prepare
-from stoker.train.run import Record, RunSession, is_restart, read_record, write_record
+from stoker.train.run import read_record
 
 MODEL = """
 import os, time
@@ -79,7 +77,7 @@ class Nodes:
         ]  # fmt: skip
         path = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path if entry)
         given = {
-            "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "BATCH_SECONDS": "0.03", "PYTHONPATH": path,
+            "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "BATCH_SECONDS": "0.25", "PYTHONPATH": path,
             "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
         }  # fmt: skip
         with (self._folder / f"node-{len(self._all)}.log").open("wb") as log:
@@ -123,15 +121,15 @@ def wait_for_step(folder: Path, step: int, seconds: float = 100) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_a_node_is_killed_and_another_one_joins(folder: Path, nodes: Nodes) -> None:
     """2 -> 1 -> 2 processes amid epochs: every update has the loss that one process has, to the last bit."""
     first, second = nodes.start(), nodes.start()
     wait_for_step(folder, 8)
     nodes.kill(second)
-    wait_for_step(folder, 20)
+    wait_for_step(folder, 11)
     third = nodes.start()
-    assert first.wait(timeout=200) == 0, (folder / "node-0.log").read_text()[-3000:]
+    assert first.wait(timeout=300) == 0, (folder / "node-0.log").read_text()[-3000:]
     assert third.wait(timeout=60) == 0
     alone = call(stoker_command("train", "c.yaml", "--quiet", "--set", "folder=alone"), folder, OMP_NUM_THREADS="1")
     assert alone.code == 0, alone.err
@@ -142,66 +140,3 @@ def test_a_node_is_killed_and_another_one_joins(folder: Path, nodes: Nodes) -> N
     assert len(sessions) >= 3
     assert {one.launch for one in sessions} == {"job"}
     assert "signal" in [one.how for one in sessions]  # when the node joined, all was saved first
-
-
-# ---- when a process is a restart ----
-
-
-def session(**values: Any) -> RunSession:
-    given: Any = {"started": "2026-11-17T12:00:00.000Z", "from_step": 0, "process": 1, "command": [], "folder": "", "config": {}}
-    machine = {"host": "", "system": "", "cpu": "", "cores": 1, "memory_bytes": 1, "gpus": [], "driver": None}
-    import msgspec
-
-    from stoker.train.run import Computer
-
-    return RunSession(**given, stores={}, versions={}, machine=msgspec.convert(machine, Computer), git=None, **values)
-
-
-@pytest.mark.parametrize(
-    ("launch", "count", "saved", "expected"),
-    [
-        (None, None, {"launch": None}, False),  # no torchrun
-        ("a", "0", {"launch": "a"}, True),  # a node has joined or left: torchrun counts no restart
-        ("a", "0", {"launch": "a", "how": "signal"}, True),
-        ("a", "0", {"launch": "a", "how": "finished"}, False),  # a new run with the id of an old one
-        ("a", "0", {"launch": "b"}, False),
-        ("none", "0", {"launch": "none"}, False),  # the user gave no id
-        ("none", "1", {"launch": "none"}, True),
-        ("b", "2", {"launch": "a"}, True),
-    ],
-)
-def test_what_counts_as_a_restart(
-    launch: str | None, count: str | None, saved: Any, expected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in (("TORCHELASTIC_RUN_ID", launch), ("TORCHELASTIC_RESTART_COUNT", count)):
-        monkeypatch.setenv(name, value) if value is not None else monkeypatch.delenv(name, raising=False)
-    assert not is_restart(tmp_path)  # there is no run
-    write_record(tmp_path, Record(sessions=[session(), session(**saved)]))
-    assert is_restart(tmp_path) == expected
-
-
-def test_a_restart_resumes_and_does_not_overwrite(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(folder)
-    begin: Callable[..., prepare.RunPlan] = lambda **given: prepare.prepare(  # noqa: E731
-        "c.yaml", **{"overrides": (), "folder": None, "resume": False, "allow": (), "overwrite": True, **given}
-    )
-    config = stoker.experiment.load("c.yaml", overrides=["epochs=1"])
-    stoker.experiment.run(config, progress=False)
-    assert not begin(overrides=["epochs=1"]).resume
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
-    found = begin(overrides=["epochs=1"])
-    assert found.resume
-    assert not found.overwrite
-
-
-def test_with_torchrun_the_global_batch_is_that_of_the_start(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(folder)
-    config = stoker.experiment.load("c.yaml", overrides=["global_batch_size=null", "grad_accum_steps=2"])
-    assert prepare._fix_global_batch(config).data.global_batch_size is None  # no torchrun
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "a")
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("WORLD_SIZE", "3")
-    assert prepare._fix_global_batch(config).data.global_batch_size == 8 * 2 * 3
-    with pytest.raises(ConfigError, match="both say how many batches"):
-        prepare._fix_global_batch(stoker.experiment.load("c.yaml", overrides=["grad_accum_steps=2"]))

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 from tests.cli.calling import Done
 
 from stoker.recipes.icecube import make_events, pack_events
@@ -22,7 +21,6 @@ TINY = ("--size", "tiny", "--batch-size", "16", "--epochs", "1", "--warmup", "1"
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    torch.set_num_threads(1)
     pack_events(make_events(tmp_path / "icecube", files=2, events=20), tmp_path / "ice.stoker")
     return tmp_path
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 from tests.cli.calling import Done
 from tests.recipes.tfa.training_folder import THEIRS, change_bars, make_folder
 
@@ -17,7 +16,6 @@ Stoker = Callable[..., Done]
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    torch.set_num_threads(1)
     make_folder(tmp_path)
     return tmp_path
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 from tests.cli.calling import Done
 from tests.recipes.time_moe.waves import write_csv
 
@@ -16,14 +15,6 @@ from stoker.recipes import time_moe
 Stoker = Callable[..., Done]
 
 QUICK = "--size tiny --length 64 --batch-size 2 --steps 4 --precision fp32 --device cpu --quiet".split()
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

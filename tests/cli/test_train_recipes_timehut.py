@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from tests.cli.calling import Done
 from tests.recipes.timehut.sets import write_tsv
 
@@ -21,7 +20,6 @@ Stoker = Callable[..., Done]
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    torch.set_num_threads(1)
     write_tsv(tmp_path)
     return tmp_path
 
@@ -40,7 +38,7 @@ def test_from_a_file_to_embeddings(stoker: Stoker, folder: Path) -> None:
     assert (done.code, done.err, done.out) == (0, "", "12 series -> 16 values each\nwritten: e.npy\n")
     assert np.load("e.npy").shape == (12, 16)
     again = stoker("embed", "runs/Waves", "--data", "Waves_TEST.tsv", "--out", "e.npy")
-    assert (again.code, again.err) == (2, "stoker: e.npy is there already. Replace the file (--overwrite), or give another name.\n")
+    assert (again.code, again.err) == (2, "stoker: e.npy already exists. Replace the file (--overwrite), or give another name.\n")
     assert stoker("train", "timehut", *data).code == 2
     resumed = stoker("train", "--resume", "runs/Waves", "--json")
     assert (resumed.code, json.loads(resumed.out)["step"]) == (0, 2)

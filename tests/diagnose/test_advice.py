@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from tests.diagnose.measured import COMPUTING, MOVING, MS, around, on_cpu, on_gpu
 
-from stoker.diagnose.advice import advise_on_rare_steps, waiting_threads
-from stoker.diagnose.measurements import Advice, Blame, BusyThread, Loader, RareSteps, SourceLine, WhatIf, Work
+from stoker.diagnose.advice import advise_on_rare_steps, error_of, ratio_of, waiting_threads
+from stoker.diagnose.measurements import Advice, Blame, BusyThread, Loader, RareSteps, SourceLine, Stretch, WhatIf, Work
 from stoker.diagnose.verdict import conclude
 
 
@@ -140,3 +140,31 @@ def test_a_thread_that_holds_the_interpreter_lock_is_named(share: float, asleep:
     if named:
         assert finding.place == IN_MODEL
         assert conclude(on_cpu(busy_thread=thread, asleep=0.9, optimizer=20.0)).verdict == "host"
+
+
+def rounds(*medians: float) -> Stretch:
+    """Windows of six steps each."""
+    return Stretch(seconds=[one * MS for one in medians for _ in range(6)], pieces=[6] * len(medians))
+
+
+def test_a_window_with_a_fix_is_compared_with_those_around_it() -> None:
+    """The machine is half as fast in the last three rounds of five; the fix always leaves half of a step."""
+    before, after = rounds(10, 10, 20, 20, 20), rounds(5, 5, 7.5, 10, 10)
+    assert ratio_of(WhatIf(as_it_is=before, with_fix=after)) == pytest.approx(0.5)
+    assert before.median / after.median > 2.5, "the control: medians of all steps"
+
+
+def test_rounds_that_differ_make_a_range() -> None:
+    steady = WhatIf(as_it_is=rounds(10, 10, 10, 10, 10), with_fix=rounds(5, 5, 5, 5, 5))
+    varying = WhatIf(as_it_is=rounds(10, 10, 10, 10, 10), with_fix=rounds(3, 5, 7, 4, 6))
+    assert error_of(steady, 0.010) == pytest.approx(0.0)
+    assert error_of(varying, 0.010) > 0.1
+    one_off = WhatIf(as_it_is=rounds(10, 10, 10, 10, 10), with_fix=rounds(5, 5, 9, 5, 5))
+    assert error_of(one_off, 0.010) == pytest.approx(0.0), "one round at another speed does not matter"
+
+
+def test_a_baseline_that_changed_by_more_than_the_machine_s_speed_makes_a_range() -> None:
+    what_if = WhatIf(as_it_is=rounds(*[13] * 5), with_fix=rounds(*[6.5] * 5))
+    assert error_of(what_if, 0.010) > 0.1
+    assert error_of(what_if, 0.010, drift=0.5) == pytest.approx(0.0), "it changed as much in T"
+    assert error_of(what_if, 0.010, drift=0.1) > 0.1

@@ -186,6 +186,9 @@ def test_steps_that_differ_in_turn_are_inspected_together() -> None:
     measured = recorded_in_turn(1, 21).measurements(Sources(hooks), hooks, "cpu", MACHINE)
     assert measured.loop.seconds == pytest.approx([0.018] * len(measured.loop.seconds))
     assert measured.phases.rest == pytest.approx(0.011)
+    assert measured.rare is None
+    noisy = recorded_in_turn(1, 21, 1, 21, 1, 21, 1, 21, 1, 21, 2, 40).measurements(Sources(hooks), hooks, "cpu", MACHINE)
+    assert noisy.loop.spread < 0.1, "a slow step among them is none of the turn"
     steady = recorded_in_turn(11, 11).measurements(Sources(hooks), hooks, "cpu", MACHINE)
     assert len(steady.loop.seconds) == 96, "the control: steps that are all alike stay single"
     rare = recorded_in_turn(1, 1, 1, 1, 1, 41).measurements(Sources(hooks), hooks, "cpu", MACHINE)

@@ -134,7 +134,7 @@ def test_negative_control_without_escapes_a_page_is_broken_and_without_the_polic
     assert "/leak" in site.asked
 
 
-@pytest.mark.parametrize(("scheme", "light"), [("1", True), ("0", False)])
+@pytest.mark.parametrize(("scheme", "light"), [pytest.param("1", True, marks=pytest.mark.slow), ("0", False)])
 def test_light_and_dark(site: Site, tmp_path: Path, scheme: str, light: bool) -> None:
     site.pages["gpu-1200"] = render(on_gpu(), title="train.py")
     site.pages["all"] = PAGE.format(frames=FRAME.format(name="gpu-1200", width=1200))

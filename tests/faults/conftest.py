@@ -21,13 +21,6 @@ def pack_zygote() -> Iterator[Zygote]:
         yield zygote
 
 
-@pytest.fixture(scope="session")
-def feed_zygote() -> Iterator[Zygote]:
-    """A zygote that has torch and the kernels ready."""
-    with Zygote(imports=["tests.faults.feeding"]) as zygote:
-        yield zygote
-
-
 @pytest.fixture
 def quick_path() -> Iterator[Path]:
     """A folder in memory where there is one, as thousands of syncs are not what most tests are about."""

@@ -1,4 +1,4 @@
-"""Loads the kernels of an IceCube pack when it is imported, for a zygote: each of its children would take half a second for them."""
+"""The kernels of an IceCube pack, for a zygote."""
 
 import numpy as np
 
@@ -18,3 +18,7 @@ packing._narrow(
     _room["time"], _room["charge"], _room["sensor_id"], _room["charge"].view(np.int32),
 )  # fmt: skip
 packing._is_of_events(_column("<i8"), np.zeros(1, "<i8"), np.ones(1, "<i8"), 0)
+
+
+def load_kernels() -> None:
+    """Nothing: to find this function, the zygote itself has imported this module, and so loaded the kernels."""

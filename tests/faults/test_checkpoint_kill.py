@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -23,21 +22,15 @@ from stoker.train import checkpoint as folders
 from stoker.train.checkpoint import Checkpoints
 
 
-@pytest.fixture(scope="module")
-def save_zygote() -> Iterator[Zygote]:
-    with Zygote(imports=["tests.faults.saving"]) as zygote:
-        yield zygote
-
-
 @pytest.mark.parametrize("kind", ["replacing", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("first", "best"))])
-def test_killed_at_any_operation_the_latest_is_the_old_or_the_new(save_zygote: Zygote, quick_path: Path, kind: str) -> None:
+def test_killed_at_any_operation_the_latest_is_the_old_or_the_new(torch_zygote: Zygote, quick_path: Path, kind: str) -> None:
     before = prepared(quick_path / "log", kind)
     seen: Counter[int | None] = Counter()
     for kill_at in range(len(record_save(quick_path / "log", kind))):
         folder = quick_path / str(kill_at)
         if kind != "first":
             before.write_to(folder)
-        outcome = save_zygote.run(save_and_die, folder=folder, kind=kind, kill_at=kill_at)
+        outcome = torch_zygote.run(save_and_die, folder=folder, kind=kind, kill_at=kill_at)
         assert outcome.signal == signal.SIGKILL, f"operation {kill_at}: {outcome}"
         seen[found(folder)] += 1
         resume_training(folder)
@@ -47,12 +40,12 @@ def test_killed_at_any_operation_the_latest_is_the_old_or_the_new(save_zygote: Z
 
 
 @pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.slow)])
-def test_killed_within_any_write_the_latest_is_the_old_or_the_new(save_zygote: Zygote, quick_path: Path, every: int) -> None:
+def test_killed_within_any_write_the_latest_is_the_old_or_the_new(torch_zygote: Zygote, quick_path: Path, every: int) -> None:
     before = prepared(quick_path / "log", "best")
     for kill_at in range(1, len(record_save(quick_path / "log", "best")), every):
         folder = quick_path / str(kill_at)
         before.write_to(folder)
-        save_zygote.run(save_and_die, folder=folder, kind="best", kill_at=kill_at, short_write_at=kill_at - 1)
+        torch_zygote.run(save_and_die, folder=folder, kind="best", kill_at=kill_at, short_write_at=kill_at - 1)
         assert found(folder) in (OLD, NEW)
         resume_training(folder)
         _disk.remove_folder(folder)
@@ -100,13 +93,13 @@ def save_cleaned_first_and_die(folder: str, kill_at: int) -> None:
 
 
 @pytest.mark.parametrize("wrong", [save_named_first_and_die, save_in_place_and_die, save_cleaned_first_and_die])
-def test_negative_control_another_order_is_found(save_zygote: Zygote, quick_path: Path, wrong: Any) -> None:
+def test_negative_control_another_order_is_found(torch_zygote: Zygote, quick_path: Path, wrong: Any) -> None:
     before = prepared(quick_path / "before", "replacing")
     torn, kill_at, alive = 0, 0, False
     while not alive:
         folder = quick_path / str(kill_at)
         before.write_to(folder)
-        outcome = save_zygote.run(wrong, folder=folder, kill_at=kill_at)
+        outcome = torch_zygote.run(wrong, folder=folder, kill_at=kill_at)
         alive = outcome.exit == 0
         try:
             found(folder)
@@ -117,10 +110,10 @@ def test_negative_control_another_order_is_found(save_zygote: Zygote, quick_path
     assert torn > 0
 
 
-def test_negative_control_without_cleaning_debris_is_found(save_zygote: Zygote, quick_path: Path) -> None:
+def test_negative_control_without_cleaning_debris_is_found(torch_zygote: Zygote, quick_path: Path) -> None:
     folder = quick_path / "run"
     prepare(folder, "replacing")
-    save_zygote.run(save_and_die, folder=folder, kind="replacing", kill_at=5)
+    torch_zygote.run(save_and_die, folder=folder, kind="replacing", kill_at=5)
     with mock.patch.object(Checkpoints, "_remove_old"), pytest.raises(AssertionError):
         resume_training(folder)
 
@@ -151,14 +144,14 @@ def kill_at_random(zygote: Zygote, folder: Path, rng: np.random.Generator, kills
     print(f"{killed} kills, {newest + 1} saves")
 
 
-def test_some_random_kills_on_a_real_file_system(save_zygote: Zygote, tmp_path: Path, rng: np.random.Generator) -> None:
-    kill_at_random(save_zygote, tmp_path, rng, kills=30)
+def test_some_random_kills_on_a_real_file_system(torch_zygote: Zygote, tmp_path: Path, rng: np.random.Generator) -> None:
+    kill_at_random(torch_zygote, tmp_path, rng, kills=30)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-def test_a_thousand_random_kills_on_a_real_file_system(save_zygote: Zygote, tmp_path: Path, rng: np.random.Generator) -> None:
-    kill_at_random(save_zygote, tmp_path, rng, kills=1000)
+def test_a_thousand_random_kills_on_a_real_file_system(torch_zygote: Zygote, tmp_path: Path, rng: np.random.Generator) -> None:
+    kill_at_random(torch_zygote, tmp_path, rng, kills=1000)
 
 
 def test_short_writes_make_the_same_checkpoint(quick_path: Path) -> None:

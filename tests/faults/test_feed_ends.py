@@ -121,15 +121,15 @@ def test_many_feeds_leave_nothing_behind() -> None:
 
 
 @pytest.mark.parametrize(("delay", "left"), [(0.05, 0), (3600.0, 2)], ids=["slow", "stuck"])
-def test_close_waits_for_a_slow_encoder_but_not_for_a_stuck_one(delay: float, left: int, feed_zygote: Zygote) -> None:
+def test_close_waits_for_a_slow_encoder_but_not_for_a_stuck_one(delay: float, left: int, torch_zygote: Zygote) -> None:
     """A stuck one is left to itself: its thread dies with the process."""
-    assert feed_zygote.run(feeding.close_while_encoding, delay=delay).check() == left
+    assert torch_zygote.run(feeding.close_while_encoding, delay=delay).check() == left
 
 
 @pytest.mark.parametrize("windows", [False, True])
 @pytest.mark.parametrize("threads", [1, 3])
-def test_a_fork_gets_no_threads_and_is_reported(threads: int, windows: bool, feed_zygote: Zygote) -> None:
-    found = feed_zygote.run(feeding.fork_with, threads=threads, windows=windows).check()
+def test_a_fork_gets_no_threads_and_is_reported(threads: int, windows: bool, torch_zygote: Zygote) -> None:
+    found = torch_zygote.run(feeding.fork_with, threads=threads, windows=windows).check()
     epoch = [feeding.samples(batch) for batch in feeding.make_feed(0, windows=windows)]
     assert "a fork made process" in found["pass"]
     assert found["pass"].endswith("Call iter(feed) in the process that uses it.")
@@ -139,21 +139,21 @@ def test_a_fork_gets_no_threads_and_is_reported(threads: int, windows: bool, fee
 
 
 @pytest.mark.parametrize("windows", [False, True])
-def test_a_fork_without_threads_continues(windows: bool, feed_zygote: Zygote) -> None:
-    found = feed_zygote.run(feeding.fork_with, threads=0, windows=windows).check()
+def test_a_fork_without_threads_continues(windows: bool, torch_zygote: Zygote) -> None:
+    found = torch_zygote.run(feeding.fork_with, threads=0, windows=windows).check()
     epoch = [feeding.samples(batch) for batch in feeding.make_feed(0, windows=windows)]
     assert found["pass"] == epoch[1]
     assert found["own"] == found["again"] == epoch
     assert [found["first"], *found["rest"]] == epoch
 
 
-def test_a_fork_does_not_wait_for_a_lock_of_its_parent(feed_zygote: Zygote) -> None:
-    assert feed_zygote.run(feeding.fork_while_a_slot_is_taken, seconds=60).check() >= 10
+def test_a_fork_does_not_wait_for_a_lock_of_its_parent(torch_zygote: Zygote) -> None:
+    assert torch_zygote.run(feeding.fork_while_a_slot_is_taken, seconds=60).check() >= 10
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_ctrl_c_interrupts_the_wait_and_loses_no_batch(threads: int, feed_zygote: Zygote) -> None:
-    found = feed_zygote.run(feeding.wait_for_ctrl_c, threads=threads).check()
+def test_ctrl_c_interrupts_the_wait_and_loses_no_batch(threads: int, torch_zygote: Zygote) -> None:
+    found = torch_zygote.run(feeding.wait_for_ctrl_c, threads=threads).check()
     assert found["interrupted"]
     assert found["found"] == found["expected"]
 

@@ -26,20 +26,20 @@ def some_pages() -> Store:
 
 
 @pytest.mark.parametrize("residency", ["host", "stream"])
-def test_a_store_that_is_removed_while_it_is_read_is_read_to_its_end(residency: str, tmp_path: Path, feed_zygote: Zygote) -> None:
+def test_a_store_that_is_removed_while_it_is_read_is_read_to_its_end(residency: str, tmp_path: Path, torch_zygote: Zygote) -> None:
     write_store(some_pages(), tmp_path / "s")
-    found = feed_zygote.run(feeding.unlink_while_reading, path=tmp_path / "s", residency=residency).check()
+    found = torch_zygote.run(feeding.unlink_while_reading, path=tmp_path / "s", residency=residency).check()
     feed = Feed(some_pages(), Windows(64, stride=64), batch_size=8, order=Shuffle())
     assert found == [batch["x"][:, 0].tolist() for batch in feed]
     assert not list((tmp_path / "s").iterdir())
 
 
 def test_a_file_that_is_cut_off_while_it_is_read_kills_the_process_and_the_next_open_names_it(
-    tmp_path: Path, feed_zygote: Zygote
+    tmp_path: Path, torch_zygote: Zygote
 ) -> None:
     """The one thing that cannot be caught: a mapped page that is no longer there."""
     write_store(some_pages(), tmp_path / "s")
-    assert feed_zygote.run(feeding.truncate_while_reading, path=tmp_path / "s").signal == signal.SIGBUS
+    assert torch_zygote.run(feeding.truncate_while_reading, path=tmp_path / "s").signal == signal.SIGBUS
     with pytest.raises(StoreDamagedError, match=r"has 4,096 bytes, but 320,128 are expected: it holds column 'x'"):
         open_store(tmp_path / "s")
 

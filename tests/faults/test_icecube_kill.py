@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,10 +16,12 @@ from stoker.recipes.icecube.packing import geometry_of
 
 
 @pytest.fixture(scope="module")
-def packers() -> Iterator[Zygote]:
-    """A process that has imported all that a pack needs."""
-    with Zygote(imports=("numpy", "pyarrow", "torch", "tests.faults.icecube_warm", "tests.faults.test_icecube_kill")) as zygote:
-        yield zygote
+def packers(torch_zygote: Zygote) -> Zygote:
+    """A process that has loaded the kernels of a pack: each child would take half a second for them."""
+    from tests.faults.icecube_warm import load_kernels
+
+    torch_zygote.run(load_kernels).check()
+    return torch_zygote
 
 
 @pytest.fixture(scope="module")

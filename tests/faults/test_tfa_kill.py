@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,6 @@ from tests.recipes.tfa.training_folder import make_folder, settings_of
 
 from stoker.errors import OptionError
 from stoker.recipes.tfa import train, verify_bundle, write_bundle
-
-
-@pytest.fixture(scope="module")
-def trainers() -> Iterator[Zygote]:
-    """A process that has imported all that a run needs."""
-    with Zygote(imports=("numpy", "torch", "stoker.recipes.tfa.bundle", "tests.faults.test_tfa_kill")) as zygote:
-        yield zygote
 
 
 def train_in_child(folder: str, name: str, kill_at: int | None = None) -> tuple[str, int]:
@@ -47,43 +39,43 @@ def export_in_child(folder: str, name: str, kill_at: int | None = None) -> int:
 
 
 @pytest.fixture(scope="module")
-def whole(trainers: Zygote, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, int]:
+def whole(torch_zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, int]:
     """A folder with a run that nobody killed, its weights, and its operations."""
     folder = tmp_path_factory.mktemp("tfa")
     make_folder(folder, num_bars=1500)
-    weights, operations = trainers.run(train_in_child, folder=str(folder), name="whole", seconds=200).check()
+    weights, operations = torch_zygote.run(train_in_child, folder=str(folder), name="whole", seconds=200).check()
     return folder, weights, operations
 
 
-def killed_and_again(trainers: Zygote, whole: tuple[Path, str, int], kill_at: int) -> None:
+def killed_and_again(torch_zygote: Zygote, whole: tuple[Path, str, int], kill_at: int) -> None:
     folder, weights, _ = whole
     where: dict[str, Any] = {"folder": str(folder), "name": f"killed-{kill_at}", "seconds": 200}
-    assert trainers.run(train_in_child, kill_at=kill_at, **where).signal == signal.SIGKILL
-    assert trainers.run(train_in_child, **where).check()[0] == weights
+    assert torch_zygote.run(train_in_child, kill_at=kill_at, **where).signal == signal.SIGKILL
+    assert torch_zygote.run(train_in_child, **where).check()[0] == weights
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", [0.02, 0.7])
-def test_a_run_that_was_killed_ends_with_the_same_weights(trainers: Zygote, whole: tuple[Path, str, int], part: float) -> None:
-    killed_and_again(trainers, whole, int(part * whole[2]))
+def test_a_run_that_was_killed_ends_with_the_same_weights(torch_zygote: Zygote, whole: tuple[Path, str, int], part: float) -> None:
+    killed_and_again(torch_zygote, whole, int(part * whole[2]))
 
 
 @pytest.mark.slow
 def test_a_run_that_was_killed_at_many_operations_ends_with_the_same_weights(
-    trainers: Zygote, whole: tuple[Path, str, int]
+    torch_zygote: Zygote, whole: tuple[Path, str, int]
 ) -> None:
     for kill_at in range(1, whole[2], 7):
-        killed_and_again(trainers, whole, kill_at)
+        killed_and_again(torch_zygote, whole, kill_at)
 
 
 @pytest.mark.slow
-def test_an_export_that_was_killed_is_made_again(trainers: Zygote, whole: tuple[Path, str, int]) -> None:
+def test_an_export_that_was_killed_is_made_again(torch_zygote: Zygote, whole: tuple[Path, str, int]) -> None:
     folder = whole[0]
-    operations = trainers.run(export_in_child, folder=str(folder), name="bundle", seconds=200).check()
+    operations = torch_zygote.run(export_in_child, folder=str(folder), name="bundle", seconds=200).check()
     expected = sorted(path.name for path in (folder / "bundle").iterdir())
     for kill_at in (1, operations // 2, operations - 4):
         where: dict[str, Any] = {"folder": str(folder), "name": f"bundle-{kill_at}", "seconds": 200}
-        assert trainers.run(export_in_child, kill_at=kill_at, **where).signal == signal.SIGKILL
-        trainers.run(export_in_child, **where).check()
+        assert torch_zygote.run(export_in_child, kill_at=kill_at, **where).signal == signal.SIGKILL
+        torch_zygote.run(export_in_child, **where).check()
         assert sorted(path.name for path in (folder / f"bundle-{kill_at}").iterdir()) == expected
         assert verify_bundle(folder / f"bundle-{kill_at}").logits == 64

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import hypothesis.strategies as st
@@ -332,6 +333,22 @@ def test_a_hundred_random_schedules_of_ranks_keep_every_update(order: Any, rng: 
         assert done == expected
         for updates in done:
             assert sorted(one for batches in updates for batch in batches for one in batch) == list(range(count))
+
+
+def test_eight_thousand_ranks_share_an_order_of_146_million_samples(rng: np.random.Generator) -> None:
+    """300 billion points in segments of 2,048 on 1,000 nodes: each rank computes its own batches, which end to end are the order."""
+    count, batch_size, world = 300_000_000_000 // 2048, 16, 8000
+    plan = Shuffle(3).over(SimpleNamespace(num_samples=count), batch_size=batch_size * world)  # type: ignore[arg-type]
+    given: Any = {"plan": plan, "epoch": 2, "batch_size": batch_size, "drops_last": False, "per_update": world}
+    start = int(rng.integers(0, 1000)) * batch_size * world
+    first = Steps(ranks=FeedRanks(0, world), start=start, **given)
+    assert len(first) == -(-(count - start) // (batch_size * world))
+    for step in (0, int(rng.integers(0, len(first))), len(first) - 1):
+        low, high = first.end(step - 1), first.end(step)
+        for rank in (0, *map(int, rng.integers(0, world, 20)), world - 1):
+            found = Steps(ranks=FeedRanks(rank, world), start=start, **given).numbers(step)
+            expected = plan.numbers(2, min(low + rank * batch_size, high), min(low + (rank + 1) * batch_size, high))
+            assert np.array_equal(found, expected)
 
 
 def test_shares_that_depend_on_the_ranks_would_be_seen() -> None:

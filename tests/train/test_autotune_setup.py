@@ -547,25 +547,17 @@ def test_a_measured_setup_stays_that_of_its_run_beside_a_cpu_hog(
         assert train_here(tmp_path / "copy", setup=tmp_path / "run") == ended
 
 
-@pytest.fixture(scope="module")
-def children() -> Iterator[Zygote]:
-    with Zygote(
-        imports=("numpy", "torch", "stoker.train.trainer", "stoker.feed.feed", "tests.train.test_autotune_setup")
-    ) as zygote:
-        yield zygote
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("options", [{}, {"fused": True, "precision": "bf16"}, {"speed": "measured"}], ids=str)
-def test_kill_9_at_ten_moments_leaves_one_set_of_bits(children: Zygote, options: dict[str, Any], tmp_path: Path) -> None:
+def test_kill_9_at_ten_moments_leaves_one_set_of_bits(torch_zygote: Zygote, options: dict[str, Any], tmp_path: Path) -> None:
     """A measured run has the bits of one that copies its setup."""
     with hog():
         for moment in MOMENTS:
             folder = str(tmp_path / str(moment))
-            outcome = children.run(train_in_child, folder=folder, kill_at=moment, **options)
+            outcome = torch_zygote.run(train_in_child, folder=folder, kill_at=moment, **options)
             assert outcome.signal == signal.SIGKILL, outcome
-            ended = children.run(train_in_child, folder=folder, resume=True, **options).check()
-            copied = children.run(train_in_child, folder=str(tmp_path / f"copy-{moment}"), setup=folder).check()
+            ended = torch_zygote.run(train_in_child, folder=folder, resume=True, **options).check()
+            copied = torch_zygote.run(train_in_child, folder=str(tmp_path / f"copy-{moment}"), setup=folder).check()
             assert copied == ended
             assert "speed" in options or ended["setup"] == {**asdict(Setup()), **options}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +23,10 @@ OTHERS = ("unguarded", "scalars", "guarded", "evaluated", "normalised", "chosen"
 RUNS = ("continued", "interrupted")
 
 
-@pytest.fixture(scope="module")
-def processes() -> Iterator[Zygote]:
-    """Ranks are forked from a process that has imported torch, dynamo for DDP included: that takes most of the time of a rank."""
-    with Zygote(imports=("numpy", "torch", "torch._dynamo", "torch.distributed.fsdp", "tests.train.together")) as zygote:
-        yield zygote
-
-
-def start(processes: Zygote, folder: Path, *names: str) -> list[Case]:
+def start(torch_zygote: Zygote, folder: Path, *names: str) -> list[Case]:
     """Two ranks that do some training runs."""
     given: dict[str, Any] = {"meeting": folder / "meeting", "folder": folder, "names": names, "seconds": 250, "work_folder": ROOT}
-    return [processes.start(together.be_rank, rank=rank, **given) for rank in range(2)]
+    return [torch_zygote.start(together.be_rank, rank=rank, **given) for rank in range(2)]
 
 
 @pytest.fixture(scope="module")
@@ -53,9 +45,9 @@ def alone(folder: Path) -> dict[str, Report]:
 
 
 @pytest.fixture(scope="module")
-def reports(processes: Zygote, folder: Path, alone: dict[str, Report]) -> list[dict[str, Report]]:
+def reports(torch_zygote: Zygote, folder: Path, alone: dict[str, Report]) -> list[dict[str, Report]]:
     """What each of two ranks reports."""
-    for rank in start(processes, folder, *(f"{name} {kind}" for name in (*SAME, *OTHERS, *RUNS) for kind in KINDS)):
+    for rank in start(torch_zygote, folder, *(f"{name} {kind}" for name in (*SAME, *OTHERS, *RUNS) for kind in KINDS)):
         rank.wait().check()
     return [json.loads((folder / f"report-{rank}.json").read_text()) for rank in range(2)]
 
@@ -186,8 +178,8 @@ def test_two_ranks_that_are_stopped_and_continue_end_equal_to_the_last_bit(kind:
     assert found["last"]["valid"][-1] == found["whole"]["valid"][-1]
 
 
-def test_a_signal_to_all_ranks_saves_once_and_ends_them(processes: Zygote, tmp_path: Path) -> None:
-    ranks = start(processes, tmp_path, "waiting ddp")
+def test_a_signal_to_all_ranks_saves_once_and_ends_them(torch_zygote: Zygote, tmp_path: Path) -> None:
+    ranks = start(torch_zygote, tmp_path, "waiting ddp")
     while not all((tmp_path / f"ready-{rank}").exists() for rank in range(2)):
         assert all(Path(f"/proc/{rank.pid}").exists() for rank in ranks), [rank.wait() for rank in ranks]
         time.sleep(0.05)
@@ -201,7 +193,7 @@ def test_a_signal_to_all_ranks_saves_once_and_ends_them(processes: Zygote, tmp_p
     assert len(list((tmp_path / "run" / "checkpoints").glob("step-*"))) == 1
 
 
-def test_a_rank_that_fails_does_not_leave_the_other_waiting(processes: Zygote, tmp_path: Path) -> None:
-    first, second = (rank.wait() for rank in start(processes, tmp_path, "crashing ddp"))
+def test_a_rank_that_fails_does_not_leave_the_other_waiting(torch_zygote: Zygote, tmp_path: Path) -> None:
+    first, second = (rank.wait() for rank in start(torch_zygote, tmp_path, "crashing ddp"))
     assert first.exit != 0
     assert second.error == "RuntimeError: a fault of one rank"

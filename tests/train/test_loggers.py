@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from stoker.errors import OptionError
-from stoker.train.loggers import Mlflow, TensorBoard, Wandb, Writer, Writers, make_writer
+from stoker.train.loggers import Mlflow, TensorBoard, Trackio, Wandb, Writer, Writers, make_writer
 
 
 class Keeps:
@@ -37,7 +37,7 @@ def test_a_writer_that_fails_is_dropped_with_one_warning_and_the_others_continue
     writers = Writers([bad, good])
     writers.write(1, {"loss": 1.0})
     with pytest.warns(
-        RuntimeWarning, match=r"writer Fails failed at step 2; it gets no more numbers\. ConnectionError: no route"
+        RuntimeWarning, match=r"writer Fails failed at step 2; no further values are sent to it\. ConnectionError: no route"
     ) as seen:
         writers.write(2, {"loss": 0.5})
     assert len(seen) == 1
@@ -90,7 +90,7 @@ def test_a_missing_package_is_one_line_that_says_what_to_install(
 
 
 def test_an_unknown_name_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match=r"writer is 'csv'; expected 'tensorboard', 'wandb', 'mlflow'\."):
+    with pytest.raises(OptionError, match=r"writer is 'csv'; expected 'tensorboard', 'trackio', 'wandb', 'mlflow'\."):
         make_writer("csv", folder=tmp_path)
 
 
@@ -137,7 +137,10 @@ def test_tensorboard_events_can_be_read_back(tmp_path: Path) -> None:
     assert [(event.step, event.value) for event in events.Scalars("loss")] == [(50, 1.0), (100, 0.25)]
 
 
-def test_wandb_gets_a_run_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("writer", "package"), [(Wandb, "wandb"), (Trackio, "trackio")])
+def test_wandb_and_trackio_get_a_run_of_their_own(
+    writer: Any, package: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     calls: list[Any] = []
 
     class Run:
@@ -151,10 +154,10 @@ def test_wandb_gets_a_run_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         calls.append(options)
         return Run()
 
-    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=init))
-    feed(Wandb(project="p", mode="offline"))
+    monkeypatch.setitem(sys.modules, package, types.SimpleNamespace(init=init))
+    feed(writer(project="p", mode="offline"))
     assert calls == [{"project": "p", "mode": "offline"}, (50, {"loss": 1.0, "rate": 10.0}), (100, {"loss": 0.5}), "finished"]
-    make_writer("wandb", folder=tmp_path / "tfa")
+    make_writer(package, folder=tmp_path / "tfa")
     assert calls[-1]["name"] == "tfa"
 
 

@@ -39,7 +39,6 @@ def fit(batches: Any, *, epochs: int = 1, **options: Any) -> stoker.train.Result
 @pytest.fixture
 def slow_from_720(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> Iterator[None]:
     monkeypatch.setattr(watches, "now_ns", Steps(rng, 720))
-    monkeypatch.setattr(watches, "FIRST_READS", ())  # a read looks at the clock too
     return
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+import torch.distributed.fsdp  # here, so that the process that ranks are forked from imports it once
 from tests.train.training import Kept, Pair, adamw, network, pairs, trainer_of
 from torch import nn
 

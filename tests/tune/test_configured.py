@@ -92,4 +92,4 @@ def test_the_commands_work_together(folder: Path, capsys: pytest.CaptureFixture[
     with pytest.raises(SystemExit) as end:
         main(["tune", "search", "c.yaml", "--out", "best.yaml"])
     assert end.value.code == 2
-    assert "best.yaml is there already" in capsys.readouterr().err
+    assert "best.yaml already exists" in capsys.readouterr().err

@@ -50,7 +50,7 @@ def test_what_is_faster_becomes_a_new_config(
     assert not any("differ" in line for line in lines)
     found.save(tmp_path / "new.yaml")
     assert stoker.experiment.load(tmp_path / "new.yaml").data.threads == 1
-    with pytest.raises(OptionError, match="is there already"):
+    with pytest.raises(OptionError, match="already exists"):
         found.save(tmp_path / "new.yaml")
     assert (tmp_path / "c.yaml").read_text() == CONFIG
 

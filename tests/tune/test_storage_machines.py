@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from tests.cli.calling import call, stoker_command
-from tests.cli.trainings import make_folder
+from tests.cli.training_folder import make_folder
 from tests.tune.servers import postgres_server
 
 from stoker.errors import OptionError

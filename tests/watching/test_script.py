@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from stoker.errors import OptionError
 from stoker.watching import script
 from stoker.watching import watch as watches
+from stoker.watching.detector import BLOCK
 from stoker.watching.script import ScriptHooks, run_script
 from stoker.watching.watch import Watch, watch
 
@@ -131,8 +132,8 @@ def test_what_is_not_there(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("process")
 def test_a_slowdown_of_a_script_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
-    steps = 4000 + 4000 // 12  # the clock is read once more after each block of 12
-    slow_from = 3610 + 3600 // 12
+    steps = 4000 + 4000 // BLOCK  # the clock is read once more after each block
+    slow_from = 3610 + 3610 // BLOCK
     spent = np.where(np.arange(steps) < slow_from, 1e6, 1.5e6) * (1 + 0.02 * rng.standard_normal(steps))
     times = iter([*np.cumsum(spent).astype(int).tolist(), *[int(1e12)] * 9])
     monkeypatch.setattr(watches, "now_ns", lambda: next(times))

@@ -5,11 +5,13 @@
     python -m benchmarks.verdicts.public run mnist nanogpt
     python -m benchmarks.verdicts.public ablate all --parallel 7
     python -m benchmarks.verdicts.public table
+    python -m benchmarks.verdicts.public save
 
 The scripts belong to others and are not part of this project: `fetch` takes them from git repositories, a URL or a folder of clones.
 `recipes.toml` has a recipe per script, `requirements.txt` the packages that some of them import. All run on a CPU without a network,
-with synthetic data. Results are JSON lines, written as they come, in the folder given by --work (or --out); `table` compares verdicts
-with ablations. `--parallel` gives each script two cores of its own, `--until` ends a run in time, and `--missing` continues it.
+with synthetic data. Results are JSON lines, written as they come, in the folder given by --work (or --out). `table` compares verdicts
+with ablations, and `save` writes that to benchmarks/results/public_verdicts.json. `--parallel` gives each script two cores of its own,
+`--until` ends a run in time, and `--missing` continues it.
 """
 
 from __future__ import annotations
@@ -23,19 +25,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from benchmarks import record
 from benchmarks.verdicts.lanes import Deadline, make_lanes, side_by_side, usable_cores
 from benchmarks.verdicts.measure import ROOT
 from benchmarks.verdicts.public.ablation import ENVIRONMENT, measure, shares
 from benchmarks.verdicts.public.recipes import Recipe, Recipes, fetch, lay_out, read_recipes
 from benchmarks.verdicts.public.truth import accepted
 
+QUESTION = "Of public training scripts, on how many does `stoker diagnose` run, and how often does an ablation confirm its verdict?"
 Row = dict[str, Any]
-USUAL_SECONDS = {"run": 30.0, "ablate": 60.0}
+USUAL_SECONDS = {"run": 45.0, "ablate": 30.0}
 """Of one script on two quiet cores."""
 
 
@@ -92,21 +96,40 @@ def ablate(recipe: Recipe, fetched: Path, *, seconds: float) -> Row:
     return {"name": recipe.name, "step_ms": ms, "shares": {name: round(share, 3) for name, share in found.items()}}
 
 
-def _table(work: Path) -> None:
-    verdicts, truths = _known(work / "verdicts.jsonl"), _known(work / "ablations.jsonl")
-    right = judged = 0
-    for name, row in verdicts.items():
+def judge(verdicts: Mapping[str, Row], truths: Mapping[str, Row], recipes: int) -> Row:
+    """Each script with the causes that its ablation accepts, and how many verdicts are among them."""
+    rows = []
+    for name, said in verdicts.items():
+        row = {**said, "ablation": truths.get(name, {}).get("shares")}
+        if row["ablation"] is not None:
+            row["accepted"] = sorted(accepted(row["ablation"]))
+            row["right"] = row["verdict"] in row["accepted"]
+            row["among_two"] = row["right"] or row.get("second") in row["accepted"]
+        rows.append(row)
+    judged = [row for row in rows if "right" in row]
+    numbers = {
+        "recipes": recipes,
+        "diagnosed": len(rows),
+        "ran": sum(row["verdict"] != "error" for row in rows),
+        "verdict": sum(row["verdict"] not in ("none", "error") for row in rows),
+        "likely": sum(row["verdict"] == "none" and row["likely"] is not None for row in rows),
+        "judged": len(judged),
+        "top_1": sum(row["right"] for row in judged),
+        "top_2": sum(row["among_two"] for row in judged),
+    }
+    return {"scripts": numbers, "programs": rows}
+
+
+def _table(found: Row) -> None:
+    for row in found["programs"]:
         said = row["verdict"] if row["verdict"] != "none" else f"none ({row['likely']})"
-        if name not in truths or "shares" not in truths[name]:
-            print(f"{name:28} {said:22} no ablation")
+        if "right" not in row:
+            print(f"{row['name']:28} {said:22} no ablation")
             continue
-        causes = accepted(truths[name]["shares"])
-        ok = row["verdict"] in causes
-        judged, right = judged + 1, right + ok
-        parts = " ".join(f"{cause} {share:.2f}" for cause, share in truths[name]["shares"].items())
-        print(f"{name:28} {said:22} {'right' if ok else 'WRONG'}  accepted: {', '.join(sorted(causes))}; ablation: {parts}")
-    print(f"{len(verdicts)} diagnosed, {sum(row['verdict'] == 'error' for row in verdicts.values())} did not run")
-    print(f"{judged} with an ablation, {right} right")
+        parts = " ".join(f"{cause} {share:.2f}" for cause, share in row["ablation"].items())
+        mark = "right" if row["right"] else "second" if row["among_two"] else "WRONG"
+        print(f"{row['name']:28} {said:22} {mark:6} accepted: {', '.join(row['accepted'])}; ablation: {parts}")
+    print(json.dumps(found["scripts"]))
 
 
 def _known(path: Path) -> dict[str, Row]:
@@ -179,7 +202,7 @@ def _run_all(chosen: Sequence[Recipe], asked: argparse.Namespace) -> None:
 def main() -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=["list", "fetch", "run", "ablate", "table", "one-ablation"])
+    parser.add_argument("command", choices=["list", "fetch", "run", "ablate", "table", "save", "one-ablation"])
     parser.add_argument("names", nargs="*", default=["all"], metavar="NAME", help="Recipes; all of them by default.")
     parser.add_argument("--work", type=Path, default=Path("public-scripts"), help="Folder of scripts and results.")
     parser.add_argument(
@@ -204,7 +227,9 @@ def main() -> None:
         for recipe in chosen:
             print(f"{recipe.name:28} {recipe.repository} {recipe.script} ({recipes.repositories[recipe.repository].licence})")
     elif asked.command == "table":
-        _table(asked.out)
+        _table(_judged(asked.out, recipes))
+    elif asked.command == "save":
+        record.save("public_verdicts", QUESTION, _judged(asked.out, recipes), show=False)
     elif asked.command == "fetch":
         if not asked.source:
             parser.error("fetch needs --source, for example a folder of clones: --source 'clones/{owner}/{name}'")
@@ -214,6 +239,10 @@ def main() -> None:
         print(json.dumps(_one_ablation(recipe, asked.work / "scripts" / recipe.name, seconds=asked.seconds)))
     else:
         _run_all(chosen, asked)
+
+
+def _judged(folder: Path, recipes: Recipes) -> Row:
+    return judge(_known(folder / "verdicts.jsonl"), _known(folder / "ablations.jsonl"), len(recipes.scripts))
 
 
 def _named(recipes: Recipes, name: str) -> Recipe:

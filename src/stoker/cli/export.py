@@ -62,7 +62,7 @@ def command(run: str, path: str, latest: bool, onnx: bool, overwrite: bool, as_j
     if onnx and not is_onnx:
         raise OptionError(f"--onnx writes a file of ONNX, but PATH is {path}. Give it a name that ends in .onnx.")
     if Path(path).is_dir() or (Path(path).exists() and not overwrite):
-        raise OptionError(f"{path} is there already. Replace the file (--overwrite), or give another name.")
+        raise OptionError(f"{path} already exists. Replace the file (--overwrite), or give another name.")
     if not (folder / CONFIG_NAME).is_file():
         raise ConfigError(f"{folder} has no {CONFIG_NAME}, so it is not the folder of a run of `stoker train`.")
     found = find_trained(folder, latest=latest)

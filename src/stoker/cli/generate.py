@@ -54,7 +54,7 @@ def command(
         _check(option, name, overwrite) for option, name in (("--out", out), ("--context-out", context_out)) if name is not None
     ]
     shares = _shares(rebalance)
-    model = Synthesizer.load(run, device=device)
+    model, contexts = Synthesizer.load(run, device=device), None
     if context_out is not None:
         if context is not None:
             raise OptionError("--context-out is for generated contexts, but --context gives them. Leave one of them out.")
@@ -62,8 +62,10 @@ def command(
         spec = model.trained.spec.context
         names = [] if spec is None else [column.name for column in spec.columns]
         of_context = {name: one for name, one in shares.items() if name in names}
-        write_table(model.sample_context(count, rebalance=of_context, seed=seed), paths[1])
+        contexts = model.sample_context(count, rebalance=of_context, seed=seed)
     table = model.sample(subjects, context=context, rebalance=shares, impute=impute, seed=seed, **options)
+    if contexts is not None:  # both are there before the first is written
+        write_table(contexts, paths[1])
     write_table(table, paths[0])
     click.echo(f"{len(table):,} rows")
     for path in paths:
@@ -93,7 +95,7 @@ def _check(option: str, name: str, overwrite: bool) -> Path:
     if path.suffix not in (".parquet", ".csv"):
         raise OptionError(f"{option} is {path}; expected a name that ends in .parquet or .csv.")
     if path.is_dir() or (path.exists() and not overwrite):
-        raise OptionError(f"{path} is there already. Replace the file (--overwrite), or give another name.")
+        raise OptionError(f"{path} already exists. Replace the file (--overwrite), or give another name.")
     if not path.absolute().parent.is_dir():
         raise OptionError(f"{path} cannot be written: there is no folder {path.parent}. Create it first.")
     return path

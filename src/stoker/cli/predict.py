@@ -108,7 +108,7 @@ def _check_out(path: Path, *, overwrite: bool) -> None:
     if path.suffix.lower() not in FORMATS:
         raise OptionError(f"--out is {path}; expected a name that ends in {', '.join(FORMATS)}.")
     if path.is_dir() or (path.exists() and not overwrite):
-        raise OptionError(f"{path} is there already. Replace the file (--overwrite), or give another name.")
+        raise OptionError(f"{path} already exists. Replace the file (--overwrite), or give another name.")
     if not path.absolute().parent.is_dir():
         raise OptionError(f"{path} cannot be written: there is no folder {path.parent}. Create it first.")
 

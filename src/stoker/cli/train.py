@@ -78,6 +78,7 @@ def recipe_of_run(folder: Path) -> str | None:
     help="What is chosen by measuring: exact (default) changes no bit of the weights, measured is whatever is faster.",
 )
 @click.option("--resume", type=PATH, metavar="FOLDER", help="Resume the run of this folder.")
+@click.option("--continue", "continues", is_flag=True, help="Resume the run of CONFIG's folder, if it has one; otherwise begin it.")
 @click.option("--allow", multiple=True, metavar="NAME", help="With --resume: a value that may differ from the run so far.")
 @click.option("--overwrite", is_flag=True, help="Replace the run that the folder holds; files that stoker did not write stay.")
 @click.option("--fields", is_flag=True, help="Show all that a configuration may hold.")
@@ -88,6 +89,7 @@ def command(
     assignments: tuple[str, ...],
     speed: str | None,
     resume: str | None,
+    continues: bool,
     allow: tuple[str, ...],
     overwrite: bool,
     fields: bool,
@@ -108,6 +110,7 @@ def command(
     stoker train tabular --help
     stoker train --resume runs/config
     torchrun --nproc-per-node 2 -m stoker train config.yaml
+    torchrun --nnodes 2:4 --rdzv-id job1 --rdzv-endpoint HOST:29400 --max-restarts 100 -m stoker train config.yaml
     """
     if fields:
         from stoker.experiment.config import Config
@@ -116,6 +119,8 @@ def command(
         return
     if (config is None) == (resume is None):
         raise click.UsageError("Give a CONFIG, or --resume FOLDER.")
+    if continues and (config is None or overwrite):
+        raise click.UsageError(f"--continue is for a CONFIG, not for {'--overwrite' if overwrite else '--resume'}.")
     if allow and resume is None:
         raise click.UsageError("--allow is for --resume: a new run has nothing to differ from.")
     if speed is not None:
@@ -130,7 +135,7 @@ def command(
         result = run(
             given,
             overrides=assignments if config is None else (),
-            resume=config is None,
+            resume=config is None or continues,
             allow=allow,
             overwrite=overwrite,
             progress=not (quiet or as_json),

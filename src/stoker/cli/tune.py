@@ -315,7 +315,7 @@ def _less_is_better(metric: str) -> bool:
 def _check_free(out: str | None, *, overwrite: bool) -> None:
     """Refuse a file that is there already, before anything is measured."""
     if out is not None and Path(out).exists() and not overwrite:
-        raise OptionError(f"{out} is there already. Pass --overwrite to replace it, or choose another name.")
+        raise OptionError(f"{out} already exists. Pass --overwrite to replace it, or choose another name.")
 
 
 @click.command("timehut")
@@ -407,7 +407,7 @@ cast(_WithRecipes, _search).recipes["timehut"] = _search_timehut
 @click.argument("config", type=PATH)
 @SET
 @click.option("--out", type=PATH, metavar="FILE.yaml", help="Where the new configuration goes. [default: CONFIG with .tuned.yaml]")
-@click.option("--overwrite", is_flag=True, help="Replace the file, if it is there already.")
+@click.option("--overwrite", is_flag=True, help="Replace the file, if it exists already.")
 @JSON
 def _run(config: str, assignments: tuple[str, ...], out: str | None, overwrite: bool, as_json: bool) -> None:
     """Measure how CONFIG runs fastest here, and write the choices into a new configuration.

@@ -12,13 +12,24 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from stoker.diagnose import wording
 from stoker.diagnose.attribution import Attribution, attribute, holding_thread, seconds_of
-from stoker.diagnose.measurements import MEDIAN_OF_FEW, Advice, Blame, Cause, Measurements, RareSteps, SourceLine, Verdict, WhatIf
+from stoker.diagnose.measurements import (
+    MEDIAN_OF_FEW,
+    SIGMA_OF_DISTANCE,
+    Advice,
+    Blame,
+    Cause,
+    Measurements,
+    RareSteps,
+    SourceLine,
+    Verdict,
+    WhatIf,
+)
 from stoker.diagnose.thresholds import RULE
 
 KEEP_MEMORY = "MALLOC_TRIM_THRESHOLD_=4294967296 MALLOC_MMAP_MAX_=0"  # the settings of `hardware.keep_memory`
@@ -61,7 +72,7 @@ def advise_on_rare_steps(*events: RareSteps) -> list[Advice]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SpeedPredictor:
-    """Predicts what is left of a step with a fix."""
+    """Predicts the remaining time of a step with a fix."""
 
     measured: Measurements
     attribution: Attribution
@@ -115,7 +126,7 @@ class SpeedPredictor:
         left = self.attribution.step - changed * (1 - ratio_of(what_if))
         if self.measured.loader.workers and name != "workers":  # which have no faster batches for a faster step
             left = max(left, seconds_of(self.measured.loader_alone) or 0.0)
-        return self.predict(name, sentence, left, changed * error_of(what_if, changed))
+        return self.predict(name, sentence, left, changed * error_of(what_if, changed, drift=self.measured.loop.drift))
 
     def without(self, cause: str) -> float:
         """Seconds of a step without one of its causes."""
@@ -146,16 +157,24 @@ def ratio_of(what_if: WhatIf) -> float:
     return ratio
 
 
-def error_of(what_if: WhatIf, before: float) -> float:
+def error_of(what_if: WhatIf, before: float, *, drift: float = 0.0) -> float:
     """Two standard errors of that share; more where baseline steps took another time than `before`, so that something else changed."""
+    # A machine whose speed changed by `drift` in T changes it for rounds as well, which are compared with those next to them.
     away = abs(math.log(what_if.as_it_is.median / before)) if what_if.as_it_is.median > 0 and before > 0 else 0.0
-    changed = away if away > RULE.baseline_change else 0.0
+    by_speed = math.log1p(drift) if len(ratios_of(what_if)) >= RULE.min_rounds else 0.0
+    changed = away if away > max(RULE.baseline_change, by_speed) else 0.0
     slower = what_if.with_fix.median / what_if.at_best if what_if.at_best else 1.0
     half = (slower - 1) / (slower + 1)  # of the way between the two ends, as a share of their middle
-    ratios, within = ratios_of(what_if), math.hypot(what_if.as_it_is.error, what_if.with_fix.error)
-    logs = [math.log(one) for one in ratios if one > 0]
-    between = MEDIAN_OF_FEW * statistics.stdev(logs) / math.sqrt(len(logs)) if len(logs) >= RULE.min_rounds else 0.0
-    return ratio_of(what_if) * math.hypot(2 * max(within, between), changed, half)
+    within = math.hypot(what_if.as_it_is.error, what_if.with_fix.error)
+    return ratio_of(what_if) * math.hypot(2 * max(within, error_between(ratios_of(what_if))), changed, half)
+
+
+def error_between(rounds: Sequence[float]) -> float:
+    """The standard error of the median of some rounds, as a share of it, by their median distance from it; 0 for too few."""
+    middle = statistics.median(rounds) if rounds else 0.0
+    if len(rounds) < RULE.min_rounds or middle <= 0:
+        return 0.0
+    return MEDIAN_OF_FEW * SIGMA_OF_DISTANCE * statistics.median(abs(one / middle - 1) for one in rounds) / math.sqrt(len(rounds))
 
 
 def _data(predictor: SpeedPredictor) -> list[Advice]:
@@ -163,7 +182,7 @@ def _data(predictor: SpeedPredictor) -> list[Advice]:
     loader, cached, gathered = measured.loader, measured.cached, measured.what_ifs.get("feed")
     if gathered is not None:
         left = predictor.without_data
-        error = left * error_of(gathered, left)
+        error = left * error_of(gathered, left, drift=measured.loop.drift)
         least = min(left, predictor.without("data"))
         steps = [predictor.predict("feed", wording.advice("feed"), left * ratio_of(gathered), error, least=least)]
     else:
@@ -186,7 +205,8 @@ def _data(predictor: SpeedPredictor) -> list[Advice]:
             # It was not measured how cores would be shared, nor what it takes to hand a batch over: up to 2 ms were seen.
             steps.append(predictor.at_most("workers", sentence, left))
     if cached is not None:
-        error = 2 * cached.error * cached.median if cached.seconds else 0.0
+        between = error_between([middle for _, middle in cached.by_piece()])
+        error = 2 * max(cached.error, between) * cached.median if cached.seconds else 0.0
         least = min(cached.median, predictor.without("data"))
         steps.append(predictor.predict("cached", wording.advice("cached"), cached.median, error, least=least))
     return steps
@@ -239,7 +259,7 @@ def _batch(predictor: SpeedPredictor) -> Advice:
         return predictor.predict("batch", sentence)
     step, rest = predictor.attribution.step, predictor.without_data
     left = step - rest * (1 - ratio_of(what_if) / 2)
-    return predictor.predict("batch", sentence, left, rest * error_of(what_if, rest) / 2)
+    return predictor.predict("batch", sentence, left, rest * error_of(what_if, rest, drift=predictor.measured.loop.drift) / 2)
 
 
 def _fused(predictor: SpeedPredictor) -> list[Advice]:

@@ -403,7 +403,7 @@ def seconds_before_profile(recorder: Recorder, seconds: float) -> float | None:
 #
 # Until the first window of the baseline has ended, the program computes what it would have computed alone.
 
-FIXES = ("feed", "fused", "threads", "workers", "tf32", "pinned", "autocast", "batch", "float32", "graph", "malloc")
+FIXES = ("feed", "fused", "threads", "tf32", "pinned", "workers", "autocast", "batch", "float32", "graph", "malloc")
 """The safest first: a program that raises an error with a fix has ended, and what comes after is not measured."""
 FIXES_OF_BATCHES = ("pinned", "batch", "float32")  # fixes that change cached batches
 MIN_OPTIMIZER_SHARE = 0.03
@@ -523,7 +523,8 @@ def measure_fixes(session: Session, known: set[str], *, safe: bool = False) -> P
             if name in known or (fix is not None and fix.may_fail and (safe or session.step_per_batch)):
                 continue
             # The first fix promises most: it is measured however long its steps are.
-            if session.out_of_time or spent > limit or (known and spent + rounds * round_seconds > limit):
+            lasts = fix is not None and fix.lasts  # measured once, and nothing comes after it
+            if session.out_of_time or (not lasts and (spent > limit or (known and spent + rounds * round_seconds > limit))):
                 continue
             known.add(name)
             session.fix_on = name

@@ -18,6 +18,8 @@ SE_OF_MEDIAN = 1.2533 / 0.6745
 """Standard error of a median for normal times, in half interquartile ranges over the root of the number of steps."""
 MEDIAN_OF_FEW = 1.2533
 """Standard error of a median, in that of a mean, for normal values."""
+SIGMA_OF_DISTANCE = 1.4826
+"""Standard deviation of normal values, in their median distance from the median: one round at another speed does not matter."""
 
 
 LEVEL_STEPS = 15

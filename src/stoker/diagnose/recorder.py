@@ -51,7 +51,7 @@ MIN_EPOCHS = 12  # with this many epochs, the mean step of an epoch can take the
 MIN_EPOCHS_OF_A_TRIAL = 3
 MIN_GROUPS = 16
 MAX_IN_TURN = 4  # steps that differ in turn; slow ones that come later are rare
-REPEATS = 0.25  # spread of the means of such groups, in that of single steps, up to which steps differ in turn
+REPEATS = 0.4  # spread of the means of such groups, in that of single steps, up to which steps differ in turn
 WORTH_A_NOTE = 0.10  # share of all time between epochs
 
 
@@ -290,7 +290,10 @@ class Recorder:
             if start.window < len(windows) and windows[start.window]:
                 first = (loop.window_starts or [0])[start.window]
                 windows[start.window].insert(start.at - first, statistics.median(windows[start.window]))
-        best = slow_of_windows([window for window in windows if window])
+        turn = self._steps_in_turn()
+        best = slow_of_windows([window for window in (_means(windows, turn) if turn > 1 else windows) if window])
+        if best is not None and best.every is not None:
+            best = replace(best, every=best.every * turn)
         if best is None or best.share < RULE.rare_min_share:
             return None
         if not waits:
@@ -366,8 +369,10 @@ class Recorder:
     def _steps_in_turn(self) -> int:
         """Number of steps after which they repeat, such as a long one and a short one in turn; 1 if they do not, or are rare."""
         windows = [window for window in self.loop.windows() if window]
-        spread = by_window(windows).spread
-        if self.on_gpu or not RULE.max_spread_cpu < spread < math.inf or slow_of_windows(windows) is not None:
+        slow = slow_of_windows(windows)
+        limit = (slow.others + slow.seconds) / 2 if slow is not None else math.inf
+        spread, of_others = (by_window(one).spread for one in (windows, [[s for s in w if s <= limit] for w in windows]))
+        if self.on_gpu or not RULE.max_spread_cpu < min(spread, of_others) < math.inf:
             return 1
         spreads = {size: by_window(_means(windows, size)).spread for size in range(2, MAX_IN_TURN + 1)}
         return next((size for size, of_groups in spreads.items() if of_groups <= REPEATS * spread), 1)

@@ -147,7 +147,7 @@ class Bar(NamedTuple):
 
 
 class LadderBar(NamedTuple):
-    """What is left of a step at one level of the ladder, and what was removed since the level before, in percent."""
+    """The remaining share of a step at one level of the ladder, and what was removed since the level before, in percent."""
 
     name: str
     rate: str

@@ -89,7 +89,7 @@ def rank(measured: Measurements, attribution: Attribution | None = None) -> list
     attribution = attribute(measured) if attribution is None else attribution
     rare, also = dominant_rare_steps(measured), measured.also_rare
     if rare is None:
-        return _rank_parts(measured, attribution)
+        return _rank_parts(measured, attribution, _small_rare_events(measured))
     usual = _between_rare_steps(measured)
     of_usual = attribute(usual)
     trusted = _doubt_of_parts(usual, of_usual, tail=False) is None
@@ -125,11 +125,23 @@ def _leads(rare: RareSteps, causes: list[Cause]) -> bool:
     return causes[0].sentence == wording.cause_of_rare_steps(rare)
 
 
-def _rank_parts(measured: Measurements, attribution: Attribution) -> list[Cause]:
-    """The causes by their part of a usual step."""
+def _small_rare_events(measured: Measurements) -> dict[Verdict, float]:
+    """Shares of all time of rare events that are not a cause of their own, by their cause."""
+    shares: dict[Verdict, float] = {}
+    for one in (measured.rare, measured.also_rare):
+        if one is not None and (name := verdict_of_rare_steps(one, measured.loader)) is not None:
+            shares[name] = shares.get(name, 0.0) + one.share
+    return shares
+
+
+def _rank_parts(measured: Measurements, attribution: Attribution, rare: dict[Verdict, float] | None = None) -> list[Cause]:
+    """The causes by their part of a usual step; with `rare`, of all time."""
     names = (*(BETWEEN_RANKS if measured.ranks else ()), *(ON_CUDA if measured.device == "cuda" else ON_CPU))
-    shares = {name: attribution.share(name) for name in names}
-    first = {name for name in names if _comes_first(name, shares, attribution)}
+    of_step = {name: attribution.share(name) for name in names}
+    first = {name for name in names if _comes_first(name, of_step, attribution)}  # rare events alone need a larger share for that
+    rare = rare or {}
+    left = 1 - sum(rare.values())
+    shares = {name: left * share + rare.get(name, 0.0) for name, share in of_step.items()}
     last = WORK if attribution.host_limits else ()  # a GPU that waits for its host is not held back by its kernels
     tiny = {name for name in names if shares[name] < RULE.min_cause_share and not (name == "launch" and attribution.host_limits)}
     # The order of the names decides between equal shares: what hides others comes first.

@@ -219,7 +219,7 @@ PATCH = {
     "no_verdict": "without a verdict, fixes of the likely cause and some that fit most programs were tried, each measured by itself",
     "together_no_time": "there was no time left to try it together with {best}",
     "no_edit": "is not an edit of known lines",
-    "nothing": "there is nothing to edit: the lines are as it wants them",
+    "nothing": "there is nothing to edit: the lines are already as proposed",
     "no_gain": "no gain was measured: {measured}",
     "no_more": "with it the program is not faster than with {best} alone",
     "apart": "not together with the others: {why}",

@@ -440,6 +440,7 @@ def _train(
     from stoker._kernels import ANNOUNCE
     from stoker.experiment.models import blaming
     from stoker.experiment.traffic import report_traffic
+    from stoker.store.object_storage import open_bucket
 
     config, folder, ranks, train = run.config, run.folder, find_ranks(), run.config.train
     if progress:
@@ -450,6 +451,8 @@ def _train(
         showing = progress and ranks.is_first
         trainer = make_trainer(config, data, folder=folder, overwrite=run.overwrite, progress=showing, callbacks=callbacks)
     trainer.speed_option = speed_option
+    if ranks.is_first and train.checkpoint_url is not None:
+        trainer.bucket = open_bucket(train.checkpoint_url)
     if on_saved is not None:
         trainer.on_saved = lambda step, metrics: on_saved(folder, {"step": step, **metrics})
     if ranks.is_first and report is not None:

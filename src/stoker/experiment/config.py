@@ -396,6 +396,8 @@ class Train(TrainerSettings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Passes over the training samples."""
     folder: str | None = None
     """Folder of the run; by default `runs/` and the name of the config."""
+    checkpoint_url: str | None = None
+    """URL of a folder in object storage, like `s3://bucket/runs/a`, that gets a copy of each checkpoint; other machines resume from it."""
     device: str | None = None
     """`cpu`, `cuda` or `cuda:1`; by default a GPU where there is one."""
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
@@ -406,7 +408,7 @@ class Train(TrainerSettings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """What is measured in evaluation, beside the loss; `torchmetrics:MeanAbsolutePercentageError` is one of torchmetrics."""
     early_stopping: EarlyStoppingConfig | None = None
     """When to stop before the last epoch."""
-    loggers: list[Literal["tensorboard", "wandb", "mlflow"]] = field(default_factory=list)
+    loggers: list[Literal["tensorboard", "wandb", "mlflow", "trackio"]] = field(default_factory=list)
     """Where metrics go beside metrics.jsonl."""
 
 

@@ -182,12 +182,30 @@ def prepare(
     if where is None:
         raise OptionError("the config has no folder for the run. Pass folder=, or set train.folder.")
     where = Path(where)
+    _fetch_copy(config, where, continues=resume or find_launch() is not None, overwrite=overwrite)
     was_begun = (where / CONFIG_NAME).is_file() and not (where / "run.json").exists() and find_launch() is not None
     if (resume and (where / CONFIG_NAME).is_file()) or was_begun or is_restart(where):
         return _resumed(where, (), allow, config=config)
     config = _fix_global_batch(_in_folder(config, where))
     _check_folder(config, where, overwrite=overwrite)
     return RunPlan(config=config, folder=where, overwrite=overwrite)
+
+
+def _fetch_copy(config: Config, folder: Path, *, continues: bool, overwrite: bool) -> None:
+    """Bring the newest copy of a run's checkpoint here, where another machine has made one."""
+    from stoker.store.object_storage import open_bucket
+    from stoker.train.mirror import Mirror
+
+    if config.train.checkpoint_url is None:
+        return
+    mirror = Mirror(open_bucket(config.train.checkpoint_url), folder)
+    if continues:
+        mirror.fetch()
+    elif not overwrite and not (folder / "run.json").exists() and mirror.has_copies():
+        raise OptionError(
+            f"{config.train.checkpoint_url} has checkpoints of a run already. Continue it (--continue, or resume=True), replace it "
+            f"(overwrite=True), or choose another place (train.checkpoint_url)."
+        )
 
 
 def _fix_global_batch(config: Config) -> Config:
@@ -245,8 +263,9 @@ def _resumed(folder: Path, overrides: Sequence[str], allow: Sequence[str], *, co
     known = known_paths(Config)
     theirs = [name for name in allow if tuple(name.split(".")) not in known and name.partition(".")[0] in (*GROUPS, "setup")]
     allowed = [".".join(find(name, known, option="allow")) for name in allow if name not in theirs]
-    # Another machine may keep its cache elsewhere.
-    state_dict.check_facts(to_tree(saved), to_tree(now), where=str(folder), allow=[*allowed, "data.cache"])
+    # Another machine may keep its cache elsewhere, and copies may go elsewhere from now on.
+    free = [*allowed, "data.cache", "train.checkpoint_url"]
+    state_dict.check_facts(to_tree(saved), to_tree(now), where=str(folder), allow=free)
     for ours, names in COMPARED.items():
         if any(name == ours or ours.startswith(f"{name}.") or name.startswith(f"{ours}.") for name in allowed):
             theirs.extend(names)

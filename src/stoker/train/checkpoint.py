@@ -190,7 +190,7 @@ def capture(parts: Mapping[str, Any], facts: Mapping[str, Any], *, memory: dict[
     skeletons, images = {}, {}
     for name, tree in parts.items():
         if not _PART_NAME.fullmatch(name):
-            raise CheckpointError(f"the part {name!r} has a name that is not made of 1 to 32 small letters, digits and '_'.")
+            raise CheckpointError(f"the part {name!r} has a name that is not made of 1 to 32 lowercase letters, digits and '_'.")
         tensors, skeletons[name] = flatten(tree)
         if tensors:
             images[name] = memory.setdefault(name, Image())
@@ -297,7 +297,7 @@ def _read_index(folder: Path) -> Index:
         raise CheckpointInvalidError(f"{path} is not the index of a checkpoint: {error}.") from None
     names: set[str] = set()
     for i, part in enumerate(index.parts):
-        file, rules = part.file or File(num_bytes=0, xxh3=_ZEROS), "a new name of 1 to 32 small letters, digits and '_'"
+        file, rules = part.file or File(num_bytes=0, xxh3=_ZEROS), "a new name of 1 to 32 lowercase letters, digits and '_'"
         for is_right, field, expected, found in (
             (_PART_NAME.fullmatch(part.name) and part.name not in names, "name", rules, part.name),
             (file.num_bytes >= 0, "file.num_bytes", "a size", file.num_bytes),

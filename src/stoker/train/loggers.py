@@ -2,7 +2,7 @@
 
     Writer                          what a logger can do
     Jsonl                           metrics.jsonl, always
-    TensorBoard, Wandb, Mlflow      optional: imported when one is made, each an extra of stoker
+    TensorBoard, Wandb, Mlflow, Trackio    optional: imported when one is made, each an extra of stoker
     make_writer                     one of these by its name, as a config gives it
 
 A logger that fails is dropped with a warning; it never stops the training.
@@ -67,7 +67,7 @@ class Writers:
                 writer.write(step, values)
             except Exception as error:  # a logger must not stop the run
                 self._writers.remove(writer)
-                _warn(writer, error, f"at step {step:,}; it gets no more numbers")
+                _warn(writer, error, f"at step {step:,}; no further values are sent to it")
 
     def close(self) -> None:
         """Close each."""
@@ -262,6 +262,28 @@ class Wandb:
         self._run.finish()
 
 
+class Trackio:
+    """Logs to a run of trackio, which keeps its runs on this machine.
+
+    Args:
+        options: Those of `trackio.init`: project, name, resume, config, …
+
+    Example:
+        >>> trainer = stoker.Trainer(model, loss, optimizer, loggers=[Trackio(project="walks")])  # doctest: +SKIP
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self._run = import_extra("trackio", writer="Trackio", extra="trackio").init(**options)
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Log one step."""
+        self._run.log(dict(values), step=step)
+
+    def close(self) -> None:
+        """Finish the run."""
+        self._run.finish()
+
+
 _FORBIDDEN = re.compile(r"[^\w\-. :/]", re.ASCII)
 """What MLflow takes in no name of a metric."""
 
@@ -313,6 +335,7 @@ class Mlflow:
 
 _MAKE: dict[str, Callable[[Path], Writer]] = {
     "tensorboard": lambda folder: TensorBoard(folder / "tensorboard"),
+    "trackio": lambda folder: Trackio(project=folder.parent.name or "stoker", name=folder.name),
     "wandb": lambda folder: Wandb(name=folder.name, dir=str(folder)),
     "mlflow": lambda folder: Mlflow(name=folder.name),
 }

@@ -36,6 +36,7 @@ from stoker.train.engine import Engine, Stream
 from stoker.train.loggers import Writer
 from stoker.train.loop import Callback, Fit, Result, Signals, check_callbacks, check_rates, evaluate
 from stoker.train.metrics import Metric, TorchMetric, as_metric
+from stoker.train.mirror import Mirror, MirroredCheckpoints, ObjectFolder
 from stoker.train.optimizer import check_optimizer, refuses_fused
 from stoker.train.precision import autocast, check_precision, kept_matmul_flags
 from stoker.train.readout import Log
@@ -223,6 +224,8 @@ class Trainer:
         """What a hint says to use; the command line has other words for it."""
         self.on_open: Callable[[], None] = lambda: None
         """Called before run.json is written, by the process that writes it: what else is to be kept with the run."""
+        self.bucket: ObjectFolder | None = None
+        """Where in object storage checkpoints are copied to, as `stoker.store.object_storage.open_bucket` returns it."""
         self.on_saved: Callable[[int, dict[str, float]], None] | None = None
         """Called on every rank when a checkpoint is on the disk, with its step and the metrics of the last epoch; the run waits for it."""
         self._given_setup = setup
@@ -280,8 +283,7 @@ class Trainer:
                     # A run to be replaced stays until the new one is known to work.
                     self.ranks.first(partial(check_own if replaces else check_new, self.folder))
                 identity = resuming.identify(self._parts, train, valid, stopping=stopping, total_updates=total_updates)
-                folder_of = Checkpoints if self.ranks.is_first else Elsewhere
-                checkpoints = folder_of(self.folder / "checkpoints", keep=self.settings.keep_checkpoints)
+                checkpoints = self._checkpoints(self.folder)
                 stack.enter_context(checkpoints)
                 if resume:
                     state = self.ranks.first(partial(self._read_newest, checkpoints, identity, allow=allow, strict=strict))
@@ -376,6 +378,14 @@ class Trainer:
             # the last look must not be lost either; of several ranks it may have reached only some, which are not to end alone.
             signal.raise_signal(signals.asked)
         return result
+
+    def _checkpoints(self, folder: Path) -> Checkpoints:
+        keep = self.settings.keep_checkpoints
+        if not self.ranks.is_first:
+            return Elsewhere(folder / "checkpoints", keep=keep)
+        if self.bucket is None:
+            return Checkpoints(folder / "checkpoints", keep=keep)
+        return MirroredCheckpoints(folder / "checkpoints", keep=keep, mirror=Mirror(self.bucket, folder, keep=keep))
 
     def _with_global_batch(self, stream: Stream) -> Components:
         """What the trainer was made of; where the batches have a global batch, with the accumulation that keeps it."""

@@ -51,7 +51,7 @@ class RunChoices:
         """
         path = Path(path)
         if path.exists() and not overwrite:
-            raise OptionError(f"{path} is there already. Pass overwrite=True to replace it, or choose another name.")
+            raise OptionError(f"{path} already exists. Pass overwrite=True to replace it, or choose another name.")
         _disk.write_file(path, to_yaml(self.config))
         return path
 

@@ -13,6 +13,7 @@ Optuna makes the tables and reads them. It writes a trial with some ten transact
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import math
@@ -117,17 +118,18 @@ def read_study(storage: str | Path, *, name: str | None = None) -> tuple[str, st
     url, shown = as_url(storage), without_credentials(str(storage))
     if (path := _sqlite_path(url)) is not None and not path.is_file():
         raise OptionError(f"storage is {shown}, which does not exist. Give a file or URL that `search(storage=…)` wrote.")
-    with _opening(storage):
-        opened = optuna.storages.get_storage(url)
+    with _opening(storage), contextlib.ExitStack() as stack:
+        opened = optuna.storages.RDBStorage(url)
+        stack.callback(opened.engine.dispose)
         names = optuna.get_all_study_names(opened)
-    if name is None and len(names) != 1:
-        raise OptionError(f"{shown} holds {len(names)} studies ({', '.join(names[:9])}). Say which: name=….")
-    if name is not None and name not in names:
-        raise OptionError(f"{shown} has no study {name!r}; it holds {', '.join(names[:9]) or 'none'}.")
-    study = optuna.load_study(study_name=name or names[0], storage=opened)
-    if len(study.directions) > 1:
-        raise OptionError(f"the study {study.study_name!r} has {len(study.directions)} objectives; expected one.")
-    return study.study_name, study.direction.name.lower(), [from_optuna(one) for one in study.get_trials(deepcopy=False)]
+        if name is None and len(names) != 1:
+            raise OptionError(f"{shown} holds {len(names)} studies ({', '.join(names[:9])}). Say which: name=….")
+        if name is not None and name not in names:
+            raise OptionError(f"{shown} has no study {name!r}; it holds {', '.join(names[:9]) or 'none'}.")
+        study = optuna.load_study(study_name=name or names[0], storage=opened)
+        if len(study.directions) > 1:
+            raise OptionError(f"the study {study.study_name!r} has {len(study.directions)} objectives; expected one.")
+        return study.study_name, study.direction.name.lower(), [from_optuna(one) for one in study.get_trials(deepcopy=False)]
 
 
 def as_url(storage: str | Path) -> str:

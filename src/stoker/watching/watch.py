@@ -1,6 +1,6 @@
 """A watch on a training loop: how fast it is, how much it waits for data, and what slowed it down.
 
-It is made to stay in a program. A step costs two clock reads and two entries in a list; every 12 steps the times go to the detector, and
+It is made to stay in a program. A step costs two clock reads and two entries in a list; every 10 steps the times go to the detector, and
 every 2,040 steps the counters of the system are read (benchmarks/bench_watch.py has the cost of each). `watch` creates a watch.
 """
 
@@ -13,7 +13,7 @@ import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from operator import sub
 from typing import Any, Generic, Self, TypeVar
 
@@ -23,15 +23,16 @@ from stoker.watching.cause import Explanation, Slowdown, explain
 from stoker.watching.counters import CollectorTime, Counters, read_counters
 from stoker.watching.detector import BLOCK, CAP, SlowdownDetector
 from stoker.watching.ranks import WatchedRanks, find_ranks, slow_rank
+from stoker.watching.sizes import UsualTimes
 
 SLOW = 3.0  # a slow step takes at least this many times the median
 DATA_BOUND = 0.10  # share of waiting from which data is the bottleneck
 MIN_STEPS = 8  # fewer steps say too little
-KEPT_STEPS = 1024
+KEPT_STEPS = 1000
 KEPT_COUNTERS = 8
-READ_BLOCKS = 170  # between two reads of the counters
-FIRST_READS = (15, 30, 50)  # blocks, so that there are some when the detector is armed
-READ_NS_PER_STEP = 100  # CPU time; counters are not read more often than this allows; the first reads are free
+READ_BLOCKS = 204  # between two reads of the counters
+FIRST_READS = (18, 36, 60)  # blocks, so that there are some when the detector is armed
+READ_NS_PER_STEP = 50  # CPU time; counters are not read more often than this allows; the first reads are free
 FREE_NS = 2_000_000
 MAX_SLOWDOWNS = 100
 
@@ -58,6 +59,7 @@ class Watch(Generic[T]):
         batches: Iterable[T] | None,
         report: Callable[[str], object] | None,
         *,
+        size: Callable[[T], float] | None = None,
         on_slowdown: Callable[[Slowdown], object] | None = None,
         read: Callable[..., Counters] = read_counters,
     ) -> None:
@@ -68,13 +70,17 @@ class Watch(Generic[T]):
         self._on_slowdown = on_slowdown
         self._read = read
         self._times = SlowdownDetector()
+        self._size = size
+        self._batch_sizes: list[float] = []  # of the steps of the marks and the block, if they are known
+        self._usual = UsualTimes()
         self._marks: list[int] = []  # for each step when it got its batch and when it ended, in ns
         self._last_ns = now_ns()  # the end of the step before the marks
         self._block: list[int] = []  # times of steps that wait for a block to be full
-        self._recent: deque[int] = deque(maxlen=KEPT_STEPS)
+        self._recent: deque[list[int]] = deque(maxlen=KEPT_STEPS // BLOCK)  # times of steps, as they were taken
         self._waits: deque[tuple[int, int]] = deque(maxlen=KEPT_STEPS // BLOCK)  # after each block: all steps, and all they waited
         self._steps = self._wait_ns = self._total_ns = self._startup_ns = 0
         self._blocks = 0  # since the speed has last changed
+        self._next_read = FIRST_READS[0]  # the block after which counters are read next
         self._counters: list[Counters] = []  # oldest first
         self._suspected: Counters | None = None
         self._read_ns = -FREE_NS
@@ -90,7 +96,7 @@ class Watch(Generic[T]):
         if self._batches is None:
             raise TypeError("this watch was made without batches; call its step() after each step.")
         marks, clock, full = self._marks, now_ns, 2 * BLOCK
-        mark = marks.append
+        mark, size, sizes = marks.append, self._size, self._batch_sizes
         self._take()
         asked = clock()
         iterator = iter(self._batches)
@@ -101,11 +107,15 @@ class Watch(Generic[T]):
                 self._last_ns = clock()
                 self._startup_ns += self._last_ns - asked
                 mark(self._last_ns)
+                if size is not None:
+                    sizes.append(size(batch))  # type: ignore[arg-type]
                 yield batch  # type: ignore[misc]
                 mark(clock())
             while True:
                 for batch in islice(iterator, BLOCK - len(marks) // 2):
                     mark(clock())
+                    if size is not None:
+                        sizes.append(size(batch))
                     yield batch
                     mark(clock())
                 if len(marks) < full:
@@ -117,12 +127,15 @@ class Watch(Generic[T]):
             if self._report is not None:
                 self._report(str(self))
 
-    def step(self, waited_ns: int = 0) -> None:
+    def step(self, waited_ns: int = 0, *, size: float | None = None) -> None:
         """Note that a step has ended, in a loop that is not over this watch.
 
         Args:
             waited_ns: How long the step waited for its batch.
+            size: The size of its batch, such as its number of tokens, if batches differ in size; then for all steps.
         """
+        if size is not None:
+            self._batch_sizes.append(size)
         marks, now = self._marks, now_ns()
         marks.append((marks[-1] if marks else self._last_ns) + waited_ns)
         marks.append(now)
@@ -146,21 +159,28 @@ class Watch(Generic[T]):
 
     def _take(self) -> None:
         """Take the marks. Each `BLOCK` steps go to the detector, those of several passes together where passes are short."""
-        times, total, waited = self._marked()
-        if not times:
+        marks = self._marks
+        ends = marks[1::2]
+        if not ends:
             return
-        self._last_ns = self._marks[-1]
-        self._marks.clear()
-        self._steps += len(times)
-        self._wait_ns += waited
+        last = self._last_ns
+        times = list(map(sub, ends, [last, *ends]))
+        total = ends[-1] - last
         self._total_ns += total
-        self._recent += times
+        self._wait_ns += total - sum(ends) + sum(marks[: 2 * len(ends) : 2])
+        self._steps += len(times)
+        self._last_ns = ends[-1]
+        marks.clear()
+        self._recent.append(times)
         if self._block or len(times) != BLOCK:
             self._block += times
             if len(self._block) < BLOCK:
                 return
             times, self._block = self._block[:BLOCK], self._block[BLOCK:]
         self._waits.append((self._steps, self._wait_ns))
+        if self._batch_sizes:
+            times = self._usual.scale(times, self._batch_sizes[:BLOCK])
+            del self._batch_sizes[:BLOCK]
         self._end_block(times)
         # What the watch itself does is of no step: else the first step of each block would stand out where steps are short.
         self._last_ns = now_ns()
@@ -173,12 +193,13 @@ class Watch(Generic[T]):
             self._conclude()
         if change is not None:
             self._changed(change)
-        elif times.is_suspicious:
+        elif times.fast.is_suspicious and not times.is_slow:
             if self._suspected is None:
                 self._suspected = self._read_some()
         else:
             self._suspected = None
-            if self._blocks % READ_BLOCKS == 0 or self._blocks in FIRST_READS:
+            if self._blocks >= self._next_read:
+                self._next_read = next((one for one in FIRST_READS if one > self._blocks), self._blocks + READ_BLOCKS)
                 found = self._read_some()
                 if found is not None:
                     if len(self._counters) == KEPT_COUNTERS:
@@ -200,7 +221,8 @@ class Watch(Generic[T]):
     def _changed(self, change: str) -> None:
         now = self._read_all()
         earlier, suspected = self._counters, self._suspected
-        self._counters, self._suspected, self._blocks = [now], None, 0  # from here on, this is the speed to compare with
+        self._counters, self._suspected = [now], None  # from here on, this is the speed to compare with
+        self._blocks, self._next_read = 0, FIRST_READS[0]
         if change == "recovered":
             self._tell(f"step {self._steps:,}: steps are as fast as before the slowdown.")
             return
@@ -228,7 +250,7 @@ class Watch(Generic[T]):
 
     def _sizes(self) -> tuple[float, float]:
         """Seconds of a step before and since the slowdown."""
-        recent, slow = [*self._recent], self._times.window_steps
+        recent, slow = [*chain.from_iterable(self._recent)], self._times.window_steps
         if len(recent) >= slow + 2 * BLOCK:
             # Without the blocks around its begin, which may be partly slow.
             before, after = _capped_mean(recent[: -slow - BLOCK]), _capped_mean(recent[BLOCK - slow :])
@@ -321,7 +343,7 @@ class Watch(Generic[T]):
     def recent_seconds(self) -> list[float]:
         """Seconds of each of the last steps, its wait included."""
         times, _, _ = self._marked()
-        return [time / 1e9 for time in (*self._recent, *times)][-KEPT_STEPS:]
+        return [time / 1e9 for time in (*chain.from_iterable(self._recent), *times)][-KEPT_STEPS:]
 
     @property
     def spread(self) -> float:
@@ -376,7 +398,12 @@ def _per_second(rate: float) -> str:
     return f"{rate:,.0f}" if rate >= 20 else f"{rate:.3g}" if rate < 1 else f"{rate:.1f}"
 
 
-def watch(batches: Iterable[T] | None = None, *, report: Callable[[str], object] | None = None) -> Watch[T]:
+def watch(
+    batches: Iterable[T] | None = None,
+    *,
+    report: Callable[[str], object] | None = None,
+    size: Callable[[T], float] | None = None,
+) -> Watch[T]:
     """Watch a training loop: its speed, its waits for data, and slowdowns with their causes. The batches are unchanged.
 
     A lasting slowdown of 10 % is found within 100 steps, if step times scatter by at most 5 %.
@@ -385,6 +412,8 @@ def watch(batches: Iterable[T] | None = None, *, report: Callable[[str], object]
         batches: A loader or another iterable of batches. Without it, call the method `step` of the watch after each step.
         report: Called with a line when a slowdown is found, and with a summary at the end of each pass; for example `print` or a
             method of a logger.
+        size: Called with each batch; returns its size, such as its number of tokens. Steps are then compared with those of batches of
+            about the same size. Use it where batches differ in size. It should not wait for a GPU: shapes are known, values are not.
 
     Returns:
         An iterable of the same batches. `slowdowns` has the slowdowns found; `print` it to see how much of the time waits.
@@ -397,4 +426,4 @@ def watch(batches: Iterable[T] | None = None, *, report: Callable[[str], object]
         >>> watched.steps
         3
     """
-    return Watch(batches, report)
+    return Watch(batches, report, size=size)

@@ -68,6 +68,7 @@ def check(store: stoker.Store, folder: Path, numbers: list[int], split: str = "t
 
 def test_all_values_arrive(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packing, "_CHUNK_BYTES", 20_000)  # events lie across several parts
+    monkeypatch.setattr(packing, "_SMALL_PULSES", 0)
     monkeypatch.setattr(packing, "_META_ROWS", 7)
     calls: list[float] = []
     store = pack_events(made, tmp_path / "ice.stoker", progress=lambda phase, share, rows: calls.append(share))
@@ -136,6 +137,20 @@ def test_numbers_of_events_need_not_rise_from_file_to_file(files: Path, tmp_path
     assert store.column("event_id").tolist() == [*range(80, 120), *range(80)]
 
 
+@pytest.mark.parametrize("at_once", [1 << 22, 7])
+def test_an_event_of_two_files_is_named(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
+    monkeypatch.setattr(packing, "_IDS_AT_ONCE", at_once)
+    change(files / "train_meta.parquet", put("event_id", 85, 41))
+    ids = pq.read_table(files / "train" / "batch_3.parquet")["event_id"].to_numpy()
+    again = pa.array(np.where(ids == 85, 41, ids))
+    change(files / "train" / "batch_3.parquet", lambda table: table.set_column(4, "event_id", again))
+    with pytest.raises(
+        BadValueError, match=r"event_id 41 is in batch_2.parquet and again in batch_3.parquet; expected each event once"
+    ):
+        pack_events(files, tmp_path / "a")
+    assert not (tmp_path / "a" / "manifest.json").exists()
+
+
 BROKEN = {
     "a pulse of another event": (
         put("event_id", 3, 99),
@@ -175,7 +190,15 @@ BROKEN_META = {
     "a gap": (put("first_pulse_index", 40, 1), r"batch_2.parquet: the metadata place event 40 at rows 1 to \d+; .* beginning at 0"),
     "an angle that is NaN": (
         put("zenith", 45, float("nan")),
-        r"batch_2.parquet: event 45 has the zenith nan; expected a finite",
+        r"batch_2.parquet: event 45 has the zenith nan; expected radians from 0 to 3.1416",
+    ),
+    "an angle in degrees": (
+        put("azimuth", 45, 270.0),
+        r"batch_2.parquet: event 45 has the azimuth 270.0; expected radians from 0 to 6.2832",
+    ),
+    "two events of one number": (
+        put("event_id", 45, 44),
+        r"batch_2.parquet: event_id 44 is that of two events according to the metadata; expected each once",
     ),
     "files in disorder": (
         put("batch_id", 41, 3),

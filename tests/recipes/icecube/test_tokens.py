@@ -97,6 +97,20 @@ def test_geometry_is_read_in_metres(tmp_path: Path) -> None:
     assert scale_geometry(positions)[7].tolist() == [np.float32(-256.14 / 500), np.float32(7 / 500), np.float32(1 / 500)]
 
 
+def test_geometry_may_be_in_any_order_and_quoted(tmp_path: Path, rng: np.random.Generator) -> None:
+    positions = rng.uniform(-500, 500, (5160, 3))
+    lines = [f"{number},{','.join(map(repr, positions[number].tolist()))}" for number in rng.permutation(5160)]
+    assert np.array_equal(read_geometry(write_geometry(tmp_path, lines)), positions)
+    quoted = [",".join(f'"{one}"' for one in line.split(",")) for line in lines]
+    assert np.array_equal(read_geometry(write_geometry(tmp_path, quoted)), positions)
+    file = write_geometry(tmp_path, lines) / "sensor_geometry.csv"
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes().replace(b"\n", b"\r\n"))
+    assert np.array_equal(read_geometry(tmp_path), positions)
+    file.write_bytes(b"\xff\xfe" + file.read_bytes())
+    with pytest.raises(BadValueError, match=r"sensor_geometry.csv is not text in UTF-8 \(invalid start byte at byte 0\)"):
+        read_geometry(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("lines", "head", "message"),
     [

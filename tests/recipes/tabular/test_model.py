@@ -39,8 +39,18 @@ def random_batch(layout: ModelLayout, rng: np.random.Generator, *, rows: int = 4
     return found
 
 
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("size", ["s", "m", "l"])
+SLOW = {(size, name) for size in "ml" for name in ("compressed", "compressed flat")} | {("l", "sequence"), ("l", "digits")}
+"""Up to 3.5 s each. Quick are all cases of size s, whose columns they have, and cases of their sizes with fewer columns."""
+
+
+@pytest.mark.parametrize(
+    ("size", "name"),
+    [
+        pytest.param(size, name, marks=[pytest.mark.slow] if (size, name) in SLOW else [])
+        for size in ("s", "m", "l")
+        for name in CASES
+    ],
+)
 def test_logits_and_gradients_are_those_of_the_plain_model(rng: np.random.Generator, name: str, size: Size) -> None:
     layout = make_case(name, size)
     model = TabularModel(layout, seed=1).eval()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,14 @@ def compare(real: Any, synthetic: Any, **options: Any) -> QualityReport:
     return quality(real, synthetic, **{"key": "user_id", "max_rows": 300, **options})
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_two_real_samples_pass(seed: int) -> None:
-    found = compare(shop(400, 3 * seed), shop(400, 3 * seed + 1), holdout=shop(400, 3 * seed + 2), seed=seed)
+@functools.cache
+def small_report() -> dict[str, Any]:
+    """The report of two small tables, which several tests compare with."""
+    return compare(shop(60, 0), shop(60, 1)).to_dict()
+
+
+def test_two_real_samples_pass() -> None:
+    found = compare(shop(400, 0), shop(400, 1), holdout=shop(400, 2), seed=0)
     assert found.verdict == "same", str(found)
 
 
@@ -75,7 +81,6 @@ def test_a_flat_table_has_no_measures_of_sequences() -> None:
 
 def test_every_kind_of_table_gives_the_same(tmp_path: Path) -> None:
     real, synthetic = shop(60, 0), shop(60, 1)
-    expected = compare(real, synthetic).to_dict()
     pq.write_table(pa.Table.from_pandas(real), tmp_path / "real.parquet")
     pq.write_table(pa.Table.from_pandas(synthetic), tmp_path / "synthetic.parquet")
     for both in (
@@ -83,14 +88,12 @@ def test_every_kind_of_table_gives_the_same(tmp_path: Path) -> None:
         (pa.Table.from_pandas(real), pa.Table.from_pandas(synthetic)),
         (str(tmp_path / "real.parquet"), tmp_path / "synthetic.parquet"),
     ):
-        assert compare(*both).to_dict() == expected
+        assert compare(*both).to_dict() == small_report()
 
 
 def test_the_report_is_plain_data_and_repeats() -> None:
     found = compare(shop(60, 0), shop(60, 1))
-    assert (
-        json.loads(json.dumps(found.to_dict(), allow_nan=False)) == found.to_dict() == compare(shop(60, 0), shop(60, 1)).to_dict()
-    )
+    assert json.loads(json.dumps(found.to_dict(), allow_nan=False)) == found.to_dict() == small_report()
     assert str(found).splitlines()[0].split() == ["measure", "score", "noise", "ratio", "verdict"]
     assert len(str(found).splitlines()) == len(found.measures) + 2
     with pytest.raises(OptionError, match="the report has no measure 'x'; it has univariate"):

@@ -215,7 +215,9 @@ def test_bad_input_has_one_clear_line(call: Any, error: type[Exception], message
     [
         ({"num_subjects": -1}, "num_subjects is -1; expected an integer from 0"),
         ({"num_subjects": 3, "temperature": 0}, "temperature is 0; expected a number from 0.001"),
+        ({"num_subjects": 3, "temperature": -1}, "temperature is -1; expected a number from 0.001"),
         ({"num_subjects": 3, "top_p": 2}, "top_p is 2; expected a number"),
+        ({"num_subjects": 3, "seed": 1.5}, "seed is 1.5; expected an integer"),
         ({"num_subjects": 3, "context": make_users(5)}, "num_subjects is 3, but context has 5 subjects"),
         ({"context": make_users(5)[["user", "age"]]}, "context lacks the columns 'segment'"),
         ({"rebalance": {"nope": {"a": 1}}}, "rebalance names the column 'nope'; expected one of 'state'.*'segment'"),
@@ -232,6 +234,11 @@ def test_bad_input_has_one_clear_line(call: Any, error: type[Exception], message
 def test_bad_options_of_a_sample_have_one_clear_line(model: Synthesizer, options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         model.sample(**options)
+
+
+def test_a_context_with_a_key_twice_has_one_clear_line(model: Synthesizer) -> None:
+    with pytest.raises(BadValueError, match="context has the user 0 more than once; expected one row per subject"):
+        model.sample(context=pd.concat([make_users(3)] * 2))
 
 
 def test_a_date_follows_the_given_one_that_it_is_counted_from(rng: np.random.Generator) -> None:

@@ -179,6 +179,13 @@ def test_files_are_read(tmp_path: Path) -> None:
     assert read_table(str(tmp_path / "x.csv"), "events")[0].equals(table)
 
 
+def test_strings_of_polars_kind_are_read_as_strings() -> None:
+    """Arrow cannot select rows of `string_view`, which Polars hands over on request."""
+    table = read_table(pa.table({"x": pa.array(["a", None], pa.string_view()), "y": [1, 2]}), "events")[0]
+    assert table.schema.field("x").type == pa.string()
+    assert table["x"].to_pylist() == ["a", None]
+
+
 def test_another_type_than_in_training_is_converted_or_refused() -> None:
     table = pa.table({"user": list(range(30)), "n": list(range(30))})
     spec, _ = fitted(table)

@@ -14,6 +14,7 @@ from tests.recipes.tabular.frames import make_events, make_users
 from stoker.errors import ConfigError, OptionError
 from stoker.recipes.tabular import batches as batches_module
 from stoker.recipes.tabular import load_model, train
+from stoker.recipes.tabular import training as training_module
 from stoker.recipes.tabular.subjects import TabularSettings
 from stoker.recipes.tabular.training import Plateau, default_batch_size, resume, split_subjects
 
@@ -72,6 +73,27 @@ def test_a_killed_run_resumes_to_the_same_weights(tmp_path: Path, monkeypatch: p
     resume(tmp_path / "parts", device="cpu")
     assert (tmp_path / "parts" / "model.safetensors").read_bytes() == (tmp_path / "whole" / "model.safetensors").read_bytes()
     assert losses_of(tmp_path / "parts") == losses_of(tmp_path / "whole")
+
+
+def test_a_run_killed_after_its_last_epoch_resumes_to_the_same_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    events = tmp_path / "events.parquet"
+    make_events(60).to_parquet(events)
+    options: dict[str, Any] = {**SMALL, "patience": 1, "epochs": 12, "lr": 0.05}
+    whole = train(events, key="user", folder=tmp_path / "whole", **options)
+
+    def killed(*given: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(training_module, "refine_heads", killed)
+    with pytest.raises(KeyboardInterrupt):
+        train(events, key="user", folder=tmp_path / "parts", **options)
+    monkeypatch.undo()
+    assert not (tmp_path / "parts" / "model.safetensors").exists()
+    again = resume(tmp_path / "parts", device="cpu")
+    assert again.result is not None
+    assert whole.result is not None
+    assert again.result.stopped == whole.result.stopped
+    assert (tmp_path / "parts" / "model.safetensors").read_bytes() == (tmp_path / "whole" / "model.safetensors").read_bytes()
 
 
 def test_training_stops_early_and_keeps_the_best_weights(tmp_path: Path) -> None:

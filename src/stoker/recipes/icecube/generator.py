@@ -71,8 +71,6 @@ class EventFiles:
 
 MANY_SMALL = EventFiles()
 """A tenth of the files of the competition, with fewer events each."""
-FEW_LARGE = EventFiles(files=5, events_per_file=18_000)
-"""Few files with many events each, as in a training run on a part of the data."""
 
 
 @functools.cache

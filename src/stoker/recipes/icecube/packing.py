@@ -14,6 +14,7 @@ event_id, batch_id (the number of the file), azimuth and zenith.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -68,14 +69,17 @@ GEOMETRY_NAME = "sensor_geometry.csv"
 Split = Literal["train", "test"]
 
 _CHUNK_BYTES = 4 << 20  # about 200,000 pulses, which stay in the cache until they are converted; 8 MB doubles the page faults
+_SMALL_PULSES = 1 << 19  # files with at most as many are read at once, which costs less than parts of them
 _META_ROWS = 1 << 18
 _AHEAD = 2
+_IDS_AT_ONCE = 1 << 22
 _JOURNAL = "journal"
 _JOURNAL_PULSES = 4 << 20  # at most about this many, and those of a file, are read again after a kill
 
 _PULSES = {"sensor_id": "integer", "time": "integer", "charge": "float", "auxiliary": "boolean", "event_id": "integer"}
 _META = dict.fromkeys(("batch_id", "event_id", "first_pulse_index", "last_pulse_index"), "integer")
 _LABELS = {"azimuth": "float", "zenith": "float"}
+_MOST_ANGLE = {"azimuth": 2 * math.pi, "zenith": math.pi}
 _IS = {"integer": pa.types.is_integer, "float": pa.types.is_floating, "boolean": pa.types.is_boolean}
 
 _STEP = {"time": "<i4", "charge": "<f4", "sensor_id": "<i2", "auxiliary": "|b1"}
@@ -342,10 +346,22 @@ def _events_of(inputs: _Inputs, parts: list[dict[str, Array]]) -> Iterator[_Even
             f"metadata. Fetch the file again."
         )
     angles = [np.asarray(rows[name], dtype=np.float64) if inputs.has_labels else np.full(len(ids), np.nan) for name in _LABELS]
-    for name, values in zip(_LABELS, angles, strict=True):
-        if inputs.has_labels and len(bad := np.flatnonzero(~np.isfinite(values))):
-            raise BadValueError(f"{source.label}: event {ids[bad[0]]} has the {name} {values[bad[0]]}; expected a finite angle.")
+    for (name, most), values in zip(_MOST_ANGLE.items(), angles, strict=True):
+        if inputs.has_labels and len(bad := np.flatnonzero(~((values >= 0) & (values < most + 1e-6)))):
+            raise BadValueError(
+                f"{source.label}: event {ids[bad[0]]} has the {name} {values[bad[0]]}; expected radians from 0 to {most:.4f}."
+            )
+    if (np.diff(ids) <= 0).any() and len(again := _repeated(ids)):
+        raise BadValueError(
+            f"{source.label}: event_id {again[0]} is that of two events according to the metadata; expected each once."
+        )
     yield _Events(batch=batch, ids=ids.astype(np.int64), ends=ends.astype(np.int64), azimuth=angles[0], zenith=angles[1])
+
+
+def _repeated(ids: Array) -> Array:
+    """Numbers that are there more than once."""
+    found, counts = np.unique(ids, return_counts=True)
+    return found[counts > 1]
 
 
 # Pulses.
@@ -365,7 +381,8 @@ def _read_pulses(inputs: _Inputs, writer: _Writer, stamp: str, progress: Progres
             if events.batch not in writer.done:  # by a pack that was killed
                 source = inputs.pulses[events.batch]
                 schema = pa.schema([source.schema().field(name) for name in _PULSES])
-                for task in source.read(schema, start=RowLocation(), chunk_bytes=_CHUNK_BYTES):
+                is_small = _num_rows(source) <= _SMALL_PULSES
+                for task in source.read(schema, start=RowLocation(), chunk_bytes=(4 if is_small else 1) * _CHUNK_BYTES):
                     yield partial(convert, events, task)
 
     with (
@@ -593,6 +610,8 @@ class _Writer:
     def seal(self) -> Manifest:
         """Move all columns to their final names, and return the manifest to commit."""
         self._write_events()
+        if not self._is_sorted:
+            self._refuse_repeated_ids()
         num_events, num_pulses = self._files["event_id"].rows, self.num_pulses
         is_uniform = self._shortest == self._longest
         offsets = self._files.pop("offsets")
@@ -625,6 +644,27 @@ class _Writer:
             notes=[] if self._is_sorted else ["event_id does not rise from file to file, so events cannot be found by it"],
             sources=self.sources,
         )
+
+    def _refuse_repeated_ids(self) -> None:
+        """Raise for an event that two files have; a part of the numbers at a time, so that memory is bounded."""
+        file = self._files["event_id"]
+        num_parts = -(-file.rows // _IDS_AT_ONCE)
+        for part in range(num_parts):
+            blocks = (file.read(at, min(at + _IDS_AT_ONCE, file.rows)) for at in range(0, file.rows, _IDS_AT_ONCE))
+            again = _repeated(np.concatenate([ids[ids % num_parts == part] for ids in blocks]))
+            if len(again):
+                rows = self._rows_of(int(again[0]))[:2]
+                first, second = (int(self._files["batch_id"].read(row, row + 1)[0]) for row in rows)
+                raise BadValueError(
+                    f"event_id {again[0]} is in batch_{first}.parquet and again in batch_{second}.parquet; expected each event once. "
+                    f"Choose other files with batches=, or remove one of the two events."
+                )
+
+    def _rows_of(self, event_id: int) -> list[int]:
+        file, found = self._files["event_id"], list[int]()
+        for at in range(0, file.rows, _IDS_AT_ONCE):
+            found += (at + np.flatnonzero(file.read(at, min(at + _IDS_AT_ONCE, file.rows)) == event_id)).tolist()
+        return found
 
     def _count_missing(self, name: str) -> NonFinite:
         tally, file = NonFiniteCount(), self._files[name]

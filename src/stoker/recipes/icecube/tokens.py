@@ -11,6 +11,7 @@ CUDA graph.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import math
 import os
@@ -43,24 +44,38 @@ def read_geometry(path: str | os.PathLike[str]) -> Array:
     """
     file = Path(path)
     file = file / "sensor_geometry.csv" if file.is_dir() else file
+    try:
+        lines = file.read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise BadValueError(f"{file} is not text in UTF-8 ({error.reason} at byte {error.start:,}); fetch it again.") from None
+    if len(lines) == NUM_SENSORS + 1 and lines[0] == ",".join(_COLUMNS):
+        with contextlib.suppress(ValueError):
+            table = np.loadtxt(lines[1:], delimiter=",", comments=None, ndmin=2)
+            table = table[np.argsort(table[:, 0])]
+            if table.shape == (NUM_SENSORS, 4) and np.isfinite(table).all() and (table[:, 0] == np.arange(NUM_SENSORS)).all():
+                return table[:, 1:]
+    return _read_geometry_by_line(file, lines)
+
+
+def _read_geometry_by_line(file: Path, lines: list[str]) -> Array:
+    """The same for any way to write numbers in a CSV file, and with a message that names the line: 20 times slower."""
     positions: dict[int, list[float]] = {}
-    with file.open(newline="", encoding="utf-8") as lines:
-        rows = csv.reader(lines)
-        found = next(rows, [])
-        if found != _COLUMNS:
-            raise BadValueError(f"{file}: the columns are {', '.join(found) or 'missing'}; expected {', '.join(_COLUMNS)}.")
-        for line, row in enumerate(rows, start=2):
-            try:
-                number, x, y, z = int(row[0]), *map(float, row[1:])
-                is_new = 0 <= number < NUM_SENSORS and math.isfinite(x + y + z) and number not in positions
-            except (ValueError, IndexError):
-                is_new = False
-            if not is_new:
-                raise BadValueError(
-                    f"{file}, line {line}: found {','.join(row)!r}; expected a sensor from 0 to {NUM_SENSORS - 1}, each once, and "
-                    f"x, y, z in metres."
-                )
-            positions[number] = [x, y, z]
+    rows = csv.reader(lines)
+    found = next(rows, [])
+    if found != _COLUMNS:
+        raise BadValueError(f"{file}: the columns are {', '.join(found) or 'missing'}; expected {', '.join(_COLUMNS)}.")
+    for line, row in enumerate(rows, start=2):
+        try:
+            number, x, y, z = int(row[0]), *map(float, row[1:])
+            is_new = 0 <= number < NUM_SENSORS and math.isfinite(x + y + z) and number not in positions
+        except (ValueError, IndexError):
+            is_new = False
+        if not is_new:
+            raise BadValueError(
+                f"{file}, line {line}: found {','.join(row)!r}; expected a sensor from 0 to {NUM_SENSORS - 1}, each once, and "
+                f"x, y, z in metres."
+            )
+        positions[number] = [x, y, z]
     for number in range(NUM_SENSORS):
         if number not in positions:
             raise BadValueError(f"{file}: sensor {number} is missing; expected {NUM_SENSORS:,} sensors, found {len(positions):,}.")

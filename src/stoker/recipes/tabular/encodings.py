@@ -15,7 +15,7 @@ sub-columns number them: `bin` the coarse position and `fine` the rank inside it
 learn the training rows by heart: a bin is all that is learned, and its intervals are drawn with their shares. Frequent values have bins
 of their own: heads begin with the frequencies of their classes, so that a model has the shares of such values before it has learned
 anything. A generated interval becomes a uniform draw from it; where it is wider than 1, frequent decimals of such values, such as .99,
-are drawn with their share.
+are drawn with their share. Values beyond the kept range of a heavy tail are drawn from a law (`tails`).
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from stoker._types import Array
 from stoker.errors import BadValueError
 from stoker.recipes.tabular.intervals import count_subjects, count_values, extremes, frequent_values, number_intervals, split_sorted
 from stoker.recipes.tabular.intervals import find_intervals as find_intervals
+from stoker.recipes.tabular.tails import LEAST_TAIL_SUBJECTS, Tail, tail_begin, tail_of
 from stoker.recipes.tabular.values import Values, is_text, to_column, to_words
 
 RARE = "_RARE_"
@@ -172,6 +173,9 @@ class Numeric(Encoding, frozen=True, kw_only=True, tag="numeric"):
     """Integers are multiples of it, counted from the least one."""
     endings: list[tuple[float, float]] = []
     """Frequent decimals in intervals wider than 1, such as 0.99, and their shares."""
+    above: Tail | None = None
+    below: Tail | None = None
+    """What lies beyond the last and before the first interval, where the tail is heavy."""
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -202,12 +206,32 @@ class Numeric(Encoding, frozen=True, kw_only=True, tag="numeric"):
             number = by_class[firsts[number] + np.minimum(codes[:, 1], counts[number] - 1)]
         elif self.counts:
             number, uniform = self._drawn(number, uniform)
+        data = self._inside(number, uniform)
+        for tail, end, sign in ((self.above, len(self.lows) - 1, 1), (self.below, 0, -1)):
+            if tail is not None:
+                # The part of the random number that chose to leave the interval chooses how far.
+                left = (number == end) & (uniform < tail.share)
+                far = sign * tail.distances(uniform[left] / tail.share)
+                data[left] = self._on_grid(self.highs[-1] if sign > 0 else self.lows[0], far)
+        return data, valid
+
+    def _on_grid(self, end: float, far: Array) -> Array:
+        """Values at distances from an end of the range, as the column has them."""
+        if isinstance(end, int):
+            return np.asarray(end + self.step * np.copysign(np.ceil(np.abs(far) / self.step), far).astype(np.int64))
+        return np.asarray(end + far if self.decimals is None else np.round(end + far, self.decimals))
+
+    def _inside(self, number: Array, uniform: Array) -> Array:
+        """Values inside of intervals."""
         lows, highs = np.array(self.lows)[number], np.array(self.highs)[number]
+        for tail, end in ((self.above, len(self.lows) - 1), (self.below, 0)):
+            if tail is not None and tail.share < 1:
+                uniform = np.where(number == end, np.maximum((uniform - tail.share) / (1 - tail.share), 0.0), uniform)
         if lows.dtype.kind == "i":
             steps = (highs - lows) // self.step if self.step > 1 else highs - lows
-            return np.minimum(lows + self.step * np.floor(uniform * (steps + 1.0)).astype(np.int64), highs), valid
+            return np.asarray(np.minimum(lows + self.step * np.floor(uniform * (steps + 1.0)).astype(np.int64), highs))
         if self.decimals is None:
-            return lows + uniform * (highs - lows), valid
+            return np.asarray(lows + uniform * (highs - lows))
         unit = 10.0**self.decimals
         steps = np.floor(uniform * (np.rint((highs - lows) * unit) + 1))
         data = np.minimum(np.round(lows + steps / unit, self.decimals), highs)
@@ -218,7 +242,7 @@ class Numeric(Encoding, frozen=True, kw_only=True, tag="numeric"):
             inside = (total - uniform) / share
             drawn = wide & (inside > 0) & (inside <= 1) & (first <= last)
             data = np.where(drawn, np.round(first + np.floor((1 - inside) * (last - first + 1)) + ending, self.decimals), data)
-        return data, valid
+        return np.asarray(data)
 
     def _drawn(self, bins: Array, uniform: Array) -> tuple[Array, Array]:
         """An interval of each bin, drawn by counts, and what is left of the random numbers."""
@@ -284,8 +308,8 @@ def make_numeric(
     return structs.replace(found, bins=bins.tolist(), ranks=ranks.tolist())
 
 
-def fit_numeric(values: Values, subjects: Subjects, *, most: int = MOST_INTERVALS) -> Numeric | None:
-    """Split the values into intervals; None where no value may be kept."""
+def fit_numeric(values: Values, subjects: Subjects, *, most: int = MOST_INTERVALS, has_tails: bool = False) -> Numeric | None:
+    """Split the values into intervals; None where no value may be kept. `has_tails` lets a heavy tail leave the kept range."""
     bounds = subjects.bounds(values.data, values.valid)
     if bounds is None:
         return None
@@ -310,10 +334,29 @@ def fit_numeric(values: Values, subjects: Subjects, *, most: int = MOST_INTERVAL
     found = make_numeric(
         lows.tolist(), highs.tolist(), counts=sizes, decimals=decimals, has_null=not bool(values.valid.all()), is_exact=not subjects.least
     )  # fmt: skip
+    if has_tails and subjects.least and len(lows) > 1:
+        above, below = _tails(values, subjects, own, int(sizes[-1]), int(sizes[0]))
+        found = structs.replace(found, above=above, below=below)
     if not decimals or decimals > MOST_DECIMALS:
         return structs.replace(found, step=step)
     is_wide = np.repeat((highs - lows >= 1) & ~is_own, sizes)
     return structs.replace(found, endings=_endings(own[is_wide], decimals))
+
+
+def _tails(values: Values, subjects: Subjects, own: Array, num_last: int, num_first: int) -> tuple[Tail | None, Tail | None]:
+    """Heavy tails above and below the kept values, which are sorted. Shares stay below 1, and positive values positive."""
+    low, high = own[0], own[-1]
+
+    def one(data: Array, sorted_values: Array, size: int, limit: float) -> Tail | None:
+        is_cut = (data > sorted_values[-1]) & values.valid
+        found = tail_of(sorted_values, int(np.count_nonzero(is_cut)), size, limit=limit)
+        if found is None or len(subjects.starts) == subjects.num_rows:
+            return found
+        in_tail = np.where(values.valid & (data > tail_begin(sorted_values)), 0, -1)
+        return found if subjects.count(in_tail, 1)[0] >= LEAST_TAIL_SUBJECTS else None
+
+    above = one(values.data, own, num_last, 1.0 if low >= 0 and high <= 1 else 0.0 if high <= 0 else np.inf)
+    return above, one(-values.data, -own[::-1], num_first, 0.0 if low >= 0 else np.inf)
 
 
 def _endings(values: Array, decimals: int) -> list[tuple[float, float]]:

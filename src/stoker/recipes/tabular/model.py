@@ -4,14 +4,15 @@
     history     an LSTM over the embeddings of the events before                                      (subjects, steps, width)
     X           [context; history; embeddings of all sub-columns; compressed columns]
     Z           X times the first layers of all heads, masked by the order of columns: one matmul
-    logits      a batched matmul per group of heads, with a cross-entropy each
+    logits      a batched matmul per group of heads; the cross-entropies of all heads are one kernel on a GPU (`kernels`)
 
-It computes what TabularARGN does; `to_upstream` and `from_upstream` convert weights. Dropout is the one difference: heads share the mask
-of an input instead of drawing one each.
+It computes what TabularARGN does; `load_upstream` and `upstream_weights` convert weights. Dropout is the one difference: heads share the
+mask of an input instead of drawing one each, and the context has none.
 """
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -30,6 +31,14 @@ WAVES = 10
 """Cosines that the last layer of a head begins with, where its classes are in order."""
 NEVER = -1e30
 """The logit of a class that a head does not have."""
+HAS_TRITON = importlib.util.find_spec("triton") is not None
+USES_KERNELS = False
+"""Whether `kernels` is used on a GPU: only if it has been measured to be faster there (`benchmarks/gpu_tabular.py --part fused`)."""
+
+
+def uses_kernels(values: torch.Tensor) -> bool:
+    """Whether `kernels` computes with these values: they are on a GPU, and Triton is installed, as it is with torch for CUDA."""
+    return USES_KERNELS and values.is_cuda and HAS_TRITON
 
 
 class TabularModel(nn.Module):
@@ -53,6 +62,7 @@ class TabularModel(nn.Module):
         self.others: torch.Tensor
         self.column_of: torch.Tensor
         self.weight_of: torch.Tensor
+        self.head_table: torch.Tensor
         self._groups, num_seen = layout.embedding_groups()
         self._head_groups = layout.head_groups()
         at, self.place = 0, {}
@@ -91,6 +101,12 @@ class TabularModel(nn.Module):
         self._register("offsets", [torch.tensor([offsets[number] for number in group.members]) for group in self._groups])
         self._register("heads", [torch.tensor(group.members) for group in self._head_groups])
         self._make_masks()
+        strides = [group.classes for group in self._head_groups for _ in group.members]
+        heads = torch.cat([torch.tensor(group.members) for group in self._head_groups])
+        sizes = torch.tensor([sub.num_classes for sub in layout.subs])[heads]
+        ends = torch.tensor(strides).cumsum(0)
+        table = torch.stack([heads, sizes, self.weight_of[heads], ends - torch.tensor(strides), torch.tensor(strides)])
+        self.register_buffer("head_table", table, persistent=False)  # the fields of `kernels.HeadPlan`
 
     def _first_width(self, members: Sequence[int]) -> int:
         return max(self.layout.subs[number].hidden[0] for number in members)
@@ -189,7 +205,7 @@ class TabularModel(nn.Module):
     def encode_context(self, codes: torch.Tensor) -> torch.Tensor:
         """The context of subjects, of codes (subjects, sub-columns)."""
         found = F.embedding(codes + self.context_offsets, self.context_embedding).flatten(-2)
-        return F.dropout(F.linear(found, self.context_weight, self.context_bias), DROPOUT, self.training)
+        return F.linear(found, self.context_weight, self.context_bias)
 
     def compress(self, embeddings: torch.Tensor) -> torch.Tensor:
         """Compressed columns, where there are some."""
@@ -205,9 +221,8 @@ class TabularModel(nn.Module):
         """The outputs of the first layers of all heads, of codes (subjects, [steps,] sub-columns)."""
         layout = self.layout
         embeddings = self.embed(codes)
-        inputs = [] if context is None else [self.encode_context(context)]
+        inputs = []
         if layout.is_sequence:
-            inputs = [one[:, None].expand(-1, codes.shape[1], -1) for one in inputs]
             before = F.pad(embeddings[:, :-1, : self.seen_width], (0, 0, 1, 0))
             inputs.append(self.history(F.dropout(before, DROPOUT, self.training)))
         inputs.append(embeddings)
@@ -216,7 +231,13 @@ class TabularModel(nn.Module):
         free = layout.context_width + layout.history_width
         seen = self.first_weight[:, free:] * self.first_mask(rank)
         weight = torch.cat([self.first_weight[:, :free], seen], 1) if free else seen
-        return F.linear(F.dropout(torch.cat(inputs, -1), DROPOUT, self.training), weight, self.first_bias)
+        dropped = F.dropout(torch.cat(inputs, -1), DROPOUT, self.training)
+        if context is not None:
+            # A context has few values, which all its events depend on: without those that dropout takes they would not be learned.
+            given = self.encode_context(context)
+            given = given[:, None].expand(-1, codes.shape[1], -1) if layout.is_sequence else given
+            dropped = torch.cat([given, dropped], -1)
+        return F.linear(dropped, weight, self.first_bias)
 
     def history(self, before: torch.Tensor) -> torch.Tensor:
         """The outputs of the LSTM, of the events before each step."""
@@ -237,8 +258,8 @@ class TabularModel(nn.Module):
             before = torch.stack(outputs, 1)
         return before
 
-    def heads(self, hidden: torch.Tensor) -> list[torch.Tensor]:
-        """Logits (heads, rows, classes) of each group, of outputs (rows, first layers)."""
+    def last_inputs(self, hidden: torch.Tensor) -> list[torch.Tensor]:
+        """The inputs (heads, rows, width) of the last layers of each group, of outputs (rows, first layers)."""
         found, at = [], 0
         for number, group in enumerate(self._head_groups):
             width = self._first_width(group.members)
@@ -247,9 +268,16 @@ class TabularModel(nn.Module):
             if self.layout.size == "l":
                 one = F.dropout(one, DROPOUT, self.training)
                 one = torch.baddbmm(self.second_biases[number], one, self.second_weights[number])
-            bias = self.out_biases[number] + getattr(self, f"absent_{number}")
-            found.append(torch.baddbmm(bias, torch.relu(one), self.out_weights[number]))
+            found.append(torch.relu(one))
             at = end
+        return found
+
+    def heads(self, hidden: torch.Tensor) -> list[torch.Tensor]:
+        """Logits (heads, rows, classes) of each group, of outputs (rows, first layers)."""
+        found = []
+        for number, one in enumerate(self.last_inputs(hidden)):
+            bias = self.out_biases[number] + getattr(self, f"absent_{number}")
+            found.append(torch.baddbmm(bias, one, self.out_weights[number]))
         return found
 
     def logits(self, codes: torch.Tensor, rank: torch.Tensor, context: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
@@ -268,14 +296,25 @@ class TabularModel(nn.Module):
         context = batch["context"].long() if "context" in batch else None
         hidden = self.hidden(codes, batch["rank"], context).flatten(0, -2)
         flat, weights = codes.flatten(0, -2), batch["weights"].flatten(0, -2)
+        if uses_kernels(hidden) and not self.is_plain:
+            return self._fused_loss(hidden, flat, weights)
         total = hidden.new_zeros(())
         for number, many in enumerate(self.heads(hidden)):
             members = getattr(self, f"heads_{number}")
             losses = F.cross_entropy(many.flatten(0, 1), flat[:, members].t().flatten(), reduction="none")
-            total = total + (losses * self._weights_of(weights, members).flatten()).sum()
+            total = total + (losses * self.weights_of(weights, members).flatten()).sum()
         return total
 
-    def _weights_of(self, weights: torch.Tensor, members: torch.Tensor) -> torch.Tensor:
+    def _fused_loss(self, hidden: torch.Tensor, codes: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        """The same, with the cross-entropies of all heads in one kernel."""
+        from stoker.recipes.tabular.kernels import HeadPlan, head_losses
+
+        groups = tuple((len(group.members), group.classes) for group in self._head_groups)
+        members, sizes, kinds, before, strides = self.head_table
+        plan = HeadPlan(groups=groups, members=members, sizes=sizes, kinds=kinds, before=before, strides=strides)
+        return head_losses(plan, codes, weights, self.last_inputs(hidden), list(self.out_weights), list(self.out_biases))
+
+    def weights_of(self, weights: torch.Tensor, members: torch.Tensor) -> torch.Tensor:
         """The weights (heads, rows) of a group: `weights` has one column, or for sequences those of `WEIGHTS`."""
         if not self.layout.is_sequence:
             return weights.t().expand(len(members), -1)

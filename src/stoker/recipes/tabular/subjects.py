@@ -198,7 +198,7 @@ def prepare(
     keys = None
     if given is not None and key is not None:
         keys = key_column(given, key, other_what)
-        _check_unique(keys, key, other_what)
+        check_unique(keys, key, other_what)
         given = given.drop_columns([key])
     if key is None:
         rows, starts, lengths = table, np.arange(len(table)), np.ones(len(table), np.int64)
@@ -246,7 +246,8 @@ def _check_encodings(asked: Mapping[str, str], tables: list[pa.Table], key: str 
             raise OptionError(f"encodings[{name!r}] is {kind!r}; expected one of {', '.join(KINDS)}.")
 
 
-def _check_unique(keys: pa.Array, key: str, what: str) -> None:
+def check_unique(keys: pa.Array, key: str, what: str) -> None:
+    """Raise an error for a key that two rows have."""
     counts = keys.value_counts()
     twice = np.flatnonzero(np.asarray(counts.field("counts")) > 1)
     if len(twice):

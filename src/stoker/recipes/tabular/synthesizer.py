@@ -20,7 +20,7 @@ from stoker.recipes.tabular.dates import Since
 from stoker.recipes.tabular.encodings import Categorical, LatLong, Numeric
 from stoker.recipes.tabular.generation import GivenCodes, generate_codes
 from stoker.recipes.tabular.quality_report import QualityReport, quality
-from stoker.recipes.tabular.subjects import ModelSpec, Say, make_settings
+from stoker.recipes.tabular.subjects import ModelSpec, Say, check_unique, make_settings
 from stoker.recipes.tabular.tables import decode_table, encode_table, group_rows, key_column, read_table, to_frame
 from stoker.recipes.tabular.training import TrainedTabular, load_model, train
 from stoker.recipes.tabular.values import read_values, to_column
@@ -141,6 +141,7 @@ class Synthesizer:
         if trained.context is None:
             raise OptionError("the model was trained without a context. Call sample(n).")
         _check_number("num_subjects", num_subjects)
+        seed = _checked_seed(seed)
         inner = Synthesizer()
         inner._trained = trained.context
         rows, _ = inner._rows(num_subjects, seed=seed, **_draw_options(trained.context.spec, rebalance or {}, ()))
@@ -181,6 +182,7 @@ class Synthesizer:
         """
         trained = self.trained
         spec = trained.spec
+        seed = _checked_seed(seed)
         _check_range("temperature", temperature, 1e-3, 100)
         _check_range("top_p", top_p, 1e-6, 1)
         names = [column.name for column in spec.target.columns]
@@ -288,6 +290,7 @@ class Synthesizer:
             raise OptionError("context is given, but the model was trained without one. Leave it out.")
         table, _ = read_table(context, "context")
         keys = key_column(table, spec.key, "context")
+        check_unique(keys, spec.key, "context")
         missing = [name for name in spec.context.schema.names if name not in table.column_names]
         if missing:
             raise OptionError(f"context lacks the columns {', '.join(map(repr, missing))}, which the model was trained with.")
@@ -453,6 +456,12 @@ def _new_keys(trained: TrainedTabular, count: int) -> pa.Array:
         return pa.array(np.arange(count))
     width = len(str(max(count - 1, 0)))
     return pa.array([f"{number:0{width}d}" for number in range(count)], pa.string())
+
+
+def _checked_seed(seed: Any) -> int:
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
+        raise OptionError(f"seed is {seed!r}; expected an integer.")
+    return int(seed)
 
 
 def _check_number(name: str, value: Any) -> None:

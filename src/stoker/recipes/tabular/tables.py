@@ -80,6 +80,14 @@ def read_table(given: Any, what: str) -> tuple[pa.Table, str]:
         OptionError: It is none of these.
         SourceError: The file cannot be read.
     """
+    table, frame = _read(given, what)
+    if any(pa.types.is_string_view(kind) for kind in table.schema.types):  # which Arrow cannot select rows of
+        fields = [field.with_type(pa.string()) if pa.types.is_string_view(field.type) else field for field in table.schema]
+        table = table.cast(pa.schema(fields))
+    return table, frame
+
+
+def _read(given: Any, what: str) -> tuple[pa.Table, str]:
     if isinstance(given, str | Path):
         table = _read_file(Path(given), what)
         # Files of pandas may hold the row numbers of a frame as a column.
@@ -392,7 +400,7 @@ def _on_threads(work: Callable[[T], R], items: Iterable[T], *, num_rows: int) ->
 
 
 def _fit(name: str, column: pa.ChunkedArray, kind: str, subjects: Subjects) -> AnyEncoding | None:
-    values = _read(name, column, kind)
+    values = _values(name, column, kind)
     if kind in ("categorical", "discrete"):
         return fit_categorical(values, subjects, column.type)
     if kind in ("digit", "binned"):
@@ -402,11 +410,11 @@ def _fit(name: str, column: pa.ChunkedArray, kind: str, subjects: Subjects) -> A
     if kind == "lat_long":
         return fit_lat_long(name, values, subjects)
     if kind == "numeric":
-        return fit_numeric(values, subjects)
+        return fit_numeric(values, subjects, has_tails=pa.types.is_integer(column.type) or pa.types.is_floating(column.type))
     return (fit_relative if kind == "relative" else fit_datetime)(values, subjects, column.type)
 
 
-def _read(name: str, column: pa.ChunkedArray, kind: str) -> Values:
+def _values(name: str, column: pa.ChunkedArray, kind: str) -> Values:
     is_words = kind in ("categorical", "discrete", "character", "lat_long", "characters", "quad_tiles")
     return read_values(name, column, family="text" if is_words else None)
 
@@ -427,7 +435,7 @@ def encode_table(table: pa.Table, spec: TableSpec, *, starts: Array) -> Array:
         column, field = spec.columns[number], spec.schema.field(number)
         given = table[column.name]
         given = given if given.type == field.type else _cast(given, field)
-        values = _read(column.name, given, str(column.encoding.__struct_config__.tag))
+        values = _values(column.name, given, str(column.encoding.__struct_config__.tag))
         if isinstance(column.encoding, Since):
             base = table[column.encoding.base]
             values = since(values, read_values(column.encoding.base, base if base.type == field.type else _cast(base, field)))

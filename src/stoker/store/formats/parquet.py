@@ -13,11 +13,12 @@ import pyarrow.parquet as pq
 
 from stoker._text import readable_bytes
 from stoker.errors import SourceTooLargeError
-from stoker.store.formats.base import FileSource, RowLocation, Task, decoding, row_chunk
+from stoker.store.formats.base import Chunk, FileSource, RowLocation, Task, decoding, row_chunk
 
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
 _TEXT_WIDTH = 16
 _PAGE_SHARE = 2  # a page of every column is held while a row group is read, so a column takes more than one of text
+_MOST_ROWS = 1 << 20  # of a chunk
 _BUFFER_BYTES = 1 << 18  # a column is read in parts of this size, not a row group at a time
 
 
@@ -70,17 +71,11 @@ class ParquetSource(FileSource):
                 f"{self.path} has {len(names):,} columns to read; at most {most:,} can be read with this memory=. "
                 "Pass a larger one, or fewer columns=[...]."
             )
-        with decoding(self.path, "Parquet"):
-            # Texts come as dictionaries: they are few, repeated, and far smaller that way.
-            texts = [field.name for field in self.schema() if field.name in names and pa.types.is_string(field.type)]
-            file = pq.ParquetFile(
-                self._opened(),
-                page_checksum_verification=True,
-                read_dictionary=texts,
-                pre_buffer=False,
-                buffer_size=min(_BUFFER_BYTES, max(8 * chunk_bytes // max(len(names), 1), 4 << 10)),
-            )
-        row = 0
+        if self._is_small(names, chunk_bytes):
+            if start.position < self.num_rows and start.stop != 0:  # a part ends where a row group does
+                yield partial(self._whole, names, start.position, chunk_bytes)
+            return
+        file, row = self._open(names, chunk_bytes), 0
         for group in range(self._metadata.num_row_groups):
             rows = self._metadata.row_group(group).num_rows
             if start.stop is not None and row >= start.stop:
@@ -90,13 +85,38 @@ class ParquetSource(FileSource):
                     yield partial(row_chunk, table, begin)
             row += rows
 
+    def _is_small(self, names: list[str], chunk_bytes: int) -> bool:
+        """Whether the file is one chunk of numbers: then it is opened by its task, and several are decoded at a time."""
+        are_numbers = all(pa.types.is_primitive(self._schema.field(name).type) for name in names)
+        if self._metadata.num_row_groups != 1 or not are_numbers or self.num_rows > _MOST_ROWS:
+            return False
+        return self.num_rows * self._row_bytes(None, 0, names) <= chunk_bytes
+
+    def _whole(self, names: list[str], start: int, chunk_bytes: int) -> Chunk:
+        """The chunk of a small file."""
+        parts = list(self._tables(self._open(names, chunk_bytes), 0, names, 0, start, chunk_bytes))
+        return row_chunk(pa.concat_tables([table for table, _ in parts]), parts[0][1])
+
+    def _open(self, names: list[str], chunk_bytes: int) -> pq.ParquetFile:
+        with decoding(self.path, "Parquet"):
+            # Texts come as dictionaries: they are few, repeated, and far smaller that way.
+            texts = [field.name for field in self.schema() if field.name in names and pa.types.is_string(field.type)]
+            return pq.ParquetFile(
+                self._opened(),
+                metadata=self._metadata,
+                page_checksum_verification=True,
+                read_dictionary=texts,
+                pre_buffer=False,
+                buffer_size=min(_BUFFER_BYTES, max(8 * chunk_bytes // max(len(names), 1), 4 << 10)),
+            )
+
     def _tables(
         self, file: pq.ParquetFile, group: int, names: list[str], row: int, start: int, chunk_bytes: int
     ) -> Iterator[tuple[pa.Table, int]]:
         """Parts of one row group that begins at `row`, without the rows before `start`, and the row each begins at."""
         end = row + self._metadata.row_group(group).num_rows
         with decoding(self.path, "Parquet"):
-            batch_rows = max(1, min(chunk_bytes // self._row_bytes(file, group, names), 1 << 20))
+            batch_rows = max(1, min(chunk_bytes // self._row_bytes(file, group, names), _MOST_ROWS))
         batches = file.iter_batches(batch_rows, row_groups=[group], columns=names, use_threads=True)
         while True:
             with decoding(self.path, "Parquet"):
@@ -112,7 +132,7 @@ class ParquetSource(FileSource):
         if row != end:
             raise self.invalid(f"is damaged: row group {group + 1} ends at row {row:,}, but {end:,} is expected.")
 
-    def _row_bytes(self, file: pq.ParquetFile, group: int, names: list[str]) -> int:
+    def _row_bytes(self, file: pq.ParquetFile | None, group: int, names: list[str]) -> int:
         """Bytes of a decoded row. The size in the footer is that before RLE decoding: it is right for strings only."""
         metadata = self._metadata.row_group(group)
         num_rows = max(int(metadata.num_rows), 1)
@@ -120,7 +140,7 @@ class ParquetSource(FileSource):
         flat = sum(_width(field.type) for field in fields)
         share = len(names) / max(len(self._schema), 1)
         lists = {field.name for field in fields if pa.types.is_nested(field.type)}
-        values = self._list_bytes(file, group, lists) if lists else 0
+        values = self._list_bytes(file, group, lists) if lists and file is not None else 0
         return max(1, flat + values // num_rows, int(metadata.total_byte_size * share) // num_rows)
 
     def _list_bytes(self, file: pq.ParquetFile, group: int, names: set[str]) -> int:

@@ -361,7 +361,7 @@ class Packer:
     # Read
 
     def _read(self, state: PackState, readers: ThreadPoolExecutor) -> None:
-        """Read what is left of the sources into sorted runs."""
+        """Read the rest of the sources into sorted runs."""
         if state.all_read:
             return
         options, sources = self._plan.options, self._plan.sources
@@ -602,7 +602,7 @@ def _still_there(source: DataSource) -> Iterator[None]:
         yield
     except OSError as error:
         reason = os.strerror(error.errno or 0)
-        raise SourceChangedError(f"{source.label} cannot be read any more: {reason}. Pack again when it is back.") from error
+        raise SourceChangedError(f"{source.label} can no longer be read: {reason}. Pack again when it is back.") from error
 
 
 def _files_of(path: Path) -> list[Path]:

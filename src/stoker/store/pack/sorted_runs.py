@@ -542,7 +542,7 @@ class Sorter:
         return self.runs[-1]
 
     def finish(self) -> list[SortedRun]:
-        """Write what is left and return all runs, all finished."""
+        """Write the remaining rows and return all runs, all finished."""
         self.flush()
         if self.runs:
             self.runs[-1].finish()

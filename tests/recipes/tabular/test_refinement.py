@@ -1,0 +1,79 @@
+"""Refinement: heads become better by their own validation loss, or stay; nothing else changes."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from stoker.recipes.tabular.batches import EncodedSubjects, SubjectBatches, SubjectLoss
+from stoker.recipes.tabular.layout import make_layout
+from stoker.recipes.tabular.model import TabularModel, set_frequencies
+from stoker.recipes.tabular.refinement import refine_heads, refining_batch_size, validate_heads
+
+
+def prepared() -> tuple[TabularModel, EncodedSubjects, SubjectBatches, SubjectBatches]:
+    """The first column follows from the context, the second is noise."""
+    rng = np.random.default_rng(0)
+    lengths = np.full(240, 3)
+    context = rng.integers(0, 4, (240, 1))
+    codes = np.stack([np.repeat(context[:, 0], 3), rng.integers(0, 30, 720)], 1).astype(np.int16)
+    layout = make_layout(
+        [{"cat": 4}, {"cat": 30}], context=[{"cat": 4}], max_length=3, median_length=3, size="s", predicts_left=False
+    )
+    data = EncodedSubjects.of(codes, np.arange(0, 720, 3), lengths, context, torch.device("cpu"))
+    model = TabularModel(layout, seed=1)
+    counts = {number: np.bincount(codes[:, place], minlength=size) for number, place, size in ((3, 0, 4), (4, 1, 30))}
+    set_frequencies(model, counts)
+    train = SubjectBatches(data, layout, np.arange(200), seed=0, lengths=lengths, batch_size=8)
+    valid = SubjectBatches(data, layout, np.arange(200, 240), seed=1, is_fixed=True, lengths=lengths, batch_size=64)
+    return model, data, train, valid
+
+
+def test_heads_get_better_or_stay() -> None:
+    model, data, train, valid = prepared()
+    before = {name: one.detach().clone() for name, one in model.named_parameters()}
+    first = validate_heads(model.eval(), data, valid, 3.0)
+    model.train()
+    better, gain = refine_heads(model, data, train, valid, 3.0)
+    assert model.training
+    after = validate_heads(model.eval(), data, valid, 3.0)
+    assert (after <= first + 1e-6).all()
+    assert better == int((after < first - 1e-6).sum())
+    assert abs(float((first - after).sum()) - gain) < 1e-4
+    learned = {model.layout.subs[n].name: i for i, n in enumerate(model.head_table[0].tolist())}
+    assert float(after[learned["tgt:t0/c0__cat"]]) < float(first[learned["tgt:t0/c0__cat"]]) - 0.03
+    changed = {name for name, one in model.named_parameters() if not torch.equal(one, before[name])}
+    assert changed <= {name for name in before if name.startswith("out_")}
+    for group, members in enumerate(model.out_weights):
+        heads = getattr(model, f"heads_{group}").tolist()
+        for place, number in enumerate(heads):
+            row = model.head_table[0].tolist().index(number)
+            if after[row] == first[row]:  # what could not be learned is as it was
+                assert torch.equal(members[place], before[f"out_weights.{group}"][place])
+
+
+def test_the_losses_of_heads_are_those_of_training() -> None:
+    model, data, _, valid = prepared()
+    whole = SubjectLoss(model.eval(), data, 3.0)
+    with torch.no_grad():
+        total = sum(float(whole(batch)) for batch in valid)  # one batch
+    assert abs(float(validate_heads(model, data, valid, 3.0).sum()) - total) < 1e-4
+
+
+def test_it_is_the_same_every_time() -> None:
+    found = []
+    for _ in range(2):
+        model, data, train, valid = prepared()
+        refine_heads(model, data, train, valid, 3.0)
+        found.append([one.detach().clone() for one in model.parameters()])
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
+def test_batches_fit_into_memory() -> None:
+    few = TabularModel(make_layout([{"cat": 4}], size="s"))
+    many = TabularModel(make_layout([{"cat": 4}, {"cat": 100_000}], size="s"))
+    assert refining_batch_size(few, 16, 1.0) == 128
+    assert refining_batch_size(few, 1024, 1.0) == 2048
+    assert refining_batch_size(many, 16, 1.0) == 128
+    assert refining_batch_size(many, 256, 2.0) == 335
+    assert refining_batch_size(many, 1024, 2.0) == 1024  # never smaller than those of training
