@@ -1,6 +1,6 @@
-"""Does the watch name slowdowns on a GPU: another program on it, a lower clock, a growing step? And none in a soak?
+"""Does the watch name slowdowns on a GPU: a slower loader, a step that computes more, another program on it? And none in a soak?
 
-Run on a machine with a GPU: python -m benchmarks.gpu_watch. A lower clock needs the right to set it (nvidia-smi -lgc).
+Run on a machine with a GPU: python -m benchmarks.gpu_watch. It changes no setting of the GPU, so a lower clock is not among the cases.
 """
 
 from __future__ import annotations
@@ -71,10 +71,6 @@ def main() -> None:
         begun.append(subprocess.Popen([sys.executable, "-c", NEIGHBOUR], stdout=subprocess.PIPE))
         begun[-1].stdout.readline()
 
-    def slow_clock() -> None:
-        done = subprocess.run(["nvidia-smi", "-lgc", "900,900"], capture_output=True, text=True, check=False)
-        print(done.stdout, done.stderr, file=sys.stderr, flush=True)
-
     answer: dict[str, Any] = {"gpu": torch.cuda.get_device_name()}
     print(read_counters(), file=sys.stderr, flush=True)
     begin = time.perf_counter()
@@ -96,8 +92,6 @@ def main() -> None:
     for one in begun:
         one.kill()
         one.wait()
-    measured("a lower clock", STEPS, AT, slow_clock)
-    subprocess.run(["nvidia-smi", "-rgc"], capture_output=True, check=False)
 
 
 if __name__ == "__main__":

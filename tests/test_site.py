@@ -150,7 +150,15 @@ def test_the_reference_is_up_to_date() -> None:
 
 def test_the_index_of_errors_has_examples_of_nearly_all() -> None:
     bases = {"StokerError", "SourceError", "StoreError"}
-    outside = {"SourceChangedError", "SourceTooLargeError", "PartsMissingError", "StoreLockedError", "StorageError", "DiskError", "DiskFullError"}
+    outside = {
+        "SourceChangedError",
+        "SourceTooLargeError",
+        "PartsMissingError",
+        "StoreLockedError",
+        "StorageError",
+        "DiskError",
+        "DiskFullError",
+    }
     assert set(KNOWN) - set(error_page.EXAMPLES) == bases | outside
 
 
