@@ -30,12 +30,11 @@ def test_a_model_of_theirs_trains() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = models.NHITS(
-            h=HORIZON, input_size=LENGTH, windows_batch_size=None, max_steps=2, n_pool_kernel_size=[1, 1, 1], mlp_units=3 * [[8, 8]]
-        )
-        seen = []
-        create = model._create_windows
-        model._create_windows = lambda batch, *rest, **named: seen.append(create(batch, *rest, **named)) or seen[-1]
+            h=HORIZON, input_size=LENGTH, windows_batch_size=None, training_data_availability_threshold=1.0,
+            n_pool_kernel_size=[1, 1, 1], mlp_units=3 * [[8, 8]],
+        )  # fmt: skip
+        windows = model._create_windows(next(iter(batches)), step="train")[0]
         loss = model.training_step(next(iter(batches)), 0)
     loss.backward()
     assert loss.isfinite()
-    assert seen[0]["temporal"].shape[0] == 4, "each window of the feed is one window of the model"
+    assert windows.shape[:2] == (4, LENGTH + HORIZON), "each window of the feed is one window of the model"

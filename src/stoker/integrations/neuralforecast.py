@@ -17,7 +17,8 @@ class WindowBatches(ConvertedBatches):
 
     NeuralForecast puts all windows of its series on the GPU and draws from them with replacement. Here the feed delivers each window
     exactly once per epoch, from a store that may be larger than memory. Build the model with the length of the windows as `input_size`,
-    their horizon as `h`, and `windows_batch_size=None`. Train it with a Lightning `Trainer`.
+    their horizon as `h`, `windows_batch_size=None`, and `training_data_availability_threshold=1.0`, so that it takes whole windows only.
+    Train it with a Lightning `Trainer`.
 
     Args:
         feed: A feed of `Windows` with a horizon, with `last_batch="drop"` or `"short"`.
@@ -29,7 +30,8 @@ class WindowBatches(ConvertedBatches):
         OptionError: The feed has no such column, or windows that may be padded.
 
     Example:
-        >>> model = neuralforecast.models.NHITS(h=24, input_size=168, windows_batch_size=None)  # doctest: +SKIP
+        >>> options = {"windows_batch_size": None, "training_data_availability_threshold": 1.0}
+        >>> model = neuralforecast.models.NHITS(h=24, input_size=168, **options)  # doctest: +SKIP
         >>> pytorch_lightning.Trainer(max_epochs=3).fit(model, WindowBatches(feed, target="load"))  # doctest: +SKIP
     """
 
