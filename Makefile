@@ -6,10 +6,11 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 ORIGINALS := .venv-originals
 SCALE := .venv-scale
+ADAPTERS := .venv-adapters
 BENCHES := $(basename $(notdir $(wildcard benchmarks/bench_*.py)))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docs test test-docs lint test-slow test-gpu test-originals test-scale explore soak bench benchmarks-page reference tutorials images compare clean
+.PHONY: help setup demo docs test test-docs lint test-slow test-gpu test-originals test-scale test-adapters explore soak bench benchmarks-page reference tutorials images compare clean
 
 help: ## show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-23s %s\n", $$1, $$2 }'
@@ -94,6 +95,17 @@ $(SCALE)/.installed: pyproject.toml constraints.txt requirements-scale.txt
 	@npm install --silent --no-audit --no-fund --prefix $(SCALE) azurite@3.35.0 2>/dev/null || echo "npm did not install azurite: the tests of Azure are skipped."
 	@touch $@
 
+test-adapters: $(ADAPTERS)/.installed ## adapters against Lightning, Hugging Face, pytorch-forecasting, NeuralForecast, GluonTS and skorch
+	@$(ADAPTERS)/bin/python -W ignore -c 'import gluonts, neuralforecast, pytorch_forecasting, skorch' # else their tests would be skipped
+	@PYTHONHASHSEED=0 $(ADAPTERS)/bin/python -m pytest -q -m 'slow or not slow' tests/integrations
+
+$(ADAPTERS)/.installed: pyproject.toml constraints.txt requirements-adapters.txt
+	@echo "Installing into $(ADAPTERS) (some minutes, only once) ..."
+	@[ -x $(ADAPTERS)/bin/pip ] && [ -e $@ ] || $(PYTHON) -m venv --clear $(ADAPTERS)
+	@$(ADAPTERS)/bin/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
+	@$(ADAPTERS)/bin/python -m pip install -qq --disable-pip-version-check --no-deps --requirement requirements-adapters.txt
+	@touch $@
+
 soak: $(STAMP) ## the long tests, before a release
 	@$(PY) -m pytest -q -m soak
 
@@ -121,5 +133,5 @@ compare: $(STAMP) ## a recipe against the authors' code, in turn; RECIPE=tfa or 
 	@$(PY) -m benchmarks.compare $(or $(RECIPE),time-moe)
 
 clean: ## remove .venv and caches
-	@rm -rf $(VENV) $(ORIGINALS) $(SCALE) build .hypothesis .mypy_cache .pytest_cache .ruff_cache src/*.egg-info
+	@rm -rf $(VENV) $(ORIGINALS) $(SCALE) $(ADAPTERS) build .hypothesis .mypy_cache .pytest_cache .ruff_cache src/*.egg-info
 	@find src tests benchmarks examples tools -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -51,7 +51,7 @@ def theirs() -> Any:
             min_encoder_length=LENGTH, max_prediction_length=HORIZON, min_prediction_length=HORIZON,
             static_reals=["size"], time_varying_known_reals=["hour"], time_varying_unknown_reals=["load"],
             target_normalizer=package.data.encoders.TorchNormalizer(method="identity"),
-            scalers=dict.fromkeys(("size", "hour", "load")),
+            scalers={"size": None, "hour": None},
         )  # fmt: skip
 
 
