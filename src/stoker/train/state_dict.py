@@ -198,7 +198,7 @@ def seed_batch(seed: int, step: int, number: int) -> None:
     """
     found = xxhash.xxh3_64_intdigest(f"{seed} {step} {number}".encode()) >> 1
     torch.default_generator.manual_seed(found)
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.manual_seed(found)
     np.random.seed(found % 2**32)
     random.seed(found)
