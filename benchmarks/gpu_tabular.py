@@ -8,7 +8,6 @@ Needs a GPU and torch. Codes are random, which takes the same time as those of a
     --part flat        a table of 48,842 rows and 15 columns: seconds per epoch, and for 40 epochs
     --part adult       the same from a table to a trained model by `Synthesizer.fit`, with the default stop
     --part upstream    epochs and generation of mostlyai-engine, whose wheels are in --wheels, and ours on the same tables
-    --part fused       updates and generation with the kernels of `stoker.recipes.tabular.kernels` and with torch alone
     --part profile     the kernels of an update, and of a step of generation
 
 A result is written after each part; parts that are not asked for stay as the file has them.
@@ -329,28 +328,6 @@ def upstream(setting: Setting, wheels: str | None) -> Any:
     return found
 
 
-def fused(setting: Setting) -> Any:
-    """The same work with the fused kernels and without, in turns."""
-    from stoker.recipes.tabular import generation, model
-
-    found: dict[str, Any] = {}
-    used = model.uses_kernels
-    try:
-        for name in ("torch", "fused", "torch again", "fused again"):
-            is_fused = name.startswith("fused") and setting.device.type == "cuda"
-            model.uses_kernels = generation.uses_kernels = lambda values, is_fused=is_fused: is_fused  # type: ignore[misc]
-            own: dict[str, Any] = {}
-            epochs = fit(setting, setting.layout("m"), setting.lengths, 64 if setting.small else 512, 3 if setting.small else 6)
-            own["ms_per_update"], own["loss"] = epochs["ms_per_update"], epochs["loss"]
-            made = make_generated(setting)
-            own["seconds_to_tensors"] = made["seconds_to_tensors"]
-            found[name] = own
-            print(json.dumps({name: own}), flush=True)
-    finally:
-        model.uses_kernels = generation.uses_kernels = used
-    return found
-
-
 def profile(setting: Setting) -> Any:
     """Kernels of an update and of a step of generation, by time on the device."""
     from torch.profiler import ProfilerActivity
@@ -420,7 +397,6 @@ def main() -> None:
         "flat": flat,
         "adult": adult,
         "upstream": partial(upstream, wheels=options.wheels),
-        "fused": fused,
         "profile": profile,
     }
     from benchmarks import record

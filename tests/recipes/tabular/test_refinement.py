@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
+from stoker.recipes.tabular import refinement
 from stoker.recipes.tabular.batches import EncodedSubjects, SubjectBatches, SubjectLoss
 from stoker.recipes.tabular.layout import make_layout
 from stoker.recipes.tabular.model import TabularModel, set_frequencies
-from stoker.recipes.tabular.refinement import refine_heads, refining_batch_size, validate_heads
+from stoker.recipes.tabular.refinement import inputs_of, refine_heads, refining_batch_size, validate_heads
 
 
 def prepared() -> tuple[TabularModel, EncodedSubjects, SubjectBatches, SubjectBatches]:
@@ -29,25 +31,29 @@ def prepared() -> tuple[TabularModel, EncodedSubjects, SubjectBatches, SubjectBa
     return model, data, train, valid
 
 
+def head_order(model: TabularModel) -> list[int]:
+    return [number for group in model._head_groups for number in group.members]
+
+
 def test_heads_get_better_or_stay() -> None:
     model, data, train, valid = prepared()
     before = {name: one.detach().clone() for name, one in model.named_parameters()}
-    first = validate_heads(model.eval(), data, valid, 3.0)
+    first = validate_heads(model, inputs_of(model.eval(), data, valid, 3.0))
     model.train()
     better, gain = refine_heads(model, data, train, valid, 3.0)
     assert model.training
-    after = validate_heads(model.eval(), data, valid, 3.0)
+    after = validate_heads(model, inputs_of(model.eval(), data, valid, 3.0))
     assert (after <= first + 1e-6).all()
     assert better == int((after < first - 1e-6).sum())
     assert abs(float((first - after).sum()) - gain) < 1e-4
-    learned = {model.layout.subs[n].name: i for i, n in enumerate(model.head_table[0].tolist())}
+    learned = {model.layout.subs[n].name: i for i, n in enumerate(head_order(model))}
     assert float(after[learned["tgt:t0/c0__cat"]]) < float(first[learned["tgt:t0/c0__cat"]]) - 0.03
     changed = {name for name, one in model.named_parameters() if not torch.equal(one, before[name])}
     assert changed <= {name for name in before if name.startswith("out_")}
     for group, members in enumerate(model.out_weights):
         heads = getattr(model, f"heads_{group}").tolist()
         for place, number in enumerate(heads):
-            row = model.head_table[0].tolist().index(number)
+            row = head_order(model).index(number)
             if after[row] == first[row]:  # what could not be learned is as it was
                 assert torch.equal(members[place], before[f"out_weights.{group}"][place])
 
@@ -57,23 +63,25 @@ def test_the_losses_of_heads_are_those_of_training() -> None:
     whole = SubjectLoss(model.eval(), data, 3.0)
     with torch.no_grad():
         total = sum(float(whole(batch)) for batch in valid)  # one batch
-    assert abs(float(validate_heads(model, data, valid, 3.0).sum()) - total) < 1e-4
+    assert abs(float(validate_heads(model, inputs_of(model, data, valid, 3.0)).sum()) - total) < 1e-4
 
 
-def test_it_is_the_same_every_time() -> None:
+def test_it_is_the_same_every_time_with_and_without_kept_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
-    for _ in range(2):
+    for most in (refinement.MOST_KEPT, refinement.MOST_KEPT, 0):
+        monkeypatch.setattr(refinement, "MOST_KEPT", most)
         model, data, train, valid = prepared()
         refine_heads(model, data, train, valid, 3.0)
         found.append([one.detach().clone() for one in model.parameters()])
-    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+    for again in found[1:]:
+        assert all(torch.equal(one, other) for one, other in zip(found[0], again, strict=True))
 
 
 def test_batches_fit_into_memory() -> None:
     few = TabularModel(make_layout([{"cat": 4}], size="s"))
     many = TabularModel(make_layout([{"cat": 4}, {"cat": 100_000}], size="s"))
     assert refining_batch_size(few, 16, 1.0) == 128
-    assert refining_batch_size(few, 1024, 1.0) == 2048
+    assert refining_batch_size(few, 1024, 1.0) == 4096
     assert refining_batch_size(many, 16, 1.0) == 128
     assert refining_batch_size(many, 256, 2.0) == 335
     assert refining_batch_size(many, 1024, 2.0) == 1024  # never smaller than those of training

@@ -9,7 +9,7 @@ Sequences longer than the window are cut: 30 % of batches take the beginning, 10
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -204,7 +204,11 @@ class SubjectBatches:
             begin, steps = self._windows(own, coins[turn], limit, rng)
             filled = np.minimum(np.arange(len(is_real)), len(own) - 1)  # the last batch repeats a subject, without weight
             found.append((own[filled], is_real, begin[filled], np.arange(steps), self._rank(rng)))
-        return [tuple(torch.from_numpy(np.ascontiguousarray(one)).to(self.device) for one in batch) for batch in found]
+        return list(zip(*(self._placed(field) for field in zip(*found, strict=True)), strict=True))
+
+    def _placed(self, arrays: Sequence[Array]) -> tuple[torch.Tensor, ...]:
+        """A field of all batches on the device: one copy, which is then split."""
+        return torch.split(torch.from_numpy(np.concatenate(arrays)).to(self.device), [len(one) for one in arrays])
 
     def _windows(self, own: Array, coin: float, limit: int, rng: np.random.Generator) -> tuple[Array, int]:
         """The first event of each subject, and the number of steps of the batch."""

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 
 from stoker._types import Array
 from stoker.recipes.tabular.batches import position_codes
-from stoker.recipes.tabular.model import NEVER, TabularModel, uses_kernels
+from stoker.recipes.tabular.model import NEVER, TabularModel
 
 BLOCK = {"cpu": 65536, "cuda": 131072}
 """Subjects whose events are in the memory of the device together."""
@@ -204,22 +204,6 @@ class _Sampler:
         logits = self.logits(number, base, inputs)
         return draw(logits, numbers, temperature=self._temperature, top_p=self._top_p, shares=self._shares.get(number))
 
-    def sample_into(
-        self, number: int, base: torch.Tensor, inputs: torch.Tensor, numbers: torch.Tensor, codes: torch.Tensor
-    ) -> None:
-        """Draw a sub-column, and write codes and embeddings; on a GPU by one kernel."""
-        rows, seen, second, weight, bias = self.heads[number]
-        if not uses_kernels(base) or second is not None or self._top_p < 1.0 or number in self._shares:
-            codes.copy_(self.sample(number, base, inputs, numbers))
-            self.put(number, codes, inputs)
-            return
-        from stoker.recipes.tabular.kernels import draw_column
-
-        draw_column(
-            base[:, rows], inputs, seen, weight, bias, numbers, self.tables[number], codes,
-            into=self.model.place[number][0], temperature=self._temperature,
-        )  # fmt: skip
-
     def put(self, number: int, codes: torch.Tensor, inputs: torch.Tensor, is_known: torch.Tensor | None = None) -> None:
         """Write the embedding of a sub-column, where it is known."""
         found = F.embedding(codes, self.tables[number])
@@ -253,10 +237,11 @@ class _Sampler:
                 if layout.subs[number].moment == ("later" if is_first else "first"):
                     self.put(number, codes[:, place], inputs)  # which is 0
                     continue
-                self.sample_into(number, base, inputs, numbers[:, place], codes[:, place])
+                found = self.sample(number, base, inputs, numbers[:, place])
                 if given is not None:
-                    codes[:, place] = torch.where(given.is_given[:, column], given.codes[:, place], codes[:, place])
-                    self.put(number, codes[:, place], inputs)
+                    found = torch.where(given.is_given[:, column], given.codes[:, place], found)
+                codes[:, place] = found
+                self.put(number, found, inputs)
             self.finish(column + first, inputs)
         return codes
 

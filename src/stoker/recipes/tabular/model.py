@@ -4,7 +4,7 @@
     history     an LSTM over the embeddings of the events before                                      (subjects, steps, width)
     X           [context; history; embeddings of all sub-columns; compressed columns]
     Z           X times the first layers of all heads, masked by the order of columns: one matmul
-    logits      a batched matmul per group of heads; the cross-entropies of all heads are one kernel on a GPU (`kernels`)
+    logits      a batched matmul and a cross-entropy per group of heads
 
 It computes what TabularARGN does; `load_upstream` and `upstream_weights` convert weights. Dropout is the one difference: heads share the
 mask of an input instead of drawing one each, and the context has none.
@@ -12,7 +12,6 @@ mask of an input instead of drawing one each, and the context has none.
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -31,14 +30,6 @@ WAVES = 10
 """Cosines that the last layer of a head begins with, where its classes are in order."""
 NEVER = -1e30
 """The logit of a class that a head does not have."""
-HAS_TRITON = importlib.util.find_spec("triton") is not None
-USES_KERNELS = False
-"""Whether `kernels` is used on a GPU: only if it has been measured to be faster there (`benchmarks/gpu_tabular.py --part fused`)."""
-
-
-def uses_kernels(values: torch.Tensor) -> bool:
-    """Whether `kernels` computes with these values: they are on a GPU, and Triton is installed, as it is with torch for CUDA."""
-    return USES_KERNELS and values.is_cuda and HAS_TRITON
 
 
 class TabularModel(nn.Module):
@@ -62,7 +53,6 @@ class TabularModel(nn.Module):
         self.others: torch.Tensor
         self.column_of: torch.Tensor
         self.weight_of: torch.Tensor
-        self.head_table: torch.Tensor
         self._groups, num_seen = layout.embedding_groups()
         self._head_groups = layout.head_groups()
         at, self.place = 0, {}
@@ -101,12 +91,6 @@ class TabularModel(nn.Module):
         self._register("offsets", [torch.tensor([offsets[number] for number in group.members]) for group in self._groups])
         self._register("heads", [torch.tensor(group.members) for group in self._head_groups])
         self._make_masks()
-        strides = [group.classes for group in self._head_groups for _ in group.members]
-        heads = torch.cat([torch.tensor(group.members) for group in self._head_groups])
-        sizes = torch.tensor([sub.num_classes for sub in layout.subs])[heads]
-        ends = torch.tensor(strides).cumsum(0)
-        table = torch.stack([heads, sizes, self.weight_of[heads], ends - torch.tensor(strides), torch.tensor(strides)])
-        self.register_buffer("head_table", table, persistent=False)  # the fields of `kernels.HeadPlan`
 
     def _first_width(self, members: Sequence[int]) -> int:
         return max(self.layout.subs[number].hidden[0] for number in members)
@@ -272,13 +256,14 @@ class TabularModel(nn.Module):
             at = end
         return found
 
+    def last_layers(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Logits (heads, rows, classes) of each group, of the inputs of its last layers."""
+        biases = [bias + getattr(self, f"absent_{number}") for number, bias in enumerate(self.out_biases)]
+        return [torch.baddbmm(*one) for one in zip(biases, inputs, self.out_weights, strict=True)]
+
     def heads(self, hidden: torch.Tensor) -> list[torch.Tensor]:
         """Logits (heads, rows, classes) of each group, of outputs (rows, first layers)."""
-        found = []
-        for number, one in enumerate(self.last_inputs(hidden)):
-            bias = self.out_biases[number] + getattr(self, f"absent_{number}")
-            found.append(torch.baddbmm(bias, one, self.out_weights[number]))
-        return found
+        return self.last_layers(self.last_inputs(hidden))
 
     def logits(self, codes: torch.Tensor, rank: torch.Tensor, context: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
         """The logits of every sub-column by name, for codes (subjects, [steps,] sub-columns) and the ranks of columns."""
@@ -296,23 +281,12 @@ class TabularModel(nn.Module):
         context = batch["context"].long() if "context" in batch else None
         hidden = self.hidden(codes, batch["rank"], context).flatten(0, -2)
         flat, weights = codes.flatten(0, -2), batch["weights"].flatten(0, -2)
-        if uses_kernels(hidden) and not self.is_plain:
-            return self._fused_loss(hidden, flat, weights)
         total = hidden.new_zeros(())
         for number, many in enumerate(self.heads(hidden)):
             members = getattr(self, f"heads_{number}")
             losses = F.cross_entropy(many.flatten(0, 1), flat[:, members].t().flatten(), reduction="none")
             total = total + (losses * self.weights_of(weights, members).flatten()).sum()
         return total
-
-    def _fused_loss(self, hidden: torch.Tensor, codes: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        """The same, with the cross-entropies of all heads in one kernel."""
-        from stoker.recipes.tabular.kernels import HeadPlan, head_losses
-
-        groups = tuple((len(group.members), group.classes) for group in self._head_groups)
-        members, sizes, kinds, before, strides = self.head_table
-        plan = HeadPlan(groups=groups, members=members, sizes=sizes, kinds=kinds, before=before, strides=strides)
-        return head_losses(plan, codes, weights, self.last_inputs(hidden), list(self.out_weights), list(self.out_biases))
 
     def weights_of(self, weights: torch.Tensor, members: torch.Tensor) -> torch.Tensor:
         """The weights (heads, rows) of a group: `weights` has one column, or for sequences those of `WEIGHTS`."""

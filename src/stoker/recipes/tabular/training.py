@@ -319,7 +319,7 @@ def _fit(
         better, gain = refine_heads(model, data, batches, valid, per_subject)
         say(
             "last layers",
-            f"{better} of {len(model.head_table[0])} are better without dropout: the validation loss is {gain:.3f} lower",
+            f"{better} of {sum(len(one) for one in model.out_biases)} are better without dropout: the validation loss is {gain:.3f} lower",
         )
     return model, result
 
