@@ -1,6 +1,6 @@
 """How much faster is a pack that several processes share, each with one core?
 
-Rows come from CSV files, whose parsing takes most of the time, in the order of their times; half of them belong to one user. Processes
+Rows come from CSV files, plain and compressed, in the order of their times; half of them belong to one user. Processes
 are started and have imported everything before the clock runs. Besides wall time, CPU time is recorded: the critical path is that of the
 slowest process of each phase, which other programs on the machine do not change. With `--ray` the same pack runs on clusters of one
 and of two nodes with one CPU each (`make test-scale` installs Ray).
@@ -32,8 +32,9 @@ OPTIONS: dict[str, Any] = {"series": "user", "time": "ts", "sort": True, "thread
 COUNTS = (1, 2, 4, 8, 16)
 
 
-def write_inputs(folder: Path, rows: int, files: int) -> str:
+def write_inputs(folder: Path, rows: int, files: int, *, compressed: bool = False) -> str:
     """CSV files of events."""
+    folder.mkdir(exist_ok=True)
     rng = np.random.default_rng(0)
     for i in range(files):
         count = rows // files
@@ -44,8 +45,10 @@ def write_inputs(folder: Path, rows: int, files: int) -> str:
             **{f"x{k}": rng.standard_normal(count) for k in range(4)},
             "kind": np.array([f"kind {k}" for k in range(20)])[rng.integers(0, 20, count)],
         }
-        pa_csv.write_csv(pa.table(columns), folder / f"{i:02}.csv")
-    return str(folder / "*.csv")
+        path = folder / (f"{i:02}.csv.gz" if compressed else f"{i:02}.csv")
+        with pa.CompressedOutputStream(str(path), "gzip") if compressed else pa.OSFile(str(path), "wb") as file:
+            pa_csv.write_csv(pa.table(columns), file)
+    return str(folder / "*.csv*")
 
 
 def work(task: dict[str, Any]) -> None:
@@ -198,12 +201,14 @@ def main() -> None:
     counts = (1, 2) if options.small else counts
     with tempfile.TemporaryDirectory(dir=os.environ.get("STOKER_BENCH_DIR")) as name:
         folder = Path(name)
-        (folder / "raw").mkdir()
-        source = write_inputs(folder / "raw", rows, 32)
-        answer: dict[str, Any] = {"rows": rows, "source bytes": sum(path.stat().st_size for path in (folder / "raw").iterdir())}
-        answer["processes"] = on_processes(source, folder, counts, 1 if options.small else options.rounds or 5)
-        if options.ray:
-            answer["Ray"] = on_ray(source, folder, 1 if options.small else options.rounds or 3)
+        answer: dict[str, Any] = {"rows": rows}
+        rounds = 1 if options.small else options.rounds or 5
+        for title, compressed in (("CSV", False), ("CSV, gzip", True)):
+            source = write_inputs(folder / title, rows, 32, compressed=compressed)
+            answer[title] = {"source bytes": sum(path.stat().st_size for path in (folder / title).iterdir())}
+            answer[title] |= on_processes(source, folder, counts, rounds)
+            if options.ray:
+                answer[title]["Ray"] = on_ray(source, folder, 1 if options.small else options.rounds or 3)
     print(json.dumps(answer, indent=1)) if options.small else record.save("bench_cluster_pack", QUESTION, answer)
 
 

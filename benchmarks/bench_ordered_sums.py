@@ -51,7 +51,7 @@ def measure(kind: str, width: int, updates: int, rank: int, world: int) -> tuple
     wall, cpu = time.perf_counter(), time.process_time()
     result = trainer.fit(feed)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    digest = str([float(one.double().sum()) for one in model.parameters()])
+    digest = str([float(one.detach().double().sum()) for one in model.parameters()])
     return wall / result.step, cpu / result.step, digest
 
 

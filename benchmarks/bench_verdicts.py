@@ -146,6 +146,11 @@ def waits(program: Program) -> bool:
     return crowded or "--threads" in program.words or program.device != "cpu"
 
 
+def cannot_say(program: Program) -> bool:
+    """Whether processor time says nothing of a cause: threads that wait for each other count as busy, processes that sleep do not."""
+    return program.verdict == "oversubscribed" or (program.folder != "others" and waits(program))
+
+
 def contradicted(row: Row) -> bool:
     """Whether the ablation says that what was put in is hardly there: its fix gains next to nothing."""
     return "gain" in row and max(row["gain"], row["gain_cpu"]) < RULE.waste_first
@@ -290,7 +295,7 @@ def _choose(asked: argparse.Namespace, rows: dict[str, Row]) -> list[Program]:
         chosen = [one for one in chosen if key not in rows.get(one.name, {})]
     if asked.ablation:
         # In processor time nothing can be said where the cause is that processes or threads wait for each other.
-        chosen = [one for one in chosen if one.has_fix and not (asked.processor_time and one.folder != "others" and waits(one))]
+        chosen = [one for one in chosen if one.has_fix and not (asked.processor_time and cannot_say(one))]
     return [one for one in chosen if can_run(one)]
 
 

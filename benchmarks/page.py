@@ -542,7 +542,7 @@ TABLES: dict[str, list[Row]] = {
         ),
         Row("Predicted speed-up of a fix, against the speed-up measured with `--try`", "bench_tries", tries),
         Row(
-            "Machine of the H200, beside other programs: cost of `stoker.watch` per step, all included",
+            "Cost of `stoker.watch` per empty step, all included, CPU time on cores that other programs use",
             "bench_watch",
             lambda r: (
                 f"{r.spread('empty steps', 'microseconds per step more', digits=2)} µs, of which the detector "
@@ -551,7 +551,7 @@ TABLES: dict[str, list[Row]] = {
             ),
         ),
         Row(
-            "Simulated steps of 20 noise models: false alarms of the watch; slowdown of 10 % found within 100 steps",
+            "Simulated steps of 21 noise models: false alarms of the watch; slowdown of 10 % found within 100 steps",
             "bench_slowdowns",
             lambda r: (
                 f"{r.get('false alarms in all')} in {short(r.get('steps in all') / 1e6)} million steps; "

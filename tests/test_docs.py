@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import itertools
 import re
 import runpy
 from collections.abc import Iterator
@@ -152,7 +153,7 @@ def test_the_page_of_icecube_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.chdir(tmp_path)
     pack_events(make_events("icecube", files=2, events=150), "ice.stoker")
-    [*_, names] = run_examples("docs/recipes/icecube.md")
+    _, names = itertools.islice(run_examples("docs/recipes/icecube.md"), 2)  # the third trains, in the slow test of the page
     assert names["tokens"].shape == (len(names["batch"].sensor), 256)
 
 

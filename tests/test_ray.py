@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,8 +64,11 @@ def cluster() -> Iterator[None]:
     """One node on the loopback interface, with room for four workers and the controller."""
     import ray
 
+    # On a busy machine the workers take longer to start than the 30 s that Ray waits for them.
+    os.environ |= {"RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "300", "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": "300"}
     path = [str(Path(one).absolute()) for one in sys.path if one]
     ray.init(
+        _system_config={"memory_monitor_refresh_ms": 0},  # memory that other programs use is no reason to end a worker
         num_cpus=6, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1", object_store_memory=80 << 20,
         runtime_env={"env_vars": {"PYTHONPATH": ":".join(path), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}},
     )  # fmt: skip

@@ -48,7 +48,7 @@ LAYERS = (
 """Packages and top-level modules, lowest first. A module may import from its own package and from lower layers."""
 
 PUBLIC_PACKAGES = tuple(
-    "|augment|diagnose|encode|experiment|recipes.tabular|recipes.tfa|recipes.time_moe|recipes.timehut|split|store|testing|train|tune".split(
+    "|augment|diagnose|encode|experiment|ray|recipes.tabular|recipes.tfa|recipes.time_moe|recipes.timehut|split|store|testing|train|tune".split(
         "|"
     )
 )

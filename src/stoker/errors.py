@@ -148,7 +148,10 @@ class StoreExistsError(StoreError, FileExistsError):
 
 
 class PartsMissingError(StoreError, RuntimeError):
-    """A pack in parts cannot be joined, as some parts were not run."""
+    """A pack in parts cannot be joined, as some parts were not run.
+
+    To do: Run the parts that the message names, with the same options, and join again.
+    """
 
 
 class StoreLockedError(StoreError, RuntimeError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -128,6 +129,12 @@ def test_a_fix_that_lasts_is_measured_after_steps_without_it(clock: Clock, monke
 
     monkeypatch.setattr("stoker.diagnose.fixes.keep_memory", keep_memory)
     monkeypatch.setattr("stoker.diagnose.measure_windows.fixes_wanted", lambda measured: ["malloc"])
+    assert "malloc" not in measured_with(clock, lambda optimizer: 20 if kept else 30).what_ifs
+    assert not kept, "the process of `diagnose_step` is the user's own"
+    of_script = functools.partial(Session, step_per_batch=False)
+    monkeypatch.setattr(
+        "stoker.diagnose.session.Session", lambda plan, **given: of_script(plan, on_done=given["on_done"], pace=0.2)
+    )
     measured = measured_with(clock, lambda optimizer: 20 if kept else 30)
     what_if = measured.what_ifs["malloc"]
     assert (set(what_if.as_it_is.seconds), set(what_if.with_fix.seconds)) == ({0.050}, {0.040})

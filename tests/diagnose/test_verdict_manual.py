@@ -95,5 +95,6 @@ def test_every_option_and_exit_code_is_reported() -> None:
 
 
 def test_the_example_is_what_is_printed() -> None:
-    shown = PAGE.split("-- --epochs 1\n")[1].split("```")[0]
+    shown = PAGE.split("```text\n")[1].split("```")[0]
+    assert shown
     assert text(on_gpu()).startswith(shown)

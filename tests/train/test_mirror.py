@@ -70,6 +70,21 @@ def test_of_two_writers_one_fails(tmp_path: Path, url: str) -> None:
     assert fast.fetch() is False  # its own is the newest still
 
 
+def test_negative_control_with_plain_puts_both_writers_would_win(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    slow = Mirror(open_bucket(url), tmp_path / "a")
+    assert not slow.fetch()
+    saved(tmp_path / "b", url, 4)
+    saved(tmp_path / "a", f"{url}-other", 5)
+    put = Bucket.put
+    monkeypatch.setattr(Bucket, "put", lambda self, name, data, *, tag=None, is_new=False: put(self, name, data, tag=tag))
+    assert slow.upload(tmp_path / "a" / "checkpoints" / "step-000000005") is None
+    monkeypatch.undo()
+    assert Mirror(open_bucket(url), tmp_path / "c").fetch()
+    assert step_of(tmp_path / "c") == 5  # what the other one has saved is lost
+
+
 class Faulty:
     """A bucket whose puts fail from some moment on."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,25 +20,19 @@ ROOT = Path(__file__).parents[2]
 WORLDS = (1, 2, 4)
 
 
-@pytest.fixture(scope="module")
-def processes() -> Iterator[Zygote]:
-    with Zygote(imports=("numpy", "torch", "torch._dynamo", "tests.train.elastic")) as zygote:
-        yield zygote
-
-
-def together(processes: Zygote, where: Path, world: int, name: str, **options: Any) -> list[dict[str, Any]]:
+def together(torch_zygote: Zygote, where: Path, world: int, name: str, **options: Any) -> list[dict[str, Any]]:
     """What each rank of a run is left with."""
     meeting = where / f"meeting-{name}-{world}"
     given: Any = {"world": world, "meeting": meeting, "seconds": 120, "work_folder": ROOT, **options}
-    for case in [processes.start(elastic.be_one, rank=rank, **given) for rank in range(world)]:
+    for case in [torch_zygote.start(elastic.be_one, rank=rank, **given) for rank in range(world)]:
         case.wait().check()
     return [json.loads(Path(f"{meeting}-{rank}.json").read_text()) for rank in range(world)]
 
 
 @pytest.fixture(scope="module")
-def runs(processes: Zygote, tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict[str, Any]]]:
+def runs(torch_zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict[str, Any]]]:
     folder = tmp_path_factory.mktemp("ranks")
-    return {world: together(processes, folder, world, "whole") for world in WORLDS}
+    return {world: together(torch_zygote, folder, world, "whole") for world in WORLDS}
 
 
 @pytest.mark.parametrize("world", [2, 4])
@@ -53,15 +46,15 @@ def test_ranks_times_accumulation_is_equal_to_the_last_bit(world: int, runs: dic
 
 @pytest.mark.slow
 def test_so_is_a_number_of_ranks_that_does_not_divide_the_batches(
-    processes: Zygote, tmp_path: Path, runs: dict[int, list[dict[str, Any]]]
+    torch_zygote: Zygote, tmp_path: Path, runs: dict[int, list[dict[str, Any]]]
 ) -> None:
-    found = together(processes, tmp_path, 3, "three")
+    found = together(torch_zygote, tmp_path, 3, "three")
     assert {one["digest"] for one in found} == {runs[1][0]["digest"]}
 
 
 @pytest.mark.slow
-def test_negative_control_ddp_rounds_otherwise(processes: Zygote, tmp_path: Path, runs: dict[int, list[dict[str, Any]]]) -> None:
-    found = together(processes, tmp_path, 4, "ddp", kind="ddp")
+def test_negative_control_ddp_rounds_otherwise(torch_zygote: Zygote, tmp_path: Path, runs: dict[int, list[dict[str, Any]]]) -> None:
+    found = together(torch_zygote, tmp_path, 4, "ddp", kind="ddp")
     assert len({one["digest"] for one in found}) == 1
     assert found[0]["digest"] != runs[1][0]["digest"]
     torch.testing.assert_close(torch.tensor(found[0]["losses"]), torch.tensor(runs[1][0]["losses"]), rtol=2e-2, atol=1e-2)
@@ -69,13 +62,13 @@ def test_negative_control_ddp_rounds_otherwise(processes: Zygote, tmp_path: Path
 
 @pytest.mark.slow
 def test_four_then_two_then_three_ranks_amid_an_epoch(
-    processes: Zygote, tmp_path: Path, runs: dict[int, list[dict[str, Any]]]
+    torch_zygote: Zygote, tmp_path: Path, runs: dict[int, list[dict[str, Any]]]
 ) -> None:
     """Each continues what the one before has saved: the end is that of one process that was never stopped."""
     folder = str(tmp_path / "run")
-    first = together(processes, tmp_path, 4, "first", folder=folder, stop_at=7)
-    second = together(processes, tmp_path, 2, "second", folder=folder, stop_at=25, resume=True)
-    third = together(processes, tmp_path, 3, "third", folder=folder, resume=True)
+    first = together(torch_zygote, tmp_path, 4, "first", folder=folder, stop_at=7)
+    second = together(torch_zygote, tmp_path, 2, "second", folder=folder, stop_at=25, resume=True)
+    third = together(torch_zygote, tmp_path, 3, "third", folder=folder, resume=True)
     assert [first[0]["step"], second[0]["step"], third[0]["step"]] == [7, 25, 40]
     assert {one["digest"] for one in third} == {runs[1][0]["digest"]}
     assert first[0]["losses"] + second[0]["losses"] + third[0]["losses"] == runs[1][0]["losses"]

@@ -95,3 +95,16 @@ def test_negative_control_a_generator_that_is_left_out_gives_other_numbers(left_
     draw()
     rngs.restore({**state, left_out: rngs.capture()[left_out]})
     assert draw() != expected
+
+
+def test_the_random_numbers_of_a_batch_follow_from_its_number() -> None:
+    """Of every global generator, and different for each seed, update and batch."""
+
+    def drawn(*numbers: int) -> tuple[float, float, float]:
+        rngs.seed_batch(*numbers)
+        return float(torch.rand(())), float(np.random.rand()), random.random()
+
+    assert drawn(1, 2, 3) == drawn(1, 2, 3)
+    found = [drawn(*numbers) for numbers in ((1, 2, 3), (0, 2, 3), (1, 0, 3), (1, 2, 0), (12, 3, 0))]
+    for values in zip(*found, strict=True):
+        assert len(set(values)) == len(found)

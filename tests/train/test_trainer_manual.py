@@ -23,7 +23,8 @@ def blocks(language: str) -> list[str]:
 def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
-    first, *others = blocks("python")
+    first, *others, exported = blocks("python")
+    assert "model.pt2" in exported  # of a command, which the slow test of the page runs
     exec(compile(first, str(PAGE), "exec"), names)
     told = re.search(r"# (finished after .*?) in …", first)
     assert told is not None

@@ -26,7 +26,7 @@ def test_steps_are_compared_with_those_of_their_size(rng: np.random.Generator) -
     assert np.mean(slow) - np.mean(scaled[1000:]) == pytest.approx(math.log(1.1), abs=0.02)
 
 
-def test_sizes_of_nothing_and_times_of_nothing_are_no_error() -> None:
+def test_sizes_of_nothing_and_times_of_nothing_are_accepted() -> None:
     assert all(time >= 0 for time in UsualTimes().scale([0, 5, 7], [0, -1.0, 1.5]))
     with pytest.raises(ValueError, match="zip"):
         UsualTimes().scale([1, 2], [1.0])

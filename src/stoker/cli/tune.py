@@ -116,7 +116,6 @@ def _batch(
     scaled = choice.scaled_lr(given.optimizer.lr, batch_size=effective, rule=rule)
     if out is not None:
         tuned = with_batch_size(given, choice.size)
-        tuned = msgspec.structs.replace(tuned, data=msgspec.structs.replace(tuned.data, global_batch_size=None))
         tuned = msgspec.structs.replace(tuned, train=msgspec.structs.replace(tuned.train, grad_accum_steps=choice.grad_accum_steps))
         RunChoices(config=tuned, trials=(), changed={}).save(out, overwrite=overwrite)
     if plot is not None:

@@ -89,7 +89,11 @@ class SpeedPredictor:
         least = max(shortest, min(now, least or 0.0))
         left = max(left, least)
         # Memory that one process gets again, the next may have kept; steps were seen to take up to twice as long in one as in another.
-        pages = min(max(measured.for_pages("loop", "cached"), default=0.0), left / 2)
+        loop = measured.for_pages("loop") or [0.0]
+        most = max(loop) - (
+            min(loop) if name in WITHOUT_DATA else 0.0
+        )  # what each window has to the same extent may be the loader's
+        pages = min(max(most, *measured.for_pages("cached"), 0.0), left / 2)
         # How much such a step differs from process to process, as a share of it.
         if measured.device == "cuda":
             issue = seconds_of(measured.host_issue)
@@ -126,7 +130,7 @@ class SpeedPredictor:
         left = self.attribution.step - changed * (1 - ratio_of(what_if))
         if self.measured.loader.workers and name != "workers":  # which have no faster batches for a faster step
             left = max(left, seconds_of(self.measured.loader_alone) or 0.0)
-        return self.predict(name, sentence, left, changed * error_of(what_if, changed, drift=self.measured.loop.drift))
+        return self.predict(name, sentence, left, changed * error_of(what_if, changed))
 
     def without(self, cause: str) -> float:
         """Seconds of a step without one of its causes."""
@@ -157,12 +161,11 @@ def ratio_of(what_if: WhatIf) -> float:
     return ratio
 
 
-def error_of(what_if: WhatIf, before: float, *, drift: float = 0.0) -> float:
-    """Two standard errors of that share; more where baseline steps took another time than `before`, so that something else changed."""
-    # A machine whose speed changed by `drift` in T changes it for rounds as well, which are compared with those next to them.
+def error_of(what_if: WhatIf, before: float) -> float:
+    """Two standard errors of that share; more if baseline steps took another time than `before` and rounds are too few to compare."""
     away = abs(math.log(what_if.as_it_is.median / before)) if what_if.as_it_is.median > 0 and before > 0 else 0.0
-    by_speed = math.log1p(drift) if len(ratios_of(what_if)) >= RULE.min_rounds else 0.0
-    changed = away if away > max(RULE.baseline_change, by_speed) else 0.0
+    few = len(ratios_of(what_if)) < RULE.min_rounds
+    changed = away if few and away > RULE.baseline_change else 0.0  # memory that changed as well is counted with its pages
     slower = what_if.with_fix.median / what_if.at_best if what_if.at_best else 1.0
     half = (slower - 1) / (slower + 1)  # of the way between the two ends, as a share of their middle
     within = math.hypot(what_if.as_it_is.error, what_if.with_fix.error)
@@ -182,7 +185,7 @@ def _data(predictor: SpeedPredictor) -> list[Advice]:
     loader, cached, gathered = measured.loader, measured.cached, measured.what_ifs.get("feed")
     if gathered is not None:
         left = predictor.without_data
-        error = left * error_of(gathered, left, drift=measured.loop.drift)
+        error = left * error_of(gathered, left)
         least = min(left, predictor.without("data"))
         steps = [predictor.predict("feed", wording.advice("feed"), left * ratio_of(gathered), error, least=least)]
     else:
@@ -259,7 +262,7 @@ def _batch(predictor: SpeedPredictor) -> Advice:
         return predictor.predict("batch", sentence)
     step, rest = predictor.attribution.step, predictor.without_data
     left = step - rest * (1 - ratio_of(what_if) / 2)
-    return predictor.predict("batch", sentence, left, rest * error_of(what_if, rest, drift=predictor.measured.loop.drift) / 2)
+    return predictor.predict("batch", sentence, left, rest * error_of(what_if, rest) / 2)
 
 
 def _fused(predictor: SpeedPredictor) -> list[Advice]:

@@ -522,6 +522,8 @@ def measure_fixes(session: Session, known: set[str], *, safe: bool = False) -> P
             fix, spent = fix_inside(name, measured), (now_ns() - begin) / 1e9
             if name in known or (fix is not None and fix.may_fail and (safe or session.step_per_batch)):
                 continue
+            if fix is not None and fix.lasts and session.step_per_batch:
+                continue  # the process is the user's own
             # The first fix promises most: it is measured however long its steps are.
             lasts = fix is not None and fix.lasts  # measured once, and nothing comes after it
             if session.out_of_time or (not lasts and (spent > limit or (known and spent + rounds * round_seconds > limit))):

@@ -112,7 +112,9 @@ class Thresholds:
         "most variation of steps whose threads wait for each other; measured: 1.25 ms, then 2.05, in one process on a virtual machine",
     )
     thread_wait_steady: float = _limit(0.1, "least variation of such steps, where those on cached batches were steady")
-    baseline_change: float = _limit(0.12, "log ratio of baseline steps between two windows above which predictions become ranges")
+    baseline_change: float = _limit(
+        0.12, "log ratio of baseline steps above which predictions from one or two rounds become ranges"
+    )
     float32_gain: float = _limit(
         0.5, "share of work in float64 (matmuls, memory traffic, updates) that float32 saves: half the bytes"
     )

@@ -192,8 +192,16 @@ def seed_all(seed: int) -> None:
 
 
 def seed_batch(seed: int, step: int, number: int) -> None:
-    """Seed every global generator for one batch: a function of the seed of the run, the update, and the number of the batch in it."""
-    seed_all(xxhash.xxh3_64_intdigest(f"{seed} {step} {number}".encode()) >> 1)
+    """Seed every global generator for one batch: a function of the seed of the run, the update, and the number of the batch in it.
+
+    As `seed_all`, without what `torch.manual_seed` does for devices that are not used, which takes 90 of its 92 µs.
+    """
+    found = xxhash.xxh3_64_intdigest(f"{seed} {step} {number}".encode()) >> 1
+    torch.default_generator.manual_seed(found)
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.manual_seed(found)
+    np.random.seed(found % 2**32)
+    random.seed(found)
 
 
 def _restore(state: dict[str, Any]) -> None:

@@ -124,8 +124,8 @@ class ConfigObjective:
 
 
 def with_batch_size(config: Config, size: int) -> Config:
-    """The config with another batch size."""
-    return msgspec.structs.replace(config, data=msgspec.structs.replace(config.data, batch_size=size))
+    """The config with another batch size, and without a global batch, which may not be a multiple of it."""
+    return msgspec.structs.replace(config, data=msgspec.structs.replace(config.data, batch_size=size, global_batch_size=None))
 
 
 def step_of(trainer: Trainer, batches: Iterable[Any]) -> Callable[[Any], None]:

@@ -193,7 +193,10 @@ class Dataset(torch.utils.data.Dataset[Event]):
         numbers = self._numbers(indices)
         starts, stops, ids = (np.empty(len(numbers), dtype=np.int64) for _ in range(3))
         target = np.empty((len(numbers), 2), dtype=np.float32)
-        bad = _find_events(numbers, self._offsets, *self._facts, self.store.num_steps, starts, stops, target, ids)
+        azimuth, zenith, event_id = self._facts
+        bad = _find_events(
+            numbers, self._offsets, azimuth, zenith, event_id, self.store.num_steps, starts, stops, target, ids
+        )  # fmt: skip
         if bad >= 0:
             self.store[int(bad)]  # raises, and says why
         time, charge, sensor, auxiliary = self._pulses
