@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 from collections.abc import Iterator
 from typing import Any
 
@@ -248,6 +249,19 @@ def test_a_step_is_a_backward_pass_where_weights_are_updated_by_hand(listening: 
     assert listening.trained_on == "cpu"
     optimizer.step()
     assert listening.steps == (4 if by_hand else 1), "an optimizer that steps later is not counted twice"
+
+
+def test_steps_are_those_of_the_thread_that_calls_the_backward_pass(listening: StepHooks, clock: Clock) -> None:
+    """An optimizer that steps within the backward pass may do so in a thread of autograd, which has no loop."""
+    net, optimizer = made(clock)
+    elsewhere = concurrent.futures.ThreadPoolExecutor(1)
+    net(torch.ones(1, 2)).backward()
+    elsewhere.submit(optimizer.step).result()
+    seen = listening.steps_here, elsewhere.submit(lambda: listening.steps_here).result()
+    assert (listening.steps, *seen) == (1, 1, 0)
+    elsewhere.submit(net(torch.ones(1, 2)).backward).result()
+    assert (listening.steps_here, elsewhere.submit(lambda: listening.steps_here).result()) == (0, 1)
+    elsewhere.shutdown()
 
 
 class FakeGraph:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -54,6 +55,29 @@ def test_a_loop_over_numbers_is_found_where_nothing_gives_batches(sources: Sourc
         step(sources)
     assert sources.found is not None
     assert not sources.found.gives_batches
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_loop_that_runs_beside_the_training_in_another_thread_does_not_train(sources: Sources, known: bool) -> None:
+    """As one that keeps statistics: steps happen between its turns, too. Where the training thread is unknown, it comes first."""
+    sources.hooks.thread = threading.get_ident() if known else None
+
+    def in_another_thread() -> None:
+        sources.iteration(place(1))
+        for _ in sources.watched(BATCHES[:2], place(3)):
+            pass
+
+    def turn() -> None:
+        thread = threading.Thread(target=in_another_thread)
+        thread.start()
+        thread.join()
+
+    turn()
+    for _ in sources.watched(range(8), place(2)):
+        step(sources)
+        turn()
+    assert sources.found is not None
+    assert sources.found.place == place(2 if known else 1)
 
 
 def test_several_steps_per_batch_belong_to_the_loop_over_batches(sources: Sources) -> None:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from tests.diagnose.measured import COMPUTING, H200, LOG, MOVING, MS, TWO_CORES, around, on_cpu, on_gpu
 
 from stoker.diagnose.attribution import attribute
-from stoker.diagnose.measurements import Blame, Loader, Machine, Measurements, Phases, Stretch, Sync, Work
+from stoker.diagnose.measurements import Blame, BusyThread, Loader, Machine, Measurements, Phases, Stretch, Sync, Work
+from stoker.diagnose.thresholds import RULE
 from stoker.diagnose.verdict import WORK, conclude, doubt, rank
 
 # Of one H200: T, D, X, C, H, G in milliseconds, kernels and syncs a step, share of the bf16 peak.
@@ -357,3 +358,34 @@ def test_memory_given_back_between_operations_is_not_python() -> None:
     assert conclude(measured).verdict == "host"
     churning = msgspec.structs.replace(measured, pages={"loop": [24_000.0], "cached": [24_000.0]})
     assert conclude(churning).verdict == "memory"
+
+
+AROUND = {"gemm": 0.05, "elementwise": 0.05, "other": 0.9}
+"""Of a profile in which next to nothing is an operation of torch."""
+
+
+@pytest.mark.parametrize(("ops", "verdict"), [(0.0, "host"), (20.0, "host"), (3500.0, "dispatch")])
+def test_operations_cost_no_more_than_their_number_says(ops: float, verdict: str) -> None:
+    measured = on_cpu(ops=ops, shares=AROUND)
+    attribution, finding = attribute(measured), conclude(measured)
+    assert attribution.parts.dispatch <= RULE.issue_cost * ops * TWO_CORES.dispatch_seconds
+    assert sum(dataclasses.astuple(attribution.parts)) == pytest.approx(attribution.step)
+    assert finding.verdict == verdict, finding.why
+
+
+def test_what_is_not_counted_has_no_limit() -> None:
+    """Operations of compiled code are not counted, and time in which memory comes from the system is not Python."""
+    compiled = conclude(on_cpu(ops=0.0, shares=AROUND, compiled=True))
+    assert compiled.verdict == "dispatch"
+    assert "0 operations" not in compiled.why + compiled.causes[0].sentence
+    machine = msgspec.structs.replace(TWO_CORES, page_seconds=1e-6)
+    assert conclude(on_cpu(ops=20.0, shares=AROUND, machine=machine, pages={"cached": [9e3]})).verdict != "host"
+
+
+def test_a_profile_without_operations_leaves_a_thread_that_holds_the_interpreter_lock_its_time() -> None:
+    thread = BusyThread(name="statistics", share=0.97, place=LOG)
+    held = conclude(on_cpu(ops=150.0, shares=AROUND, busy_thread=thread, asleep=0.9))
+    assert (held.verdict, held.place) == ("host", LOG)
+    assert "statistics" in held.why
+    alone = conclude(on_cpu(ops=150.0, shares=AROUND, busy_thread=thread, asleep=0.0))
+    assert "statistics" not in alone.why

@@ -143,7 +143,8 @@ def _on_cpu(measured: Measurements, step: float) -> Attribution:
     core = busy - held - optimizer
     python = min(core, work.shares.get("python", 0.0) * (cached or step)) if work is not None else 0.0
     # Memory that a step gets from the system it gave back before, mostly between operations: that takes no longer than to get it.
-    python = max(0.0, python - max(measured.for_pages("cached", "loop"), default=0.0))
+    for_pages = max(measured.for_pages("cached", "loop"), default=0.0)
+    python = max(0.0, python - for_pages)
     host, core = host + held + python, core - python
     gain = _threads_gain(measured)
     oversubscribed += gain * (core + optimizer)
@@ -156,8 +157,12 @@ def _on_cpu(measured: Measurements, step: float) -> Attribution:
         return Attribution(step=step, parts=parts, residual=residual, host_limits=False)
     # Operations of the optimizer are dispatched too, but what they cost is the optimizer's.
     in_core = core / (core + optimizer) if core + optimizer > 0 else 0.0
-    around = work.shares.get("other", 0.0) * (cached or step) - phases.rest - making
-    dispatch = min(core, max(around * (1 - gain), work.ops * machine.dispatch_seconds * in_core))
+    around = (work.shares.get("other", 0.0) * (cached or step) - phases.rest - making) * (1 - gain)
+    # An operation needs at most `issuing`; more is Python, but for memory from the system. Operations of compiled code are not counted.
+    issuing = math.inf if measured.compiled else RULE.issue_cost * work.ops * machine.dispatch_seconds
+    dispatch = min(core, max(min(around, issuing), work.ops * machine.dispatch_seconds * in_core))
+    between = min(core - dispatch, max(0.0, around - issuing - for_pages))
+    host, core = host + between, core - between
     # Matmuls, moving memory, and operations that are neither (factorizations, custom ones).
     matmuls, other = work.shares.get("gemm", 0.0), work.shares.get("other_ops", 0.0)
     total = matmuls + sum(work.shares.get(kind, 0.0) for kind in ("elementwise", "reduce", "search", "copy")) + other

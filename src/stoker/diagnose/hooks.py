@@ -16,6 +16,7 @@ import gc
 import os
 import sys
 import sysconfig
+import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -141,6 +142,7 @@ class StepHooks:
         self.stepped = False  # whether an optimizer has stepped since `end_step`
         self.by_hand = False  # whether the program updates its weights without an optimizer: a backward pass is then a step
         self.trained_on: str | None = None  # the device of the last backward pass
+        self.thread: int | None = None  # the thread that called the last backward pass
         self.new_epoch = False
         self.between_ns = 0
         self.paused = False  # whether the hooks are removed and only iterations of the loop are timed
@@ -240,6 +242,7 @@ class StepHooks:
             if self.phase == BACKWARD:  # called by a function that is timed already
                 return original(*args, **kwargs)
             tensors = args[0] if args else kwargs.get("tensors", kwargs.get("outputs"))
+            self.thread = threading.get_ident()
             if self.on_backward is not None:
                 self.on_backward()
             if isinstance(tensors, torch.Tensor):
@@ -324,6 +327,12 @@ class StepHooks:
             self._has_captured_step = True
         elif not self.by_hand:
             self._count_step()
+
+    @property
+    def steps_here(self) -> int:
+        """Optimizer steps so far, or 0 if another thread trains: a loop that runs beside the training is not the training loop."""
+        # Told by the backward pass: an optimizer may step within it, in a thread of autograd.
+        return self.steps if self.thread in (None, threading.get_ident()) else 0
 
     def _count_step(self) -> None:
         self.steps += 1

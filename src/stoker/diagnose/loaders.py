@@ -1,8 +1,9 @@
 """The loops of a program and their batches: which loop trains, and what its batches come from.
 
 `Sources` watches every loop of the user's code and every `DataLoader`. The training loop is the innermost loop between whose
-iterations optimizer steps happen. All loops are watched until it is found; afterwards only this one, and the others run without hooks. A
-loop is known by its place in the source, a `DataLoader` by itself, or by its place where each epoch creates a new one.
+iterations optimizer steps happen, in the thread that trains. All loops are watched until it is found; afterwards only this one, and the
+others run without hooks. A loop is known by its place in the source, a `DataLoader` by itself, or by its place where each epoch creates
+a new one.
 """
 
 from __future__ import annotations
@@ -128,7 +129,7 @@ class WatchedIterator:
         self.started_ns = started_ns  # when this pass began
         self._sources = sources
         self._first = True
-        self._steps_before = sources.hooks.steps
+        self._steps_before = sources.hooks.steps_here
 
     def __iter__(self) -> WatchedIterator:
         return self
@@ -148,7 +149,7 @@ class WatchedIterator:
     def _look(self) -> Any:
         """Give the next batch, and learn what kind of loop this is."""
         source, sources = self.source, self._sources
-        source.begin_iteration(sources.hooks.steps, first=self._first)
+        source.begin_iteration(sources.hooks.steps_here, first=self._first)
         self._first = False
         sources.running.append(source)
         before = source.take_inner()
@@ -156,7 +157,7 @@ class WatchedIterator:
             value = next(self.iterator)
         except StopIteration:
             source.inner = before
-            if sources.hooks.steps == self._steps_before:
+            if sources.hooks.steps_here == self._steps_before:
                 sources.pass_without_step(source)
             raise
         finally:
@@ -249,7 +250,7 @@ class Sources:
                 self.on_iteration()
             return
         source = self._loops.setdefault(place, Source(None, place))
-        source.begin_iteration(self.hooks.steps)
+        source.begin_iteration(self.hooks.steps_here)
         source.nexts += 1
 
     def watch_loaders(self) -> None:

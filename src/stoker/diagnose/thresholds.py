@@ -67,7 +67,9 @@ class Thresholds:
     long_kernel_seconds: float = _limit(20e-6, "mean kernel time from which kernels without a profile count as memory-bound")
     gpu_idle: float = _limit(1.02, "step over kernel time up to which a GPU counts as always busy")
     gpu_idle_with_copies: float = _limit(1.1, "the same where only copies make issuing longer than running")
-    issue_cost: float = _limit(10.0, "launches per operation above which issue time is Python; measured: up to three per operation")
+    issue_cost: float = _limit(
+        10.0, "times a launch (GPU) or a dispatch (CPU) that an operation takes at most, more is Python; measured: up to 3 and 3.3"
+    )
     launch_queue: int = _limit(800, "kernels that can wait for a GPU (about a thousand): a step with more blocks by itself")
     short_pause_us: float = _limit(100.0, "microseconds between operations that modules of torch need for themselves")
 

@@ -258,7 +258,7 @@ def cause(name: Verdict, share: float, measured: Measurements) -> str:
         workers=_and_workers(measured),
         cores=machine.cores,
         kernels=f"{work.kernels:,.0f}" if work is not None and work.kernels else "its",
-        ops=f"{work.ops:,.0f}" if work is not None else "its",
+        ops=f"{work.ops:,.0f}" if work is not None and work.ops else "its",
     )
 
 
@@ -341,7 +341,8 @@ def _evidence(verdict: Verdict, measured: Measurements, attribution: Attribution
     if verdict == "dispatch":
         ops, each = work.ops if work is not None else 0.0, time_of(machine.dispatch_seconds)
         spent = f"({time_of(parts.dispatch)} of {step})"
-        return f"{ops:,.0f} operations per step, each of which costs about {each} however small it is {spent}"
+        counted = f"{ops:,.0f} operations per step, each of which costs" if ops else "each operation costs"
+        return f"{counted} about {each} however small it is {spent}"
     if verdict in ("straggler", "communication"):
         slowest = sorted(measured.ranks, key=lambda one: -one.apart_seconds)[:4]
         own = ", ".join(f"rank {one.rank} {time_of(one.apart_seconds)}" for one in slowest)
