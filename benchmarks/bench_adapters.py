@@ -1,7 +1,8 @@
 """What does a batch cost when another library loads it, and when a feed does?
 
 Windows of 96 steps with the next 24 as target, 200 series of 2,000 steps, batches of 64, shuffled. CPU time of the process, loading
-alone, in turns: the library's own loader, then the adapter. Libraries that are not installed are left out (`make test-adapters` installs them).
+alone, in turns: the library's own loader, then the adapter. Libraries that are not installed are left out; `make test-adapters` has
+them.
 """
 
 from __future__ import annotations

@@ -297,6 +297,7 @@ def test_a_replay_with_the_step_of_an_optimizer_is_a_step(clock: Clock, graphs: 
     optimizer.step()
     whole.capture_end()
     assert not hooks.stepped  # nothing was computed yet
+    assert hooks.losses == []  # what a capture calls the loss is memory that replays write to
     hooks.end_step()
     hooks.enter(PREPARE)
     forward.replay()

@@ -247,7 +247,8 @@ class StepHooks:
                 self.on_backward()
             if isinstance(tensors, torch.Tensor):
                 self.trained_on = tensors.device.type
-                if name == "backward" and len(self.losses) < MAX_LOSSES and tensors.numel() == 1:
+                is_computed = not self._is_capturing  # a capture only records: its memory has no loss yet, and replays write to it
+                if name == "backward" and is_computed and len(self.losses) < MAX_LOSSES and tensors.numel() == 1:
                     self.losses.append(tensors.detach().clone())  # a CUDA graph writes the next one to the same memory
             outer = self.phase if name == "grad" else self._after_backward
             self.enter(BACKWARD)
