@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import html
 import re
 import unicodedata
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from stoker.errors import OptionError
@@ -42,6 +43,22 @@ def readable_seconds(seconds: float) -> str:
 def printable(text: str) -> str:
     """Escape control and invisible characters, so that names from data cannot control a terminal."""
     return "".join(one.encode("unicode_escape").decode() if unicodedata.category(one) in _CONTROL else one for one in text)
+
+
+def html_text(text: str) -> str:
+    """A text of several lines as notebooks show it."""
+    return f"<pre>{html.escape(printable_lines(text))}</pre>"
+
+
+def html_table(title: str, rows: Iterable[Sequence[object]]) -> str:
+    """A title and a table as notebooks show them; every name from data is plain text."""
+    cells = ["".join(f'<td style="text-align: left">{html.escape(printable(str(cell)))}</td>' for cell in row) for row in rows]
+    return f"<div>{html.escape(printable(title))}</div><table>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
+
+
+def printable_lines(text: str) -> str:
+    """As `printable`, but lines stay lines."""
+    return "\n".join(map(printable, text.splitlines()))
 
 
 _PASSWORD = re.compile(r"(://[^\s:/@]*):\S*@")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
-from stoker._text import printable
+from stoker._text import html_text, printable
 from stoker.diagnose.measurements import SCHEMA, Advice, Cause, Confidence, Measurements, Patch, SourceLine, Verdict
 from stoker.diagnose.wording import TITLES, outcome, patch_lines, per_second, percent, predicted
 
@@ -60,6 +60,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         return text(self)
+
+    def _repr_html_(self) -> str:
+        return html_text(text(self, width=120))
 
     def as_dict(self) -> dict[str, Any]:
         """The JSON form: the fields, and `second` as a verdict's name."""

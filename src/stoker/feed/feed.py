@@ -17,7 +17,7 @@ import xxhash
 from torch.utils.data import BatchSampler, get_worker_info
 
 from stoker._clock import Spans
-from stoker._text import check_device
+from stoker._text import check_device, html_text
 from stoker.errors import FeedError, LeakError, OptionError
 from stoker.feed.adapters import OrderSampler, SampleDataset
 from stoker.feed.columns import (
@@ -625,6 +625,9 @@ class Feed:
 
     def __repr__(self) -> str:
         return summarize(self)
+
+    def _repr_html_(self) -> str:
+        return html_text(summarize(self))
 
 
 def _checked(name: str, value: int, *, least: int) -> int:

@@ -11,7 +11,7 @@ from stoker.errors import OptionError
 from stoker.feed.feed import Feed
 
 
-class FeedTrainer(transformers.Trainer):  # type: ignore[misc]
+class FeedTrainer(transformers.Trainer):
     """A `transformers.Trainer` that takes its batches from feeds instead of datasets.
 
     Batches come in the order of the feed. The position of the feed is part of every checkpoint, so `train(resume_from_checkpoint=...)`
@@ -52,7 +52,7 @@ class FeedTrainer(transformers.Trainer):  # type: ignore[misc]
         return self.eval_feed
 
 
-class FeedPosition(transformers.TrainerCallback, ExportableState):  # type: ignore[misc]
+class FeedPosition(transformers.TrainerCallback, ExportableState):
     """Keeps the position of a feed in `trainer_state.json` of each checkpoint, and returns to it."""
 
     def __init__(self, feed: Feed) -> None:

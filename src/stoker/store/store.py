@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stoker._disk import check_path
+from stoker._text import html_table
 from stoker._types import Array
 from stoker.errors import OptionError, StoreDamagedError
 from stoker.store.manifest import ColumnEntry, Manifest, SourceEntry, read_manifest
@@ -326,6 +327,10 @@ class Store:
     def __repr__(self) -> str:
         columns = ", ".join(f"{c.name}: {c.label}" for c in self.schema.values())
         return f"<store {self.name}: {self._num_series:,} series, {self._num_steps:,} steps, {columns}>"
+
+    def _repr_html_(self) -> str:
+        rows = [("column", "type", "per"), *((one.name, one.label, one.level) for one in self.schema.values())]
+        return html_table(f"store {self.name}: {self._num_series:,} series, {self._num_steps:,} steps", rows)
 
 
 def store_from_arrays(columns: Mapping[str, Any], *, lengths: Sequence[int] | Array | None = None) -> Store:

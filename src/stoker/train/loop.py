@@ -30,7 +30,7 @@ from torch import nn
 
 from stoker._batch import entry_of
 from stoker._clock import compiling, now_ns, pacing
-from stoker._text import readable_seconds
+from stoker._text import html_table, readable_seconds
 from stoker.errors import NonFiniteError, OptionError, TrainError
 from stoker.feed.protocol import as_batch_source
 from stoker.train import resume, state_dict
@@ -205,6 +205,14 @@ class Result:
             f"{self.stopped} after {self.step:,} steps and {self.epoch:,} epochs in {readable_seconds(self.seconds)}: "
             f"{numbers}{best}; waited for data {self.wait:.1%} of the time"
         )
+
+    def _repr_html_(self) -> str:
+        rows: list[tuple[str, str]] = [(name, f"{value:.4g}") for name, value in self.metrics.items()]
+        if self.best is not None and self.best_step is not None:
+            rows.append(("best", f"{self.best:.4g} at step {self.best_step:,}"))
+        rows += [("waited for data", f"{self.wait:.1%}"), ("setup", str(self.setup)), ("folder", str(self.folder or "none"))]
+        rows += [("slowdown", str(one)) for one in self.slowdowns]
+        return html_table(f"{self.stopped} after {self.step:,} steps in {readable_seconds(self.seconds)}", rows)
 
 
 @torch.no_grad()
