@@ -172,6 +172,7 @@ def test_the_numbers_are_those_of_the_result_files() -> None:
 def test_every_result_file_is_used_or_listed() -> None:
     used = {row.file for rows in page.TABLES.values() for row in rows}
     detailed = {
+        "bench_adapters",
         "bench_compat",
         "bench_cluster_pack",
         "bench_hooks",

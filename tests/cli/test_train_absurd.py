@@ -16,7 +16,7 @@ from tests.cli.training_folder import make_folder
 from tests.experiment.files import SMALL, read
 
 from stoker.errors import ConfigError, OptionError
-from stoker.experiment import build, load, parse, run
+from stoker.experiment import load, parse, prepare, run
 from stoker.experiment.build import within_memory
 from stoker.experiment.config import Config
 from stoker.experiment.parse import known_paths
@@ -222,10 +222,10 @@ def test_negative_control_without_the_bounds_of_the_schema_numbers_end_in_a_trac
         start(thread)
 
     threads, seed = config_with("data.threads", 10**6), config_with("train.seed", 2**70)
-    monkeypatch.setattr(build, "check", lambda document, kind: seed)
+    monkeypatch.setattr(prepare, "check", lambda document, kind: seed)
     with pytest.raises((OverflowError, RuntimeError, ValueError)):
         run(seed, progress=False)
-    monkeypatch.setattr(build, "check", lambda document, kind: threads)
+    monkeypatch.setattr(prepare, "check", lambda document, kind: threads)
     monkeypatch.setattr("stoker.feed.feed.MAX_THREADS", 10**9)
     monkeypatch.setattr(threading.Thread, "start", start_few)
     with pytest.raises(RuntimeError, match="can't start new thread"):

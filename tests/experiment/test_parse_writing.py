@@ -60,7 +60,7 @@ def test_the_manual_names_every_field() -> None:
 
 FROZEN = """\
 data data.augment data.batch_size data.cache data.cache.folder data.cache.size
-data.columns data.dtype data.normalize data.observed data.order data.order.block data.order.pool
+data.columns data.dtype data.global_batch_size data.normalize data.observed data.order data.order.block data.order.pool
 data.order.window data.prefetch data.residency data.scale data.scale.method data.scale.per data.scale.unseen data.store data.target
 data.test_store data.threads data.valid_store data.version data.view data.view.buckets data.view.end data.view.gaps
 data.view.horizon data.view.keep data.view.length data.view.max_gap data.view.max_length data.view.shift data.view.stride
@@ -72,7 +72,7 @@ split split.by split.column split.embargo split.horizon split.overlap split.test
 split.warm_up train train.activation_checkpointing train.compile train.device train.early_stopping
 train.early_stopping.metric train.early_stopping.min_delta train.early_stopping.mode train.early_stopping.patience train.ema
 train.epochs train.folder train.fused train.grad_accum_steps train.graph train.guard train.keep_checkpoints train.log_every
-train.loggers train.max_grad_norm train.max_seconds train.metrics train.parallel train.precision train.save_every train.seed
+train.loggers train.max_grad_norm train.max_seconds train.metrics train.checkpoint_url train.parallel train.precision train.save_every train.seed
 train.setup train.speed
 """
 

@@ -20,7 +20,7 @@ class Slow:
         self.noted = noted
 
     def note(self) -> None:
-        time.sleep(0.001)
+        time.sleep(0.05)
         if self.noted is not None:
             self.noted.add(0, HOUR)
 
@@ -33,7 +33,7 @@ class Slow:
 
 @pytest.mark.parametrize("noted", [_clock.compiling, _clock.pacing])
 def test_compiling_and_waiting_for_the_device_do_not_count(noted: _clock.Spans) -> None:
-    assert trainer_of(network()).fit(Slow(noted), epochs=1).wait == 0
+    assert trainer_of(network()).fit(Slow(noted), epochs=1).wait < 0.5  # the start of a pass counts, and takes microseconds
 
 
 def test_waiting_for_batches_counts() -> None:

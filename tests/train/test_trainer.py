@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -291,6 +292,7 @@ class Compiling:
 
     def __iter__(self) -> Iterator[Any]:
         for batch in [*pairs(2), None]:
+            time.sleep(0.05)
             compiling.add(0, self.nanoseconds)
             if batch is not None:
                 yield batch
@@ -299,4 +301,4 @@ class Compiling:
 @pytest.mark.parametrize("compiles", [True, False])
 def test_compiling_kernels_is_not_waiting_for_data(compiles: bool) -> None:
     result = trainer_of(network()).fit(Compiling(10**15 if compiles else 0))
-    assert (result.wait == 0) == compiles
+    assert (result.wait < 0.5) == compiles  # the start of a pass counts, and takes microseconds

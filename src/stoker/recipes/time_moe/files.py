@@ -488,7 +488,7 @@ def _read_npy(path: Path) -> Found:
         what = f"{found.dtype} of shape {found.shape}"
         raise SourceInvalidError(f"{path} holds {what}; expected numbers, one series per row of a 2-D array.")
     if not found.size:
-        raise SourceEmptyError(f"{path} is empty (shape {found.shape}). Remove it.")
+        raise SourceEmptyError(f"{path} holds no series (shape {found.shape}). Remove it.")
     rows = np.asarray(found).reshape(1, -1) if found.ndim == 1 else np.asarray(found)
     native = rows.astype(rows.dtype.newbyteorder("="), copy=False)
     own = None if rows.dtype.isnative else list(rows)  # NumPy sums swapped bytes in another order
