@@ -205,7 +205,7 @@ def test_every_option_that_names_a_file_has_the_type_of_paths() -> None:
     for name, command in COMMANDS.items():
         for one in command.params:
             text = isinstance(one.type, click.types.StringParamType)
-            argument = isinstance(one, click.Argument)
+            argument = isinstance(one, click.Argument) and name != "explain"  # of which it is the name of an error
             metavar = one.metavar
             assert not text or not (argument or (metavar and metavar not in NO_PATHS)), f"{name}: is {one.name} a path?"
 

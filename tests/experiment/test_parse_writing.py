@@ -72,7 +72,8 @@ split split.by split.column split.embargo split.horizon split.overlap split.test
 split.warm_up train train.activation_checkpointing train.compile train.device train.early_stopping
 train.early_stopping.metric train.early_stopping.min_delta train.early_stopping.mode train.early_stopping.patience train.ema
 train.epochs train.folder train.fused train.grad_accum_steps train.graph train.guard train.keep_checkpoints train.log_every
-train.loggers train.max_grad_norm train.max_seconds train.metrics train.checkpoint_url train.parallel train.precision train.save_every train.seed
+train.loggers train.max_grad_norm train.max_seconds train.metrics
+train.checkpoint_url train.parallel train.precision train.save_every train.seed
 train.setup train.speed
 """
 
