@@ -190,12 +190,12 @@ def test_model_optimizer_and_random_numbers_are_left_alone() -> None:
 def test_a_size_beyond_the_memory_limit_does_not_fit() -> None:
     def make_step() -> Callable[[torch.Tensor], None]:
         def step(batch: torch.Tensor) -> None:
-            torch.empty(len(batch), 1 << 20)  # 4 MB per sample
+            torch.empty(len(batch), 16 << 20)  # 64 MB per sample: threads of earlier tests give back 8 MB each as they end
             time.sleep(0.02)  # so that larger batches are faster
 
         return step
 
-    choice = batch_size(make_step, torch.ones(4, 8), memory=100 << 20, largest=256)
+    choice = batch_size(make_step, torch.ones(4, 8), memory=1536 << 20, largest=256)
     assert 1 <= max(one.size for one in choice.curve if one.fits) < 32
     assert min(one.size for one in choice.curve if not one.fits) <= 32
 
