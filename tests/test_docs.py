@@ -189,6 +189,7 @@ def test_every_result_file_is_used_or_listed() -> None:
         "bench_timehut_usual",
         "docs",
         "gpu_timehut_lengths",
+        "newcomer",
         "pack_kills",
     }  # in other documents
     assert used | detailed == {path.stem for path in page.RESULTS.glob("*.json")}
