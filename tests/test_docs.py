@@ -176,6 +176,7 @@ def test_every_result_file_is_used_or_listed() -> None:
         "bench_compat",
         "bench_cluster_pack",
         "bench_hooks",
+        "bench_ordered_sums",
         "bench_packing",
         "bench_quality",
         "bench_remote",
