@@ -360,21 +360,15 @@ def create_file(path: Path, data: bytes) -> bool:
             remove_file(temporary)
 
 
-def npy_bytes(array: Any) -> bytes:
-    """An array as the bytes of a `.npy` file."""
+def npy_bytes(arrays: Any) -> bytes:
+    """An array as the bytes of a `.npy` file, or arrays by name as those of a `.npz` file."""
     import numpy as np
 
     sink = io.BytesIO()
-    np.save(sink, array, allow_pickle=False)
-    return sink.getvalue()
-
-
-def npz_bytes(arrays: Mapping[str, Any]) -> bytes:
-    """Arrays by name as the bytes of a `.npz` file."""
-    import numpy as np
-
-    sink = io.BytesIO()
-    np.savez(sink, **arrays)
+    if isinstance(arrays, Mapping):
+        np.savez(sink, **arrays)
+    else:
+        np.save(sink, arrays, allow_pickle=False)
     return sink.getvalue()
 
 

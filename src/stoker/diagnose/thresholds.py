@@ -131,7 +131,7 @@ class Thresholds:
     # What is said of a trial (`--try`)?
     max_trials: int = _limit(8, "fixes that are tried")
     trial_max_error: float = _limit(
-        0.35, "half interval of the log speed-up above which no number is given (ends a factor 2 apart)"
+        0.35, "half interval of the log speed-up above which a range is given instead (ends a factor 2 apart)"
     )
     trial_min_gain: float = _limit(1.02, "lower end of the speed-up from which an unpredicted fix is listed")
     trial_speed_change: float = _limit(0.10, "log ratio of baseline steps, diagnosed against tried, above which a note says so")

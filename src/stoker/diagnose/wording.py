@@ -87,7 +87,7 @@ def times(ratio: float) -> str:
 
 
 def predicted(step: Advice) -> str:
-    """What is predicted: a number, or a range where no number is sure enough; nothing where nothing is known."""
+    """What is predicted: a number, or a range where a number is not sure enough; nothing where nothing is known."""
     if step.predicted is not None:
         return times(step.predicted)
     if step.predicted_high is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -14,7 +15,7 @@ from stoker.sampling.views import Windows
 Batch = dict[str, torch.Tensor]
 
 
-class ConvertedBatches:
+class ConvertedBatches(ABC):
     """Iterates over a feed and converts each batch. Length, epoch and state are those of the feed, so a library that saves the state
     of its loader resumes at the next batch.
 
@@ -34,9 +35,9 @@ class ConvertedBatches:
         self.feed = feed
         self.length, self.horizon = feed.view.length, feed.view.horizon
 
+    @abstractmethod
     def convert(self, batch: Batch) -> Any:
         """The batch in the form of the library."""
-        raise NotImplementedError
 
     def check_columns(self, *names: str) -> None:
         """Refuse names that the feed has no column of."""

@@ -1,7 +1,7 @@
 """Where the trials of a study are kept: in memory, or in a database with the tables of Optuna.
 
 A trial is claimed before it runs and finished after it. Both happen in one transaction that holds the lock of the study, so several
-processes share a study: no number is given out twice, and a trial that is finished is on disk.
+processes share a study: each number is given out once, and a trial that is finished is on disk.
 
     claim     a row in state RUNNING, with its parameters and the process that runs it
     finish    the row becomes COMPLETE, PRUNED or FAIL, but only while it is still claimed by the same process

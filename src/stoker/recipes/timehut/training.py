@@ -276,7 +276,7 @@ def _finish(
     _disk.write_file(folder / ENCODER_NAME, save(to_tensors(encoder.row, encoder.settings.size(encoder.channels)), facts))
     embeddings = encoder(series.values)
     kept: dict[str, Any] = {"embeddings": embeddings} | ({} if series.labels is None else {"labels": series.labels})
-    _disk.write_file(folder / TRAIN_NAME, _disk.npz_bytes(kept))
+    _disk.write_file(folder / TRAIN_NAME, _disk.npy_bytes(kept))
     scores: dict[str, float] = {}
     majority = None
     if test is not None and test.labels is not None and series.labels is not None:
