@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import shutil
@@ -166,14 +167,37 @@ def test_a_saved_page_holds_the_runs_and_no_text_of_them_ends_an_element(runs: P
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync --dump-dom --timeout=10000"
+    "--disable-component-update --disable-sync --remote-debugging-port=0"
 ).split()
 
 
-def shown(address: str, folder: Path) -> str:
-    """The page as Chromium has it after its scripts ran."""
-    command = [str(CHROMIUM), *FLAGS, f"--user-data-dir={folder}", address]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=True).stdout
+def shown(address: str, folder: Path, *, until: str) -> str:
+    """The page as Chromium has it, as soon as it has a text."""
+    with subprocess.Popen([str(CHROMIUM), *FLAGS, f"--user-data-dir={folder}", address], stderr=subprocess.DEVNULL) as browser:
+        try:
+            return asyncio.run(_read_page(folder / "DevToolsActivePort", until))
+        finally:
+            browser.kill()
+
+
+async def _read_page(port_file: Path, until: str) -> str:
+    aiohttp = pytest.importorskip("aiohttp")
+    async with asyncio.timeout(120), aiohttp.ClientSession() as session:
+        while not (port_file.exists() and port_file.read_text()):
+            await asyncio.sleep(0.1)
+        port = port_file.read_text().split()[0]
+        pages: list[str] = []
+        while not pages:
+            async with session.get(f"http://127.0.0.1:{port}/json") as answer:
+                pages = [one["webSocketDebuggerUrl"] for one in await answer.json() if one["type"] == "page"]
+        async with session.ws_connect(pages[0], max_msg_size=0) as socket:
+            html = ""
+            while until not in html:
+                asked = {"id": 1, "method": "Runtime.evaluate", "params": {"expression": "document.documentElement.outerHTML"}}
+                await socket.send_json(asked)
+                html = (await socket.receive_json())["result"]["result"].get("value", "")  # nothing while it loads
+                await asyncio.sleep(0.1)
+            return html
 
 
 @pytest.mark.slow
@@ -181,8 +205,8 @@ def shown(address: str, folder: Path) -> str:
 @pytest.mark.parametrize("is_saved", [False, True])
 def test_chromium_shows_the_runs(server: Server, runs: Path, tmp_path: Path, is_saved: bool) -> None:
     save_page(runs, tmp_path / "page.html")
-    page = shown((tmp_path / "page.html").as_uri() if is_saved else server.address, tmp_path / "profile")
-    assert ("saved 20" in page) if is_saved else (">live<" in page)
+    address, until = ((tmp_path / "page.html").as_uri(), ">saved 20") if is_saved else (server.address, ">live<")
+    page = shown(address, tmp_path / "profile", until=until)
     body = page.partition("<body>")[2].partition("<script")[0]
     for text in ("second", "first", "finished", "2.0 GiB", "50 %", "0.4 val_loss", "training loss"):
         assert text in body
