@@ -139,39 +139,11 @@ class FileSource(DataSource):
             raise SourceEmptyError(f"{path} is empty (0 bytes). Remove it, or leave it out of the pattern.")
 
 
-class KnownSource(DataSource):
-    """A source whose schema another process has found: the file is opened only where it is read."""
+class WrappedSource(DataSource):
+    """A source that changes something about another one; the rest is that of the other."""
 
-    def __init__(self, inner: DataSource, schema: pa.Schema) -> None:
-        self._inner, self._schema = inner, schema
-        self.name, self.path, self.num_bytes = inner.name, inner.path, inner.num_bytes
-        self.typed, self.limits = inner.typed, inner.limits
-
-    def __getattr__(self, name: str) -> Any:
-        """What only some sources have."""
-        return getattr(self._inner, name)
-
-    @property
-    def num_positions(self) -> int | None:  # type: ignore[override]
-        """Of the source."""
-        return self._inner.num_positions
-
-    def schema(self) -> pa.Schema:
-        return self._schema
-
-    def borders(self) -> list[int]:
-        return self._inner.borders()
-
-    def read(self, schema: pa.Schema | None, *, start: RowLocation, chunk_bytes: int) -> Iterator[Task]:
-        return self._inner.read(schema, start=start, chunk_bytes=chunk_bytes)
-
-
-class NamedSource(DataSource):
-    """A source with one more column: its own name, in every row (`pack(source_column=)`)."""
-
-    def __init__(self, inner: DataSource, column: str) -> None:
+    def __init__(self, inner: DataSource) -> None:
         self._inner = inner
-        self._column = column
         self.name, self.path, self.num_bytes = inner.name, inner.path, inner.num_bytes
         self.typed, self.limits = inner.typed, inner.limits
 
@@ -183,6 +155,31 @@ class NamedSource(DataSource):
     def num_positions(self) -> int | None:  # type: ignore[override]
         """Of the source; a file may have to be opened for it."""
         return self._inner.num_positions
+
+
+class KnownSource(WrappedSource):
+    """A source whose schema another process has found: the file is opened only where it is read."""
+
+    def __init__(self, inner: DataSource, schema: pa.Schema) -> None:
+        super().__init__(inner)
+        self._schema = schema
+
+    def schema(self) -> pa.Schema:
+        return self._schema
+
+    def borders(self) -> list[int]:
+        return self._inner.borders()
+
+    def read(self, schema: pa.Schema | None, *, start: RowLocation, chunk_bytes: int) -> Iterator[Task]:
+        return self._inner.read(schema, start=start, chunk_bytes=chunk_bytes)
+
+
+class NamedSource(WrappedSource):
+    """A source with one more column: its own name, in every row (`pack(source_column=)`)."""
+
+    def __init__(self, inner: DataSource, column: str) -> None:
+        super().__init__(inner)
+        self._column = column
 
     def schema(self) -> pa.Schema:
         schema = self._inner.schema()
