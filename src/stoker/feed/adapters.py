@@ -183,6 +183,7 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
         }
         self._transform = feed.transform
         self._return_series = feed.return_series
+        self._is_remote = feed.is_remote
         self._refusal = _refusal(feed)
         self._opened: tuple[int, HostGather, Assembler] | None = None
 
@@ -261,6 +262,7 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
                 return_index=self._return_index,
                 return_series=self._return_series,
                 files=self._files,
+                is_remote=self._is_remote,
             )
             assemble = Assembler(view=self._view, columns=tuple(self._columns), marks_valid=False, **self._masks, **self._entries)
             self._opened = os.getpid(), gather, assemble
