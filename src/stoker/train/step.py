@@ -28,11 +28,11 @@ from stoker import _batch
 from stoker._batch import entry_of
 from stoker.errors import CheckpointInvalidError, OptionError, TrainError
 from stoker.train.distributed import Joint, is_shard, local
+from stoker.train.log import Readout
 from stoker.train.nan_guard import NanGuard
 from stoker.train.optimizer import bare_step
 from stoker.train.ordered_sums import OrderedSums
 from stoker.train.precision import Precision, Scale, autocast
-from stoker.train.readout import Readout
 
 LossFunction = Callable[[nn.Module, Any], Any]
 
