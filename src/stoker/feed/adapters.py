@@ -134,6 +134,10 @@ class SampleFeed(Protocol):
     return_store: bool
     masks: bool | None
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether blocks of a store must be fetched before they can be read."""
+
     def shards(self) -> list[str]:
         """The files that hold the columns, for messages."""
 

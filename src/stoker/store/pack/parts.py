@@ -43,7 +43,6 @@ from stoker.errors import (
     StoreNotFoundError,
 )
 from stoker.store.formats.base import InferredTypeError, RowLocation
-from stoker.store.interop import from_texts
 from stoker.store.manifest import MANIFEST_NAME, MAX_BYTES, WORK_NAME, Manifest, SourceEntry, dump
 from stoker.store.object_storage import open_bucket
 from stoker.store.pack.blocks import Shaper
@@ -68,7 +67,7 @@ from stoker.store.pack.sorted_runs import BackgroundWriter, RunLayout, RunMark, 
 from stoker.store.pack.stored_runs import HASH_BYTES, StoredRun, cut_runs, stored_texts
 from stoker.store.pack.values import Categories, MissingIntegersError
 from stoker.store.remote import uploading
-from stoker.store.shards import ColumnMark, TextFile
+from stoker.store.shards import ColumnMark, TextFile, from_texts
 from stoker.store.writer import make_work, new_store
 
 MAX_RUNS = 8
