@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +11,7 @@ import torch
 
 from stoker._clock import thread_busy_ns
 from stoker.watching import counters, nvml
-from stoker.watching.counters import CollectorTime, read_counters
+from stoker.watching.counters import read_counters
 
 
 @pytest.fixture
@@ -65,20 +64,6 @@ def test_this_machine() -> None:
     assert second.spin_ns > 0
     assert second.page_faults >= first.page_faults
     assert (first.gpu_mhz is None) == (not torch.cuda.is_initialized())
-
-
-def test_full_collections_are_timed_until_it_is_removed() -> None:
-    collector = CollectorTime()
-    collector.install()
-    gc.collect(0)
-    assert collector.total_ns == 0, "short ones are not timed"
-    gc.collect()
-    timed = collector.total_ns
-    assert timed > 0
-    collector.remove()
-    collector.remove()
-    gc.collect()
-    assert collector.total_ns == timed
 
 
 def test_the_gpu_of_torch_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:

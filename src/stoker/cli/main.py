@@ -179,7 +179,8 @@ def _path(value: str) -> str:
 
 
 def _store(value: str) -> str:
-    from stoker.store.object_storage import check_url, is_url
+    from stoker._text import is_url
+    from stoker.store.object_storage import check_url
 
     try:
         return check_url(value) if is_url(value) else _path(value)

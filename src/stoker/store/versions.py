@@ -28,14 +28,12 @@ import pyarrow as pa
 import xxhash
 
 from stoker._disk import check_path, open_plain
-from stoker._text import readable_bytes
+from stoker._text import is_url, readable_bytes
 from stoker._types import Array
 from stoker.errors import BadValueError, OptionError, StoreDamagedError, StoreError, StoreNotFoundError
 from stoker.store import manifest as manifests
-from stoker.store.interop import from_numpy, from_texts, to_numpy
 from stoker.store.manifest import Manifest, NonFinite, PartList, SourceEntry, manifest_stamp, read_manifest
-from stoker.store.object_storage import is_url
-from stoker.store.shards import MISSING_CODE, MISSING_TIME, Column, NonFiniteCount, Texts
+from stoker.store.shards import MISSING_CODE, MISSING_TIME, Column, NonFiniteCount, Texts, from_numpy, from_texts, to_numpy
 from stoker.store.store import Store, map_store
 from stoker.store.writer import PART_NAME, PARTS_LIST, PARTS_NAME
 

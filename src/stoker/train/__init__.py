@@ -3,9 +3,9 @@
     trainer     Trainer: what a run consists of             settings    its options, declared once
     loop        epochs, validation, saving, callbacks       engine      setups, measured and chosen; autotune: the test
     step        the loss, one update, and the EMA           graph       steps as CUDA graphs
-    nan_guard   keeps NaN and Inf from weights              distributed ranks: DDP and FSDP
-    precision   fp32 to fp16, and the loss scale            optimizer   fused optimizers, learning rates; muon: its update
-    schedule    learning rates; early_stopping              metrics     accuracy, AUC, MAE, ...; readout: numbers on the device
+    numerics    precision, loss scale, the NaN guard        distributed ranks: DDP and FSDP
+    optimizer   fused optimizers, learning rates; muon: its update
+    schedule    learning rates; early_stopping              metrics     accuracy, AUC, MAE, ...; log: from the device to metrics.jsonl
     checkpoint  checkpoints on disk; state_dict, resume, fingerprint: what they hold, and what must be the same
     run         the folder of a run; loggers, plots         export      weights and programs of a run
 

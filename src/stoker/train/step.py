@@ -1,7 +1,7 @@
 """One training step: the loss of a batch, the update of the weights, and their EMA.
 
     supervised, as_loss     loss functions, in the one form `loss(model, batch)`
-    EagerStep               micro-batches forward and backward, then one update, behind the NaN guard of `nan_guard`
+    EagerStep               micro-batches forward and backward, then one update, behind the NaN guard of `numerics`
     Ema                     the EMA of the weights: updated by one fused operation, swapped in to evaluate
 
 A loss function returns a scalar tensor, or a dict of them with the key "loss"; other scalars of the dict are logged. The entries
@@ -28,11 +28,10 @@ from stoker import _batch
 from stoker._batch import entry_of
 from stoker.errors import CheckpointInvalidError, OptionError, TrainError
 from stoker.train.distributed import Joint, is_shard, local
-from stoker.train.nan_guard import NanGuard
+from stoker.train.log import Readout
+from stoker.train.numerics import NanGuard, Precision, Scale, autocast
 from stoker.train.optimizer import bare_step
 from stoker.train.ordered_sums import OrderedSums
-from stoker.train.precision import Precision, Scale, autocast
-from stoker.train.readout import Readout
 
 LossFunction = Callable[[nn.Module, Any], Any]
 
@@ -303,7 +302,7 @@ def _copy(targets: list[Any], sources: list[Tensor]) -> None:
         torch._foreach_copy_([local(one) for one in targets], [local(one) for one in sources])
 
 
-# The step: micro-batches forward and backward, then one update of the weights that nothing non-finite can reach (`nan_guard`).
+# The step: micro-batches forward and backward, then one update of the weights that nothing non-finite can reach (`numerics`).
 #
 # The gradient of an update is the mean over all samples of its micro-batches (and ranks), however they were dealt out.
 

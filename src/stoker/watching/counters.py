@@ -6,13 +6,11 @@ system does not report is None.
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import multiprocessing
 import os
 import resource
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,45 +51,10 @@ class Counters:
     gpu_retries: int | None = None  # allocations that had to empty the cache first
 
 
-class CollectorTime:
-    """Time in full garbage collections, from `install` to `remove`."""
-
-    def __init__(self) -> None:
-        self.total_ns = 0
-        self._began = 0
-
-    def install(self) -> None:
-        """Begin to listen."""
-        gc.callbacks.append(self._heard)
-
-    def remove(self) -> None:
-        """End it."""
-        with contextlib.suppress(ValueError):
-            gc.callbacks.remove(self._heard)
-
-    def _heard(self, phase: str, info: dict[str, int]) -> None:
-        if info["generation"] < 2:  # short, and its time does not grow with the number of objects
-            return
-        if phase == "start":
-            self._began = now_ns()
-        elif self._began:
-            self.total_ns += now_ns() - self._began
-            self._began = 0
-
-
-def resident_bytes() -> int | None:
+def _resident_bytes() -> int | None:
     """Memory of this process; None where the system does not say."""
     pages = _read(f"{PROC}/self/statm").split()
     return int(pages[1]) * resource.getpagesize() if len(pages) > 1 else None
-
-
-def memory_in_use(device: str) -> int:
-    """Bytes that this process holds on a type of device: of a GPU what PyTorch has reserved there, else its resident memory."""
-    if device == "cuda":
-        import torch
-
-        return torch.cuda.memory_reserved()
-    return resident_bytes() or 0
 
 
 def read_counters(*, steps: int = 0, wait_ns: int = 0, collector_ns: int = 0) -> Counters:
@@ -109,7 +72,7 @@ def read_counters(*, steps: int = 0, wait_ns: int = 0, collector_ns: int = 0) ->
         delays_ns=_delays_ns(),
         machine_cpu_ns=machine,
         steal_ns=steal,
-        resident_bytes=resident_bytes(),
+        resident_bytes=_resident_bytes(),
         page_faults=usage.ru_minflt,
         disk_faults=usage.ru_majflt,
         collector_ns=collector_ns,
@@ -191,6 +154,3 @@ def _gpu() -> dict[str, Any]:
     if device is not None:
         found |= {"gpu_mhz": device.clock_mhz(), "gpu_throttle": device.throttle(), "gpu_programs": device.num_programs()}
     return found
-
-
-Reader = Callable[..., Counters]

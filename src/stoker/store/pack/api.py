@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow as pa
 
 from stoker._disk import check_path
+from stoker._text import is_url
 from stoker.errors import OptionError, SourceTooLargeError
 from stoker.store.formats.csv import Dialect
-from stoker.store.object_storage import is_url
 from stoker.store.pack.on_ray import pack_on_ray
 from stoker.store.pack.options import (
     DEFAULT_MEMORY,

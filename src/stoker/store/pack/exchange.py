@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from stoker import _disk
-from stoker._text import printable
+from stoker._text import is_url, printable
 from stoker.errors import DiskError, OptionError, StoreDamagedError, StoreExistsError, StoreLockedError, StoreNotFoundError
-from stoker.store.object_storage import Bucket, check_url, is_url, open_bucket
+from stoker.store.object_storage import Bucket, check_url, open_bucket
 
 MAX_MARK_BYTES = 1 << 30
 _MARKER = ".stoker-parts"

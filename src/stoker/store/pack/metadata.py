@@ -22,12 +22,11 @@ from stoker.errors import BadValueError, OptionError, SourceTooLargeError
 from stoker.store.expressions import Expression
 from stoker.store.formats.base import DataSource, InferredTypeError, RowLocation, is_list
 from stoker.store.formats.discover import find_sources
-from stoker.store.interop import from_numpy, to_numpy
 from stoker.store.pack.blocks import key_values
 from stoker.store.pack.options import PackOptions
 from stoker.store.pack.plan import ColumnPlan, PackPlan, make_field, make_plan, plain_type, settle_plan
 from stoker.store.pack.values import MAX_CATEGORIES, is_missing, one_array, to_numbers
-from stoker.store.shards import MISSING_CODE, MISSING_TIME, ColumnFile, TextFile
+from stoker.store.shards import MISSING_CODE, MISSING_TIME, ColumnFile, TextFile, from_numpy, to_numpy
 
 _PART = 1 << 20  # series handled at a time
 _SHOWN = 5  # keys in a message

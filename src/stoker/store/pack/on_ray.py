@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from stoker._disk import check_path
+from stoker._text import is_url
 from stoker.errors import OptionError, PartsMissingError, StokerError
-from stoker.store.object_storage import is_url, redact
+from stoker.store.object_storage import redact
 from stoker.store.pack.options import PackOptions
 from stoker.store.pack.packer import Progress, quiet
 from stoker.store.pack.parts import PartedPack

@@ -31,6 +31,7 @@ import xxhash
 
 from stoker._clock import now_ns
 from stoker._disk import check_path
+from stoker._text import is_url
 from stoker._types import Array
 from stoker.errors import (
     BadValueError,
@@ -42,9 +43,8 @@ from stoker.errors import (
     StoreNotFoundError,
 )
 from stoker.store.formats.base import InferredTypeError, RowLocation
-from stoker.store.interop import from_texts
 from stoker.store.manifest import MANIFEST_NAME, MAX_BYTES, WORK_NAME, Manifest, SourceEntry, dump
-from stoker.store.object_storage import is_url, open_bucket
+from stoker.store.object_storage import open_bucket
 from stoker.store.pack.blocks import Shaper
 from stoker.store.pack.exchange import Attempt, attempt_of, mark_name, open_exchange
 from stoker.store.pack.merge import CursorMark, merge_runs, seal_run
@@ -67,7 +67,7 @@ from stoker.store.pack.sorted_runs import BackgroundWriter, RunLayout, RunMark, 
 from stoker.store.pack.stored_runs import HASH_BYTES, StoredRun, cut_runs, stored_texts
 from stoker.store.pack.values import Categories, MissingIntegersError
 from stoker.store.remote import uploading
-from stoker.store.shards import ColumnMark, TextFile
+from stoker.store.shards import ColumnMark, TextFile, from_texts
 from stoker.store.writer import make_work, new_store
 
 MAX_RUNS = 8
