@@ -209,9 +209,11 @@ def holding_thread(measured: Measurements, attribution: Attribution) -> BusyThre
 
 
 def crowded(measured: Measurements, *, communicating: bool = True) -> bool:
-    """Whether the program has more threads and workers than cores, so that it competes with itself."""
+    """Whether the program has more threads, workers and other processes than cores, so that it competes with itself."""
     processes = max(1, len(measured.ranks))
     more = 1 if measured.ranks and communicating else 0  # one thread sends and receives
+    if not measured.loader.workers and measured.own_processes >= RULE.busy_process:
+        more += 1  # it makes batches in processes that are not a loader's
     return processes * (measured.machine.threads + measured.loader.workers) + more > measured.machine.cores
 
 

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import msgspec
 import torch
 
-from stoker._clock import RunQueueDelay, now_ns
+from stoker._clock import RunQueueDelay, cores_of_children, now_ns
 from stoker.diagnose.attribution import Slow, at_one_level, slow_of_windows, split
 from stoker.diagnose.hardware import measure_machine
 from stoker.diagnose.hooks import NAMES, NEXT, PREPARE, REST, DeviceOnlyStep, StepHooks, StepTimes, compiled
@@ -259,6 +259,7 @@ class Recorder:
             blocked_under_sleep=sum(one.blocked for one in alone) > len(alone) / 2 if alone else None,
             loader_alone=self._alone(source, phased, batches, together, loop),
             waited_for_cores=self.waited_ns / self.looped_ns if self.looped_ns else None,
+            own_processes=cores_of_children(),
             cores_used=statistics.median(cores_used) if cores_used else None,
             pages=self.pages,
             fewer_threads={str(number): seconds for number, seconds in self.by_threads.items()},

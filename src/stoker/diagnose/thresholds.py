@@ -81,6 +81,7 @@ class Thresholds:
 
     # How sure is it?
     busy_thread: float = _limit(0.2, "share of the time that another Python thread computes, from which it can hold up the loop")
+    busy_process: float = _limit(0.1, "cores that other processes of the program use, from which they compete with its threads")
     min_roof: float = _limit(
         0.02, "share of the last level of the ladder from which the time at peak FLOP/s is shown as a roofline"
     )
