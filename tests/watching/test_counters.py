@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from stoker._clock import thread_busy_ns
-from stoker.watching import counters, nvml
+from stoker.watching import counters
 from stoker.watching.counters import read_counters
 
 
@@ -73,7 +73,7 @@ def test_the_gpu_of_torch_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
         asked.append(uuid)
         return SimpleNamespace(clock_mhz=lambda: 1980, throttle=lambda: "temperature", num_programs=lambda: 2)
 
-    monkeypatch.setattr(nvml, "open_device", open_device)
+    monkeypatch.setattr(counters, "open_device", open_device)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "memory_stats", lambda: {"allocated_bytes.all.current": 5, "num_alloc_retries": 6})
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)

@@ -28,7 +28,17 @@ from stoker._disk import AppendFile, naming
 from stoker._types import Array
 from stoker.errors import DiskError, StoreDamagedError
 from stoker.store import manifest as manifests
-from stoker.store.manifest import BLOCK_BYTES, HEADER_BYTES, MANIFEST_NAME, Manifest, NonFinite, Shard, SourceEntry, Text
+from stoker.store.manifest import (
+    BLOCK_BYTES,
+    HEADER_BYTES,
+    MANIFEST_NAME,
+    SHARD_NAME,
+    Manifest,
+    NonFinite,
+    Shard,
+    SourceEntry,
+    Text,
+)
 
 
 class NonFiniteCount:
@@ -255,11 +265,18 @@ def map_shard(folder: Path, shard: Shard, what: str, *, read_below: int = 0, map
     return np.frombuffer(mapped, dtype=shard.dtype, offset=HEADER_BYTES).reshape(shard.shape)
 
 
+def open_inside(folder: Path, name: str) -> int:
+    """Open a shard for reading, after checking its name; it must be a plain file, not a link or device."""
+    if not SHARD_NAME.fullmatch(name):
+        raise StoreDamagedError(f"{folder}: shard name {name!r} does not have the form of 16 hex digits and '.npy'.")
+    return _disk.open_plain(folder / name, StoreDamagedError)
+
+
 def open_shard(folder: Path, shard: Shard, what: str) -> int:
     """Open a shard, checked as `map_shard` says, and return its descriptor."""
     path = folder / shard.file
     try:
-        fd = _disk.open_inside(folder, shard.file)
+        fd = open_inside(folder, shard.file)
     except FileNotFoundError:
         raise StoreDamagedError(f"{path} is missing: it holds {what}. Restore the file or pack the store again.") from None
     try:
@@ -288,7 +305,7 @@ def ends_of(folder: Path, shard: Shard, what: str) -> tuple[int, int]:
 
 def damaged_blocks(folder: Path, shard: Shard, report: Callable[[int], None]) -> Iterator[int]:
     """Read every byte of a shard and yield the numbers of the blocks whose hash differs. `report` gets bytes read."""
-    fd = _disk.open_inside(folder, shard.file)
+    fd = open_inside(folder, shard.file)
     try:
         buffer = bytearray(min(BLOCK_BYTES, shard.values_bytes))
         for i, expected in enumerate(shard.blocks):

@@ -20,10 +20,9 @@ from typing import Any, Generic, Self, TypeVar
 
 from stoker._clock import now_ns, thread_busy_ns
 from stoker._text import readable_seconds
-from stoker.watching.cause import Explanation, Slowdown, explain
+from stoker.watching.cause import Explanation, Slowdown, WatchedRanks, explain, find_ranks, slow_rank
 from stoker.watching.counters import Counters, read_counters
 from stoker.watching.detector import BLOCK, CAP, SlowdownDetector, UsualTimes
-from stoker.watching.ranks import WatchedRanks, find_ranks, slow_rank
 
 SLOW = 3.0  # a slow step takes at least this many times the median
 DATA_BOUND = 0.10  # share of waiting from which data is the bottleneck

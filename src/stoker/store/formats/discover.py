@@ -70,7 +70,7 @@ def find_sources(
         ['<dict>']
     """
     if _library(given) == "ray":
-        from stoker.store.formats.ray_dataset import RayDatasetSource
+        from stoker.store.formats.arrow import RayDatasetSource
 
         return [RayDatasetSource(given)]
     if is_table(given):
