@@ -1,6 +1,7 @@
 """NumPy and Arrow: arrays seen as each other without a copy, decimals as floats, stores as Arrow tables, and arrays as stores.
 
-`pa.array` and `pa.Array.to_numpy` import pandas where it is installed: half a second and 50 MB that a pack does not need.
+`pa.array`, `pa.scalar`, `pa.Array.to_numpy` and `fill_null` import pandas where it is installed: half a second and 50 MB that a pack, and
+each process of a shared one, does not need.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from stoker._types import Array
 from stoker.errors import OptionError, StoreDamagedError
@@ -47,6 +49,19 @@ def to_numpy(values: pa.Array) -> npt.NDArray[Any]:
         return np.unpackbits(bits, count=values.offset + len(values), bitorder="little")[values.offset :].view(np.bool_)
     dtype: np.dtype[Any] = np.dtype(values.type.to_pandas_dtype())
     return np.frombuffer(data, dtype=dtype, count=len(values), offset=values.offset * dtype.itemsize)
+
+
+def fill_null(values: pa.Array, value: float) -> pa.Array:
+    """Numbers or booleans with `value` where they are null.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> fill_null(pa.array([1, None]), -1).to_pylist()
+        [1, -1]
+    """
+    if not values.null_count:
+        return values
+    return pc.fill_null(values, from_numpy(np.array([value])).cast(values.type)[0])
 
 
 def from_texts(texts: Sequence[str]) -> pa.Array:
@@ -92,7 +107,7 @@ def decimals_as_floats(values: pa.Array) -> pa.Array:
     if not few.all():
         many = np.flatnonzero(~few)
         # The bytes under a null may be anything, so nulls are among these; their values do not matter.
-        numbers[many] = to_numpy(_through_texts(values.take(from_numpy(many))).fill_null(0.0))
+        numbers[many] = to_numpy(fill_null(_through_texts(values.take(from_numpy(many))), 0.0))
     valid = _validity(to_numpy(values.is_valid()))
     return pa.Array.from_buffers(pa.float64(), len(values), [*valid, from_numpy(numbers).buffers()[1]])
 

@@ -425,7 +425,8 @@ class TextFile:
         """Add strings; a missing one becomes the empty string."""
         if len(texts) == 0:
             return
-        texts = texts.cast(pa.large_string()).fill_null("")
+        texts = texts.cast(pa.large_string())
+        texts = texts.fill_null("") if texts.null_count else texts  # imports pandas
         offsets = np.frombuffer(texts.buffers()[1], dtype=_OFFSET)[texts.offset : texts.offset + len(texts) + 1]
         before = self._utf8.rows
         if offsets[-1] > offsets[0]:

@@ -27,6 +27,7 @@ from stoker._text import readable_bytes
 from stoker.errors import BadValueError, OptionError, SourceEmptyError, SourceInvalidError, SourceTooLargeError
 from stoker.store.formats.base import Chunk, InferredTypeError, RowLocation, SizedTask, Task
 from stoker.store.formats.text import LineBlock, TextSource, open_text
+from stoker.store.interop import from_texts
 
 DELIMITERS = (",", ";", "\t", "|")
 
@@ -250,9 +251,9 @@ class CsvSource(TextSource):
                 self._refuse_changed_numbers(block, name, column, rows_before)
             elif column.type == pa.string():
                 # Among strings, the empty one and those the user named are missing; NA and null are words like others.
-                missing = pc.is_in(column, value_set=pa.array(["", *self._given.null]))
+                missing = pc.is_in(column, value_set=from_texts(["", *self._given.null]).cast(pa.string()))
                 if pc.any(missing).as_py():
-                    table = table.set_column(i, name, pc.if_else(missing, None, column))
+                    table = table.set_column(i, name, pc.if_else(missing, pa.nulls(1, pa.string())[0], column))
             elif column.type == pa.binary():  # Arrow's type for text that is not UTF-8
                 self._refuse_encoding(f"column {name!r} of ")
         return table
