@@ -161,6 +161,13 @@ def test_what_workers_need_alone_is_not_the_crowds() -> None:
     assert rank(measured, division)[0].verdict == "oversubscribed"
 
 
+def test_workers_that_crowd_out_the_training_are_told_by_what_it_takes_without_them() -> None:
+    _, options = ON_CPU["workers"]
+    for fewer in ({}, {"1": 0.009, "2": 0.007}):
+        why = conclude(on_cpu(**options, fewer_threads=fewer)).why
+        assert "2 threads and 12 workers on 2 cores; a step takes 12.7 ms beside the workers, and 7 ms on batches" in why
+
+
 def test_a_difference_that_the_loader_cannot_explain_is_not_called_data() -> None:
     measured = on_cpu(cached=around(8.7 * MS))  # a tenth less than the loop, but the loader takes a hundredth
     assert rank(measured)[0].verdict == "compute"
