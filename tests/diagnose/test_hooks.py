@@ -184,6 +184,22 @@ def test_inspecting_the_model_after_the_step_is_not_a_forward_pass(listening: St
     assert by_name(listening) == {"rest": 3}
 
 
+@pytest.mark.parametrize(("trained_in_training_mode", "phase"), [(True, "rest"), (False, "forward")])
+def test_a_pass_in_evaluation_mode_is_not_training_unless_all_are(
+    listening: StepHooks, clock: Clock, trained_in_training_mode: bool, phase: str
+) -> None:
+    """Scripts evaluate after each step without no_grad (pyGAT); others train with all layers in evaluation mode."""
+    net, optimizer = made(clock)
+    net.train(trained_in_training_mode)
+    find(listening, net)
+    net(torch.ones(1, 2)).backward()
+    optimizer.step()
+    listening.end_step()
+    net.eval()
+    net(torch.ones(1, 2))
+    assert by_name(listening) == {phase: 3}
+
+
 def test_a_watched_model_is_copied_and_saved_as_if_it_were_not(listening: StepHooks) -> None:
     net = torch.nn.Linear(2, 1)
     listening.on_step = iter(()).__next__  # as of a session, which has generators

@@ -205,6 +205,7 @@ def _run_all(chosen: Sequence[Recipe], asked: argparse.Namespace) -> None:
     commands = [asked.command] if asked.command in FILES else list(FILES)
     known = {command: _known(asked.out / FILES[command]) if asked.missing else {} for command in commands}
     jobs = [Job(command=one, recipe=recipe) for recipe in chosen for one in commands if recipe.name not in known[one]]
+    jobs = [job for job in jobs if job.command == "run" or not job.recipe.not_ablated]
 
     def run(job: Job) -> Row:
         if job.command == "run":
@@ -267,7 +268,8 @@ def main() -> None:
 
 
 def _judged(folder: Path, recipes: Recipes) -> Row:
-    return judge(_known(folder / "verdicts.jsonl"), _known(folder / "ablations.jsonl"), len(recipes.scripts))
+    truths = {name: row for name, row in _known(folder / "ablations.jsonl").items() if not recipes.scripts[name].not_ablated}
+    return judge(_known(folder / "verdicts.jsonl"), truths, len(recipes.scripts))
 
 
 def _named(recipes: Recipes, name: str) -> Recipe:

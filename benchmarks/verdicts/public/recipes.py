@@ -46,6 +46,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     replay: list[Edit] = []
     host: list[Edit] = []
     workers: bool = False
+    not_ablated: str = ""
     seconds: float = 0.0
 
     @property

@@ -116,7 +116,9 @@ def _data(measured: Measurements, phases: Phases, step: float) -> float:
     cached, alone = seconds_of(measured.cached), seconds_of(measured.loader_alone)
     if cached is None:
         return min(step, phases.next)
-    gone = min(max(0.0, step - cached), RULE.loader_slowdown * max(alone or 0.0, phases.next))
+    # Workers that share the cores of the training take from it all that they compute.
+    at_once = min(measured.loader.workers, measured.machine.cores) if measured.loader.workers and crowded(measured) else 1
+    gone = min(max(0.0, step - cached), RULE.loader_slowdown * max((alone or 0.0) * at_once, phases.next))
     # A GPU may work while its host waits for a batch; a CPU does nothing else, so all of that wait is lost.
     return max(gone, phases.next) if measured.device == "cpu" else gone
 

@@ -243,6 +243,7 @@ class Recorder:
         cached = _means(self.cached.windows(with_data=False), together) if self.cached.steps else []
         phases = {name: [one.phases[name] for one in alone] for name in ("forward", "backward", "optimizer")} if alone else {}
         machine = machine or measure_machine(device)
+        slow_limit = 3 * statistics.median(steps)
         return Measurements(
             device=device,
             steps_seen=hooks.steps,
@@ -277,7 +278,7 @@ class Recorder:
             asleep=statistics.median(self.asleep) if self.asleep else None,
             compiled=compiled(),
             between_epochs={} if lost is None else {"loader": lost.loader / (step + other), "other": other / (step + other)},
-            slow_steps=sum(one > 3 * statistics.median(steps) for one in steps),
+            slow_steps=sum(one > slow_limit for one in steps),
             notes=[*self.notes, *notes],
             losses=[float(one) for one in hooks.losses],
         )
