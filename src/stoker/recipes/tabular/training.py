@@ -29,11 +29,11 @@ from stoker._text import check_device
 from stoker._types import Array
 from stoker.errors import ConfigError, OptionError
 from stoker.recipes.run_folder import RECIPE_NAME, claim_run, read_recipe
+from stoker.recipes.tabular import refinement
 from stoker.recipes.tabular.batches import EncodedSubjects, SubjectBatches, SubjectLoss, mean_events
 from stoker.recipes.tabular.layout import ModelLayout
 from stoker.recipes.tabular.model import TabularModel, set_frequencies, set_order
 from stoker.recipes.tabular.privacy import PrivateLoss, epsilon_of, most_epochs
-from stoker.recipes.tabular.refinement import refine_heads, refining_batch_size
 from stoker.recipes.tabular.subjects import ModelSpec, PreparedSubjects, Say, TabularSettings, make_settings, prepare
 from stoker.recipes.tabular.tables import read_table
 
@@ -313,10 +313,16 @@ def _fit(
     result = trainer.fit(batches, valid=None if is_private else valid, epochs=epochs, resume=resume)
     stoker.train.load_trained(whole, folder, latest=is_private)
     if not is_private and result.stopped in ("finished", "early"):
-        many = common | {"batch_size": min(len(known), refining_batch_size(model, batch_size, per_subject))}
+        size = min(len(known), refinement.refining_batch_size(model, batch_size, per_subject))
+        many = common | {"batch_size": size, "table_order": refinement.TABLE_ORDER}
         batches = SubjectBatches(data, model.layout, known, seed=settings.seed + 2, **many)
         valid = SubjectBatches(data, model.layout, held_out, seed=settings.seed + 1, is_fixed=True, **many)
-        better, gain = refine_heads(model, data, batches, valid, per_subject)
+        everyone = np.concatenate([known, held_out])
+        again = SubjectBatches(data, model.layout, everyone, seed=settings.seed + 2, **many)
+        better, gain = refinement.refine_heads(
+            model, data, batches, valid, per_subject, ordered=spec.ordered(),
+            all_batches=again if len(everyone) <= refinement.MOST_REPEATED else None,
+        )  # fmt: skip
         say(
             "last layers",
             f"{better} of {sum(len(one) for one in model.out_biases)} are better without dropout: the validation loss is {gain:.3f} lower",
