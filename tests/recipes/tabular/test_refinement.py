@@ -10,7 +10,7 @@ from stoker.recipes.tabular import refinement
 from stoker.recipes.tabular.batches import EncodedSubjects, SubjectBatches, SubjectLoss
 from stoker.recipes.tabular.layout import make_layout
 from stoker.recipes.tabular.model import TabularModel, set_frequencies
-from stoker.recipes.tabular.refinement import inputs_of, refine_heads, refining_batch_size, validate_heads
+from stoker.recipes.tabular.refinement import inputs_of, refine_heads, refining_batch_size, refining_epochs, validate_heads
 
 
 def prepared() -> tuple[TabularModel, EncodedSubjects, SubjectBatches, SubjectBatches]:
@@ -138,3 +138,11 @@ def test_batches_fit_into_memory() -> None:
     assert refining_batch_size(many, 16, 1.0) == 128
     assert refining_batch_size(many, 256, 2.0) == 335
     assert refining_batch_size(many, 1024, 2.0) == 1024  # never smaller than those of training
+
+
+def test_many_classes_have_fewer_epochs_or_none() -> None:
+    few = TabularModel(make_layout([{"cat": 4}], size="s"))
+    many = TabularModel(make_layout([{"cat": 100_000}], size="s"))
+    assert refining_epochs(few, 40_000, 1.0) == refinement.EPOCHS
+    assert refining_epochs(many, 1000, 1.0) == 10
+    assert refining_epochs(many, 80_000, 1.0) == 0

@@ -37,6 +37,9 @@ MOST_REPEATED = 10_000
 """Subjects up to which refinement is repeated with all of them. With more, a fifth of them matters less than the time."""
 BATCH_FACTOR, MOST_SUBJECTS, MOST_LOGITS = 8, 4096, 2**26
 """Batches are 8 times those of training, up to this number of subjects and of logits (256 MB)."""
+MOST_COMPUTED = 2**30
+"""Logits of all epochs together, above which there are fewer epochs, or none: some 15 s on one core. With thousands of categories, which
+may be as many as rows, refinement would take longer than training."""
 MOST_KEPT = 2**26
 """Numbers that validation keeps at most (256 MB); beyond it they are computed in every epoch."""
 EMA = 0.97
@@ -62,6 +65,11 @@ def refining_batch_size(model: TabularModel, batch_size: int, per_subject: float
     """Subjects per batch, of those per batch of training."""
     room = int(MOST_LOGITS / (max(1.0, per_subject) * sum(one.numel() for one in model.out_biases)))
     return max(batch_size, min(BATCH_FACTOR * batch_size, MOST_SUBJECTS, room))
+
+
+def refining_epochs(model: TabularModel, num_subjects: int, per_subject: float) -> int:
+    """Epochs at most."""
+    return min(EPOCHS, int(MOST_COMPUTED / (num_subjects * max(1.0, per_subject) * sum(one.numel() for one in model.out_biases))))
 
 
 @torch.no_grad()
@@ -146,6 +154,7 @@ def refine_heads(
     *,
     ordered: Mapping[str, int] | None = None,
     all_batches: SubjectBatches | None = None,
+    epochs: int = EPOCHS,
 ) -> tuple[int, float]:
     """Train the last layers.
 
@@ -157,6 +166,7 @@ def refine_heads(
         per_subject: The mean number of events that a subject has in a batch.
         ordered: The sub-columns whose classes are in order, from this class on.
         all_batches: Of training and validation, to repeat the best number of epochs with.
+        epochs: At most.
 
     Returns:
         How many heads have become better, and what the validation loss has gained.
@@ -191,7 +201,7 @@ def refine_heads(
         return True
 
     change = SmoothChange(model, ordered or {})
-    _train_layers(model, (inputs_of(model, data, one, per_subject) for one in _epochs(batches, EPOCHS)), begin, change, select)
+    _train_layers(model, (inputs_of(model, data, one, per_subject) for one in _epochs(batches, epochs)), begin, change, select)
     if all_batches is not None:
         count = int(best_epoch.max()) + 1
         _train_layers(
