@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from itertools import pairwise
+import re
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
@@ -14,6 +15,8 @@ from stoker.cli.main import AMBIGUOUS, DUPLICATES, MISSING, NONEXISTENT, PATH, S
 
 if TYPE_CHECKING:
     from stoker.store.store import Store
+
+_COMMA_NUMBER = re.compile(r"[+-]?(\d+|\d{1,3}(\.\d{3})+),\d+")
 
 
 class _Pack(click.Command):
@@ -145,6 +148,11 @@ def _show(packed: Store, store: str, rows: str, *, as_json: bool) -> None:
     click.echo(f"packed {rows} into {len(packed):,} series, {packed.num_bytes / 1e6:,.1f} MB: {printable(store)}")
     for note in packed.manifest.notes if packed.manifest else []:
         click.echo(f"note: {printable(note)}")
+    for column in packed.schema.values():
+        texts = list(islice(column.texts, 1000)) if column.kind == "category" and column.texts is not None else []
+        if texts and all(_COMMA_NUMBER.fullmatch(text.strip()) for text in texts):
+            name, shown = printable(column.name), printable(texts[0])
+            click.echo(f"note: column {name!r} has numbers with a decimal comma, like {shown}, stored as strings: pass --decimal ,")
 
 
 @click.command("pack")

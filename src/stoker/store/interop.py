@@ -11,7 +11,7 @@ import pyarrow as pa
 from stoker._types import Array
 from stoker.errors import OptionError, StoreDamagedError
 from stoker.store.manifest import DTYPES
-from stoker.store.shards import Column, Level, NonFiniteCount, StoredColumns, Texts, from_numpy, from_texts, to_numpy
+from stoker.store.shards import Column, Level, NonFiniteCount, StoredColumns, Texts, fill_null, from_numpy, from_texts, to_numpy
 
 # Decimals as the nearest float64, like `float("19.99")`. Arrow's own cast multiplies by a power of ten and rounds twice: 19.99 becomes
 # 19.990000000000002, and so does a tenth of all amounts of money. Here a number of at most 2**53 units is divided once, which rounds
@@ -45,7 +45,7 @@ def decimals_as_floats(values: pa.Array) -> pa.Array:
     if not few.all():
         many = np.flatnonzero(~few)
         # The bytes under a null may be anything, so nulls are among these; their values do not matter.
-        numbers[many] = to_numpy(_through_texts(values.take(from_numpy(many))).fill_null(0.0))
+        numbers[many] = to_numpy(fill_null(_through_texts(values.take(from_numpy(many))), 0.0))
     valid = _validity(to_numpy(values.is_valid()))
     return pa.Array.from_buffers(pa.float64(), len(values), [*valid, from_numpy(numbers).buffers()[1]])
 

@@ -21,6 +21,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import xxhash
 
 from stoker import _disk
@@ -170,8 +171,8 @@ class Column:
         return f"{self.dtype}" + (f"[{self.width}]" if self.width is not None else "")
 
 
-# Columns in memory, as NumPy and as Arrow without a copy. `pa.array` and `pa.Array.to_numpy` import pandas where it is installed: half a
-# second and 50 MB that a pack does not need.
+# Columns in memory, as NumPy and as Arrow without a copy. `pa.array`, `pa.scalar`, `pa.Array.to_numpy` and `pa.Array.fill_null` import
+# pandas where it is installed: half a second and 50 MB that a pack, and each process of a shared one, does not need.
 
 
 def from_numpy(values: npt.NDArray[Any]) -> pa.Array:
@@ -203,6 +204,19 @@ def to_numpy(values: pa.Array) -> npt.NDArray[Any]:
         return np.unpackbits(bits, count=values.offset + len(values), bitorder="little")[values.offset :].view(np.bool_)
     dtype: np.dtype[Any] = np.dtype(values.type.to_pandas_dtype())
     return np.frombuffer(data, dtype=dtype, count=len(values), offset=values.offset * dtype.itemsize)
+
+
+def fill_null(values: pa.Array, value: float) -> pa.Array:
+    """Numbers or booleans with `value` where they are null.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> fill_null(pa.array([1, None]), -1).to_pylist()
+        [1, -1]
+    """
+    if not values.null_count:
+        return values
+    return pc.fill_null(values, from_numpy(np.array([value])).cast(values.type)[0])
 
 
 def from_texts(texts: Sequence[str]) -> pa.Array:
@@ -489,7 +503,8 @@ class TextFile:
         """Add strings; a missing one becomes the empty string."""
         if len(texts) == 0:
             return
-        texts = texts.cast(pa.large_string()).fill_null("")
+        texts = texts.cast(pa.large_string())
+        texts = texts.fill_null("") if texts.null_count else texts  # imports pandas
         offsets = np.frombuffer(texts.buffers()[1], dtype=_OFFSET)[texts.offset : texts.offset + len(texts) + 1]
         before = self._utf8.rows
         if offsets[-1] > offsets[0]:

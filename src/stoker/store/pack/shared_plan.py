@@ -107,9 +107,12 @@ def make_shared_plan(source: object, options: PackOptions, metadata: object) -> 
     seen: list[SharedSource] = []
 
     def note(found: list[DataSource]) -> list[DataSource]:
+        known: list[DataSource] = []
         for one, there in zip(found, _seen(found), strict=True):
-            seen.append(msgspec.structs.replace(there, schema=schemas.setdefault(one.schema(), len(schemas))))
-        return found
+            schema = one.schema()
+            seen.append(msgspec.structs.replace(there, schema=schemas.setdefault(schema, len(schemas))))
+            known.append(KnownSource(one, schema))
+        return known
 
     plan, joined = plan_pack(source, options, metadata, note)
     encoded = [base64.b64encode(schema.serialize().to_pybytes()).decode() for schema in schemas]
