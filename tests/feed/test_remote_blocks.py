@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import stoker
 from stoker.errors import StorageError
 from stoker.feed.feed import Feed
 from stoker.feed.remote_blocks import Forecast, make_hints
+from stoker.feed.transfer import HostGather
 from stoker.store.block_cache import NEVER
 from stoker.store.remote import RemoteStore, cached_file, upload
 
@@ -67,6 +70,26 @@ def test_batches_are_those_from_disk(local: stoker.Store, tmp_path: Path, order:
     there.close()
     assert not cache._held.any()
     assert cache._forecasts == []
+
+
+@pytest.mark.usefixtures("storage")
+def test_blocks_of_a_slow_thread_stay_until_it_has_gathered(
+    local: stoker.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last batch of a window is slow, while the other thread is far into the next: the cache has no room for both windows."""
+    options: dict[str, Any] = {"batch_size": 64, "order": ORDERS["blocks"], "return_index": True}
+    expected = [batch["x"] for batch in Feed(local, WINDOW, **options)]
+    slow = next(itertools.islice(Feed(local, WINDOW, **options), 7, None))["sample"][0].item()
+    gather = HostGather.gather
+
+    def slowly(self: HostGather, numbers: Any, *arguments: Any, **given: Any) -> Any:
+        if numbers[0] == slow:
+            time.sleep(0.3)
+        return gather(self, numbers, *arguments, **given)
+
+    monkeypatch.setattr(HostGather, "gather", slowly)
+    with Feed(opened(tmp_path, blocks=40), WINDOW, threads=2, **options) as feed:
+        assert all(torch.equal(batch["x"], other) for batch, other in zip(feed, expected, strict=True))
 
 
 @pytest.mark.usefixtures("storage")
@@ -173,8 +196,8 @@ def test_the_forecast_is_that_of_a_loop(tmp_path: Path, max_uses: int, monkeypat
 def belady(uses: list[int], capacity: int) -> int:
     """The least number of fetches for this order of uses: evict what is used last."""
     later: dict[int, list[int]] = {}
-    for time, block in enumerate(uses):
-        later.setdefault(block, []).append(time)
+    for place, block in enumerate(uses):
+        later.setdefault(block, []).append(place)
     cached: set[int] = set()
     fetches = 0
     for block in uses:
@@ -218,8 +241,8 @@ def test_a_cache_of_a_quarter_fetches_little_more_than_the_optimum(
 def recording(uses: list[int]) -> Any:
     """`make_hints` that also notes the blocks of each unit, in their order."""
 
-    def make(columns: Any, units: Any, following: Any, *, threads: int) -> Any:
-        hints: Any = make_hints(columns, units, following, threads=threads)
+    def make(columns: Any, units: Any, following: Any) -> Any:
+        hints: Any = make_hints(columns, units, following)
         _, forecast = hints._forecasts[0]
         for unit in range(units.count):
             uses.extend(forecast.ids(unit).tolist())

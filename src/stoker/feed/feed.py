@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, Literal, NoReturn
 
 import numpy as np
@@ -316,14 +315,13 @@ class Feed:
             )
         ring = Ring(pinned=self.device.type == "cuda", keep=self.prefetch + self.threads + 1)
         kind = HostGather if len(self.stores) == 1 else MixtureGather
-        make = partial(make_hints, threads=self.threads)
         return HostProducer(
             gather=kind(*parts, ring, files=self.shards(), is_remote=self.is_remote, **returns),
             assemble=assemble,
             device=self.device,
             transform=self.transform,
             rows=rows,
-            hints=ReadAhead(self.columns, self.samples, make) if self.residency.where == "stream" else None,
+            hints=ReadAhead(self.columns, self.samples, make_hints) if self.residency.where == "stream" else None,
             threads=self.threads,
             prefetch=self.prefetch,
         )

@@ -205,6 +205,9 @@ class Hints:
             if self._error is not None:
                 raise self._error
 
+    def after(self, step: int) -> None:
+        """Called once a step was gathered, or could not be."""
+
     def close(self) -> None:
         """Ask for nothing more."""
         self._stop[0] = True
@@ -252,6 +255,11 @@ class JoinedHints:
         """Called before a step is gathered; waits until all of it was asked for."""
         for one in self._hints:
             one.before(step)
+
+    def after(self, step: int) -> None:
+        """Called once a step was gathered, or could not be."""
+        for one in self._hints:
+            one.after(step)
 
     def close(self) -> None:
         """Ask for nothing more."""

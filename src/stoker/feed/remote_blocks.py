@@ -117,14 +117,14 @@ class Forecast:
         self._next[self._blocks[::-1]] = units[::-1]  # the first use is assigned last
 
 
-def make_hints(columns: list[MappedColumn], units: Units, following: Units, *, threads: int) -> Hints:
+def make_hints(columns: list[MappedColumn], units: Units, following: Units) -> Hints:
     """The hints of a pass: with fetching where blocks of a remote column are not there."""
     if all(column.file is None for column in columns):
         return Hints(columns, units)
     if all(column.is_here for column in columns):
         with contextlib.suppress(CacheFullError):  # evicted by another process at this moment
             return CachedHints(columns, units)
-    return RemoteHints(columns, units, following, threads=threads)
+    return RemoteHints(columns, units, following)
 
 
 class CachedHints(Hints):
@@ -155,9 +155,8 @@ class RemoteHints(Hints):
 
     keeps_all = False
 
-    def __init__(self, columns: list[MappedColumn], units: Units, following: Units, *, threads: int) -> None:
+    def __init__(self, columns: list[MappedColumn], units: Units, following: Units) -> None:
         super().__init__(columns, units)
-        self._threads = threads
         caches = {column.file.cache for column in columns if column.file is not None}
         self._forecasts = [(cache, Forecast(cache, columns, units, following)) for cache in caches]
         self._removals = [cache.add_forecast(forecast) for cache, forecast in self._forecasts]
@@ -168,14 +167,27 @@ class RemoteHints(Hints):
         self._is_first = True
         self._needed = (-1, -1)
         """The units of the last step that waits."""
+        self._low = step
+        """The first step that has not ended; those that have ended after it are in `_ended`."""
+        self._ended: set[int] = set()
 
     def before(self, step: int) -> None:
         """Called before a step is gathered; waits until all of it was fetched."""
-        low, _ = self._units.of(max(0, step - self._threads))
         with self._changed:
             self._needed = max(self._needed, self._units.of(step))
-        self._release(low)
         super().before(step)
+
+    def after(self, step: int) -> None:
+        """Called once a step was gathered, or could not be. A unit is given up when all steps before the next unit have ended."""
+        with self._changed:
+            self._ended.add(step)
+            while self._low in self._ended:
+                self._ended.remove(self._low)
+                self._low += 1
+            low = self._low
+            self._changed.notify_all()
+        if low > self._first_step:
+            self._release(self._units.of(low - 1)[1])
 
     def close(self) -> None:
         """Fetch nothing more, and give up what was fetched."""
@@ -195,6 +207,7 @@ class RemoteHints(Hints):
         # The first unit alone, so that the first batch comes soon; then all that may be, so that small units are fetched side by side.
         last = unit if self._is_first else max(unit, self._wanted)
         self._is_first = False
+        is_last_try = False
         while not self._stop[0]:
             is_needed = unit <= self._needed[1]
             last = unit if is_needed else last
@@ -203,11 +216,19 @@ class RemoteHints(Hints):
                 self._fetch(unit, last, horizon=None if is_needed else last)
                 break
             except CacheFullError:
-                if is_needed and not self._release_passed():
-                    raise
                 last = unit
                 with self._changed:
-                    self._changed.wait_for(lambda: unit <= self._needed[1] or bool(self._stop[0]), timeout=0.05)
+                    if not is_needed:
+                        self._changed.wait_for(lambda: unit <= self._needed[1] or bool(self._stop[0]), timeout=0.05)
+                        continue
+                    is_gathering = self._units.of(self._low)[1] < unit
+                    if is_gathering:  # a step that needs nothing further; its blocks are given up when it has ended
+                        self._changed.wait(timeout=0.05)
+                        continue
+                if not self._release_passed():
+                    if is_last_try:
+                        raise
+                    is_last_try = True  # a step may have ended, and given up its blocks, since this fetch failed
         for one in range(unit, last + 1):
             super()._request(one)
         return last
@@ -227,8 +248,8 @@ class RemoteHints(Hints):
             self._release(None)
 
     def _release_passed(self) -> bool:
-        """Give up units before those of the step that waits; False where there are none. Gathers keep what they read themselves."""
+        """Give up units before those of the step that waits; False where there are none."""
         with self._changed:
-            has_some = any(unit < self._needed[0] for unit in self._leases)
+            before = len(self._leases)
         self._release(self._needed[0])
-        return has_some
+        return len(self._leases) < before

@@ -399,11 +399,15 @@ class HostProducer:
         """One batch, or (for a GPU) the copy that is in flight and what it will be."""
         numbers = steps.numbers(step)
         try:
-            if hints is not None:
-                hints.before(step)
-            found = self.gather.locate(numbers, steps.draw)
             rows = len(numbers) if self.rows is None else self.rows
-            gathered = self.gather.gather(numbers, rows, found, is_leased=hints is not None and hints.keeps_all)
+            try:
+                if hints is not None:
+                    hints.before(step)
+                found = self.gather.locate(numbers, steps.draw)
+                gathered = self.gather.gather(numbers, rows, found, is_leased=hints is not None and hints.keeps_all)
+            finally:
+                if hints is not None:
+                    hints.after(step)
             try:
                 if self._transform is not None:
                     return self._transformed(self._transform, gathered, len(numbers), steps.seed_of(step))
