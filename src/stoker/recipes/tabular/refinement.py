@@ -248,5 +248,5 @@ def _train_layers(
 
 
 @torch.no_grad()
-def _copy(layers: list[torch.nn.Parameter], values: list[torch.Tensor]) -> None:
-    torch._foreach_copy_(layers, values)
+def _copy(layers: Iterable[torch.Tensor], values: Iterable[torch.Tensor]) -> None:
+    torch._foreach_copy_(list(layers), list(values))
