@@ -20,7 +20,7 @@ from stoker.errors import OptionError, PartsMissingError, StokerError
 from stoker.store.object_storage import redact
 from stoker.store.pack.options import PackOptions
 from stoker.store.pack.packer import Progress, quiet
-from stoker.store.pack.parts import PartedPack
+from stoker.store.pack.parts import PartedPack, finish_join
 
 _POLL_S = 0.5
 _ASK_NS = 5 * 10**9
@@ -82,6 +82,8 @@ _VIEWS: dict[str, PartedPack] = {}
 
 def run_task(request: tuple[Any, ...], kind: str, number: int, view: str) -> Any:
     """One task of a pack, in a process of the cluster. `view` names the pack and its types: what is known of it is kept."""
+    if kind == "join" and finish_join(request[1]):  # by an earlier attempt, whose node died
+        return None
     pack = _VIEWS.get(view)
     if pack is None:
         pack = _open(request, kind)
