@@ -10,7 +10,14 @@ from stoker.recipes.tabular import refinement
 from stoker.recipes.tabular.batches import EncodedSubjects, SubjectBatches, SubjectLoss
 from stoker.recipes.tabular.layout import make_layout
 from stoker.recipes.tabular.model import TabularModel, set_frequencies
-from stoker.recipes.tabular.refinement import inputs_of, refine_heads, refining_batch_size, refining_epochs, validate_heads
+from stoker.recipes.tabular.refinement import (
+    inputs_of,
+    refine_heads,
+    refine_lengths,
+    refining_batch_size,
+    refining_epochs,
+    validate_heads,
+)
 
 
 def prepared() -> tuple[TabularModel, EncodedSubjects, SubjectBatches, SubjectBatches]:
@@ -144,5 +151,39 @@ def test_many_classes_have_fewer_epochs_or_none() -> None:
     few = TabularModel(make_layout([{"cat": 4}], size="s"))
     many = TabularModel(make_layout([{"cat": 100_000}], size="s"))
     assert refining_epochs(few, 40_000, 1.0) == refinement.EPOCHS
-    assert refining_epochs(many, 1000, 1.0) == 10
+    assert refining_epochs(many, 1000, 1.0) == 5
     assert refining_epochs(many, 80_000, 1.0) == 0
+
+
+@pytest.mark.parametrize("max_length", [12, 130])
+def test_lengths_follow_from_contexts(max_length: int) -> None:
+    """Lengths of four contexts, as classes and by digits; their heads change, and no other."""
+    rng = np.random.default_rng(0)
+    context = rng.integers(0, 4, (300, 1))
+    lengths = np.minimum(context[:, 0] * 3 + rng.integers(0, 3, 300), max_length)
+    lengths[:5] = max_length
+    codes = rng.integers(0, 4, (lengths.sum(), 1)).astype(np.int16)
+    layout = make_layout([{"cat": 4}], context=[{"cat": 4}], max_length=max_length, median_length=5, size="s", predicts_left=False)
+    data = EncodedSubjects.of(codes, np.cumsum(lengths) - lengths, lengths, context, torch.device("cpu"))
+    model = TabularModel(layout, seed=1)
+    before = {name: one.detach().clone() for name, one in model.named_parameters()}
+    valid = SubjectBatches(data, layout, np.arange(240, 300), seed=1, is_fixed=True, lengths=lengths, batch_size=60, window=200)
+    losses = []
+    for is_refined in (False, True):
+        if is_refined:
+            gain = refine_lengths(model, data, torch.arange(240), torch.arange(240, 300))
+        found = validate_heads(model.eval(), inputs_of(model, data, valid, 1.0))
+        of_lengths = [layout.subs[number].position == "slen" for number in head_order(model)]
+        losses.append((found[torch.tensor(of_lengths)].sum(), found[~torch.tensor(of_lengths)]))
+    assert gain > 0.3
+    assert float(losses[0][0] - losses[1][0]) > 0.8 * gain  # repeated with all subjects
+    assert torch.equal(losses[0][1], losses[1][1])
+    rows = torch.zeros(model.num_rows, dtype=torch.bool)
+    for number, (begin, end) in model.rows.items():
+        rows[begin:end] |= layout.subs[number].position == "slen"
+    for name, one in model.named_parameters():
+        if name in ("first_weight", "first_bias"):
+            assert torch.equal(one[~rows], before[name][~rows])
+            assert not torch.equal(one[rows], before[name][rows])
+        elif not name.startswith("out_"):
+            assert torch.equal(one, before[name])
