@@ -40,8 +40,8 @@ BATCH_FACTOR, MOST_SUBJECTS, MOST_LOGITS = 8, 4096, 2**26
 """Batches are 8 times those of training, up to this number of subjects and of logits (256 MB)."""
 LENGTH_LR, LENGTH_STEPS, LENGTH_CHECK, LENGTH_PATIENCE = 0.01, 400, 5, 16
 """Of lengths: updates at most, updates between validations, and validations without a better loss after which it ends."""
-MOST_COMPUTED = 2**29
-"""Logits of all epochs together, above which there are fewer epochs, or none: some 8 s on one core. With thousands of categories, which
+MOST_COMPUTED = 2**28
+"""Logits of all epochs together, above which there are fewer epochs, or none: some 4 s on one core. With thousands of categories, which
 may be as many as rows, refinement would take longer than training."""
 MOST_KEPT = 2**26
 """Numbers that validation keeps at most (256 MB); beyond it they are computed in every epoch."""
