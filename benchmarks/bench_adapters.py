@@ -35,6 +35,32 @@ def make_feed(values: np.ndarray, **options: Any) -> stoker.Feed:
     return stoker.Feed(store, view, batch_size=BATCH, order=stoker.Shuffle(seed=0), last_batch="drop", **options)
 
 
+LINES = {
+    "Hugging Face Trainer": ("trainer = Trainer(model, arguments, train_dataset=windows)",
+                             "from stoker.integrations import FeedTrainer\ntrainer = FeedTrainer(model, arguments, train_feed=feed)"),
+    "Lightning": ("trainer.fit(model, DataLoader(windows, batch_size=64, shuffle=True))",
+                  "from stoker.integrations import FeedDataModule\ntrainer.fit(model, FeedDataModule(make_feed))"),
+    "Accelerate": ("loader = accelerator.prepare(DataLoader(windows, batch_size=64, shuffle=True))\nfor batch in loader:",
+                   "accelerator.register_for_checkpointing(feed)\nfor batch in feed:"),
+    "pytorch-forecasting": ("trainer.fit(model, dataset.to_dataloader(train=True, batch_size=64))",
+                            "from stoker.integrations import ForecastBatches\ntrainer.fit(model, ForecastBatches(feed, target='load'))"),
+    "NeuralForecast": ("model = NHITS(h=24, input_size=168)\nNeuralForecast([model], freq='h').fit(table)",
+                       "from stoker.integrations import WindowBatches\n"
+                       "model = NHITS(h=24, input_size=168, windows_batch_size=None, training_data_availability_threshold=1.0)\n"
+                       "Trainer(max_epochs=3).fit(model, WindowBatches(feed, target='load'))"),
+    "GluonTS": ("estimator.train(PandasDataset.from_long_dataframe(table, item_id='series', target='load'))",
+                "from stoker.integrations import StoreEntries\nestimator.train(StoreEntries(store, target='load', freq='h'))"),
+    "skorch": ("net.fit(windows)", "from stoker.integrations import PairDataset\nnet.fit(PairDataset(feed, x='load', y='load_target'))"),
+    "scikit-learn": ("x, y = cut(table)", "from stoker.integrations import to_arrays\nx, y = to_arrays(feed, x='load', y='load_target')"),
+}  # fmt: skip
+"""The lines of a script that change: before, and after. The feed or store itself replaces the code that made the dataset."""
+
+
+def changed_lines() -> dict[str, int]:
+    """How many lines are other ones afterwards."""
+    return {name: len(set(after.split("\n")) - set(before.split("\n"))) for name, (before, after) in LINES.items()}
+
+
 class Windows(torch.utils.data.Dataset[Any]):
     """The usual dataset: a window per index."""
 
@@ -86,6 +112,30 @@ def forecasting(values: np.ndarray) -> Iterable[tuple[str, Callable[[], Iterable
     yield "theirs", lambda: loader
     batches = ForecastBatches(make_feed(values, return_index=True, return_series=True), target="load", unknown_reals=["load"])
     yield "ours", lambda: batches
+
+
+def gluonts_entries(values: np.ndarray) -> Iterable[tuple[str, Callable[[], Iterable[Any]]]]:
+    """For GluonTS, whose loader reads entries: one per series. A batch is as many entries as it has windows."""
+    import pandas as pd
+    from gluonts.dataset.pandas import PandasDataset
+
+    from stoker.integrations.gluonts import StoreEntries
+
+    series, steps = values.shape
+    times = pd.date_range("2024-01-01", periods=steps, freq="h")
+    names = np.repeat(np.arange(series).astype(str), steps)
+    table = pd.DataFrame({"series": names, "load": values.ravel()}, index=pd.DatetimeIndex(np.tile(times, series)))
+    theirs = PandasDataset.from_long_dataframe(table, item_id="series", target="load", freq="h")
+    yield "theirs", lambda: grouped(chain.from_iterable(repeat(theirs)))
+    entries = StoreEntries(stoker.Store.from_arrays(load=values), target="load", freq="h")
+    yield "ours", lambda: grouped(chain.from_iterable(repeat(entries)))
+
+
+def grouped(entries: Iterable[Any]) -> Iterator[list[Any]]:
+    """Entries in groups of the size of a batch."""
+    found = iter(entries)
+    while True:
+        yield list(islice(found, BATCH))
 
 
 def updates(model: Any, batches: Iterable[Any]) -> Iterator[None]:
@@ -157,9 +207,11 @@ def main() -> None:
     }
     if importlib.util.find_spec("pytorch_forecasting") is not None:
         cases["pytorch-forecasting"] = partial(forecasting, values)
+    if importlib.util.find_spec("gluonts") is not None:
+        cases["GluonTS"] = partial(gluonts_entries, values)
     if importlib.util.find_spec("neuralforecast") is not None:
         cases["NeuralForecast"] = neuralforecast_updates
-    answer: dict[str, Any] = {"windows": f"{LENGTH} -> {HORIZON}", "batch": BATCH, "rounds": rounds}
+    answer: dict[str, Any] = {"windows": f"{LENGTH} -> {HORIZON}", "batch": BATCH, "rounds": rounds, "lines": changed_lines()}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name, make in cases.items():
