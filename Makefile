@@ -86,6 +86,7 @@ test-scale: $(SCALE)/.installed ## object storage, packs and training runs on se
 	  tests/store/formats/test_remote_files.py tests/store/formats/test_ray_dataset.py tests/store/pack/test_on_ray.py \
 	  tests/test_ray.py tests/cli/test_train_elastic.py tests/train/test_ordered_sums.py tests/train/test_mirror.py \
 	  tests/tune/test_storage_machines.py tests/tune/test_storage_kill.py
+	@PYTHONPATH=. $(SCALE)/bin/python -m tools.pages docs/scale.md
 
 $(SCALE)/.installed: pyproject.toml constraints.txt requirements-scale.txt
 	@echo "Installing into $(SCALE) (some minutes, only once) ..."
