@@ -62,7 +62,7 @@ from stoker.store.pack.packer import (
 )
 from stoker.store.pack.plan import PackPlan, plan_with_types, settled_types
 from stoker.store.pack.regular import IntegerGapsError, OffGridError, RulesMark, StepRules
-from stoker.store.pack.shared_plan import JOINED, PLAN, RowRange, agree, has_plan
+from stoker.store.pack.shared_plan import JOINED, PLAN, RowRange, Schemas, agree, has_plan
 from stoker.store.pack.sorted_runs import BackgroundWriter, RunLayout, RunMark, SortedRun, Sorter, UnsortedTimesError, read_ahead
 from stoker.store.pack.stored_runs import HASH_BYTES, StoredRun, cut_runs, stored_texts
 from stoker.store.pack.values import Categories, MissingIntegersError
@@ -114,6 +114,7 @@ class PartedPack:
         progress: called with the phase, the share of it that is done, and rows.
         metadata: as for `pack`; needed by `join` only.
         may_write: whether this process may begin the pack.
+        known: schemas of sources that others have found.
         replace: whether a store may be there already.
     """
 
@@ -126,6 +127,7 @@ class PartedPack:
         *,
         metadata: object = None,
         may_write: bool = True,
+        known: Schemas | None = None,
         replace: bool = False,
     ) -> None:
         self._folder = None if is_url(path) else check_path(path)
@@ -138,17 +140,12 @@ class PartedPack:
                 "'error', or pack with one process."
             )
         self._exchange = open_exchange(path)
-        self._refuse_store()
-        shared, self._first_plan, self._metadata = agree(self._exchange, source, options, metadata, may_write=may_write)
+        is_begun(path, replace=replace)
+        shared, self._first_plan, self._metadata = agree(
+            self._exchange, source, options, metadata, may_write=may_write, known=known
+        )
         self.tasks = shared.tasks
         self._stamps = shared.sources
-
-    def _refuse_store(self) -> None:
-        # With a plan, a join was killed after its commit, or is under way: `join` decides.
-        if not self._replace and not has_plan(self._exchange) and _read_manifest(self._path) is not None:
-            raise StoreExistsError(
-                f"{self._path} holds a store already. Choose another folder, or pass replace=True to replace that store."
-            )
 
     # Types: the same in all processes, also where those of the first rows turn out not to hold all values.
 
@@ -598,6 +595,15 @@ class PartedPack:
     def report(self, attempt: Attempt, share: float, rows: int) -> None:
         """Let all processes see how far a task is."""
         self._exchange.report(attempt, msgspec.json.encode(TaskReport(share=share, rows=rows)))
+
+
+def is_begun(path: str, *, replace: bool) -> bool:
+    """Whether there is a plan; raises `StoreExistsError` where there is a store instead, and the pack may not replace it."""
+    # With a plan, a join was killed after its commit, or is under way: `join` decides.
+    begun = has_plan(open_exchange(path))
+    if not begun and not replace and _read_manifest(path) is not None:
+        raise StoreExistsError(f"{path} holds a store already. Choose another folder, or pass replace=True to replace that store.")
+    return begun
 
 
 def finish_join(path: str) -> bool:
