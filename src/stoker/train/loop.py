@@ -39,11 +39,11 @@ from stoker.train.autotune import Setup, Trial
 from stoker.train.checkpoint import Checkpoints
 from stoker.train.early_stopping import EarlyStopping
 from stoker.train.engine import Engine, Stream
-from stoker.train.log import Log, Window
+from stoker.train.loggers import Log
 from stoker.train.metrics import AllGather, Metric
 from stoker.train.resume import Progress, Taken
 from stoker.train.settings import Components
-from stoker.train.step import LossFunction, StepWork, num_samples, outcome_of
+from stoker.train.step import LossFunction, StepWork, Window, num_samples, outcome_of
 from stoker.watching.cause import Slowdown
 from stoker.watching.watch import Watch
 
@@ -313,6 +313,7 @@ class Fit:
         self.progress = Progress()
         self._settings, self._ranks = parts.settings, parts.ranks
         self._readout, self._rate = self.engine.readout, self.engine.rate
+        self._process = psutil.Process()
         self._stateful = {"scale": self.engine.scale, "stopping": self.stopping}
         self._uses_scale = self.setup.precision == "fp16"  # then updates may be held back because a gradient overflowed
         self._device = parts.device
@@ -481,7 +482,7 @@ class Fit:
             del means["norm"]  # it was not computed
         means["skipped"] = float(len(took_place) - sum(took_place))
         on_gpu = self._device.type == "cuda"
-        memory = torch.cuda.memory_reserved() if on_gpu else psutil.Process().memory_info().rss
+        memory = torch.cuda.memory_reserved() if on_gpu else self._process.memory_info().rss
         self.log.write(
             taken.step,
             {"epoch": taken.epoch, **means, "lr": taken.lr, "rate": taken.rate, "wait": taken.wait, "memory": float(memory)},
