@@ -145,6 +145,8 @@ class PartedPack:
             self._exchange, source, options, metadata, may_write=may_write, known=known
         )
         self.tasks = shared.tasks
+        self._id = xxhash.xxh3_64_hexdigest(msgspec.json.encode(shared))
+        """Part of the names of what tasks leave: a task of an earlier pack that still runs leaves nothing that counts for this one."""
         self._stamps = shared.sources
 
     # Types: the same in all processes, also where those of the first rows turn out not to hold all values.
@@ -152,7 +154,7 @@ class PartedPack:
     @property
     def plan(self) -> PackPlan:
         """The plan with the types that are known now."""
-        types, is_widened = self._exchange.get(_TYPES), self._exchange.get(_WIDENED) is not None
+        types, is_widened = self._exchange.get(f"{_TYPES}-{self._id}"), self._exchange.get(f"{_WIDENED}-{self._id}") is not None
         plan = self._first_plan
         if types is not None:
             found = msgspec.json.decode(types, type=list[str])
@@ -162,7 +164,10 @@ class PartedPack:
     @property
     def _suffix(self) -> str:
         """Part of the names of tasks: results with other types do not count."""
-        is_settled, is_widened = self._exchange.get(_TYPES) is not None, self._exchange.get(_WIDENED) is not None
+        is_settled, is_widened = (
+            self._exchange.get(f"{_TYPES}-{self._id}") is not None,
+            self._exchange.get(f"{_WIDENED}-{self._id}") is not None,
+        )
         return ("s" if is_settled else "") + ("w" if is_widened else "")
 
     def _settle(self, error: InferredTypeError | MissingIntegersError) -> None:
@@ -171,7 +176,7 @@ class PartedPack:
             refuse_settled(error)
         schemas = settled_types(self._first_plan, lambda rows: self._progress("settling types", 0.0, rows))
         encoded = [base64.b64encode(schema.serialize().to_pybytes()).decode() for schema in schemas]
-        self._exchange.create(_TYPES, msgspec.json.encode(encoded))
+        self._exchange.create(f"{_TYPES}-{self._id}", msgspec.json.encode(encoded))
 
     # Read
 
@@ -179,7 +184,7 @@ class PartedPack:
         """Run task `number`: sort its rows into runs, unless that is done and undamaged."""
         while True:
             suffix = self._suffix
-            task = f"read-{number}{suffix}"
+            task = f"read-{number}-{self._id}{suffix}"
             if self._has(task):
                 return
             plan = self.plan
@@ -316,14 +321,14 @@ class PartedPack:
     def missing_tasks(self) -> list[int]:
         """Tasks of reading that are not done."""
         suffix = self._suffix
-        return [i for i in range(len(self.tasks)) if self._exchange.get(mark_name(f"read-{i}{suffix}")) is None]
+        return [i for i in range(len(self.tasks)) if self._exchange.get(mark_name(f"read-{i}-{self._id}{suffix}")) is None]
 
     @cached_property
     def _results(self) -> tuple[list[tuple[str, ReadMark]], str]:
         """The results of all tasks of reading, and a hash of them that names what depends on them."""
         hasher, found, missing, suffix = xxhash.xxh3_64(), [], [], self._suffix
         for number in range(len(self.tasks)):
-            data = self._exchange.get(mark_name(f"read-{number}{suffix}"))
+            data = self._exchange.get(mark_name(f"read-{number}-{self._id}{suffix}"))
             if data is None:
                 missing.append(number)
                 continue
@@ -337,7 +342,7 @@ class PartedPack:
         reports = self._exchange.reports()
         shares = [msgspec.json.decode(data, type=TaskReport).share for task, data in reports.items() if task.startswith("read-")]
         running = f" ({len(shares):,} of them are being read, {sum(shares) / len(shares):.0%} done)" if shares else ""
-        recorded = self._exchange.get(_PARTS)
+        recorded = self._exchange.get(f"{_PARTS}-{self._id}")
         what = f"{len(missing):,} of {len(self.tasks):,} tasks are not done{running}"
         if recorded is None:
             return f"{self._path} cannot be joined yet: {what}. Run all parts first: --part 1/N to --part N/N."
@@ -430,7 +435,7 @@ class PartedPack:
         except IntegerGapsError as error:
             if "w" in self._suffix:
                 raise BadValueError(str(error)) from None
-            self._exchange.create(_WIDENED, b"")
+            self._exchange.create(f"{_WIDENED}-{self._id}", b"")
             raise PartsMissingError(self._describe_missing(self.missing_tasks())) from None
 
     def _merged(self, task: str) -> tuple[str, RangeMark] | None:
@@ -584,7 +589,7 @@ class PartedPack:
 
     def record_parts(self, count: int) -> None:
         """Remember into how many parts the tasks are divided, for messages."""
-        self._exchange.create(_PARTS, str(count).encode())
+        self._exchange.create(f"{_PARTS}-{self._id}", str(count).encode())
 
     def progress(self) -> tuple[float, int]:
         """The share of the tasks of reading that is done in all processes, and rows of those that run."""
