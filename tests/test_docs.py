@@ -175,6 +175,7 @@ def test_every_result_file_is_used_or_listed() -> None:
         "bench_adapters",
         "bench_compat",
         "bench_cluster_pack",
+        "bench_cluster_pack_ray",
         "bench_hooks",
         "bench_ordered_sums",
         "bench_packing",
