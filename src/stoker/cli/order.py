@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stoker._text import printable, readable_bytes
-from stoker.cli.main import PATH, new_table
+from stoker.cli import command as base
 from stoker.errors import OptionError
 
 if TYPE_CHECKING:
@@ -54,8 +54,8 @@ class Report:
         return {"path": self.store, "view": self.view, **sizes, "order": self.chosen, "orders": orders, "enough": enough}
 
 
-@click.command("order", short_help="Measure how well an order shuffles and what it costs to read.")
-@click.argument("store", type=PATH)
+@click.command("order", cls=base.Command, doing="measuring orders of {store}")
+@click.argument("store", type=base.PATH)
 @click.option(
     "--order",
     "chosen",
@@ -64,13 +64,15 @@ class Report:
     show_default=True,
     help="The order to measure. The others are shown for comparison.",
 )
-@click.option("--batch", type=COUNT, default=256, show_default=True, help="Batch size, over all ranks.")
-@click.option("--block", type=COUNT, metavar="N", help="Samples per block (default: automatic).")
-@click.option("--window", type=COUNT, metavar="N", help="Samples that are shuffled together (default: automatic).")
-@click.option("--view", metavar="VIEW", help="What a sample is, as KIND:LENGTH,NAME=VALUE,… (default: one series).")
-@click.option("--columns", metavar="A,B,…", help="Columns to feed (default: all numeric columns).")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the order.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.option(
+    "--batch-size", "--batch", "batch", type=COUNT, metavar="N", default=256, show_default=True, help="Batch size, over all ranks."
+)
+@click.option("--block", type=COUNT, metavar="N", help="Samples per block. [default: automatic]")
+@click.option("--window", type=COUNT, metavar="N", help="Samples that are shuffled together. [default: automatic]")
+@click.option("--view", metavar="VIEW", help="What a sample is, as KIND:LENGTH,NAME=VALUE,… [default: one series]")
+@click.option("--columns", metavar="A,B,…", help="Columns to feed. [default: all numeric columns]")
+@base.seed_option(0, "Seed of the order.")
+@base.json_option
 def command(
     store: str,
     chosen: str,
@@ -89,7 +91,7 @@ def command(
     memory. The command reads only the lengths of the series.
 
     \b
-    stoker order events.stoker --batch 256
+    stoker order events.stoker --batch-size 256
     stoker order events.stoker --block 64 --window 16384
     stoker order prices.stoker --view windows:48,stride=4,horizon=1 --order shuffle
     stoker order prices.stoker --view segments:2048
@@ -170,7 +172,7 @@ def parse_view(text: str) -> Windows | Segments | Sequences:
 
 def _table(report: Report) -> Table:
     """A column for each order, a row for each property."""
-    table = new_table()
+    table = base.new_table()
     table.add_column("", no_wrap=True)
     for name in report.plans:
         table.add_column(name, justify="right", style="bold" if name == report.chosen else None)

@@ -18,7 +18,7 @@ the last layers is computed once and kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -376,5 +376,5 @@ def _train_layers(
 
 
 @torch.no_grad()
-def _copy(layers: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
-    torch._foreach_copy_([*layers], [*values])
+def _copy(layers: Iterable[torch.Tensor], values: Iterable[torch.Tensor]) -> None:
+    torch._foreach_copy_(list(layers), list(values))
