@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from pathlib import Path
 
 from benchmarks.page import Record, short
@@ -42,12 +43,16 @@ def update_cost(record: Record) -> str:
     def cost(side: str) -> str:
         return short(record.get("NeuralForecast", "CPU ms per batch", side), 2)
 
-    return (
-        f"- An update of its MLP on 1,024 windows of 168 hours with 24 ahead, from 370 series of 26,304 hours, takes {cost('ours')} ms of\n"
-        f"  CPU time with a feed, {cost('DataLoader')} with a `DataLoader` over windows, and {cost('theirs')} with NeuralForecast's own loader, which cuts all\n"
-        f"  windows of 32 series first ([results](../../benchmarks/results/bench_adapters.json)). `unfold` and `randperm` in twelve lines take\n"
-        f"  {cost('unfold and randperm')} ms as well: where all data is one tensor, you need no library.\n"
+    ways = (
+        f"{cost('ours')} ms of CPU time with a feed, {cost('DataLoader')} with a `DataLoader` over windows, and {cost('theirs')} "
+        f"with its own loader, which cuts all windows of 32 series first"
     )
+    plain = f"`unfold` and `randperm` in twelve lines take {cost('unfold and randperm')} ms as well"
+    text = (
+        f"An update of its MLP on 1,024 windows of 168 hours with 24 ahead, from 370 series of 26,304 hours, takes {ways} "
+        f"([results](../../benchmarks/results/bench_adapters.json)). {plain}: where all data is one tensor, you need no library."
+    )
+    return textwrap.fill(text, 140, initial_indent="- ", subsequent_indent="  ", break_long_words=False) + "\n"
 
 
 def written(page: Path) -> str:
