@@ -314,15 +314,9 @@ class Command(click.Command):
     """
 
     def __init__(
-        self,
-        *args: Any,
-        doing: str | None,
-        writes: str | None = None,
-        example: str | None = None,
-        recipes: dict[str, click.Command] | None = None,
-        recipe_of: RecipeOf | None = None,
-        **options: Any,
-    ) -> None:
+        self, *args: Any, doing: str | None, writes: str | None = None, example: str | None = None,
+        recipes: dict[str, click.Command] | None = None, recipe_of: RecipeOf | None = None, **options: Any,
+    ) -> None:  # fmt: skip
         super().__init__(*args, **options)
         self.doing, self.writes, self.example = doing, writes, example
         self.recipes = recipes if recipes is not None else {}

@@ -61,16 +61,9 @@ def _print_thresholds(ctx: click.Context, param: click.Parameter, value: bool) -
     help="Print every threshold of the rule (name, value, meaning) and exit.",
 )
 def command(
-    script: str,
-    arguments: tuple[str, ...],
-    is_module: bool,
-    tries: bool,
-    patch: str | None,
-    budget: float | None,
-    report: str | None,
-    seconds: float | None,
-    as_json: bool,
-) -> None:
+    script: str, arguments: tuple[str, ...], is_module: bool, tries: bool, patch: str | None, budget: float | None, report: str | None,
+    seconds: float | None, as_json: bool,
+) -> None:  # fmt: skip
     """Run SCRIPT.py unchanged, stop it when enough is known, and name the bottleneck, the evidence, and what to do next.
 
     What the script prints goes to stderr, or nowhere with -q. Exit code 0: a verdict, 2: error, 3: no verdict.

@@ -74,16 +74,9 @@ class Report:
 @base.seed_option(0, "Seed of the order.")
 @base.json_option
 def command(
-    store: str,
-    chosen: str,
-    batch: int,
-    block: int | None,
-    window: int | None,
-    view: str | None,
-    columns: str | None,
-    seed: int,
+    store: str, chosen: str, batch: int, block: int | None, window: int | None, view: str | None, columns: str | None, seed: int,
     as_json: bool,
-) -> None:
+) -> None:  # fmt: skip
     """Measure the order of the samples of STORE.
 
     If neighbours in the store are similar, a weak shuffle puts similar samples into one batch, and its gradient is as noisy as

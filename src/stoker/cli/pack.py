@@ -123,15 +123,9 @@ RECIPES: dict[str, click.Command] = {"icecube": _icecube}
 @click.option("--on", metavar="ADDRESS", help="Run on a Ray cluster, like ray://head:10001; 'ray' for one on this machine.")
 @base.json_option
 def command(
-    source: tuple[str, ...],
-    store: str,
-    as_json: bool,
-    wide_pattern: str | None,
-    part: str | None,
-    join: bool,
-    on: str | None,
+    source: tuple[str, ...], store: str, as_json: bool, wide_pattern: str | None, part: str | None, join: bool, on: str | None,
     **options: object,
-) -> None:
+) -> None:  # fmt: skip
     """Pack SOURCE (files, folders, or patterns in quotes) into the folder STORE, or to a URL.
 
     An existing store is replaced only with --replace, in one step at the end. If a pack was killed, the same command

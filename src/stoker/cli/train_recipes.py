@@ -212,15 +212,9 @@ SWITCHES = {"auto": "auto", "on": True, "off": False}
 @base.json_option
 @click.pass_context
 def _time_moe(
-    context: click.Context,
-    /,
-    folder: str | None,
-    resume: str | None,
-    export: str | None,
-    device: str | None,
-    as_json: bool,
+    context: click.Context, /, folder: str | None, resume: str | None, export: str | None, device: str | None, as_json: bool,
     **options: Any,
-) -> None:
+) -> None:  # fmt: skip
     """Train a Time-MoE on DATA, and write its best weights as an official checkpoint.
 
     Without --steps the run is one epoch. Its folder gets checkpoints and metrics (`stoker runs --plot` plots them). Ctrl-C finishes
@@ -349,20 +343,9 @@ def _timehut_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @base.device_option
 @base.json_option
 def _timehut(
-    data: str | None,
-    test: str | None,
-    archive: str | None,
-    methods: str | None,
-    seeds: int | None,
-    method: str,
-    normalize: str,
-    folder: str | None,
-    resume: str | None,
-    overwrite: bool,
-    device: str | None,
-    as_json: bool,
-    **options: Any,
-) -> None:
+    data: str | None, test: str | None, archive: str | None, methods: str | None, seeds: int | None, method: str, normalize: str,
+    folder: str | None, resume: str | None, overwrite: bool, device: str | None, as_json: bool, **options: Any,
+) -> None:  # fmt: skip
     """Learn representations of time series without their labels, by TimeHUT, TS2Vec or SoftCLT.
 
     The run gets the encoder, the representations of the training series and, with labelled test series, the accuracy of the papers'

@@ -45,17 +45,9 @@ def command() -> None:
 @base.plot_option
 @base.json_option
 def _batch(
-    config: str,
-    assignments: tuple[str, ...],
-    tolerance: float,
-    largest: int | None,
-    min_steps_per_epoch: int,
-    keep_effective_batch: bool,
-    out: str | None,
-    overwrite: bool,
-    plot: str | None,
-    as_json: bool,
-) -> None:
+    config: str, assignments: tuple[str, ...], tolerance: float, largest: int | None, min_steps_per_epoch: int,
+    keep_effective_batch: bool, out: str | None, overwrite: bool, plot: str | None, as_json: bool,
+) -> None:  # fmt: skip
     """Measure batch sizes of CONFIG, and choose the smallest within 5 % of the best throughput.
 
     The table has samples per second and memory of each size. The learning rate is not changed; a scaled one is offered.
@@ -181,22 +173,10 @@ BATCH_RECIPES["icecube"] = _batch_icecube
 @base.plot_option
 @base.json_option
 def _search(
-    config: str,
-    assignments: tuple[str, ...],
-    budget: str | None,
-    space: str | None,
-    metric: str | None,
-    direction: str | None,
-    storage: str | None,
-    name: str,
-    repeats: int | None,
-    timeout: float | None,
-    allow_constant: bool,
-    out: str | None,
-    overwrite: bool,
-    plot: str | None,
-    as_json: bool,
-) -> None:
+    config: str, assignments: tuple[str, ...], budget: str | None, space: str | None, metric: str | None, direction: str | None,
+    storage: str | None, name: str, repeats: int | None, timeout: float | None, allow_constant: bool, out: str | None, overwrite: bool,
+    plot: str | None, as_json: bool,
+) -> None:  # fmt: skip
     """Search the hyperparameters of CONFIG: many short trials, the best of them longer, then new ones near the best.
 
     What to search is the section `search:` of CONFIG. Ctrl-C keeps the best; the same command continues. Several processes, and with
@@ -320,19 +300,9 @@ def _less_is_better(metric: str) -> bool:
 @base.plot_option
 @base.json_option
 def _search_timehut(
-    data: str,
-    scenario: str,
-    budget: str | None,
-    epochs: int | None,
-    group_size: int,
-    skip_search: bool,
-    storage: str | None,
-    seed: int,
-    device: str | None,
-    allow_constant: bool,
-    plot: str | None,
-    as_json: bool,
-) -> None:
+    data: str, scenario: str, budget: str | None, epochs: int | None, group_size: int, skip_search: bool, storage: str | None, seed: int,
+    device: str | None, allow_constant: bool, plot: str | None, as_json: bool,
+) -> None:  # fmt: skip
     """Search the temperature and the angular margin of TimeHUT. Configurations train as one population, on the same crops.
 
     The score is the mean margin of a classifier in repeated cross-validation of the training series: on small sets their accuracy is
