@@ -467,11 +467,14 @@ MISSING = ["keep", "error", "ffill", "drop"]
 """What --missing may be."""
 
 
+def choice_option(*names: str, choices: Sequence[str], default: str | None = None, **options: Any) -> Decorator:
+    """An option with some possible values; the first is the default."""
+    return click.option(*names, type=click.Choice(choices), default=default or choices[0], show_default=True, **options)
+
+
 def missing_option(choices: Sequence[str] = MISSING) -> Decorator:
     """How to treat missing values."""
-    return click.option(
-        "--missing", type=click.Choice(choices), default="keep", show_default=True, help="How to treat missing values."
-    )
+    return choice_option("--missing", choices=choices, help="How to treat missing values.")
 
 
 def reading_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,7 +6,7 @@ import json
 
 import click
 
-from stoker._text import printable
+from stoker._text import printable_lines
 from stoker.cli import command as base
 
 
@@ -54,6 +54,6 @@ def command(
     if as_json:
         click.echo(json.dumps(gate.as_dict()))
     else:
-        click.echo("\n".join(printable(line) for line in str(gate).split("\n")))
+        click.echo(printable_lines(str(gate)))
     if not gate.ok:
         raise SystemExit(1)

@@ -56,12 +56,11 @@ class Report:
 
 @click.command("order", cls=base.Command, doing="measuring orders of {store}")
 @click.argument("store", type=base.PATH)
-@click.option(
+@base.choice_option(
     "--order",
     "chosen",
-    type=click.Choice(["sequential", "shuffle", "block"]),
+    choices=["sequential", "shuffle", "block"],
     default="block",
-    show_default=True,
     help="The order to measure. The others are shown for comparison.",
 )
 @click.option(

@@ -32,22 +32,12 @@ SHOWN_ROWS = 12
     "--data", required=True, multiple=True, type=base.TABLE, metavar="DATA", help="A store, or files that `stoker pack` reads."
 )
 @click.option("--out", type=base.PATH, metavar="FILE", help="Write the table: .parquet, .csv, .arrow or .feather.")
-@click.option(
-    "--which",
-    type=click.Choice(["last", "all"]),
-    default="last",
-    show_default=True,
-    help="last: once per series, from its last steps. all: from every window of the run's view.",
+@base.choice_option(
+    "--which", choices=["last", "all"], help="last: once per series, from its last steps. all: from every window of the run's view."
 )
 @click.option("--horizon", type=int, metavar="N", help="Steps to forecast; for runs of Time-MoE. [default: 96]")
 @click.option("--stride", type=int, metavar="N", help="With --which all: steps between two windows. [default: as in training]")
-@click.option(
-    "--short",
-    type=click.Choice(["error", "skip"]),
-    default="error",
-    show_default=True,
-    help="What to do with series that are shorter than the model's window.",
-)
+@base.choice_option("--short", choices=["error", "skip"], help="What to do with series that are shorter than the model's window.")
 @click.option(
     "--pack",
     "assignments",
