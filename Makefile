@@ -81,7 +81,7 @@ $(ORIGINALS)/.installed: pyproject.toml constraints.txt requirements-originals.t
 
 test-scale: $(SCALE)/.installed ## object storage, packs and training runs on several nodes, with real servers, agents and kills
 	@$(SCALE)/bin/python -c 'import moto, obstore, ray.train' # else their tests would be skipped
-	@PYTHONHASHSEED=0 $(SCALE)/bin/python -m pytest -q -m 'slow or not slow' tests/store/test_remote_s3.py tests/store/test_remote_azure.py \
+	@PYTHONHASHSEED=0 $(SCALE)/bin/python -m pytest -q -m 'slow or not slow' tests/store/test_remote_servers.py tests/train/test_mirror_servers.py \
 	  tests/store/test_remote.py tests/store/test_object_storage.py tests/store/test_block_cache.py tests/feed/test_remote_blocks.py \
 	  tests/store/formats/test_remote_files.py tests/store/formats/test_ray_dataset.py tests/store/pack/test_on_ray.py \
 	  tests/test_ray.py tests/cli/test_train_elastic.py tests/train/test_ordered_sums.py tests/train/test_mirror.py \

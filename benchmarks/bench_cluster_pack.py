@@ -1,14 +1,17 @@
 """How much faster is a pack that several processes share, each with one core?
 
 Rows come from CSV files, plain and compressed, in the order of their times; half of them belong to one user. Processes
-are started and have imported everything before the clock runs. Besides wall time, CPU time is recorded: the critical path is that of the
-slowest process of each phase, which other programs on the machine do not change. With `--ray` the same pack runs on clusters of one
-and of two nodes with one CPU each (`make test-scale` installs Ray).
+are started and have imported everything before the clock runs. Each may use one core, with all of its threads, and no two of them share
+a physical core: a single process that may use two cores reads, sorts and writes on both. Besides wall time, CPU time is recorded: the
+critical path is that of the slowest process of each phase, which other programs on the machine hardly change. With `--ray` the same pack
+runs on clusters of one and of two nodes with one CPU each, as Ray counts them (`make test-scale` installs Ray).
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import itertools
 import json
 import os
 import shutil
@@ -16,6 +19,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -33,26 +38,39 @@ COUNTS = (1, 2, 4, 8, 16)
 
 
 def write_inputs(folder: Path, rows: int, files: int, *, compressed: bool = False) -> str:
-    """CSV files of events."""
+    """CSV files of events, written by all cores."""
     folder.mkdir(exist_ok=True)
-    rng = np.random.default_rng(0)
-    for i in range(files):
-        count = rows // files
-        users = np.where(rng.random(count) < 0.5, 7, rng.integers(0, 50_000, count))
-        columns = {
-            "user": users,
-            "ts": np.sort(rng.integers(0, 10**8, count)) + i * 10**8,
-            **{f"x{k}": rng.standard_normal(count) for k in range(4)},
-            "kind": np.array([f"kind {k}" for k in range(20)])[rng.integers(0, 20, count)],
-        }
-        path = folder / (f"{i:02}.csv.gz" if compressed else f"{i:02}.csv")
-        with pa.CompressedOutputStream(str(path), "gzip") if compressed else pa.OSFile(str(path), "wb") as file:
-            pa_csv.write_csv(pa.table(columns), file)
+    paths = [folder / (f"{i:02}.csv.gz" if compressed else f"{i:02}.csv") for i in range(files)]
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+        list(pool.map(write_input, paths, range(files), [rows // files] * files))
     return str(folder / "*.csv*")
+
+
+def write_input(path: Path, number: int, count: int) -> None:
+    """One file: later times than in the one before."""
+    rng = np.random.default_rng(number)
+    columns = {
+        "user": np.where(rng.random(count) < 0.5, 7, rng.integers(0, 50_000, count)),
+        "ts": np.sort(rng.integers(0, 10**8, count)) + number * 10**8,
+        **{f"x{k}": rng.standard_normal(count) for k in range(4)},
+        "kind": np.array([f"kind {k}" for k in range(20)])[rng.integers(0, 20, count)],
+    }
+    with pa.CompressedOutputStream(str(path), "gzip") if path.suffix == ".gz" else pa.OSFile(str(path), "wb") as file:
+        pa_csv.write_csv(pa.table(columns), file)
+
+
+def physical_cores() -> list[int]:
+    """One CPU per physical core that this process may use: hyperthreads of one core slow each other down."""
+    found: dict[str, int] = {}
+    for cpu in sorted(os.sched_getaffinity(0)):
+        siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+        found.setdefault(siblings.read_text() if siblings.exists() else str(cpu), cpu)
+    return list(found.values())
 
 
 def work(task: dict[str, Any]) -> None:
     """One process: says that it is ready, waits for a line, works, and says how long that took."""
+    os.sched_setaffinity(0, {task["core"]})
     print("ready", flush=True)
     sys.stdin.readline()
     wall, cpu = time.perf_counter(), time.process_time()
@@ -68,14 +86,15 @@ def work(task: dict[str, Any]) -> None:
 
 def run_all(tasks: list[dict[str, Any]]) -> tuple[float, list[float]]:
     """Processes side by side: seconds until the last ends, and the CPU seconds of each."""
+    cores = physical_cores()
     running = [
         subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.bench_cluster_pack", "--worker", json.dumps(task)],
+            [sys.executable, "-m", "benchmarks.bench_cluster_pack", "--worker", json.dumps(task | {"core": cores[i % len(cores)]})],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
-        for task in tasks
+        for i, task in enumerate(tasks)
     ]
     for one in running:
         if one.stdout is None or one.stdout.readline().strip() != "ready":
@@ -148,6 +167,7 @@ def on_ray(source: str, folder: Path, rounds: int) -> dict[str, Any]:
     from ray.cluster_utils import Cluster
 
     seconds: dict[str, list[float]] = {"1 node": [], "2 nodes": []}
+    critical: dict[str, list[float]] = {"1 node": [], "2 nodes": []}
     for number in range(rounds + 1):
         for nodes, name in ((1, "1 node"), (2, "2 nodes")):
             cluster = Cluster(
@@ -158,10 +178,18 @@ def on_ray(source: str, folder: Path, rounds: int) -> dict[str, Any]:
             ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
             warm = ray.remote(num_cpus=1)(_warm)
             ray.get([warm.remote() for _ in range(2 * nodes)])
+            used = [_cpu_of_workers()]
+
+            def note(phase: str, share: float, rows: int, used: list[dict[str, float]] = used) -> None:
+                if share == 1:  # the phase has ended
+                    used.append(_cpu_of_workers())
+
             start = time.perf_counter()
-            stoker.pack(source, folder / "ray.stoker", on="ray", replace=True, **OPTIONS)
+            stoker.pack(source, folder / "ray.stoker", on="ray", replace=True, progress=note, **OPTIONS)
             if number or rounds == 1:
                 seconds[name].append(time.perf_counter() - start)
+                phases = itertools.pairwise(used)
+                critical[name].append(sum(max(end[pid] - begin.get(pid, 0.0) for pid in end) for begin, end in phases))
             ray.shutdown()
             cluster.shutdown()
             if stoker.open(folder / "ray.stoker").digest != stoker.open(folder / "one.stoker").digest:
@@ -169,8 +197,21 @@ def on_ray(source: str, folder: Path, rounds: int) -> dict[str, Any]:
     return {
         "rounds": rounds,
         "wall seconds": {name: record.spread(values) for name, values in seconds.items()},
-        "speed of two nodes over one": record.ratio(seconds["1 node"], seconds["2 nodes"]),
+        "CPU seconds of the critical path": {name: record.spread(values) for name, values in critical.items()},
+        "speed of two nodes over one, wall": record.ratio(seconds["1 node"], seconds["2 nodes"]),
+        "speed of two nodes over one, critical path": record.ratio(critical["1 node"], critical["2 nodes"]),
     }
+
+
+def _cpu_of_workers() -> dict[str, float]:
+    """CPU seconds of the processes of Ray that run tasks."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # ended meanwhile
+            if (folder / "cmdline").read_bytes().startswith(b"ray::"):
+                fields = (folder / "stat").read_text().rpartition(")")[2].split()
+                found[folder.name] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return found
 
 
 def _warm() -> None:
@@ -187,6 +228,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=None)
     parser.add_argument("--rows", type=int, default=None)
     parser.add_argument("--parts", default=None, help="Numbers of processes, like 1,2,4.")
+    parser.add_argument("--kinds", default="CSV;CSV, gzip", help="What to pack, separated by semicolons.")
     parser.add_argument("--ray", action="store_true", help="Measure on Ray clusters as well.")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -203,8 +245,8 @@ def main() -> None:
         folder = Path(name)
         answer: dict[str, Any] = {"rows": rows}
         rounds = 1 if options.small else options.rounds or 5
-        for title, compressed in (("CSV", False), ("CSV, gzip", True)):
-            source = write_inputs(folder / title, rows, 32, compressed=compressed)
+        for title in options.kinds.split(";"):
+            source = write_inputs(folder / title, rows, 32, compressed="gzip" in title)
             answer[title] = {"source bytes": sum(path.stat().st_size for path in (folder / title).iterdir())}
             answer[title] |= on_processes(source, folder, counts, rounds)
             if options.ray:

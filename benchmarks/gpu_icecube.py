@@ -33,8 +33,7 @@ from torch import Tensor
 import stoker
 from benchmarks import record
 from stoker.recipes.icecube import generator, training
-from stoker.recipes.icecube.attention import make_packing, norm
-from stoker.recipes.icecube.model import IceCubeModel, IceCubeSize, plain_trunk
+from stoker.recipes.icecube.model import IceCubeModel, IceCubeSize, make_packing, norm, plain_trunk
 from stoker.recipes.icecube.optimizer import MuonAdamW
 from stoker.recipes.icecube.vmf import VmfLoss
 

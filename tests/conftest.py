@@ -27,7 +27,7 @@ from typing import Any
 import hypothesis
 import numpy as np
 import pytest
-from tests.harness import Zygote
+from tests.harness import Zygote, network
 
 # A shared machine may stall any example, so time limits are pytest's; a failure prints the line that replays it.
 # The fixed examples are the same in each run, so the quick tests try a seventh of them; `--explore` tries all, and new ones.
@@ -66,7 +66,9 @@ def pytest_configure(config: pytest.Config) -> None:
         # Two processes that collect all files begin at both ends, so that each rewrites half of the asserts.
         config.args = [str(path) for path in sorted(TESTS.iterdir(), reverse=True) if path.is_dir() or path.match("test_*.py")]
     os.environ["PYTHONFAULTHANDLER"] = "1"  # for child processes: some of them are meant to die
-    os.environ["HF_HUB_OFFLINE"] = "1"  # no test needs a network, so none may wait for one
+    patch = pytest.MonkeyPatch()
+    network.stay_on_this_machine(patch)  # no test needs another host, so none may wait for one
+    config.add_cleanup(patch.undo)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -116,6 +118,15 @@ def one_thread(request: pytest.FixtureRequest) -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def stays_on_this_machine() -> Iterator[None]:
+    """Fail a test that tried to contact another host, also where the code under test took the refusal for an error of the network."""
+    network.attempts.clear()
+    yield
+    if network.attempts:
+        pytest.fail(f"the test contacts other hosts: {'; '.join(network.attempts[:5])}")
 
 
 @pytest.fixture(autouse=True)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from stoker import _clock
-from stoker._clock import RunQueueDelay
+from stoker._clock import RunQueueDelay, cores_of_children
 
 
 def threads(folder: Path, **waited: int) -> None:
@@ -28,3 +29,16 @@ def test_the_thread_that_waited_most_counts(tmp_path: Path, monkeypatch: pytest.
 def test_a_system_that_does_not_report_gives_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_clock, "TASKS", tmp_path / "nowhere")
     assert RunQueueDelay().end()[0] is None
+
+
+def test_only_child_processes_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_clock, "PROC", tmp_path)
+    ticks = os.sysconf("SC_CLK_TCK")
+    (tmp_path / "uptime").write_text("100.0 50.0\n")
+    for number, (parent, user, system) in enumerate([(os.getpid(), 2, 1), (os.getpid(), 1, 0), (1, 9, 9)]):
+        fields = ["S", parent, *[0] * 9, user * ticks, system * ticks, *[0] * 6, 90 * ticks]  # began 10 s ago
+        (tmp_path / f"{number}").mkdir()
+        (tmp_path / f"{number}" / "stat").write_text(f"{number} (a name) b) {' '.join(map(str, fields))} 0\n")
+    assert cores_of_children() == pytest.approx(0.4)
+    monkeypatch.setattr(_clock, "PROC", tmp_path / "nowhere")
+    assert cores_of_children() == 0.0

@@ -15,16 +15,7 @@ import pytest
 from tests.harness import FaultyFiles, Zygote
 
 from stoker import _disk
-from stoker.errors import (
-    MAX_MESSAGE,
-    DiskError,
-    DiskFullError,
-    OptionError,
-    SourceInvalidError,
-    StokerError,
-    StoreNotFoundError,
-    shorten,
-)
+from stoker.errors import DiskFullError, OptionError
 from stoker.store.pack.api import pack
 from stoker.store.store import Store
 from stoker.store.versions import open_store
@@ -210,30 +201,3 @@ def test_negative_control_a_folder_that_is_taken_for_a_scratch_folder_is_removed
     with _disk.scratch_folder(tmp_path / "mine"):
         pass
     assert not (tmp_path / "mine").exists()
-
-
-# ---- messages ----
-
-
-@pytest.mark.parametrize("kind", [OptionError, SourceInvalidError, StoreNotFoundError, DiskError, StokerError])
-def test_messages_of_any_error_are_shortened_in_their_middle(kind: type[StokerError]) -> None:
-    error = kind("a.csv holds " + "x" * 1_000_000 + " in row 7. Fix the file.")
-    assert len(str(error)) <= MAX_MESSAGE
-    assert str(error).startswith("a.csv holds xxx")
-    assert str(error).endswith("in row 7. Fix the file.")
-    assert "[…999,076 characters left out…]" in str(error)
-    assert str(kind("short")) == "short"
-
-
-def test_an_error_of_the_disk_keeps_its_number() -> None:
-    error = DiskFullError(errno.ENOSPC, "y" * 5000)
-    assert error.errno == errno.ENOSPC
-    assert error.strerror is not None
-    assert len(error.strerror) <= MAX_MESSAGE
-
-
-def test_shortening_counts_what_is_left_out() -> None:
-    assert shorten("abc", 100) == "abc"
-    found = shorten("a" * 500 + "b" * 500, 100)
-    left_out = int(found.partition("[…")[2].partition(" ")[0])
-    assert found.count("a") + found.count("b") - "characters left out".count("a") + left_out == 1000

@@ -294,6 +294,8 @@ def write(*, accept: bool) -> None:
 if __name__ == "__main__":
     if "--trace" in sys.argv[1:]:
         files = files_run()
+        if not files:
+            sys.exit(f"another stoker was imported than that of {SOURCE}. Run it with PYTHONPATH=src.")
         print("\n".join([*files, f"{len(files)} files of {len(modules())}"]))
         sys.exit()
     if {"--write", "--accept"} & set(sys.argv[1:]):

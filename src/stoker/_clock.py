@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +17,8 @@ busy_ns = time.process_time_ns
 """CPU time of all threads of this process."""
 thread_busy_ns = time.thread_time_ns
 """CPU time of the calling thread."""
-TASKS = Path("/proc/self/task")
+PROC = Path("/proc")
+TASKS = PROC / "self" / "task"
 
 
 def now_utc() -> str:
@@ -48,6 +50,19 @@ def _waited_ns() -> dict[str, int]:
         with contextlib.suppress(OSError, ValueError, IndexError):  # the thread has ended meanwhile
             waited[thread.name] = int((thread / "schedstat").read_text().split()[1])
     return waited
+
+
+def cores_of_children() -> float:
+    """Cores that child processes of this process have used since they began, on average; 0 where the system does not report it."""
+    cores, own = 0.0, str(os.getpid())
+    with contextlib.suppress(OSError, ValueError):
+        uptime, ticks = float((PROC / "uptime").read_text().split()[0]), os.sysconf("SC_CLK_TCK")
+        for status in PROC.glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError, ValueError, IndexError):  # the process has ended meanwhile
+                fields = status.read_text().rpartition(")")[2].split()  # a name may have spaces: from the state on
+                if fields[1] == own:
+                    cores += (int(fields[11]) + int(fields[12])) / max(1.0, uptime * ticks - int(fields[19]))
+    return cores
 
 
 class Spans:

@@ -30,15 +30,12 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
-from stoker.errors import DiskError, DiskFullError, OptionError, StokerError, StoreDamagedError, StoreLockedError
+from stoker.errors import DiskError, DiskFullError, OptionError, StokerError, StoreLockedError
 
 Buffer = bytes | bytearray | memoryview
 
 SCRATCH_MARK = ".stoker-scratch"
 """The file that says that Stoker made a folder of intermediate results."""
-SHARD_NAME = re.compile(r"[0-9a-f]{16}\.npy")
-MARKER_BYTES = 256
-"""The sign of Stoker is within the first bytes of a marker."""
 # One slash is enough, as that is what Path leaves of two.
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
@@ -324,13 +321,12 @@ def write_file(path: Path, data: bytes, *, durable: bool = True) -> None:
     file = AppendFile.create(temporary)
     try:
         file.append(data)
-        if durable:
-            file.publish(path)
-            with naming(path):
+        with naming(path):
+            if durable:
+                file.publish(path)
                 disk.sync_folder(path.parent)
-        else:
-            file.close()
-            with naming(path):
+            else:
+                file.close()
                 disk.replace(temporary, path)
     except BaseException:
         file.close()
@@ -339,14 +335,18 @@ def write_file(path: Path, data: bytes, *, durable: bool = True) -> None:
         raise
 
 
+def _unique(path: Path) -> Path:
+    """A temporary name beside a path, which no other process uses."""
+    return path.with_name(f"{path.name}.{os.getpid()}-{os.urandom(4).hex()}.tmp")
+
+
 def create_file(path: Path, data: bytes) -> bool:
     """Make a whole file in one step, and sync it; False if there is one of this name. Of several processes one succeeds."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}-{os.urandom(4).hex()}.tmp")
+    temporary = _unique(path)
     file = AppendFile.create(temporary)
     try:
         file.append(data)
         file.sync()
-        file.close()
         with naming(path):
             try:
                 disk.link(temporary, path)
@@ -372,25 +372,17 @@ def npy_bytes(arrays: Any) -> bytes:
     return sink.getvalue()
 
 
-def copy_file(source: BinaryIO, path: Path) -> None:
-    """Copy the unread rest of an open file into a new one. Nothing is synced."""
-    file = AppendFile.create(path)
-    try:
+def copy_file(source: BinaryIO, path: Path, *, in_place: bool = False) -> None:
+    """Copy the unread rest of an open file into a new one, or with `in_place` over the file of this name. Nothing is synced."""
+    with contextlib.closing(AppendFile.reopen(path, 0) if in_place else AppendFile.create(path)) as file:
         while chunk := source.read(1 << 20):
             file.append(chunk)
-    finally:
-        file.close()
 
 
 def restore_file(source: BinaryIO, path: Path, *, in_place: bool) -> None:
     """Write a copy back: into the file of this name if that can be written to, else to a new file that replaces it."""
     if in_place and os.access(path, os.R_OK | os.W_OK):
-        file = AppendFile.reopen(path, 0)
-        try:
-            while chunk := source.read(1 << 20):
-                file.append(chunk)
-        finally:
-            file.close()
+        copy_file(source, path, in_place=True)
         return
     temporary = path.with_name(f".{os.urandom(8).hex()}.tmp")
     try:
@@ -427,11 +419,7 @@ def move_by_copy(source: Path, target: Path, rename: Callable[[Path, Path], None
 
 def write_to_kernel(path: Path, text: str) -> None:
     """Write to a file of `/proc`, which takes effect at once."""
-    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(fd, text.encode())
-    finally:
-        os.close(fd)
+    path.write_text(text)
 
 
 def open_lock(path: Path) -> int:
@@ -463,7 +451,7 @@ def is_own_folder(path: Path, *, marker: str, sign: bytes) -> bool:
     except FileNotFoundError:
         return False
     with os.fdopen(fd, "rb") as file:
-        return sign in file.read(MARKER_BYTES)
+        return sign in file.read(256)
 
 
 def claim_folder(path: Path, *, marker: str, sign: bytes, advice: str) -> None:
@@ -577,13 +565,6 @@ def temporary_folder() -> Iterator[Path]:
         yield Path(folder)
 
 
-def open_inside(folder: Path, name: str) -> int:
-    """Open a shard for reading, after checking its name; it must be a plain file, not a link or device."""
-    if not SHARD_NAME.fullmatch(name):
-        raise StoreDamagedError(f"{folder}: shard name {name!r} does not have the form of 16 hex digits and '.npy'.")
-    return open_plain(folder / name, StoreDamagedError)
-
-
 def open_plain(path: Path, refusal: type[StokerError]) -> int:
     """Open a file for reading; a link, a device or a folder raises `refusal`."""
     # NONBLOCK: opening a FIFO must not wait for a writer.
@@ -632,8 +613,7 @@ class Lock:
             except BaseException:
                 with contextlib.suppress(OSError):  # where the disk is full, leave no empty file
                     os.unlink(self.path)
-                os.close(self._fd)
-                self._fd = -1
+                self.__exit__()
                 raise
         return self
 
@@ -670,13 +650,14 @@ def make_cache_folder(path: Path) -> None:
             cache_disk.mkdir(path, 0o700)
 
 
-def write_cache_file(path: Path, data: bytes) -> None:
-    """Replace a file in one step, from any number of processes at once. Not synced, so a reader must check its content."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}-{os.urandom(4).hex()}.tmp")
-    with naming(path, needed_bytes=len(data)):
+@contextlib.contextmanager
+def _new_cache_file(path: Path, *, needed_bytes: int = 0) -> Iterator[int]:
+    """A file that replaces the one of this name at the end of the block, whatever other processes do. Not synced."""
+    temporary = _unique(path)
+    with naming(path, needed_bytes=needed_bytes):
         fd = cache_disk.create(temporary)
         try:
-            _write_all(lambda rest, _: cache_disk.write(fd, rest), memoryview(data))
+            yield fd
             cache_disk.replace(temporary, path)
         except BaseException:
             with contextlib.suppress(OSError):  # the first error is the one to report
@@ -686,24 +667,24 @@ def write_cache_file(path: Path, data: bytes) -> None:
             os.close(fd)
 
 
+def write_cache_file(path: Path, data: bytes) -> None:
+    """Replace a file in one step, from any number of processes at once. Not synced, so a reader must check its content."""
+    with _new_cache_file(path, needed_bytes=len(data)) as fd:
+        _write_all(lambda rest, _: cache_disk.write(fd, rest), memoryview(data))
+
+
+def make_sparse_file(path: Path, header: bytes, num_bytes: int) -> None:
+    """Make a file of a cache that has its final size and header, and otherwise holes. An older one of the name is replaced."""
+    with _new_cache_file(path) as fd:
+        cache_disk.truncate(fd, num_bytes)
+        cache_disk.pwrite(fd, header, 0)
+
+
 def keep_newest(folder: Path, prefix: str, number: int) -> None:
     """Remove all but the newest files of a cache whose names begin with `prefix`; other processes may do the same."""
     with naming(folder), contextlib.suppress(FileNotFoundError):
         for path in sorted(folder.glob(f"{prefix}*"), key=lambda path: path.stat().st_mtime_ns)[:-number]:
             cache_disk.unlink(path)
-
-
-def make_sparse_file(path: Path, header: bytes, num_bytes: int) -> None:
-    """Make a file of a cache that has its final size and header, and otherwise holes. An older one of the name is replaced."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}-{os.urandom(4).hex()}.tmp")
-    with naming(path):
-        fd = cache_disk.create(temporary)
-        try:
-            cache_disk.truncate(fd, num_bytes)
-            cache_disk.pwrite(fd, header, 0)
-            cache_disk.replace(temporary, path)
-        finally:
-            os.close(fd)
 
 
 def write_into(path: Path, fd: int, data: Buffer, offset: int) -> None:

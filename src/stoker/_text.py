@@ -1,4 +1,4 @@
-"""Text for people: readable units, escaped names from data, and device names."""
+"""Text for people: readable units, escaped names from data, URLs and device names."""
 
 from __future__ import annotations
 
@@ -61,10 +61,21 @@ def printable_lines(text: str) -> str:
     return "\n".join(map(printable, text.splitlines()))
 
 
+_URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 _PASSWORD = re.compile(r"(://[^\s:/@]*):\S*@")
 _SECRET_VALUE = re.compile(
     r"(?i)([\w-]*(?:password|passwd|passfile|secret|token|signature|credential|authorization|access[_-]?key|\bsig)[\w-]*\s*[=:]\s*)[^\s&,;]+"
 )
+
+
+def is_url(given: object) -> bool:
+    """Whether this names a place in object storage, and not a path.
+
+    Example:
+        >>> is_url("s3://bucket/events.stoker"), is_url("data/events.stoker")
+        (True, False)
+    """
+    return isinstance(given, str) and _URL.match(given) is not None
 
 
 def without_credentials(text: str) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 from pathlib import Path
 
 import pytest
 from benchmarks.verdicts.public import data
 from benchmarks.verdicts.public.__main__ import judge
-from benchmarks.verdicts.public.ablation import measure, shares
+from benchmarks.verdicts.public.ablation import measure, noise, shares
 from benchmarks.verdicts.public.recipes import Recipe, Repository, edit, fetch, lay_out, read_recipes
 from benchmarks.verdicts.public.truth import accepted
 
@@ -27,7 +28,7 @@ class Slow(Dataset):
 model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
-for _ in range(3):
+for _ in range(1000):
     for batch in DataLoader(Slow(), batch_size=int(sys.argv[1])):
         optimizer.zero_grad()
         model(batch).sum().backward()
@@ -122,28 +123,47 @@ def test_scripts_are_judged_by_their_ablation_alone() -> None:
         "c": {"name": "c", **said, "verdict": "none", "likely": "data"},
         "d": {"name": "d", "verdict": "error", "why": "it raised"},
     }
-    found = judge(verdicts, {name: {"name": name, "shares": data} for name in "abc"}, 60)
+    truths = {name: {"name": name, "shares": data, "noise": 0.02} for name in "abc"}
+    found = judge(verdicts, truths, 60)
     assert found["scripts"] == {
-        "recipes": 60, "diagnosed": 4, "ran": 3, "verdict": 2, "likely": 1, "judged": 3, "top_1": 1, "top_2": 2,
+        "recipes": 60, "diagnosed": 4, "ran": 3, "verdict": 2, "likely": 1, "ablated": 3, "judged": 3, "top_1": 1, "top_2": 2,
     }  # fmt: skip
     assert [row.get("accepted") for row in found["programs"]] == [["data"]] * 3 + [None]
+    noisy = judge(verdicts, truths | {"a": truths["a"] | {"noise": 0.3}}, 60)["scripts"]
+    assert (noisy["ablated"], noisy["judged"], noisy["top_1"]) == (3, 2, 0)
 
 
 def test_shares_are_what_is_gone_without_a_cause() -> None:
-    times = {"baseline": 9.0, "baseline again": 11.0, "data": 6.0, "optimizer": 9.0, "larger": 25.0}
-    found = shares(times, 4)
-    assert found == pytest.approx({"data": 0.4, "optimizer": 0.1, "dispatch": 0.4, "work": 0.1})
+    times = {
+        "baseline": [9.0, 11.0, 19.0, 21.0],  # a machine that becomes slower: each is compared with the slices around it
+        "data": [6.0, 9.0, 12.0], "optimizer": [9.0, 13.5, 18.0], "oversubscribed": [12.0, 18.0, 24.0],
+        "workers": [9.0, 13.5, 18.0], "larger": [25.0, 37.5, 50.0],
+    }  # fmt: skip
+    assert shares(times, 4) == pytest.approx({"data": 0.4, "optimizer": 0.1, "oversubscribed": 0.1, "dispatch": 0.4, "work": 0.1})
+    assert noise(times) == pytest.approx(0.0)
+    assert noise(times | {"data": [6.0, 12.0, 15.0]}) == pytest.approx(2 * 1.25 * 1.4826 * 0.05 / 3**0.5)
+
+
+def test_a_variant_that_ends_early_is_measured_by_its_other_rounds() -> None:
+    times = {"baseline": [10.0] * 4, "optimizer": [9.0, 9.0, math.nan], "oversubscribed": [10.0] * 3, "data": [5.0] * 3}
+    assert shares(times, 1)["optimizer"] == pytest.approx(0.1)
+    with pytest.raises(RuntimeError, match="ended before it was measured 2 times: optimizer"):
+        shares(times | {"optimizer": [9.0, math.nan, math.nan]}, 1)
 
 
 @pytest.mark.parametrize(
     ("found", "causes"),
     [
-        ({"data": 0.3, "optimizer": 0.1, "dispatch": 0.5, "work": 0.1}, {"data"}),
+        ({"data": 0.3, "optimizer": 0.1, "dispatch": 0.5, "work": 0.1}, {"dispatch"}),
+        ({"data": 0.3, "optimizer": 0.2, "dispatch": 0.2, "work": 0.3}, {"data"}),
+        ({"data": 0.2, "optimizer": 0.5, "dispatch": 0.1, "work": 0.2}, {"optimizer"}),
+        ({"data": 0.0, "optimizer": 0.2, "dispatch": 0.3, "work": 0.5}, {"compute", "memory", "kernel", "dispatch"}),
         ({"data": 0.02, "optimizer": 0.1, "dispatch": 0.7, "work": 0.18}, {"dispatch"}),
         ({"data": 0.0, "optimizer": 0.6, "dispatch": 0.1, "work": 0.3}, {"optimizer"}),
         ({"data": 0.0, "optimizer": 0.1, "dispatch": 0.1, "work": 0.8}, {"compute", "memory", "kernel"}),
         ({"data": 0.0, "optimizer": 0.2, "work": 0.8}, {"compute", "memory", "kernel", "dispatch"}),
-        ({"data": 0.11, "optimizer": 0.1, "dispatch": 0.7, "work": 0.09}, {"data", "dispatch"}),
+        ({"data": 0.11, "optimizer": 0.1, "dispatch": 0.7, "work": 0.09}, {"dispatch"}),
+        ({"data": 0.11, "optimizer": 0.1, "dispatch": 0.1, "work": 0.69}, {"data", "compute", "memory", "kernel"}),
         ({"data": 0.0, "host": 0.5, "optimizer": 0.1, "dispatch": 0.3, "work": 0.1}, {"host"}),
     ],
 )

@@ -35,6 +35,16 @@ def test_notes_are_said(stoker: Stoker, prices: Path, tmp_path: Path) -> None:
     assert "note: column 'symbol' is not numeric and was left out by --wide\n" in done.out
 
 
+@pytest.mark.parametrize(("decimal", "noted"), [(".", True), (",", False)])
+def test_numbers_with_a_decimal_comma_are_noted(stoker: Stoker, tmp_path: Path, decimal: str, noted: bool) -> None:
+    (tmp_path / "a.csv").write_text(
+        "sales;city\n18,34;Ulm\n1.026,5;Bonn, West\n" if noted else "sales;city\n18,34;Ulm\n26,5;Bonn\n"
+    )
+    said = stoker("pack", str(tmp_path / "a.csv"), str(tmp_path / "a.stoker"), "--decimal", decimal).out
+    assert ("column 'sales' has numbers with a decimal comma, like 18,34, stored as strings: pass --decimal ," in said) == noted
+    assert "'city'" not in said
+
+
 def test_wide_files_of_different_columns(stoker: Stoker, tmp_path: Path) -> None:
     (tmp_path / "csv" / "more").mkdir(parents=True)
     (tmp_path / "csv" / "ETTh1.csv").write_text("date,HUFL,OT\n2016-07-01,5.5,30\n")

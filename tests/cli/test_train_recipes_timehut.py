@@ -12,7 +12,7 @@ from tests.cli.calling import Done
 from tests.recipes.timehut.sets import write_tsv
 
 from stoker.cli.train_recipes import AUTHORS_FLAGS
-from stoker.recipes.timehut.flags import FLAGS
+from stoker.recipes.timehut.settings import FLAGS
 
 Stoker = Callable[..., Done]
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import concurrent.futures
+import copy
+import io
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +13,7 @@ import torch
 from tests.diagnose.clock import MS, Clock
 
 from stoker.diagnose import hooks as module
-from stoker.diagnose.hooks import NAMES, NEXT, PREPARE, StepHooks
+from stoker.diagnose.hooks import NAMES, NEXT, PREPARE, BeforeForward, StepHooks
 
 
 @pytest.fixture
@@ -180,6 +182,36 @@ def test_inspecting_the_model_after_the_step_is_not_a_forward_pass(listening: St
     with torch.no_grad():
         net(torch.ones(1, 2))
     assert by_name(listening) == {"rest": 3}
+
+
+@pytest.mark.parametrize(("trained_in_training_mode", "phase"), [(True, "rest"), (False, "forward")])
+def test_a_pass_in_evaluation_mode_is_not_training_unless_all_are(
+    listening: StepHooks, clock: Clock, trained_in_training_mode: bool, phase: str
+) -> None:
+    """Scripts evaluate after each step without no_grad (pyGAT); others train with all layers in evaluation mode."""
+    net, optimizer = made(clock)
+    net.train(trained_in_training_mode)
+    find(listening, net)
+    net(torch.ones(1, 2)).backward()
+    optimizer.step()
+    listening.end_step()
+    net.eval()
+    net(torch.ones(1, 2))
+    assert by_name(listening) == {phase: 3}
+
+
+def test_a_watched_model_is_copied_and_saved_as_if_it_were_not(listening: StepHooks) -> None:
+    net = torch.nn.Linear(2, 1)
+    listening.on_step = iter(()).__next__  # as of a session, which has generators
+    listening.find_roots()
+    net(torch.ones(1, 2))
+    listening.keep_roots()
+    assert net._forward_pre_hooks
+    saved = io.BytesIO()
+    torch.save(net, saved)
+    for other in (copy.deepcopy(net), torch.load(io.BytesIO(saved.getvalue()), weights_only=False)):
+        assert torch.equal(other(torch.ones(1, 2)), net(torch.ones(1, 2)))
+        assert not any(isinstance(one, BeforeForward) for one in other._forward_pre_hooks.values())
 
 
 def test_only_the_outermost_module_is_watched(listening: StepHooks, clock: Clock) -> None:

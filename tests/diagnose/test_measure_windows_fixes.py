@@ -30,7 +30,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return install_clock(monkeypatch)
 
 
-def measured_with(clock: Clock, optimizer_ticks: Callable[[Any], int], data_ticks: int = 0) -> Measurements:
+def measured_with(clock: Clock, optimizer_ticks: Callable[[Any], int], data_ticks: int = 0, pace: float = 0.2) -> Measurements:
     class SGD(torch.optim.SGD):
         def step(self, closure: Any = None) -> Any:
             clock.tick(optimizer_ticks(self))
@@ -51,7 +51,7 @@ def measured_with(clock: Clock, optimizer_ticks: Callable[[Any], int], data_tick
         loss.backward()
         optimizer.step()
 
-    measured = measure_step(train_step, DataLoader(Rows(torch.randn(400, 4)), batch_size=5), pace=0.2)
+    measured = measure_step(train_step, DataLoader(Rows(torch.randn(400, 4)), batch_size=5), pace=pace)
     assert optimizer.param_groups[0]["fused"] is None
     return measured
 
@@ -66,6 +66,21 @@ def test_a_fused_optimizer_is_measured_in_the_program_itself(clock: Clock) -> No
     assert (set(what_if.as_it_is.seconds), set(what_if.with_fix.seconds)) == ({0.050}, {0.026})
     step = next(step for step in conclude(measured).next if step.name == "fused")
     assert step.predicted == pytest.approx(50 / 26)
+
+
+def test_a_gain_that_varies_is_measured_in_more_rounds(clock: Clock) -> None:
+    calls = {"fused": 0}
+
+    def varying(optimizer: Any) -> int:
+        if not optimizer.param_groups[0]["fused"]:
+            return 30
+        calls["fused"] += 1
+        return 6 + calls["fused"] // 7 % 3 * 10  # another speed in each window: seven steps, of which four count
+
+    steady = measured_with(clock, fused_or_not, pace=2.0).what_ifs["fused"]
+    unsteady = measured_with(clock, varying, pace=2.0).what_ifs["fused"]
+    assert len(steady.with_fix.pieces) < len(unsteady.with_fix.pieces)
+    assert len(unsteady.as_it_is.pieces) == len(unsteady.with_fix.pieces)
 
 
 def test_batches_gathered_at_once_are_measured_in_the_program_itself(clock: Clock) -> None:

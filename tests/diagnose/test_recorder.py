@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Iterable
 from contextlib import suppress
 
 import pytest
@@ -194,3 +196,19 @@ def test_steps_that_differ_in_turn_are_inspected_together() -> None:
     rare = recorded_in_turn(1, 1, 1, 1, 1, 41).measurements(Sources(hooks), hooks, "cpu", MACHINE)
     assert len(rare.loop.seconds) == 96, "rare steps are a cause of their own"
     assert rare.rare is not None
+
+
+def test_the_time_to_conclude_grows_with_the_number_of_steps_and_not_with_its_square(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    real = statistics.median
+
+    def median(values: Iterable[float]) -> float:
+        values = list(values)
+        seen.append(len(values))
+        return real(values)
+
+    monkeypatch.setattr(statistics, "median", median)
+    steps = 500
+    hooks = StepHooks()
+    Recorder(loop=StepSeries(steps=[times(2, 3)] * steps)).measurements(Sources(hooks), hooks, "cpu", MACHINE)
+    assert sum(seen) < 50 * steps

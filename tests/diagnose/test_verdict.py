@@ -238,6 +238,28 @@ def test_a_busy_machine_gives_the_likely_cause() -> None:
     assert "for 60 % of the time other programs had the cores" in str(busy)
 
 
+def test_processes_of_the_program_are_not_other_programs() -> None:
+    """Samplers that a script starts by itself take cores from its training. Two threads of two cores wait for them."""
+    quiet = conclude(on_cpu(waited_for_cores=0.2, own_processes=0.02))
+    own = conclude(on_cpu(waited_for_cores=0.2, own_processes=0.4))
+    assert (quiet.verdict, own.verdict) == ("none", "compute")
+
+
+@pytest.mark.parametrize(
+    ("options", "verdict"),
+    [
+        ({"next": 60.0, "waited_for_cores": 0.001}, "data"),
+        ({"next": 60.0, "waited_for_cores": 0.05}, "none"),  # other programs may have made the difference
+        ({"next": 60.0}, "none"),  # and here nobody knows
+        ({"next": 8.0, "waited_for_cores": 0.001}, "none"),  # long steps may have another cause than short ones
+    ],
+)
+def test_steps_of_many_lengths_have_a_verdict_where_one_cause_has_nearly_all(options: dict[str, Any], verdict: str) -> None:
+    finding = conclude(on_cpu(**options, spread=0.4))
+    assert finding.verdict == verdict
+    assert finding.confidence == "low"
+
+
 @pytest.mark.parametrize(("alone", "likely"), [(True, "host"), (False, "data")])
 def test_rare_steps_are_the_likely_cause_where_a_line_explains_them(alone: bool, likely: str) -> None:
     rare = RareSteps(share=0.5, every=10.0, seconds=1.0, others=0.03, phase="rest", alone=alone, place=DATASET)

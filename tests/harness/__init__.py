@@ -4,6 +4,7 @@
     crash_states   what a disk may hold after a power loss, from a record of operations
     Zygote         run a function in a forked child that may die, hang or exhaust memory
     corrupt        damage a file in one of the ways that files get damaged
+    network        nothing contacts another host: refused in this process, and by a closed proxy in others
     num_examples   how many examples a law is tried with, here and with `--explore`
     tiny_store     a small valid store without a pack; seal_manifest and write_shard are its parts
 

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+import msgspec
 import pytest
 
 from stoker.errors import ConfigError, OptionError
-from stoker.recipes.run_folder import RECIPE_NAME, claim_run, read_recipe
+from stoker.recipes.run_folder import (
+    RECIPE_NAME,
+    change_settings,
+    check_free,
+    claim_run,
+    make_settings,
+    read_recipe,
+    read_settings,
+    write_settings,
+)
 
 RECORD = {"recipe": "wave", "data": "a.csv", "settings": {"lr": 0.1}}
 
@@ -58,3 +68,50 @@ def test_other_folders_are_refused(tmp_path: Path, text: str | None, error: type
         (tmp_path / RECIPE_NAME).write_text(text)
     with pytest.raises(error, match=message):
         read_recipe(tmp_path, "wave", check=check)
+
+
+class Wave(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Settings of a recipe, of which earlier versions called `epochs` `passes`."""
+
+    epochs: int = 1
+    save_every: int | None = None
+
+    def checked(self) -> Self:
+        if self.epochs < 1:
+            raise OptionError(f"epochs is {self.epochs}; expected an integer from 1.")
+        return self
+
+
+def test_settings_are_checked_written_and_read_again(tmp_path: Path) -> None:
+    settings = make_settings(Wave, {"epochs": 3}, recipe="wave")
+    check_free(tmp_path / "run")
+    write_settings(tmp_path / "run", settings)
+    assert read_settings(tmp_path / "run", Wave, recipe="wave") == settings
+    with pytest.raises(OptionError, match="has a run already"):
+        check_free(tmp_path / "run")
+    for given, message in (({"epochs": "x"}, r"wave: Expected `int`"), ({"epochs": 0}, "epochs is 0")):
+        with pytest.raises(OptionError, match=message):
+            make_settings(Wave, given, recipe="wave")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(None, "has no recipe.json, so it is not a run of wave"), ("{", "is damaged"), ('{"x": 1}', "is damaged")],
+)
+def test_a_folder_without_settings_is_one_line(tmp_path: Path, content: str | None, message: str) -> None:
+    if content is not None:
+        (tmp_path / RECIPE_NAME).write_text(content)
+    with pytest.raises(ConfigError, match=message) as caught:
+        read_settings(tmp_path, Wave, recipe="wave")
+    assert "\n" not in str(caught.value)
+
+
+def test_names_of_earlier_versions_are_read(tmp_path: Path) -> None:
+    (tmp_path / RECIPE_NAME).write_text('{"passes": 4}')
+    assert read_settings(tmp_path, Wave, recipe="wave", earlier={"passes": "epochs"}).epochs == 4
+
+
+def test_a_resumed_run_changes_only_when_it_saves() -> None:
+    assert change_settings(Wave(epochs=2), {"save_every": 5}) == Wave(epochs=2, save_every=5)
+    with pytest.raises(OptionError, match="epochs cannot change when a run is resumed"):
+        change_settings(Wave(), {"epochs": 2})

@@ -13,10 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.harness import FaultyFiles, Zygote
 
-from stoker._disk import SHARD_NAME
 from stoker.errors import DiskError, DiskFullError
 from stoker.store import shards as columnfile
-from stoker.store.manifest import DTYPES
+from stoker.store.manifest import DTYPES, SHARD_NAME
 from stoker.store.shards import ColumnFile, ColumnMark, damaged_blocks, hash_block, map_shard
 
 F8 = np.dtype("<f8")

@@ -19,9 +19,9 @@ from stoker.train import graph as graph_module
 from stoker.train.autotune import Setup
 from stoker.train.engine import Engine, Stream
 from stoker.train.graph import Gathering, Graphs, eager_steps
+from stoker.train.loggers import Log
 from stoker.train.loop import Fit, Signals
 from stoker.train.optimizer import LearningRate
-from stoker.train.readout import Log
 from stoker.train.step import EagerStep
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 import torch
@@ -21,7 +19,6 @@ from stoker._clock import compiling
 from stoker.errors import NonFiniteError, OptionError, StokerError, TrainError
 from stoker.train.early_stopping import EarlyStopping
 from stoker.train.metrics import MAE
-from stoker.train.settings import TrainerSettings
 from stoker.train.trainer import Trainer
 
 
@@ -275,13 +272,6 @@ def test_negative_control_without_the_check_a_whole_epoch_is_lost(monkeypatch: p
     with pytest.raises(TrainError, match="need what the model predicts"):
         trainer_of(model, without_predictions, metrics={"mae": MAE()}).fit(pairs(), valid=pairs(2))
     assert not all(torch.equal(one, other) for one, other in zip(before, model.parameters(), strict=True))
-
-
-def test_the_settings_are_the_options_of_the_trainer() -> None:
-    """Each option that is a plain value is declared once; the signature repeats its name and default."""
-    parameters = inspect.signature(Trainer).parameters
-    for field in msgspec.structs.fields(TrainerSettings):
-        assert parameters[field.name].default == field.default, field.name
 
 
 class Compiling:

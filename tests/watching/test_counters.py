@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,8 +10,8 @@ import pytest
 import torch
 
 from stoker._clock import thread_busy_ns
-from stoker.watching import counters, nvml
-from stoker.watching.counters import CollectorTime, read_counters
+from stoker.watching import counters
+from stoker.watching.counters import read_counters
 
 
 @pytest.fixture
@@ -67,20 +66,6 @@ def test_this_machine() -> None:
     assert (first.gpu_mhz is None) == (not torch.cuda.is_initialized())
 
 
-def test_full_collections_are_timed_until_it_is_removed() -> None:
-    collector = CollectorTime()
-    collector.install()
-    gc.collect(0)
-    assert collector.total_ns == 0, "short ones are not timed"
-    gc.collect()
-    timed = collector.total_ns
-    assert timed > 0
-    collector.remove()
-    collector.remove()
-    gc.collect()
-    assert collector.total_ns == timed
-
-
 def test_the_gpu_of_torch_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
@@ -88,7 +73,7 @@ def test_the_gpu_of_torch_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
         asked.append(uuid)
         return SimpleNamespace(clock_mhz=lambda: 1980, throttle=lambda: "temperature", num_programs=lambda: 2)
 
-    monkeypatch.setattr(nvml, "open_device", open_device)
+    monkeypatch.setattr(counters, "open_device", open_device)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "memory_stats", lambda: {"allocated_bytes.all.current": 5, "num_alloc_retries": 6})
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 from collections.abc import Iterator
 
@@ -13,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import stoker.diagnose
 from stoker.watching import watch as stopwatch
 from stoker.watching.detector import BLOCK
-from stoker.watching.watch import Watch, watch
+from stoker.watching.watch import CollectorTime, Watch, watch
 
 
 @pytest.fixture
@@ -137,3 +138,17 @@ def test_a_loader_keeps_its_attributes() -> None:
     assert [batch[0].tolist() for batch in found][-1] == [8, 9, 10, 11]
     with pytest.raises(AttributeError):
         _ = found.nothing
+
+
+def test_full_collections_are_timed_until_it_is_removed() -> None:
+    collector = CollectorTime()
+    collector.install()
+    gc.collect(0)
+    assert collector.total_ns == 0, "short ones are not timed"
+    gc.collect()
+    timed = collector.total_ns
+    assert timed > 0
+    collector.remove()
+    collector.remove()
+    gc.collect()
+    assert collector.total_ns == timed

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.watching.test_ranks import DictStore
+from tests.watching.test_cause_ranks import DictStore
 
 from stoker.watching import watch as watches
+from stoker.watching.cause import WatchedRanks
 from stoker.watching.counters import Counters
 from stoker.watching.detector import BLOCK
-from stoker.watching.ranks import WatchedRanks
 from stoker.watching.watch import READ_BLOCKS, Watch, watch
 
 MS = 1_000_000

@@ -4,6 +4,7 @@
     python -m benchmarks.verdicts.public fetch --source 'PLACE/{owner}/{name}'
     python -m benchmarks.verdicts.public run mnist nanogpt
     python -m benchmarks.verdicts.public ablate all --parallel 7
+    python -m benchmarks.verdicts.public both all --parallel 7 --missing
     python -m benchmarks.verdicts.public table
     python -m benchmarks.verdicts.public save
 
@@ -27,20 +28,42 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks import record
 from benchmarks.verdicts.lanes import Deadline, make_lanes, side_by_side, usable_cores
 from benchmarks.verdicts.measure import ROOT
-from benchmarks.verdicts.public.ablation import ENVIRONMENT, measure, shares
+from benchmarks.verdicts.public.ablation import ENVIRONMENT, measure, noise, shares
 from benchmarks.verdicts.public.recipes import Recipe, Recipes, fetch, lay_out, read_recipes
 from benchmarks.verdicts.public.truth import accepted
 
 QUESTION = "Of public training scripts, on how many does `stoker diagnose` run, and how often does an ablation confirm its verdict?"
 Row = dict[str, Any]
-USUAL_SECONDS = {"run": 45.0, "ablate": 30.0}
+USUAL_SECONDS = {"run": 45.0, "ablate": 40.0}
 """Of one script on two quiet cores."""
+FILES = {"run": "verdicts.jsonl", "ablate": "ablations.jsonl"}
+MAX_NOISE = 0.15
+"""Difference of the runs of an unchanged script above which its ablation decides nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A command for a script."""
+
+    command: str
+    recipe: Recipe
+
+    @property
+    def name(self) -> str:
+        """Of the script."""
+        return self.recipe.name
+
+    @property
+    def device(self) -> str:
+        """Of the script."""
+        return self.recipe.device
 
 
 def diagnose(recipe: Recipe, fetched: Path, *, limit: float, keep: Path | None = None) -> Row:
@@ -92,16 +115,18 @@ def ablate(recipe: Recipe, fetched: Path, *, seconds: float) -> Row:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
         times = measure(recipe, fetched, Path(scratch), seconds=seconds)
     found = shares(times, recipe.times)
-    ms = {name: round(1e3 * step, 4) for name, step in times.items()}
-    return {"name": recipe.name, "step_ms": ms, "shares": {name: round(share, 3) for name, share in found.items()}}
+    ms = {name: [round(1e3 * step, 4) if step == step else None for step in steps] for name, steps in times.items()}
+    answer = {"name": recipe.name, "step_ms": ms, "shares": {name: round(share, 3) for name, share in found.items()}}
+    return answer | {"noise": round(noise(times), 3), "cores": len(os.sched_getaffinity(0))}
 
 
 def judge(verdicts: Mapping[str, Row], truths: Mapping[str, Row], recipes: int) -> Row:
     """Each script with the causes that its ablation accepts, and how many verdicts are among them."""
     rows = []
     for name, said in verdicts.items():
-        row = {**said, "ablation": truths.get(name, {}).get("shares")}
-        if row["ablation"] is not None:
+        truth = truths.get(name, {})
+        row = {**said, "ablation": truth.get("shares"), "noise": truth.get("noise")}
+        if row["ablation"] is not None and (row["noise"] or 0.0) <= MAX_NOISE:
             row["accepted"] = sorted(accepted(row["ablation"]))
             row["right"] = row["verdict"] in row["accepted"]
             row["among_two"] = row["right"] or row.get("second") in row["accepted"]
@@ -113,6 +138,7 @@ def judge(verdicts: Mapping[str, Row], truths: Mapping[str, Row], recipes: int) 
         "ran": sum(row["verdict"] != "error" for row in rows),
         "verdict": sum(row["verdict"] not in ("none", "error") for row in rows),
         "likely": sum(row["verdict"] == "none" and row["likely"] is not None for row in rows),
+        "ablated": sum(row["ablation"] is not None for row in rows),
         "judged": len(judged),
         "top_1": sum(row["right"] for row in judged),
         "top_2": sum(row["among_two"] for row in judged),
@@ -171,38 +197,38 @@ def _fetch_all(recipes: Recipes, chosen: Sequence[Recipe], asked: argparse.Names
 
 
 def _run_all(chosen: Sequence[Recipe], asked: argparse.Namespace) -> None:
-    """Diagnose or ablate scripts side by side; each result is a line of a file as soon as it is there."""
-    path = asked.out / ("verdicts.jsonl" if asked.command == "run" else "ablations.jsonl")
+    """Diagnose or ablate scripts side by side, or both; each result is a line of a file as soon as it is there."""
     asked.out.mkdir(parents=True, exist_ok=True)
-    if asked.missing:
-        chosen = [recipe for recipe in chosen if recipe.name not in _known(path)]
     for recipe in chosen:
         if not (asked.work / "scripts" / recipe.name).exists():
             sys.exit(f"{recipe.name} is not in {asked.work}/scripts: run `fetch` first")
+    commands = [asked.command] if asked.command in FILES else list(FILES)
+    known = {command: _known(asked.out / FILES[command]) if asked.missing else {} for command in commands}
+    jobs = [Job(command=one, recipe=recipe) for recipe in chosen for one in commands if recipe.name not in known[one]]
+    jobs = [job for job in jobs if job.command == "run" or not job.recipe.not_ablated]
 
-    def run(recipe: Recipe) -> Row:
-        if asked.command == "run":
-            return diagnose(recipe, asked.work / "scripts" / recipe.name, limit=asked.limit, keep=asked.keep)
-        return _ablate_apart(recipe, work=asked.work, seconds=asked.seconds, limit=10 * asked.limit)
+    def run(job: Job) -> Row:
+        if job.command == "run":
+            return diagnose(job.recipe, asked.work / "scripts" / job.name, limit=asked.limit, keep=asked.keep)
+        return _ablate_apart(job.recipe, work=asked.work, seconds=asked.seconds, limit=2 * asked.limit)
 
     end = float("inf") if asked.until is None else time.monotonic() + asked.until
-    seconds = {name: row["seconds"] for name, row in _known(path).items() if "seconds" in row}
-    deadline = Deadline(seconds=seconds, usual=USUAL_SECONDS[asked.command], end=end)
+    deadlines = {command: Deadline(usual=USUAL_SECONDS[command], end=end) for command in commands}
     lanes = make_lanes(asked.parallel, usable_cores(), gpu=False)
-    start, left = time.monotonic(), {recipe.name for recipe in chosen}
-    for recipe, row in side_by_side(lanes, chosen, run, may_start=deadline.allows):
-        left.discard(recipe.name)
-        with path.open("a") as lines:
+    start, left = time.monotonic(), list(jobs)
+    for job, row in side_by_side(lanes, jobs, run, may_start=lambda job: deadlines[job.command].allows(job)):
+        left.remove(job)
+        with (asked.out / FILES[job.command]).open("a") as lines:
             lines.write(json.dumps(row) + "\n")
-        print(f"{len(chosen) - len(left):3}/{len(chosen)} {time.monotonic() - start:4.0f} s  {json.dumps(row)}", flush=True)
+        print(f"{len(jobs) - len(left):3}/{len(jobs)} {time.monotonic() - start:4.0f} s  {json.dumps(row)}", flush=True)
     if left:
-        print(f"no time for {len(left)} scripts (--missing runs them): {' '.join(sorted(left))}")
+        print(f"no time for {len(left)} (--missing runs them): {' '.join(f'{job.command}:{job.name}' for job in left)}")
 
 
 def main() -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=["list", "fetch", "run", "ablate", "table", "save", "one-ablation"])
+    parser.add_argument("command", choices=["list", "fetch", "run", "ablate", "both", "table", "save", "one-ablation"])
     parser.add_argument("names", nargs="*", default=["all"], metavar="NAME", help="Recipes; all of them by default.")
     parser.add_argument("--work", type=Path, default=Path("public-scripts"), help="Folder of scripts and results.")
     parser.add_argument(
@@ -242,7 +268,8 @@ def main() -> None:
 
 
 def _judged(folder: Path, recipes: Recipes) -> Row:
-    return judge(_known(folder / "verdicts.jsonl"), _known(folder / "ablations.jsonl"), len(recipes.scripts))
+    truths = {name: row for name, row in _known(folder / "ablations.jsonl").items() if not recipes.scripts[name].not_ablated}
+    return judge(_known(folder / "verdicts.jsonl"), truths, len(recipes.scripts))
 
 
 def _named(recipes: Recipes, name: str) -> Recipe:

@@ -1,6 +1,6 @@
 """Truth by ablation: how much of a script's time is gone without one cause, measured without the tool.
 
-Each cause is taken away alone, in a fresh process:
+Each cause is taken away alone, in a process of its own:
 
 * `data`: the first batches are kept and served again, so that making a batch costs nothing.
 * `optimizer`: `step()` does nothing.
@@ -9,108 +9,218 @@ Each cause is taken away alone, in a fresh process:
 * `dispatch`: each batch is `times` larger. Time per step is modelled as overhead plus work that grows with the batch. The overhead
   that is not the optimizer's and not the loop's is the price of calling operations.
 
+* `workers`: loaders make their batches in the training process, where a recipe says that they have workers. With `oversubscribed`, the
+  larger gain counts: a program that has more threads and workers than cores can give up either.
+
 What is left is the work of the operations (`compute`, `memory` or `kernel`, which these ablations do not tell apart).
 A step is one call of `step()` of the first optimizer, or one backward pass where weights are updated by hand.
+
+All variants run side by side and take turns, a third of a second each, while the others are stopped: machines change their speed for
+seconds at a time, and then all are slow alike. A variant is compared with the slices of the unchanged script before and after it.
 """
 
 from __future__ import annotations
 
 import builtins
 import functools
+import importlib
 import itertools
+import math
+import mmap
 import os
+import re
 import runpy
 import shutil
+import signal
+import statistics
 import sys
 import time
 import types
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from benchmarks.verdicts.forked import run_forked
-from benchmarks.verdicts.public.recipes import Recipe, edit, lay_out
+import numpy as np
 
-CAUSES = ("data", "optimizer", "host", "oversubscribed")
+from benchmarks.verdicts.forked import end_forked, start_forked
+from benchmarks.verdicts.public.recipes import Edit, Recipe, edit, lay_out
+
+SLOW_IMPORTS = ("torchvision", "pandas", "scipy", "sklearn", "matplotlib.pyplot", "gymnasium")
 KEPT_BATCHES = 8
-WARM_STEPS = 5
+WARM_STEPS, WARM_SECONDS = 5, 3.0
+STEPS_A_SLICE, ROUNDS, MIN_ROUNDS = 4, 6, 2
+LONGEST, START_SECONDS = 25.0, 60.0
+MAX_STEPS = 1 << 20
 Shares = dict[str, float]
+Times = dict[str, list[float]]
 
 
-def measure(recipe: Recipe, fetched: Path, scratch: Path, *, seconds: float) -> dict[str, float]:
-    """Seconds per step of the unchanged script (twice) and of the script without each cause."""
-    variants: dict[str, tuple[str, list[tuple[str, str, str]], str]] = {
+def measure(recipe: Recipe, fetched: Path, scratch: Path, *, seconds: float) -> Times:
+    """Seconds per step of the unchanged script and of the script without each cause, in each round of slices."""
+    variants: dict[str, tuple[str, list[Edit], str]] = {
         "baseline": ("", [], ""),
         "data": ("data", recipe.replay, ""),
         "optimizer": ("optimizer", [], ""),
         "oversubscribed": ("one thread", [], ""),
     }
+    if recipe.workers:
+        variants["workers"] = ("no workers", [], "")
     if recipe.host:
         variants["host"] = ("", recipe.host, "")
     if recipe.times > 1:
         variants["larger"] = ("", recipe.larger_edits, recipe.larger)
-    variants["baseline again"] = variants["baseline"]
-    times: dict[str, float] = {}
     lay_out(recipe, fetched, scratch / "unchanged")
-    for name, (mode, edits, arguments) in variants.items():
-        shutil.copytree(scratch / "unchanged", scratch / name)
-        folder = scratch / name / recipe.folder
-        edit(folder, edits)
-        words = [Path(recipe.script).name, *recipe.arguments.split(), *arguments.split()]
-        times[name] = _step_seconds(mode or "baseline", seconds, words, folder, path=recipe.path)
-        shutil.rmtree(scratch / name)
+    _import_before(scratch / "unchanged")
+    running: dict[str, Variant] = {}
+    try:
+        for name, (mode, edits, arguments) in variants.items():
+            shutil.copytree(scratch / "unchanged", scratch / name)
+            folder = scratch / name / recipe.folder
+            edit(folder, edits)
+            words = [Path(recipe.script).name, *recipe.arguments.split(), *arguments.split()]
+            running[name] = Variant(mode, words, folder, path=recipe.path)
+            running[name].warm_up()
+        slices = {name: max(seconds / ROUNDS, recipe.seconds, STEPS_A_SLICE * one.step) for name, one in running.items()}
+        rounds = max(2, min(ROUNDS, int(LONGEST / sum(slices.values()))))
+        times: Times = {name: [] for name in running}
+        for _ in range(rounds):
+            for name, one in running.items():
+                times[name].append(one.slice(slices[name]))
+        times["baseline"].append(running["baseline"].slice(slices["baseline"]))
+    finally:
+        for one in running.values():
+            one.end()
     return times
 
 
-def _step_seconds(mode: str, seconds: float, words: list[str], folder: Path, *, path: str = "") -> float:
-    """Seconds per step in a process of its own, forked where torch is imported already: that takes longer than the measurement."""
+class Variant:
+    """A script in a process of its own, which is stopped but for its slices. It counts its steps in memory of both processes."""
+
+    def __init__(self, mode: str, words: list[str], folder: Path, *, path: str) -> None:
+        self._shared = mmap.mmap(-1, 8 * (MAX_STEPS + 1))
+        self._ticks = np.frombuffer(self._shared, dtype=np.int64)  # their number, and the time of each
+        self._what, self._log = f"{' '.join(words)} ({mode or 'unchanged'})", folder / "ablation.log"
+
+        def run() -> None:
+            sys.path.insert(0, str(folder / path))
+            _run(mode, words, self._ticks)
+
+        self._process = start_forked(run, folder=folder, log=self._log, environment=ENVIRONMENT)
+        self._ended = False
+
+    def _signal(self, number: int) -> None:
+        self._ended = self._ended or os.waitpid(self._process, os.WNOHANG) != (0, 0)
+        if not self._ended:
+            os.killpg(self._process, number)
+
+    def _wait(self, enough: Callable[[int], bool], limit: float) -> None:
+        end = time.monotonic() + limit
+        while not enough(int(self._ticks[0])) and time.monotonic() < end and not self._ended:
+            time.sleep(0.005)
+            self._signal(0)
+
+    def warm_up(self) -> None:
+        """Run the first steps, and stop."""
+        self._wait(lambda count: count >= WARM_STEPS or (count >= 2 and self._since(1) > WARM_SECONDS), START_SECONDS)
+        self._signal(signal.SIGSTOP)
+        if int(self._ticks[0]) < 2:
+            raise RuntimeError(f"{self._what} made no step: {' | '.join(self._log.read_text(errors='replace').splitlines()[-6:])}")
+
+    def _since(self, tick: int) -> float:
+        return (time.perf_counter_ns() - int(self._ticks[tick])) / 1e9
+
+    @property
+    def step(self) -> float:
+        """Seconds of the last step."""
+        count = int(self._ticks[0])
+        return float(self._ticks[count] - self._ticks[count - 1]) / 1e9
+
+    def slice(self, seconds: float) -> float:
+        """The mean step of the next seconds, without those that were begun before or did not end; nan if the script has ended."""
+        before = int(self._ticks[0])
+        begin = time.monotonic()
+        self._signal(signal.SIGCONT)
+        self._wait(
+            lambda count: time.monotonic() - begin > seconds and count >= before + STEPS_A_SLICE, 4 * seconds + START_SECONDS
+        )
+        self._signal(signal.SIGSTOP)
+        ticks = self._ticks[before + 1 : int(self._ticks[0]) + 1]
+        return float(ticks[-1] - ticks[0]) / (len(ticks) - 1) / 1e9 if len(ticks) > 1 else math.nan
+
+    def end(self) -> None:
+        """End the process, with all that it has started."""
+        end_forked(self._process)
+
+
+def _import_before(folder: Path) -> None:
+    """Import torch and the slow packages of a script in this process, of which all variants are forks."""
     import torch  # noqa: F401
 
-    def run() -> None:
-        sys.path.insert(0, str(folder / path))
-        _run(mode, seconds, words)
-
-    log = folder / "ablation.log"
-    run_forked(run, folder=folder, log=log, limit=10 * seconds + 30, environment=ENVIRONMENT)
-    lines = log.read_text(errors="replace").splitlines()
-    for line in reversed(lines):
-        if line.startswith(REPORT):
-            return float(line.removeprefix(REPORT))
-    raise RuntimeError(f"{' '.join(words)} ({mode}) measured no step: {' | '.join(lines[-6:])}")
+    text = "".join(path.read_text(errors="replace") for path in folder.rglob("*.py"))
+    for name in SLOW_IMPORTS:
+        if re.search(rf"^\s*(import|from) {name}\b", text, re.MULTILINE):
+            with suppress(ImportError):
+                importlib.import_module(name)
 
 
-REPORT = "seconds per step: "
 ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "MPLBACKEND": "agg", "HF_HUB_OFFLINE": "1"}
 
 
-def shares(times: dict[str, float], batch_times: int) -> Shares:
+def shares(times: Times, batch_times: int) -> Shares:
     """The share of a step that each cause has."""
-    step = (times["baseline"] + times["baseline again"]) / 2
-    found = {cause: max(0.0, 1 - times[cause] / step) for cause in CAUSES if cause in times}
-    if "larger" in times:
-        overhead = (batch_times * step - times["larger"]) / (batch_times - 1) / step
+    left = {name: statistics.median(ratios) for name, ratios in _ratios(times).items()}
+    found = {name: max(0.0, 1 - ratio) for name, ratio in left.items() if name != "larger"}
+    found["oversubscribed"] = max(found["oversubscribed"], found.pop("workers", 0.0))
+    if "larger" in left:
+        overhead = (batch_times - left["larger"]) / (batch_times - 1)
         found["dispatch"] = max(0.0, overhead - found["optimizer"] - found.get("host", 0.0))
-    found["work"] = max(0.0, 1 - sum(found.values()) + found.get("oversubscribed", 0.0))
+    found["work"] = max(0.0, 1 - sum(found.values()) + found["oversubscribed"])
     return found
 
 
-def _run(mode: str, seconds: float, words: list[str]) -> None:
+def noise(times: Times) -> float:
+    """Two standard errors of the share that is known worst."""
+    return max(_error(ratios) for ratios in _ratios(times).values())
+
+
+def _error(ratios: list[float]) -> float:
+    middle = statistics.median(ratios)
+    away = statistics.median(abs(one - middle) for one in ratios)
+    return 2 * 1.25 * 1.4826 * away / math.sqrt(len(ratios)) / max(1.0, middle)
+
+
+def _ratios(times: Times) -> dict[str, list[float]]:
+    """By cause, what is left of a step without it, in each round."""
+    around = [(before + after) / 2 for before, after in itertools.pairwise(times["baseline"])]
+    found = {
+        name: [ratio for step, usual in zip(steps, around, strict=True) if not math.isnan(ratio := step / usual)]
+        for name, steps in times.items()
+        if name != "baseline"
+    }
+    missing = [name for name, ratios in found.items() if len(ratios) < MIN_ROUNDS]
+    if missing:
+        raise RuntimeError(f"ended before it was measured {MIN_ROUNDS} times: {', '.join(missing)}")
+    return found
+
+
+def _run(mode: str, words: list[str], ticks: Any) -> None:
     import torch
     from torch.optim.optimizer import register_optimizer_step_post_hook
     from torch.utils.data import DataLoader
 
-    ticks: list[float] = []
     first: list[Any] = []
 
     def tick() -> None:
-        ticks.append(time.perf_counter())
-        if len(ticks) > WARM_STEPS + 5 and ticks[-1] - ticks[WARM_STEPS] > seconds:
-            _report(ticks)
+        count = int(ticks[0]) + 1
+        if count <= MAX_STEPS:
+            ticks[count] = time.perf_counter_ns()
+            ticks[0] = count
 
     def stepped(optimizer: Any) -> None:
         if not first:
             first.append(optimizer)
-            ticks.clear()
+            ticks[0] = 0
         if first[0] is optimizer:
             tick()
 
@@ -141,21 +251,12 @@ def _run(mode: str, seconds: float, words: list[str]) -> None:
         torch.set_num_threads(1)
     if mode == "data":
         _replay_loaders(DataLoader)
+    if mode == "no workers":
+        _without_workers(DataLoader)
     builtins.replayed = _replayed  # type: ignore[attr-defined]
     sys.argv = words
     sys.path.insert(0, str(Path.cwd()))
-    try:
-        runpy.run_path(words[0], run_name="__main__")
-    finally:
-        if len(ticks) > WARM_STEPS + 5:
-            _report(ticks)
-
-
-def _report(ticks: list[float]) -> None:
-    """Print the mean step and end the process at once: a script may have threads, workers and handlers that wait."""
-    step = (ticks[-1] - ticks[WARM_STEPS]) / (len(ticks) - 1 - WARM_STEPS)
-    os.write(1, f"\n{REPORT}{step}\n".encode())
-    os._exit(0)
+    runpy.run_path(words[0], run_name="__main__")
 
 
 def _replay_loaders(loader_class: Any) -> None:
@@ -169,6 +270,18 @@ def _replay_loaders(loader_class: Any) -> None:
         yield from itertools.islice(itertools.cycle(kept[id(self)]), len(self))
 
     loader_class.__iter__ = iterate
+
+
+def _without_workers(loader_class: Any) -> None:
+    real_init = loader_class.__init__
+
+    @functools.wraps(real_init)
+    def init(self: Any, *arguments: Any, **named: Any) -> None:
+        of_workers = ("prefetch_factor", "persistent_workers", "timeout", "multiprocessing_context")
+        kept = {name: value for name, value in named.items() if name not in of_workers}
+        real_init(self, *arguments, **{**kept, "num_workers": 0})
+
+    loader_class.__init__ = init
 
 
 def _replayed(function: Callable[..., Any]) -> Callable[..., Any]:

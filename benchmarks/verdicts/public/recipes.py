@@ -45,6 +45,9 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     times: int = 1
     replay: list[Edit] = []
     host: list[Edit] = []
+    workers: bool = False
+    not_ablated: str = ""
+    seconds: float = 0.0
 
     @property
     def device(self) -> str:

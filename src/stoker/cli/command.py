@@ -27,7 +27,7 @@ from click.shell_completion import CompletionItem
 from stoker import _disk
 from stoker._clock import busy_ns, now_ns
 from stoker._progress import Show, progress
-from stoker._text import printable, readable_bytes
+from stoker._text import is_url, printable, readable_bytes
 from stoker.errors import OptionError
 
 if TYPE_CHECKING:
@@ -185,11 +185,10 @@ class PathType(click.ParamType[str]):
                 if self._stdin is None:
                     raise OptionError(f"- (standard input) cannot be read here; expected {self._needs}.")
                 return save_stdin(self._stdin, ctx)
-            if self._url:
-                from stoker.store.object_storage import check_url, is_url
+            if self._url and is_url(value):
+                from stoker.store.object_storage import check_url
 
-                if is_url(value):
-                    return check_url(value)
+                return check_url(value)
             _disk.check_path(value)
         except OptionError as error:
             self.fail(str(error), param, ctx)

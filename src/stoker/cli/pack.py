@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from itertools import pairwise
+import re
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,6 +14,8 @@ from stoker.cli import command as base
 
 if TYPE_CHECKING:
     from stoker.store.store import Store
+
+_COMMA_NUMBER = re.compile(r"[+-]?(\d+|\d{1,3}(\.\d{3})+),\d+")
 
 
 DUPLICATES = ["error", "first", "last", "mean", "keep"]
@@ -37,6 +40,11 @@ def _show(packed: Store, store: str, rows: str, *, as_json: bool) -> None:
     click.echo(f"packed {rows} into {len(packed):,} series, {packed.num_bytes / 1e6:,.1f} MB: {printable(store)}")
     for note in packed.manifest.notes if packed.manifest else []:
         base.report(f"note: {note}")
+    for column in packed.schema.values():
+        texts = list(islice(column.texts, 1000)) if column.kind == "category" and column.texts is not None else []
+        if texts and all(_COMMA_NUMBER.fullmatch(text.strip()) for text in texts):
+            comma = f"numbers with a decimal comma, like {texts[0]}, stored as strings: pass --decimal ,"
+            base.report(f"note: column {column.name!r} has {comma}")
 
 
 @click.command("pack", cls=base.Command, doing="packing {source} into {store}", writes="store")

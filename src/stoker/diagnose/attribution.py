@@ -116,7 +116,9 @@ def _data(measured: Measurements, phases: Phases, step: float) -> float:
     cached, alone = seconds_of(measured.cached), seconds_of(measured.loader_alone)
     if cached is None:
         return min(step, phases.next)
-    gone = min(max(0.0, step - cached), RULE.loader_slowdown * max(alone or 0.0, phases.next))
+    # Workers that share the cores of the training take from it all that they compute.
+    at_once = min(measured.loader.workers, measured.machine.cores) if measured.loader.workers and crowded(measured) else 1
+    gone = min(max(0.0, step - cached), RULE.loader_slowdown * max((alone or 0.0) * at_once, phases.next))
     # A GPU may work while its host waits for a batch; a CPU does nothing else, so all of that wait is lost.
     return max(gone, phases.next) if measured.device == "cpu" else gone
 
@@ -209,9 +211,11 @@ def holding_thread(measured: Measurements, attribution: Attribution) -> BusyThre
 
 
 def crowded(measured: Measurements, *, communicating: bool = True) -> bool:
-    """Whether the program has more threads and workers than cores, so that it competes with itself."""
+    """Whether the program has more threads, workers and other processes than cores, so that it competes with itself."""
     processes = max(1, len(measured.ranks))
     more = 1 if measured.ranks and communicating else 0  # one thread sends and receives
+    if not measured.loader.workers and measured.own_processes >= RULE.busy_process:
+        more += 1  # it makes batches in processes that are not a loader's
     return processes * (measured.machine.threads + measured.loader.workers) + more > measured.machine.cores
 
 

@@ -25,7 +25,7 @@ from torch.utils.data.sampler import RandomSampler, SequentialSampler
 
 from stoker.diagnose.feed_fix import same_bits
 from stoker.diagnose.fixes import Fix, kept_seeds
-from stoker.diagnose.hooks import is_own
+from stoker.diagnose.hooks import BeforeForward, is_own
 from stoker.diagnose.rewrite import OwnLoader
 from stoker.diagnose.source_edits import SourceFile
 from stoker.errors import TrainError
@@ -104,7 +104,7 @@ class Scout(Fix):
             if weight is not None:
                 self._device, self._model_kind = weight.device.type, f"{type(module).__module__}.{type(module).__name__}"
                 self._add("model", self._assignment_of(module))
-                self._undo.callback(module.register_forward_pre_hook(self._called).remove)
+                self._undo.callback(module.register_forward_pre_hook(BeforeForward(self._called)).remove)
 
     def sites(self, loader: DataLoader[Any] | None) -> EditSites:
         """Everything found; `loader` is that of the training loop."""

@@ -22,7 +22,7 @@ from torch.nn.functional import layer_norm, linear
 from stoker._clock import now_ns
 from stoker.diagnose.measurements import Device, Machine
 from stoker.diagnose.ops import Counting
-from stoker.train.precision import kept_matmul_flags, set_matmul_flags
+from stoker.train.numerics import kept_matmul_flags, set_matmul_flags
 
 COPY_BYTES = 32 << 20  # larger than the caches of most machines, small enough to copy in a few milliseconds
 DISK_BYTES = 1 << 20

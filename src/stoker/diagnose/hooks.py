@@ -157,6 +157,7 @@ class StepHooks:
         self._totals = [0] * len(NAMES)
         self._depth = 0
         self._after_backward = REST
+        self._has_training_mode = False  # whether a forward pass of the training was in training mode
         self._undo, self._undo_search = ExitStack(), ExitStack()
         self._is_capturing = self._has_captured_step = False
         self._without_step: WeakSet[Any] = WeakSet()  # CUDA graphs that are known to hold no step of an optimizer
@@ -376,13 +377,37 @@ class StepHooks:
 
     def _hook_roots(self) -> None:
         for module in self.roots:
-            self._undo.callback(module.register_forward_pre_hook(self._before_forward).remove)
+            self._undo.callback(module.register_forward_pre_hook(BeforeForward(self._before_forward)).remove)
 
     def _before_forward(self, module: torch.nn.Module, args: Any) -> None:
         phase = self.phase
-        # A call without gradients after a step is an evaluation, not training.
-        if phase == PREPARE or (phase in (REST, OPTIMIZER) and torch.is_grad_enabled()):
+        # A call without gradients after a step is an evaluation, and so is one in evaluation mode of what is trained in training mode.
+        evaluates = not torch.is_grad_enabled() or (self._has_training_mode and not module.training)
+        if phase == PREPARE or (phase in (REST, OPTIMIZER) and not evaluates):
+            self._has_training_mode = self._has_training_mode or module.training
             self.enter(FORWARD)
+
+
+class BeforeForward:
+    """A hook before forward passes that copies and pickles of its module do not have: it would take the diagnosis with it."""
+
+    def __init__(self, call: Callable[[torch.nn.Module, Any], None]) -> None:
+        self._call = call
+
+    def __call__(self, module: torch.nn.Module, args: Any) -> None:
+        """Call what was given."""
+        self._call(module, args)
+
+    def __reduce__(self) -> tuple[Callable[[], Any], tuple[()]]:
+        """A copy does nothing."""
+        return _nothing_before_forward, ()
+
+
+def _nothing_before_forward() -> Callable[[torch.nn.Module, Any], None]:
+    return _nothing
+
+
+def _nothing(module: torch.nn.Module, args: Any) -> None: ...
 
 
 def has_optimizer() -> bool:

@@ -13,16 +13,18 @@ Most are plans: generators that say what each step gets and are sent its times. 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import statistics
 from collections.abc import Generator, Iterator, Sequence, Sized
 from typing import Any
 
+import msgspec
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from stoker._clock import RunQueueDelay, busy_ns, now_ns
-from stoker.diagnose.advice import best_threads, workers_to_use
+from stoker.diagnose.advice import best_threads, error_between, ratios_of, workers_to_use
 from stoker.diagnose.attribution import Periods, attribute, slow_of
 from stoker.diagnose.distributed import MeasuredRanks, find_ranks
 from stoker.diagnose.feed_fix import gathering
@@ -47,6 +49,10 @@ PROFILED_STEPS, PROFILED_SECONDS = 5, 1.5
 RARE_STEPS = 2  # rare steps whose lines are sampled
 FIX_SECONDS: dict[Device, float] = {"cpu": 0.1, "cuda": 0.08}  # of one window with a fix, or without it
 FIX_ROUNDS: dict[Device, int] = {"cpu": 5, "cuda": 1}  # short windows in turn: processors change their speed for parts of a second
+MORE_SECONDS, SURE_GAIN = (
+    3.0,
+    0.06,
+)  # of one fix on a CPU: more rounds for so long, until two standard errors of its gain are that small
 
 
 def warm_up(session: Session) -> Plan:
@@ -346,7 +352,10 @@ class OtherBatches(Fix):
 
 
 def fix_gain(session: Session, name: str, fix: Fix, *, rounds: int, plain: StepInput | None = None) -> Plan:
-    """Steps with a fix and without it, in turn; a fix that lasts comes after all others. `plain` is the input of steps without it."""
+    """Steps with a fix and without it, in turn, until the gain is sure; a fix that lasts comes after all others.
+
+    `plain` is the input of steps without it.
+    """
     changed = REAL if fix.with_data else session.without_data
     plain = plain or changed
     seconds, batches, hooks = FIX_SECONDS[session.device], session.batches, session.hooks  # batches are changed in place
@@ -361,12 +370,33 @@ def fix_gain(session: Session, name: str, fix: Fix, *, rounds: int, plain: StepI
         without.begin_window()
         yield from session.record(plain, seconds, 4, without)
 
+    def found() -> WhatIf | None:
+        before = by_window(without.windows(with_data=not plain.cached))
+        after = by_window(with_fix.windows(with_data=not changed.cached))
+        return WhatIf(as_it_is=before, with_fix=after) if before.seconds and after.seconds else None
+
+    def wants_more() -> bool:
+        so_far = found()
+        if (
+            fix.lasts
+            or session.device != "cpu"
+            or session.out_of_time
+            or so_far is None
+            or now_ns() - begin > session.scaled(MORE_SECONDS) * 1e9
+        ):
+            return False
+        ratios = ratios_of(so_far)
+        return len(ratios) < RULE.min_rounds or 2 * error_between(ratios) > SURE_GAIN
+
+    begin = now_ns()
     try:
         if session.has_short_steps(plain):
             hooks.pause()
         if fix.lasts:
             yield from steps_without()
-        for _ in range(rounds):
+        for number in itertools.count():
+            if number >= rounds and not wants_more():
+                break
             batches[:] = fix.on(hooks.roots, hooks.optimizer, kept)
             yield from session.skip(changed, 3 if changed.cached else 3 + max(session.queue, fix.queue))
             if not fix.used:
@@ -384,11 +414,10 @@ def fix_gain(session: Session, name: str, fix: Fix, *, rounds: int, plain: StepI
         fix.remove()
         batches[:] = kept
         hooks.unpause()
-    before = by_window(without.windows(with_data=not plain.cached))
-    after = by_window(with_fix.windows(with_data=not changed.cached))
-    if before.seconds and after.seconds:
-        at_best = seconds_before_profile(session.recorder, after.median)
-        session.recorder.what_ifs[name] = WhatIf(as_it_is=before, with_fix=after, at_best=at_best)
+    what_if = found()
+    if what_if is not None:
+        at_best = seconds_before_profile(session.recorder, what_if.with_fix.median)
+        session.recorder.what_ifs[name] = msgspec.structs.replace(what_if, at_best=at_best)
 
 
 def seconds_before_profile(recorder: Recorder, seconds: float) -> float | None:
@@ -408,7 +437,7 @@ FIXES = ("feed", "fused", "threads", "tf32", "pinned", "workers", "autocast", "b
 FIXES_OF_BATCHES = ("pinned", "batch", "float32")  # fixes that change cached batches
 MIN_OPTIMIZER_SHARE = 0.03
 MIN_GAIN = 1.02
-MAX_FIX_SECONDS: dict[Device, float] = {"cpu": 6.0, "cuda": 1.4}  # after this time no other fix is measured
+MAX_FIX_SECONDS: dict[Device, float] = {"cpu": 10.0, "cuda": 1.4}  # after this time no other fix is measured
 MIN_EPOCH_QUEUES = 4  # batches of an epoch, in queues of workers, from which the gain by workers is measured
 STEPS_PER_ROUND = 13  # where steps are long: four with a fix, four without, and those that do not count
 

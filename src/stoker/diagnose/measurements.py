@@ -294,6 +294,8 @@ class Measurements(msgspec.Struct, frozen=True, kw_only=True):
     """The processes of a distributed run; all else is of the first. Empty if there is only one process."""
     waited_for_cores: float | None = None
     """Share of T in which a thread was ready to run and others had its core; None if the system does not report it."""
+    own_processes: float = 0.0
+    """Cores that processes of the program itself use, workers of a loader included."""
     busy_thread: BusyThread | None = None
     """The busiest other Python thread during T; None if no other one computes."""
     asleep: float | None = None

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import msgspec
 import torch
 
-from stoker._clock import RunQueueDelay, now_ns
+from stoker._clock import RunQueueDelay, cores_of_children, now_ns
 from stoker.diagnose.attribution import Slow, at_one_level, slow_of_windows, split
 from stoker.diagnose.hardware import measure_machine
 from stoker.diagnose.hooks import NAMES, NEXT, PREPARE, REST, DeviceOnlyStep, StepHooks, StepTimes, compiled
@@ -243,6 +243,7 @@ class Recorder:
         cached = _means(self.cached.windows(with_data=False), together) if self.cached.steps else []
         phases = {name: [one.phases[name] for one in alone] for name in ("forward", "backward", "optimizer")} if alone else {}
         machine = machine or measure_machine(device)
+        slow_limit = 3 * statistics.median(steps)
         return Measurements(
             device=device,
             steps_seen=hooks.steps,
@@ -259,6 +260,7 @@ class Recorder:
             blocked_under_sleep=sum(one.blocked for one in alone) > len(alone) / 2 if alone else None,
             loader_alone=self._alone(source, phased, batches, together, loop),
             waited_for_cores=self.waited_ns / self.looped_ns if self.looped_ns else None,
+            own_processes=cores_of_children(),
             cores_used=statistics.median(cores_used) if cores_used else None,
             pages=self.pages,
             fewer_threads={str(number): seconds for number, seconds in self.by_threads.items()},
@@ -276,7 +278,7 @@ class Recorder:
             asleep=statistics.median(self.asleep) if self.asleep else None,
             compiled=compiled(),
             between_epochs={} if lost is None else {"loader": lost.loader / (step + other), "other": other / (step + other)},
-            slow_steps=sum(one > 3 * statistics.median(steps) for one in steps),
+            slow_steps=sum(one > slow_limit for one in steps),
             notes=[*self.notes, *notes],
             losses=[float(one) for one in hooks.losses],
         )

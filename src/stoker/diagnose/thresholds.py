@@ -28,6 +28,8 @@ class Thresholds:
     )
     max_spread_cached: float = _limit(0.20, "spread of steps on cached batches")
     spread_slack: float = _limit(2.5, "factor on the CPU spreads where it is known that no other program had the cores")
+    quiet_cores: float = _limit(0.01, "share of the time that other programs had the cores, up to which a program varies by itself")
+    one_cause: float = _limit(0.8, "share of a cause from which it is the first one however much the steps vary on quiet cores")
     max_wait_for_cores: float = _limit(
         0.10,
         "share of the time that other programs had the cores; measured: at most 0.05 alone, at least 0.27 beside noisy programs",
@@ -81,6 +83,7 @@ class Thresholds:
 
     # How sure is it?
     busy_thread: float = _limit(0.2, "share of the time that another Python thread computes, from which it can hold up the loop")
+    busy_process: float = _limit(0.1, "cores that other processes of the program use, from which they compete with its threads")
     min_roof: float = _limit(
         0.02, "share of the last level of the ladder from which the time at peak FLOP/s is shown as a roofline"
     )

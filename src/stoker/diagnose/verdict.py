@@ -240,10 +240,13 @@ def _doubt_of_parts(measured: Measurements, attribution: Attribution, *, tail: b
     unknown_all_reduce = any(rank.exchange_seconds is None for rank in measured.ranks) and measured.device == "cpu"
     if unknown_all_reduce and all(attribution.share(name) >= RULE.waste_first for name in BETWEEN_RANKS):
         return wording.no_verdict("slow_rank_or_all_reduce")
-    largest = max(attribution.share(name) for name in {*ON_CPU, *ON_CUDA, *BETWEEN_RANKS})
-    if measured.work is None and attribution.share("unknown") > largest:
+    if measured.work is None and attribution.share("unknown") > _largest_share(attribution):
         return wording.no_verdict("not_counted")
     return None
+
+
+def _largest_share(attribution: Attribution) -> float:
+    return max(attribution.share(name) for name in {*ON_CPU, *ON_CUDA, *BETWEEN_RANKS})
 
 
 def _unsteady(measured: Measurements, attribution: Attribution) -> str | None:
@@ -256,6 +259,9 @@ def _unsteady(measured: Measurements, attribution: Attribution) -> str | None:
     waited = _waited_for_cores(measured) if measured.ranks else measured.waited_for_cores
     slack = RULE.spread_slack if on_cpu and waited is not None else 1.0
     alone = RULE.max_spread_cpu * slack if on_cpu else RULE.max_spread_cuda
+    # Steps of many lengths, like episodes of a game, have the same first cause if one has nearly all of a usual step.
+    if on_cpu and waited is not None and waited <= RULE.quiet_cores and _largest_share(attribution) >= RULE.one_cause:
+        alone = math.inf
     if loop.spread > (RULE.max_spread_ranks * slack if measured.ranks else alone):
         ordered = sorted(loop.seconds)
         low, high = (wording.time_of(ordered[len(ordered) * quarter // 4]) for quarter in (1, 3))
@@ -293,7 +299,8 @@ def _confidence(measured: Measurements, attribution: Attribution, causes: list[C
     residual = abs(attribution.residual) / attribution.step
     first, second = causes[0].share, causes[1].share
     close = first < RULE.close_causes * second and second >= RULE.waste_first and first < RULE.clear_majority
-    if close or residual > RULE.low_confidence_residual or first < RULE.waste_first:
+    varied = measured.loop.spread > RULE.max_spread_cpu * RULE.spread_slack and not measured.ranks
+    if close or varied or residual > RULE.low_confidence_residual or first < RULE.waste_first:
         return "low"
     steady = measured.loop.spread <= RULE.high_confidence_spread and len(measured.loop.seconds) >= RULE.high_confidence_steps
     sure = steady and residual <= RULE.high_confidence_residual and first >= RULE.high_confidence_share

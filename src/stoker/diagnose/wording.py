@@ -328,8 +328,11 @@ def _evidence(verdict: Verdict, measured: Measurements, attribution: Attribution
         return f"{time_of(parts.host)} of a step of {step} is neither data nor operations of torch{where}"
     if verdict == "oversubscribed":
         text, by_threads = f"{machine.threads} threads{_and_workers(measured)} on {machine.cores} cores", measured.fewer_threads
-        if by_threads:
-            best = min(by_threads, key=lambda number: by_threads[number])
+        best = min(by_threads, key=lambda number: by_threads[number], default=None)
+        cached = seconds_of(measured.cached)
+        if measured.loader.workers and cached is not None and best in (None, str(machine.threads)):
+            text += f"; a step takes {step} beside the workers, and {time_of(cached)} on batches that are there already"
+        elif best is not None:
             now = by_threads.get(str(machine.threads)) or seconds_of(measured.cached) or attribution.step
             text += f"; with {best} a step without its data takes {time_of(by_threads[best])}, not {time_of(now)}"
         return text

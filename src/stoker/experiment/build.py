@@ -187,7 +187,7 @@ def _fit_series_scaler(config: Config, stores: Sequence[Store], task: Task, spli
 
 
 def _open_stores(data: Data, paths: str | list[str], name: str, version: int | None = None) -> list[Store]:
-    from stoker.store.object_storage import is_url
+    from stoker._text import is_url
     from stoker.store.versions import open_store
 
     listed = [paths] if isinstance(paths, str) else paths

@@ -134,6 +134,10 @@ class SampleFeed(Protocol):
     return_store: bool
     masks: bool | None
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether blocks of a store must be fetched before they can be read."""
+
     def shards(self) -> list[str]:
         """The files that hold the columns, for messages."""
 
@@ -183,6 +187,7 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
         }
         self._transform = feed.transform
         self._return_series = feed.return_series
+        self._is_remote = feed.is_remote
         self._refusal = _refusal(feed)
         self._opened: tuple[int, HostGather, Assembler] | None = None
 
@@ -261,6 +266,7 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
                 return_index=self._return_index,
                 return_series=self._return_series,
                 files=self._files,
+                is_remote=self._is_remote,
             )
             assemble = Assembler(view=self._view, columns=tuple(self._columns), marks_valid=False, **self._masks, **self._entries)
             self._opened = os.getpid(), gather, assemble

@@ -229,11 +229,11 @@ class Feed:
             self.column_bytes,
             self.device,
             needs_host="transform runs on the CPU" if transform is not None else None,
-            on_disk=any(one.path is not None or one.is_remote for one in self.stores),
+            on_disk=self.is_remote or any(one.path is not None for one in self.stores),
             max_fetched=min((one.max_whole_bytes for one in self.stores if isinstance(one, RemoteStore)), default=None),
         )
-        if self.residency.where != "stream":
-            for one in self.stores if any(one.is_remote for one in self.stores) else ():
+        if self.is_remote and self.residency.where != "stream":
+            for one in self.stores:
                 for column in self.columns:
                     one.column(column.name)  # fetched whole, and kept
         is_resident = self.residency.where == "device"
@@ -318,7 +318,7 @@ class Feed:
         kind = HostGather if len(self.stores) == 1 else MixtureGather
         make = partial(make_hints, threads=self.threads)
         return HostProducer(
-            gather=kind(*parts, ring, files=self.shards(), **returns),
+            gather=kind(*parts, ring, files=self.shards(), is_remote=self.is_remote, **returns),
             assemble=assemble,
             device=self.device,
             transform=self.transform,
@@ -357,6 +357,11 @@ class Feed:
                 own = [one.values.file for one in store.manifest.columns if one.name in names and one.values]
                 files += [str(store.path / file) for file in own]
         return files
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether blocks of a store must be fetched before they can be read."""
+        return any(store.is_remote for store in self.stores)
 
     @property
     def dataset(self) -> SampleDataset:
@@ -416,8 +421,7 @@ class Feed:
         The next `iter(feed)` hands them out. Call it near the end of an epoch that another one follows; `Trainer` does. Without
         threads, and where batches are gathered on the device, there is nothing to do ahead; a remote store fetches ahead by itself.
         """
-        is_remote = any(store.is_remote for store in self.stores)
-        if self._ahead is None and self.threads and self.residency.where != "device" and not is_remote:
+        if self._ahead is None and self.threads and self.residency.where != "device" and not self.is_remote:
             epoch = self._cursor.epoch + (self._has_moved and bool(self._cursor.position))
             self._ahead = epoch, self._producer.start(self._steps(epoch, 0), self.waits)
 

@@ -46,9 +46,6 @@ class LeasedColumns:
                     step_bytes = piece.values.dtype.itemsize * (piece.width or 1)
                     self._columns.append((file, first, len(piece.values), step_bytes))
 
-    def __bool__(self) -> bool:
-        return bool(self._columns)
-
     @contextlib.contextmanager
     def lease(self, found: Located) -> Iterator[None]:
         """Keep the blocks of these samples while the block of code runs."""

@@ -199,6 +199,7 @@ class HostGather:
         *,
         return_index: bool,
         files: Sequence[str],
+        is_remote: bool,
         return_series: bool = False,
     ) -> None:
         self._view = view
@@ -209,7 +210,7 @@ class HostGather:
         self._returns = {"return_index": return_index, "return_series": return_series}
         self._files = files
         self._is_packed = isinstance(view, Sequences) and view.layout == "packed"
-        self._leased = LeasedColumns(columns, samples)
+        self._leased = LeasedColumns(columns, samples) if is_remote else None
         # The fields of the batch before, as most batches of a feed are alike. Replaced whole, so that threads may share it.
         self._known: tuple[tuple[int, int | None, int], dict[str, Field], int] | None = None
 
@@ -233,7 +234,7 @@ class HostGather:
         slot = self._ring.take(num_bytes)
         try:
             arrays = {name: field.array(slot.buffer, slot.lead) for name, field in fields.items()}
-            with contextlib.nullcontext() if is_leased or not self._leased else self._leased.lease(found):
+            with contextlib.nullcontext() if is_leased or self._leased is None else self._leased.lease(found):
                 self._fill_columns(arrays, numbers, found, places, steps)
             for column in self._observed:
                 values, marks = arrays["column " + column.name], arrays["observed " + column.name]

@@ -1,11 +1,16 @@
-"""The folder of a run of a recipe: `recipe.json` marks it as one, and holds its data and settings."""
+"""The folder of a run of a recipe: `recipe.json` marks it as one, and holds its data and settings.
+
+Recipes write the data beside the settings (`claim_run`), or a struct of settings that names the data (`write_settings`).
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, Self, TypeVar
+
+import msgspec
 
 from stoker import _disk
 from stoker.errors import ConfigError, OptionError
@@ -76,3 +81,59 @@ def read_recipe(folder: Path, recipe: str, *, check: Check) -> dict[str, Any]:
     if name != recipe:
         raise OptionError(f"{folder} is a run of the recipe {name!r}, not of {recipe}. Give the folder of one.")
     return found
+
+
+class CheckedSettings(Protocol):
+    """A struct of settings."""
+
+    def checked(self) -> Self:
+        """The same settings; raises `OptionError` for values that do not fit together."""
+
+
+S = TypeVar("S", bound=CheckedSettings)
+MAY_CHANGE = frozenset({"max_seconds", "save_every"})
+"""Settings that a resumed run may have others of: they do not change its steps."""
+
+
+def make_settings(kind: type[S], given: Mapping[str, Any], *, recipe: str) -> S:
+    """Settings from plain values; raises `OptionError` for an invalid one."""
+    try:
+        return msgspec.convert(given, kind).checked()
+    except msgspec.ValidationError as error:
+        raise OptionError(f"{recipe}: {error}.") from error
+
+
+def check_free(folder: Path) -> None:
+    """Refuse a folder that has a run, for a recipe whose runs are not replaced."""
+    if (folder / "run.json").exists() or (folder / RECIPE_NAME).exists():
+        raise OptionError(f"{folder} has a run already. Resume it (stoker train --resume {folder}), or choose another folder.")
+
+
+def write_settings(folder: Path, settings: CheckedSettings) -> None:
+    """Make the folder of a new run, with its settings."""
+    _disk.make_folder(folder)
+    _disk.write_file(folder / RECIPE_NAME, msgspec.json.format(msgspec.json.encode(settings), indent=2) + b"\n")
+
+
+def read_settings(folder: Path, kind: type[S], *, recipe: str, earlier: Mapping[str, str] | None = None) -> S:
+    """The settings of a run; `earlier` are keys that earlier versions wrote, and their names now."""
+    path = folder / RECIPE_NAME
+    try:
+        saved = msgspec.json.decode(path.read_bytes())
+        if earlier and isinstance(saved, dict):
+            saved = {earlier.get(name, name): value for name, value in saved.items()}
+        return msgspec.convert(saved, kind).checked()
+    except FileNotFoundError:
+        raise ConfigError(
+            f"{folder} has no {RECIPE_NAME}, so it is not a run of {recipe}. Start one: stoker train {recipe} …"
+        ) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is damaged: {error}.") from error
+
+
+def change_settings(settings: S, changes: Mapping[str, Any]) -> S:
+    """The settings of a resumed run; raises `OptionError` for one that cannot change."""
+    refused = sorted(changes.keys() - MAY_CHANGE)
+    if refused:
+        raise OptionError(f"{refused[0]} cannot change when a run is resumed. Start another run.")
+    return msgspec.structs.replace(settings, **changes).checked()  # type: ignore[type-var]

@@ -20,7 +20,7 @@ _NAMES = {
     "stoker.store.formats.discover": "TableSource find_sources",
     "stoker.store.formats.time_moe": "is_time_moe map_time_moe",
     "stoker.store.inspect": "StoreSummary VerifyResult",
-    "stoker.store.interop": "decimals_as_floats from_numpy from_texts to_numpy",
+    "stoker.store.interop": "decimals_as_floats",
     "stoker.store.manifest": "BLOCK_BYTES MANIFEST_NAME WORK_NAME ColumnEntry Manifest NonFinite Shard SourceEntry Text",
     "stoker.store.pack.api": "join_parts pack_part",
     "stoker.store.pack.metadata": "encode_table read_table",
@@ -31,7 +31,8 @@ _NAMES = {
     "stoker.store.pack.values": "one_array",
     "stoker.store.object_storage": "Traffic",
     "stoker.store.remote": "RemoteStore upload",
-    "stoker.store.shards": "MISSING_CODE MISSING_TIME Column ColumnFile ColumnMark Level NonFiniteCount TextFile Texts map_shard",
+    "stoker.store.shards": "MISSING_CODE MISSING_TIME Column ColumnFile ColumnMark Level NonFiniteCount TextFile Texts from_numpy "
+    "from_texts map_shard to_numpy",
     "stoker.store.store": "Series Store store_from_arrays",
     "stoker.store.versions": "open_store",
     "stoker.store.writer": "check_target make_work new_store replace_store",
@@ -46,8 +47,7 @@ if TYPE_CHECKING:
     from stoker.store.formats.discover import TableSource as TableSource, find_sources as find_sources
     from stoker.store.formats.time_moe import is_time_moe as is_time_moe, map_time_moe as map_time_moe
     from stoker.store.inspect import StoreSummary as StoreSummary, VerifyResult as VerifyResult
-    from stoker.store.interop import decimals_as_floats as decimals_as_floats, from_numpy as from_numpy, from_texts as from_texts
-    from stoker.store.interop import to_numpy as to_numpy
+    from stoker.store.interop import decimals_as_floats as decimals_as_floats
     from stoker.store.manifest import MANIFEST_NAME as MANIFEST_NAME, WORK_NAME as WORK_NAME
     from stoker.store.manifest import BLOCK_BYTES as BLOCK_BYTES, ColumnEntry as ColumnEntry, Manifest as Manifest
     from stoker.store.manifest import NonFinite as NonFinite, Shard as Shard, SourceEntry as SourceEntry, Text as Text
@@ -70,6 +70,7 @@ if TYPE_CHECKING:
         NonFiniteCount as NonFiniteCount,
     )
     from stoker.store.shards import TextFile as TextFile, Texts as Texts, map_shard as map_shard
+    from stoker.store.shards import from_numpy as from_numpy, from_texts as from_texts, to_numpy as to_numpy
     from stoker.store.store import Series as Series, Store as Store, store_from_arrays as store_from_arrays
     from stoker.store.versions import open_store as open_store
     from stoker.store.writer import check_target as check_target, make_work as make_work

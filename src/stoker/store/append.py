@@ -26,12 +26,11 @@ from stoker.errors import BadValueError, DiskError, OptionError, SchemaError, St
 from stoker.store import manifest as manifests
 from stoker.store.formats.csv import Dialect
 from stoker.store.formats.discover import find_sources
-from stoker.store.interop import to_numpy
 from stoker.store.manifest import WORK_NAME, ColumnEntry, Manifest, SourceEntry, read_manifest
 from stoker.store.pack.api import pack
 from stoker.store.pack.options import parse_dtypes, parse_names
 from stoker.store.pack.packer import Progress, quiet
-from stoker.store.shards import Column, NonFiniteCount, map_shard
+from stoker.store.shards import Column, NonFiniteCount, map_shard, to_numpy
 from stoker.store.store import Store
 from stoker.store.versions import (
     AppendedStore,

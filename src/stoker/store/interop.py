@@ -1,7 +1,4 @@
-"""NumPy and Arrow: arrays seen as each other without a copy, decimals as floats, stores as Arrow tables, and arrays as stores.
-
-`pa.array` and `pa.Array.to_numpy` import pandas where it is installed: half a second and 50 MB that a pack does not need.
-"""
+"""Other forms of data: decimals as floats, stores as Arrow tables, and arrays as stores."""
 
 from __future__ import annotations
 
@@ -9,56 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from stoker._types import Array
 from stoker.errors import OptionError, StoreDamagedError
 from stoker.store.manifest import DTYPES
-from stoker.store.shards import Column, Level, NonFiniteCount, StoredColumns, Texts
-
-
-def from_numpy(values: npt.NDArray[Any]) -> pa.Array:
-    """A NumPy array of numbers or booleans as an Arrow array. Only booleans are copied, as Arrow packs them into bits.
-
-    Example:
-        >>> import numpy as np
-        >>> from_numpy(np.array([1, 2])).to_pylist()
-        [1, 2]
-    """
-    if values.dtype == np.bool_:
-        return pa.Array.from_buffers(pa.bool_(), len(values), [None, pa.py_buffer(np.packbits(values, bitorder="little"))])
-    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
-
-
-def to_numpy(values: pa.Array) -> npt.NDArray[Any]:
-    """An Arrow array of numbers or booleans without nulls as a read-only NumPy array.
-
-    Example:
-        >>> import pyarrow as pa
-        >>> to_numpy(pa.array([0.5, 2.0])).tolist()
-        [0.5, 2.0]
-    """
-    if not len(values):
-        return np.empty(0, dtype=values.type.to_pandas_dtype())
-    data = values.buffers()[1]
-    if pa.types.is_boolean(values.type):
-        bits = np.frombuffer(data, dtype=np.uint8)
-        return np.unpackbits(bits, count=values.offset + len(values), bitorder="little")[values.offset :].view(np.bool_)
-    dtype: np.dtype[Any] = np.dtype(values.type.to_pandas_dtype())
-    return np.frombuffer(data, dtype=dtype, count=len(values), offset=values.offset * dtype.itemsize)
-
-
-def from_texts(texts: Sequence[str]) -> pa.Array:
-    """Strings as an Arrow array; those of a store are shared.
-
-    Example:
-        >>> from_texts(["a", "b"]).to_pylist()
-        ['a', 'b']
-    """
-    laid = texts if isinstance(texts, Texts) else Texts.of(texts)
-    return pa.Array.from_buffers(pa.large_string(), len(laid), [None, pa.py_buffer(laid.offsets), pa.py_buffer(laid.utf8)])
-
+from stoker.store.shards import Column, Level, NonFiniteCount, StoredColumns, Texts, fill_null, from_numpy, from_texts, to_numpy
 
 # Decimals as the nearest float64, like `float("19.99")`. Arrow's own cast multiplies by a power of ten and rounds twice: 19.99 becomes
 # 19.990000000000002, and so does a tenth of all amounts of money. Here a number of at most 2**53 units is divided once, which rounds
@@ -92,7 +45,7 @@ def decimals_as_floats(values: pa.Array) -> pa.Array:
     if not few.all():
         many = np.flatnonzero(~few)
         # The bytes under a null may be anything, so nulls are among these; their values do not matter.
-        numbers[many] = to_numpy(_through_texts(values.take(from_numpy(many))).fill_null(0.0))
+        numbers[many] = to_numpy(fill_null(_through_texts(values.take(from_numpy(many))), 0.0))
     valid = _validity(to_numpy(values.is_valid()))
     return pa.Array.from_buffers(pa.float64(), len(values), [*valid, from_numpy(numbers).buffers()[1]])
 

@@ -22,12 +22,13 @@ import msgspec
 import numpy as np
 import xxhash
 
-from stoker._disk import SHARD_NAME, open_plain
+from stoker._disk import open_plain
 from stoker._types import Array
 from stoker.errors import ManifestError, OptionError, StoreNotFoundError
 
 MANIFEST_NAME = "manifest.json"
 WORK_NAME = "work"
+SHARD_NAME = re.compile(r"[0-9a-f]{16}\.npy")
 
 
 NANOSECONDS = {

@@ -1,7 +1,7 @@
 """Object storage: a folder of S3, GCS, Azure or a web server as names and bytes, with retries and counts.
 
-    is_url, open_bucket    what a URL is, and the folder that it names
-    Bucket                 get, get a range, put once: each request repeated with backoff where that can help
+    open_bucket    the folder that a URL names
+    Bucket         get, get a range, put once: each request repeated with backoff where that can help
 
 `obstore` speaks to S3, GCS, Azure, HTTP and local files; it also finds and refreshes credentials. `fsspec` reads any other protocol. Both
 are imported when a URL is opened. What they report never reaches a message unfiltered, because it may hold signed URLs.
@@ -21,7 +21,7 @@ from datetime import timedelta
 from typing import Any, Protocol, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from stoker._text import printable
+from stoker._text import is_url, printable
 from stoker.errors import OptionError, StorageError, StoreDamagedError, StoreExistsError, StoreNotFoundError
 
 T = TypeVar("T")
@@ -36,33 +36,21 @@ TIMEOUT_S = 60.0
 WRONG_BYTES = 3
 """How often a range with wrong bytes is requested: bytes may be damaged on their way, those in a bucket stay as they are."""
 
-_URL = re.compile(r"([a-z][a-z0-9+.-]+)://", re.IGNORECASE)
 _OBSTORE = {"s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss", "http", "https", "file"}
 _AZURE = re.compile(r"[a-z0-9-]+@[a-z0-9]+(\.[a-z0-9-]+)+", re.IGNORECASE)  # container@account.dfs.core.windows.net
 _SECRETS = re.compile(r"\?\S*|//[^/\s@]+@|(?i:(?:key|token|secret|signature|credential|password|authorization)\S*\s*[=:]\s*\S+)")
 
 
-def is_url(given: str | os.PathLike[str]) -> bool:
-    """Whether this names a place in object storage, and not a path.
-
-    Example:
-        >>> is_url("s3://bucket/events.stoker"), is_url("data/events.stoker")
-        (True, False)
-    """
-    return isinstance(given, str) and _URL.match(given) is not None
-
-
 def check_url(url: str) -> str:
     """The URL without a slash at its end; raises `OptionError` if it holds credentials, which would end up in files and messages."""
-    found = _URL.match(url)
-    if found is None:
+    if not is_url(url):
         raise OptionError(f"{printable(url)} is not a URL; expected one like 's3://bucket/events.stoker'.")
-    rest = url[found.end() :]
+    scheme, _, rest = url.partition("://")
     authority = rest.split("/")[0]
-    is_azure = found[1].lower() in ("abfs", "abfss") and _AZURE.fullmatch(authority) is not None
+    is_azure = scheme.lower() in ("abfs", "abfss") and _AZURE.fullmatch(authority) is not None
     if ("@" in authority and not is_azure) or "?" in rest or "#" in rest:
         raise OptionError(
-            f"a URL of {found[1].lower()}:// holds a user name, a query or a fragment, which may be credentials. Leave them out and "
+            f"a URL of {scheme.lower()}:// holds a user name, a query or a fragment, which may be credentials. Leave them out and "
             f"set them in the environment, like AWS_ACCESS_KEY_ID."
         )
     if not rest.strip("/") or any(ord(one) < 32 for one in rest):

@@ -11,7 +11,7 @@ import contextlib
 import mmap
 import os
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ from stoker.store.manifest import (
 )
 from stoker.store.object_storage import Bucket, Traffic, check_url, open_bucket
 from stoker.store.shards import hash_block, open_shard
-from stoker.store.store import Store, map_store
+from stoker.store.store import ColumnsOnUse, Store, map_store
 
 UPLOAD_BLOCK_BYTES = 4 << 20
 """A block of an uploaded store. The hashes of a manifest are of 16 MiB, more than a sample in random order should fetch."""
@@ -76,7 +76,7 @@ class RemoteStore(Store):
         self._bucket = bucket
         self._reopen = reopen
         self._mapped = dict(mapped._values)
-        self._values: Any = _WholeColumns(self, list(self._mapped))
+        self._values: Any = ColumnsOnUse(weakref.proxy(self), self._mapped)
         self._step_values: Any = {
             name: _BlockColumn(cache, values) for name, values in self._mapped.items() if self.schema[name].level == "step"
         }
@@ -137,29 +137,6 @@ class RemoteStore(Store):
         )
         for start in range(0, len(values), rows):
             yield _copied(self.cache, values, start, min(start + rows, len(values)))
-
-
-class _WholeColumns(Mapping[str, Array]):
-    """Columns by name, fetched whole when asked for."""
-
-    def __init__(self, store: RemoteStore, names: list[str]) -> None:
-        self._store = weakref.proxy(store)
-        self._names = dict.fromkeys(names)
-
-    def __getitem__(self, name: str) -> Array:
-        if name not in self._names:
-            raise KeyError(name)
-        values: Array = self._store.column(name)
-        return values
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._names
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
 
 
 class _BlockColumn:

@@ -1,6 +1,7 @@
 """Shards: flat `.npy` files, one or two per column, and what is written to and read from them.
 
 Column, Texts            what a store says about a column
+from_numpy, to_numpy     a column in memory, as Arrow and as NumPy
 map_shard, open_shard    read a shard: mapped, never read whole
 ColumnFile, TextFile     write a shard: append, hash block by block, seal
 NonFiniteCount           counts of NaN and Inf of a column
@@ -20,6 +21,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import xxhash
 
 from stoker import _disk
@@ -27,7 +29,17 @@ from stoker._disk import AppendFile, naming
 from stoker._types import Array
 from stoker.errors import DiskError, StoreDamagedError
 from stoker.store import manifest as manifests
-from stoker.store.manifest import BLOCK_BYTES, HEADER_BYTES, MANIFEST_NAME, Manifest, NonFinite, Shard, SourceEntry, Text
+from stoker.store.manifest import (
+    BLOCK_BYTES,
+    HEADER_BYTES,
+    MANIFEST_NAME,
+    SHARD_NAME,
+    Manifest,
+    NonFinite,
+    Shard,
+    SourceEntry,
+    Text,
+)
 
 
 class NonFiniteCount:
@@ -159,6 +171,65 @@ class Column:
         return f"{self.dtype}" + (f"[{self.width}]" if self.width is not None else "")
 
 
+# Columns in memory, as NumPy and as Arrow without a copy. `pa.array`, `pa.scalar`, `pa.Array.to_numpy` and `pa.Array.fill_null` import
+# pandas where it is installed: half a second and 50 MB that a pack, and each process of a shared one, does not need.
+
+
+def from_numpy(values: npt.NDArray[Any]) -> pa.Array:
+    """A NumPy array of numbers or booleans as an Arrow array. Only booleans are copied, as Arrow packs them into bits.
+
+    Example:
+        >>> import numpy as np
+        >>> from_numpy(np.array([1, 2])).to_pylist()
+        [1, 2]
+    """
+    if values.dtype == np.bool_:
+        return pa.Array.from_buffers(pa.bool_(), len(values), [None, pa.py_buffer(np.packbits(values, bitorder="little"))])
+    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
+
+
+def to_numpy(values: pa.Array) -> npt.NDArray[Any]:
+    """An Arrow array of numbers or booleans without nulls as a read-only NumPy array.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> to_numpy(pa.array([0.5, 2.0])).tolist()
+        [0.5, 2.0]
+    """
+    if not len(values):
+        return np.empty(0, dtype=values.type.to_pandas_dtype())
+    data = values.buffers()[1]
+    if pa.types.is_boolean(values.type):
+        bits = np.frombuffer(data, dtype=np.uint8)
+        return np.unpackbits(bits, count=values.offset + len(values), bitorder="little")[values.offset :].view(np.bool_)
+    dtype: np.dtype[Any] = np.dtype(values.type.to_pandas_dtype())
+    return np.frombuffer(data, dtype=dtype, count=len(values), offset=values.offset * dtype.itemsize)
+
+
+def fill_null(values: pa.Array, value: float) -> pa.Array:
+    """Numbers or booleans with `value` where they are null.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> fill_null(pa.array([1, None]), -1).to_pylist()
+        [1, -1]
+    """
+    if not values.null_count:
+        return values
+    return pc.fill_null(values, from_numpy(np.array([value])).cast(values.type)[0])
+
+
+def from_texts(texts: Sequence[str]) -> pa.Array:
+    """Strings as an Arrow array; those of a store are shared.
+
+    Example:
+        >>> from_texts(["a", "b"]).to_pylist()
+        ['a', 'b']
+    """
+    laid = texts if isinstance(texts, Texts) else Texts.of(texts)
+    return pa.Array.from_buffers(pa.large_string(), len(laid), [None, pa.py_buffer(laid.offsets), pa.py_buffer(laid.utf8)])
+
+
 # Reading. The header of a shard is a function of its dtype and shape, so opening compares 128 bytes instead of parsing them.
 
 
@@ -208,11 +279,18 @@ def map_shard(folder: Path, shard: Shard, what: str, *, read_below: int = 0, map
     return np.frombuffer(mapped, dtype=shard.dtype, offset=HEADER_BYTES).reshape(shard.shape)
 
 
+def open_inside(folder: Path, name: str) -> int:
+    """Open a shard for reading, after checking its name; it must be a plain file, not a link or device."""
+    if not SHARD_NAME.fullmatch(name):
+        raise StoreDamagedError(f"{folder}: shard name {name!r} does not have the form of 16 hex digits and '.npy'.")
+    return _disk.open_plain(folder / name, StoreDamagedError)
+
+
 def open_shard(folder: Path, shard: Shard, what: str) -> int:
     """Open a shard, checked as `map_shard` says, and return its descriptor."""
     path = folder / shard.file
     try:
-        fd = _disk.open_inside(folder, shard.file)
+        fd = open_inside(folder, shard.file)
     except FileNotFoundError:
         raise StoreDamagedError(f"{path} is missing: it holds {what}. Restore the file or pack the store again.") from None
     try:
@@ -241,7 +319,7 @@ def ends_of(folder: Path, shard: Shard, what: str) -> tuple[int, int]:
 
 def damaged_blocks(folder: Path, shard: Shard, report: Callable[[int], None]) -> Iterator[int]:
     """Read every byte of a shard and yield the numbers of the blocks whose hash differs. `report` gets bytes read."""
-    fd = _disk.open_inside(folder, shard.file)
+    fd = open_inside(folder, shard.file)
     try:
         buffer = bytearray(min(BLOCK_BYTES, shard.values_bytes))
         for i, expected in enumerate(shard.blocks):
@@ -425,7 +503,8 @@ class TextFile:
         """Add strings; a missing one becomes the empty string."""
         if len(texts) == 0:
             return
-        texts = texts.cast(pa.large_string()).fill_null("")
+        texts = texts.cast(pa.large_string())
+        texts = texts.fill_null("") if texts.null_count else texts  # imports pandas
         offsets = np.frombuffer(texts.buffers()[1], dtype=_OFFSET)[texts.offset : texts.offset + len(texts) + 1]
         before = self._utf8.rows
         if offsets[-1] > offsets[0]:

@@ -7,7 +7,7 @@ Columns and series are read-only views; nothing is copied until the caller does.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
@@ -356,6 +356,28 @@ def store_from_arrays(columns: Mapping[str, Any], *, lengths: Sequence[int] | Ar
     return Store(
         schema, values, num_series=len(counts), length=uniform, offsets=offsets if uniform is None else None, name="<memory>"
     )
+
+
+class ColumnsOnUse(Mapping[str, Array]):
+    """Columns by name, of a store that merges or fetches a column when it is asked for."""
+
+    def __init__(self, store: Store, names: Iterable[str]) -> None:
+        self._store = store
+        self._names = dict.fromkeys(names)
+
+    def __getitem__(self, name: str) -> Array:
+        if name not in self._names:
+            raise KeyError(name)
+        return self._store.column(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 def map_store(folder: Path, manifest: Manifest, **reading: Any) -> Store:

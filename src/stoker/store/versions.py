@@ -28,15 +28,13 @@ import pyarrow as pa
 import xxhash
 
 from stoker._disk import check_path, open_plain
-from stoker._text import readable_bytes
+from stoker._text import is_url, readable_bytes
 from stoker._types import Array
 from stoker.errors import BadValueError, OptionError, StoreDamagedError, StoreError, StoreNotFoundError
 from stoker.store import manifest as manifests
-from stoker.store.interop import from_numpy, from_texts, to_numpy
 from stoker.store.manifest import Manifest, NonFinite, PartList, SourceEntry, manifest_stamp, read_manifest
-from stoker.store.object_storage import is_url
-from stoker.store.shards import MISSING_CODE, MISSING_TIME, Column, NonFiniteCount, Texts
-from stoker.store.store import Store, map_store
+from stoker.store.shards import MISSING_CODE, MISSING_TIME, Column, NonFiniteCount, Texts, from_numpy, from_texts, to_numpy
+from stoker.store.store import ColumnsOnUse, Store, map_store
 from stoker.store.writer import PART_NAME, PARTS_LIST, PARTS_NAME
 
 Overlap = Literal["error", "replace", "keep"]
@@ -387,11 +385,11 @@ class AppendedStore(Store):
 
     @cached_property
     def _values(self) -> Mapping[str, Array]:  # type: ignore[override]
-        return _Columns(self, [name for name, column in self.schema.items() if column.dtype is not None])
+        return ColumnsOnUse(self, (name for name, column in self.schema.items() if column.dtype is not None))
 
     @cached_property
     def _step_values(self) -> Mapping[str, Array]:  # type: ignore[override]
-        return _Columns(self, [name for name, column in self.schema.items() if column.level == "step"])
+        return ColumnsOnUse(self, (name for name, column in self.schema.items() if column.level == "step"))
 
     @property
     def num_bytes(self) -> int:
@@ -560,28 +558,6 @@ def _copy(layout: MergeLayout, values: tuple[Array, Array], start: int, stop: in
     for added in (False, True):
         out[here == added] = values[added][rows[here == added]]
     return out
-
-
-class _Columns(Mapping[str, Array]):
-    """Columns by name, merged when asked for."""
-
-    def __init__(self, store: AppendedStore, names: list[str]) -> None:
-        self._store = store
-        self._names = dict.fromkeys(names)
-
-    def __getitem__(self, name: str) -> Array:
-        if name not in self._names:
-            raise KeyError(name)
-        return self._store.column(name)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._names
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
 
 
 def lay_texts(values: pa.Array) -> Texts:

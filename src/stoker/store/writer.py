@@ -24,6 +24,7 @@ from stoker.store import manifest as manifests
 from stoker.store.manifest import (
     BLOCK_BYTES,
     MANIFEST_NAME,
+    SHARD_NAME,
     WORK_NAME,
     ColumnEntry,
     Manifest,
@@ -72,7 +73,7 @@ def remove_debris(folder: Path) -> None:
     if not has_parts:
         remove_parts(folder)
     for entry in sorted(folder.iterdir()):
-        if _disk.SHARD_NAME.fullmatch(entry.name) and entry.name not in named:
+        if SHARD_NAME.fullmatch(entry.name) and entry.name not in named:
             _disk.remove_file(entry)
     _disk.remove_file(folder / (MANIFEST_NAME + ".tmp"))
 
@@ -85,7 +86,7 @@ def remove_parts(folder: Path, *, after: int = 0) -> None:
         if PART_NAME.fullmatch(entry.name) and int(entry.name) > after and entry.is_dir() and not entry.is_symlink():
             # The manifest last: it says who made the shards.
             for name in sorted((one.name for one in entry.iterdir()), key=lambda name: name == MANIFEST_NAME):
-                if name in _PART_FILES or _disk.SHARD_NAME.fullmatch(name):
+                if name in _PART_FILES or SHARD_NAME.fullmatch(name):
                     _disk.remove_folder(entry / name)
             if not any(entry.iterdir()):
                 _disk.remove_folder(entry)
@@ -227,7 +228,7 @@ def _foreign(folder: Path) -> Iterator[str]:
         names.discard(".lock")
     # A damaged manifest may still begin like one of Stoker.
     if MARK_NAME in in_work or b'"format": "stoker"' in (_head(folder / MANIFEST_NAME) or b""):
-        yield from (name for name in names - ours if not _disk.SHARD_NAME.fullmatch(name))
+        yield from (name for name in names - ours if not SHARD_NAME.fullmatch(name))
     else:
         yield from names - ({WORK_NAME} if in_work <= {f"{MARK_NAME}.tmp"} else set())
 

@@ -3,9 +3,9 @@
     trainer     Trainer: what a run consists of             settings    its options, declared once
     loop        epochs, validation, saving, callbacks       engine      setups, measured and chosen; autotune: the test
     step        the loss, one update, and the EMA           graph       steps as CUDA graphs
-    nan_guard   keeps NaN and Inf from weights              distributed ranks: DDP and FSDP
-    precision   fp32 to fp16, and the loss scale            optimizer   fused optimizers, learning rates; muon: its update
-    schedule    learning rates; early_stopping              metrics     accuracy, AUC, MAE, ...; readout: numbers on the device
+    numerics    precision, loss scale, the NaN guard        distributed ranks: DDP and FSDP
+    optimizer   fused optimizers, learning rates, Muon      early_stopping  when to stop
+    schedule    learning rates                              metrics     accuracy, AUC, MAE, ...; log: from the device to metrics.jsonl
     checkpoint  checkpoints on disk; state_dict, resume, fingerprint: what they hold, and what must be the same
     run         the folder of a run; loggers, plots         export      weights and programs of a run
 
@@ -23,7 +23,7 @@ _MODULES = {
     "loggers": "Mlflow TensorBoard Trackio Wandb Writer",
     "loop": "Callback CallbackReport Result",
     "metrics": "AUC Accuracy MAE MSE Mean Metric QuantileLoss",
-    "muon": "orthogonalize",
+    "optimizer": "orthogonalize",
     "plots": "Curve Panel check_plot save_figure save_plot",
     "schedule": "Constant Cosine Inverse Linear OneCycle StepDecay",
     "step": "Ema supervised",
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from stoker.train.metrics import Mean as Mean
     from stoker.train.metrics import Metric as Metric
     from stoker.train.metrics import QuantileLoss as QuantileLoss
-    from stoker.train.muon import orthogonalize as orthogonalize
+    from stoker.train.optimizer import orthogonalize as orthogonalize
     from stoker.train.plots import Curve as Curve
     from stoker.train.plots import Panel as Panel
     from stoker.train.plots import check_plot as check_plot

@@ -22,7 +22,7 @@ import msgspec
 from stoker._clock import RunQueueDelay
 from stoker._text import readable_seconds
 from stoker.errors import TrainError
-from stoker.train.precision import Precision
+from stoker.train.numerics import Precision
 
 ROUNDS = 9
 SPARED = 1

@@ -25,6 +25,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Literal, Protocol, Self
 
+import psutil
 import torch
 from torch import nn
 
@@ -38,13 +39,12 @@ from stoker.train.autotune import Setup, Trial
 from stoker.train.checkpoint import Checkpoints
 from stoker.train.early_stopping import EarlyStopping
 from stoker.train.engine import Engine, Stream
+from stoker.train.loggers import Log
 from stoker.train.metrics import AllGather, Metric
-from stoker.train.readout import Log, Window
 from stoker.train.resume import Progress, Taken
 from stoker.train.settings import Components
-from stoker.train.step import LossFunction, StepWork, num_samples, outcome_of
+from stoker.train.step import LossFunction, StepWork, Window, num_samples, outcome_of
 from stoker.watching.cause import Slowdown
-from stoker.watching.counters import memory_in_use
 from stoker.watching.watch import Watch
 
 
@@ -313,6 +313,7 @@ class Fit:
         self.progress = Progress()
         self._settings, self._ranks = parts.settings, parts.ranks
         self._readout, self._rate = self.engine.readout, self.engine.rate
+        self._process = psutil.Process()
         self._stateful = {"scale": self.engine.scale, "stopping": self.stopping}
         self._uses_scale = self.setup.precision == "fp16"  # then updates may be held back because a gradient overflowed
         self._device = parts.device
@@ -480,9 +481,11 @@ class Fit:
         if self._settings.max_grad_norm is None:
             del means["norm"]  # it was not computed
         means["skipped"] = float(len(took_place) - sum(took_place))
-        memory = {"memory": float(memory_in_use(self._device.type))}
+        on_gpu = self._device.type == "cuda"
+        memory = torch.cuda.memory_reserved() if on_gpu else self._process.memory_info().rss
         self.log.write(
-            taken.step, {"epoch": taken.epoch, **means, "lr": taken.lr, "rate": taken.rate, "wait": taken.wait, **memory}
+            taken.step,
+            {"epoch": taken.epoch, **means, "lr": taken.lr, "rate": taken.rate, "wait": taken.wait, "memory": float(memory)},
         )
 
     def _judge(self, window: Window) -> None:

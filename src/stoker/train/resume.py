@@ -28,8 +28,8 @@ from stoker.train.autotune import Setup
 from stoker.train.checkpoint import Checkpoint
 from stoker.train.distributed import local, parts_of, whole
 from stoker.train.early_stopping import EarlyStopping
+from stoker.train.numerics import GROWTH_STEPS
 from stoker.train.optimizer import is_fused, may_be_fused
-from stoker.train.precision import GROWTH_STEPS
 from stoker.train.schedule import AnySchedule
 from stoker.train.settings import Components
 from stoker.train.state_dict import shown

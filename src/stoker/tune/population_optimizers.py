@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from stoker.errors import OptionError
-from stoker.train.muon import orthogonalize
+from stoker.train.optimizer import orthogonalize
 
 Tensors = dict[str, torch.Tensor]
 

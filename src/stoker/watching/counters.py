@@ -6,18 +6,17 @@ system does not report is None.
 
 from __future__ import annotations
 
-import contextlib
-import gc
+import ctypes
+import functools
 import multiprocessing
 import os
 import resource
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from stoker._clock import busy_ns, now_ns, thread_busy_ns
-from stoker.watching import nvml
 
 PROC = "/proc"
 CPUFREQ = "/sys/devices/system/cpu/cpu{}/cpufreq/scaling_cur_freq"
@@ -53,45 +52,10 @@ class Counters:
     gpu_retries: int | None = None  # allocations that had to empty the cache first
 
 
-class CollectorTime:
-    """Time in full garbage collections, from `install` to `remove`."""
-
-    def __init__(self) -> None:
-        self.total_ns = 0
-        self._began = 0
-
-    def install(self) -> None:
-        """Begin to listen."""
-        gc.callbacks.append(self._heard)
-
-    def remove(self) -> None:
-        """End it."""
-        with contextlib.suppress(ValueError):
-            gc.callbacks.remove(self._heard)
-
-    def _heard(self, phase: str, info: dict[str, int]) -> None:
-        if info["generation"] < 2:  # short, and its time does not grow with the number of objects
-            return
-        if phase == "start":
-            self._began = now_ns()
-        elif self._began:
-            self.total_ns += now_ns() - self._began
-            self._began = 0
-
-
-def resident_bytes() -> int | None:
+def _resident_bytes() -> int | None:
     """Memory of this process; None where the system does not say."""
     pages = _read(f"{PROC}/self/statm").split()
     return int(pages[1]) * resource.getpagesize() if len(pages) > 1 else None
-
-
-def memory_in_use(device: str) -> int:
-    """Bytes that this process holds on a type of device: of a GPU what PyTorch has reserved there, else its resident memory."""
-    if device == "cuda":
-        import torch
-
-        return torch.cuda.memory_reserved()
-    return resident_bytes() or 0
 
 
 def read_counters(*, steps: int = 0, wait_ns: int = 0, collector_ns: int = 0) -> Counters:
@@ -109,7 +73,7 @@ def read_counters(*, steps: int = 0, wait_ns: int = 0, collector_ns: int = 0) ->
         delays_ns=_delays_ns(),
         machine_cpu_ns=machine,
         steal_ns=steal,
-        resident_bytes=resident_bytes(),
+        resident_bytes=_resident_bytes(),
         page_faults=usage.ru_minflt,
         disk_faults=usage.ru_majflt,
         collector_ns=collector_ns,
@@ -187,10 +151,78 @@ def _gpu() -> dict[str, Any]:
         "gpu_bytes": stats.get("allocated_bytes.all.current"),
         "gpu_retries": stats.get("num_alloc_retries"),
     }
-    device = nvml.open_device(str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid))
+    device = open_device(str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid))
     if device is not None:
         found |= {"gpu_mhz": device.clock_mhz(), "gpu_throttle": device.throttle(), "gpu_programs": device.num_programs()}
     return found
 
 
-Reader = Callable[..., Counters]
+# Clock and programs of an NVIDIA GPU, asked of the driver's own library (libnvidia-ml) through ctypes. The library is part of every
+# driver, so no package is needed. Where it is missing, or refuses, the answer is None.
+
+
+SM_CLOCK = 1
+MAX_PROGRAMS = 64
+THROTTLE = {
+    0x04: "power limit",
+    0x08: "hardware slowdown",
+    0x10: "GPUs in step",
+    0x20: "temperature",
+    0x40: "temperature (hardware)",
+    0x80: "power brake",
+}
+"""Reasons that are worth a word. An idle GPU and a clock that a program has set are none."""
+
+
+class _Program(ctypes.Structure):
+    _fields_ = (
+        ("pid", ctypes.c_uint),
+        ("used_bytes", ctypes.c_ulonglong),
+        ("gpu_instance", ctypes.c_uint),
+        ("compute_instance", ctypes.c_uint),
+    )
+
+
+class Device:
+    """One GPU."""
+
+    def __init__(self, library: Any, handle: Any) -> None:
+        self._library = library
+        self._handle = handle
+
+    def _number(self, name: str, *arguments: Any, kind: Any = ctypes.c_uint) -> int | None:
+        function, value = getattr(self._library, name, None), kind()
+        if function is None or function(self._handle, *arguments, ctypes.byref(value)):
+            return None
+        return int(value.value)
+
+    def clock_mhz(self) -> float | None:
+        """The clock of the multiprocessors."""
+        return self._number("nvmlDeviceGetClockInfo", SM_CLOCK)
+
+    def throttle(self) -> str | None:
+        """Why the clock is lower than it could be; None if it is not."""
+        reasons = self._number("nvmlDeviceGetCurrentClocksThrottleReasons", kind=ctypes.c_ulonglong) or 0
+        return ", ".join(word for bit, word in THROTTLE.items() if reasons & bit) or None
+
+    def num_programs(self) -> int | None:
+        """The number of programs that compute on the GPU, this one included."""
+        function = getattr(self._library, "nvmlDeviceGetComputeRunningProcesses_v3", None)
+        count, programs = ctypes.c_uint(MAX_PROGRAMS), (_Program * MAX_PROGRAMS)()
+        if function is None or function(self._handle, ctypes.byref(count), programs):
+            return None
+        return count.value
+
+
+@functools.cache
+def open_device(uuid: str) -> Device | None:
+    """The GPU with this UUID, as torch names it; None where the driver's library does not answer."""
+    try:
+        library = ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return None
+    handle = ctypes.c_void_p()
+    name = (uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}").encode()
+    if library.nvmlInit_v2() or library.nvmlDeviceGetHandleByUUID(name, ctypes.byref(handle)):
+        return None
+    return Device(library, handle)

@@ -20,6 +20,11 @@ the baseline. A lasting speedup becomes the baseline at once.
 `SlowdownDetector` has two detectors. The fast one sees blocks of 10 steps and adapts to the last 8,000 steps: it finds a slowdown within 89
 steps. The slow one sees at least 256 steps at a time and keeps its first baseline: it finds what the fast one cannot, such as a drift, a
 device that the host waits for only now and then, or a slowdown in strong noise.
+
+`UsualTimes` makes step times of batches of different sizes comparable.
+Batches of 200 and of 2,000 tokens take different times without being slow, and such a mixture hides a slowdown of 10 %. So each step is
+compared with earlier steps of about the same size: sizes within 9 % share a group, and a group knows the mean of the logarithms of its step
+times. No shape of the dependence is assumed. A group adapts over its last 512 steps, so a slowdown of all groups stays visible for long.
 """
 
 from __future__ import annotations
@@ -247,3 +252,48 @@ class SlowdownDetector:
         """Time of a step before and since the slowdown, in the unit of the times."""
         found = self.fast if self.fast.is_slow else self.slow
         return math.exp(found.baseline), math.exp(found.current)
+
+
+# Steps of batches of different sizes.
+
+GROUPS_PER_DOUBLING = 8
+MEMORY = 512  # steps of a group that make its usual time
+FIRST_STEPS = 256  # whose mean is the time that all are scaled to
+
+
+class UsualTimes:
+    """The usual time of a step, by the size of its batch.
+
+    Example:
+        >>> usual = UsualTimes()
+        >>> for _ in range(300):
+        ...     found = usual.scale([1000, 4000], [10, 40])
+        >>> [round(time / found[0], 3) for time in usual.scale([1100, 4400], [10, 40])]  # 10 % slower, whatever the size
+        [1.1, 1.1]
+    """
+
+    def __init__(self) -> None:
+        self._groups: dict[int, tuple[float, int]] = {}  # the mean logarithm, and its number of steps
+        self._common, self._steps = 0.0, 0
+
+    def scale(self, times: Sequence[int], sizes: Sequence[float]) -> list[int]:
+        """Times of steps as if all batches had a usual size.
+
+        Args:
+            times: Times of steps in ns.
+            sizes: The sizes of their batches; a size below 1 counts as 1.
+
+        Returns:
+            A time per step, in ns.
+        """
+        found = []
+        for time, size in zip(times, sizes, strict=True):
+            level = math.log(time + 1)
+            group = round(GROUPS_PER_DOUBLING * math.log2(size)) if size > 1 else 0
+            usual, number = self._groups.get(group, (level, 0))
+            self._groups[group] = usual + (level - usual) / min(number + 1, MEMORY), number + 1
+            if self._steps < FIRST_STEPS:
+                self._steps += 1
+                self._common += (level - self._common) / self._steps
+            found.append(round(math.exp(level - usual + self._common)))
+        return found

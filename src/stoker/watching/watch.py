@@ -7,6 +7,7 @@ every 2,040 steps the counters of the system are read (benchmarks/bench_watch.py
 from __future__ import annotations
 
 import contextlib
+import gc
 import math
 import statistics
 import sys
@@ -19,11 +20,9 @@ from typing import Any, Generic, Self, TypeVar
 
 from stoker._clock import now_ns, thread_busy_ns
 from stoker._text import readable_seconds
-from stoker.watching.cause import Explanation, Slowdown, explain
-from stoker.watching.counters import CollectorTime, Counters, read_counters
-from stoker.watching.detector import BLOCK, CAP, SlowdownDetector
-from stoker.watching.ranks import WatchedRanks, find_ranks, slow_rank
-from stoker.watching.sizes import UsualTimes
+from stoker.watching.cause import Explanation, Slowdown, WatchedRanks, explain, find_ranks, slow_rank
+from stoker.watching.counters import Counters, read_counters
+from stoker.watching.detector import BLOCK, CAP, SlowdownDetector, UsualTimes
 
 SLOW = 3.0  # a slow step takes at least this many times the median
 DATA_BOUND = 0.10  # share of waiting from which data is the bottleneck
@@ -380,6 +379,32 @@ class Watch(Generic[T]):
         slow = self.slow_steps
         aside = f", {slow} slow of the last {len(recent):,} (the longest {readable_seconds(max(recent))})" if slow else ""
         return f"{self.steps:,} steps, {_per_second(self.rate)} it/s, spread {_percent(self.spread)}{aside}; {self.hint}"
+
+
+class CollectorTime:
+    """Time in full garbage collections, from `install` to `remove`."""
+
+    def __init__(self) -> None:
+        self.total_ns = 0
+        self._began = 0
+
+    def install(self) -> None:
+        """Begin to listen."""
+        gc.callbacks.append(self._heard)
+
+    def remove(self) -> None:
+        """End it."""
+        with contextlib.suppress(ValueError):
+            gc.callbacks.remove(self._heard)
+
+    def _heard(self, phase: str, info: dict[str, int]) -> None:
+        if info["generation"] < 2:  # short, and its time does not grow with the number of objects
+            return
+        if phase == "start":
+            self._began = now_ns()
+        elif self._began:
+            self.total_ns += now_ns() - self._began
+            self._began = 0
 
 
 def _capped_mean(times: Sequence[int]) -> float:

@@ -15,8 +15,6 @@ import pytest
 from tests.encode import sequences_twin as twin
 
 from stoker.encode import pad_sequences
-from stoker.encode.sequences import kernels as numbering_module
-from stoker.encode.sequences.kernels import Numbering
 
 Array = npt.NDArray[Any]
 
@@ -126,43 +124,3 @@ def test_two_zeros_are_one_key() -> None:
 def test_listed_contexts_may_be_of_another_width() -> None:
     found = pad_sequences({"k": np.array([3, 5, 3], dtype=np.int16), "v": [1, 2, 3]}, key="k", contexts=np.array([5.0, 3.0]))
     assert found["v"][..., 0].tolist() == [[2, 0], [1, 3]]
-
-
-class TestNumbering:
-    """Numbers are those of a dictionary, whatever the table behind them."""
-
-    @staticmethod
-    def numbers(keys: Array, blocks: int, low: int, high: int) -> tuple[list[int], list[int]]:
-        numbering = Numbering(low, high, len(keys))
-        found = np.empty(len(keys), dtype=np.int32)
-        for block in np.array_split(np.arange(len(keys)), blocks):
-            numbering.add(keys[block], found[block[0] : block[-1] + 1] if len(block) else found[:0])
-        return found.tolist(), numbering.keys.tolist()
-
-    @pytest.mark.parametrize("spread", [1, 3, 1000, 2**40])
-    @pytest.mark.parametrize("blocks", [1, 5])
-    def test_they_equal_those_of_a_dictionary(self, rng: np.random.Generator, spread: int, blocks: int) -> None:
-        keys = rng.integers(-20_000, 20_000, 50_000) * spread
-        known: dict[int, int] = {}
-        expected = [known.setdefault(key, len(known)) for key in keys.tolist()]
-        assert self.numbers(keys, blocks, int(keys.min()), int(keys.max())) == (expected, list(known))
-
-    def test_the_ends_of_int64(self) -> None:
-        keys = np.array([2**63 - 1, -(2**63), 0, -(2**63), 2**63 - 1])
-        assert self.numbers(keys, 1, -(2**63), 2**63 - 1) == ([0, 1, 2, 1, 0], [2**63 - 1, -(2**63), 0])
-
-    @pytest.mark.parametrize("spread", [1, 2**40])
-    def test_frozen_it_learns_no_more(self, spread: int) -> None:
-        numbering = Numbering(0, 9 * spread, 10)
-        numbers = np.empty(3, dtype=np.int32)
-        numbering.add(np.array([5, 2, 9]) * spread, numbers)
-        numbering.add(np.array([9, 1, 5]) * spread, numbers, frozen=True)
-        assert (numbers.tolist(), len(numbering.keys)) == ([2, -1, 0], 3)
-
-    def test_keys_that_share_a_slot_are_distinguished(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """All keys of a table that is never larger than 8: they have to step aside for one another."""
-        monkeypatch.setattr(numbering_module, "_FIRST_ROOM", 4)
-        keys = np.array([number << 50 for number in (3, 1, 3, 2, 0, 1, 7, 6, 5, 4, 0)])
-        known: dict[int, int] = {}
-        expected = [known.setdefault(key, len(known)) for key in keys.tolist()]
-        assert self.numbers(keys, 1, 0, 7 << 50) == (expected, list(known))

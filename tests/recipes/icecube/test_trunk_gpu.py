@@ -13,8 +13,7 @@ from torch import Tensor
 import stoker
 from stoker._text import sync_debug_mode
 from stoker.recipes.icecube import make_events, pack_events
-from stoker.recipes.icecube.attention import make_packing, norm
-from stoker.recipes.icecube.model import IceCubeModel, IceCubeSize, plain_trunk
+from stoker.recipes.icecube.model import IceCubeModel, IceCubeSize, make_packing, norm, plain_trunk
 from stoker.recipes.icecube.optimizer import MuonAdamW
 from stoker.recipes.icecube.training import resume, train
 from stoker.recipes.icecube.vmf import VmfLoss

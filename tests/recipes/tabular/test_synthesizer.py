@@ -55,6 +55,25 @@ def test_contexts_are_generated_or_given(model: Synthesizer) -> None:
     assert found["user"].between(1000, 1029).all()
 
 
+def test_a_key_has_the_same_events_in_any_order_and_among_any_others(model: Synthesizer) -> None:
+    users = model.sample_context(40, seed=2)
+    pd.testing.assert_frame_equal(model.sample(context=users, seed=2), model.sample(40, seed=2))
+    users["user"] = users["user"] * 7919 + 13
+    whole = model.sample(context=users, seed=2)
+    assert not whole.drop(columns="user").equals(model.sample(40, seed=2).drop(columns="user"))  # keys count, not places
+    mixed = users.sample(frac=1, random_state=1).iloc[:25]
+    found = model.sample(context=mixed, seed=2)
+    for user in mixed["user"]:
+        one, other = (table[table["user"] == user].reset_index(drop=True) for table in (whole, found))
+        pd.testing.assert_frame_equal(one, other)
+    first = make_events(20).groupby("user").head(1)
+    one, other = (model.sample(given=given, seed=3) for given in (first, first.iloc[::-1]))  # with generated contexts
+    pd.testing.assert_frame_equal(
+        one.sort_values("user", kind="stable").reset_index(drop=True),
+        other.sort_values("user", kind="stable").reset_index(drop=True),
+    )
+
+
 def test_given_events_come_back_as_they_are(model: Synthesizer) -> None:
     events = make_events(80)
     first = events[events["user"] < 20].groupby("user").head(2).reset_index(drop=True)

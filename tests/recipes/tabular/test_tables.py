@@ -21,6 +21,7 @@ from stoker.recipes.tabular.tables import (
     encode_table,
     fit_table,
     group_rows,
+    number_keys,
     read_table,
     to_frame,
 )
@@ -231,3 +232,17 @@ def test_dates_without_a_rule_between_them_are_on_their_own(rng: np.random.Gener
         spec = fit_table(one, starts=np.arange(300), **(FLAT | options))
         kinds[name] = {column.encoding.__struct_config__.tag for column in spec.columns}
     assert kinds == {"birth": {"datetime"}, "broken": {"datetime"}, "asked": {"datetime"}}
+
+
+def test_numbers_of_keys_do_not_depend_on_other_keys() -> None:
+    assert number_keys(pa.array([5, -3, 2**62])).tolist() == [5, -3, 2**62]
+    assert number_keys(pa.array([2**64 - 1], pa.uint64())).tolist() == [-1]
+    words = ["007", "12", "a", "1.5", "\u0661", "9" * 19, ""]
+    found = number_keys(pa.array(words)).tolist()
+    assert found[:2] == [7, 12]
+    assert len(set(found)) == len(words)
+    assert number_keys(pa.array(words[::-1])).tolist() == found[::-1]
+    assert [number_keys(pa.array([word]))[0] for word in words] == found
+    both = number_keys(pa.array(["7", "07", "12"])).tolist()  # the same number twice would be the same events twice
+    assert len(set(both)) == 3
+    assert number_keys(pa.array([b"x", b"y"])).tolist() == number_keys(pa.array(["b'x'", "b'y'"])).tolist()

@@ -120,7 +120,7 @@ def test_nothing_is_cut_without_protection() -> None:
 
 
 def test_too_few_values_have_no_law() -> None:
-    own = np.sort(np.random.default_rng(5).random(300) ** -0.5)
+    own = np.sort(np.random.default_rng(5).random(240) ** -0.5)
     assert tail_of(own, 6, 8) is None
     own = np.sort(np.random.default_rng(5).random(3000) ** -0.5)
     assert tail_of(own, 0, 8) is None

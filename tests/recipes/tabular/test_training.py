@@ -81,10 +81,10 @@ def test_a_run_killed_after_its_last_epoch_resumes_to_the_same_weights(tmp_path:
     options: dict[str, Any] = {**SMALL, "patience": 1, "epochs": 12, "lr": 0.05}
     whole = train(events, key="user", folder=tmp_path / "whole", **options)
 
-    def killed(*given: Any) -> Any:
+    def killed(*given: Any, **options: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(training_module, "refine_heads", killed)
+    monkeypatch.setattr(training_module.refinement, "refine_heads", killed)
     with pytest.raises(KeyboardInterrupt):
         train(events, key="user", folder=tmp_path / "parts", **options)
     monkeypatch.undo()

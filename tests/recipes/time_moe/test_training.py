@@ -105,7 +105,7 @@ def test_a_run_resumes_only_with_its_own_settings(ett: Path, tmp_path: Path) -> 
         train(ett, folder=tmp_path / "run", **QUICK)
     with pytest.raises(OptionError, match="lr cannot change when a run is resumed"):
         resume(tmp_path / "run", lr=1.0)
-    with pytest.raises(ConfigError, match=r"has no recipe.json, so it is not a run of Time-MoE"):
+    with pytest.raises(ConfigError, match=r"has no recipe.json, so it is not a run of time-moe"):
         resume(tmp_path)
     (tmp_path / "run" / "recipe.json").write_text("{")
     with pytest.raises(ConfigError, match=r"recipe.json is damaged"):

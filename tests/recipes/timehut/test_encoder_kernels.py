@@ -6,10 +6,10 @@ import pytest
 import torch
 from tests.recipes.timehut.test_gpu_step import DEVICE, GAPS, SMALL, pytestmark  # noqa: F401
 
+from stoker.recipes.timehut.crops import gather_batch
 from stoker.recipes.timehut.encoder import encode
 from stoker.recipes.timehut.population import make_population
 from stoker.recipes.timehut.settings import make_settings
-from stoker.recipes.timehut.tables import gather_batch
 
 
 def test_representations_are_those_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from stoker.recipes.timehut.crops import gather_batch
 from stoker.recipes.timehut.population import make_population
 from stoker.recipes.timehut.settings import EncoderSettings, make_settings
-from stoker.recipes.timehut.tables import gather_batch
 
 DEVICE = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda"
 pytestmark = [] if DEVICE == "cpu" else [pytest.mark.gpu]

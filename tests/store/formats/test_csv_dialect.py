@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from stoker.errors import OptionError
-from stoker.store.formats.csv import DELIMITERS, Dialect, fields_of, is_number, settle
+from stoker.errors import OptionError, StokerError
+from stoker.store.formats import csv as csv_format
+from stoker.store.formats.csv import DELIMITERS, CsvSource, Dialect, fields_of, is_number, settle
 
 
 @pytest.mark.parametrize("delimiter", DELIMITERS)
@@ -88,3 +93,34 @@ def test_a_tab_may_be_written_as_in_a_shell() -> None:
 def test_options_that_is_invalid_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         Dialect(**options)
+
+
+LINES = st.lists(st.sampled_from(["", "  ", "a,b", "1,2", "1;2", '"a', 'b"', '"x,y",3', "# a | b", "\r"]), max_size=150)
+
+
+@given(lines=LINES, skip=st.integers(0, 3), short=st.sampled_from([16, 64, 300]))
+def test_a_short_sample_gives_the_layout_of_a_long_one(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[str], skip: int, short: int
+) -> None:
+    """Blank lines at the start, line breaks in quotes and skipped lines included."""
+    path = tmp_path_factory.mktemp("layout") / "a.csv"
+    path.write_text("\n".join([*lines, "1,2", ""]))
+
+    def layout(sample_bytes: int) -> object:
+        with mock.patch.object(csv_format, "_SHORT_SAMPLE_BYTES", sample_bytes):
+            try:
+                return CsvSource(path, "a", Dialect(skip=skip))._layout
+            except StokerError as error:
+                return str(error)
+
+    assert layout(short) == layout(csv_format.SAMPLE_BYTES)
+
+
+def test_a_short_sample_is_enough_for_an_ordinary_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text('"a","b"\n' + '1,"2"\n' * 200_000)
+    asked: list[int] = []
+    head = CsvSource._head
+    monkeypatch.setattr(CsvSource, "_head", lambda self, size: (asked.append(size), head(self, size))[1])
+    assert CsvSource(path, "a", Dialect())._layout.names == ["a", "b"]
+    assert asked == [1 << 16]

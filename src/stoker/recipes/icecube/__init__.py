@@ -6,7 +6,7 @@
     tokens       ragged batches -> the tokens of a model, on the device
     feed         resumable batches for the Trainer, in any order of stoker
     dataset      a map-style `Dataset` for DataLoader, with ragged and padded collate functions
-    model        the transformer over DOMs; attention, and on a GPU trunk and kernels: its layers
+    model        the transformer over DOMs; on a GPU trunk and kernels: its layers
     vmf          the density of directions, losses and angles
     optimizer    Muon beside AdamW, and the cycle of their learning rates
     training     the folder of a run; tuning: its batch size; predicting: directions of new events, and their scores

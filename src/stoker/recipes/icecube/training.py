@@ -24,9 +24,9 @@ import torch
 from torch import Tensor, nn
 
 import stoker
-from stoker import _disk
 from stoker._text import check_device
-from stoker.errors import ConfigError, OptionError
+from stoker.errors import OptionError
+from stoker.recipes import run_folder
 from stoker.recipes.icecube.batches import EventBatch
 from stoker.recipes.icecube.feed import EventFeed
 from stoker.recipes.icecube.model import SIZES, IceCubeModel, IceCubeSize
@@ -35,7 +35,6 @@ from stoker.recipes.icecube.packing import geometry_of
 from stoker.recipes.icecube.tokens import expand, read_geometry, scale_geometry
 from stoker.recipes.icecube.vmf import DirectionLoss, VmfLoss
 
-NAME = "recipe.json"
 RESIDUALS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 ROUNDING = 64, 2048
 """DOMs and pulses of a batch are rounded up to multiples of this times the root of its events. Their sums spread like the root, so few
@@ -97,21 +96,12 @@ class IceCubeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 def make_settings(given: dict[str, Any]) -> IceCubeSettings:
     """Settings from plain values; raises `OptionError` for an invalid one."""
-    try:
-        return msgspec.convert(given, IceCubeSettings).checked()
-    except msgspec.ValidationError as error:
-        raise OptionError(f"icecube: {error}.") from error
+    return run_folder.make_settings(IceCubeSettings, given, recipe="icecube")
 
 
 def read_settings(folder: Path) -> IceCubeSettings:
     """The settings of a run's folder."""
-    path = folder / NAME
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=IceCubeSettings).checked()
-    except FileNotFoundError:
-        raise ConfigError(f"{folder} has no {NAME}, so it is not a run of icecube. Start one: stoker train icecube …") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is damaged: {error}.") from error
+    return run_folder.read_settings(folder, IceCubeSettings, recipe="icecube")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,18 +241,14 @@ def train(
     """
     settings = make_settings({"data": os.fspath(data), **options})
     where = Path(folder) if folder is not None else None
-    if where is not None and ((where / "run.json").exists() or (where / NAME).exists()):
-        raise OptionError(f"{where} has a run already. Resume it (stoker train --resume {where}), or choose another folder.")
+    if where is not None:
+        run_folder.check_free(where)
     return _run(settings, where, device=device, progress=progress, resume=False, callbacks=callbacks)
 
 
 def resume(folder: str | os.PathLike[str], *, device: str | None = None, progress: bool = False, **changes: Any) -> TrainedIceCube:
     """Resume the run of a folder. Only `max_seconds` and `save_every` may change."""
-    settings = read_settings(Path(folder))
-    refused = sorted(set(changes) - {"max_seconds", "save_every"})
-    if refused:
-        raise OptionError(f"{refused[0]} cannot change when a run is resumed. Start another run.")
-    settings = msgspec.structs.replace(settings, **changes).checked()
+    settings = run_folder.change_settings(read_settings(Path(folder)), changes)
     return _run(settings, Path(folder), device=device, progress=progress, resume=True)
 
 
@@ -296,8 +282,7 @@ def _run(
         settings, store, model, total=total, device=there, one_process=world_size <= 1, callbacks=callbacks, progress=progress, **saving
     )  # fmt: skip
     if folder is not None and not rank and not resume:
-        _disk.make_folder(folder)
-        _disk.write_file(folder / NAME, msgspec.json.format(msgspec.json.encode(settings), indent=2) + b"\n")
+        run_folder.write_settings(folder, settings)
     if progress and not rank:
         print(
             f"  {store.name}: {feed.num_samples:,} events, {total:,} updates; {model.size.num_parameters:,} parameters", flush=True

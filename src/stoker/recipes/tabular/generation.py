@@ -7,8 +7,8 @@
     3. A head reads the embeddings that are known so far; those to come are zero. So no mask is needed, and any order of columns works:
        of each row, the given columns come first.
 
-Random numbers are a hash of (seed, subject, step, sub-column): a subject gets the same events whatever the batch and the device. A
-matmul of another size may round differently, so on a GPU the size is always `CHUNK`.
+Random numbers are a hash of (seed, subject, step, sub-column), where a subject is its key if it has one: it gets the same events whatever
+the batch, the device and the other subjects. A matmul of another size may round differently, so on a GPU the size is always `CHUNK`.
 """
 
 from __future__ import annotations
@@ -280,6 +280,7 @@ def generate_codes(
     num_subjects: int,
     *,
     seed: int,
+    subjects: Array | None = None,
     context: Array | None = None,
     given: GivenCodes | None = None,
     lengths: tuple[int, int] = (0, 2**31),
@@ -291,6 +292,7 @@ def generate_codes(
         model: A trained model.
         num_subjects: How many.
         seed: Of all random numbers.
+        subjects: A number of each subject, which its random numbers follow from. Default: 0, 1, 2, ...
         context: Codes of the context, (subjects, sub-columns).
         given: First events that are given, or columns of them.
         lengths: The shortest and the longest sequence.
@@ -298,11 +300,12 @@ def generate_codes(
     """
     device = model.first_weight.device
     block, parts, drawing = BLOCK[device.type], [], DrawOptions(**options)
+    subjects = np.arange(num_subjects) if subjects is None else subjects
     for first in range(0, num_subjects, block):
         last = min(first + block, num_subjects)
         own = None if context is None else torch.from_numpy(context[first:last]).to(device)
         found = generate_tensors(
-            model, torch.arange(first, last, device=device), seed=seed, context=own, lengths=lengths, options=drawing,
+            model, torch.from_numpy(subjects[first:last]).to(device), seed=seed, context=own, lengths=lengths, options=drawing,
             given=None if given is None else _Given.of(given, first, last, device),
         )  # fmt: skip
         parts.append([to_host(one) for one in found])

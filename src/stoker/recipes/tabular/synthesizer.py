@@ -21,7 +21,7 @@ from stoker.recipes.tabular.encodings import Categorical, LatLong, Numeric
 from stoker.recipes.tabular.generation import GivenCodes, generate_codes
 from stoker.recipes.tabular.quality_report import QualityReport, quality
 from stoker.recipes.tabular.subjects import ModelSpec, Say, check_unique, make_settings
-from stoker.recipes.tabular.tables import decode_table, encode_table, group_rows, key_column, read_table, to_frame
+from stoker.recipes.tabular.tables import decode_table, encode_table, group_rows, key_column, number_keys, read_table, to_frame
 from stoker.recipes.tabular.training import TrainedTabular, load_model, train
 from stoker.recipes.tabular.values import read_values, to_column
 
@@ -137,15 +137,20 @@ class Synthesizer:
         Raises:
             OptionError: The model was trained without a context.
         """
-        trained = self.trained
-        if trained.context is None:
+        if self.trained.context is None:
             raise OptionError("the model was trained without a context. Call sample(n).")
         _check_number("num_subjects", num_subjects)
-        seed = _checked_seed(seed)
+        rows = self._contexts(num_subjects, rebalance or {}, _checked_seed(seed))
+        return to_frame(
+            rows.add_column(0, self.trained.spec.key or "key", _new_keys(self.trained, num_subjects)), self.trained.spec.frame
+        )
+
+    def _contexts(self, num_subjects: int, rebalance: Mapping[str, Any], seed: int, subjects: Array | None = None) -> pa.Table:
+        """Generated contexts, without keys."""
         inner = Synthesizer()
-        inner._trained = trained.context
-        rows, _ = inner._rows(num_subjects, seed=seed, **_draw_options(trained.context.spec, rebalance or {}, ()))
-        return to_frame(rows.add_column(0, trained.spec.key or "key", _new_keys(trained, num_subjects)), trained.spec.frame)
+        inner._trained = self.trained.context
+        options = _draw_options(inner.trained.spec, rebalance, ())
+        return inner._rows(num_subjects, seed=seed, subjects=subjects, **options)[0]
 
     def sample(
         self,
@@ -161,7 +166,8 @@ class Synthesizer:
     ) -> Any:
         """Generate new subjects with their events.
 
-        The result is a function of the seed: a subject has the same events in any number of subjects.
+        The result is a function of the seed: a subject has the same events in any number of subjects, and a key of `context` or
+        `given` in any order of keys.
 
         Args:
             num_subjects: How many. Default: those of `context` or `given`, otherwise as many as were learned.
@@ -199,12 +205,14 @@ class Synthesizer:
             num_subjects = self._agree(num_subjects, len(first[2].lengths), "given")
         num_subjects = spec.num_subjects if num_subjects is None else num_subjects
         _check_number("num_subjects", num_subjects)
+        numbers = None if keys is None else number_keys(keys)
         if spec.context is not None and codes is None:
-            made, _ = read_table(self.sample_context(num_subjects, rebalance=of_context, seed=seed), "context")
-            codes = encode_table(made, spec.context, starts=np.arange(num_subjects))
+            codes = encode_table(
+                self._contexts(num_subjects, of_context, seed, numbers), spec.context, starts=np.arange(num_subjects)
+            )
         rows, lengths = self._rows(
-            num_subjects, seed=seed, context=codes, given=None if first is None else first[2], temperature=temperature, top_p=top_p,
-            **_draw_options(spec, own, filled),
+            num_subjects, seed=seed, subjects=numbers, context=codes, given=None if first is None else first[2],
+            temperature=temperature, top_p=top_p, **_draw_options(spec, own, filled),
         )  # fmt: skip
         if first is not None:
             rows = _follow(rows, _put_back(rows, lengths, first[1], first[2]), spec, first[1].column_names)

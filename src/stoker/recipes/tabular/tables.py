@@ -20,14 +20,23 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
+import xxhash
 from msgspec import Struct
 
 from stoker import _disk
 from stoker._types import Array
 from stoker.encode import analyze
 from stoker.errors import BadValueError, OptionError, SourceInvalidError, SourceNotFoundError
-from stoker.recipes.tabular.compat_encodings import Characters, DatetimeParts, QuadTiles, RelativeParts
-from stoker.recipes.tabular.compat_numbers import Binned, Digit, fit_binned, fit_digit
+from stoker.recipes.tabular.compat_encodings import (
+    Binned,
+    Characters,
+    DatetimeParts,
+    Digit,
+    QuadTiles,
+    RelativeParts,
+    fit_binned,
+    fit_digit,
+)
 from stoker.recipes.tabular.dates import (
     Datetime,
     Relative,
@@ -179,6 +188,21 @@ def write_table(frame: Any, path: Path) -> None:
     ) as writer:
         writer.write(table)
     _disk.write_file(path, sink.getvalue())
+
+
+def number_keys(keys: pa.Array) -> Array:
+    """A number of each key, which does not depend on other keys: an integer itself, also as a string of digits, otherwise a hash.
+
+    Args:
+        keys: Without equal ones. Where two strings are the same number, such as "7" and "07", all of them are hashed.
+    """
+    if pa.types.is_integer(keys.type):
+        return np.array(keys.cast(pa.int64(), safe=False))
+    words = [str(one) for one in keys.to_pylist()]
+    is_number = [word.isascii() and word.isdecimal() and len(word) <= 18 for word in words]
+    hashed = [xxhash.xxh3_64_intdigest(word.encode(errors="surrogatepass")) - 2**63 for word in words]
+    found = np.array([int(word) if one else other for word, one, other in zip(words, is_number, hashed, strict=True)], np.int64)
+    return found if len(np.unique(found)) == len(found) else np.array(hashed, np.int64)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Tails: numbers beyond the protected range, drawn from a law.
 
 Protection cuts the values of the 5 to 7 subjects with the largest ones. Where a tail is heavy, that lowers the mean of the largest
-values: by 20 % for the top 1 % of 2,000 Pareto values. So a generalized Pareto law is fitted to the largest tenth of the values, and what
+values: by 20 % for the top 1 % of 2,000 Pareto values. So a generalized Pareto law is fitted to the largest fifth of the values, and what
 was cut is drawn from it. The fit sees values after the cut, and how many were cut, not by how much: no extreme value has a
 part in it, however large it is. Tails that are not heavy have no law, and generated values stay in the protected range.
 """
@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from stoker._types import Array
 
-BODY = 0.9
+BODY = 0.8
 """The share of values below the tail."""
 LEAST_TAIL, LEAST_TAIL_SUBJECTS = 50, 20
 """Values that are not cut, and subjects, that a tail must have."""

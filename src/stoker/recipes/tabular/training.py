@@ -29,11 +29,11 @@ from stoker._text import check_device
 from stoker._types import Array
 from stoker.errors import ConfigError, OptionError
 from stoker.recipes.run_folder import RECIPE_NAME, claim_run, read_recipe
+from stoker.recipes.tabular import refinement
 from stoker.recipes.tabular.batches import EncodedSubjects, SubjectBatches, SubjectLoss, mean_events
 from stoker.recipes.tabular.layout import ModelLayout
 from stoker.recipes.tabular.model import TabularModel, set_frequencies, set_order
 from stoker.recipes.tabular.privacy import PrivateLoss, epsilon_of, most_epochs
-from stoker.recipes.tabular.refinement import refine_heads, refining_batch_size
 from stoker.recipes.tabular.subjects import ModelSpec, PreparedSubjects, Say, TabularSettings, make_settings, prepare
 from stoker.recipes.tabular.tables import read_table
 
@@ -313,15 +313,40 @@ def _fit(
     result = trainer.fit(batches, valid=None if is_private else valid, epochs=epochs, resume=resume)
     stoker.train.load_trained(whole, folder, latest=is_private)
     if not is_private and result.stopped in ("finished", "early"):
-        many = common | {"batch_size": min(len(known), refining_batch_size(model, batch_size, per_subject))}
-        batches = SubjectBatches(data, model.layout, known, seed=settings.seed + 2, **many)
-        valid = SubjectBatches(data, model.layout, held_out, seed=settings.seed + 1, is_fixed=True, **many)
-        better, gain = refine_heads(model, data, batches, valid, per_subject)
-        say(
-            "last layers",
-            f"{better} of {sum(len(one) for one in model.out_biases)} are better without dropout: the validation loss is {gain:.3f} lower",
-        )
+        _refine(prepared, settings, model, data, common, (known, held_out), say)
     return model, result
+
+
+def _refine(
+    prepared: PreparedSubjects, settings: TabularSettings, model: TabularModel, data: EncodedSubjects, common: dict[str, Any],
+    split: tuple[Array, Array], say: Say,
+) -> None:  # fmt: skip
+    """Train the last layers on; see `refinement`."""
+    known, held_out = split
+    everyone, per_subject = np.concatenate(split), mean_events(prepared.lengths, settings.window)
+    size = min(len(known), refinement.refining_batch_size(model, common["batch_size"], per_subject))
+    many = common | {"batch_size": size, "table_order": refinement.TABLE_ORDER}
+    heads = sum(len(one) for one in model.out_biases)
+    epochs = refinement.refining_epochs(model, len(known), per_subject)
+    if not epochs:
+        say("last layers", f"{heads} stay as they are: the columns have too many classes to refine them")
+        return
+    is_small = len(everyone) <= refinement.MOST_REPEATED
+    if is_small and data.context is not None and model.layout.is_sequence and settings.size != "l":
+        gain = refinement.refine_lengths(model, data, *(torch.from_numpy(one).to(data.codes.device) for one in split))
+        say("lengths", f"the validation loss of lengths is {gain:.3f} lower after their layers were trained on")
+    again = SubjectBatches(data, model.layout, everyone, seed=settings.seed + 2, **many)
+    better, gain = refinement.refine_heads(
+        model,
+        data,
+        SubjectBatches(data, model.layout, known, seed=settings.seed + 2, **many),
+        SubjectBatches(data, model.layout, held_out, seed=settings.seed + 1, is_fixed=True, **many),
+        per_subject,
+        ordered=prepared.spec.ordered(),
+        all_batches=again if is_small else None,
+        epochs=epochs,
+    )
+    say("last layers", f"{better} of {heads} are better without dropout: the validation loss is {gain:.3f} lower")
 
 
 def _decayed(model: torch.nn.Module) -> list[dict[str, Any]]:

@@ -33,10 +33,11 @@ from stoker._text import check_device
 from stoker._types import Array
 from stoker.errors import OptionError, SourceNotFoundError
 from stoker.experiment import Predicted, TrainedRun
+from stoker.recipes.run_folder import RECIPE_NAME
 from stoker.recipes.time_moe.dataset import LEAST_DEVIATION, CorpusScales, Method, train_ends
 from stoker.recipes.time_moe.files import Corpus, open_corpus
 from stoker.recipes.time_moe.model import CONFIG, TimeMoe, load_weights, read_size
-from stoker.recipes.time_moe.training import NAME, find_size, read_settings
+from stoker.recipes.time_moe.training import find_size, read_settings
 
 # ---- a model and its forecasts ----
 
@@ -58,7 +59,7 @@ def load_model(path: str | Path, *, device: str = "cpu", latest: bool = False) -
     """Load the best model of a run (or the `latest`), or an official checkpoint."""
     folder = Path(path)
     check_device(device)
-    if (folder / NAME).is_file():
+    if (folder / RECIPE_NAME).is_file():
         settings = read_settings(folder)
         model = TimeMoe(find_size(settings)).to(device)
         found = stoker.train.load_trained(model, folder, latest=latest)
@@ -68,7 +69,7 @@ def load_model(path: str | Path, *, device: str = "cpu", latest: bool = False) -
         model = TimeMoe(read_size(folder)).to(device)
         load_weights(model, folder)
         return LoadedModel(model=model.eval(), method="zero", length=model.size.max_position, source=str(folder))
-    what = f"neither a run of Time-MoE ({NAME}) nor a checkpoint ({CONFIG} and model.safetensors)"
+    what = f"neither a run of Time-MoE ({RECIPE_NAME}) nor a checkpoint ({CONFIG} and model.safetensors)"
     raise SourceNotFoundError(f"{folder} is {what}. Train one: stoker train time-moe --data …")
 
 
@@ -154,7 +155,7 @@ MOST_CONTEXT = 512  # points of a context in which="all", as in an evaluation
 def open_run(folder: Path, *, latest: bool, device: str) -> TrainedRun:
     """A run or an official checkpoint, for predictions."""
     loaded = load_model(folder, device=device, latest=latest)
-    columns = read_settings(folder).columns if (folder / NAME).is_file() else None
+    columns = read_settings(folder).columns if (folder / RECIPE_NAME).is_file() else None
     return TrainedRun(folder=folder, step=loaded.step, model=loaded.model, run=partial(_predict, loaded, columns))
 
 

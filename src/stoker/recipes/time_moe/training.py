@@ -25,14 +25,15 @@ import torch
 import stoker
 from stoker import _disk
 from stoker._text import check_device, printable, readable_bytes
-from stoker.errors import ConfigError, OptionError, SourceNotFoundError
+from stoker.errors import OptionError, SourceNotFoundError
+from stoker.recipes import run_folder
+from stoker.recipes.run_folder import RECIPE_NAME
 from stoker.recipes.time_moe.batches import Batches, CompatRows, FirstBatches, PackedRows
 from stoker.recipes.time_moe.dataset import CompatSamples, CorpusScales, Pieces, train_ends
 from stoker.recipes.time_moe.files import Corpus, Report, open_corpus, warn
 from stoker.recipes.time_moe.layers import SIZES, Size
 from stoker.recipes.time_moe.model import CONFIG, TimeMoe, check_free, load_weights, read_size, save_weights, time_moe_loss
 
-NAME = "recipe.json"
 Precision = Literal["auto", "fp32", "tf32", "bf16", "fp16"]
 
 
@@ -112,10 +113,7 @@ class TimeMoeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 def make_settings(given: dict[str, Any]) -> TimeMoeSettings:
     """Settings from plain values; raises `OptionError` for an invalid one."""
-    try:
-        return msgspec.convert(given, TimeMoeSettings).checked()
-    except msgspec.ValidationError as error:
-        raise OptionError(f"time-moe: {error}.") from error
+    return run_folder.make_settings(TimeMoeSettings, given, recipe="time-moe")
 
 
 _EARLIER_NAMES = {"accumulate": "grad_accum_steps", "clip": "max_grad_norm", "recompute": "activation_checkpointing"}
@@ -124,16 +122,7 @@ _EARLIER_NAMES = {"accumulate": "grad_accum_steps", "clip": "max_grad_norm", "re
 
 def read_settings(folder: Path) -> TimeMoeSettings:
     """The settings of a run's folder."""
-    path = folder / NAME
-    try:
-        saved = msgspec.json.decode(path.read_bytes())
-        if isinstance(saved, dict):
-            saved = {_EARLIER_NAMES.get(name, name): value for name, value in saved.items()}
-        return msgspec.convert(saved, TimeMoeSettings).checked()
-    except FileNotFoundError:
-        raise ConfigError(f"{folder} has no {NAME}, so it is not a run of Time-MoE. Start one: stoker train time-moe …") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is damaged: {error}.") from error
+    return run_folder.read_settings(folder, TimeMoeSettings, recipe="time-moe", earlier=_EARLIER_NAMES)
 
 
 # ---- training ----
@@ -260,7 +249,7 @@ def _checkpoint(init: str) -> Path:
     folder = Path(init)
     if not folder.exists():
         raise SourceNotFoundError(f"{folder} does not exist. Pass the folder of a checkpoint: config.json and model.safetensors.")
-    if not (folder / NAME).is_file():
+    if not (folder / RECIPE_NAME).is_file():
         return folder
     if not (folder / WEIGHTS).is_dir():
         raise OptionError(f"{folder} is an unfinished run. Export its weights first: stoker export {folder} FOLDER")
@@ -358,8 +347,8 @@ def train(
     """
     settings = make_settings({"data": os.fspath(data), **options})
     where = Path(folder) if folder is not None else None
-    if where is not None and ((where / "run.json").exists() or (where / NAME).exists()):
-        raise OptionError(f"{where} has a run already. Resume it (stoker train --resume {where}), or choose another folder.")
+    if where is not None:
+        run_folder.check_free(where)
     return run(settings, where, device=device, progress=progress, export=export, resume=False, report=report)
 
 
@@ -373,11 +362,7 @@ def resume(
     **changes: Any,
 ) -> Trained:
     """Resume the run of a folder. Only `max_seconds` and `save_every` may change."""
-    settings = read_settings(Path(folder))
-    refused = sorted(set(changes) - {"max_seconds", "save_every"})
-    if refused:
-        raise OptionError(f"{refused[0]} cannot change when a run is resumed. Start another run.")
-    settings = msgspec.structs.replace(settings, **changes).checked()
+    settings = run_folder.change_settings(read_settings(Path(folder)), changes)
     return run(settings, Path(folder), device=device, progress=progress, export=export, resume=True, report=report)
 
 
@@ -448,14 +433,13 @@ def run(
     batches = Batches(rows.train, steps=every * accumulated, total=total * accumulated, **given)
     valid = None if rows.valid is None else FirstBatches(rows.valid, most=settings.valid_batches, **given)
     if folder is not None and is_first and not resume:
-        _disk.make_folder(folder)
-        _disk.write_file(folder / NAME, msgspec.json.format(msgspec.json.encode(settings), indent=2) + b"\n")
+        run_folder.write_settings(folder, settings)
     if progress and is_first:
         print("\n".join(printable(line) for line in str(rows).splitlines()), flush=True)
         print(f"  {total:,} updates of {per_update:,} rows: {total * per_update / rows.per_epoch:.3g} epochs", flush=True)
     with contextlib.ExitStack() as stack:
         if folder is not None and is_first and not resume:
-            stack.enter_context(_disk.removing_unless(folder / "run.json", folder / NAME))
+            stack.enter_context(_disk.removing_unless(folder / "run.json", folder / RECIPE_NAME))
         result = trainer.fit(batches, valid=valid, epochs=-(-total // every), resume=resume)
     weights = Path(export) if export is not None else folder / WEIGHTS if folder is not None else None
     if weights is not None and is_first:

@@ -1,15 +1,15 @@
 """TimeHUT: representations of time series by contrastive learning, with TS2Vec and SoftCLT beside it.
 
-    settings     methods and all settings of an encoder          schedules    temperatures over epochs
-    data         files and arrays -> series                      crops        which pieces of series the two views have
+    settings     methods, all settings of an encoder, and which of the authors' options have an effect
+    schedules    temperatures over epochs
+    data         files and arrays -> series                      crops        which pieces of series the two views have, and batches of them
     encoder      dilated convolutions over a leading axis of members
     losses       the three losses, with static shapes            dtw          distances of series, for SoftCLT
-    tables       series and crops on the device                  population   K encoders trained at once
+    population   K encoders trained at once
     gpu_step     an update by Triton kernels; encoder_kernels, loss_kernels
     training     one encoder in the folder of a run              estimator    `Encoder`, an estimator of scikit-learn
     evaluate     classifiers of representations, intervals       forecast, anomaly    TS2Vec's other protocols
     search       hyperparameters, many at once                   archive      data sets x methods x seeds in one table
-    flags        which of the authors' options have an effect
 
 These are the public names; each is imported when first used.
 """

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stoker.recipes.timehut.crops import Tables
 from stoker.recipes.timehut.encoder import ConvLayer, RowLayout
-from stoker.recipes.timehut.tables import Tables
 
 
 def gather_views(tables: Tables, update: int, layout: RowLayout) -> dict[str, Tensor]:

@@ -16,9 +16,9 @@ import triton
 from torch import Tensor
 
 from stoker.recipes.timehut import encoder_kernels, loss_kernels
+from stoker.recipes.timehut.crops import Tables
 from stoker.recipes.timehut.encoder import ConvLayer, RowLayout
 from stoker.recipes.timehut.losses import LossTerms
-from stoker.recipes.timehut.tables import Tables
 
 MOST_ROWS = 64
 """Views of a batch that one program of the instance loss holds."""

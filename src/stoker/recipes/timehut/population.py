@@ -24,13 +24,12 @@ from torch import Tensor, nn
 
 from stoker._types import Array
 from stoker.errors import OptionError
-from stoker.recipes.timehut.crops import Crops, draw_crops, updates_per_epoch
+from stoker.recipes.timehut.crops import Crops, Tables, draw_crops, gather_batch, updates_per_epoch
 from stoker.recipes.timehut.encoder import RowLayout, encode, expand, initial_weights, kept_positions, make_layout, pool_over_time
 from stoker.recipes.timehut.encoder_views import encode_views, gather_views
 from stoker.recipes.timehut.losses import LossTerms, contrastive_loss
 from stoker.recipes.timehut.schedules import temperatures
 from stoker.recipes.timehut.settings import EncoderSettings
-from stoker.recipes.timehut.tables import Tables, gather_batch
 
 SHARED = ("batch_size", "lr", "weight_decay", "hidden", "depth", "width", "dropout", "max_train_length", "compat")
 """Settings that all members of a population share."""

@@ -34,9 +34,8 @@ from stoker.recipes.timehut.crops import updates_per_epoch
 from stoker.recipes.timehut.data import GlobalScaler, LabelledSeries, fit_scaler, for_training, read_series, read_store
 from stoker.recipes.timehut.encoder import encode, from_tensors, make_layout, pool_over_time, sizes_of, to_tensors
 from stoker.recipes.timehut.evaluate import CLASSIFIERS, fit_classifier
-from stoker.recipes.timehut.flags import apply_flags
 from stoker.recipes.timehut.population import EncoderPopulation, encode_series, make_population, targets_of
-from stoker.recipes.timehut.settings import EncoderSettings, make_settings
+from stoker.recipes.timehut.settings import EncoderSettings, apply_flags, make_settings
 
 ENCODER_NAME, TRAIN_NAME, SCORE_NAME = "encoder.safetensors", "train.npz", "score.json"
 RESULTS = (ENCODER_NAME, TRAIN_NAME, SCORE_NAME)

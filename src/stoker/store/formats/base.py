@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from stoker.errors import OptionError, SourceChangedError, SourceEmptyError, SourceInvalidError, SourceTooLargeError, StokerError
+from stoker.store.shards import from_numpy, from_texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,8 +198,8 @@ class NamedSource(WrappedSource):
 
     def _named(self, task: Task, schema: pa.Schema | None) -> Chunk:
         chunk = task()
-        codes = pa.array(np.zeros(chunk.table.num_rows, dtype=np.int32))
-        names = pa.DictionaryArray.from_arrays(codes, pa.array([self.name]))
+        codes = from_numpy(np.zeros(chunk.table.num_rows, dtype=np.int32))
+        names = pa.DictionaryArray.from_arrays(codes, from_texts([self.name]).cast(pa.string()))
         table = chunk.table.append_column(self._column, names)
         return replace(chunk, table=table if schema is None else table.select(schema.names))
 

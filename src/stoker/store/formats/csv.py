@@ -27,6 +27,7 @@ from stoker._text import readable_bytes
 from stoker.errors import BadValueError, OptionError, SourceEmptyError, SourceInvalidError, SourceTooLargeError
 from stoker.store.formats.base import Chunk, InferredTypeError, RowLocation, SizedTask, Task
 from stoker.store.formats.text import LineBlock, TextSource, open_text
+from stoker.store.shards import from_texts
 
 DELIMITERS = (",", ";", "\t", "|")
 
@@ -121,6 +122,8 @@ def _find_delimiter(dialect: Dialect, lines: list[str]) -> str:
 
 
 SAMPLE_BYTES = 1 << 20
+"""What types are inferred from."""
+_SHORT_SAMPLE_BYTES, _SAMPLE_LINES = 1 << 16, 50  # what the dialect is detected from
 MAX_HEADER_BYTES = 64 << 20
 MAX_FIELDS = 65_536
 EXACT_INTEGERS = 2.0**53
@@ -146,19 +149,25 @@ class CsvSource(TextSource):
     @cached_property
     def _layout(self) -> _Layout:
         """Dialect, names and start of the data, detected from the first lines."""
-        sample, complete = self._head()
-        lines = sample.splitlines(keepends=True)
-        if not complete:
-            lines.pop()
-        skipped, lines = lines[: self._given.skip], lines[self._given.skip :]
-        while lines and not lines[0].strip():
-            skipped.append(lines.pop(0))
+        # Mostly a short sample has all the lines that are needed; in a compressed file a long one costs as much as inferring types.
+        quote = self._given.quote.encode()
+        for sample_bytes in (_SHORT_SAMPLE_BYTES, SAMPLE_BYTES):
+            sample, complete = self._head(sample_bytes)
+            lines = sample.splitlines(keepends=True)
+            if not complete:
+                lines.pop()
+            skipped, lines = lines[: self._given.skip], lines[self._given.skip :]
+            while lines and not lines[0].strip():
+                skipped.append(lines.pop(0))
+            # A header whose quotes are not closed in its line may end anywhere.
+            if complete or (len(lines) >= _SAMPLE_LINES and (not quote or lines[0].count(quote) % 2 == 0)):
+                break
         if not lines:
             raise SourceEmptyError(f"{self.path} holds no lines. Remove it, or leave it out of the pattern.")
         lines = self._with_whole_header(lines)
         start = sum(len(line) for line in skipped)
         try:
-            shown = [line.decode().rstrip("\r\n") for line in lines[:50] if line.strip()]
+            shown = [line.decode().rstrip("\r\n") for line in lines[:_SAMPLE_LINES] if line.strip()]
         except UnicodeDecodeError:
             self._refuse_encoding()
         self._refuse_columns(max(shown[0].count(mark) for mark in (self._given.delimiter or DELIMITERS)) + 1, MAX_FIELDS)
@@ -193,13 +202,13 @@ class CsvSource(TextSource):
             f"{where}{self.path} is not {self._given.encoding}. Pass the right encoding=, like 'latin-1', 'cp1252' or 'utf-16'."
         )
 
-    def _head(self) -> tuple[bytes, bool]:
+    def _head(self, sample_bytes: int) -> tuple[bytes, bool]:
         """The first part of the text, long enough to hold the header, and whether that is all of it."""
         file = open_text(self.path, self._given.encoding)
         head = b""
-        while data := file.read(SAMPLE_BYTES):
+        while data := file.read(max(sample_bytes, min(len(head), SAMPLE_BYTES))):
             head += data
-            if head.count(b"\n") > self._given.skip + 1 and len(head) >= SAMPLE_BYTES:
+            if head.count(b"\n") > self._given.skip + 1 and len(head) >= sample_bytes:
                 return head, False
             most = max(min(MAX_HEADER_BYTES, self.limits.line_bytes), SAMPLE_BYTES)
             if len(head) > most:
@@ -250,9 +259,9 @@ class CsvSource(TextSource):
                 self._refuse_changed_numbers(block, name, column, rows_before)
             elif column.type == pa.string():
                 # Among strings, the empty one and those the user named are missing; NA and null are words like others.
-                missing = pc.is_in(column, value_set=pa.array(["", *self._given.null]))
+                missing = pc.is_in(column, value_set=from_texts(["", *self._given.null]).cast(pa.string()))
                 if pc.any(missing).as_py():
-                    table = table.set_column(i, name, pc.if_else(missing, None, column))
+                    table = table.set_column(i, name, pc.if_else(missing, pa.nulls(1, pa.string())[0], column))
             elif column.type == pa.binary():  # Arrow's type for text that is not UTF-8
                 self._refuse_encoding(f"column {name!r} of ")
         return table

@@ -17,11 +17,11 @@ import numpy as np
 import pyarrow as pa
 
 from stoker._disk import check_path
+from stoker._text import is_url
 from stoker.errors import OptionError, SourceEmptyError, SourceInvalidError, SourceNotFoundError, StokerError
 from stoker.store.formats.base import MAX_LIMITS, DataSource, ReadLimits, RowLocation, Task, batch_chunks
 from stoker.store.formats.csv import CsvSource, Dialect
 from stoker.store.formats.time_moe import META, TimeMoeSource, is_time_moe
-from stoker.store.object_storage import is_url
 from stoker.store.store import Store
 from stoker.store.versions import open_store
 
@@ -70,7 +70,7 @@ def find_sources(
         ['<dict>']
     """
     if _library(given) == "ray":
-        from stoker.store.formats.ray_dataset import RayDatasetSource
+        from stoker.store.formats.arrow import RayDatasetSource
 
         return [RayDatasetSource(given)]
     if is_table(given):

@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 from stoker._types import Array
 from stoker.errors import BadValueError, SourceInvalidError, TimeOrderError
 from stoker.store.formats.base import Chunk, DataSource, is_list
-from stoker.store.interop import from_numpy, to_numpy
 from stoker.store.pack.plan import ColumnPlan, PackPlan, plain_type, wide_series
 from stoker.store.pack.values import Categories, LocalTimes, Locate, missing_mask, one_array, to_numbers
+from stoker.store.shards import fill_null, from_numpy, to_numpy
 
 _KEY_BYTES, _TEXT_KEY_BYTES = 48, 128
 
@@ -393,7 +393,7 @@ class Shaper:
         counts: Array | None = None
         for name in names:
             column = one_array(table.column(name))
-            lengths = to_numpy(pc.fill_null(pc.list_value_length(column), 0)).astype(np.int64)
+            lengths = to_numpy(fill_null(pc.list_value_length(column), 0)).astype(np.int64)
             if counts is not None and not np.array_equal(lengths, counts):
                 row = int((lengths != counts).argmax())
                 raise SourceInvalidError(

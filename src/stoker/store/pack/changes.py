@@ -20,7 +20,6 @@ from stoker._types import Array
 from stoker.errors import BadValueError, OptionError, SourceInvalidError
 from stoker.store.expressions import Expression, stored_values, text_array
 from stoker.store.formats.base import Chunk, DataSource, InferredTypeError, RowLocation, SizedTask, Task, is_list
-from stoker.store.interop import from_numpy
 from stoker.store.pack.options import (
     PackOptions,
     SeriesFunction,
@@ -31,7 +30,7 @@ from stoker.store.pack.options import (
 from stoker.store.pack.plan import ColumnPlan, PackPlan, asked_type, late_columns, make_field, plain_type
 from stoker.store.pack.sorted_runs import SortedRun
 from stoker.store.pack.values import Locate, from_bfloat16, one_array, to_numbers
-from stoker.store.shards import ColumnFile, NonFiniteCount, TextFile
+from stoker.store.shards import ColumnFile, NonFiniteCount, TextFile, from_numpy
 
 
 def change_sources(sources: Sequence[DataSource], options: PackOptions) -> list[DataSource]:

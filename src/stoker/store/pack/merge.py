@@ -22,7 +22,6 @@ from stoker._disk import remove_file
 from stoker._types import Array
 from stoker.errors import OptionError, TimeOrderError
 from stoker.store.formats.base import RowLocation
-from stoker.store.interop import from_numpy, from_texts, to_numpy
 from stoker.store.manifest import (
     VERSION,
     ColumnEntry,
@@ -41,7 +40,7 @@ from stoker.store.pack.plan import ColumnPlan, PackPlan, wide_series
 from stoker.store.pack.regular import OffGridError, StepRules
 from stoker.store.pack.sorted_runs import ReadableRun, RepeatedKeyError, SortedRun, UnsortedTimesError
 from stoker.store.pack.values import LocalTimes, from_bfloat16, one_array, show_time, to_numbers
-from stoker.store.shards import ColumnFile, NonFiniteCount, TextFile
+from stoker.store.shards import ColumnFile, NonFiniteCount, TextFile, from_numpy, from_texts, to_numpy
 
 Bound = tuple[Any, ...]  # (key,) or (key, time)
 

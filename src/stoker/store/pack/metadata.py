@@ -22,12 +22,11 @@ from stoker.errors import BadValueError, OptionError, SourceTooLargeError
 from stoker.store.expressions import Expression
 from stoker.store.formats.base import DataSource, InferredTypeError, RowLocation, is_list
 from stoker.store.formats.discover import find_sources
-from stoker.store.interop import from_numpy, to_numpy
 from stoker.store.pack.blocks import key_values
 from stoker.store.pack.options import PackOptions
 from stoker.store.pack.plan import ColumnPlan, PackPlan, make_field, make_plan, plain_type, settle_plan
 from stoker.store.pack.values import MAX_CATEGORIES, is_missing, one_array, to_numbers
-from stoker.store.shards import MISSING_CODE, MISSING_TIME, ColumnFile, TextFile
+from stoker.store.shards import MISSING_CODE, MISSING_TIME, ColumnFile, TextFile, fill_null, from_numpy, to_numpy
 
 _PART = 1 << 20  # series handled at a time
 _SHOWN = 5  # keys in a message
@@ -110,14 +109,14 @@ def _strings(column: pa.Array) -> pa.Array:
 def _encode_strings(field: ColumnPlan, column: pa.Array) -> SeriesColumn:
     if pa.types.is_dictionary(column.type) and pa.types.is_string(plain_type(column.type)):
         texts = column.dictionary.to_pylist()
-        codes = to_numpy(column.indices.cast(pa.int64()).fill_null(MISSING_CODE)).astype("<i4")
+        codes = to_numpy(fill_null(column.indices.cast(pa.int64()), MISSING_CODE)).astype("<i4")
     else:
         encoded = _strings(column).dictionary_encode()
         found = encoded.dictionary.to_pylist()
         texts = sorted(found)
         ranks = {text: i for i, text in enumerate(texts)}
         table = np.array([*(ranks[text] for text in found), MISSING_CODE], dtype="<i4")
-        codes = table[to_numpy(encoded.indices.fill_null(len(found)))]
+        codes = table[to_numpy(fill_null(encoded.indices, len(found)))]
     if len(texts) > MAX_CATEGORIES:
         raise SourceTooLargeError(
             f"column {field.name!r} of the metadata has {len(texts):,} distinct strings, but categories have at most {MAX_CATEGORIES:,}. "
@@ -128,7 +127,7 @@ def _encode_strings(field: ColumnPlan, column: pa.Array) -> SeriesColumn:
 
 def _encode_lists(name: str, column: pa.Array, asked: str | None, locate: Callable[[int], str]) -> SeriesColumn:
     """Lists of one length: [rows, width]."""
-    lengths = to_numpy(pc.fill_null(pc.list_value_length(column), -1))
+    lengths = to_numpy(fill_null(pc.list_value_length(column), -1))
     width = int(lengths[0]) if len(lengths) else 0
     if len(lengths) and ((lengths != width).any() or width < 1):
         raise BadValueError(
@@ -294,7 +293,7 @@ class Metadata:
         ends = pc.min_max(keys)
         low = bisect_left(range(len(self._keys)), ends["min"].as_py(), key=lambda i: self._keys[i].as_py())
         high = bisect_right(range(len(self._keys)), ends["max"].as_py(), key=lambda i: self._keys[i].as_py())
-        places = to_numpy(pc.fill_null(pc.index_in(keys, value_set=self._keys[low:high]).cast(pa.int64()), -1))
+        places = to_numpy(fill_null(pc.index_in(keys, value_set=self._keys[low:high]).cast(pa.int64()), -1))
         return np.where(places >= 0, self._order[np.minimum(low + np.maximum(places, 0), len(self._order) - 1)], -1)
 
 

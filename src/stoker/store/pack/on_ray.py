@@ -13,14 +13,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from stoker._clock import now_ns
 from stoker._disk import check_path
+from stoker._text import is_url
 from stoker.errors import OptionError, PartsMissingError, StokerError
-from stoker.store.object_storage import is_url, redact
+from stoker.store.object_storage import redact
 from stoker.store.pack.options import PackOptions
 from stoker.store.pack.packer import Progress, quiet
-from stoker.store.pack.parts import PartedPack
+from stoker.store.pack.parts import PartedPack, finish_join
 
 _POLL_S = 0.5
+_ASK_NS = 5 * 10**9
+"""After how long without a finished task the nodes are asked how far they are: another process has to start for it."""
 _ROUNDS = 3
 """Types may change twice while rows are read and merged: all values were seen, then steps are missing. Then tasks run again."""
 
@@ -42,23 +46,29 @@ def pack_on_ray(
     remote = ray.remote(num_cpus=1, max_retries=-1)(run_task)
     watch = ray.remote(num_cpus=0, max_retries=-1)(run_task)
 
+    def ask(kind: str) -> Any:
+        return _result(ray, remote.remote(request, kind, 0, view))
+
     def run(kind: str, numbers: Iterable[int]) -> list[Any]:
-        waiting = [remote.remote(request, kind, number) for number in numbers]
-        refs, total = list(waiting), max(len(waiting), 1)
+        waiting = [remote.remote(request, kind, number, view) for number in numbers]
+        refs, total, changed = list(waiting), max(len(waiting), 1), now_ns()
         while waiting:
-            _, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=_POLL_S)
-            share = (total - len(waiting)) / total
-            if kind == "read" and waiting:
-                share = max(share, _result(ray, watch.remote(request, "progress", 0))[0])
+            done, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=_POLL_S)
+            share, changed = (total - len(waiting)) / total, now_ns() if done else changed
+            if kind == "read" and waiting and now_ns() - changed >= _ASK_NS:
+                share, changed = max(share, _result(ray, watch.remote(request, "progress", 0, view))[0]), now_ns()
             progress({"read": "reading", "merge": "merging", "join": "joining"}.get(kind, kind), share, 0)
         return [_result(ray, ref) for ref in refs]
 
-    _result(ray, remote.remote(request, "begin", 0))
+    pack = os.urandom(8).hex()
     for round_ in range(_ROUNDS):
+        view = f"{pack}-{round_}"
         try:
-            while missing := _result(ray, remote.remote(request, "missing", 0)):
+            if round_ == 0:
+                ask("begin")
+            while missing := ask("missing"):
                 run("read", missing)
-            run("merge", _result(ray, remote.remote(request, "ranges", 0)))
+            run("merge", ask("ranges"))
             run("join", [0])
             return
         except PartsMissingError:  # the types changed
@@ -66,18 +76,19 @@ def pack_on_ray(
                 raise
 
 
-def run_task(request: tuple[Any, ...], kind: str, number: int) -> Any:
-    """One task of a pack, in a process of the cluster."""
-    source, target, options, metadata, can_replace = request
-    try:
-        pack = PartedPack(source, target, options, quiet, metadata=metadata, may_write=kind == "begin", replace=can_replace)
-    except OptionError as error:
-        if kind != "begin" and "has no parts of a pack" in str(error):
-            raise OptionError(
-                f"a node of the cluster does not see {target}.parts, where tasks leave their results. Pack to a folder that all nodes "
-                "share, or to a URL."
-            ) from None
-        raise
+_VIEWS: dict[str, PartedPack] = {}
+"""What this process of the cluster knows of the pack that it works for: sources are listed, and results and cuts are read, once."""
+
+
+def run_task(request: tuple[Any, ...], kind: str, number: int, view: str) -> Any:
+    """One task of a pack, in a process of the cluster. `view` names the pack and its types: what is known of it is kept."""
+    if kind == "join" and finish_join(request[1]):  # by an earlier attempt, whose node died
+        return None
+    pack = _VIEWS.get(view)
+    if pack is None:
+        pack = _open(request, kind)
+        _VIEWS.clear()
+        _VIEWS[view] = pack
     if kind == "missing":
         return pack.missing_tasks()
     if kind == "ranges":
@@ -91,6 +102,19 @@ def run_task(request: tuple[Any, ...], kind: str, number: int) -> Any:
     if kind == "join":
         pack.join()
     return None
+
+
+def _open(request: tuple[Any, ...], kind: str) -> PartedPack:
+    source, target, options, metadata, can_replace = request
+    try:
+        return PartedPack(source, target, options, quiet, metadata=metadata, may_write=kind == "begin", replace=can_replace)
+    except OptionError as error:
+        if kind != "begin" and "has no parts of a pack" in str(error):
+            raise OptionError(
+                f"a node of the cluster does not see {target}.parts, where tasks leave their results. Pack to a folder that all nodes "
+                "share, or to a URL."
+            ) from None
+        raise
 
 
 def _result(ray: Any, ref: Any) -> Any:

@@ -35,7 +35,6 @@ from stoker import _disk
 from stoker.errors import BadValueError, DiskFullError, SourceChangedError, SourceEmptyError
 from stoker.store.formats.base import DataSource, InferredTypeError, NamedSource, RowLocation
 from stoker.store.formats.discover import find_sources
-from stoker.store.interop import from_texts
 from stoker.store.manifest import VERSION, WORK_NAME, Manifest, SourceEntry, read_manifest
 from stoker.store.pack.blocks import Shaper
 from stoker.store.pack.changes import change_sources
@@ -55,7 +54,7 @@ from stoker.store.pack.sorted_runs import (
     read_ahead,
 )
 from stoker.store.pack.values import Categories, HourPass, MissingIntegersError
-from stoker.store.shards import ColumnMark, TextFile
+from stoker.store.shards import ColumnMark, TextFile, from_texts
 from stoker.store.store import Store, map_store
 from stoker.store.writer import make_work, new_store, remove_debris
 

@@ -31,6 +31,7 @@ import xxhash
 
 from stoker._clock import now_ns
 from stoker._disk import check_path
+from stoker._text import is_url
 from stoker._types import Array
 from stoker.errors import (
     BadValueError,
@@ -42,9 +43,8 @@ from stoker.errors import (
     StoreNotFoundError,
 )
 from stoker.store.formats.base import InferredTypeError, RowLocation
-from stoker.store.interop import from_texts
 from stoker.store.manifest import MANIFEST_NAME, MAX_BYTES, WORK_NAME, Manifest, SourceEntry, dump
-from stoker.store.object_storage import is_url, open_bucket
+from stoker.store.object_storage import open_bucket
 from stoker.store.pack.blocks import Shaper
 from stoker.store.pack.exchange import Attempt, attempt_of, mark_name, open_exchange
 from stoker.store.pack.merge import CursorMark, merge_runs, seal_run
@@ -62,12 +62,12 @@ from stoker.store.pack.packer import (
 )
 from stoker.store.pack.plan import PackPlan, plan_with_types, settled_types
 from stoker.store.pack.regular import IntegerGapsError, OffGridError, RulesMark, StepRules
-from stoker.store.pack.shared_plan import RowRange, agree, has_plan
+from stoker.store.pack.shared_plan import JOINED, PLAN, RowRange, agree, has_plan
 from stoker.store.pack.sorted_runs import BackgroundWriter, RunLayout, RunMark, SortedRun, Sorter, UnsortedTimesError, read_ahead
 from stoker.store.pack.stored_runs import HASH_BYTES, StoredRun, cut_runs, stored_texts
 from stoker.store.pack.values import Categories, MissingIntegersError
 from stoker.store.remote import uploading
-from stoker.store.shards import ColumnMark, TextFile
+from stoker.store.shards import ColumnMark, TextFile, from_texts
 from stoker.store.writer import make_work, new_store
 
 MAX_RUNS = 8
@@ -75,7 +75,7 @@ MAX_RUNS = 8
 MIN_RANGE_BYTES, MAX_RANGE_BYTES, RANGES = 16 << 20, 256 << 20, 64
 Reports = Callable[[float, int], None]
 _REPORT_NS = 2 * 10**9
-_TYPES, _WIDENED, _PARTS, _JOINED = "types", "widened", "parts", "joined"
+_TYPES, _WIDENED, _PARTS = "types", "widened", "parts"
 _ROW_BITS = 40  # bits of the number of a row, where rows are series without a key
 
 
@@ -143,19 +143,9 @@ class PartedPack:
         self.tasks = shared.tasks
         self._stamps = shared.sources
 
-    def _manifest(self) -> bytes | None:
-        """The manifest of the store at the target, if there is one."""
-        if self._folder is not None:
-            path = self._folder / MANIFEST_NAME
-            return path.read_bytes() if path.is_file() else None
-        try:
-            return open_bucket(self._path).get(MANIFEST_NAME, MAX_BYTES)[0]
-        except StoreNotFoundError:
-            return None
-
     def _refuse_store(self) -> None:
         # With a plan, a join was killed after its commit, or is under way: `join` decides.
-        if not self._replace and not has_plan(self._exchange) and self._manifest() is not None:
+        if not self._replace and not has_plan(self._exchange) and _read_manifest(self._path) is not None:
             raise StoreExistsError(
                 f"{self._path} holds a store already. Choose another folder, or pass replace=True to replace that store."
             )
@@ -495,13 +485,13 @@ class PartedPack:
         Raises:
             PartsMissingError: some rows were not read; the message names the parts to run.
         """
+        if finish_join(self._path):
+            return
         _ = self._results  # before anything is written: parts may be missing
-        manifest, key = self._manifest(), self._exchange.get(_JOINED)
-        if manifest is None or key is None or _key_of(manifest) != key:  # otherwise a join was killed after its commit
-            with contextlib.ExitStack() as stack:
-                folder = self._folder or stack.enter_context(uploading(self._path, replace=self._replace))
-                self._join_into(folder)
-        self.clear()
+        with contextlib.ExitStack() as stack:
+            folder = self._folder or stack.enter_context(uploading(self._path, replace=self._replace))
+            self._join_into(folder)
+        clear_parts(self._path)
 
     def _join_into(self, folder: Path) -> None:
         plan = self.plan
@@ -512,12 +502,8 @@ class PartedPack:
             make_work(folder)
             with BackgroundWriter(plan.options.working_bytes // 24) as writer:
                 manifest = self._write(plan, folder, writer)
-            self._exchange.create(_JOINED, _key_of(dump(manifest)))
+            self._exchange.create(JOINED, _key_of(dump(manifest)))
             commit(manifest)
-
-    def clear(self) -> None:
-        """Remove the results of all tasks."""
-        self._exchange.clear()
 
     def _write(self, plan: PackPlan, folder: Path, writer: BackgroundWriter) -> Manifest:
         work = folder / WORK_NAME
@@ -612,6 +598,32 @@ class PartedPack:
     def report(self, attempt: Attempt, share: float, rows: int) -> None:
         """Let all processes see how far a task is."""
         self._exchange.report(attempt, msgspec.json.encode(TaskReport(share=share, rows=rows)))
+
+
+def finish_join(path: str) -> bool:
+    """Whether a join has committed its store, and was killed before it had removed all results: these are removed now."""
+    key = open_exchange(path).get(JOINED)
+    manifest = _read_manifest(path) if key is not None else None
+    if manifest is None or _key_of(manifest) != key:
+        return False
+    clear_parts(path)
+    return True
+
+
+def clear_parts(path: str) -> None:
+    """Remove the results of all tasks: before the plan, as they would count for another plan, and what tells that the join is done last."""
+    open_exchange(path).clear(PLAN, JOINED)
+
+
+def _read_manifest(path: str) -> bytes | None:
+    """The manifest of the store at the target, if there is one."""
+    if not is_url(path):
+        file = check_path(path) / MANIFEST_NAME
+        return file.read_bytes() if file.is_file() else None
+    try:
+        return open_bucket(path).get(MANIFEST_NAME, MAX_BYTES)[0]
+    except StoreNotFoundError:
+        return None
 
 
 class _Reporter:

@@ -20,13 +20,12 @@ import pyarrow as pa
 
 from stoker._types import Array
 from stoker.errors import BadValueError, OptionError
-from stoker.store.interop import from_numpy
 from stoker.store.manifest import NANOSECONDS, parse_frequency
 from stoker.store.pack.blocks import PerSeries, RowBlock, join_segments
 from stoker.store.pack.plan import ColumnPlan, PackPlan
 from stoker.store.pack.sorted_runs import SortedRun, UnsortedTimesError
 from stoker.store.pack.values import Key, from_bfloat16, show_time, to_bfloat16, to_local, to_utc
-from stoker.store.shards import MISSING_CODE, MISSING_TIME
+from stoker.store.shards import MISSING_CODE, MISSING_TIME, from_numpy
 
 MAX_GAP_STEPS = 10**8
 _LAST_DAY = 30  # as days since the first of a month: the last day of every month

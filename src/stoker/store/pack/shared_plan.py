@@ -25,7 +25,9 @@ from stoker.store.pack.plan import PackPlan
 TASKS = 64
 """Tasks of a small pack, as far as its sources can be cut."""
 MIN_TASK_BYTES, MAX_TASK_BYTES = 8 << 20, 1 << 30
-_PLAN = "plan"
+PLAN = "plan"
+JOINED = "joined"
+"""The hash of the manifest that a join is about to commit."""
 _NOT_SHARED = ("memory_bytes", "threads", "dialect", "metadata_key", "metadata_missing", "derive")
 
 
@@ -66,14 +68,15 @@ def agree(
         OptionError: there is no plan and this process may not write one, the options differ, or a source is in memory.
         SourceChangedError: the sources differ.
     """
-    data = exchange.get(_PLAN)
+    data = exchange.get(PLAN)
     if data is None and not may_write:
         raise OptionError(f"{exchange.label} has no parts of a pack. First run the parts: --part 1/N to --part N/N.")
     if data is None:
+        exchange.remove(JOINED)  # of an earlier pack, whose join was killed when it had removed all else
         own, plan, joined = make_shared_plan(source, options, metadata)
-        if exchange.create(_PLAN, msgspec.json.encode(own)):
+        if exchange.create(PLAN, msgspec.json.encode(own)):
             return own, plan, joined
-        data = exchange.get(_PLAN) or b""
+        data = exchange.get(PLAN) or b""
     try:
         there = msgspec.json.decode(data, type=SharedPlan)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -98,7 +101,7 @@ def agree(
 
 def has_plan(exchange: Exchange) -> bool:
     """Whether a pack was begun."""
-    return exchange.get(_PLAN) is not None
+    return exchange.get(PLAN) is not None
 
 
 def make_shared_plan(source: object, options: PackOptions, metadata: object) -> tuple[SharedPlan, PackPlan, Metadata | None]:
@@ -107,9 +110,12 @@ def make_shared_plan(source: object, options: PackOptions, metadata: object) -> 
     seen: list[SharedSource] = []
 
     def note(found: list[DataSource]) -> list[DataSource]:
+        known: list[DataSource] = []
         for one, there in zip(found, _seen(found), strict=True):
-            seen.append(msgspec.structs.replace(there, schema=schemas.setdefault(one.schema(), len(schemas))))
-        return found
+            schema = one.schema()
+            seen.append(msgspec.structs.replace(there, schema=schemas.setdefault(schema, len(schemas))))
+            known.append(KnownSource(one, schema))
+        return known
 
     plan, joined = plan_pack(source, options, metadata, note)
     encoded = [base64.b64encode(schema.serialize().to_pybytes()).decode() for schema in schemas]

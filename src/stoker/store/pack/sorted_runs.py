@@ -25,10 +25,9 @@ import pyarrow as pa
 
 from stoker._disk import remove_file
 from stoker._types import Array
-from stoker.store.interop import from_numpy, to_numpy
 from stoker.store.pack.blocks import PerSeries, RowBlock, concatenate, join_segments, sort_block
 from stoker.store.pack.values import fill_forward, from_bfloat16
-from stoker.store.shards import ColumnFile, ColumnMark, NonFiniteCount, TextFile
+from stoker.store.shards import ColumnFile, ColumnMark, NonFiniteCount, TextFile, from_numpy, to_numpy
 
 T = TypeVar("T")
 

@@ -23,10 +23,10 @@ import pyarrow.compute as pc
 
 from stoker._types import Array
 from stoker.errors import BadValueError, OptionError, SourceTooLargeError
-from stoker.store.interop import decimals_as_floats, from_numpy, to_numpy
+from stoker.store.interop import decimals_as_floats
 from stoker.store.pack.options import Ambiguous, Nonexistent, PackOptions
 from stoker.store.pack.plan import ColumnPlan
-from stoker.store.shards import MISSING_CODE, MISSING_TIME
+from stoker.store.shards import MISSING_CODE, MISSING_TIME, fill_null, from_numpy, to_numpy
 
 Locate = Callable[[int], str]  # from the index of a value to "row 12 of prices.csv"
 
@@ -65,8 +65,7 @@ def to_numbers(values: pa.Array, field: ColumnPlan, locate: Locate) -> Array:
     elif pa.types.is_null(values.type):
         values = values.cast(pa.float64())
     if pa.types.is_floating(values.type):
-        if values.null_count:
-            values = values.fill_null(pa.scalar(float("nan"), values.type))
+        values = fill_null(values, float("nan"))
     elif values.null_count:
         if field.dtype.kind != "f" and field.kind != "bfloat16":
             where = locate(int(missing_mask(values).argmax()))
@@ -75,9 +74,9 @@ def to_numbers(values: pa.Array, field: ColumnPlan, locate: Locate) -> Array:
                 "Choose a float type with dtype=, or pass missing='drop'."
             )
         if not pa.types.is_boolean(values.type):  # integers with missing values become float64, which must hold them
-            whole = to_numpy(values.fill_null(0))
+            whole = to_numpy(fill_null(values, 0))
             _refuse(_differs(whole, whole.astype(np.float64)), whole, "float64", field, locate, gaps=True)
-        values = values.cast(pa.float64(), safe=False).fill_null(float("nan"))
+        values = fill_null(values.cast(pa.float64(), safe=False), float("nan"))
     numbers = to_numpy(values)
     if field.kind != "bfloat16":
         return _cast(numbers, field.dtype, field, locate)
@@ -104,10 +103,7 @@ def _times(values: pa.Array, field: ColumnPlan, locate: Locate) -> Array:
             ) from error
     if pa.types.is_time32(values.type):
         values = values.view(pa.int32()).cast(pa.int64())
-    numbers = values.view(pa.int64())
-    if numbers.null_count:
-        numbers = numbers.fill_null(int(MISSING_TIME))
-    return to_numpy(numbers)
+    return to_numpy(fill_null(values.view(pa.int64()), int(MISSING_TIME)))
 
 
 def _cast(values: Array, target: np.dtype[Any], field: ColumnPlan, locate: Locate) -> Array:
@@ -189,7 +185,7 @@ class Categories:
         if not pa.types.is_dictionary(values.type):
             values = values.dictionary_encode()
         # Other libraries use unsigned indices, which have no -1.
-        indices = to_numpy(values.indices.cast(pa.int64()).fill_null(-1))
+        indices = to_numpy(fill_null(values.indices.cast(pa.int64()), -1))
         # A dictionary may hold strings that no row uses: only those that occur get a code, in order of appearance.
         used, first = np.unique(indices[indices >= 0], return_index=True)
         used = used[np.argsort(first)]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch.distributed as dist
 
-from stoker.watching.cause import Explanation
-from stoker.watching.ranks import WatchedRanks, find_ranks, slow_rank
+from stoker.watching.cause import Explanation, WatchedRanks, find_ranks, slow_rank
 
 
 class DictStore(dict[str, str]):

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from stoker.watching import nvml
-from stoker.watching.nvml import Device, open_device
+from stoker.watching import counters
+from stoker.watching.counters import Device, open_device
 
 
 def fake(*, fails: bool = False, reasons: int = 0) -> Any:
@@ -64,7 +64,7 @@ def test_a_machine_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError(name)
 
     open_device.cache_clear()
-    monkeypatch.setattr(nvml.ctypes, "CDLL", missing)
+    monkeypatch.setattr(counters.ctypes, "CDLL", missing)
     assert open_device("aa") is None
     open_device.cache_clear()
 

@@ -9,7 +9,7 @@ import pytest
 from tests.watching.test_watch_slowdowns import Machine
 
 from stoker.watching import watch as watches
-from stoker.watching.sizes import UsualTimes
+from stoker.watching.detector import UsualTimes
 from stoker.watching.watch import Watch
 
 MS = 1_000_000

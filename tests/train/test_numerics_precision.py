@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from stoker.errors import OptionError
-from stoker.train.precision import FIRST_SCALE, GROWTH_STEPS, Scale, autocast, check_precision, kept_matmul_flags, set_matmul_flags
+from stoker.train.numerics import FIRST_SCALE, GROWTH_STEPS, Scale, autocast, check_precision, kept_matmul_flags, set_matmul_flags
 
 CPU = torch.device("cpu")
 

@@ -11,7 +11,7 @@ from tests.train.training import Kept, adamw, network, pairs, same_weights, trai
 from torch import nn
 
 from stoker.errors import NonFiniteError
-from stoker.train.nan_guard import RunningStatistics
+from stoker.train.numerics import RunningStatistics
 
 
 class Poison(torch.autograd.Function):

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from stoker.errors import OptionError
-from stoker.recipes.timehut.flags import FLAGS, apply_flags
-from stoker.recipes.timehut.settings import make_settings
+from stoker.recipes.timehut.settings import FLAGS, apply_flags, make_settings
 
 SETTINGS = make_settings()
 

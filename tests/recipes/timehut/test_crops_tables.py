@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from stoker.recipes.timehut.crops import draw_crops
+from stoker.recipes.timehut.crops import draw_crops, gather_batch
 from stoker.recipes.timehut.population import make_population
 from stoker.recipes.timehut.settings import make_settings
-from stoker.recipes.timehut.tables import gather_batch
 
 DATA = np.arange(9 * 12, dtype=np.float32).reshape(9, 12, 1)
 MEMBERS = [make_settings("ts2vec", seed=seed, batch_size=4, updates=5, hidden=4, depth=2, width=6) for seed in (1, 2)]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from stoker.store.interop import from_numpy, from_texts, to_numpy
+from stoker.store.shards import fill_null, from_numpy, from_texts, to_numpy
 
 DTYPES = ["?", "i1", "u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<f2", "<f4", "<f8"]
 
@@ -44,20 +44,41 @@ def test_texts_are_those_of_pyarrow(texts: list[str]) -> None:
 PACK = """
 import sys
 import stoker
-stoker.pack("{path}", "{path}.stoker", series="key", time="order")
+from stoker.store import join_parts, pack_part
+{how}
 print("pandas" in sys.modules)
 """
+HOWS = {
+    "pack": "stoker.pack('{path}', '{path}.stoker', series='key', time='order', source_column='file')",
+    "parts": "pack_part('{path}', '{path}.stoker', '1/1', series='key'); "
+    "pack_part('{path}', '{path}.stoker', '1/1', merge=True, series='key'); "
+    "join_parts('{path}', '{path}.stoker', series='key')",
+}
 
 
+@pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_a_pack_of_numbers_does_not_import_pandas(tmp_path: Any, run_python: Any, suffix: str) -> None:
+def test_a_pack_does_not_import_pandas(tmp_path: Any, run_python: Any, suffix: str, how: str) -> None:
     import pyarrow.csv as pa_csv
     import pyarrow.parquet as pq
 
-    table = pa.table({"key": [1, 1, 2], "order": [1, 2, 1], "x": [1.0, 1.5, 2.0], "on": [True, False, True]})
+    columns = {"x": [1.0, None, 2.0], "on": [True, False, True], "kind": ["a", None, "b"], "count": [None, 2, 3]}
+    table = pa.table({"key": [1, 1, 2], "order": [1, 2, 1], **columns})
     path = tmp_path / f"table.{suffix}"
     (pa_csv.write_csv if suffix == "csv" else pq.write_table)(table, path)
-    assert run_python(PACK.format(path=path)).strip() == "False"
+    assert run_python(PACK.format(how=HOWS[how].format(path=path))).strip() == "False"
+
+
+@given(st.lists(st.none() | st.integers(-(2**53), 2**53)), st.sampled_from([pa.int64(), pa.float64(), pa.timestamp("us")]))
+def test_nulls_are_filled_as_by_pyarrow(values: list[int | None], kind: pa.DataType) -> None:
+    array = pa.array(values, pa.int64()).cast(kind)
+    assert fill_null(array, -1).equals(array.fill_null(-1))
+
+
+@pytest.mark.parametrize("value", [True, False])
+def test_null_booleans_are_filled_as_by_pyarrow(value: bool) -> None:
+    array = pa.array([True, None, False])
+    assert fill_null(array, value).equals(array.fill_null(value))
 
 
 def test_pyarrow_itself_would_import_pandas(run_python: Any) -> None:

@@ -1,0 +1,128 @@
+"""The guard of the test suite: nothing contacts another host, neither from Python nor from a library of another language."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.harness import network
+from tests.harness.network import OutsideError, is_outside
+
+from stoker.errors import StokerError
+from stoker.store import object_storage
+from stoker.store.object_storage import open_bucket
+
+OUTSIDE = "203.0.113.1"  # an address for documentation, which no network has
+
+
+@pytest.fixture
+def refused() -> Iterator[list[str]]:
+    """What was refused in this test, which is meant to try."""
+    yield network.attempts
+    network.attempts.clear()
+
+
+@pytest.mark.parametrize(("host", "expected"), [
+    ("127.0.0.1", False), ("127.8.8.8", False), ("::1", False), ("localhost", False), ("", False), (None, False), ("0.0.0.0", False),
+    (socket.gethostname(), False), (OUTSIDE, True), ("169.254.169.254", True), ("s3.amazonaws.com", True), ("2001:db8::1", True),
+    (b"example.org", True),
+])  # fmt: skip
+def test_what_is_outside(host: str | bytes | None, expected: bool) -> None:
+    assert is_outside(host) == expected
+
+
+def test_a_connection_to_another_host_is_refused(refused: list[str]) -> None:
+    with socket.socket() as one, pytest.raises(OutsideError, match=rf"connect '{OUTSIDE}': tests contact nothing outside"):
+        one.connect((OUTSIDE, 80))
+    with socket.socket() as one, pytest.raises(OutsideError):
+        one.connect_ex((OUTSIDE, 80))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one, pytest.raises(OutsideError):
+        one.sendto(b"x", (OUTSIDE, 53))
+    with pytest.raises(OutsideError, match=r"lookup of 'example\.org'"):
+        socket.create_connection(("example.org", 80), timeout=1)
+    assert len(refused) == 4
+
+
+def test_negative_control_loopback_works(refused: list[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as one:
+        there, _ = server.accept()
+        with there:
+            one.sendall(b"x")
+            assert there.recv(1) == b"x"
+    assert refused == []
+
+
+def test_a_refusal_that_is_swallowed_fails_the_test(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text("from tests.conftest import pytest_addoption, pytest_configure, stays_on_this_machine\n")
+    (tmp_path / "test_two.py").write_text(
+        "import contextlib, socket\n"
+        "def test_tries():\n"
+        "    with contextlib.suppress(Exception):\n"
+        f"        socket.create_connection(('{OUTSIDE}', 80), timeout=1)\n"
+        "def test_does_not():\n"
+        "    pass\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", str(tmp_path)]
+    path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    assert "2 passed, 1 error" in done.stdout, done.stdout + done.stderr
+    assert f"the test contacts other hosts: lookup of '{OUTSIDE}'" in done.stdout
+
+
+def test_children_have_a_proxy_that_is_not_there() -> None:
+    code = f"import urllib.request; urllib.request.urlopen('http://{OUTSIDE}/', timeout=5)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert "Connection refused" in done.stderr
+    with pytest.raises(urllib.error.URLError, match="Connection refused"):
+        urllib.request.urlopen(f"http://{OUTSIDE}/", timeout=5)
+
+
+@pytest.fixture
+def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """A proxy on this machine that refuses; the first line of each request."""
+    seen: list[str] = []
+
+    def serve(server: socket.socket) -> None:
+        while True:
+            try:
+                there, _ = server.accept()
+            except OSError:
+                return
+            with there:
+                seen.append(there.recv(4096).decode().partition("\r\n")[0])
+                there.sendall(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=serve, args=(server,), daemon=True)
+        thread.start()
+        for name in network.PROXIES:
+            monkeypatch.setenv(name, f"http://127.0.0.1:{server.getsockname()[1]}")
+        yield seen
+        server.shutdown(socket.SHUT_RDWR)
+    thread.join()
+
+
+@pytest.mark.parametrize("has_keys", [True, False])
+def test_requests_of_object_storage_go_to_the_proxy(proxy: list[str], has_keys: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So with the closed one of all other tests they go nowhere: neither to a bucket, nor to the address that gives credentials."""
+    pytest.importorskip("obstore", reason="needs stoker[remote]")
+    monkeypatch.setattr(object_storage, "ATTEMPTS", 1)
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    if has_keys:
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "SECRET")
+    with pytest.raises((StokerError, OSError)):
+        open_bucket("s3://bucket/a").get("manifest.json", 10)
+    expected = "CONNECT s3.us-east-1.amazonaws.com:443" if has_keys else "PUT http://169.254.169.254/latest/api/token"
+    assert proxy
+    assert all(line.startswith(expected) for line in proxy), proxy

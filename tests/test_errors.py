@@ -1,0 +1,63 @@
+"""The exceptions: one tree, each also the built-in that fits, with a message that stays short and survives a process border."""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import pickle
+
+import pytest
+
+from stoker import errors
+from stoker.errors import (
+    MAX_MESSAGE,
+    DiskError,
+    DiskFullError,
+    OptionError,
+    SourceInvalidError,
+    StokerError,
+    StoreNotFoundError,
+    shorten,
+)
+
+KINDS = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, StokerError)]
+BASES = {StokerError, errors.SourceError, errors.StoreError}  # of several kinds, so of no built-in
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_error_is_named_explained_and_also_a_built_in(kind: type[StokerError]) -> None:
+    assert kind.__name__.endswith("Error")
+    assert kind is StokerError or "To do:" in (kind.__doc__ or ""), "`stoker explain` prints it"
+    plain = [one for one in kind.__mro__ if vars(builtins).get(one.__name__) is one]
+    assert (plain[0] is Exception) == (kind in BASES)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_error_of_another_process_arrives_as_it_was_raised(kind: type[StokerError]) -> None:
+    error = kind(errno.ENOSPC, "x.csv: the disk is full.") if issubclass(kind, DiskError) else kind("x.csv is empty.")
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), again.args, str(again)) == (kind, error.args, str(error))
+
+
+@pytest.mark.parametrize("kind", [OptionError, SourceInvalidError, StoreNotFoundError, DiskError, StokerError])
+def test_messages_of_any_error_are_shortened_in_their_middle(kind: type[StokerError]) -> None:
+    error = kind("a.csv holds " + "x" * 1_000_000 + " in row 7. Fix the file.")
+    assert len(str(error)) <= MAX_MESSAGE
+    assert str(error).startswith("a.csv holds xxx")
+    assert str(error).endswith("in row 7. Fix the file.")
+    assert "[…999,076 characters left out…]" in str(error)
+    assert str(kind("short")) == "short"
+
+
+def test_an_error_of_the_disk_keeps_its_number() -> None:
+    error = DiskFullError(errno.ENOSPC, "y" * 5000)
+    assert error.errno == errno.ENOSPC
+    assert error.strerror is not None
+    assert len(error.strerror) <= MAX_MESSAGE
+
+
+def test_shortening_counts_what_is_left_out() -> None:
+    assert shorten("abc", 100) == "abc"
+    found = shorten("a" * 500 + "b" * 500, 100)
+    left_out = int(found.partition("[…")[2].partition(" ")[0])
+    assert found.count("a") + found.count("b") - "characters left out".count("a") + left_out == 1000

@@ -1,0 +1,47 @@
+"""Lazy names: a package has all of its names at once, and imports a module when one of them is first used."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Iterator
+
+import pytest
+
+from stoker._lazy import lazy
+
+
+@pytest.fixture
+def package(monkeypatch: pytest.MonkeyPatch) -> Iterator[types.ModuleType]:
+    """A package with the name `root`, which is `math.sqrt`, and the module `part`."""
+    made = types.ModuleType("lazy_package")
+    made.__path__ = []
+    get, names, made.__all__ = lazy("lazy_package", {"root": "math:sqrt", "gone": "math:no_such_name"}, modules=["part"])  # type: ignore[attr-defined]
+    made.__getattr__, made.__dir__ = get, names  # type: ignore[method-assign, assignment]
+    monkeypatch.setitem(sys.modules, "lazy_package", made)
+    monkeypatch.setitem(sys.modules, "lazy_package.part", types.ModuleType("lazy_package.part"))
+    return made
+
+
+def test_a_name_is_imported_once_and_then_kept(package: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "root" not in vars(package)
+    assert package.root(9) == 3
+    assert "root" in vars(package)
+    monkeypatch.setitem(sys.modules, "math", None)
+    assert package.root(16) == 4
+
+
+def test_all_names_are_listed_before_any_is_imported(package: types.ModuleType) -> None:
+    assert package.__all__ == ["gone", "root"]
+    assert {"gone", "part", "root"} <= set(dir(package))
+    assert "root" not in vars(package)
+
+
+def test_modules_are_attributes(package: types.ModuleType) -> None:
+    assert package.part.__name__ == "lazy_package.part"
+
+
+def test_an_unknown_name_is_an_attribute_error(package: types.ModuleType) -> None:
+    with pytest.raises(AttributeError, match="module 'lazy_package' has no attribute 'rot'"):
+        _ = package.rot
+    assert not hasattr(package, "gone"), "a name that its module does not have"

@@ -1,0 +1,148 @@
+"""The stream of a training run, and snapshots: what is measured before the first step leaves no trace."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import stoker
+from stoker.errors import CheckpointInvalidError, TrainError
+from stoker.train.engine import Snapshot, Stream
+
+CPU = torch.device("cpu")
+
+
+class Drawn:
+    """Batches that are drawn as they are asked for, from the generators of torch, NumPy and Python."""
+
+    def __iter__(self) -> Iterator[Tensor]:
+        for _ in range(4):
+            yield torch.rand(2) + np.random.rand() + random.random()
+
+
+def seed() -> None:
+    stoker.train.trainer.state_dict.seed_all(3)  # type: ignore[attr-defined]
+
+
+def batches_of(stream: Stream) -> list[Any]:
+    return [batch.clone() for batch in stream.passes(iter)]
+
+
+def test_batches_are_the_same_where_the_first_was_measured() -> None:
+    seed()
+    expected = batches_of(Stream(Drawn(), CPU))
+    seed()
+    stream = Stream(Drawn(), CPU)
+    (first,) = stream.peek(3)  # one that cannot be put back gives only its first
+    assert torch.equal(first, expected[0])
+    assert all(map(torch.equal, batches_of(stream), expected))
+
+
+def make_feed() -> stoker.Feed:
+    store = stoker.Store.from_arrays(x=[np.arange(20.0, dtype=np.float32)])
+    return stoker.Feed(store, stoker.Windows(2, tail="drop"), batch_size=4, order=stoker.Shuffle(seed=1))
+
+
+def test_a_source_with_a_state_is_put_back() -> None:
+    expected = [batch["x"] for batch in Stream(make_feed(), CPU).passes(iter)]
+    stream = Stream(make_feed(), CPU)
+    state = stream.state()
+    found = stream.peek(2)
+    assert all(torch.equal(one["x"], other) for one, other in zip(found, expected, strict=False))
+    assert stream.state() == state
+    assert all(torch.equal(one["x"], other) for one, other in zip(stream.passes(iter), expected, strict=True))
+
+
+def test_an_empty_iterable_is_refused() -> None:
+    with pytest.raises(TrainError, match="the iterable is empty"):
+        Stream([], CPU).peek(1)
+
+
+def test_what_cannot_be_put_back_is_skipped_once() -> None:
+    stream = Stream([1, 2, 3, 4], CPU)
+    stream.resume(None, taken=3)
+    assert list(stream.passes(iter)) == [4]
+    assert list(stream.passes(iter)) == [1, 2, 3, 4]
+
+
+def test_a_loader_that_refuses_its_state_is_one_line() -> None:
+    class Refuses(list[int]):
+        def state_dict(self) -> int:
+            return 1
+
+        def load_state_dict(self, state: Any) -> None:
+            raise KeyError("no\nsuch epoch")
+
+    with pytest.raises(CheckpointInvalidError, match="refuse their saved state") as caught:
+        Stream(Refuses([1]), CPU).resume(1, taken=1)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("num_batches", "accumulate", "expected"), [(7, 1, 14), (7, 3, 6), (6, 3, 4)])
+def test_updates_are_counted(num_batches: int, accumulate: int, expected: int) -> None:
+    assert Stream([0] * num_batches, CPU).num_updates(accumulate, 2) == expected
+    assert Stream(iter([0]), CPU).num_updates(accumulate, 2) is None
+
+
+class Counts(nn.Module):
+    """A model that changes a weight, a buffer, an attribute, a list and a dictionary in each forward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2, 2)
+        self.norm = nn.BatchNorm1d(2)
+        self.calls, self.seen, self.means = 0, deque([1]), {"mean": torch.zeros(2)}
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        self.seen.append(self.calls)
+        self.means["mean"] += 1
+        self.last = x.detach().sum()
+        out: Tensor = nn.functional.dropout(self.norm(self.linear(x)), 0.5)
+        return out
+
+
+def one_step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.zero_grad()
+    model(torch.ones(4, 2) * torch.arange(4.0)[:, None]).square().sum().backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize("steps_before", [0, 2])
+def test_a_snapshot_puts_everything_back(steps_before: int) -> None:
+    seed()
+    model = Counts()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    for _ in range(steps_before):
+        one_step(model, optimizer)
+    seen = model.seen
+    before = Snapshot(model, optimizer)
+    kept, digest = (model.calls, list(model.seen), model.means["mean"].clone(), torch.get_rng_state()), before.digest()
+    one_step(model, optimizer)
+    assert before.digest() != digest
+    before.restore()
+    assert before.digest() == digest
+    assert (model.calls, list(model.seen)) == kept[:2]
+    assert model.seen is seen, "others may hold it"
+    assert torch.equal(model.means["mean"], kept[2])
+    assert torch.equal(torch.get_rng_state(), kept[3])
+    assert hasattr(model, "last") == bool(steps_before)
+    assert bool(optimizer.state) == bool(steps_before)
+
+
+def test_a_snapshot_for_a_graph_leaves_tensors_where_they_are() -> None:
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    before = Snapshot(model, optimizer)
+    one_step(model, optimizer)
+    kept = {id(value) for state in optimizer.state.values() for value in state.values()}
+    before.restore(for_graph=True)
+    assert {id(value) for state in optimizer.state.values() for value in state.values()} == kept
+    assert all(not value.any() for state in optimizer.state.values() for value in state.values())
