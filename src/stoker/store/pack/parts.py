@@ -611,7 +611,7 @@ def finish_join(path: str) -> bool:
 
 
 def clear_parts(path: str) -> None:
-    """Remove the results of all tasks: before the plan, as they would count for another plan, and what tells that the join is done last."""
+    """Remove the results of all tasks: before the plan, as they would count for another plan, and the sign that the join is done last."""
     open_exchange(path).clear(PLAN, JOINED)
 
 
