@@ -157,9 +157,12 @@ def test_a_report_is_written_beside_what_is_shown(stoker: Stoker, diagnosed: Dia
         (["train.py", "a", "--", "b"], "'a' is not expected before --."),
         (
             ["train.py", "--apply", "train.py"],
-            "stoker: --apply is train.py; expected the name of the patch to write, which ends in",
+            "stoker: --apply is train.py; expected a name that ends in .patch or .diff.",
         ),
-        (["train.py", "--apply", "gone/a.patch"], "stoker: gone is not a folder, so a.patch cannot be written there."),
+        (
+            ["train.py", "--apply", "gone/a.patch"],
+            "stoker: gone/a.patch cannot be written: there is no folder gone. Create it first.",
+        ),
         (["train.py", "--json", "why.json"], "'why.json' is not expected before --."),
         (["-"], "- (standard input) cannot be read here; expected the file of a script"),
         (["--json"], "Missing argument 'SCRIPT.py'"),

@@ -16,15 +16,6 @@ NO_VERDICT = 3
 """The exit code without a verdict."""
 
 
-def _checked_patch(path: Path) -> Path:
-    """Check the path of a patch before anything is measured: it must not be the script."""
-    if path.suffix not in (".patch", ".diff"):
-        raise OptionError(f"--apply is {path}; expected the name of the patch to write, which ends in '.patch' or '.diff'.")
-    if not path.parent.is_dir():
-        raise OptionError(f"{path.parent} is not a folder, so {path.name} cannot be written there. Create it first.")
-    return path
-
-
 def _print_thresholds(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     """Print every threshold of the rule, and exit."""
     if not value or ctx.resilient_parsing:
@@ -61,16 +52,9 @@ def _print_thresholds(ctx: click.Context, param: click.Parameter, value: bool) -
     help="Print every threshold of the rule (name, value, meaning) and exit.",
 )
 def command(
-    script: str,
-    arguments: tuple[str, ...],
-    is_module: bool,
-    tries: bool,
-    patch: str | None,
-    budget: float | None,
-    report: str | None,
-    seconds: float | None,
-    as_json: bool,
-) -> None:
+    script: str, arguments: tuple[str, ...], is_module: bool, tries: bool, patch: str | None, budget: float | None, report: str | None,
+    seconds: float | None, as_json: bool,
+) -> None:  # fmt: skip
     """Run SCRIPT.py unchanged, stop it when enough is known, and name the bottleneck, the evidence, and what to do next.
 
     What the script prints goes to stderr, or nowhere with -q. Exit code 0: a verdict, 2: error, 3: no verdict.
@@ -88,7 +72,7 @@ def command(
     from stoker.diagnose.report import check_path, write_report
 
     path = check_path(Path(report)) if report is not None else None
-    patch_path = _checked_patch(Path(patch)) if patch is not None else None
+    patch_path = base.check_new_file("--apply", patch, (".patch", ".diff"), overwrite=True) if patch is not None else None
     processes, rank = int(os.environ.get("WORLD_SIZE") or 1), int(os.environ.get("RANK") or 0)
     if (tries or patch) and processes > 1:
         option = "--try" if tries else "--apply"
