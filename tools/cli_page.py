@@ -9,18 +9,42 @@ from pathlib import Path
 
 import click
 
+from stoker.cli.command import volume_options
 from stoker.cli.main import COMMANDS, cli
 
+SHARED = {one.name for one in volume_options()} | {"other_out"}
+"""Options that are described once, for all commands."""
 PAGE = Path(__file__).parent.parent / "docs" / "cli.md"
-INTRO = """\
-# Commands
+INTRO = r"""# Commands
 
 This page is generated from the source by `make reference`. Do not edit it by hand. `stoker COMMAND --help` prints the same.
 
 Exit codes: 0, or 2 for an error, which is one line on stderr, with the [name of the error](errors.md) on a terminal; 130 after Ctrl-C,
 143 after SIGTERM. Some commands have others, which their section names. `--debug` shows the traceback of an error.
 
-**Completion** in a shell: `eval "$(_STOKER_COMPLETE=bash_source stoker)"` in `~/.bashrc`, or `zsh_source` in `~/.zshrc`.
+## What all commands share
+
+- **`-q`, `--quiet`**: print errors and the result, nothing else. The output of a script (`diagnose`, `gate`, `watch`, `audit`) is dropped.
+- **`-v`, `--verbose`**: print details too, on stderr: the options that were given, the time of each phase, CPU time and memory.
+- **`--json`**: print the result as JSON on stdout, for programs.
+- **`-`** reads standard input where a table, a configuration or a spec is expected: `zcat a.csv.gz | stoker pack - a.stoker`. The format is
+  found from the content: CSV, TSV, JSON, JSON lines, Parquet, Arrow, NumPy, `.ts` or `.arff`. A script, a store or a run needs a name.
+- **The output** that a command always writes is its last argument: `stoker pack SOURCE… STORE`. `--out STORE` means the same. A file that a
+  command may write besides is an option, such as `--plot FILE`.
+- **`--series`, `--key`**: the column that says which series, subject or user a row belongs to. Both names mean the same.
+- **`--time`**: the column that orders the rows of a series.
+- **`--overwrite`, `--replace`**: replace what exists. Both names mean the same. Without it, an existing output is an error.
+- **`--`** separates the arguments of your script from those of `stoker`: `stoker diagnose train.py -- --epochs 1`.
+
+A command that takes longer says within a second, on stderr, what it does. For a wrong command or option, the nearest name is suggested.
+
+**Completion** of commands, options, choices and files in a shell:
+
+- bash 4.4 or newer: `eval "$(_STOKER_COMPLETE=bash_source stoker)"` in `~/.bashrc`
+- zsh: `eval "$(_STOKER_COMPLETE=zsh_source stoker)"` in `~/.zshrc`
+- fish: `_STOKER_COMPLETE=fish_source stoker | source` in `~/.config/fish/config.fish`
+
+## List of commands
 """
 
 
@@ -52,7 +76,7 @@ def _section(command: click.Command, path: str, heading: str) -> Iterator[str]:
     usage = " ".join(command.collect_usage_pieces(click.Context(command)))
     yield f"```text\nstoker {path} {usage}\n```\n"
     yield _plain(command.help or "") + "\n"
-    rows = [_row(option) for option in command.params if isinstance(option, click.Option) and not option.hidden]
+    rows = [_row(one) for one in command.params if isinstance(one, click.Option) and not one.hidden and one.name not in SHARED]
     if rows:
         yield "| option | default | |\n| --- | --- | --- |\n" + "\n".join(rows) + "\n"
 

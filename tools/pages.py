@@ -3,7 +3,8 @@
     python -m tools.pages                          runs every block of every page, and prints a line per page
     python -m tools.pages docs/feeding.md          the blocks of one page
     python -m tools.pages --count                  counts them, and runs nothing
-    python -m tools.pages --fresh                  runs the start page as a newcomer does: in an empty venv, where pip installs for real
+    python -m tools.pages --fresh                  runs the start page and the first commands of the README as a newcomer does: in an empty
+                                                   venv, where pip installs for real, the README in a new clone
 
 The language of a fenced block says what happens to it. A page runs from top to bottom in a folder of its own, as a reader would do it:
 
@@ -14,12 +15,14 @@ The language of a fenced block says what happens to it. A page runs from top to 
 
 A block whose first line is a comment with a file name (`# train.py`) is written to that file instead. `<!-- setup ... -->` holds Python
 that makes the data of a page; readers do not see it. In front of a block, `<!-- run with: --size 50m => --size tiny -->` runs it with
-smaller numbers, and `<!-- not run: reason -->` is an exception, which is counted.
+smaller numbers, `<!-- where ray is installed, run with: ... -->` only there (`make test-scale`), and `<!-- not run: reason -->` is an
+exception. Blocks that do not run here are counted.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import json
 import os
@@ -34,12 +37,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from tools import page_setups
 
 ROOT = Path(__file__).parent.parent
 LANGUAGES = {"python", "sh", "yaml", "json", "text"}
 _BLOCK = re.compile(
     r"^<!-- setup\n(?P<setup>.*?)^-->"
-    r"|(?:^ *<!-- (?:not run: (?P<reason>[^\n]*)|run with: (?P<changes>.*?)) -->\n+)?"
+    r"|(?:^ *<!-- (?:not run: (?P<reason>[^\n]*)|(?:where (?P<module>\w+) is installed, )?run with: (?P<changes>.*?)) -->\n+)?"
     r"^(?P<indent> *)```(?P<language>[^\n]*)\n(?P<text>.*?)^(?P=indent)```",
     re.MULTILINE | re.DOTALL,
 )
@@ -97,9 +101,9 @@ def blocks_of(document: Path) -> list[Block]:
         lines = [one.removeprefix(found["indent"]) for one in found["text"].splitlines(keepends=True)]
         pairs = [change.split(" => ") for change in re.split(r";\s+", found["changes"] or "") if change]
         changes = tuple((old.strip(), new.strip()) for old, new in pairs)
-        block = Block(
-            page=page, line=line, language=found["language"], text="".join(lines), exception=found["reason"] or "", changes=changes
-        )
+        module = found["module"]
+        reason = f"{module} is not installed" if module and importlib.util.find_spec(module) is None else found["reason"] or ""
+        block = Block(page=page, line=line, language=found["language"], text="".join(lines), exception=reason, changes=changes)
         blocks.append(block)
     return blocks
 
@@ -180,10 +184,27 @@ def run_fresh(document: Path) -> dict[str, float]:
         return {name: round(value, 1) for name, value in seconds.items()}
 
 
+def run_first_commands(document: Path) -> dict[str, float]:
+    """Run the first block of shell commands of a page in a new clone with a script of the user and an empty venv; returns seconds."""
+    commands = next(block.text for block in blocks_of(document) if block.language == "sh")
+    with tempfile.TemporaryDirectory() as home, tempfile.TemporaryDirectory() as clone:
+        subprocess.run(["git", "clone", "--quiet", "--no-hardlinks", str(ROOT), clone], check=True)
+        (Path(clone) / "train.py").write_text(page_setups.SCRIPT)
+        subprocess.run([sys.executable, "-m", "venv", home], check=True)
+        seconds = []
+        for command in commands.splitlines():
+            began = time.perf_counter()
+            script = ["bash", "-euo", "pipefail", "-c", _PRELUDE + command]
+            subprocess.run(script, env=environment(Path(home)), cwd=clone, check=True, stdout=sys.stderr)
+            seconds.append(time.perf_counter() - began)
+    return {"readme_install_seconds": round(seconds[0], 1), "readme_seconds": round(sum(seconds), 1)}
+
+
 def counts() -> dict[str, int]:
-    """How many blocks of code the documents have, how many of them run, and how many are only shown."""
+    """How many blocks of code the documents have, how many of them run here, and how many only in `make test-scale`."""
     blocks = [block for document in documents() for block in blocks_of(document) if block.is_code]
-    return {"code_blocks": len(blocks), "run": sum(not block.exception for block in blocks)}
+    elsewhere = sum(block.exception.endswith("is not installed") for block in blocks)
+    return {"code_blocks": len(blocks), "run": sum(not block.exception for block in blocks), "run_in_test_scale": elsewhere}
 
 
 def main(arguments: list[str]) -> None:
@@ -192,7 +213,7 @@ def main(arguments: list[str]) -> None:
         print(json.dumps(counts()))
         return
     if "--fresh" in arguments:
-        print(json.dumps(run_fresh(ROOT / "docs" / "quickstart.md")))
+        print(json.dumps({**run_fresh(ROOT / "docs" / "quickstart.md"), **run_first_commands(ROOT / "README.md")}))
         return
     for document in [Path(name).resolve() for name in arguments] or documents():
         if not any(block.is_code for block in blocks_of(document)):

@@ -33,7 +33,7 @@ ROOT = Path(__file__).parent.parent
 STAGED, SITE = ROOT / "build" / "docs", ROOT / "build" / "site"
 RESULT = ROOT / "benchmarks" / "results" / "docs.json"
 PROJECT = ("DESIGN.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
-_COMMENT = re.compile(r"^<!-- (?:setup|not run|run with).*?-->\n*", re.MULTILINE | re.DOTALL)
+_COMMENT = re.compile(r"^<!-- (?:setup|not run|run with|where).*?-->\n*", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?<=\]\()(?!\w+:)([^)#\s]+)(?=(?:#[^)\s]*)?\))")
 
 _REMOTE_WORKER = "https://unpkg.com/iframe-worker/shim"

@@ -15,6 +15,7 @@ import argparse
 import importlib.machinery
 import importlib.util
 import json
+import os
 import resource
 import sys
 import tempfile
@@ -97,6 +98,17 @@ def replace_missing() -> list[str]:
     return found
 
 
+def use_wheels(wheels: Path | None, place: Path) -> list[str]:
+    """Unpack wheels to a folder, import from there, and replace what cannot be imported; returns the names of that."""
+    if wheels is not None:
+        for wheel in wheels.glob("*.whl"):
+            zipfile.ZipFile(wheel).extractall(place)
+        sys.path.insert(0, str(place))
+        os.environ["LOKY_MAX_CPU_COUNT"] = "1"  # processes of joblib would not find the unpacked packages
+    sys.meta_path.insert(0, Empty(LANGUAGE))  # type: ignore[arg-type]
+    return replace_missing()
+
+
 def cpu_seconds() -> float:
     """Of this process, and of those that it has waited for."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
@@ -122,12 +134,7 @@ def main() -> None:
     parser.add_argument("--steps", default="train,generate")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
-        if options.wheels is not None:
-            for wheel in options.wheels.glob("*.whl"):
-                zipfile.ZipFile(wheel).extractall(f"{place}/packages")
-            sys.path.insert(0, f"{place}/packages")
-        sys.meta_path.insert(0, Empty(LANGUAGE))  # type: ignore[arg-type]
-        run(options, Path(place) / "workspace", replace_missing())
+        run(options, Path(place) / "workspace", use_wheels(options.wheels, Path(place) / "packages"))
 
 
 def run(options: Any, workspace: Path, replaced: list[str]) -> None:

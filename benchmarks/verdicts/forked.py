@@ -21,38 +21,48 @@ from typing import Any
 _of_thread = threading.local()
 
 
-def run_forked(run: Callable[[], object], *, folder: Path, log: Path, limit: float, environment: Mapping[str, str]) -> None:
-    """Call a function in a forked process that is as if started in `folder`, with its output in a file.
+def start_forked(run: Callable[[], object], *, folder: Path, log: Path, environment: Mapping[str, str]) -> int:
+    """Call a function in a forked process that is as if started in `folder`, with its output in a file; returns its number.
 
     Args:
         run: What to call. It may end the process.
         folder: The working folder.
         log: Gets the output and, if `run` raises, the traceback.
-        limit: Seconds after which the process is ended, with all that it has started.
         environment: Variables that are set before.
     """
     child = os.fork()
-    if child == 0:
-        try:
-            os.setsid()
-            os.chdir(folder)
-            os.environ.update(environment)
-            output = os.open(log, os.O_WRONLY | os.O_CREAT)
-            os.dup2(output, 1)
-            os.dup2(output, 2)
-            run()
-            sys.stdout.flush()
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(1)
-    end = time.monotonic() + limit
-    while os.waitpid(child, os.WNOHANG) == (0, 0):
-        if time.monotonic() > end:
-            os.killpg(child, signal.SIGKILL)
-        time.sleep(0.01)
+    if child != 0:
+        return child
+    try:
+        os.setsid()
+        os.chdir(folder)
+        os.environ.update(environment)
+        output = os.open(log, os.O_WRONLY | os.O_CREAT)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        run()
+        sys.stdout.flush()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(1)
+
+
+def end_forked(child: int) -> None:
+    """End a forked process, with all that it has started."""
     with suppress(ProcessLookupError):
-        os.killpg(child, signal.SIGKILL)  # its loader's workers
+        os.killpg(child, signal.SIGKILL)
+    with suppress(ChildProcessError):
+        os.waitpid(child, 0)
+
+
+def run_forked(run: Callable[[], object], *, folder: Path, log: Path, limit: float, environment: Mapping[str, str]) -> None:
+    """`start_forked`, and wait for its end; after `limit` seconds it is ended, with all that it has started."""
+    child = start_forked(run, folder=folder, log=log, environment=environment)
+    end = time.monotonic() + limit
+    while os.waitpid(child, os.WNOHANG) == (0, 0) and time.monotonic() < end:
+        time.sleep(0.01)
+    end_forked(child)  # and its loader's workers
 
 
 class Forker:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 from pathlib import Path
 
@@ -27,7 +28,7 @@ class Slow(Dataset):
 model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
-for _ in range(3):
+for _ in range(1000):
     for batch in DataLoader(Slow(), batch_size=int(sys.argv[1])):
         optimizer.zero_grad()
         model(batch).sum().backward()
@@ -133,11 +134,21 @@ def test_scripts_are_judged_by_their_ablation_alone() -> None:
 
 
 def test_shares_are_what_is_gone_without_a_cause() -> None:
-    times = [("baseline", 9.0), ("data", 6.0), ("optimizer", 9.0), ("oversubscribed", 12.0), ("baseline", 11.0)]
-    times += [("workers", 10.8), ("larger", 30.0), ("baseline", 13.0)]
-    found = shares(times, 4)  # a machine that becomes slower: each is compared with the runs around it
-    assert found == pytest.approx({"data": 0.4, "optimizer": 0.1, "oversubscribed": 0.1, "dispatch": 0.4, "work": 0.1})
-    assert noise(times) == pytest.approx(4 / 11)
+    times = {
+        "baseline": [9.0, 11.0, 19.0, 21.0],  # a machine that becomes slower: each is compared with the slices around it
+        "data": [6.0, 9.0, 12.0], "optimizer": [9.0, 13.5, 18.0], "oversubscribed": [12.0, 18.0, 24.0],
+        "workers": [9.0, 13.5, 18.0], "larger": [25.0, 37.5, 50.0],
+    }  # fmt: skip
+    assert shares(times, 4) == pytest.approx({"data": 0.4, "optimizer": 0.1, "oversubscribed": 0.1, "dispatch": 0.4, "work": 0.1})
+    assert noise(times) == pytest.approx(0.0)
+    assert noise(times | {"data": [6.0, 12.0, 15.0]}) == pytest.approx(2 * 1.25 * 1.4826 * 0.05 / 3**0.5)
+
+
+def test_a_variant_that_ends_early_is_measured_by_its_other_rounds() -> None:
+    times = {"baseline": [10.0] * 4, "optimizer": [9.0, 9.0, math.nan], "oversubscribed": [10.0] * 3, "data": [5.0] * 3}
+    assert shares(times, 1)["optimizer"] == pytest.approx(0.1)
+    with pytest.raises(RuntimeError, match="ended before it was measured 2 times: optimizer"):
+        shares(times | {"optimizer": [9.0, math.nan, math.nan]}, 1)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import stoker
@@ -36,6 +36,16 @@ class Done:
     code: int
     out: str
     err: str
+    """What it wrote to stderr, without its line at the start."""
+    began: str = field(default="", compare=False)
+    """That line, which says what is going on."""
+
+    @classmethod
+    def of(cls, code: int, out: str, err: str) -> Done:
+        """Take the line at the start from the rest of stderr; it is the one that ends with an ellipsis."""
+        first, newline, rest = err.partition("\n")
+        begins = bool(newline) and first.startswith("stoker: ") and first.endswith(" …")
+        return cls(code, out, rest if begins else err, first if begins else "")
 
 
 def environment(**extra: str) -> dict[str, str]:
@@ -55,4 +65,4 @@ def call(command: Sequence[str], folder: Path, **extra: str) -> Done:
     done = subprocess.run(
         command, cwd=folder, env=environment(**extra), capture_output=True, text=True, timeout=280, check=False, encoding="utf-8"
     )
-    return Done(done.returncode, done.stdout, done.stderr)
+    return Done.of(done.returncode, done.stdout, done.stderr)

@@ -25,7 +25,7 @@ def stoker(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[..., Done]]:
         except SystemExit as end:
             code = end.code
         out, err = capsys.readouterr()
-        return Done(code if isinstance(code, int) else -1, out, err)
+        return Done.of(code if isinstance(code, int) else -1, out, err)
 
     yield run
     signal.signal(signal.SIGTERM, before)

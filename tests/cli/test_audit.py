@@ -82,12 +82,17 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_clean_loader_ends_with_0(stoker: Stoker, script: Path) -> None:
     done = stoker("audit", f"{script}:clean", "--epochs", "2", "--", "--config", "small.yaml")
-    assert (done.code, done.err) == (0, "")
+    assert (done.code, done.err) == (0, "hello from __stoker_check__ ['--config', 'small.yaml']\n")
     lines = done.out.splitlines()
-    assert lines[0] == "hello from __stoker_check__ ['--config', 'small.yaml']"
-    assert lines[1] == "DataLoader over TensorDataset: 40 batches with 400 samples in 2 epochs"
-    assert {line.split()[0] for line in lines[3:]} == {"ok"}
-    assert len(lines) == 10
+    assert lines[0] == "DataLoader over TensorDataset: 40 batches with 400 samples in 2 epochs"
+    assert {line.split()[0] for line in lines[2:]} == {"ok"}
+    assert len(lines) == 9
+
+
+def test_quiet_drops_what_the_script_prints(stoker: Stoker, script: Path) -> None:
+    done = stoker("audit", f"{script}:clean", "-q")
+    assert (done.code, done.began, done.err) == (0, "", "")
+    assert done.out.startswith("DataLoader over")
 
 
 def test_the_only_loader_of_a_script_is_found(stoker: Stoker, script: Path) -> None:
@@ -98,7 +103,7 @@ def test_the_only_loader_of_a_script_is_found(stoker: Stoker, script: Path) -> N
 
 def test_faults_end_with_1(stoker: Stoker, script: Path) -> None:
     done = stoker("audit", f"{script}:train_loader", "--apart-from", "valid")
-    assert (done.code, done.err) == (1, "")
+    assert (done.code, done.err) == (1, "hello from __stoker_check__ []\n")
     assert re.search(r"^FAULT +shared samples +10 of 150 samples are in apart_from, too: ", done.out, re.MULTILINE)
 
 

@@ -145,7 +145,9 @@ def test_a_report_is_written_beside_what_is_shown(stoker: Stoker, diagnosed: Dia
     path = tmp_path / "why.html"
     done = stoker("diagnose", "-m", "package.train", "--json", "--report", path, "--", "--name", "a b")
     assert json.loads(done.out)["verdict"] == "data"
-    assert done.err == f"stoker: the report is {path}\n"
+    assert done.err == ""
+    assert stoker("diagnose", "train.py", "--report", path, "--", "x").err == f"stoker: the report is {path}\n"
+    assert stoker("diagnose", "-m", "package.train", "--report", path, "-q", "--", "--name", "a b").err == ""
     assert "<title>data-bound - -m package.train --name &#39;a b&#39;</title>" in path.read_text()
 
 
@@ -167,12 +169,17 @@ def test_a_report_is_written_beside_what_is_shown(stoker: Stoker, diagnosed: Dia
         (["train.py", "a", "--", "b"], "'a' is not expected before --."),
         (
             ["train.py", "--apply", "train.py"],
-            "stoker: --apply is train.py; expected the name of the patch to write, which ends in",
+            "stoker: --apply is train.py; expected a name that ends in .patch or .diff.",
         ),
-        (["train.py", "--apply", "gone/a.patch"], "stoker: gone is not a folder, so a.patch cannot be written there."),
-        (["train.py", "--json=why.txt"], "stoker: --json is why.txt; expected a file that ends in '.json'"),
-        (["train.py", "--json", "gone/why.json"], "stoker: gone is not a folder, so why.json cannot be written there."),
+        (
+            ["train.py", "--apply", "gone/a.patch"],
+            "stoker: gone/a.patch cannot be written: there is no folder gone. Create it first.",
+        ),
+        (["train.py", "--json=why.txt"], "stoker: --json is why.txt; expected a name that ends in .json."),
+        (["train.py", "--json", "gone/why.json"], "stoker: gone/why.json cannot be written: there is no folder gone."),
         (["--json", "why.json"], "Missing argument 'SCRIPT.py'"),
+        (["-"], "- (standard input) cannot be read here; expected the file of a script"),
+        (["--json"], "Missing argument 'SCRIPT.py'"),
         ([], "Missing argument 'SCRIPT.py'"),
     ],
 )

@@ -44,7 +44,7 @@ def test_the_result_is_said(stoker: Stoker, events: Path, tmp_path: Path) -> Non
 
 def test_sequences_of_given_contexts(stoker: Stoker, events: Path, tmp_path: Path) -> None:
     (tmp_path / "users.csv").write_text("user_id,age\n8,1\n7,2\n1,3\n")
-    done = stoker("encode", events, "--key", "user_id", "--contexts", tmp_path / "users.csv", "--out", tmp_path / "out")
+    done = stoker("encode", events, "--key", "user_id", "--context", tmp_path / "users.csv", "--out", tmp_path / "out")
     assert done.code == 0
     assert done.out.startswith("encoded 2 rows as 3 sequences (2 without rows), ")
     assert "note: 2 rows have a user_id that is not among the contexts, and were left out\n" in done.out
@@ -79,16 +79,20 @@ def test_every_option_reaches_the_encoder(stoker: Stoker, monkeypatch: pytest.Mo
         raise OptionError("seen")
 
     monkeypatch.setattr(sequences_store, "pack_sequences", record)
-    arguments = [word for name, value in GIVEN.items() for word in (f"--{name}", *([] if value is True else [str(value)]))]
+    arguments = [
+        word
+        for name, value in GIVEN.items()
+        for word in (f"--{name}" if name != "contexts" else "--context", *([] if value is True else [str(value)]))
+    ]
     assert stoker("encode", "x", "y", "--out", "out", *arguments).err == "stoker: seen\n"
     seen.pop("progress")
     assert seen == {**GIVEN, "source": ["x", "y"], "path": "out"}
 
 
 def test_the_options_are_those_of_the_function() -> None:
-    helped = {option.name for option in command.params if isinstance(option, click.Option) and option.help}
+    helped = {option.name for option in command.params if isinstance(option, click.Option) and option.expose_value}
     defaults = {**(sequences_store.pack_sequences.__kwdefaults__ or {})}
-    assert helped - {"as_json", "quiet", "stats", "out", "key"} == set(defaults) - {"progress"}
+    assert helped - {"as_json", "stats", "key"} == set(defaults) - {"progress"}
     given = command.make_context("encode", ["a.csv", "--key", "k", "--out", "o"]).params
     assert {name: given[name] for name in defaults if name != "progress"} == {n: v for n, v in defaults.items() if n != "progress"}
 
@@ -101,7 +105,7 @@ def test_the_options_are_those_of_the_function() -> None:
             ["--key", "user_id", "--columns", "x"],
             "stoker: --columns names 'x', but {events} has the columns user_id",
         ),
-        (["--key", "user_id", "--contexts", "gone.csv"], "stoker: gone.csv does not exist. Give a file, a folder, or a pattern"),
+        (["--key", "user_id", "--context", "gone.csv"], "stoker: gone.csv does not exist. Give a file, a folder, or a pattern"),
         (["--key", "price"], "stoker: --key price is double in {events}; expected a string, an integer or a date"),
     ],
 )
@@ -112,20 +116,20 @@ def test_an_error_is_one_line(stoker: Stoker, events: Path, tmp_path: Path, argu
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("missing", ["--key", "--out"])
-def test_key_and_out_are_needed(stoker: Stoker, missing: str) -> None:
-    given = {"--key": "k", "--out": "o"}
-    del given[missing]
-    done = stoker("encode", "a.csv", *(word for pair in given.items() for word in pair))
+@pytest.mark.parametrize(
+    ("arguments", "line"), [(["a.csv", "o"], "Missing option '--key' / '--series'"), (["a.csv", "--key", "k"], "Missing argument")]
+)
+def test_key_and_store_are_needed(stoker: Stoker, arguments: list[str], line: str) -> None:
+    done = stoker("encode", *arguments)
     assert done.code == 2
-    assert f"Missing option '{missing}'" in done.err
+    assert line in done.err
 
 
 def test_statistics_are_written_beside_the_store(stoker: Stoker, events: Path, tmp_path: Path) -> None:
     contexts = tmp_path / "users.csv"
     contexts.write_text("user_id\n7\n99\n")
     arguments = ["--key", "user_id", "--out", tmp_path / "out", "--stats", tmp_path / "stats.json", "--columns", "item"]
-    done = stoker("encode", events, *arguments, "--contexts", contexts)
+    done = stoker("encode", events, *arguments, "--context", contexts)
     assert done.out.splitlines()[1] == f"statistics: {tmp_path / 'stats.json'}"
     found = Statistics.load(tmp_path / "stats.json")
     store = open_store(tmp_path / "out")

@@ -102,7 +102,7 @@ def test_a_run_is_trained_resumed_and_generates(stoker: Stoker, folder: Path) ->
             ["train", "tabular", "--target", "events.parquet", "--encoding", "state"],
             "--encoding is 'state'; expected COLUMN=KIND, such as place=lat_long. See: stoker train tabular --help",
         ),
-        (["generate", "run", "--out", "x.txt"], "--out is x.txt; expected a name that ends in .parquet or .csv."),
+        (["generate", "run", "--out", "x.txt"], "OUT is x.txt; expected a name that ends in .parquet or .csv."),
         (
             ["generate", "run", "--out", "events.parquet"],
             "events.parquet already exists. Replace the file (--overwrite), or give another name.",

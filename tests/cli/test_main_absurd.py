@@ -13,7 +13,7 @@ from tests.cli.calling import Done
 import stoker as package
 from stoker import _disk
 from stoker.cli import main as cli
-from stoker.cli.main import PATH
+from stoker.cli.command import SOURCE, STORE, PathType
 from stoker.cli.train_recipes import RECIPES
 from stoker.errors import MAX_MESSAGE
 
@@ -82,7 +82,8 @@ COMMANDS = dict(commands())
 def parameters(*, paths: bool) -> list[tuple[str, click.Parameter]]:
     def wanted(one: click.Parameter) -> bool:
         numbers = isinstance(one.type, click.types.IntParamType | click.types.FloatParamType) or one.name == "memory"
-        return one.type is PATH if paths else numbers
+        path = isinstance(one.type, PathType) and one.type not in (STORE, SOURCE) and one.expose_value
+        return path if paths else numbers
 
     return [(name, one) for name, command in COMMANDS.items() for one in command.params if wanted(one)]
 
@@ -213,7 +214,6 @@ def test_every_option_that_names_a_file_has_the_type_of_paths() -> None:
 def test_negative_control_without_the_type_a_url_becomes_a_folder(
     stoker: Stoker, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stoker.cli.main.check_path", Path)
     monkeypatch.setattr("stoker._disk.check_path", Path)
     assert stoker("make", "icecube", "s3://bucket/a", "--files", "1", "--events", "3", "--quiet").code == 0
     assert (folder / "s3:" / "bucket" / "a").is_dir()
@@ -233,7 +233,7 @@ def test_negative_control_a_value_that_is_not_checked_ends_in_a_traceback(
     stoker: Stoker, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stoker.store.pack.options.MAX_THREADS", 10**9)
-    monkeypatch.setattr("stoker.cli.main.check_path", Path)
+    monkeypatch.setattr("stoker._disk.check_path", Path)
     monkeypatch.setattr("stoker.store.pack.api.check_path", Path)
     with pytest.raises(ValueError, match="null"):
         stoker("pack", "a.csv", "a\0b")

@@ -56,7 +56,7 @@ def judged(stoker: Stoker, *arguments: str | Path) -> dict[str, Any]:
 
 
 def test_orders_stand_side_by_side(stoker: Stoker, events: Path) -> None:
-    done = stoker("order", events, "--batch", "32", "--block", "16", "--window", "256")
+    done = stoker("order", events, "--batch-size", "32", "--block", "16", "--window", "256")
     assert (done.code, done.err) == (0, "")
     words = " ".join(done.out.split())
     assert f"{NUM_EVENTS:,} samples of" in words
@@ -79,7 +79,7 @@ def test_lines_fit_a_terminal(stoker: Stoker, events: Path, monkeypatch: pytest.
 
 
 def test_json_for_programs(stoker: Stoker, events: Path) -> None:
-    found = judged(stoker, events, "--batch", "32", "--block", "16", "--window", "256")
+    found = judged(stoker, events, "--batch-size", "32", "--block", "16", "--window", "256")
     assert set(found) == {"path", "view", "num_samples", "sample_bytes", "batch_size", "order", "orders", "enough"}
     assert (found["num_samples"], found["batch_size"], found["order"]) == (NUM_EVENTS, 32, "block")
     assert list(found["orders"]) == ["sequential", "shuffle", "block"]
@@ -104,7 +104,7 @@ def test_json_for_programs(stoker: Stoker, events: Path) -> None:
 def test_it_chooses_what_a_feed_chooses(stoker: Stoker, events: Path, text: str | None, view: Any) -> None:
     from stoker.store.versions import open_store
 
-    found = judged(stoker, events, "--batch", "8", *(["--view", text] if text else []))
+    found = judged(stoker, events, "--batch-size", "8", *(["--view", text] if text else []))
     feed = Feed(open_store(events), view, batch_size=8, order=BlockShuffle())
     block = found["orders"]["block"]
     assert {"block": block["block"], "window": block["window"]} == feed.plan.shape
@@ -114,15 +114,15 @@ def test_it_chooses_what_a_feed_chooses(stoker: Stoker, events: Path, text: str 
 
 
 def test_a_good_block_order_is_called_good(stoker: Stoker, events: Path) -> None:
-    words = " ".join(stoker("order", events, "--batch", "8", "--block", "4", "--window", "400").out.split())
+    words = " ".join(stoker("order", events, "--batch-size", "8", "--block", "4", "--window", "400").out.split())
     assert "at least 85% of itself" in words
-    found = judged(stoker, events, "--batch", "8", "--block", "4", "--window", "400")
+    found = judged(stoker, events, "--batch-size", "8", "--block", "4", "--window", "400")
     assert found["orders"]["block"]["quality"]["worth"] > 0.9
 
 
 @pytest.mark.parametrize("order", ["sequential", "shuffle"])
 def test_other_orders_are_judged(stoker: Stoker, events: Path, order: str) -> None:
-    words = " ".join(stoker("order", events, "--order", order, "--batch", "16").out.split())
+    words = " ".join(stoker("order", events, "--order", order, "--batch-size", "16").out.split())
     described, worth = {"sequential": ("sequential", "worth 1 where"), "shuffle": ("shuffled, seed 0", "worth 16: at least")}[order]
     assert f"order: {described}." in words
     assert f"A batch of 16 is {worth}" in words
@@ -188,7 +188,7 @@ def test_an_error_is_one_line(stoker: Stoker, events: Path, arguments: list[str]
     assert line in done.err
 
 
-@pytest.mark.parametrize("arguments", [["--batch", "0"], ["--order", "random"], ["--block", "x"], ["--seed", "-1"]])
+@pytest.mark.parametrize("arguments", [["--batch-size", "0"], ["--order", "random"], ["--block", "x"], ["--seed", "-1"]])
 def test_a_wrong_call_is_explained(stoker: Stoker, events: Path, arguments: list[str]) -> None:
     done = stoker("order", events, *arguments)
     assert (done.code, done.out) == (2, "")

@@ -154,9 +154,9 @@ def test_every_option_reaches_the_pack(stoker: Stoker, tmp_path: Path, monkeypat
 
 def test_the_options_are_those_of_the_function() -> None:
     """A new argument of `pack` must be an option too, with the same default."""
-    helped = {option.name for option in command.params if isinstance(option, click.Option) and option.help}
+    helped = {option.name for option in command.params if isinstance(option, click.Option) and option.expose_value}
     defaults = {**(packs.pack.__kwdefaults__ or {})}
-    assert helped - {"as_json", "quiet", "recipe", "wide_pattern", "part", "join"} == set(defaults) - {"progress"}
+    assert helped - {"as_json", "recipe", "wide_pattern", "part", "join"} == set(defaults) - {"progress"}
     given = command.make_context("pack", ["a.csv", "out"]).params
     assert {name: given[name] for name in defaults if name != "progress"} == {n: v for n, v in defaults.items() if n != "progress"}
 

@@ -80,7 +80,7 @@ def test_columns_are_renamed_and_derived_as_for_training(stoker: Stoker, folder:
     ("arguments", "line"),
     [
         (["--pack", "derive=x"], "--pack is derive='x'; expected derive=COLUMN=VALUE. See: stoker predict --help"),
-        (["--out", "p.txt"], "--out is p.txt; expected a name that ends in .parquet, .csv, .arrow, .feather."),
+        (["--out", "p.txt"], "--out is p.txt; expected a name that ends in .parquet, .csv, .arrow or .feather."),
         (["--out", "new.csv"], "new.csv already exists. Replace the file (--overwrite), or give another name."),
         (["--out", "no/p.csv"], "no/p.csv cannot be written: there is no folder no. Create it first."),
         (["--horizon", "7"], "horizon is 7, but the model was trained with 2 steps (data.view). Leave it out."),

@@ -63,7 +63,7 @@ def test_run_writes_a_new_file_and_refuses_to_replace(
     for arguments in (["c.yaml"], ["c.yaml", "--out", "c.yaml"]):
         with pytest.raises(SystemExit):
             main(["tune", "run", *arguments])
-        assert "Pass --overwrite" in capsys.readouterr().err
+        assert "(--overwrite)" in capsys.readouterr().err
 
 
 def test_errors_are_one_line_with_flags(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -79,7 +79,8 @@ def test_errors_are_one_line_with_flags(folder: Path, capsys: pytest.CaptureFixt
         assert end.value.code == 2
         *begin, last = capsys.readouterr().err.splitlines()
         assert words in last
-        assert begin in ([], [f"{'search' if arguments[0] == 'search' else 'batch size'} of c.yaml: loading"])
+        what = "searching with" if arguments[0] == "search" else "measuring batch sizes of"
+        assert begin == [f"stoker: {what} {arguments[1]} …"]
 
 
 def test_the_parameters_of_timehut_are_searched(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

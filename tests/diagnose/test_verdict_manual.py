@@ -68,6 +68,7 @@ def test_the_limits_are_those_of_the_rule() -> None:
         f"({RULE.max_spread_cpu:.0%} where it is unknown who used the cores; "
         f"GPU: {RULE.max_spread_cuda:.0%}, several processes: {RULE.max_spread_ranks * RULE.spread_slack:.0%} "
         f"and {RULE.max_spread_ranks:.0%})",
+        f"unless one cause has over {RULE.one_cause:.0%} of a step on cores that others had for under {RULE.quiet_cores:.0%} of the time",
         f"parts that miss T by over {RULE.max_residual:.0%}",
         f"a mean of T that is over {RULE.max_mean_off_median:.0%} from its median",
         f"rare steps that hold over {RULE.rare_verdict_share:.0%} of the time",

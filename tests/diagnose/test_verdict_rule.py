@@ -171,7 +171,7 @@ def test_what_workers_compute_on_the_cores_of_the_training_is_data() -> None:
     assert light[0].verdict == "oversubscribed"
 
 
-def test_workers_that_crowd_out_the_training_are_told_by_what_it_takes_without_them() -> None:
+def test_the_reason_names_what_a_step_takes_without_the_workers_that_crowd_it() -> None:
     _, options = ON_CPU["workers"]
     for fewer in ({}, {"1": 0.009, "2": 0.007}):
         why = conclude(on_cpu(**options, fewer_threads=fewer)).why

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,6 +46,33 @@ def test_feeds_are_made_with_the_rank_of_the_trainer(tmp_path: Path) -> None:
     assert seen == [{"rank": 0, "world_size": 1}]
     assert model.trained == [batch["sample"].tolist() for feed in [shuffled()] for _ in range(2) for batch in feed]
     assert len(model.validated) == 3
+
+
+def test_the_trainers_of_both_packages_take_it() -> None:
+    """Another library may import `lightning` where the user imports `pytorch_lightning`; one test run here does both."""
+    code = """
+import sys
+for name in sys.argv[2:]: __import__(name)
+import stoker
+from functools import partial
+from stoker.integrations import FeedDataModule
+from tests.feed.ecosystem import window_feed
+module = sys.modules[sys.argv[1]]
+class Tiny(module.LightningModule):
+    steps = 0
+    def training_step(self, batch, index): self.steps += 1
+    def validation_step(self, batch, index): raise AssertionError("there is no data to validate on")
+    def configure_optimizers(self): return None
+model = Tiny()
+module.Trainer(max_epochs=1, logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+               accelerator="cpu").fit(model, FeedDataModule(partial(window_feed, last_batch="short")))
+print(model.steps)
+"""
+    pytest.importorskip("lightning")
+    both = ["lightning.pytorch", "pytorch_lightning"]
+    for words in ([both[0], *both], [both[1], *both]):
+        done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
+        assert done.stdout.splitlines()[-1:] == ["5"], (words, done.stderr)
 
 
 @pytest.mark.parametrize("stop", [2, 5, 7])

@@ -107,7 +107,7 @@ def test_a_pack_in_parts_from_bucket_to_bucket(bucket: str, tmp_path: Path, monk
         pack_part(source, target, "1/1", **options)
     pack_part(source, target, "1/1", replace=True, **options)
     with monkeypatch.context() as patch:  # killed after its commit
-        patch.setattr(parts.PartedPack, "clear", lambda self: None)
+        patch.setattr(parts, "clear_parts", lambda path: None)
         join_parts(source, target, replace=True, **options)
     puts = open_bucket(target).find()
     join_parts(source, target, **options)

@@ -19,7 +19,7 @@ from stoker.train import graph as graph_module
 from stoker.train.autotune import Setup
 from stoker.train.engine import Engine, Stream
 from stoker.train.graph import Gathering, Graphs, eager_steps
-from stoker.train.log import Log
+from stoker.train.loggers import Log
 from stoker.train.loop import Fit, Signals
 from stoker.train.optimizer import LearningRate
 from stoker.train.step import EagerStep

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
+import json
+import os
+import sqlite3
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -93,6 +99,30 @@ def test_wandb_and_trackio_get_a_run_of_their_own(
     assert calls == [{"project": "p", "mode": "offline"}, (50, {"loss": 1.0, "rate": 10.0}), (100, {"loss": 0.5}), "finished"]
     make_writer(package, folder=tmp_path / "tfa")
     assert calls[-1]["name"] == "tfa"
+
+
+def test_trackio_keeps_the_values_on_this_machine(tmp_path: Path) -> None:
+    """With the real package (`make test-adapters`): a SQLite file, and no connection at all."""
+    if importlib.util.find_spec("trackio") is None:
+        pytest.skip("trackio is not installed")
+    code = """
+import socket
+def refuse(*arguments): raise AssertionError(f"a connection to {arguments[1:]}")
+socket.socket.connect = refuse
+from stoker.train import Trackio
+for name, step in (("first", 50), ("second", 7)):
+    writer = Trackio(project="walks", name=name)
+    writer.write(step, {"loss": 1.0, "rate": 10.0})
+    writer.write(step + 1, {"loss": 0.5})
+    writer.close()
+"""
+    environment = {**os.environ, "TRACKIO_DIR": str(tmp_path), "HF_HUB_OFFLINE": "1"}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True, text=True)
+    with contextlib.closing(sqlite3.connect(tmp_path / "walks.db")) as database:
+        rows = database.execute("SELECT run_name, step, metrics FROM metrics").fetchall()
+    both, loss = {"loss": 1.0, "rate": 10.0}, {"loss": 0.5}
+    found = [(name, step, json.loads(values)) for name, step, values in rows]
+    assert found == [("first", 50, both), ("first", 51, loss), ("second", 7, both), ("second", 8, loss)]
 
 
 def test_mlflow_logs_to_its_run_beside_one_that_is_open(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

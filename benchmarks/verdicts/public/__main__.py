@@ -115,7 +115,7 @@ def ablate(recipe: Recipe, fetched: Path, *, seconds: float) -> Row:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
         times = measure(recipe, fetched, Path(scratch), seconds=seconds)
     found = shares(times, recipe.times)
-    ms = [(name, round(1e3 * step, 4)) for name, step in times]
+    ms = {name: [round(1e3 * step, 4) if step == step else None for step in steps] for name, steps in times.items()}
     answer = {"name": recipe.name, "step_ms": ms, "shares": {name: round(share, 3) for name, share in found.items()}}
     return answer | {"noise": round(noise(times), 3), "cores": len(os.sched_getaffinity(0))}
 

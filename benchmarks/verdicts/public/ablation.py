@@ -1,6 +1,6 @@
 """Truth by ablation: how much of a script's time is gone without one cause, measured without the tool.
 
-Each cause is taken away alone, in a fresh process:
+Each cause is taken away alone, in a process of its own:
 
 * `data`: the first batches are kept and served again, so that making a batch costs nothing.
 * `optimizer`: `step()` does nothing.
@@ -15,7 +15,8 @@ Each cause is taken away alone, in a fresh process:
 What is left is the work of the operations (`compute`, `memory` or `kernel`, which these ablations do not tell apart).
 A step is one call of `step()` of the first optimizer, or one backward pass where weights are updated by hand.
 
-The unchanged script runs first, in the middle and last. Each variant is compared with the two runs around it.
+All variants run side by side and take turns, a third of a second each, while the others are stopped: machines change their speed for
+seconds at a time, and then all are slow alike. A variant is compared with the slices of the unchanged script before and after it.
 """
 
 from __future__ import annotations
@@ -24,10 +25,13 @@ import builtins
 import functools
 import importlib
 import itertools
+import math
+import mmap
 import os
 import re
 import runpy
 import shutil
+import signal
 import statistics
 import sys
 import time
@@ -37,19 +41,25 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from benchmarks.verdicts.forked import run_forked
+import numpy as np
+
+from benchmarks.verdicts.forked import end_forked, start_forked
 from benchmarks.verdicts.public.recipes import Edit, Recipe, edit, lay_out
 
 SLOW_IMPORTS = ("torchvision", "pandas", "scipy", "sklearn", "matplotlib.pyplot", "gymnasium")
 KEPT_BATCHES = 8
-WARM_STEPS = 5
+WARM_STEPS, WARM_SECONDS = 5, 3.0
+STEPS_A_SLICE, ROUNDS, MIN_ROUNDS = 4, 6, 2
+LONGEST, START_SECONDS = 25.0, 60.0
+MAX_STEPS = 1 << 20
 Shares = dict[str, float]
-Times = list[tuple[str, float]]
+Times = dict[str, list[float]]
 
 
 def measure(recipe: Recipe, fetched: Path, scratch: Path, *, seconds: float) -> Times:
-    """Seconds per step of the unchanged script (three times) and of the script without each cause, in the order in which they ran."""
+    """Seconds per step of the unchanged script and of the script without each cause, in each round of slices."""
     variants: dict[str, tuple[str, list[Edit], str]] = {
+        "baseline": ("", [], ""),
         "data": ("data", recipe.replay, ""),
         "optimizer": ("optimizer", [], ""),
         "oversubscribed": ("one thread", [], ""),
@@ -60,22 +70,87 @@ def measure(recipe: Recipe, fetched: Path, scratch: Path, *, seconds: float) -> 
         variants["host"] = ("", recipe.host, "")
     if recipe.times > 1:
         variants["larger"] = ("", recipe.larger_edits, recipe.larger)
-    order = list(variants)
-    order = ["baseline", *order[: len(order) // 2], "baseline", *order[len(order) // 2 :], "baseline"]
-    variants["baseline"] = ("", [], "")
     lay_out(recipe, fetched, scratch / "unchanged")
     _import_before(scratch / "unchanged")
-    times: Times = []
-    for name in order:
-        mode, edits, arguments = variants[name]
-        shutil.copytree(scratch / "unchanged", scratch / name)
-        folder = scratch / name / recipe.folder
-        edit(folder, edits)
-        words = [Path(recipe.script).name, *recipe.arguments.split(), *arguments.split()]
-        step = _step_seconds(mode or "baseline", max(seconds, recipe.seconds), words, folder, path=recipe.path)
-        times.append((name, step))
-        shutil.rmtree(scratch / name)
+    running: dict[str, Variant] = {}
+    try:
+        for name, (mode, edits, arguments) in variants.items():
+            shutil.copytree(scratch / "unchanged", scratch / name)
+            folder = scratch / name / recipe.folder
+            edit(folder, edits)
+            words = [Path(recipe.script).name, *recipe.arguments.split(), *arguments.split()]
+            running[name] = Variant(mode, words, folder, path=recipe.path)
+            running[name].warm_up()
+        slices = {name: max(seconds / ROUNDS, recipe.seconds, STEPS_A_SLICE * one.step) for name, one in running.items()}
+        rounds = max(2, min(ROUNDS, int(LONGEST / sum(slices.values()))))
+        times: Times = {name: [] for name in running}
+        for _ in range(rounds):
+            for name, one in running.items():
+                times[name].append(one.slice(slices[name]))
+        times["baseline"].append(running["baseline"].slice(slices["baseline"]))
+    finally:
+        for one in running.values():
+            one.end()
     return times
+
+
+class Variant:
+    """A script in a process of its own, which is stopped but for its slices. It counts its steps in memory of both processes."""
+
+    def __init__(self, mode: str, words: list[str], folder: Path, *, path: str) -> None:
+        self._shared = mmap.mmap(-1, 8 * (MAX_STEPS + 1))
+        self._ticks = np.frombuffer(self._shared, dtype=np.int64)  # their number, and the time of each
+        self._what, self._log = f"{' '.join(words)} ({mode or 'unchanged'})", folder / "ablation.log"
+
+        def run() -> None:
+            sys.path.insert(0, str(folder / path))
+            _run(mode, words, self._ticks)
+
+        self._process = start_forked(run, folder=folder, log=self._log, environment=ENVIRONMENT)
+        self._ended = False
+
+    def _signal(self, number: int) -> None:
+        self._ended = self._ended or os.waitpid(self._process, os.WNOHANG) != (0, 0)
+        if not self._ended:
+            os.killpg(self._process, number)
+
+    def _wait(self, enough: Callable[[int], bool], limit: float) -> None:
+        end = time.monotonic() + limit
+        while not enough(int(self._ticks[0])) and time.monotonic() < end and not self._ended:
+            time.sleep(0.005)
+            self._signal(0)
+
+    def warm_up(self) -> None:
+        """Run the first steps, and stop."""
+        self._wait(lambda count: count >= WARM_STEPS or (count >= 2 and self._since(1) > WARM_SECONDS), START_SECONDS)
+        self._signal(signal.SIGSTOP)
+        if int(self._ticks[0]) < 2:
+            raise RuntimeError(f"{self._what} made no step: {' | '.join(self._log.read_text(errors='replace').splitlines()[-6:])}")
+
+    def _since(self, tick: int) -> float:
+        return (time.perf_counter_ns() - int(self._ticks[tick])) / 1e9
+
+    @property
+    def step(self) -> float:
+        """Seconds of the last step."""
+        count = int(self._ticks[0])
+        return float(self._ticks[count] - self._ticks[count - 1]) / 1e9
+
+    def slice(self, seconds: float) -> float:
+        """The mean step of the next seconds, without those that were begun before or did not end; nan if the script has ended."""
+        before = int(self._ticks[0])
+        begin = time.monotonic()
+        self._signal(signal.SIGCONT)
+        self._wait(
+            lambda count: time.monotonic() - begin > seconds and count >= before + STEPS_A_SLICE, 4 * seconds + START_SECONDS
+        )
+        self._signal(signal.SIGSTOP)
+        ticks = self._ticks[before + 1 : int(self._ticks[0]) + 1]
+        return float(ticks[-1] - ticks[0]) / (len(ticks) - 1) / 1e9 if len(ticks) > 1 else math.nan
+
+    def end(self) -> None:
+        """End the process, with all that it has started."""
+        end_forked(self._process)
 
 
 def _import_before(folder: Path) -> None:
@@ -89,71 +164,63 @@ def _import_before(folder: Path) -> None:
                 importlib.import_module(name)
 
 
-def _step_seconds(mode: str, seconds: float, words: list[str], folder: Path, *, path: str = "") -> float:
-    """Seconds per step in a process of its own, forked where torch is imported already: that takes longer than the measurement."""
-
-    def run() -> None:
-        sys.path.insert(0, str(folder / path))
-        _run(mode, seconds, words)
-
-    log = folder / "ablation.log"
-    run_forked(run, folder=folder, log=log, limit=10 * seconds + 30, environment=ENVIRONMENT)
-    lines = log.read_text(errors="replace").splitlines()
-    for line in reversed(lines):
-        if line.startswith(REPORT):
-            return float(line.removeprefix(REPORT))
-    raise RuntimeError(f"{' '.join(words)} ({mode}) measured no step: {' | '.join(lines[-6:])}")
-
-
-REPORT = "seconds per step: "
 ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "MPLBACKEND": "agg", "HF_HUB_OFFLINE": "1"}
 
 
 def shares(times: Times, batch_times: int) -> Shares:
     """The share of a step that each cause has."""
-    found: Shares = {}
-    for place, (name, without) in enumerate(times):
-        if name == "baseline":
-            continue
-        around = (_baselines(times[:place])[-1] + _baselines(times[place:])[0]) / 2
-        if name == "larger":
-            found["dispatch"] = (batch_times - without / around) / (batch_times - 1)
-        else:
-            found[name] = max(0.0, 1 - without / around)
+    left = {name: statistics.median(ratios) for name, ratios in _ratios(times).items()}
+    found = {name: max(0.0, 1 - ratio) for name, ratio in left.items() if name != "larger"}
     found["oversubscribed"] = max(found["oversubscribed"], found.pop("workers", 0.0))
-    if "dispatch" in found:
-        found["dispatch"] = max(0.0, found["dispatch"] - found["optimizer"] - found.get("host", 0.0))
+    if "larger" in left:
+        overhead = (batch_times - left["larger"]) / (batch_times - 1)
+        found["dispatch"] = max(0.0, overhead - found["optimizer"] - found.get("host", 0.0))
     found["work"] = max(0.0, 1 - sum(found.values()) + found["oversubscribed"])
     return found
 
 
 def noise(times: Times) -> float:
-    """How far apart the runs of the unchanged script are, as a share of a step."""
-    baselines = _baselines(times)
-    return (max(baselines) - min(baselines)) / statistics.median(baselines)
+    """Two standard errors of the share that is known worst."""
+    return max(_error(ratios) for ratios in _ratios(times).values())
 
 
-def _baselines(times: Times) -> list[float]:
-    return [step for name, step in times if name == "baseline"]
+def _error(ratios: list[float]) -> float:
+    middle = statistics.median(ratios)
+    away = statistics.median(abs(one - middle) for one in ratios)
+    return 2 * 1.25 * 1.4826 * away / math.sqrt(len(ratios)) / max(1.0, middle)
 
 
-def _run(mode: str, seconds: float, words: list[str]) -> None:
+def _ratios(times: Times) -> dict[str, list[float]]:
+    """By cause, what is left of a step without it, in each round."""
+    around = [(before + after) / 2 for before, after in itertools.pairwise(times["baseline"])]
+    found = {
+        name: [ratio for step, usual in zip(steps, around, strict=True) if not math.isnan(ratio := step / usual)]
+        for name, steps in times.items()
+        if name != "baseline"
+    }
+    missing = [name for name, ratios in found.items() if len(ratios) < MIN_ROUNDS]
+    if missing:
+        raise RuntimeError(f"ended before it was measured {MIN_ROUNDS} times: {', '.join(missing)}")
+    return found
+
+
+def _run(mode: str, words: list[str], ticks: Any) -> None:
     import torch
     from torch.optim.optimizer import register_optimizer_step_post_hook
     from torch.utils.data import DataLoader
 
-    ticks: list[float] = []
     first: list[Any] = []
 
     def tick() -> None:
-        ticks.append(time.perf_counter())
-        if len(ticks) > WARM_STEPS + 5 and ticks[-1] - ticks[WARM_STEPS] > seconds:
-            _report(ticks)
+        count = int(ticks[0]) + 1
+        if count <= MAX_STEPS:
+            ticks[count] = time.perf_counter_ns()
+            ticks[0] = count
 
     def stepped(optimizer: Any) -> None:
         if not first:
             first.append(optimizer)
-            ticks.clear()
+            ticks[0] = 0
         if first[0] is optimizer:
             tick()
 
@@ -189,18 +256,7 @@ def _run(mode: str, seconds: float, words: list[str]) -> None:
     builtins.replayed = _replayed  # type: ignore[attr-defined]
     sys.argv = words
     sys.path.insert(0, str(Path.cwd()))
-    try:
-        runpy.run_path(words[0], run_name="__main__")
-    finally:
-        if len(ticks) > WARM_STEPS + 5:
-            _report(ticks)
-
-
-def _report(ticks: list[float]) -> None:
-    """Print the mean step and end the process at once: a script may have threads, workers and handlers that wait."""
-    step = (ticks[-1] - ticks[WARM_STEPS]) / (len(ticks) - 1 - WARM_STEPS)
-    os.write(1, f"\n{REPORT}{step}\n".encode())
-    os._exit(0)
+    runpy.run_path(words[0], run_name="__main__")
 
 
 def _replay_loaders(loader_class: Any) -> None:

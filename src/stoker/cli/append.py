@@ -6,31 +6,23 @@ import json
 
 import click
 
-from stoker._progress import progress
 from stoker._text import printable, readable_bytes
-from stoker.cli.main import PATH, new_table, reading_options
+from stoker.cli import command as base
 
 OVERLAP = ["error", "replace", "keep"]
 
 
-@click.command("append", short_help="Add rows and series to a store.")
-@click.argument("store", type=PATH)
-@click.argument("source", nargs=-1, required=True, type=PATH)
-@click.option(
-    "--overlap",
-    type=click.Choice(OVERLAP),
-    default="error",
-    show_default=True,
-    help="Rows not after the last time of their series.",
-)
-@click.option("--time", metavar="COL", help="Column that orders the steps, where the store has no time column.")
-@click.option("--sort", is_flag=True, help="Sort the new rows by time instead of rejecting unsorted times.")
+@click.command("append", cls=base.Command, doing="appending {source} to {store}")
+@click.argument("store", type=base.PATH)
+@click.argument("source", nargs=-1, required=True, type=base.TABLE)
+@base.choice_option("--overlap", choices=OVERLAP, default="error", help="Rows not after the last time of their series.")
+@click.option("--time", metavar="COLUMN", help="Column that orders the steps, where the store has no time column.")
+@base.sort_option
 @click.option("--wide", is_flag=True, help="Each numeric column of the new files is a series.")
-@click.option("--missing", type=click.Choice(["keep", "error", "drop"]), default="keep", show_default=True, help="Missing values.")
-@reading_options
-@click.option("--json", "as_json", is_flag=True, help="Print the new version as JSON.")
-@click.option("--quiet", "-q", is_flag=True, help="Hide the progress bar.")
-def command(store: str, source: tuple[str, ...], as_json: bool, quiet: bool, time: str | None, **options: object) -> None:
+@base.missing_option(["keep", "error", "drop"])
+@base.reading_options
+@base.json_option
+def command(store: str, source: tuple[str, ...], as_json: bool, time: str | None, **options: object) -> None:
     """Add the rows of SOURCE (files, folders, or patterns in quotes) to STORE, in one step.
 
     Rows go to the series with the same key, other keys become new series. Only the new rows are written. Readers keep the version
@@ -39,12 +31,13 @@ def command(store: str, source: tuple[str, ...], as_json: bool, quiet: bool, tim
     \b
     stoker append prices.stoker prices/2026-11-16.csv
     stoker append prices.stoker corrected.csv --overlap replace
+    curl -s https://example.com/today.csv | stoker append prices.stoker -
     """
     from stoker.store.append import append, history
 
     if time is not None:
         options["time"] = time
-    with progress(unit="rows", enabled=not quiet and not as_json) as show:
+    with base.bar("rows") as show:
         added = append(store, list(source), progress=show, **options)  # type: ignore[arg-type]
     newest = history(store)[-1]
     if as_json:
@@ -59,9 +52,9 @@ def command(store: str, source: tuple[str, ...], as_json: bool, quiet: bool, tim
 MAX_NAMES = 3
 
 
-@click.command("history", short_help="List the versions of a store.")
-@click.argument("store", type=PATH)
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.command("history", cls=base.Command, doing=None)
+@click.argument("store", type=base.PATH)
+@base.json_option
 def history_command(store: str, as_json: bool) -> None:
     """List the versions of STORE: one for the pack, and one for each append. `stoker.open(path, version=N)` opens one of them."""
     from stoker.store.append import history
@@ -73,7 +66,7 @@ def history_command(store: str, as_json: bool) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    table = new_table()
+    table = base.new_table()
     for title in ("version", "written", "rows", "series", "new", "size", "overlap", "sources"):
         table.add_column(title, justify="left" if title in ("written", "overlap", "sources") else "right", overflow="fold")
     for one in versions:
@@ -86,10 +79,10 @@ def history_command(store: str, as_json: bool) -> None:
     Console(highlight=False).print(table)
 
 
-@click.command("compact", short_help="Rewrite a store with appended rows as one plain store.")
-@click.argument("store", type=PATH)
-@click.argument("out", type=PATH, required=False)
-@click.option("--replace", is_flag=True, help="Replace an existing store OUT.")
+@click.command("compact", cls=base.Command, doing="compacting {store}", writes="out")
+@click.argument("store", type=base.PATH)
+@click.argument("out", type=base.PATH, required=False)
+@base.overwrite_option("Replace an existing store OUT.", "replace")
 def compact_command(store: str, out: str | None, replace: bool) -> None:
     """Rewrite STORE as one plain store, in one step. Its earlier versions are removed.
 

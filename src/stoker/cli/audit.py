@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stoker._progress import progress
-from stoker._text import printable
-from stoker.cli.main import PATH
+from stoker._text import printable, printable_lines
+from stoker.cli import command as base
 from stoker.errors import BatchError, OptionError, StokerError
 
 if TYPE_CHECKING:
@@ -118,17 +117,19 @@ def _line_of(error: Exception, path: Path) -> str:
 COLORS = {"fault": "bold red", "note": "yellow", "unchecked": "dim", "passed": "green"}
 
 
-@click.command("audit", short_help="Find errors in the batches of a script.")
-@click.argument("script", type=PATH, metavar="SCRIPT.py[:NAME]")
+@click.command(
+    "audit", cls=base.Command, doing="auditing the batches of {script}", example="stoker audit train.py -- --config small.yaml"
+)
+@click.argument("script", type=base.SCRIPT, metavar="SCRIPT.py[:NAME]")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENTS]")
-@click.option("--reference", metavar="NAME", help="All samples: a dataset, or other batches (default: the dataset of the loader).")
+@click.option("--reference", metavar="NAME", help="All samples: a dataset, or other batches. [default: the dataset of the loader]")
 @click.option("--apart-from", metavar="NAME", help="Data that must share no sample with the batches, such as validation data.")
 @click.option("--ids", metavar="ENTRY", help="Entry of a batch that holds the index of each sample.")
 @click.option("--epochs", type=click.IntRange(min=1), default=1, show_default=True, help="Epochs to read; 2 compares their order.")
-@click.option("--max-batches", type=click.IntRange(min=1), metavar="N", help="Batches to read per epoch (default: all).")
-@click.option("--reference-limit", type=click.IntRange(min=1), metavar="N", help="Reference samples to read (default: a million).")
-@click.option("--shuffled/--not-shuffled", default=None, help="Whether the order should be shuffled (default: ask the loader).")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.option("--max-batches", type=click.IntRange(min=1), metavar="N", help="Batches to read per epoch. [default: all]")
+@click.option("--reference-limit", type=click.IntRange(min=1), metavar="N", help="Reference samples to read. [default: a million]")
+@click.option("--shuffled/--not-shuffled", default=None, help="Whether the order should be shuffled. [default: ask the loader]")
+@base.json_option
 def command(
     script: str, arguments: tuple[str, ...], reference: str | None, apart_from: str | None, as_json: bool, **options: Any
 ) -> None:
@@ -145,9 +146,8 @@ def command(
     from stoker.auditing.audit import REFERENCE_LIMIT, audit
 
     options["reference_limit"] = options["reference_limit"] or REFERENCE_LIMIT
-    # Keep the output of the script out of the JSON.
-    aside = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
-    with aside, progress(unit="samples", enabled=not as_json) as show, Script.run(script, arguments) as ran:
+    # Keep the output of the script out of the result.
+    with base.script_output(sys.stderr), base.bar("samples") as show, Script.run(script, arguments) as ran:
         batches = ran.batches()
         found = audit(batches, reference=ran.data(reference), apart_from=ran.data(apart_from), progress=show, **options)
     if as_json:
@@ -165,7 +165,7 @@ def _print(found: AuditReport) -> None:
 
     console = Console(highlight=False)
     if not console.is_terminal:  # a log or a pipe: one check per line, of any width
-        click.echo("\n".join(printable(line) for line in str(found).split("\n")))
+        click.echo(printable_lines(str(found)))
         return
     from stoker.auditing.audit import WORDS
 

@@ -8,6 +8,7 @@ import inspect
 import click
 
 from stoker import errors
+from stoker.cli import command as base
 
 KNOWN = {name: value for name, value in vars(errors).items() if inspect.isclass(value) and issubclass(value, errors.StokerError)}
 """Every error of Stoker by its name."""
@@ -18,7 +19,7 @@ def explanation(name: str) -> str:
     return inspect.cleandoc(KNOWN[name].__doc__ or "").split("\n\nExample:")[0]
 
 
-@click.command()
+@click.command("explain", cls=base.Command, doing=None)
 @click.argument("name", required=False)
 def command(name: str | None) -> None:
     """Explain an error of Stoker: the NAME in brackets at the end of its line. Without NAME, list them all."""

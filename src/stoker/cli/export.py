@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from stoker._text import printable, readable_bytes
-from stoker.cli.main import PATH
+from stoker.cli import command as base
 from stoker.errors import ConfigError, OptionError
 
 if TYPE_CHECKING:
@@ -24,13 +24,13 @@ CHECKPOINT = {"config.json", "model.safetensors"}
 """Files of an official checkpoint of Time-MoE."""
 
 
-@click.command("export", short_help="Export the model of a run as a program.")
-@click.argument("run", type=PATH)
-@click.argument("path", type=PATH)
+@click.command("export", cls=base.Command, doing="exporting the model of {run}", writes="path")
+@click.argument("run", type=base.PATH)
+@click.argument("path", type=base.PATH)
 @click.option("--latest", is_flag=True, help="The newest checkpoint instead of the best one.")
 @click.option("--onnx", is_flag=True, help="As ONNX, for other runtimes (as where PATH ends in .onnx); needs stoker[onnx].")
-@click.option("--overwrite", is_flag=True, help="Replace what an earlier export wrote to PATH.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
+@base.overwrite_option("Replace what an earlier export wrote to PATH.")
+@base.json_option
 def command(run: str, path: str, latest: bool, onnx: bool, overwrite: bool, as_json: bool) -> None:
     """Export the model of RUN (the folder of a run) to PATH as a program that torch.export.load reads, for batches of any size.
 

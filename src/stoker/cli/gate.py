@@ -6,31 +6,30 @@ import json
 
 import click
 
-from stoker._text import printable
-from stoker.cli.main import PATH
+from stoker._text import printable_lines
+from stoker.cli import command as base
 
 
-@click.command("gate", short_help="Compare what a step does with a budget.")
-@click.argument("script", type=PATH, metavar="SCRIPT.py")
+@click.command(
+    "gate",
+    cls=base.Command,
+    doing="counting what a step of {script} does",
+    example="stoker gate train.py --budget budget.json -- --epochs 1",
+)
+@click.argument("script", type=base.SCRIPT, metavar="SCRIPT.py")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENTS]")
-@click.option("--budget", type=PATH, metavar="FILE.json", required=True, help="The budget: a small file to commit with the code.")
+@click.option(
+    "--budget", type=base.PATH, metavar="FILE.json", required=True, help="The budget: a small file to commit with the code."
+)
 @click.option("--write", is_flag=True, help="Write the budget from this run.")
-@click.option("-m", "is_module", is_flag=True, help="SCRIPT is the name of a module, as for python -m.")
-@click.option("--steps", type=click.IntRange(min=8), metavar="N", help="Steps to count (default: 16).")
-@click.option("--warmup", type=click.IntRange(min=1), metavar="N", help="Steps before them that are not counted (default: 4).")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
-@click.option("--quiet", "-q", is_flag=True, help="Do not show what the script prints.")
+@base.module_option
+@click.option("--steps", type=click.IntRange(min=8), metavar="N", help="Steps to count. [default: 16]")
+@click.option("--warmup", type=click.IntRange(min=1), metavar="N", help="Steps before them that are not counted. [default: 4]")
+@base.json_option
 def command(
-    script: str,
-    arguments: tuple[str, ...],
-    budget: str,
-    write: bool,
-    is_module: bool,
-    steps: int | None,
-    warmup: int | None,
+    script: str, arguments: tuple[str, ...], budget: str, write: bool, is_module: bool, steps: int | None, warmup: int | None,
     as_json: bool,
-    quiet: bool,
-) -> None:
+) -> None:  # fmt: skip
     """Run SCRIPT.py unchanged for some steps, count what a step does, and compare the counts with a budget.
 
     Counted are operations, floating-point operations, kernels, syncs, copies, allocations and their bytes: integers that do not
@@ -43,11 +42,18 @@ def command(
     from stoker.gate.gate import STEPS, WARMUP, gate_script
 
     gate = gate_script(
-        script, arguments, budget=budget, write=write, module=is_module, quiet=quiet, steps=steps or STEPS, warmup=warmup or WARMUP
+        script,
+        arguments,
+        budget=budget,
+        write=write,
+        module=is_module,
+        quiet=base.drops_script_output(),
+        steps=steps or STEPS,
+        warmup=warmup or WARMUP,
     )
     if as_json:
         click.echo(json.dumps(gate.as_dict()))
     else:
-        click.echo("\n".join(printable(line) for line in str(gate).split("\n")))
+        click.echo(printable_lines(str(gate)))
     if not gate.ok:
         raise SystemExit(1)

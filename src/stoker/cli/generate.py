@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import json
 from typing import Any
 
 import click
 
-from stoker._text import printable
-from stoker.cli.main import PATH
+from stoker.cli import command as base
 from stoker.errors import OptionError
 
 
-@click.command("generate", short_help="Write new subjects with their events by a trained run.")
-@click.argument("run", type=PATH)
+@click.command("generate", cls=base.Command, doing="generating events by {run}", writes="out")
+@click.argument("run", type=base.PATH)
+@click.argument("out", type=base.PATH)
 @click.option("--subjects", type=click.IntRange(min=0, max=2**40), metavar="N", help="How many. [default: as many as were learned]")
-@click.option("--out", required=True, type=PATH, metavar="FILE", help="The table to write: .parquet or .csv.")
-@click.option("--context", type=PATH, metavar="FILE", help="Contexts to generate for, with their keys. [default: generated ones]")
-@click.option("--context-out", type=PATH, metavar="FILE", help="Also write the generated contexts.")
-@click.option("--given", type=PATH, metavar="FILE", help="First events of subjects, or some columns of them, which are kept.")
+@click.option(
+    "--context", type=base.TABLE, metavar="FILE", help="Contexts to generate for, with their keys. [default: generated ones]"
+)
+@click.option("--context-out", type=base.PATH, metavar="FILE", help="Also write the generated contexts.")
+@click.option("--given", type=base.TABLE, metavar="FILE", help="First events of subjects, or some columns of them, which are kept.")
 @click.option(
     "--rebalance",
     multiple=True,
@@ -33,25 +34,30 @@ from stoker.errors import OptionError
 )
 @click.option("--temperature", type=float, default=1.0, show_default=True, help="Below 1 makes likely values likelier.")
 @click.option("--top-p", type=float, default=1.0, show_default=True, help="Draw from the likeliest values up to this probability.")
-@click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--device", metavar="DEVICE", help="cpu, cuda or cuda:N. [default: a GPU if there is one]")
-@click.option("--overwrite", is_flag=True, help="Replace the file of --out.")
+@base.seed_option(0)
+@base.device_option
+@base.overwrite_option("Replace the files.")
+@base.json_option
 def command(
     run: str, subjects: int | None, out: str, context: str | None, context_out: str | None, device: str | None, overwrite: bool,
-    seed: int, rebalance: tuple[str, ...], impute: tuple[str, ...], **options: Any,
+    seed: int, as_json: bool, rebalance: tuple[str, ...], impute: tuple[str, ...], **options: Any,
 ) -> None:  # fmt: skip
-    """Write new subjects with their events by RUN, a run of `stoker train tabular`. The same seed gives the same table.
+    """Write new subjects with their events to OUT (.parquet or .csv) by RUN, a run of `stoker train tabular`.
+
+    The same seed gives the same table.
 
     \b
-    stoker generate runs/events --subjects 10000 --out synthetic.parquet
-    stoker generate runs/events --given first_events.parquet --temperature 0.9 --out continued.parquet
-    stoker generate runs/users --given incomplete.parquet --impute age --out complete.parquet
+    stoker generate runs/events synthetic.parquet --subjects 10000
+    stoker generate runs/events continued.parquet --given first_events.parquet --temperature 0.9
+    stoker generate runs/users complete.parquet --given incomplete.parquet --impute age
     """
     from stoker.recipes.tabular import Synthesizer
     from stoker.recipes.tabular.tables import write_table
 
     paths = [
-        _check(option, name, overwrite) for option, name in (("--out", out), ("--context-out", context_out)) if name is not None
+        base.check_new_file(option, name, (".parquet", ".csv"), overwrite=overwrite)
+        for option, name in (("OUT", out), ("--context-out", context_out))
+        if name is not None
     ]
     shares = _shares(rebalance)
     model, contexts = Synthesizer.load(run, device=device), None
@@ -67,9 +73,12 @@ def command(
     if contexts is not None:  # both are there before the first is written
         write_table(contexts, paths[1])
     write_table(table, paths[0])
+    if as_json:
+        click.echo(json.dumps({"path": out, "rows": len(table)}))
+        return
     click.echo(f"{len(table):,} rows")
     for path in paths:
-        click.echo(f"written: {printable(str(path))}")
+        base.report(f"written: {path}")
 
 
 def _shares(given: tuple[str, ...]) -> dict[str, dict[Any, float]]:
@@ -88,14 +97,3 @@ def _shares(given: tuple[str, ...]) -> dict[str, dict[Any, float]]:
             )
         found.setdefault(column, {})[value or None] = number
     return found
-
-
-def _check(option: str, name: str, overwrite: bool) -> Path:
-    path = Path(name)
-    if path.suffix not in (".parquet", ".csv"):
-        raise OptionError(f"{option} is {path}; expected a name that ends in .parquet or .csv.")
-    if path.is_dir() or (path.exists() and not overwrite):
-        raise OptionError(f"{path} already exists. Replace the file (--overwrite), or give another name.")
-    if not path.absolute().parent.is_dir():
-        raise OptionError(f"{path} cannot be written: there is no folder {path.parent}. Create it first.")
-    return path

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stoker._progress import progress
 from stoker._text import printable, readable_bytes
-from stoker.cli.main import PATH, new_table
+from stoker.cli import command as base
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -21,9 +20,9 @@ if TYPE_CHECKING:
 MAX_SOURCES = 6
 
 
-@click.command("inspect", short_help="Show what a store holds.")
-@click.argument("store", type=PATH)
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.command("inspect", cls=base.Command, doing=None)
+@click.argument("store", type=base.PATH)
+@base.json_option
 def command(store: str, as_json: bool) -> None:
     """Show the schema, lengths, non-finite values, size and sources of STORE. Does not read the values."""
     from stoker.store.inspect import inspect
@@ -52,7 +51,7 @@ def command(store: str, as_json: bool) -> None:
 
 
 def _table(title: str, *headers: str) -> Table:
-    table = new_table(title=title, title_justify="left", title_style="bold")
+    table = base.new_table(title=title, title_justify="left", title_style="bold")
     for i, header in enumerate(headers):
         table.add_column(header, justify="left" if i < 2 else "right", overflow="fold")
     return table
@@ -94,9 +93,9 @@ def _sources(summary: StoreSummary) -> Table:
     return table
 
 
-@click.command("verify", short_help="Check every byte of a store against its hash.")
-@click.argument("path", type=PATH, metavar="STORE|BUNDLE|TFA.yaml")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.command("verify", cls=base.Command, doing="verifying {path}")
+@click.argument("path", type=base.CONFIG, metavar="STORE|BUNDLE|TFA.yaml")
+@base.json_option
 def verify_command(path: str, as_json: bool) -> None:
     """Read every byte of STORE and compare it with the hash taken when it was written.
 
@@ -111,16 +110,16 @@ def verify_command(path: str, as_json: bool) -> None:
     if (Path(path) / "bundle.json").is_file():
         values, text = _verify_bundle(path)
     elif Path(path).suffix in (".yaml", ".yml") and Path(path).is_file():
-        values, text = _verify_training(Path(path), shows=not as_json)
+        values, text = _verify_training(Path(path))
     else:
-        values, text = _verify_store(path, shows=not as_json)
+        values, text = _verify_store(path)
     click.echo(json.dumps({"path": path, **values}) if as_json else f"{printable(path)} {text}")
 
 
-def _verify_store(path: str, *, shows: bool) -> tuple[dict[str, Any], str]:
+def _verify_store(path: str) -> tuple[dict[str, Any], str]:
     from stoker.store.inspect import verify
 
-    with progress(unit="MB", enabled=shows) as show:
+    with base.bar("MB") as show:
         done = verify(path, report=lambda part, total: show("verifying", part / max(total, 1), part // 1_000_000))
     values = {"num_shards": done.num_shards, "num_bytes": done.num_bytes, "digest": done.digest}
     return values, f"is complete: {done.num_shards} shards, {done.num_bytes / 1e6:,.1f} MB, digest {done.digest}"
@@ -135,7 +134,7 @@ def _verify_bundle(path: str) -> tuple[dict[str, Any], str]:
     return values, f"is complete and gives the same results as after training:\n{found}"
 
 
-def _verify_training(path: Path, *, shows: bool) -> tuple[dict[str, Any], str]:
+def _verify_training(path: Path) -> tuple[dict[str, Any], str]:
     from stoker import _disk
     from stoker.recipes.tfa.pipeline import prepare_run
     from stoker.recipes.tfa.settings import read_settings
@@ -143,12 +142,11 @@ def _verify_training(path: Path, *, shows: bool) -> tuple[dict[str, Any], str]:
     settings = read_settings(path)
     said: list[dict[str, str]] = []
 
-    def say(word: str, sentence: str) -> None:
+    def report_and_keep(word: str, sentence: str) -> None:
         said.append({"what": word, "found": sentence})
-        if shows:
-            click.echo(printable(f"{word:<10} {sentence}"))
+        base.say(word, sentence)
 
     with _disk.scratch_folder(path.with_name(f".{path.stem}.verify")) as scratch:
         _disk.remove_folder(scratch / "run")  # of a check that was killed
-        prepare_run(settings, scratch / "run", say)
+        prepare_run(settings, scratch / "run", report_and_keep)
     return {"checks": said}, "passed all checks."

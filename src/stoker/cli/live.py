@@ -8,16 +8,16 @@ from pathlib import Path
 import click
 
 from stoker._text import printable
-from stoker.cli.main import PATH
+from stoker.cli import command as base
 
 
-@click.command("live", short_help="Show running and finished runs on a local page.")
-@click.argument("folder", default="runs", type=PATH)
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port on 127.0.0.1 (default: any that is free).")
+@click.command("live", cls=base.Command, doing=None)
+@click.argument("folder", default="runs", type=base.PATH)
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port on 127.0.0.1. [default: any that is free]")
 @click.option("--open", "opens", is_flag=True, help="Open the page in a browser.")
-@click.option("--save", type=PATH, metavar="FILE", help="Write the page as one HTML file instead, and end.")
+@click.option("--save", type=base.PATH, metavar="FILE", help="Write the page as one HTML file instead, and end.")
 def command(folder: str, port: int, opens: bool, save: str | None) -> None:
-    """Show the runs below FOLDER (default: runs) on a page that updates itself.
+    """Show the runs below FOLDER (by default: runs) on a page that updates itself.
 
     The page shows losses, speed and its ceiling, wait for data, memory, age of the checkpoint, events of the NaN guard, slowdowns, and
     what differs between runs. It reads the files of runs only: nothing is added to a training run. Only this machine can open it.
@@ -34,7 +34,8 @@ def command(folder: str, port: int, opens: bool, save: str | None) -> None:
         return
     server = Server(folder, port=port)
     server.start()
-    click.echo(f"{printable(folder)}: {server.address}\nCtrl-C ends it.")
+    click.echo(f"{printable(folder)}: {server.address}")
+    base.announce("Ctrl-C ends it.")
     if opens:
         import webbrowser
 
@@ -42,6 +43,6 @@ def command(folder: str, port: int, opens: bool, save: str | None) -> None:
     try:
         signal.pause()
     except KeyboardInterrupt:
-        click.echo("ended.")
+        base.announce("ended.")
     finally:
         server.close()

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import io
 import re
 import signal
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import click
+from click.shell_completion import CompletionItem
 
 import stoker
-from stoker._disk import check_path
 from stoker._text import printable
-from stoker.errors import ConfigError, OptionError, StokerError, shorten
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from stoker.cli.command import CommandGroup, reset_output, volume_options, without_stdin_folder
+from stoker.errors import ConfigError, StokerError, shorten
 
 COMMANDS = {
     "pack": "Pack raw files into a store.",
@@ -49,11 +45,13 @@ COMMANDS = {
     "explain": "Explain an error by its name.",
 }
 
-MODULES = {"history": "append", "compact": "append", "verify": "inspect", "indicators": "encode", "forecast": "predict"}
+MODULES = {
+    "history": "append", "compact": "append", "verify": "inspect", "indicators": "encode", "forecast": "predict", "embed": "predict"
+}  # fmt: skip
 """Commands in the module of another one: there, `history_command` and so on. All others are the `command` of their own module."""
 
 
-class _Lazy(click.Group):
+class _Lazy(CommandGroup):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
@@ -64,13 +62,9 @@ class _Lazy(click.Group):
         command: click.Command = getattr(module, f"{cmd_name}_command" if cmd_name in MODULES else "command")
         return command
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        try:
-            return super().resolve_command(ctx, args)
-        except click.UsageError as error:
-            if near := difflib.get_close_matches(args[0], COMMANDS, n=1):
-                raise click.UsageError(f"{error.message.rstrip('.')}; did you mean {near[0]}?", ctx) from None
-            raise
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        names = [CompletionItem(name, help=text) for name, text in COMMANDS.items() if name.startswith(incomplete)]
+        return names or click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -81,7 +75,13 @@ class _Lazy(click.Group):
 @click.version_option(stoker.__version__, prog_name="stoker")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 def cli(debug: bool) -> None:
-    """Find and remove the bottleneck of PyTorch training on sequences."""
+    """Find and remove the bottleneck of PyTorch training on sequences.
+
+    Every command takes -q (errors and the result only), -v (details and timings) and --help.
+    """
+
+
+cli.params += volume_options()
 
 
 class Terminated(BaseException):
@@ -97,6 +97,7 @@ def main(arguments: list[str] | None = None) -> None:
     end = arguments.index("--") if "--" in arguments else len(arguments)
     debug = "--debug" in arguments[:end]  # anywhere before the arguments of a user's script
     arguments = [argument for argument in arguments[:end] if argument != "--debug"] + arguments[end:]
+    reset_output()
     try:
         cli.main(arguments, prog_name="stoker", standalone_mode=False)
     except (click.exceptions.Abort, KeyboardInterrupt, Terminated) as stop:
@@ -119,7 +120,7 @@ def main(arguments: list[str] | None = None) -> None:
             text = re.sub(r"^overrides\b", "--set", re.sub(r"^allow\b", "--allow", text))
         # On a terminal, the name for `stoker explain`; a log or a program gets the line alone.
         name = f" [{type(error).__name__}]" if isinstance(error, StokerError) and sys.stderr.isatty() else ""
-        _end(2, in_flags(shorten(printable(text)), arguments) + name)
+        _end(2, in_flags(shorten(printable(without_stdin_folder(text))), arguments) + name)
 
 
 def _terminate(*_: Any) -> NoReturn:
@@ -168,70 +169,3 @@ def in_flags(line: str, arguments: list[str]) -> str:
     names = "|".join(map(re.escape, filter(None, options)))
     values = r"\{'[^']*': '[^']*'\}|\[\.\.\.\]|'[^']*'|\"[^\"]*\"|[\w.*…-]*[\w*…]"
     return re.sub(rf"(?<![^ (`])(?P<name>{names})=(?P<value>{values})?", flag, line)
-
-
-def _path(value: str) -> str:
-    try:
-        check_path(value)
-    except OptionError as error:
-        raise click.BadParameter(str(error)) from None
-    return value
-
-
-def _store(value: str) -> str:
-    from stoker._text import is_url
-    from stoker.store.object_storage import check_url
-
-    try:
-        return check_url(value) if is_url(value) else _path(value)
-    except OptionError as error:
-        raise click.BadParameter(str(error)) from None
-
-
-STORE = click.types.FuncParamType(_store)
-"""A folder, or a URL of object storage."""
-PATH = click.types.FuncParamType(_path)
-"""The type of every option and argument that names a file or a folder: a URL, an empty string or a NUL character is an error."""
-
-
-MISSING = ["keep", "error", "ffill", "drop"]
-"""What --missing may be."""
-DUPLICATES = ["error", "first", "last", "mean", "keep"]
-"""What --duplicates may be."""
-AMBIGUOUS = ["infer", "first", "last", "error"]
-NONEXISTENT = ["error", "shift"]
-"""What --ambiguous and --nonexistent may be."""
-
-
-def reading_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of all commands that read raw files: text tables, memory and threads."""
-    options = [
-        click.option("--delimiter", help="Delimiter of text tables (default: auto-detected)."),
-        click.option("--quote", default='"', show_default=True, help="Quote character of text tables; '' for none."),
-        click.option("--escape", help="Escape character of text tables."),
-        click.option(
-            "--header/--no-header", default=None, help="Whether the first line has column names (default: auto-detected)."
-        ),
-        click.option("--skip", type=int, default=0, metavar="N", help="Lines to skip at the top of text tables."),
-        click.option(
-            "--null", multiple=True, metavar="TEXT", help="String that means missing, besides the usual ones. May be repeated."
-        ),
-        click.option("--decimal", default=".", show_default=True, help="Decimal point of text tables."),
-        click.option("--encoding", default="utf-8", show_default=True, help="Encoding of text files."),
-        click.option("--time-format", metavar="FORMAT", help="strptime format of times that are not ISO 8601."),
-        click.option(
-            "--memory", default="1GB", show_default=True, help="Memory limit of the whole process. The input may be larger."
-        ),
-        click.option("--threads", type=int, help="Number of decoding threads (default: the cores available to this process)."),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
-def new_table(**options: Any) -> Table:
-    """A table with a line below its headers, and nothing around it."""
-    from rich import box
-    from rich.table import Table
-
-    return Table(box=box.SIMPLE_HEAD, pad_edge=False, **options)

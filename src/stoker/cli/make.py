@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import click
 
-from stoker._progress import progress
 from stoker._text import printable
-from stoker.cli.main import PATH
+from stoker.cli import command as base
 
 COUNT = click.IntRange(min=1, max=2**31)
 
 
-@click.group("make", short_help="Make data to try a recipe with.")
+@click.group("make", cls=base.CommandGroup)
 def command() -> None:
     """Make data in the layout that a recipe reads, with a signal that its model can learn.
 
@@ -20,17 +19,16 @@ def command() -> None:
     """
 
 
-@command.command("icecube", short_help="Make neutrino events.")
-@click.argument("folder", type=PATH)
+@command.command(
+    "icecube", cls=base.Command, doing="making events in {folder}", writes="folder", short_help="Make neutrino events."
+)
+@click.argument("folder", type=base.PATH)
 @click.option("--files", type=COUNT, default=66, show_default=True, help="Number of files with pulses.")
 @click.option("--events", type=COUNT, default=1500, show_default=True, help="Events per file.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Another seed makes other events.")
+@base.seed_option(0, "Another seed makes other events.")
 @click.option("--drift", is_flag=True, help="Sort events by azimuth from file to file: the worst case for a weak shuffle.")
-@click.option(
-    "--split", type=click.Choice(["train", "test"]), default="train", show_default=True, help="test: files without directions."
-)
-@click.option("--quiet", "-q", is_flag=True, help="Hide the progress bar.")
-def icecube(folder: str, files: int, events: int, seed: int, drift: bool, split: str, quiet: bool) -> None:
+@base.choice_option("--split", choices=["train", "test"], help="test: files without directions.")
+def icecube(folder: str, files: int, events: int, seed: int, drift: bool, split: str) -> None:
     """Write train_meta.parquet, train/batch_*.parquet and sensor_geometry.csv to FOLDER, as the IceCube competition has them.
 
     \b
@@ -41,7 +39,7 @@ def icecube(folder: str, files: int, events: int, seed: int, drift: bool, split:
     """
     from stoker.recipes.icecube import make_events
 
-    with progress(unit="pulses", enabled=not quiet) as show:
+    with base.bar("pulses") as show:
         made = make_events(
             folder, files=files, events=events, seed=seed, drift=float(drift), split=split, progress=show  # type: ignore[arg-type]
         )  # fmt: skip

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stoker._text import printable, readable_bytes
-from stoker.cli.main import PATH, new_table
+from stoker.cli import command as base
 from stoker.errors import OptionError
 
 if TYPE_CHECKING:
@@ -54,34 +54,28 @@ class Report:
         return {"path": self.store, "view": self.view, **sizes, "order": self.chosen, "orders": orders, "enough": enough}
 
 
-@click.command("order", short_help="Measure how well an order shuffles and what it costs to read.")
-@click.argument("store", type=PATH)
-@click.option(
+@click.command("order", cls=base.Command, doing="measuring orders of {store}")
+@click.argument("store", type=base.PATH)
+@base.choice_option(
     "--order",
     "chosen",
-    type=click.Choice(["sequential", "shuffle", "block"]),
+    choices=["sequential", "shuffle", "block"],
     default="block",
-    show_default=True,
     help="The order to measure. The others are shown for comparison.",
 )
-@click.option("--batch", type=COUNT, default=256, show_default=True, help="Batch size, over all ranks.")
-@click.option("--block", type=COUNT, metavar="N", help="Samples per block (default: automatic).")
-@click.option("--window", type=COUNT, metavar="N", help="Samples that are shuffled together (default: automatic).")
-@click.option("--view", metavar="VIEW", help="What a sample is, as KIND:LENGTH,NAME=VALUE,… (default: one series).")
-@click.option("--columns", metavar="A,B,…", help="Columns to feed (default: all numeric columns).")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the order.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.option(
+    "--batch-size", "--batch", "batch", type=COUNT, metavar="N", default=256, show_default=True, help="Batch size, over all ranks."
+)
+@click.option("--block", type=COUNT, metavar="N", help="Samples per block. [default: automatic]")
+@click.option("--window", type=COUNT, metavar="N", help="Samples that are shuffled together. [default: automatic]")
+@click.option("--view", metavar="VIEW", help="What a sample is, as KIND:LENGTH,NAME=VALUE,… [default: one series]")
+@click.option("--columns", metavar="A,B,…", help="Columns to feed. [default: all numeric columns]")
+@base.seed_option(0, "Seed of the order.")
+@base.json_option
 def command(
-    store: str,
-    chosen: str,
-    batch: int,
-    block: int | None,
-    window: int | None,
-    view: str | None,
-    columns: str | None,
-    seed: int,
+    store: str, chosen: str, batch: int, block: int | None, window: int | None, view: str | None, columns: str | None, seed: int,
     as_json: bool,
-) -> None:
+) -> None:  # fmt: skip
     """Measure the order of the samples of STORE.
 
     If neighbours in the store are similar, a weak shuffle puts similar samples into one batch, and its gradient is as noisy as
@@ -89,7 +83,7 @@ def command(
     memory. The command reads only the lengths of the series.
 
     \b
-    stoker order events.stoker --batch 256
+    stoker order events.stoker --batch-size 256
     stoker order events.stoker --block 64 --window 16384
     stoker order prices.stoker --view windows:48,stride=4,horizon=1 --order shuffle
     stoker order prices.stoker --view segments:2048
@@ -170,7 +164,7 @@ def parse_view(text: str) -> Windows | Segments | Sequences:
 
 def _table(report: Report) -> Table:
     """A column for each order, a row for each property."""
-    table = new_table()
+    table = base.new_table()
     table.add_column("", no_wrap=True)
     for name in report.plans:
         table.add_column(name, justify="right", style="bold" if name == report.chosen else None)

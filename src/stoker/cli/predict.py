@@ -1,4 +1,4 @@
-"""`stoker predict`: predictions of a trained run for new data, as a table. `stoker forecast`: forecasts of a Time-MoE model."""
+"""`stoker predict`: predictions of a trained run for new data. `stoker embed`: representations. `stoker forecast`: by a Time-MoE."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stoker._progress import progress
 from stoker._text import printable
-from stoker.cli.main import PATH, new_table
+from stoker.cli import command as base
 from stoker.errors import OptionError
 
 if TYPE_CHECKING:
@@ -27,26 +26,18 @@ FORMATS = (".parquet", ".csv", ".arrow", ".feather")
 SHOWN_ROWS = 12
 
 
-@click.command("predict", short_help="Predict for new data with a trained run.")
-@click.argument("run", type=PATH)
-@click.option("--data", required=True, multiple=True, type=PATH, metavar="DATA", help="A store, or files that `stoker pack` reads.")
-@click.option("--out", type=PATH, metavar="FILE", help="Write the table: .parquet, .csv, .arrow or .feather.")
+@click.command("predict", cls=base.Command, doing="predicting {data} by {run}")
+@click.argument("run", type=base.PATH)
 @click.option(
-    "--which",
-    type=click.Choice(["last", "all"]),
-    default="last",
-    show_default=True,
-    help="last: once per series, from its last steps. all: from every window of the run's view.",
+    "--data", required=True, multiple=True, type=base.TABLE, metavar="DATA", help="A store, or files that `stoker pack` reads."
+)
+@click.option("--out", type=base.PATH, metavar="FILE", help="Write the table: .parquet, .csv, .arrow or .feather.")
+@base.choice_option(
+    "--which", choices=["last", "all"], help="last: once per series, from its last steps. all: from every window of the run's view."
 )
 @click.option("--horizon", type=int, metavar="N", help="Steps to forecast; for runs of Time-MoE. [default: 96]")
 @click.option("--stride", type=int, metavar="N", help="With --which all: steps between two windows. [default: as in training]")
-@click.option(
-    "--short",
-    type=click.Choice(["error", "skip"]),
-    default="error",
-    show_default=True,
-    help="What to do with series that are shorter than the model's window.",
-)
+@base.choice_option("--short", choices=["error", "skip"], help="What to do with series that are shorter than the model's window.")
 @click.option(
     "--pack",
     "assignments",
@@ -56,24 +47,17 @@ SHOWN_ROWS = 12
 )
 @click.option("--batch-size", type=int, default=1024, show_default=True, metavar="N", help="Windows at once.")
 @click.option("--latest", is_flag=True, help="The newest checkpoint instead of the best one.")
-@click.option("--overwrite", is_flag=True, help="Replace the file of --out.")
-@click.option("--device", metavar="DEVICE", help="cpu, cuda or cuda:N. [default: a GPU if there is one]")
-@click.option("--json", "as_json", is_flag=True, help="Print the rows as JSON, one object per line.")
+@base.overwrite_option("Replace the file of --out.")
+@base.device_option
+@base.json_option
 def command(
-    run: str,
-    data: tuple[str, ...],
-    out: str | None,
-    assignments: tuple[str, ...],
-    latest: bool,
-    overwrite: bool,
-    device: str | None,
-    as_json: bool,
-    **options: Any,
-) -> None:
+    run: str, data: tuple[str, ...], out: str | None, assignments: tuple[str, ...], latest: bool, overwrite: bool, device: str | None,
+    as_json: bool, **options: Any,
+) -> None:  # fmt: skip
     """Predict with RUN (the folder of a run) for new data, in the units of the data.
 
     Raw files are packed like the store of the run: same key, time column and frequency, only the columns that the model reads. Each
-    row of the result has the series, the time of the predicted step, the column and the prediction.
+    row of the result has the series, the time of the predicted step, the column and the prediction; --json prints an object per line.
 
     \b
     stoker predict runs/first --data new.csv --out predictions.parquet
@@ -84,7 +68,7 @@ def command(
     import stoker
 
     if out is not None:
-        _check_out(Path(out), overwrite=overwrite)
+        base.check_new_file("--out", out, FORMATS, overwrite=overwrite)
     given: Any = data[0] if len(data) == 1 else list(data)
     loaded = stoker.load(run, latest=latest, device=device)
     table = loaded.predict(given, pack_options=_pack_options(assignments), **options)
@@ -101,16 +85,7 @@ def command(
     series, what = len(table.column(0).unique()), "events" if "event_id" in table.column_names else "series"
     click.echo(f"{len(table):,} predictions for {series:,} {what} by {printable(run)}, step {loaded.step:,}")
     if out is not None:
-        click.echo(f"written: {printable(out)}")
-
-
-def _check_out(path: Path, *, overwrite: bool) -> None:
-    if path.suffix.lower() not in FORMATS:
-        raise OptionError(f"--out is {path}; expected a name that ends in {', '.join(FORMATS)}.")
-    if path.is_dir() or (path.exists() and not overwrite):
-        raise OptionError(f"{path} already exists. Replace the file (--overwrite), or give another name.")
-    if not path.absolute().parent.is_dir():
-        raise OptionError(f"{path} cannot be written: there is no folder {path.parent}. Create it first.")
+        base.report(f"written: {out}")
 
 
 def _pack_options(assignments: tuple[str, ...]) -> dict[str, Any]:
@@ -159,7 +134,7 @@ def encode(table: pa.Table, suffix: str) -> bytes:
 def _show(table: pa.Table) -> None:
     from rich.console import Console
 
-    shown = new_table()
+    shown = base.new_table()
     for name in table.column_names:
         shown.add_column(printable(name), justify="left" if name in ("series", "column") else "right", no_wrap=True)
     half = SHOWN_ROWS // 2
@@ -172,12 +147,37 @@ def _show(table: pa.Table) -> None:
     Console(highlight=False).print(shown)
 
 
-@click.command("forecast", short_help="Forecast a series with a trained Time-MoE.")
-@click.argument("run", type=PATH)
+@click.command("embed", cls=base.Command, doing="computing representations of {data} by {run}", writes="out")
+@click.argument("run", type=base.PATH)
+@click.argument("out", type=base.PATH)
+@click.option("--data", required=True, type=base.TABLE, metavar="DATA", help="Series: .tsv (UCR), .ts or .arff (UEA), or a store.")
+@base.overwrite_option("Replace an existing OUT.")
+@base.json_option
+def embed_command(run: str, out: str, data: str, overwrite: bool, as_json: bool) -> None:
+    """Write the representations of series by RUN, a run of `stoker train timehut`, to OUT (.npy): one row per series, float32.
+
+    \b
+    stoker embed runs/Chinatown embeddings.npy --data new.tsv
+    """
+    from stoker import _disk
+    from stoker.recipes.timehut import load_encoder, read_series
+
+    path = base.check_new_file("OUT", out, (".npy",), overwrite=overwrite)
+    found = load_encoder(run)(read_series(data).values)
+    _disk.write_file(path, _disk.npy_bytes(found))
+    if as_json:
+        click.echo(json.dumps({"path": out, "series": len(found), "values": found.shape[1]}))
+        return
+    click.echo(f"{len(found):,} series -> {found.shape[1]:,} values each")
+    base.report(f"written: {out}")
+
+
+@click.command("forecast", cls=base.Command, doing="forecasting {data} by {run}")
+@click.argument("run", type=base.PATH)
 @click.option(
     "--data",
     required=True,
-    type=PATH,
+    type=base.TABLE,
     metavar="DATA",
     help="A store, a tree of Time-MoE data (binary folders, .jsonl, .json, .npy), or a table such as .csv.",
 )
@@ -197,24 +197,15 @@ def _show(table: pa.Table) -> None:
     "the last point and seasonal naive forecasts: periods of 24, of 168, and by autocorrelation.",
 )
 @click.option("--stride", type=int, metavar="N", help="With --score: steps between two forecasts. [default: the horizon]")
-@click.option("--plot", type=PATH, metavar="FILE", help="Plot the forecast into a .png or .svg file.")
-@click.option("--csv", "csv_path", type=PATH, metavar="FILE", help="Write the forecast as CSV.")
-@click.option("--device", metavar="DEVICE", help="cpu, cuda or cuda:N. [default: a GPU if there is one]")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
+@base.plot_option
+@click.option("--out", "csv_path", type=base.PATH, metavar="FILE", help="Write the forecast: .csv.")
+@base.overwrite_option("Replace the file of --out.")
+@base.device_option
+@base.json_option
 def forecast_command(
-    run: str,
-    data: str,
-    series: str | None,
-    horizon: int,
-    context: int | None,
-    at: int | None,
-    score: bool,
-    stride: int | None,
-    plot: str | None,
-    csv_path: str | None,
-    device: str | None,
-    as_json: bool,
-) -> None:
+    run: str, data: str, series: str | None, horizon: int, context: int | None, at: int | None, score: bool, stride: int | None,
+    plot: str | None, csv_path: str | None, overwrite: bool, device: str | None, as_json: bool,
+) -> None:  # fmt: skip
     """Forecast with RUN: the folder of a run of `stoker train time-moe`, or an official checkpoint.
 
     The context is scaled by its own points, as series are in training. The forecast is in the units of the data.
@@ -232,16 +223,16 @@ def forecast_command(
 
     if plot is not None:
         check_plot(plot)
-    if csv_path is not None and not Path(csv_path).absolute().parent.is_dir():
-        raise OptionError(f"{csv_path} cannot be written: there is no folder {Path(csv_path).parent}. Create it first.")
+    if csv_path is not None:
+        base.check_new_file("--out", csv_path, (".csv",), overwrite=overwrite)
     for name, given in (("--horizon", horizon), ("--context", context), ("--stride", stride)):
         if given is not None and given < 1:
             raise click.UsageError(f"{name} is {given}; expected an integer from 1.")
     if score and (at is not None or plot or csv_path):
-        raise click.UsageError("--score is over many forecasts: leave out --at, --plot and --csv.")
+        raise click.UsageError("--score is over many forecasts: leave out --at, --plot and --out.")
     if stride is not None and not score:
         raise click.UsageError("--stride needs --score.")
-    corpus = open_corpus(data, report=lambda note: click.echo(f"note: {printable(note)}", err=True))
+    corpus = open_corpus(data, report=lambda note: base.announce(f"note: {note}"))
     number = corpus.find(series) if series is not None else None
     if number is None and not score and len(corpus) > 1:
         names = ", ".join(corpus.series_name(i) for i in range(min(len(corpus), 8))) + (" …" if len(corpus) > 8 else "")
@@ -255,17 +246,9 @@ def forecast_command(
 
 
 def _forecast(
-    loaded: LoadedModel,
-    corpus: Corpus,
-    number: int,
-    at: int | None,
-    horizon: int,
-    context: int | None,
-    *,
-    plot: str | None,
-    csv_path: str | None,
-    as_json: bool,
-) -> None:
+    loaded: LoadedModel, corpus: Corpus, number: int, at: int | None, horizon: int, context: int | None, *, plot: str | None,
+    csv_path: str | None, as_json: bool,
+) -> None:  # fmt: skip
     import numpy as np
 
     from stoker import _disk
@@ -296,7 +279,7 @@ def _forecast(
         click.echo(f"MSE {mse:.6g}, MAE {mae:.6g} in the units of the series{partly}")
     for path in (plot, csv_path):
         if path is not None:
-            click.echo(f"written: {printable(path)}")
+            base.report(f"written: {path}")
 
 
 def _show_forecast(title: str, end: int, found: Any, actual: Any) -> None:
@@ -306,7 +289,7 @@ def _show_forecast(title: str, end: int, found: Any, actual: Any) -> None:
     columns = {"step": [f"{end + i:,}" for i in range(len(found))], "forecast": [f"{value:.6g}" for value in found]}
     if actual is not None:
         columns["actual"] = [f"{value:.6g}" if math.isfinite(value) else "" for value in actual]
-    table = new_table()
+    table = base.new_table()
     for header in columns:
         table.add_column(header, justify="right")
     rows = list(zip(*columns.values(), strict=True))
@@ -324,16 +307,16 @@ def _score(loaded: LoadedModel, corpus: Corpus, *, horizon: int, context: int | 
     from stoker.recipes.time_moe.forecasting import evaluate
 
     context = context or max(1, min(loaded.length, 512, loaded.model.size.max_position - horizon))
-    with progress(unit="windows", enabled=not as_json) as show:
+    with base.bar("windows") as show:
 
-        def report(done: int, total: int) -> None:
+        def scored(done: int, total: int) -> None:
             show("scoring", done / total, done)
 
-        score = evaluate(loaded, corpus, context=context, horizon=horizon, stride=stride, report=report)
+        score = evaluate(loaded, corpus, context=context, horizon=horizon, stride=stride, report=scored)
     if as_json:
         click.echo(json.dumps({"model": loaded.source, "context": context, "horizon": horizon, **asdict(score)}))
         return
-    table = new_table()
+    table = base.new_table()
     table.add_column(f"{score.windows:,} windows, {context} -> {horizon}", no_wrap=True)
     for title in ("MSE", "MAE"):
         table.add_column(title, justify="right", no_wrap=True)

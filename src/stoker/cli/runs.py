@@ -9,16 +9,16 @@ from pathlib import Path
 import click
 
 from stoker._text import printable
-from stoker.cli.main import PATH
+from stoker.cli import command as base
 
 
-@click.command("runs", short_help="Show the runs of a folder side by side.")
-@click.argument("folder", default="runs", type=PATH)
-@click.option("--metric", metavar="NAME", help="Metric whose best value is shown (default: val_loss, or what there is).")
-@click.option("--plot", type=PATH, metavar="FILE", help="Plot all runs into an .svg or .png file; needs the extra stoker[plot].")
-@click.option("--json", "as_json", is_flag=True, help="Print as JSON, for programs.")
+@click.command("runs", cls=base.Command, doing=None)
+@click.argument("folder", default="runs", type=base.PATH)
+@click.option("--metric", metavar="NAME", help="Metric whose best value is shown. [default: val_loss, or what there is]")
+@base.plot_option
+@base.json_option
 def command(folder: str, metric: str | None, plot: str | None, as_json: bool) -> None:
-    """Show the runs below FOLDER (default: runs): how each ended, its best metric, its speed, and its wait for data.
+    """Show the runs below FOLDER (by default: runs): how each ended, its best metric, its speed, and its wait for data.
 
     \b
     stoker runs runs/
@@ -44,4 +44,4 @@ def command(folder: str, metric: str | None, plot: str | None, as_json: bool) ->
         console.width = 200  # a pipe is not folded
     console.print(table(runs))
     if plot is not None:
-        click.echo(f"plot: {printable(plot)}")
+        base.report(f"plot: {plot}")

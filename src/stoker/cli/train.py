@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING
 
 import click
 
 from stoker._text import printable
-from stoker.cli.main import PATH, new_table
+from stoker.cli import command as base
 from stoker.cli.train_recipes import (
     RECIPES,
     is_first,
@@ -26,33 +26,22 @@ if TYPE_CHECKING:
     from stoker.train.loop import Result
 
 
-class _Train(click.Command):
-    """Hands over to the command of a recipe where its name, or the folder of one of its runs, is given."""
-
-    recipes: ClassVar[dict[str, click.Command]] = RECIPES
-
-    def make_context(
-        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
-    ) -> click.Context:
-        name = args[0] if args else None
-        recipe = name if name in RECIPES else _recipe_of(args)
-        if recipe is None:
-            return super().make_context(info_name, args, parent, **extra)
-        rest = args[1:] if name == recipe else args
-        return RECIPES[recipe].make_context(f"{info_name} {recipe}", rest, parent, **extra)
-
-
-def _recipe_of(args: list[str]) -> str | None:
-    """The recipe of the run that --resume names, or of the configuration that is given."""
+def _recipe_of(args: list[str]) -> tuple[str, list[str]] | None:
+    """The recipe that is named, of the run that --resume names, or of the configuration that is given; and its arguments."""
     from stoker.experiment.parse import read_document
     from stoker.recipes.tfa.settings import is_tfa
 
+    if named := base.recipe_named(args, RECIPES):
+        return named
+    if "-" in args:  # the configuration names the recipe, so it is read before the arguments are parsed
+        args[args.index("-")] = base.save_stdin(".yaml", click.get_current_context())
     for arg in args:
         if Path(arg).suffix in (".yaml", ".yml", ".json") and Path(arg).is_file() and is_tfa(read_document(Path(arg)).tree):
-            return "tfa"
+            return "tfa", args
     following = dict(pairwise(args))
     folder = following.get("--resume") or next((arg.partition("=")[2] for arg in args if arg.startswith("--resume=")), None)
-    return None if folder is None else recipe_of_run(Path(folder))
+    recipe = None if folder is None else recipe_of_run(Path(folder))
+    return None if recipe is None else (recipe, args)
 
 
 def recipe_of_run(folder: Path) -> str | None:
@@ -69,33 +58,24 @@ def recipe_of_run(folder: Path) -> str | None:
     return str(found)
 
 
-@click.command("train", cls=_Train, short_help="Train a model as a configuration says, or a recipe.")
-@click.argument("config", required=False, type=PATH)
-@click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="Set a value of the configuration.")
+@click.command("train", cls=base.Command, doing="training {config|resume}", recipes=RECIPES, recipe_of=_recipe_of)
+@click.argument("config", required=False, type=base.CONFIG)
+@base.set_option
 @click.option(
     "--speed",
     type=click.Choice(["exact", "measured"]),
     help="What is chosen by measuring: exact (default) changes no bit of the weights, measured is whatever is faster.",
 )
-@click.option("--resume", type=PATH, metavar="FOLDER", help="Resume the run of this folder.")
+@click.option("--resume", type=base.PATH, metavar="FOLDER", help="Resume the run of this folder.")
 @click.option("--continue", "continues", is_flag=True, help="Resume the run of CONFIG's folder, if it has one; otherwise begin it.")
 @click.option("--allow", multiple=True, metavar="NAME", help="With --resume: a value that may differ from the run so far.")
-@click.option("--overwrite", is_flag=True, help="Replace the run that the folder holds; files that stoker did not write stay.")
+@base.overwrite_option("Replace the run that the folder holds; files that stoker did not write stay.")
 @click.option("--fields", is_flag=True, help="Show all that a configuration may hold.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
-@click.option("--quiet", "-q", is_flag=True, help="No progress bar.")
+@base.json_option
 def command(
-    config: str | None,
-    assignments: tuple[str, ...],
-    speed: str | None,
-    resume: str | None,
-    continues: bool,
-    allow: tuple[str, ...],
-    overwrite: bool,
-    fields: bool,
-    as_json: bool,
-    quiet: bool,
-) -> None:
+    config: str | None, assignments: tuple[str, ...], speed: str | None, resume: str | None, continues: bool, allow: tuple[str, ...],
+    overwrite: bool, fields: bool, as_json: bool,
+) -> None:  # fmt: skip
     """Train as CONFIG (YAML or JSON) says. Its folder gets checkpoints, metrics, and the configuration with all its values.
 
     A NAME is a path like data.batch_size, or the end of one that only one value has. Ctrl-C finishes the step, saves and stops.
@@ -138,8 +118,8 @@ def command(
             resume=config is None or continues,
             allow=allow,
             overwrite=overwrite,
-            progress=not (quiet or as_json),
-            report=None if as_json else lambda line: click.echo(printable(line)),
+            progress=base.shows_progress(),
+            report=base.report,
             speed_option="--speed measured",
         )
     if is_first():
@@ -157,7 +137,7 @@ def _show(result: Result, folder: Path, *, as_json: bool) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    table = new_table()
+    table = base.new_table()
     table.add_column("of the last epoch", no_wrap=True)
     table.add_column("", justify="right")
     for name, value in result.metrics.items():

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stoker._text import printable
-from stoker.cli.main import PATH, Terminated
+from stoker.cli import command as base
+from stoker.cli.main import Terminated
 from stoker.errors import ConfigError, OptionError
 from stoker.experiment.parse import CONFIG_NAME
 from stoker.recipes.run_folder import RECIPE_NAME
@@ -85,16 +86,15 @@ def values_of(result: Result, *names: str) -> dict[str, Any]:
     return {name: getattr(result, name) for name in names}
 
 
-@click.command("tfa", short_help="Train on market bars.")
-@click.argument("config", required=False, type=PATH)
-@click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="Set a value of the configuration.")
-@click.option("--resume", type=PATH, metavar="FOLDER", help="Resume the run of this folder.")
-@click.option("--overwrite", is_flag=True, help="Replace an earlier run of this recipe in the folder; other files stay.")
+@click.command("tfa", cls=base.Command, doing="training {config|resume}", short_help="Train on market bars.")
+@click.argument("config", required=False, type=base.CONFIG)
+@base.set_option
+@click.option("--resume", type=base.PATH, metavar="FOLDER", help="Resume the run of this folder.")
+@base.overwrite_option("Replace an earlier run of this recipe in the folder; other files stay.")
 @click.option("--fields", is_flag=True, help="Show all keys of a configuration.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
-@click.option("--quiet", "-q", is_flag=True, help="No progress bar.")
+@base.json_option
 def _tfa(
-    config: str | None, assignments: tuple[str, ...], resume: str | None, overwrite: bool, fields: bool, as_json: bool, quiet: bool
+    config: str | None, assignments: tuple[str, ...], resume: str | None, overwrite: bool, fields: bool, as_json: bool
 ) -> None:
     """Train on market bars, with the settings of CONFIG (YAML).
 
@@ -128,13 +128,8 @@ def _tfa(
     settings = read_settings(path, assignments=assignments)
     folder = Path(resume or settings.out_dir or "")
 
-    def say(word: str, sentence: str) -> None:
-        if not as_json:
-            click.echo(printable(f"{word:<10} {sentence}"))
-
     with saying_how_to_resume(folder, needs=(CONFIG_NAME,)):
-        shows = not quiet and not as_json
-        done = train(settings, folder, resume=resume is not None, overwrite=overwrite, progress=shows, say=say)
+        done = train(settings, folder, resume=resume is not None, overwrite=overwrite, progress=base.shows_progress(), say=base.say)
     _show_tfa(done, folder, as_json=as_json)
 
 
@@ -162,28 +157,26 @@ COUNT = click.IntRange(max=2**20)
 SWITCHES = {"auto": "auto", "on": True, "off": False}
 
 
-@click.command("time-moe", short_help="Train a Time-MoE.")
+@click.command("time-moe", cls=base.Command, doing="training with {data|resume}", short_help="Train a Time-MoE.")
 @click.option(
     "--data",
-    type=PATH,
+    type=base.TABLE,
     metavar="DATA",
     help="A store, a tree of Time-MoE data (binary folders in place, .jsonl, .json, .npy), or a table such as .csv.",
 )
 @click.option("--size", metavar="SIZE", help="50m, 200m or tiny. [default: that of --model or --init, or 50m]")
-@click.option("--model", type=PATH, metavar="PATH", help="A config.json or its folder: random weights in a model of these sizes.")
-@click.option("--init", type=PATH, metavar="CHECKPOINT", help="Start from the weights of an official checkpoint.")
-@click.option("--length", type=int, default=2048, show_default=True, metavar="N", help="Positions per row.")
 @click.option(
+    "--model", type=base.PATH, metavar="PATH", help="A config.json or its folder: random weights in a model of these sizes."
+)
+@click.option("--init", type=base.PATH, metavar="CHECKPOINT", help="Start from the weights of an official checkpoint.")
+@click.option("--length", type=int, default=2048, show_default=True, metavar="N", help="Positions per row.")
+@base.choice_option(
     "--samples",
-    type=click.Choice(["packed", "padded", "compat"]),
-    default="packed",
-    show_default=True,
+    choices=["packed", "padded", "compat"],
     help="packed: short series share rows. padded: one piece of a series per row. compat: the authors' windows bit for bit.",
 )
 @click.option("--stride", type=int, metavar="N", help="With --samples compat: steps between two windows. [default: the length]")
-@click.option(
-    "--normalize", type=click.Choice(["zero", "max", "none"]), default="zero", show_default=True, help="Scaling of series."
-)
+@base.choice_option("--normalize", choices=["zero", "max", "none"], help="Scaling of series.")
 @click.option("--columns", metavar="A,B,…", help="Columns of a store or table to train on. [default: all of numbers]")
 @click.option("--batch-size", type=COUNT, default=8, show_default=True, metavar="N", help="Rows per batch, on each rank.")
 @click.option("--grad-accum-steps", type=COUNT, default=1, show_default=True, metavar="N", help="Batches per update.")
@@ -200,32 +193,24 @@ SWITCHES = {"auto": "auto", "on": True, "off": False}
 )
 @click.option("--validate-every", type=int, metavar="N", help="Updates between validations. [default: a tenth of all]")
 @click.option("--save-every", type=int, metavar="N", help="Updates between checkpoints. [default: at each validation]")
-@click.option("--precision", type=click.Choice(["auto", "fp32", "tf32", "bf16"]), default="auto", show_default=True)
-@click.option("--graph", type=click.Choice(list(SWITCHES)), default="auto", show_default=True, help="Steps as CUDA graphs.")
-@click.option("--compile", type=click.Choice(list(SWITCHES)), default="auto", show_default=True, help="Compile the model.")
+@base.choice_option("--precision", choices=["auto", "fp32", "tf32", "bf16"])
+@base.choice_option("--graph", choices=list(SWITCHES), default="auto", help="Steps as CUDA graphs.")
+@base.choice_option("--compile", choices=list(SWITCHES), default="auto", help="Compile the model.")
 @click.option(
     "--activation-checkpointing", is_flag=True, help="Recompute activations in the backward pass: less memory, more time."
 )
 @click.option("--max-seconds", type=float, metavar="N", help="Stop after this time.")
-@click.option("--seed", type=int, default=9899, show_default=True)
-@click.option("--folder", type=PATH, metavar="FOLDER", help="Folder of the run. [default: runs/ and the name of the data]")
-@click.option("--resume", type=PATH, metavar="FOLDER", help="Resume the run of this folder.")
-@click.option("--export", type=PATH, metavar="FOLDER", help="Where the best weights go. [default: weights, in the run]")
-@click.option("--device", metavar="DEVICE", help="cpu, cuda or cuda:N. [default: a GPU if there is one]")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
-@click.option("--quiet", "-q", is_flag=True, help="No progress bar.")
+@base.seed_option(9899)
+@click.option("--folder", type=base.PATH, metavar="FOLDER", help="Folder of the run. [default: runs/ and the name of the data]")
+@click.option("--resume", type=base.PATH, metavar="FOLDER", help="Resume the run of this folder.")
+@click.option("--export", type=base.PATH, metavar="FOLDER", help="Where the best weights go. [default: weights, in the run]")
+@base.device_option
+@base.json_option
 @click.pass_context
 def _time_moe(
-    context: click.Context,
-    /,
-    folder: str | None,
-    resume: str | None,
-    export: str | None,
-    device: str | None,
-    as_json: bool,
-    quiet: bool,
+    context: click.Context, /, folder: str | None, resume: str | None, export: str | None, device: str | None, as_json: bool,
     **options: Any,
-) -> None:
+) -> None:  # fmt: skip
     """Train a Time-MoE on DATA, and write its best weights as an official checkpoint.
 
     Without --steps the run is one epoch. Its folder gets checkpoints and metrics (`stoker runs --plot` plots them). Ctrl-C finishes
@@ -253,7 +238,12 @@ def _time_moe(
         settings["lr_end"] = settings["lr"] / 2
     if export is not None and Path(export).exists() and not Path(export).is_dir():
         raise OptionError(f"--export is {export}, which is a file; expected a folder for the weights.")  # before a long training
-    common: dict[str, Any] = {"device": device, "progress": not quiet and not as_json, "export": export, "report": _note}
+    common: dict[str, Any] = {
+        "device": device,
+        "progress": base.shows_progress(),
+        "export": export,
+        "report": lambda note: base.announce(f"note: {note}"),
+    }
     where = Path(resume or folder or f"runs/{Path(data).resolve().name.partition('.')[0]}")
     with saying_how_to_resume(where):
         if resume is not None:
@@ -270,10 +260,6 @@ def _numbers(given: str | None) -> list[float] | None:
         return [float(one) for one in given.split(",")] if given is not None else None
     except ValueError:
         raise click.UsageError(f"--head-weights is {given!r}; expected numbers separated by commas, such as 1,1,1,2.") from None
-
-
-def _note(note: str) -> None:
-    click.echo(f"note: {printable(note)}", err=True)
 
 
 def _show_time_moe(done: time_moe.Trained, folder: Path, *, as_json: bool) -> None:
@@ -324,11 +310,13 @@ def _timehut_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-@click.command("timehut", short_help="Learn representations of time series.")
-@click.option("--data", type=PATH, metavar="FILE", help="Training series: .tsv (UCR), .ts or .arff (UEA), or a store.")
-@click.option("--test", type=PATH, metavar="FILE", help="Test series; with labels, the run gets a score.")
+@click.command(
+    "timehut", cls=base.Command, doing="training with {archive|data|resume}", short_help="Learn representations of time series."
+)
+@click.option("--data", type=base.TABLE, metavar="FILE", help="Training series: .tsv (UCR), .ts or .arff (UEA), or a store.")
+@click.option("--test", type=base.TABLE, metavar="FILE", help="Test series; with labels, the run gets a score.")
 @click.option(
-    "--archive", type=PATH, metavar="FOLDER", help="Every data set of a folder instead: NAME_TRAIN.tsv and NAME_TEST.tsv."
+    "--archive", type=base.PATH, metavar="FOLDER", help="Every data set of a folder instead: NAME_TRAIN.tsv and NAME_TEST.tsv."
 )
 @click.option("--methods", metavar="A,B,…", help="With --archive: methods to compare. [default: timehut,ts2vec,softclt]")
 @click.option(
@@ -336,37 +324,22 @@ def _timehut_options(command: Callable[..., Any]) -> Callable[..., Any]:
 )
 @click.option("--method", metavar="NAME", default="timehut", show_default=True, help="timehut, ts2vec or softclt.")
 @_timehut_options
-@click.option(
+@base.choice_option(
     "--normalize",
-    type=click.Choice(["auto", "global", "none"]),
-    default="auto",
-    show_default=True,
+    choices=["auto", "global", "none"],
     help="auto: by mean and deviation of all training series, unless each is z-normalised already.",
 )
 @click.option("--compat/--no-compat", default=True, show_default=True, help="TimeHUT's loss as its authors' code has it.")
-@click.option("--seed", type=int, default=2002, show_default=True)
-@click.option("--folder", type=PATH, metavar="FOLDER", help="Folder of the run. [default: runs/ and the name of the data]")
-@click.option("--resume", type=PATH, metavar="FOLDER", help="Resume the run of this folder.")
-@click.option("--overwrite", is_flag=True, help="Replace an earlier run of this recipe in the folder; other files stay.")
-@click.option("--device", metavar="DEVICE", help="cpu, cuda or cuda:N. [default: a GPU if there is one]")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
-@click.option("--quiet", is_flag=True, help="No progress bar.")
+@base.seed_option(2002)
+@click.option("--folder", type=base.PATH, metavar="FOLDER", help="Folder of the run. [default: runs/ and the name of the data]")
+@click.option("--resume", type=base.PATH, metavar="FOLDER", help="Resume the run of this folder.")
+@base.overwrite_option("Replace an earlier run of this recipe in the folder; other files stay.")
+@base.device_option
+@base.json_option
 def _timehut(
-    data: str | None,
-    test: str | None,
-    archive: str | None,
-    methods: str | None,
-    seeds: int | None,
-    method: str,
-    normalize: str,
-    folder: str | None,
-    resume: str | None,
-    overwrite: bool,
-    device: str | None,
-    as_json: bool,
-    quiet: bool,
-    **options: Any,
-) -> None:
+    data: str | None, test: str | None, archive: str | None, methods: str | None, seeds: int | None, method: str, normalize: str,
+    folder: str | None, resume: str | None, overwrite: bool, device: str | None, as_json: bool, **options: Any,
+) -> None:  # fmt: skip
     """Learn representations of time series without their labels, by TimeHUT, TS2Vec or SoftCLT.
 
     The run gets the encoder, the representations of the training series and, with labelled test series, the accuracy of the papers'
@@ -377,7 +350,7 @@ def _timehut(
     stoker train timehut --data Chinatown_TRAIN.tsv --test Chinatown_TEST.tsv --epochs 200
     stoker train timehut --data Chinatown_TRAIN.tsv --method softclt
     stoker train timehut --archive UCR/ --methods ts2vec,timehut --seeds 16
-    stoker embed runs/Chinatown --data new.tsv --out embeddings.npy
+    stoker embed runs/Chinatown embeddings.npy --data new.tsv
     """
     flags = [flag for flag in AUTHORS_FLAGS if options.pop("flag_" + flag.replace("-", "_"))]
     if sum(one is not None for one in (data, archive, resume)) != 1:
@@ -385,17 +358,13 @@ def _timehut(
     if archive is None and (methods is not None or seeds is not None):
         raise click.UsageError("--methods and --seeds are for --archive.")
 
-    def say(word: str, sentence: str) -> None:
-        if not as_json:
-            click.echo(printable(f"{word:<10} {sentence}"))
-
     if archive is not None:
         _run_archive(archive, methods, seeds, device=device, as_json=as_json, options=options)
         return
     from stoker.recipes.timehut import training
 
     where = Path(resume or folder or f"runs/{Path(data or '').name.partition('.')[0].removesuffix('_TRAIN')}")
-    common: dict[str, Any] = {"device": device, "progress": not quiet and not as_json, "say": say}
+    common: dict[str, Any] = {"device": device, "progress": base.shows_progress(), "say": base.say}
     with saying_how_to_resume(where):
         if data is None:
             done = training.resume(where, **common)
@@ -421,7 +390,7 @@ def _show_timehut(done: timehut.TrainedTimeHut, folder: Path, *, as_json: bool) 
             click.echo(f"  {CLASSIFIER_NAMES[name]:<32}{value:>7.2%}")
         click.echo(f"  {'always the most frequent class':<32}{done.majority:>7.2%}")
         click.echo("  This is one seed. Seeds differ by a point or more on small sets: compare methods with --archive.\n")
-    click.echo(printable(f"run        {folder}   next: stoker embed {folder} --data FILE --out embeddings.npy"))
+    click.echo(printable(f"run        {folder}   next: stoker embed {folder} embeddings.npy --data FILE"))
 
 
 def _run_archive(
@@ -457,12 +426,12 @@ def _run_archive(
         )
 
 
-@click.command("icecube", short_help="Train a model of neutrino directions.")
-@click.option("--data", type=PATH, metavar="STORE", help="A store that `stoker pack --recipe icecube` made.")
+@click.command("icecube", cls=base.Command, doing="training with {data|resume}", short_help="Train a model of neutrino directions.")
+@click.option("--data", type=base.PATH, metavar="STORE", help="A store that `stoker pack --recipe icecube` made.")
 @click.option("--size", metavar="SIZE", default="5m", show_default=True, help="5m, 10m, 19m, 29m or tiny.")
 @click.option("--where", metavar="CONDITION", help='Events to train on, such as "num_steps >= 500". [default: all]')
 @click.option("--valid", metavar="CONDITION", help='Events to validate on, such as "batch_id == 651", or another store.')
-@click.option("--init", type=PATH, metavar="RUN", help="Start from the best weights of another run.")
+@click.option("--init", type=base.PATH, metavar="RUN", help="Start from the best weights of another run.")
 @click.option("--epochs", type=COUNT, default=10, show_default=True, metavar="N", help="Passes over the events.")
 @click.option("--batch-size", type=COUNT, default=4096, show_default=True, metavar="N", help="Events per batch, on each rank.")
 @click.option("--grad-accum-steps", type=COUNT, default=1, show_default=True, metavar="N", help="Batches per update.")
@@ -472,25 +441,22 @@ def _run_archive(
 @click.option("--weight-decay", type=float, default=0.01, show_default=True)
 @click.option("--max-grad-norm", type=float, default=1.0, show_default=True, help="Largest norm of the gradient.")
 @click.option("--max-doms", type=COUNT, default=128, show_default=True, metavar="N", help="Most DOMs per event.")
-@click.option("--input", type=click.Choice(["linear", "none"]), default="linear", show_default=True, help="Map of the tokens.")
-@click.option("--head", type=click.Choice(["vmf", "direction"]), default="vmf", show_default=True, help="What is predicted.")
+@base.choice_option("--input", choices=["linear", "none"], help="Map of the tokens.")
+@base.choice_option("--head", choices=["vmf", "direction"], help="What is predicted.")
 @click.option("--kappa-penalty", type=float, default=1e-4, show_default=True, help="First weight of the penalty on kappa.")
 @click.option("--angle-weight", type=float, default=0.5, show_default=True, help="Weight of the angle in the loss.")
 @click.option("--ema", type=float, metavar="DECAY", help="Decay of an EMA of the weights. [default: none]")
-@click.option("--order", type=click.Choice(["blocks", "shuffle", "sequential"]), default="blocks", show_default=True)
-@click.option("--precision", type=click.Choice(["auto", "fp32", "bf16"]), default="auto", show_default=True)
-@click.option(
-    "--residual", type=click.Choice(["fp32", "bf16"]), default="fp32", show_default=True, help="Type of the residual in bf16."
-)
-@click.option("--graph", type=click.Choice(list(SWITCHES)), default="auto", show_default=True, help="Steps as CUDA graphs.")
+@base.choice_option("--order", choices=["blocks", "shuffle", "sequential"])
+@base.choice_option("--precision", choices=["auto", "fp32", "bf16"])
+@base.choice_option("--residual", choices=["fp32", "bf16"], help="Type of the residual in bf16.")
+@base.choice_option("--graph", choices=list(SWITCHES), default="auto", help="Steps as CUDA graphs.")
 @click.option("--save-every", type=COUNT, metavar="N", help="Updates between checkpoints. [default: one per epoch]")
 @click.option("--max-seconds", type=float, metavar="N", help="Stop after this time.")
-@click.option("--seed", type=int, default=17, show_default=True)
-@click.option("--folder", type=PATH, metavar="FOLDER", help="Folder of the run. [default: runs/ and the name of the data]")
-@click.option("--resume", type=PATH, metavar="FOLDER", help="Resume the run of this folder.")
-@click.option("--device", metavar="DEVICE", help="cpu, cuda or cuda:N. [default: a GPU if there is one]")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
-@click.option("--quiet", "-q", is_flag=True, help="No progress bar.")
+@base.seed_option(17)
+@click.option("--folder", type=base.PATH, metavar="FOLDER", help="Folder of the run. [default: runs/ and the name of the data]")
+@click.option("--resume", type=base.PATH, metavar="FOLDER", help="Resume the run of this folder.")
+@base.device_option
+@base.json_option
 @click.pass_context
 def _icecube(
     context: click.Context,
@@ -500,7 +466,6 @@ def _icecube(
     resume: str | None,
     device: str | None,
     as_json: bool,
-    quiet: bool,
     **options: Any,
 ) -> None:
     """Train a transformer that predicts the direction of IceCube events.
@@ -523,7 +488,7 @@ def _icecube(
         raise click.UsageError("--folder is for a new run; --resume names its folder itself.")
     settings: dict[str, Any] = {name: SWITCHES[value] if name == "graph" else value for name, value in options.items()}
     where = Path(resume or folder or f"runs/{Path(data or '').resolve().name.partition('.')[0]}")
-    common: dict[str, Any] = {"device": device, "progress": not quiet and not as_json}
+    common: dict[str, Any] = {"device": device, "progress": base.shows_progress()}
     with saying_how_to_resume(where):
         if data is None:
             done = training.resume(where, **common, **{name: settings[name] for name in given})
@@ -550,11 +515,13 @@ def _show_icecube(done: icecube.TrainedIceCube, folder: Path, *, as_json: bool) 
     click.echo(printable(f"run: {folder}   next: stoker predict {folder} --data STORE --out submission.csv"))
 
 
-@click.command("tabular", short_help="Learn a table of events, to generate others.")
-@click.option("--target", type=PATH, metavar="FILE", help="Events, or single rows: .parquet, .csv, .arrow or .feather.")
-@click.option("--key", metavar="COLUMN", help="Column that names the subject of an event. [default: every row is a subject]")
-@click.option("--context", type=PATH, metavar="FILE", help="Facts of the subjects, one row each, with the same key.")
-@click.option("--size", type=click.Choice(["s", "m", "l"]), default="m", show_default=True, help="Size of the model.")
+@click.command(
+    "tabular", cls=base.Command, doing="training with {target|resume}", short_help="Learn a table of events, to generate others."
+)
+@click.option("--target", type=base.TABLE, metavar="FILE", help="Events, or single rows: .parquet, .csv, .arrow or .feather.")
+@base.key_option("key", "Column that names the subject of an event. [default: every row is a subject]")
+@click.option("--context", type=base.TABLE, metavar="FILE", help="Facts of the subjects, one row each, with the same key.")
+@base.choice_option("--size", choices=["s", "m", "l"], default="m", help="Size of the model.")
 @click.option("--encoding", multiple=True, metavar="COLUMN=KIND", help="Kind of a column, such as place=lat_long. May be repeated.")
 @click.option("--epochs", type=int, default=100, show_default=True, metavar="N", help="Passes over the subjects, at most.")
 @click.option("--batch-size", type=COUNT, metavar="N", help="Subjects per update. [default: about 1/64 of them, from 8 to 2,048]")
@@ -573,16 +540,15 @@ def _show_icecube(done: icecube.TrainedIceCube, folder: Path, *, as_json: bool) 
     "--delta", type=float, default=1e-5, show_default=True, metavar="N", help="With --noise: what --max-epsilon does not cover."
 )
 @click.option("--protect/--no-protect", default=True, show_default=True, help="Keep only values that several subjects have.")
-@click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--folder", type=PATH, metavar="FOLDER", help="Folder of the run. [default: runs/ and the name of the file]")
-@click.option("--resume", type=PATH, metavar="FOLDER", help="Resume the run of this folder.")
-@click.option("--overwrite", is_flag=True, help="Replace an earlier run of this recipe in the folder; other files stay.")
-@click.option("--device", metavar="DEVICE", help="cpu, cuda or cuda:N. [default: a GPU if there is one]")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
-@click.option("--quiet", is_flag=True, help="No progress bar.")
+@base.seed_option(0)
+@click.option("--folder", type=base.PATH, metavar="FOLDER", help="Folder of the run. [default: runs/ and the name of the file]")
+@click.option("--resume", type=base.PATH, metavar="FOLDER", help="Resume the run of this folder.")
+@base.overwrite_option("Replace an earlier run of this recipe in the folder; other files stay.")
+@base.device_option
+@base.json_option
 def _tabular(
     target: str | None, encoding: tuple[str, ...], folder: str | None, resume: str | None, overwrite: bool, device: str | None,
-    as_json: bool, quiet: bool, **options: Any,
+    as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Learn the events of subjects, such as the purchases of users, so that `stoker generate` can make new ones.
 
@@ -591,7 +557,7 @@ def _tabular(
 
     \b
     stoker train tabular --target events.parquet --key user_id --context users.parquet
-    stoker generate runs/events --subjects 10000 --out synthetic.parquet
+    stoker generate runs/events synthetic.parquet --subjects 10000
     """
     if (target is None) == (resume is None):
         raise click.UsageError("Give --target FILE, or --resume FOLDER.")
@@ -602,12 +568,8 @@ def _tabular(
         raise click.UsageError(f"--encoding is {encoding[0]!r}; expected COLUMN=KIND, such as place=lat_long.")
     from stoker.recipes.tabular import training
 
-    def say(word: str, sentence: str) -> None:
-        if not as_json:
-            click.echo(printable(f"{word:<10} {sentence}"))
-
     where = Path(resume or folder or f"runs/{Path(target or '').stem}")
-    common: dict[str, Any] = {"device": device, "progress": not quiet and not as_json, "say": say}
+    common: dict[str, Any] = {"device": device, "progress": base.shows_progress(), "say": base.say}
     with saying_how_to_resume(where):
         if target is None:
             done = training.resume(where, **common)
@@ -627,7 +589,7 @@ def _show_tabular(done: tabular.TrainedTabular, folder: Path, *, as_json: bool) 
     ended = words.get(result.stopped, result.stopped)
     click.echo(f"{'trained':<10} {result.epoch:,} epochs, {result.step:,} updates in {result.seconds:,.1f} s ({ended})")
     click.echo(f"{'loss':<10} {result.best:.4f} nats per event on held-out subjects")
-    click.echo(printable(f"run        {folder}   next: stoker generate {folder} --subjects 1000 --out synthetic.parquet"))
+    click.echo(printable(f"run        {folder}   next: stoker generate {folder} synthetic.parquet --subjects 1000"))
 
 
 RECIPES: dict[str, click.Command] = {

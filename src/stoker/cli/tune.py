@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from stoker._text import printable
-from stoker.cli.main import PATH
+from stoker._text import printable, printable_lines
+from stoker.cli import command as base
 from stoker.errors import OptionError
 
 if TYPE_CHECKING:
@@ -18,64 +18,36 @@ if TYPE_CHECKING:
     from stoker.tune.study import Study
 
 STUDY_NAME = "study.sqlite"
-SET = click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="Set a value of the configuration.")
-JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
-PLOT = click.option("--plot", type=PATH, metavar="FILE", help="Write a plot, .svg or .png.")
+BATCH_RECIPES: dict[str, click.Command] = {}
+SEARCH_RECIPES: dict[str, click.Command] = {}
 
 
-@click.group("tune", short_help="Find the batch size, hyperparameters, or the fastest way to run.")
+@click.group("tune", cls=base.CommandGroup)
 def command() -> None:
     """Measure instead of guessing: the batch size, hyperparameters, and how a configuration runs fastest."""
 
 
-def _say(line: str) -> None:
-    click.echo(printable(line), err=True)
-
-
-def _begin(what: str, config: str, *, is_quiet: bool) -> None:
-    """Say at once what happens: loading torch takes seconds."""
-    if Path(config).is_file() and not is_quiet:
-        _say(f"{what} of {config}: loading")
-
-
-class _WithRecipes(click.Command):
-    """Hands over to the command of a recipe where its name is given."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.recipes: dict[str, click.Command] = {}
-
-    def make_context(
-        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
-    ) -> click.Context:
-        if args and args[0] in self.recipes:
-            return self.recipes[args[0]].make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
-        return super().make_context(info_name, args, parent, **extra)
-
-
-@command.command("batch", cls=_WithRecipes, short_help="Measure batch sizes, and choose by throughput.")
-@click.argument("config", type=PATH)
-@SET
+@command.command(
+    "batch",
+    cls=base.Command,
+    doing="measuring batch sizes of {config}",
+    recipes=BATCH_RECIPES,
+    short_help="Measure batch sizes, and choose by throughput.",
+)
+@click.argument("config", type=base.CONFIG)
+@base.set_option
 @click.option("--tolerance", type=float, default=0.05, show_default=True, help="How much slower than the best size it may be.")
 @click.option("--largest", type=int, metavar="N", help="The largest size to try.")
 @click.option("--min-steps-per-epoch", type=int, default=20, show_default=True, metavar="N", help="Steps that an epoch keeps.")
 @click.option("--keep-effective-batch", is_flag=True, help="Keep the samples per update, by gradient accumulation.")
-@click.option("--out", type=PATH, metavar="FILE.yaml", help="Write the configuration with the new batch size.")
-@click.option("--overwrite", is_flag=True, help="With --out: replace the file.")
-@PLOT
-@JSON
+@click.option("--out", type=base.PATH, metavar="FILE.yaml", help="Write the configuration with the new batch size.")
+@base.overwrite_option("Replace the file of --out.")
+@base.plot_option
+@base.json_option
 def _batch(
-    config: str,
-    assignments: tuple[str, ...],
-    tolerance: float,
-    largest: int | None,
-    min_steps_per_epoch: int,
-    keep_effective_batch: bool,
-    out: str | None,
-    overwrite: bool,
-    plot: str | None,
-    as_json: bool,
-) -> None:
+    config: str, assignments: tuple[str, ...], tolerance: float, largest: int | None, min_steps_per_epoch: int,
+    keep_effective_batch: bool, out: str | None, overwrite: bool, plot: str | None, as_json: bool,
+) -> None:  # fmt: skip
     """Measure batch sizes of CONFIG, and choose the smallest within 5 % of the best throughput.
 
     The table has samples per second and memory of each size. The learning rate is not changed; a scaled one is offered.
@@ -85,7 +57,6 @@ def _batch(
     stoker tune batch config.yaml --plot batch.svg --out tuned.yaml
     stoker tune batch icecube --data ice.stoker --size 19m
     """
-    _begin("batch size", config, is_quiet=as_json)
     import msgspec
 
     from stoker.experiment import load
@@ -96,7 +67,8 @@ def _batch(
 
     if plot is not None:
         check_plot(plot)
-    _check_free(out, overwrite=overwrite)
+    if out is not None:
+        base.check_new_file("--out", out, overwrite=overwrite)
     given = load(config, assignments)
     make_step, make_batch, loader, num_samples = steps_of(given)
     effective = given.data.global_batch_size or given.data.batch_size * given.train.grad_accum_steps
@@ -109,7 +81,7 @@ def _batch(
         min_steps_per_epoch=min_steps_per_epoch,
         effective_batch=effective if keep_effective_batch else None,
         loader=loader,
-        report=_say if not as_json else lambda line: None,
+        report=base.announce,
     )
     new = choice.size * choice.grad_accum_steps
     rule: Any = "linear" if given.optimizer.__struct_config__.tag == "sgd" else "sqrt"
@@ -139,19 +111,17 @@ def _values_of(choice: BatchSizeChoice) -> dict[str, Any]:
     return {**{name: getattr(choice, name) for name in names}, "curve": curve}
 
 
-@click.command("icecube", short_help="Measure batch sizes of the IceCube model.")
-@click.option("--data", type=PATH, required=True, metavar="STORE", help="A store that `stoker pack --recipe icecube` made.")
+@click.command("icecube", cls=base.Command, doing="measuring batch sizes with {data}")
+@click.option("--data", type=base.PATH, required=True, metavar="STORE", help="A store that `stoker pack --recipe icecube` made.")
 @click.option("--size", metavar="SIZE", default="5m", show_default=True, help="5m, 10m, 19m, 29m or tiny.")
 @click.option("--where", metavar="CONDITION", help='Events to train on, such as "num_steps >= 500". [default: all]')
 @click.option("--max-doms", type=int, default=128, show_default=True, metavar="N", help="Most DOMs per event.")
-@click.option(
-    "--residual", type=click.Choice(["fp32", "bf16"]), default="fp32", show_default=True, help="Type of the residual in bf16."
-)
+@base.choice_option("--residual", choices=["fp32", "bf16"], help="Type of the residual in bf16.")
 @click.option("--tolerance", type=float, default=0.05, show_default=True, help="How much slower than the best size it may be.")
 @click.option("--largest", type=int, metavar="N", help="The largest size to try.")
-@click.option("--device", metavar="DEVICE", help="cpu, cuda or cuda:N. [default: a GPU if there is one]")
-@PLOT
-@JSON
+@base.device_option
+@base.plot_option
+@base.json_option
 def _batch_icecube(data: str, plot: str | None, as_json: bool, **options: Any) -> None:
     """Measure batch sizes of the IceCube model, and choose the smallest within 5 % of the best throughput.
 
@@ -163,7 +133,7 @@ def _batch_icecube(data: str, plot: str | None, as_json: bool, **options: Any) -
 
     if plot is not None:
         check_plot(plot)
-    choice = tune_batch_size(data, report=_say if not as_json else lambda line: None, **options)
+    choice = tune_batch_size(data, report=base.announce, **options)
     if plot is not None:
         choice.plot(plot)
     if as_json:
@@ -173,14 +143,20 @@ def _batch_icecube(data: str, plot: str | None, as_json: bool, **options: Any) -
     click.echo(printable(f"use it: stoker train icecube --data {data} --size {options['size']} --batch-size {choice.size}"))
 
 
-cast(_WithRecipes, _batch).recipes["icecube"] = _batch_icecube
+BATCH_RECIPES["icecube"] = _batch_icecube
 
 
-@command.command("search", cls=_WithRecipes, short_help="Search hyperparameters within a budget.")
-@click.argument("config", type=PATH)
-@SET
+@command.command(
+    "search",
+    cls=base.Command,
+    doing="searching with {config}",
+    recipes=SEARCH_RECIPES,
+    short_help="Search hyperparameters within a budget.",
+)
+@click.argument("config", type=base.CONFIG)
+@base.set_option
 @click.option("--budget", metavar="TIME", help="60s, 10min, 2h, or a number of trials. [default: from the size of the data]")
-@click.option("--space", type=PATH, metavar="FILE.yaml", help="What to search, if not the section `search:` of CONFIG.")
+@click.option("--space", type=base.CONFIG, metavar="FILE.yaml", help="What to search, if not the section `search:` of CONFIG.")
 @click.option("--metric", metavar="NAME", help="What to improve. [default: val_loss]")
 @click.option("--direction", type=click.Choice(["minimize", "maximize"]), help="[default: by the name of the metric]")
 @click.option("--storage", metavar="FILE|URL", help="Where the study is kept. [default: study.sqlite, in the folder of the run]")
@@ -190,29 +166,15 @@ cast(_WithRecipes, _batch).recipes["icecube"] = _batch_icecube
     "--timeout", type=float, metavar="SECONDS", help="A trial that takes longer fails; each then runs in a child process."
 )
 @click.option("--allow-constant", is_flag=True, help="Continue when all configurations have the same score.")
-@click.option("--out", type=PATH, metavar="FILE.yaml", help="Write the configuration with the best values.")
-@click.option("--overwrite", is_flag=True, help="With --out: replace the file.")
-@PLOT
-@JSON
-@click.option("--quiet", is_flag=True, help="No progress.")
+@click.option("--out", type=base.PATH, metavar="FILE.yaml", help="Write the configuration with the best values.")
+@base.overwrite_option("Replace the file of --out.")
+@base.plot_option
+@base.json_option
 def _search(
-    config: str,
-    assignments: tuple[str, ...],
-    budget: str | None,
-    space: str | None,
-    metric: str | None,
-    direction: str | None,
-    storage: str | None,
-    name: str,
-    repeats: int | None,
-    timeout: float | None,
-    allow_constant: bool,
-    out: str | None,
-    overwrite: bool,
-    plot: str | None,
-    as_json: bool,
-    quiet: bool,
-) -> None:
+    config: str, assignments: tuple[str, ...], budget: str | None, space: str | None, metric: str | None, direction: str | None,
+    storage: str | None, name: str, repeats: int | None, timeout: float | None, allow_constant: bool, out: str | None, overwrite: bool,
+    plot: str | None, as_json: bool,
+) -> None:  # fmt: skip
     """Search the hyperparameters of CONFIG: many short trials, the best of them longer, then new ones near the best.
 
     What to search is the section `search:` of CONFIG. Ctrl-C keeps the best; the same command continues. Several processes, and with
@@ -230,7 +192,6 @@ def _search(
     stoker tune search config.yaml --budget 10min --plot study.svg --out best.yaml
     stoker tune search timehut --help
     """
-    _begin("search", config, is_quiet=quiet or as_json)
     from stoker.experiment import load
     from stoker.train.plots import check_plot
     from stoker.tune.configured import ConfigObjective, read_search
@@ -239,7 +200,8 @@ def _search(
 
     if plot is not None:
         check_plot(plot)
-    _check_free(out, overwrite=overwrite)
+    if out is not None:
+        base.check_new_file("--out", out, overwrite=overwrite)
     section, given = read_search(config, space), load(config, assignments)
     metric = metric or section.metric
     wanted: Any = direction or section.direction or ("minimize" if _less_is_better(metric) else "maximize")
@@ -248,8 +210,7 @@ def _search(
     parse_budget(budget)
     size = objective.size()
     where = storage or str(Path(given.train.folder or "runs") / STUDY_NAME)
-    if not as_json:
-        _say(f"study: {where}" if "@" not in where else f"study: {name}")
+    base.announce(f"study: {where}" if "@" not in where else f"study: {name}")
     study = search(
         objective,
         section.space.distributions,
@@ -261,7 +222,7 @@ def _search(
         repeats=repeats if repeats is not None else section.repeats,
         timeout=timeout,
         on_constant="warn" if allow_constant else "error",
-        report=(lambda line: None) if quiet or as_json else _say,
+        report=base.announce,
         size=size,
     )
     if study.has_result:
@@ -274,7 +235,9 @@ def _search(
     def use(params: dict[str, Any]) -> str:
         if out is not None:
             return f"written: {out}"
-        return f"train it: stoker train {config} " + " ".join(f"--set {key}={json.dumps(value)}" for key, value in params.items())
+        return f"train it: stoker train {base.shown_path(config)} " + " ".join(
+            f"--set {key}={json.dumps(value)}" for key, value in params.items()
+        )
 
     _show_study(study, use, where=where, name=name, as_json=as_json)
 
@@ -294,7 +257,9 @@ def _show_study(study: Study, use: Callable[[dict[str, Any]], str], *, where: st
         if study.has_result:
             click.echo(printable(use(dict(study.best.params))))
     if study.stopped == "interrupted":
-        _say("stopped. The same command continues the search." if where else "stopped. Pass --storage FILE to be able to continue.")
+        base.announce(
+            "stopped. The same command continues the search." if where else "stopped. Pass --storage FILE to be able to continue."
+        )
         raise SystemExit(130)
     if not study.has_result:
         raise OptionError(
@@ -302,30 +267,18 @@ def _show_study(study: Study, use: Callable[[dict[str, Any]], str], *, where: st
         )
 
 
-def printable_lines(text: str) -> str:
-    """Escape each line, and keep the line breaks."""
-    return "\n".join(printable(line) for line in text.split("\n"))
-
-
 def _less_is_better(metric: str) -> bool:
     return not any(word in metric.lower() for word in ("accuracy", "auc", "f1", "r2", "precision", "recall"))
 
 
-def _check_free(out: str | None, *, overwrite: bool) -> None:
-    """Refuse a file that is there already, before anything is measured."""
-    if out is not None and Path(out).exists() and not overwrite:
-        raise OptionError(f"{out} already exists. Pass --overwrite to replace it, or choose another name.")
-
-
-@click.command("timehut")
+@click.command("timehut", cls=base.Command, doing="searching with {data}")
 @click.option(
-    "--data", type=PATH, required=True, metavar="FILE", help="Labelled training series: .tsv (UCR), .ts, .arff, or a store."
+    "--data", type=base.TABLE, required=True, metavar="FILE", help="Labelled training series: .tsv (UCR), .ts, .arff, or a store."
 )
-@click.option(
+@base.choice_option(
     "--scenario",
-    type=click.Choice(["temp", "amc", "combined"]),
+    choices=["temp", "amc", "combined"],
     default="combined",
-    show_default=True,
     help="temp: the temperature schedule; amc: the angular margin; combined: both.",
 )
 @click.option("--budget", metavar="TIME", help="4s, 10min, or a number of trials. [default: from the size of the data]")
@@ -333,27 +286,15 @@ def _check_free(out: str | None, *, overwrite: bool) -> None:
 @click.option("--group-size", type=click.IntRange(min=1), default=16, show_default=True, help="Configurations that train at once.")
 @click.option("--skip-search", is_flag=True, help="Print known-good values instead of searching.")
 @click.option("--storage", metavar="FILE|URL", help="Where the study is kept, to continue it. [default: in memory]")
-@click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--device", metavar="DEVICE", help="cpu, cuda or cuda:N. [default: a GPU if there is one]")
+@base.seed_option(0)
+@base.device_option
 @click.option("--allow-constant", is_flag=True, help="Continue when all configurations have the same score.")
-@PLOT
-@JSON
-@click.option("--quiet", "-q", is_flag=True, help="No progress.")
+@base.plot_option
+@base.json_option
 def _search_timehut(
-    data: str,
-    scenario: str,
-    budget: str | None,
-    epochs: int | None,
-    group_size: int,
-    skip_search: bool,
-    storage: str | None,
-    seed: int,
-    device: str | None,
-    allow_constant: bool,
-    plot: str | None,
-    as_json: bool,
-    quiet: bool,
-) -> None:
+    data: str, scenario: str, budget: str | None, epochs: int | None, group_size: int, skip_search: bool, storage: str | None, seed: int,
+    device: str | None, allow_constant: bool, plot: str | None, as_json: bool,
+) -> None:  # fmt: skip
     """Search the temperature and the angular margin of TimeHUT. Configurations train as one population, on the same crops.
 
     The score is the mean margin of a classifier in repeated cross-validation of the training series: on small sets their accuracy is
@@ -362,15 +303,13 @@ def _search_timehut(
     \b
     stoker tune search timehut --data Chinatown_TRAIN.tsv --scenario combined --budget 60s
     """
-    if not skip_search:
-        _begin("search", data, is_quiet=quiet or as_json)
     from stoker.recipes.timehut.search import DEFAULTS, SPACES, objective_of
     from stoker.train.plots import check_plot
     from stoker.tune.search_loop import parse_budget, search
 
     def use(params: dict[str, Any]) -> str:
         flags = " ".join(f"--{key.replace('_', '-')} {value:.6g}" for key, value in params.items())
-        return f"train it: stoker train timehut --data {data} {flags}"
+        return f"train it: stoker train timehut --data {base.shown_path(data)} {flags}"
 
     if skip_search:
         known = {name: DEFAULTS[name] for name in SPACES[scenario]}
@@ -391,7 +330,7 @@ def _search_timehut(
         name=f"timehut-{scenario}",
         group_size=group_size,
         on_constant="warn" if allow_constant else "error",
-        report=(lambda line: None) if quiet or as_json else _say,
+        report=base.announce,
         size=f"{objective.values.shape[0]:,} series of {objective.values.shape[1]:,} steps",
     )
     if plot is not None and study.has_result:
@@ -399,15 +338,19 @@ def _search_timehut(
     _show_study(study, use, where=storage, name=f"timehut-{scenario}", as_json=as_json)
 
 
-cast(_WithRecipes, _search).recipes["timehut"] = _search_timehut
+SEARCH_RECIPES["timehut"] = _search_timehut
 
 
-@command.command("run", short_help="Measure how a configuration runs fastest.")
-@click.argument("config", type=PATH)
-@SET
-@click.option("--out", type=PATH, metavar="FILE.yaml", help="Where the new configuration goes. [default: CONFIG with .tuned.yaml]")
-@click.option("--overwrite", is_flag=True, help="Replace the file, if it exists already.")
-@JSON
+@command.command(
+    "run", cls=base.Command, doing="measuring how {config} runs fastest", short_help="Measure how a configuration runs fastest."
+)
+@click.argument("config", type=base.CONFIG)
+@base.set_option
+@click.option(
+    "--out", type=base.PATH, metavar="FILE.yaml", help="Where the new configuration goes. [default: CONFIG with .tuned.yaml]"
+)
+@base.overwrite_option("Replace the file of --out.")
+@base.json_option
 def _run(config: str, assignments: tuple[str, ...], out: str | None, overwrite: bool, as_json: bool) -> None:
     """Measure how CONFIG runs fastest here, and write the choices into a new configuration.
 
@@ -418,19 +361,17 @@ def _run(config: str, assignments: tuple[str, ...], out: str | None, overwrite: 
     stoker tune run config.yaml
     stoker train config.tuned.yaml
     """
-    _begin("run choices", config, is_quiet=as_json)
     from dataclasses import asdict
 
     from stoker.experiment import load
     from stoker.tune.run_choices import choose_run
 
-    path = out if out is not None else str(Path(config).with_suffix(".tuned.yaml"))
+    given = Path(config).name if base.shown_path(config) == "-" else config
+    path = out if out is not None else str(Path(given).with_suffix(".tuned.yaml"))
     if Path(path).resolve() == Path(config).resolve() and not overwrite:
-        raise OptionError(f"{path} is the configuration itself. Pass --overwrite to replace it, or choose another name.")
-    _check_free(path, overwrite=overwrite)
-    choices = choose_run(
-        load(config, assignments), report=(lambda line: None) if as_json else lambda line: click.echo(printable(line))
-    )
+        raise OptionError(f"{path} is the configuration itself. Replace it (--overwrite), or give another name.")
+    base.check_new_file("--out", path, overwrite=overwrite)
+    choices = choose_run(load(config, assignments), report=base.report)
     choices.save(path, overwrite=overwrite)
     if as_json:
         trials = [asdict(one) for one in choices.trials]

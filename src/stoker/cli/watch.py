@@ -9,22 +9,24 @@ from pathlib import Path
 import click
 
 from stoker._text import printable
-from stoker.cli.main import PATH
+from stoker.cli import command as base
 from stoker.errors import OptionError
 
 POLL_SECONDS = 0.5
+TARGET = base.PathType(needs="the file of a script, or the folder of a run")
 
 
-@click.command("watch", short_help="Run a script, or follow a run, and name the cause of slowdowns.")
-@click.argument("target", type=PATH, metavar="SCRIPT.py|FOLDER")
+@click.command("watch", cls=base.Command, doing="watching {target}", example="stoker watch train.py -- --epochs 10")
+@click.argument("target", type=TARGET, metavar="SCRIPT.py|FOLDER")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENTS]")
-@click.option("-m", "is_module", is_flag=True, help="SCRIPT is the name of a module, as for python -m.")
+@base.module_option
 @click.option("--once", is_flag=True, help="With a folder: show what was found so far, and do not wait for more.")
 def command(target: str, arguments: tuple[str, ...], is_module: bool, once: bool) -> None:
     """Run SCRIPT.py to its end and report on stderr when its steps become slower, and why; or follow the run in FOLDER.
 
     Causes are the loader, the step itself, the clock of GPU or CPU, a neighbour (another program), memory growth, or a rank. A slowdown
-    of 10 % is found within 100 steps, if step times scatter by at most 5 %. The script keeps its output and its exit code.
+    of 10 % is found within 100 steps, if step times scatter by at most 5 %. The script keeps its output, unless -q, and
+    its exit code.
 
     \b
     stoker watch train.py -- --epochs 10
@@ -47,7 +49,8 @@ def command(target: str, arguments: tuple[str, ...], is_module: bool, once: bool
         if is_first:
             click.echo(f"stoker: {printable(line)}", err=True)
 
-    run_script(target, arguments, module=is_module, report=report)
+    with base.script_output():
+        run_script(target, arguments, module=is_module, report=report)
 
 
 def _follow(folder: Path, *, once: bool) -> None:

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import sys
+from importlib import import_module
+from importlib.util import find_spec
 from types import MethodType
 from typing import Any, Protocol
 
 from stoker.feed.feed import Feed
 
-try:
-    import lightning.pytorch as lightning
-except ImportError:
-    import pytorch_lightning as lightning
+
+def _data_modules() -> tuple[type, ...]:
+    """The `LightningDataModule` of the packages in use: Lightning is published twice, and a `Trainer` takes only its own."""
+    names = ("lightning.pytorch", "pytorch_lightning")
+    used = [name for name in names if name in sys.modules] or [name for name in names if find_spec(name.partition(".")[0])][:1]
+    return tuple(import_module(name).LightningDataModule for name in used or names[:1])
+
+
+_BASES = _data_modules()
 
 
 class MakeFeed(Protocol):
@@ -20,7 +28,7 @@ class MakeFeed(Protocol):
         """The feed of this rank."""
 
 
-class FeedDataModule(lightning.LightningDataModule):  # type: ignore[misc]
+class FeedDataModule(*_BASES):  # type: ignore[misc]
     """Feeds for the loops of a Lightning `Trainer`, on any number of devices.
 
     Lightning starts processes of its own and gives them ranks, so a feed is made in each of them. It saves the position of its loaders:
@@ -42,12 +50,22 @@ class FeedDataModule(lightning.LightningDataModule):  # type: ignore[misc]
     def __init__(
         self, train: MakeFeed, *, valid: MakeFeed | None = None, test: MakeFeed | None = None, predict: MakeFeed | None = None
     ) -> None:
-        super().__init__()
         self._makers = {"train": train, "val": valid, "test": test, "predict": predict}
-        for name in (name for name, make in self._makers.items() if make is None):
-            # Lightning leaves out a loop whose loader is the one of its base class.
-            method = f"{name}_dataloader"
-            setattr(self, method, MethodType(getattr(lightning.LightningDataModule, method), self))
+        super().__init__()
+
+    @property
+    def trainer(self) -> Any:
+        """The `Trainer` that uses this module; None before."""
+        return self._trainer
+
+    @trainer.setter
+    def trainer(self, trainer: Any) -> None:
+        """A trainer leaves out a loop whose loader is the method of its base class, so each loader that is not given becomes that."""
+        self._trainer = trainer
+        package = type(trainer).__module__.partition(".")[0]
+        base = next((one for one in _BASES if one.__module__.startswith(f"{package}.")), _BASES[0])
+        for name in (f"{name}_dataloader" for name, make in self._makers.items() if make is None):
+            setattr(self, name, MethodType(getattr(base, name), self))
 
     def _made(self, name: str) -> Any:
         make = self._makers[name]

@@ -18,7 +18,7 @@ from stoker._clock import now_utc
 from stoker._disk import is_locked
 from stoker.errors import TrainError
 from stoker.train.early_stopping import guess_mode
-from stoker.train.log import parse_line
+from stoker.train.loggers import parse_line
 from stoker.train.run import CHECKPOINTS, LOSS, METRICS, NAME, RATE, SLOWDOWNS, WAIT, Record, find_runs, read_record, read_slowdowns
 
 MOST_POINTS = 300

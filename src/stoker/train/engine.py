@@ -32,12 +32,11 @@ from stoker.train import autotune, state_dict
 from stoker.train.autotune import Chooser, Gain, Setup, Timed, Trial, steps_of_choice, steps_per_round
 from stoker.train.distributed import Joint, Replicas, Shards
 from stoker.train.graph import Gathering, Graphs
-from stoker.train.log import Readout
 from stoker.train.numerics import Scale, set_matmul_flags, takes_flag
 from stoker.train.optimizer import FUSED, LearningRate, is_fused, may_be_fused, set_fused
 from stoker.train.ordered_sums import OrderedSums
 from stoker.train.settings import Components
-from stoker.train.step import Eager, EagerStep, StepWork
+from stoker.train.step import Eager, EagerStep, Readout, StepWork
 
 
 class Stream:

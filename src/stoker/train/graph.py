@@ -16,8 +16,7 @@ from stoker._batch import map_tensors, tensors_of
 from stoker._text import sync_debug_mode
 from stoker.errors import TrainError
 from stoker.train.autotune import reason_of
-from stoker.train.log import Readout
-from stoker.train.step import EagerStep
+from stoker.train.step import EagerStep, Readout
 
 WARM_UP = 3
 MOST_SHAPES = 32

@@ -39,11 +39,11 @@ from stoker.train.autotune import Setup, Trial
 from stoker.train.checkpoint import Checkpoints
 from stoker.train.early_stopping import EarlyStopping
 from stoker.train.engine import Engine, Stream
-from stoker.train.log import Log, Window
+from stoker.train.loggers import Log
 from stoker.train.metrics import AllGather, Metric
 from stoker.train.resume import Progress, Taken
 from stoker.train.settings import Components
-from stoker.train.step import LossFunction, StepWork, num_samples, outcome_of
+from stoker.train.step import LossFunction, StepWork, Window, num_samples, outcome_of
 from stoker.watching.cause import Slowdown
 from stoker.watching.watch import Watch
 

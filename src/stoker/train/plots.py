@@ -23,7 +23,7 @@ import numpy as np
 from stoker._disk import write_file
 from stoker._types import Array
 from stoker.errors import OptionError
-from stoker.train.log import read_lines
+from stoker.train.loggers import read_lines
 from stoker.train.run import LOSS, METRICS, RATE, WAIT, RunSummary
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from stoker._disk import Lock, LogFile, is_locked, make_folder, remove_file, rem
 from stoker._text import printable, readable_seconds, without_credentials
 from stoker.errors import OptionError, StoreLockedError, TrainError
 from stoker.train.early_stopping import guess_mode
-from stoker.train.log import JsonLines, Lines, read_lines
+from stoker.train.loggers import JsonLines, Lines, read_lines
 from stoker.watching.cause import Slowdown
 
 if TYPE_CHECKING:

@@ -3,6 +3,7 @@
     supervised, as_loss     loss functions, in the one form `loss(model, batch)`
     EagerStep               micro-batches forward and backward, then one update, behind the NaN guard of `numerics`
     Ema                     the EMA of the weights: updated by one fused operation, swapped in to evaluate
+    Readout                 the numbers of each step, read some steps later, so that the host never waits for them
 
 A loss function returns a scalar tensor, or a dict of them with the key "loss"; other scalars of the dict are logged. The entries
 "prediction" and "target" may be whole tensors: metrics read them in evaluation, or the rows that "valid" marks. A batch is any
@@ -10,6 +11,9 @@ container of tensors that `stoker._batch` walks; its entry "valid" marks the row
 
 Guarantee of the EMA: `update` waits for nothing and changes no address, so it can be part of a CUDA graph. Whatever happens while
 the average is applied, the weights and buffers afterwards are those before it, bit for bit.
+
+The device itself writes the rows of a readout. A full window of them is copied to the host while the steps continue, and is read when
+the copy has ended. On a CPU the same rows are simply there.
 """
 
 from __future__ import annotations
@@ -17,7 +21,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -28,7 +33,6 @@ from stoker import _batch
 from stoker._batch import entry_of
 from stoker.errors import CheckpointInvalidError, OptionError, TrainError
 from stoker.train.distributed import Joint, is_shard, local
-from stoker.train.log import Readout
 from stoker.train.numerics import NanGuard, Precision, Scale, autocast
 from stoker.train.optimizer import bare_step
 from stoker.train.ordered_sums import OrderedSums
@@ -494,6 +498,148 @@ class StepWork(Protocol):
 
     def update(self) -> bool:
         """End the update that the micro-batches since the last one belong to; False where it was skipped."""
+
+
+class Window(NamedTuple):
+    """The numbers of some steps, the first of them `first`."""
+
+    first: int
+    names: tuple[str, ...]
+    rows: Tensor
+    """`[steps, names]`, on the host."""
+
+    def column(self, name: str) -> list[float]:
+        """One number of each step."""
+        values: list[float] = self.rows[:, self.names.index(name)].tolist()
+        return values
+
+    def means(self, kept: list[bool]) -> dict[str, float]:
+        """The mean of each number over some of the steps."""
+        return dict(zip(self.names, self.rows[torch.tensor(kept)].double().mean(0).tolist(), strict=True))
+
+
+class _UnderWay(NamedTuple):
+    first: int
+    device_rows: Tensor
+    host_rows: Tensor
+    copied: Any
+
+
+class Readout:
+    """A row of numbers per step; the first step says which."""
+
+    def __init__(self, device: torch.device, *, capacity: int) -> None:
+        self._names: tuple[str, ...] = ()
+        self._known: Collection[str] = ()
+        self._capacity = capacity
+        self._rows = torch.zeros(capacity, 0, device=device)
+        self._place = torch.zeros(1, dtype=torch.int64, device=device)
+        self._on_device = device.type == "cuda"
+        self._host_rows: list[list[float]] = []  # of a CPU: numbers that need not be waited for
+        self._under_way: deque[_UnderWay] = deque()
+        self.first = 0
+        """The step of the first row of the window."""
+        self.count = 0
+        """Rows in the window; code that replays a recorded graph counts here."""
+
+    def record(self, values: Mapping[str, Tensor]) -> None:
+        """Write the row of a step. Device work only, also within a graph; `count` is the caller's to move."""
+        if values.keys() != self._known:
+            self._begin_columns(values)
+        if self._on_device:
+            self._rows.index_copy_(0, self._place, torch.stack([value.float() for value in values.values()])[None])
+            self._place.add_(1)
+        else:
+            self._host_rows[self.count :] = [[value.item() for value in values.values()]]
+
+    def _begin_columns(self, values: Mapping[str, Tensor]) -> None:
+        if self._names:
+            raise TrainError(
+                f"the loss function returns {', '.join(values)} now, but {', '.join(self._names)} before. Return the same."
+            )
+        self._names, self._known = tuple(values), dict(values).keys()
+        self._rows = torch.zeros(self._capacity, len(values), device=self._rows.device)
+
+    def tensors(self) -> list[Tensor]:
+        """What steps must find as it was when they are tried out; rows past the place are written over."""
+        return [self._place]
+
+    def latest(self) -> Tensor | None:
+        """The row of the last step, where it can be had without waiting."""
+        if self._on_device:
+            return self._under_way[-1].host_rows[-1] if self._under_way and self._under_way[-1].copied.query() else None
+        return self._filled()[-1] if self.count else None
+
+    def _filled(self) -> Tensor:
+        """The rows of the window so far."""
+        if self._on_device:
+            return self._rows[: self.count]
+        return torch.tensor(self._host_rows, dtype=torch.float32).reshape(self.count, len(self._names))
+
+    def take(self) -> None:
+        """End the window, and begin a new one with the next step."""
+        if not self.count:
+            return
+        rows = self._filled().clone()
+        host, copied = rows, None
+        if self._on_device:
+            host = torch.empty(rows.shape, dtype=rows.dtype, pin_memory=True)
+            host.copy_(rows, non_blocking=True)
+            copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            copied.record()
+        self._under_way.append(_UnderWay(self.first, rows, host, copied))
+        self.begin(self.first + self.count)
+
+    def drop(self) -> None:
+        """Forget windows that have not been read: what came after an update that must not take place."""
+        self._under_way.clear()
+
+    def begin(self, first: int) -> None:
+        """Begin an empty window with this step."""
+        self.first, self.count, self._host_rows = first, 0, []
+        self._place.zero_()
+
+    def ready(self, *, wait: bool = False) -> list[Window]:
+        """Windows that have arrived since the last call; with `wait` all that were taken."""
+        windows = []
+        while self._under_way:
+            first, _, rows, copied = self._under_way[0]
+            if copied is not None and not (wait or copied.query()):
+                break
+            if copied is not None:
+                copied.synchronize()
+            self._under_way.popleft()
+            windows.append(Window(first, self._names, rows))
+        return windows
+
+    def window(self) -> Window:
+        """The window that grows, on a device where one need not wait for it."""
+        return Window(self.first, self._names, self._filled())
+
+    def state_dict(self) -> dict[str, Any]:
+        """What has not been read yet: windows under way and the one that grows, as tensors on the device."""
+        under_way = [{"first": one.first, "rows": one.device_rows} for one in self._under_way]
+        return {"names": list(self._names), "under_way": under_way, "first": self.first, "rows": self._filled()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue with what had not been read when the state was saved."""
+        self._under_way.clear()
+        if state["names"]:
+            self._names = tuple(state["names"])
+            self._known = dict.fromkeys(self._names).keys()
+            # A window may have been longer before, and continues to the end of one of now.
+            self._capacity += len(state["rows"])
+            self._rows = torch.zeros(self._capacity, len(self._names), device=self._rows.device)
+        for one in state["under_way"]:
+            self._under_way.append(_UnderWay(one["first"], one["rows"], one["rows"].cpu(), None))
+        rows = state["rows"]
+        self.begin(state["first"])
+        self.count = len(rows)
+        if self._on_device:
+            self._rows[: self.count].copy_(rows)
+            self._place.fill_(self.count)
+        else:
+            self._host_rows = rows.tolist()
 
 
 class Eager:

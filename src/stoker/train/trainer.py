@@ -33,8 +33,7 @@ from stoker.train.checkpoint import Checkpoint, Checkpoints
 from stoker.train.distributed import Elsewhere, Ranks, is_shard, shard
 from stoker.train.early_stopping import EarlyStopping
 from stoker.train.engine import Engine, Stream
-from stoker.train.log import Log
-from stoker.train.loggers import Writer
+from stoker.train.loggers import Log, Writer
 from stoker.train.loop import Callback, Fit, Result, Signals, check_callbacks, check_rates, evaluate
 from stoker.train.metrics import Metric, TorchMetric, as_metric
 from stoker.train.mirror import Mirror, MirroredCheckpoints, ObjectFolder

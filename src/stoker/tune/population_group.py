@@ -20,8 +20,7 @@ from torch.func import functional_call, grad_and_value, vmap
 
 from stoker.errors import OptionError
 from stoker.train.graph import Graphs
-from stoker.train.log import Readout
-from stoker.train.step import EagerStep
+from stoker.train.step import EagerStep, Readout
 from stoker.tune import population_optimizers as optimizers
 from stoker.tune.population_layers import BatchedKernels
 from stoker.tune.population_merge import Merged, corner, lr_ratio, real_entries, stack

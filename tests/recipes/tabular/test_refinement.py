@@ -10,7 +10,14 @@ from stoker.recipes.tabular import refinement
 from stoker.recipes.tabular.batches import EncodedSubjects, SubjectBatches, SubjectLoss
 from stoker.recipes.tabular.layout import make_layout
 from stoker.recipes.tabular.model import TabularModel, set_frequencies
-from stoker.recipes.tabular.refinement import inputs_of, refine_heads, refining_batch_size, refining_epochs, validate_heads
+from stoker.recipes.tabular.refinement import (
+    inputs_of,
+    refine_heads,
+    refine_lengths,
+    refining_batch_size,
+    refining_epochs,
+    validate_heads,
+)
 
 
 def prepared() -> tuple[TabularModel, EncodedSubjects, SubjectBatches, SubjectBatches]:
@@ -40,7 +47,7 @@ def test_heads_get_better_or_stay() -> None:
     before = {name: one.detach().clone() for name, one in model.named_parameters()}
     first = validate_heads(model, inputs_of(model.eval(), data, valid, 3.0))
     model.train()
-    better, gain = refine_heads(model, data, train, valid, 3.0)
+    better, gain = refine_heads(model, data, train, valid, 3.0, epochs=4)
     assert model.training
     after = validate_heads(model, inputs_of(model.eval(), data, valid, 3.0))
     assert (after <= first + 1e-6).all()
@@ -71,7 +78,7 @@ def test_it_is_the_same_every_time_with_and_without_kept_inputs(monkeypatch: pyt
     for most in (refinement.MOST_KEPT, refinement.MOST_KEPT, 0):
         monkeypatch.setattr(refinement, "MOST_KEPT", most)
         model, data, train, valid = prepared()
-        refine_heads(model, data, train, valid, 3.0)
+        refine_heads(model, data, train, valid, 3.0, epochs=4)
         found.append([one.detach().clone() for one in model.parameters()])
     for again in found[1:]:
         assert all(torch.equal(one, other) for one, other in zip(found[0], again, strict=True))
@@ -101,7 +108,7 @@ def test_ordered_classes_change_by_smooth_functions(monkeypatch: pytest.MonkeyPa
                 smooth = old[member][:, 2:30].numpy() @ basis @ basis.T  # the slow twin: least squares by another basis
                 assert np.allclose(one[member][:, 2:30].numpy(), smooth, atol=1e-5)
     monkeypatch.setattr(refinement, "LEAST_GAIN", -1e9)  # every head changes
-    refine_heads(model, data, train, valid, 3.0, ordered=ordered)
+    refine_heads(model, data, train, valid, 3.0, ordered=ordered, epochs=2)
     changes = dict(zip([name for name, _ in model.named_parameters()], zip(model.parameters(), before, strict=True), strict=True))
     for number, group in enumerate(model._head_groups):
         for member, sub in enumerate(group.members):
@@ -114,20 +121,19 @@ def test_ordered_classes_change_by_smooth_functions(monkeypatch: pytest.MonkeyPa
 
 
 def test_all_subjects_are_learned_for_the_best_number_of_epochs() -> None:
-    found = []
-    for is_repeated in (False, True):
+    def refined(subjects: int | None) -> tuple[tuple[int, float], list[torch.Tensor]]:
+        """What is reported, and the last layers; with a repetition with the first subjects."""
         model, data, train, valid = prepared()
-        everyone = SubjectBatches(data, model.layout, np.arange(240), seed=0, lengths=np.full(240, 3), batch_size=8)
-        found.append(refine_heads(model, data, train, valid, 3.0, all_batches=everyone if is_repeated else None))
-        found.append([one.detach().clone() for one in model.out_weights])
-    assert found[0] == found[2]  # what is reported is of validation
-    assert any(not torch.equal(one, other) for one, other in zip(found[1], found[3], strict=True))
-    model, data, train, valid = prepared()
-    refine_heads(model, data, train, valid, 3.0, all_batches=SubjectBatches(
-        data, model.layout, np.arange(200), seed=0, lengths=np.full(240, 3), batch_size=8
-    ))  # fmt: skip
-    for one, other in zip(model.out_weights, found[1], strict=True):  # the same subjects again give the same layers
-        assert torch.equal(one, other)
+        again = None
+        if subjects is not None:
+            again = SubjectBatches(data, model.layout, np.arange(subjects), seed=0, lengths=np.full(240, 3), batch_size=8)
+        found = refine_heads(model, data, train, valid, 3.0, all_batches=again, epochs=4)
+        return found, [one.detach().clone() for one in model.out_weights]
+
+    once, twice, the_same = refined(None), refined(240), refined(200)
+    assert once[0] == twice[0] == the_same[0]  # it is of validation
+    assert any(not torch.equal(one, other) for one, other in zip(once[1], twice[1], strict=True))
+    assert all(torch.equal(one, other) for one, other in zip(once[1], the_same[1], strict=True))
 
 
 def test_batches_fit_into_memory() -> None:
@@ -144,5 +150,39 @@ def test_many_classes_have_fewer_epochs_or_none() -> None:
     few = TabularModel(make_layout([{"cat": 4}], size="s"))
     many = TabularModel(make_layout([{"cat": 100_000}], size="s"))
     assert refining_epochs(few, 40_000, 1.0) == refinement.EPOCHS
-    assert refining_epochs(many, 1000, 1.0) == 10
+    assert refining_epochs(many, 1000, 1.0) == 2
     assert refining_epochs(many, 80_000, 1.0) == 0
+
+
+@pytest.mark.parametrize("max_length", [12, 130])
+def test_lengths_follow_from_contexts(max_length: int) -> None:
+    """Lengths of four contexts, as classes and by digits; their heads change, and no other."""
+    rng = np.random.default_rng(0)
+    context = rng.integers(0, 4, (300, 1))
+    lengths = np.minimum(context[:, 0] * 3 + rng.integers(0, 3, 300), max_length)
+    lengths[:5] = max_length
+    codes = rng.integers(0, 4, (lengths.sum(), 1)).astype(np.int16)
+    layout = make_layout([{"cat": 4}], context=[{"cat": 4}], max_length=max_length, median_length=5, size="s", predicts_left=False)
+    data = EncodedSubjects.of(codes, np.cumsum(lengths) - lengths, lengths, context, torch.device("cpu"))
+    model = TabularModel(layout, seed=1)
+    before = {name: one.detach().clone() for name, one in model.named_parameters()}
+    valid = SubjectBatches(data, layout, np.arange(240, 300), seed=1, is_fixed=True, lengths=lengths, batch_size=60, window=200)
+    losses = []
+    for is_refined in (False, True):
+        if is_refined:
+            gain = refine_lengths(model, data, torch.arange(240), torch.arange(240, 300))
+        found = validate_heads(model.eval(), inputs_of(model, data, valid, 1.0))
+        of_lengths = [layout.subs[number].position == "slen" for number in head_order(model)]
+        losses.append((found[torch.tensor(of_lengths)].sum(), found[~torch.tensor(of_lengths)]))
+    assert gain > 0.3
+    assert float(losses[0][0] - losses[1][0]) > 0.8 * gain  # repeated with all subjects
+    assert torch.equal(losses[0][1], losses[1][1])
+    rows = torch.zeros(model.num_rows, dtype=torch.bool)
+    for number, (begin, end) in model.rows.items():
+        rows[begin:end] |= layout.subs[number].position == "slen"
+    for name, one in model.named_parameters():
+        if name in ("first_weight", "first_bias"):
+            assert torch.equal(one[~rows], before[name][~rows])
+            assert not torch.equal(one[rows], before[name][rows])
+        elif not name.startswith("out_"):
+            assert torch.equal(one, before[name])

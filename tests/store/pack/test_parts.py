@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 from tests.store.pack.part_inputs import contents, pack_in_parts, small_tasks, write_events
 
 import stoker
+from stoker import _disk
 from stoker.errors import (
     OptionError,
     PartsMissingError,
@@ -137,7 +140,7 @@ def test_a_task_that_runs_again_keeps_its_result_and_a_damaged_one_is_made_again
     before = {path: path.stat().st_ino for path in folder.rglob("*") if path.is_file()}
     pack_part(events, target, "1/1", **options)
     assert {path: path.stat().st_ino for path in folder.rglob("*") if path.is_file()} == before
-    victim = sorted(folder.glob("read-0~*/run0.c0"))[0]
+    victim = sorted(folder.glob("read-0-*~*/run0.c0"))[0]
     data = bytearray(victim.read_bytes())
     data[200] ^= 1
     victim.write_bytes(data)
@@ -176,7 +179,7 @@ def test_a_join_that_was_killed_after_its_commit_ends(events: str, tmp_path: Pat
     target = tmp_path / "a.stoker"
     pack_part(events, target, "1/1", series="user")
     with monkeypatch.context() as patch:
-        patch.setattr(parts.PartedPack, "clear", lambda self: None)
+        patch.setattr(parts, "clear_parts", lambda path: None)
         join_parts(events, target, series="user")
     before = contents(target)
     join_parts(events, target, series="user")
@@ -189,6 +192,68 @@ def test_a_join_that_was_killed_after_its_commit_ends(events: str, tmp_path: Pat
         join_parts(events, target, series="user")
     join_parts(events, target, series="user", replace=True)
     assert contents(target) == before
+
+
+def test_a_task_that_outlives_its_pack_leaves_nothing_for_the_next_one(tmp_path: Path) -> None:
+    """As where a node was taken for dead and its task was run elsewhere: it publishes a result when the pack has ended."""
+    events, target = tmp_path / "events.csv", tmp_path / "a.stoker"
+    events.write_text("user,ts,kind\n2,2,a\n1,1,b\n2,1,a\n")
+    late = parts.PartedPack(str(events), str(target), stoker.store.PackOptions(series="user"), lambda *args: None)
+    pack_in_parts(str(events), str(target), 1, merge=False, series="user")
+    late.read(0)
+    assert list(Path(f"{target}.parts").glob("read-0*.mark"))
+    pack_in_parts(str(events), str(target), 1, merge=False, series="user", time="ts", sort=True, replace=True)
+    stoker.pack(events, tmp_path / "sorted.stoker", series="user", time="ts", sort=True)
+    assert contents(target) == contents(tmp_path / "sorted.stoker")
+
+
+class Killed(BaseException):
+    """Ends a join at once, as `kill -9` does; nothing handles it."""
+
+
+@pytest.mark.parametrize("joins", [True, False])
+def test_a_join_that_is_killed_while_it_removes_results_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, joins: bool) -> None:
+    """At each removal: the next join ends it, and what is left never counts for a pack with other options, also without that join."""
+    events, target, others = tmp_path / "events.csv", tmp_path / "a.stoker", tmp_path / "a.stoker.parts"
+    events.write_text("user,ts,kind\n2,2,a\n1,1,b\n2,1,a\n")
+    stoker.pack(events, tmp_path / "one.stoker", series="user")
+    stoker.pack(events, tmp_path / "sorted.stoker", series="user", time="ts", sort=True)  # other rows first
+    for number in itertools.count():
+        pack_part(events, target, "1/1", series="user")
+        removed: list[Path] = []
+        with monkeypatch.context() as patch:
+            for name in ("unlink", "rmdir"):
+                patch.setattr(_disk.disk, name, _killing(getattr(_disk.disk, name), others, removed, number))
+            try:
+                join_parts(events, target, series="user")
+                break
+            except Killed:
+                pass
+        assert contents(target) == contents(tmp_path / "one.stoker")
+        if not (others / "joined").exists():  # it was done but for an empty folder
+            assert {path.name for path in others.rglob("*")} <= {".stoker-parts"}
+            with pytest.raises(StoreExistsError, match="holds a store already"):
+                join_parts(events, target, series="user")
+        elif joins or (others / "plan").exists():
+            join_parts(events, target, series="user")
+            assert not others.exists()
+        if not (others / "plan").exists():
+            pack_in_parts(str(events), str(target), 1, merge=False, series="user", time="ts", sort=True, replace=True)
+            assert contents(target) == contents(tmp_path / "sorted.stoker")
+        _disk.remove_folder(target)
+    assert len(removed) == number > 10
+    assert not others.exists()
+
+
+def _killing(remove: Callable[[Path], None], folder: Path, removed: list[Path], number: int) -> Callable[[Path], None]:
+    def call(path: Path) -> None:
+        if (path == folder or folder in path.parents) and (folder.parent / "a.stoker" / "manifest.json").exists():
+            if len(removed) == number:
+                raise Killed
+            removed.append(path)
+        remove(path)
+
+    return call
 
 
 def test_missing_parts_are_named_with_what_runs(events: str, tmp_path: Path) -> None:
@@ -311,7 +376,7 @@ def test_a_merged_range_that_is_damaged_is_merged_again(events: str, tmp_path: P
 def test_a_mark_cannot_lead_elsewhere(events: str, tmp_path: Path, name: str) -> None:
     target = tmp_path / "a.stoker"
     pack_part(events, target, "1/1", series="user")
-    mark = Path(f"{target}.parts") / "read-0.mark"
+    mark = next(Path(f"{target}.parts").glob("read-0-*.mark"))
     body = mark.read_bytes().partition(b"\n")[2]
     mark.chmod(0o600)
     mark.write_bytes(name.encode() + b"\n" + body)

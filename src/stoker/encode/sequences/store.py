@@ -95,8 +95,14 @@ def pack_sequences(
         contexts: Keys of the series, or a file or table with a column of the key's name. The store has exactly these series: those
             without rows are empty; rows of other keys are left out, and a note of the store reports their number. Other columns
             of the file or table are stored too, with one value per series; strings become categories. Default: all.
-        time, sort, dtype, missing, memory, threads, progress: As for `stoker.pack`.
+        time: Column that orders the rows of a key, as for `stoker.pack`. Default: the order of the input.
+        sort: Sort by `time` instead of rejecting unsorted or equal times.
+        dtype: Types of columns, as for `stoker.pack`.
+        missing: How to treat missing values, as for `stoker.pack`.
+        memory: Memory limit of the whole process.
+        threads: Number of threads. Default: the cores of this process.
         replace: Replace a store at `path`; without it, a store there is an error.
+        progress: Is called with the phase, its share, and the rows so far.
 
     Returns:
         The store.

@@ -20,7 +20,7 @@ from stoker._types import Array
 from stoker.errors import OptionError
 
 Kind = Literal["number", "time", "category"]
-MISSING_TIME = store.MISSING_TIME
+MISSING_TIME: int = store.MISSING_TIME
 _WORDS = {"number": "numbers", "time": "times", "category": "strings"}
 
 

@@ -8,7 +8,8 @@ stays as it is, so an update is cheap, and heads do not disturb each other.
     2. Where classes are in order, such as lengths or bins of numbers, a last layer changes by smooth functions of the class: by a few
        cosines. So few numbers are learned by heart later than many, and means follow from what they depend on.
     3. A head keeps the epoch that was best for it, or what it had.
-    4. The subjects of validation are few, and are needed as much as others where all are few: the same number of epochs is then
+    4. Lengths follow from the context alone, which first layers see through few values: here a first layer is trained, too.
+    5. The subjects of validation are few, and are needed as much as others where all are few: the same number of epochs is then
        repeated with all subjects.
 
 An update is many small operations, which on a GPU take the time of their launches. So batches are large, and what validation gives to
@@ -26,7 +27,7 @@ from torch.nn import functional as F
 from stoker.recipes.tabular.batches import EncodedSubjects, SubjectBatches, assemble
 from stoker.recipes.tabular.model import TabularModel
 
-LR = 0.01
+LR = 0.03
 EPOCHS, PATIENCE = 40, 8
 """Epochs at most, and epochs without a better head after which it ends."""
 TABLE_ORDER = 0.9
@@ -37,8 +38,10 @@ MOST_REPEATED = 10_000
 """Subjects up to which refinement is repeated with all of them. With more, a fifth of them matters less than the time."""
 BATCH_FACTOR, MOST_SUBJECTS, MOST_LOGITS = 8, 4096, 2**26
 """Batches are 8 times those of training, up to this number of subjects and of logits (256 MB)."""
-MOST_COMPUTED = 2**30
-"""Logits of all epochs together, above which there are fewer epochs, or none: some 15 s on one core. With thousands of categories, which
+LENGTH_LR, LENGTH_STEPS, LENGTH_CHECK, LENGTH_PATIENCE = 0.01, 400, 5, 16
+"""Of lengths: updates at most, updates between validations, and validations without a better loss after which it ends."""
+MOST_COMPUTED = 2**28
+"""Logits of all epochs together, above which there are fewer epochs, or none: some 4 s on one core. With thousands of categories, which
 may be as many as rows, refinement would take longer than training."""
 MOST_KEPT = 2**26
 """Numbers that validation keeps at most (256 MB); beyond it they are computed in every epoch."""
@@ -110,6 +113,20 @@ def validate_heads(model: TabularModel, batches: Iterable[HeadInputs]) -> torch.
     return (counts[:, None] * losses).sum(0) / counts.sum()
 
 
+def smooth_projection(num_classes: int, first: int, size: int) -> torch.Tensor | None:
+    """The projection (size, size) of changes by class to smooth ones, from the class `first` on; None where there are too few classes."""
+    count = num_classes - first
+    if count <= WAVES + 1:
+        return None
+    places = (torch.arange(count) + 0.5) / count
+    cosines = torch.cos(torch.pi * places[:, None] * torch.arange(WAVES + 1))
+    cosines = cosines / cosines.norm(dim=0)  # they are orthogonal
+    found = torch.zeros(size, size)
+    found[:first, :first] = torch.eye(first)
+    found[first:num_classes, first:num_classes] = cosines @ cosines.t()
+    return found
+
+
 class SmoothChange:
     """Projects changes of last layers: where classes are in order, to smooth functions of the class.
 
@@ -122,19 +139,9 @@ class SmoothChange:
         self._groups: list[tuple[torch.Tensor, torch.Tensor] | None] = []
         device = model.first_weight.device
         for group in model._head_groups:
-            found = {}
-            for place, number in enumerate(group.members):
-                sub = model.layout.subs[number]
-                first = ordered.get(sub.name, sub.num_classes)
-                count = sub.num_classes - first
-                if count <= WAVES + 1:  # which as many cosines do not make smoother
-                    continue
-                places = (torch.arange(count) + 0.5) / count
-                cosines = torch.cos(torch.pi * places[:, None] * torch.arange(WAVES + 1))
-                cosines = cosines / cosines.norm(dim=0)  # they are orthogonal
-                found[place] = torch.zeros(group.classes, group.classes)
-                found[place][:first, :first] = torch.eye(first)
-                found[place][first : sub.num_classes, first : sub.num_classes] = cosines @ cosines.t()
+            subs = [model.layout.subs[number] for number in group.members]
+            several = [smooth_projection(one.num_classes, ordered.get(one.name, one.num_classes), group.classes) for one in subs]
+            found = {place: one for place, one in enumerate(several) if one is not None}
             where = torch.tensor(list(found), dtype=torch.long, device=device)
             self._groups.append((where, torch.stack(list(found.values())).to(device)) if found else None)
 
@@ -143,6 +150,127 @@ class SmoothChange:
         for change, group in zip(changes, self._groups * 2, strict=True):
             if group is not None:
                 change[group[0]] = torch.bmm(change[group[0]], group[1])
+
+
+@dataclass(frozen=True, kw_only=True)
+class _LengthHead:
+    """A head of lengths, and what it gets of all subjects."""
+
+    rows: slice
+    """Of the first layers."""
+    group: int
+    member: int
+    hidden: torch.Tensor
+    """(subjects, width): what the first layer gives."""
+    targets: torch.Tensor
+    weight: torch.Tensor
+    bias: torch.Tensor
+    projection: torch.Tensor
+
+
+@torch.no_grad()
+def _length_heads(model: TabularModel, data: EncodedSubjects, context: torch.Tensor) -> list[_LengthHead]:
+    device = context.device
+    batch = {
+        "subjects": torch.arange(len(data.lengths), device=device),
+        "valid": torch.ones(len(data.lengths), dtype=torch.bool, device=device),
+        "begin": torch.zeros(len(data.lengths), dtype=torch.long, device=device),
+        "steps": torch.zeros(1, dtype=torch.long, device=device),
+        "rank": torch.arange(model.layout.num_columns, device=device),
+    }
+    codes = assemble(model.layout, data, batch, 1.0)["codes"].long()
+    hidden = model.hidden(codes, batch["rank"], context)[:, 0]
+    found = []
+    for group, one in enumerate(model._head_groups):
+        for member, number in enumerate(one.members):
+            sub = model.layout.subs[number]
+            if sub.position != "slen":
+                continue
+            rows, classes = slice(*model.rows[number]), sub.num_classes
+            projection = smooth_projection(classes, 0, classes)
+            found.append(
+                _LengthHead(
+                    rows=rows,
+                    group=group,
+                    member=member,
+                    hidden=hidden[:, rows],
+                    targets=codes[:, 0, number],
+                    weight=model.out_weights[group][member, : sub.hidden[-1], :classes].detach(),
+                    bias=model.out_biases[group][member, 0, :classes].detach(),
+                    projection=(torch.eye(classes) if projection is None else projection).to(device),
+                )
+            )
+    return found
+
+
+def refine_lengths(model: TabularModel, data: EncodedSubjects, known: torch.Tensor, held_out: torch.Tensor) -> float:
+    """Train the first and the last layers of the heads of lengths, as long as their validation loss falls, then as long with all subjects.
+
+    Args:
+        model: A trained model of sequences with contexts, of size "s" or "m".
+        data: What it is trained on.
+        known: Subjects of training.
+        held_out: Subjects of validation.
+
+    Returns:
+        What the validation loss has gained.
+    """
+    was_training = model.training
+    model.eval()
+    assert data.context is not None
+    with torch.no_grad():
+        given = model.encode_context(data.context.long())
+    heads = _length_heads(model, data, data.context.long())
+
+    def loss_of(changes: list[torch.Tensor], who: torch.Tensor) -> torch.Tensor:
+        found = given.new_zeros(())
+        for number, head in enumerate(heads):
+            first, first_bias, last, last_bias = changes[4 * number : 4 * number + 4]
+            hidden = torch.relu(head.hidden[who] + given[who] @ first + first_bias)
+            logits = hidden @ (head.weight + last @ head.projection) + head.bias + last_bias @ head.projection
+            found = found + F.cross_entropy(logits, head.targets[who])
+        return found
+
+    def trained(who: torch.Tensor, steps: int, after: Callable[[int, list[torch.Tensor]], bool]) -> list[torch.Tensor]:
+        changes = []
+        for head in heads:
+            first = given.new_zeros(given.shape[1], head.hidden.shape[1])
+            changes += [first, torch.zeros_like(first[0]), torch.zeros_like(head.weight), torch.zeros_like(head.bias)]
+        for one in changes:
+            one.requires_grad_(True)
+        optimizer = torch.optim.Adam(changes, lr=LENGTH_LR)
+        for step in range(1, steps + 1):
+            optimizer.zero_grad()
+            torch.autograd.backward(loss_of(changes, who))
+            optimizer.step()
+            if not after(step, changes):
+                break
+        return [one.detach() for one in changes]
+
+    with torch.no_grad():
+        start = best = float(loss_of(trained(known, 0, lambda *_: True), held_out))
+    best_step = 0
+
+    def select(step: int, changes: list[torch.Tensor]) -> bool:
+        nonlocal best, best_step
+        if step % LENGTH_CHECK == 0:
+            with torch.no_grad():
+                found = float(loss_of(changes, held_out))
+            if found < best - LEAST_GAIN:
+                best, best_step = found, step
+        return step - best_step < LENGTH_CHECK * LENGTH_PATIENCE
+
+    trained(known, LENGTH_STEPS, select)
+    changes = trained(torch.cat([known, held_out]), best_step, lambda *_: True)
+    with torch.no_grad():
+        for number, head in enumerate(heads):
+            first, first_bias, last, last_bias = changes[4 * number : 4 * number + 4]
+            model.first_weight[head.rows, : given.shape[1]] += first.t()
+            model.first_bias[head.rows] += first_bias
+            model.out_weights[head.group][head.member, : len(head.weight), : len(head.bias)] += last @ head.projection
+            model.out_biases[head.group][head.member, 0, : len(head.bias)] += last_bias @ head.projection
+    model.train(was_training)
+    return start - best
 
 
 def refine_heads(
@@ -248,5 +376,5 @@ def _train_layers(
 
 
 @torch.no_grad()
-def _copy(layers: list[torch.nn.Parameter], values: list[torch.Tensor]) -> None:
-    torch._foreach_copy_(layers, values)
+def _copy(layers: Iterable[torch.Tensor], values: Iterable[torch.Tensor]) -> None:
+    torch._foreach_copy_(list(layers), list(values))

@@ -27,8 +27,16 @@ from stoker import _disk
 from stoker._types import Array
 from stoker.encode import analyze
 from stoker.errors import BadValueError, OptionError, SourceInvalidError, SourceNotFoundError
-from stoker.recipes.tabular.compat_encodings import Characters, DatetimeParts, QuadTiles, RelativeParts
-from stoker.recipes.tabular.compat_numbers import Binned, Digit, fit_binned, fit_digit
+from stoker.recipes.tabular.compat_encodings import (
+    Binned,
+    Characters,
+    DatetimeParts,
+    Digit,
+    QuadTiles,
+    RelativeParts,
+    fit_binned,
+    fit_digit,
+)
 from stoker.recipes.tabular.dates import (
     Datetime,
     Relative,

@@ -331,6 +331,10 @@ def _refine(
     if not epochs:
         say("last layers", f"{heads} stay as they are: the columns have too many classes to refine them")
         return
+    is_small = len(everyone) <= refinement.MOST_REPEATED
+    if is_small and data.context is not None and model.layout.is_sequence and settings.size != "l":
+        gain = refinement.refine_lengths(model, data, *(torch.from_numpy(one).to(data.codes.device) for one in split))
+        say("lengths", f"the validation loss of lengths is {gain:.3f} lower after their layers were trained on")
     again = SubjectBatches(data, model.layout, everyone, seed=settings.seed + 2, **many)
     better, gain = refinement.refine_heads(
         model,
@@ -339,7 +343,7 @@ def _refine(
         SubjectBatches(data, model.layout, held_out, seed=settings.seed + 1, is_fixed=True, **many),
         per_subject,
         ordered=prepared.spec.ordered(),
-        all_batches=again if len(everyone) <= refinement.MOST_REPEATED else None,
+        all_batches=again if is_small else None,
         epochs=epochs,
     )
     say("last layers", f"{better} of {heads} are better without dropout: the validation loss is {gain:.3f} lower")

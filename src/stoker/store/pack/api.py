@@ -32,7 +32,7 @@ from stoker.store.pack.options import (
     parse_threads,
 )
 from stoker.store.pack.packer import Packer, Progress, quiet
-from stoker.store.pack.parts import PartedPack
+from stoker.store.pack.parts import PartedPack, finish_join
 from stoker.store.remote import open_remote, uploading
 from stoker.store.store import Store
 from stoker.store.versions import open_store
@@ -233,9 +233,10 @@ def join_parts(source: object, path: str | os.PathLike[str], **options: Any) -> 
         OptionError: an argument differs from those of the parts.
         StoreExistsError: there is a store at `path`, and `replace` is False.
     """
-    parted = _parted(source, path, options, may_write=False)
-    with _within_memory(parted.plan.options):
-        parted.join()
+    if not finish_join(os.fspath(path)):
+        parted = _parted(source, path, options, may_write=False)
+        with _within_memory(parted.plan.options):
+            parted.join()
     return open_remote(str(path)) if is_url(path) else open_store(path)
 
 

@@ -67,8 +67,8 @@ class Exchange(Protocol):
     def reports(self) -> dict[str, bytes]:
         """How far attempts are, by their tasks."""
 
-    def clear(self) -> None:
-        """Remove everything."""
+    def clear(self, *last: str) -> None:
+        """Remove everything, objects named `last` after all others and in their order."""
 
 
 def open_exchange(target: str | os.PathLike[str]) -> Exchange:
@@ -206,12 +206,14 @@ class _FolderExchange:
                     found[path.parent.name.partition("~")[0]] = path.read_bytes()
         return found
 
-    def clear(self) -> None:
+    def clear(self, *last: str) -> None:
         if not (self._folder / _MARKER).is_file():
             return
         for entry in sorted(self._folder.iterdir()):
-            if entry.name != _MARKER:
+            if entry.name not in (_MARKER, *last):
                 _disk.remove_folder(entry)
+        for name in last:
+            _disk.remove_file(self._folder / name)
         _disk.remove_folder(self._folder)
 
 
@@ -269,6 +271,9 @@ class _BucketExchange:
                     found[name.partition("~")[0]] = self._bucket.get(name, MAX_MARK_BYTES)[0]
         return found
 
-    def clear(self) -> None:
+    def clear(self, *last: str) -> None:
         for one in self._bucket.find():
-            self._bucket.remove(one.name)
+            if one.name not in last:
+                self._bucket.remove(one.name)
+        for name in last:
+            self._bucket.remove(name)

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from stoker.recipes.tabular.compat_numbers import Binned, fit_binned, fit_digit
+from stoker.recipes.tabular.compat_encodings import Binned, fit_binned, fit_digit
 from stoker.recipes.tabular.encodings import Subjects
 from stoker.recipes.tabular.values import read_values
 

@@ -12,7 +12,7 @@ from tests.cli.calling import Done
 @pytest.mark.parametrize(
     ("out", "line"),
     [
-        ("e.csv", "--out is e.csv; expected a name that ends in .npy."),
+        ("e.csv", "OUT is e.csv; expected a name that ends in .npy."),
         ("no/e.npy", "no/e.npy cannot be written: there is no folder no. Create it first."),
         ("e.npy", "run has no recipe.json, so it is not a run of timehut. Give the folder of one."),
     ],

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stoker.errors import OptionError
-from stoker.train.log import JsonLines, read_lines
+from stoker.train.loggers import JsonLines, read_lines
 
 
 def write(path: Path, steps: range, *, from_step: int | None = None) -> None:

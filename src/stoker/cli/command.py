@@ -1,0 +1,512 @@
+"""What all commands share: -q and -v, the line at the start, `-` for standard input, and options that several commands have.
+
+Command     a command with all of this; `doing` is its line at the start
+announce    a line on stderr, unless -q
+bar         a progress bar, unless -q; with -v also the time of each phase
+PATH        the type of a file or folder; TABLE, CONFIG and SPEC also take `-`
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import io
+import json
+import os
+import re
+import resource
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO, cast
+
+import click
+from click.shell_completion import CompletionItem
+
+from stoker import _disk
+from stoker._clock import busy_ns, now_ns
+from stoker._progress import Show, progress
+from stoker._text import is_url, printable, readable_bytes
+from stoker.errors import OptionError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+# What is printed.
+
+
+@dataclass
+class _Output:
+    """How much the command that runs prints."""
+
+    quiet: bool = False
+    verbose: bool = False
+    as_json: bool = False
+    stdin_folder: Path | None = None
+    """Where standard input has been saved."""
+
+
+_output = _Output()
+
+
+def reset_output() -> None:
+    """Forget the options of an earlier call in this process."""
+    global _output
+    _output = _Output()
+
+
+def is_quiet() -> bool:
+    """Whether only errors and the result are printed: with -q, and with --json unless -v is given too."""
+    return _output.quiet or (_output.as_json and not _output.verbose)
+
+
+def shows_progress() -> bool:
+    """Whether training may print its progress, some of it on stdout."""
+    return not (_output.quiet or _output.as_json)
+
+
+def drops_script_output() -> bool:
+    """Whether to drop what a script of the user prints: with -q, not with --json alone."""
+    return _output.quiet
+
+
+def announce(line: str) -> None:
+    """Say on stderr what happens, unless -q. Of several processes, the first one speaks."""
+    if not is_quiet() and not int(os.environ.get("RANK") or 0):
+        click.echo(f"stoker: {printable(line)}", err=True)
+
+
+def say(word: str, sentence: str) -> None:
+    """Print what a recipe reports, unless -q."""
+    report(f"{word:<10} {sentence}")
+
+
+def report(line: str) -> None:
+    """Print a line about the work, unless -q: on stdout, or on stderr if stdout is for JSON."""
+    if not is_quiet():
+        click.echo(printable(line), err=_output.as_json)
+
+
+def _detail(line: str) -> None:
+    if _output.verbose:
+        announce(line)
+
+
+@contextlib.contextmanager
+def bar(unit: str) -> Iterator[Show]:
+    """A function to report progress to: a bar on a terminal unless -q, and with -v the time that each phase took."""
+    phases: list[tuple[str, int, int]] = []
+
+    def end_phase() -> None:
+        name, began, count = phases[-1]
+        _detail(f"{name}: {(now_ns() - began) / 1e9:.2f} s, {count:,} {unit}")
+
+    with progress(unit=unit, enabled=not is_quiet()) as show:
+        if not _output.verbose:
+            yield show
+            return
+
+        def timed(phase: str, share: float, count: int) -> None:
+            if not phases or phases[-1][0] != phase:
+                if phases:
+                    end_phase()
+                phases.append((phase, now_ns(), count))
+            phases[-1] = (*phases[-1][:2], count)
+            show(phase, share, count)
+
+        yield timed
+    if phases:
+        end_phase()
+
+
+class _Nowhere(io.TextIOBase):
+    """Drops what is written to it."""
+
+    def write(self, text: str) -> int:
+        return len(text)
+
+
+@contextlib.contextmanager
+def script_output(file: TextIO | None = None) -> Iterator[None]:
+    """Send what a script prints in this process to a file (default: stdout); drop it with -q."""
+    with contextlib.redirect_stdout(_Nowhere() if drops_script_output() else file or sys.stdout):
+        yield
+
+
+def shown_path(path: str) -> str:
+    """A path as the user gave it: `-` for standard input."""
+    folder = _output.stdin_folder
+    return "-" if folder is not None and Path(path).parent == folder else path
+
+
+def without_stdin_folder(text: str) -> str:
+    """A message without the folder that standard input was saved in."""
+    return text if _output.stdin_folder is None else text.replace(f"{_output.stdin_folder}{os.sep}", "")
+
+
+def new_table(**options: Any) -> Table:
+    """A table with a line below its headers, and nothing around it."""
+    from rich import box
+    from rich.table import Table
+
+    return Table(box=box.SIMPLE_HEAD, pad_edge=False, **options)
+
+
+# Files and standard input.
+
+_COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\xfd7zXZ": "xz"}
+_BINARY = {b"PAR1": ".parquet", b"ARROW1": ".arrow", b"\x93NUMPY": ".npy", b"PK\x03\x04": ".npz"}
+
+
+class PathType(click.ParamType[str]):
+    """The name of a file or a folder: an empty string or a NUL character is an error, and so is a URL, unless it may be one.
+
+    Args:
+        stdin: The ending of what `-` reads from standard input, "?" to find it from the content, or None if `-` is an error.
+        needs: What is expected instead of `-`.
+        url: Whether a URL of object storage is accepted.
+    """
+
+    name = "path"
+
+    def __init__(self, *, stdin: str | None = None, needs: str = "the name of a file or folder", url: bool = False) -> None:
+        self._stdin, self._needs, self._url = stdin, needs, url
+
+    @property
+    def takes_stdin(self) -> bool:
+        """Whether `-` is accepted."""
+        return self._stdin is not None
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Check a name, and save standard input to a file if it is `-`."""
+        try:
+            if value == "-":
+                if self._stdin is None:
+                    raise OptionError(f"- (standard input) cannot be read here; expected {self._needs}.")
+                return save_stdin(self._stdin, ctx)
+            if self._url and is_url(value):
+                from stoker.store.object_storage import check_url
+
+                return check_url(value)
+            _disk.check_path(value)
+        except OptionError as error:
+            self.fail(str(error), param, ctx)
+        return str(value)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Let the shell complete names of files, and of recipes where one may stand instead of a configuration."""
+        recipes = sorted(getattr(ctx.command, "recipes", {})) if param.name == "config" else []
+        return [CompletionItem(one) for one in recipes if one.startswith(incomplete)] + [CompletionItem(incomplete, type="file")]
+
+
+PATH = PathType()
+SCRIPT = PathType(needs="the file of a script, as it imports from its folder and may run more than once")
+STORE = PathType(url=True)
+"""A folder, or a URL of object storage."""
+TABLE = PathType(stdin="?")
+"""Data: `-` may be CSV, JSON, Parquet, Arrow, NumPy, .ts or .arff."""
+SOURCE = PathType(stdin="?", url=True)
+CONFIG = PathType(stdin=".yaml")
+SPEC = PathType(stdin=".json")
+
+
+def save_stdin(ending: str, ctx: click.Context | None) -> str:
+    """Save standard input to a file that exists while the command runs, and return its path.
+
+    Readers seek, map and read twice, none of which a pipe can do.
+    """
+    if _output.stdin_folder is not None:
+        raise OptionError("- (standard input) is given twice, but it can be read only once.")
+    if sys.stdin is None or sys.stdin.closed:
+        raise OptionError("- (standard input) is closed.")
+    if sys.stdin.isatty():
+        announce("reading standard input; Ctrl-D ends it …")
+    source: io.BufferedReader[Any] = io.BufferedReader(cast(Any, sys.stdin.buffer), 1 << 16)
+    head = source.peek()
+    if not head.strip():
+        raise OptionError("- (standard input) is empty.")
+    root = (ctx or click.get_current_context()).find_root()
+    folder = root.with_resource(_disk.temporary_folder())
+    path = folder / f"stdin{_ending(head) if ending == '?' else ending}"
+    _disk.copy_file(source, path)
+    _output.stdin_folder = folder
+    return str(path)
+
+
+def _ending(head: bytes) -> str:
+    """The ending of a file that begins like this."""
+    for magic, name in _COMPRESSED.items():
+        if head.startswith(magic):
+            raise OptionError(f"- (standard input) is compressed with {name}. Decompress it first, as in: zcat FILE | stoker …")
+    for magic, ending in _BINARY.items():
+        if head.startswith(magic):
+            return ending
+    first, _, rest = head.removeprefix(b"\xef\xbb\xbf").lstrip().partition(b"\n")
+    if first.startswith((b"{", b"[")):
+        try:
+            json.loads(first)
+        except ValueError:
+            return ".json" if b"\n" in head or len(head) < 1 << 12 else ".jsonl"
+        return ".jsonl" if first.startswith(b"{") or rest.strip() else ".json"
+    if first.startswith(b"@"):
+        return ".arff" if first.lower().startswith(b"@relation") else ".ts"
+    return ".tsv" if b"\t" in first else ".csv"
+
+
+# The command.
+
+
+def _set_quiet(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        setattr(_output, param.name or "", True)
+        if _output.quiet and _output.verbose:
+            raise click.UsageError("-q and -v contradict each other. Give one of them.", ctx)
+
+
+def volume_options() -> list[click.Option]:
+    """-q and -v."""
+    shared: dict[str, Any] = {"is_flag": True, "expose_value": False, "callback": _set_quiet}
+    return [
+        click.Option(["--quiet", "-q"], help="Print errors and the result, nothing else.", **shared),
+        click.Option(["--verbose", "-v"], help="Print details too: options, time of each phase, CPU time and memory.", **shared),
+    ]
+
+
+class CommandGroup(click.Group):
+    """A group of commands that suggests the nearest name for a wrong one."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that is called."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            if near := difflib.get_close_matches(args[0], self.list_commands(ctx), n=1):
+                raise click.UsageError(f"{error.message.rstrip('.')}; did you mean {near[0]}?", ctx) from None
+            raise
+
+
+RecipeOf = Callable[[list[str]], tuple[str, list[str]] | None]
+
+
+def recipe_named(args: list[str], recipes: Mapping[str, click.Command]) -> tuple[str, list[str]] | None:
+    """The recipe that the first argument names, and the rest."""
+    name = args[0] if args else ""
+    if name in recipes:
+        return name, args[1:]
+    near = difflib.get_close_matches(name, recipes, n=1)
+    if near and not Path(name).exists():
+        raise click.UsageError(f"{name} does not exist; did you mean the recipe {near[0]}?")
+    return None
+
+
+class Command(click.Command):
+    """A command of `stoker`, with -q, -v, and a line that says what it does before it loads anything heavy.
+
+    Args:
+        doing: That line; `{name}` is the value of an argument, `{a|b}` of the first that is given. None for a command that answers at
+            once and loads no torch.
+        writes: The argument, the last one, that names what the command writes. `--out` may name it too.
+        example: A call of a command that runs a script: options of the script follow `--`, so that none is taken for one of ours.
+        recipes: Commands of recipes by name.
+        recipe_of: Finds the recipe of a call and the arguments for it; by default the first argument names it.
+    """
+
+    def __init__(
+        self, *args: Any, doing: str | None, writes: str | None = None, example: str | None = None,
+        recipes: dict[str, click.Command] | None = None, recipe_of: RecipeOf | None = None, **options: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(*args, **options)
+        self.doing, self.writes, self.example = doing, writes, example
+        self.recipes = recipes if recipes is not None else {}
+        self._recipe_of = recipe_of or (lambda given: recipe_named(given, self.recipes))
+        if writes is not None:
+            text = f"Another way to give {writes.upper()}, the last argument."
+            self.params.append(
+                click.Option(["--out", "other_out"], type=PATH, metavar=writes.upper(), expose_value=False, help=text)
+            )
+        self.params += volume_options()
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Parse the arguments, or hand them to the command of a recipe."""
+        found = self._recipe_of(args) if self.recipes else None
+        if found is None:
+            return super().make_context(info_name, args, parent, **extra)
+        name, rest = found
+        path = f"{info_name} {name}" if args[:1] == [name] else info_name
+        return self.recipes[name].make_context(path, rest, parent, **extra)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments: what `--out` names goes last, and the arguments of a script are kept apart."""
+        if self.writes is not None:
+            args = _out_last(args)
+        if self.example is None:
+            return self._parse(ctx, args)
+        at = args.index("--") if "--" in args else len(args)
+        rest = self._parse(ctx, args[:at], f" Put options of the script after --, as in: {self.example}")
+        if stray := ctx.params.get("arguments"):
+            line = f"{stray[0]!r} is not expected before --. Put arguments of the script after it, as in: {self.example}"
+            raise click.UsageError(line, ctx)
+        ctx.params["arguments"] = tuple(args[at + 1 :])
+        return rest
+
+    def _parse(self, ctx: click.Context, args: list[str], advice: str = "") -> list[str]:
+        """Parse, and suggest the nearest name for a wrong option."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            near = f"; did you mean {error.possibilities[0]}?" if error.possibilities else "."
+            raise click.UsageError(f"No such option {error.option_name!r}{near}{advice}", ctx) from None
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Say what happens, run the command, and with -v say what it took."""
+        if line := self._line(ctx.params):
+            announce(f"{line} …")
+        sources = {one.name: ctx.get_parameter_source(one.name or "") for one in self.params if one.name in ctx.params}
+        given = [one for one in self.params if sources.get(one.name) is click.core.ParameterSource.COMMANDLINE]
+        _detail("given: " + (", ".join(f"{one.opts[0]} {_shown(ctx.params[one.name or ''])}" for one in given) or "nothing"))
+        began, busy = now_ns(), busy_ns()
+        try:
+            return super().invoke(ctx)
+        finally:
+            memory = readable_bytes(1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+            wall, cpu = (now_ns() - began) / 1e9, (busy_ns() - busy) / 1e9
+            _detail(
+                f"{ctx.command_path.removeprefix('stoker ')} took {wall:.2f} s, {cpu:.2f} s of CPU time, {memory} of memory at most"
+            )
+
+    def _line(self, params: dict[str, Any]) -> str | None:
+        """The line at the start; None if an argument that it names is not given."""
+        parts = re.split(r"\{([\w|]+)\}", self.doing or "")
+        for i in range(1, len(parts), 2):
+            values = [params[name] for name in parts[i].split("|") if params.get(name)]
+            if not values:
+                return None
+            parts[i] = _shown(values[0])
+        return "".join(parts)
+
+
+def _shown(value: Any) -> str:
+    """A value in a line, as the user gave it."""
+    if isinstance(value, tuple):
+        more = f" and {len(value) - 1:,} more" if len(value) > 1 else ""
+        return f"{_shown(value[0])}{more}" if value else ""
+    text = shown_path(str(value))
+    return "standard input" if text == "-" else text
+
+
+def _out_last(args: list[str]) -> list[str]:
+    """Move what --out names to the end."""
+    found: list[str] = []
+    rest = iter(args)
+    out: list[str] = []
+    for one in rest:
+        if one == "--out":
+            out = [next(rest, "")]
+        elif one.startswith("--out="):
+            out = [one.removeprefix("--out=")]
+        else:
+            found.append(one)
+    return found + out
+
+
+# Options of several commands.
+
+
+def _set_json(ctx: click.Context, param: click.Parameter, value: bool) -> bool:
+    if value and not ctx.resilient_parsing:
+        _output.as_json = True
+    return value
+
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+json_option: Decorator = click.option(
+    "--json", "as_json", is_flag=True, callback=_set_json, help="Print the result as JSON, and nothing else."
+)
+device_option: Decorator = click.option("--device", metavar="DEVICE", help="cpu, cuda or cuda:N. [default: a GPU if there is one]")
+plot_option: Decorator = click.option("--plot", type=PATH, metavar="FILE", help="Write a plot, .svg or .png.")
+set_option: Decorator = click.option(
+    "--set", "assignments", multiple=True, metavar="NAME=VALUE", help="Set a value of the configuration. May be repeated."
+)
+time_option: Decorator = click.option("--time", metavar="COLUMN", help="Column that orders the steps; it must rise strictly.")
+sort_option: Decorator = click.option("--sort", is_flag=True, help="Sort by --time instead of rejecting unsorted or equal times.")
+module_option: Decorator = click.option("-m", "is_module", is_flag=True, help="SCRIPT is the name of a module, as for python -m.")
+
+
+def key_option(name: str, text: str = "Column that groups rows into series.", **options: Any) -> Decorator:
+    """The column that says which series (subject, user) a row belongs to: --series or --key, which are the same."""
+    other = "--key" if name == "series" else "--series"
+    return click.option(f"--{name}", other, name, metavar="COLUMN", help=text, **options)
+
+
+def overwrite_option(text: str, name: str = "overwrite") -> Decorator:
+    """Whether to replace what exists: --overwrite or --replace, which are the same."""
+    other = "--replace" if name == "overwrite" else "--overwrite"
+    return click.option(f"--{name}", other, name, is_flag=True, help=text)
+
+
+def seed_option(default: int, text: str = "Seed of all random choices.") -> Decorator:
+    """The seed."""
+    return click.option("--seed", type=click.IntRange(min=0), default=default, show_default=True, metavar="N", help=text)
+
+
+def memory_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """--memory and --threads of commands that pack."""
+    threads = click.option(
+        "--threads", type=click.IntRange(min=1), metavar="N", help="Threads. [default: the cores of this process]"
+    )
+    memory = "Memory limit of the whole process, like 256MB. The input may be larger."
+    return click.option("--memory", default="1GB", show_default=True, metavar="SIZE", help=memory)(threads(command))
+
+
+MISSING = ["keep", "error", "ffill", "drop"]
+"""What --missing may be."""
+
+
+def choice_option(*names: str, choices: Sequence[str], default: str | None = None, **options: Any) -> Decorator:
+    """An option with some possible values; the first is the default."""
+    return click.option(*names, type=click.Choice(choices), default=default or choices[0], show_default=True, **options)
+
+
+def missing_option(choices: Sequence[str] = MISSING) -> Decorator:
+    """How to treat missing values."""
+    return choice_option("--missing", choices=choices, help="How to treat missing values.")
+
+
+def reading_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of all commands that read raw files: text tables, memory and threads."""
+    options: list[Decorator] = [
+        click.option("--delimiter", metavar="TEXT", help="Delimiter of text tables. [default: auto-detected]"),
+        click.option("--quote", default='"', show_default=True, metavar="TEXT", help="Quote character; '' for none."),
+        click.option("--escape", metavar="TEXT", help="Escape character of text tables."),
+        click.option(
+            "--header/--no-header", default=None, help="Whether the first line has column names. [default: auto-detected]"
+        ),
+        click.option("--skip", type=int, default=0, metavar="N", help="Lines to skip at the top of text tables."),
+        click.option(
+            "--null", multiple=True, metavar="TEXT", help="String that means missing, besides the usual. May be repeated."
+        ),
+        click.option("--decimal", default=".", show_default=True, metavar="TEXT", help="Decimal point of text tables."),
+        click.option("--encoding", default="utf-8", show_default=True, metavar="NAME", help="Encoding of text files."),
+        click.option("--time-format", metavar="FORMAT", help="strptime format of times that are not ISO 8601."),
+        memory_options,
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def check_new_file(option: str, name: str, endings: Sequence[str] = (), *, overwrite: bool) -> Path:
+    """The path of a file to write. Checked before anything is computed: its ending, that it does not exist, and its folder."""
+    path = Path(name)
+    if endings and path.suffix.lower() not in endings:
+        known = " or ".join(filter(None, (", ".join(endings[:-1]), endings[-1])))
+        raise OptionError(f"{option} is {path}; expected a name that ends in {known}.")
+    if path.is_dir() or (path.exists() and not overwrite):
+        raise OptionError(f"{path} already exists. Replace the file (--overwrite), or give another name.")
+    if not path.absolute().parent.is_dir():
+        raise OptionError(f"{path} cannot be written: there is no folder {path.parent}. Create it first.")
+    return path

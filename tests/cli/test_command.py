@@ -1,0 +1,452 @@
+"""What every command shares: -q, -v, the line at the start, standard input, flags with one meaning, completion, suggestions."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.shell_completion import ShellComplete
+from tests.cli.calling import SOURCE, Done, call, environment, stoker_command
+
+from stoker.cli import command as base
+from stoker.cli import main as cli
+from stoker.store.versions import open_store
+
+Stoker = Callable[..., Done]
+
+
+def walk(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
+    if isinstance(command, click.Group):
+        for name in command.list_commands(click.Context(command)):
+            found = command.get_command(click.Context(command), name)
+            assert found is not None
+            yield from walk(found, f"{path} {name}".strip())
+        return
+    yield path, command
+    for name, recipe in getattr(command, "recipes", {}).items():
+        yield from walk(recipe, f"{path} {name}")
+
+
+COMMANDS = dict(walk(cli.cli, ""))
+OPTIONS = [
+    (path, one) for path, found in COMMANDS.items() for one in found.params if isinstance(one, click.Option) and not one.hidden
+]
+every_command = pytest.mark.parametrize("path", COMMANDS)
+
+
+def test_commands_of_groups_and_recipes_are_among_them() -> None:
+    assert {"pack", "pack icecube", "tune run", "tune search timehut", "train tfa", "make icecube"} <= set(COMMANDS)
+
+
+@every_command
+def test_every_command_is_one_of_ours_with_q_and_v(path: str) -> None:
+    command = COMMANDS[path]
+    assert isinstance(command, base.Command)
+    flags = {flag: one.help for one in command.params if isinstance(one, click.Option) for flag in one.opts}
+    shared = {flag: one.help for one in base.volume_options() for flag in one.opts}
+    assert set(shared) == {"-q", "--quiet", "-v", "--verbose"}
+    assert {flag: flags.get(flag) for flag in shared} == shared
+
+
+def test_a_command_cannot_be_made_without_its_line() -> None:
+    with pytest.raises(TypeError, match="doing"):
+        click.command("new", cls=base.Command)(lambda: None)
+
+
+# The line at the start.
+
+
+@every_command
+def test_the_line_at_the_start_names_arguments_of_the_command(path: str) -> None:
+    command = COMMANDS[path]
+    assert isinstance(command, base.Command)
+    if command.doing is not None:
+        used = {name for part in command.doing.split("{")[1:] for name in part.split("}")[0].split("|")}
+        assert used
+        assert used <= {one.name for one in command.params}
+
+
+@every_command
+def test_the_line_comes_before_the_work(path: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    command = COMMANDS[path]
+    assert isinstance(command, base.Command)
+    base.reset_output()
+    said: list[str] = []
+    monkeypatch.setattr(command, "callback", lambda **options: said.append(capsys.readouterr().err))
+    context = click.Context(command, info_name=path)
+    context.params = {one.name: "x" for one in command.params if one.name and one.expose_value}
+    command.invoke(context)
+    assert said == ([""] if command.doing is None else [f"stoker: {re.sub('{.*?}', 'x', command.doing)} …\n"])
+
+
+QUICK = {"inspect": ["gone"], "history": ["gone"], "runs": ["."], "explain": [], "live": ["gone", "--save", "a.html"]}
+
+
+def test_torch_is_not_loaded_before_the_line(tmp_path: Path) -> None:
+    """Neither by the modules of the commands, nor when arguments are parsed, nor at all by commands without a line."""
+    assert set(QUICK) == {path for path, one in COMMANDS.items() if isinstance(one, base.Command) and one.doing is None}
+    code = """
+import sys
+from tests.cli.test_command import COMMANDS, QUICK
+from stoker.cli import command, main
+assert "torch" not in sys.modules, "by a module"
+def stop(line):
+    raise SystemExit("torch" in sys.modules)
+for name, words in QUICK.items():
+    try: main.main([name, *words])
+    except SystemExit: pass
+    assert "torch" not in sys.modules, name
+command.announce = stop
+for call in ("train gone.yaml", "tune search gone.yaml", "tune search timehut --data gone.tsv", "diagnose gone.py", "pack a b"):
+    try: main.main(call.split())
+    except SystemExit as end: assert end.code is False, call
+print("fine")
+"""
+    done = call([sys.executable, "-c", code], tmp_path, PYTHONPATH=os.pathsep.join([str(SOURCE), str(Path(__file__).parents[2])]))
+    assert done.out.splitlines()[-1:] == ["fine"], done.err
+
+
+def test_the_line_says_what_happens_and_quiet_hides_it(stoker: Stoker, prices: Path, tmp_path: Path) -> None:
+    done = stoker("pack", prices / "a.csv", prices / "b.csv", tmp_path / "out")
+    assert done.began == f"stoker: packing {prices / 'a.csv'} and 1 more into {tmp_path / 'out'} …"
+    for flag in ("-q", "--quiet", "--json"):
+        done = stoker("pack", prices, tmp_path / "out", "--replace", flag)
+        assert (done.code, done.began, done.err) == (0, "", "")
+        assert done.out
+    done = stoker("-q", "verify", tmp_path / "out")
+    assert (done.code, done.began, done.err) == (0, "", "")
+
+
+def test_only_the_first_of_several_processes_says_it(
+    stoker: Stoker, prices: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    assert stoker("pack", prices, tmp_path / "out").began == ""
+
+
+# -q and -v.
+
+
+def test_quiet_hides_notes(stoker: Stoker, tmp_path: Path) -> None:
+    (tmp_path / "wide.csv").write_text("name,a,b\nx,1,2\ny,3,4\n")
+    loud = stoker("pack", tmp_path / "wide.csv", tmp_path / "out", "--wide")
+    quiet = stoker("pack", tmp_path / "wide.csv", tmp_path / "out", "--wide", "--replace", "-q")
+    assert loud.out.count("note: ") == 2
+    assert quiet.out == loud.out.splitlines(keepends=True)[0]
+
+
+def test_verbose_says_options_phases_and_what_it_took(stoker: Stoker, prices: Path, tmp_path: Path) -> None:
+    done = stoker("pack", prices, tmp_path / "out", "--series", "symbol", "-v")
+    first, *phases, last = done.err.splitlines()
+    assert first == f"stoker: given: source {prices}, store {tmp_path / 'out'}, --series symbol"
+    assert {line.split()[1].rstrip(":") for line in phases} >= {"reading", "sealing"}
+    assert all(line.endswith(" rows") for line in phases)
+    assert last.startswith("stoker: pack took ")
+    assert " of CPU time, " in last
+    plain = stoker("pack", prices, tmp_path / "out", "--series", "symbol", "--replace")
+    assert (plain.out, plain.err) == (done.out, "")
+
+
+def test_verbose_says_what_a_command_took_that_fails(stoker: Stoker) -> None:
+    done = stoker("inspect", "gone", "-v")
+    assert done.code == 2
+    assert done.err.splitlines()[-2].startswith("stoker: inspect took ")
+
+
+def test_json_with_verbose_keeps_stdout_for_json(stoker: Stoker, prices: Path, tmp_path: Path) -> None:
+    done = stoker("pack", prices, tmp_path / "out", "--json", "-v")
+    assert json.loads(done.out)["num_series"]
+    assert "stoker: pack took " in done.err
+
+
+def test_quiet_and_verbose_contradict_each_other(stoker: Stoker) -> None:
+    assert stoker("inspect", "gone", "-q", "-v").err.startswith("stoker: -q and -v contradict each other.")
+    assert stoker("-q", "inspect", "gone", "-v").code == 2
+
+
+def test_a_call_does_not_inherit_the_options_of_the_last_one(stoker: Stoker, prices: Path, tmp_path: Path) -> None:
+    stoker("pack", prices, tmp_path / "out", "-q")
+    assert stoker("verify", tmp_path / "out").began
+
+
+# Standard input.
+
+CSV = "user,ts,x\na,1,1.5\nb,1,2.5\na,2,3.5\n"
+ROWS = [{"user": "a", "ts": 1, "x": 1.5}, {"user": "b", "ts": 1, "x": 2.5}, {"user": "a", "ts": 2, "x": 3.5}]
+
+
+def parquet_bytes() -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(ROWS), sink)
+    return sink.getvalue()
+
+
+def arrow_bytes() -> bytes:
+    table, sink = pa.Table.from_pylist(ROWS), io.BytesIO()
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write(table)
+    return sink.getvalue()
+
+
+FORMS = {
+    ".csv": CSV.encode(),
+    ".tsv": CSV.replace(",", "\t").encode(),
+    ".jsonl": "".join(json.dumps(row) + "\n" for row in ROWS).encode(),
+    ".json": json.dumps(ROWS).encode(),
+    ".parquet": parquet_bytes(),
+    ".arrow": arrow_bytes(),
+}
+
+
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], None]:
+    """Let these bytes be standard input."""
+
+    def give(data: bytes) -> None:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+    return give
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_pack_reads_standard_input(stoker: Stoker, given: Callable[[bytes], None], tmp_path: Path, form: str) -> None:
+    given(FORMS[form])
+    done = stoker("pack", "-", tmp_path / "out", "--series", "user", "--time", "ts")
+    assert done == Done(0, f"packed 3 rows into 2 series, 0.0 MB: {tmp_path / 'out'}\n", "")
+    assert done.began == f"stoker: packing standard input into {tmp_path / 'out'} …"
+    store = open_store(tmp_path / "out")
+    assert [one["x"].tolist() for one in store] == [[1.5, 3.5], [2.5]]
+    assert store.manifest is not None
+    assert [one.name for one in store.manifest.sources] == [f"stdin{form}"]
+    (tmp_path / f"stdin{form}").write_bytes(FORMS[form])
+    assert stoker("pack", tmp_path / f"stdin{form}", tmp_path / "file", "--series", "user", "--time", "ts").code == 0
+    assert open_store(tmp_path / "file").digest == store.digest
+
+
+def test_a_json_document_of_many_lines_is_one(stoker: Stoker, given: Callable[[bytes], None], tmp_path: Path) -> None:
+    given(json.dumps(ROWS, indent=1).encode())
+    assert stoker("pack", "-", tmp_path / "out", "--key", "user").code == 0
+
+
+def test_append_and_encode_read_it_too(stoker: Stoker, given: Callable[[bytes], None], tmp_path: Path) -> None:
+    given(FORMS[".csv"])
+    assert stoker("encode", "-", "--key", "user", "--out", tmp_path / "out", "--time", "ts").code == 0
+    given(b"user,ts,x\na,3,9\n")
+    done = stoker("append", tmp_path / "out", "-")
+    assert (done.code, done.err) == (0, "")
+    assert [one["x"].tolist() for one in open_store(tmp_path / "out")] == [[1.5, 3.5, 9], [2.5]]
+
+
+def test_a_configuration_is_read_from_it(
+    stoker: Stoker, given: Callable[[bytes], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given(b"data: {store: gone.stoker, view: {windows: 4}}\nmodel: linear\nnonsense: 1\n")
+    done = stoker("train", "-")
+    assert done.code == 2
+    assert done.err.startswith("stoker: stdin.yaml")
+    assert "nonsense" in done.err
+
+
+@pytest.mark.parametrize(
+    ("data", "arguments", "line"),
+    [
+        (b"", ["pack", "-", "out"], "- (standard input) is empty."),
+        (b" \n", ["pack", "-", "out"], "- (standard input) is empty."),
+        (b"\x1f\x8b\x08x", ["pack", "-", "out"], "- (standard input) is compressed with gzip. Decompress it first"),
+        (CSV.encode(), ["pack", "-", "-", "out"], "- (standard input) is given twice, but it can be read only once."),
+        (CSV.encode(), ["pack", "a.csv", "-"], "- (standard input) cannot be read here; expected the name of a file or folder."),
+        (CSV.encode(), ["inspect", "-"], "- (standard input) cannot be read here; expected the name of a file or folder."),
+        (b"print(1)", ["gate", "-", "--budget", "b.json"], "- (standard input) cannot be read here; expected the file of a script"),
+        (CSV.encode(), ["pack", "-", "out", "--series", "k"], "--series names 'k', but stdin.csv has the columns user, ts, x."),
+    ],
+)
+def test_what_cannot_be_read_is_one_line(
+    stoker: Stoker, given: Callable[[bytes], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes,
+    arguments: list[str], line: str,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    given(data)
+    done = stoker(*arguments)
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert line in done.err
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_saved_input_is_removed(stoker: Stoker, given: Callable[[bytes], None], tmp_path: Path) -> None:
+    given(CSV.encode())
+    stoker("pack", "-", tmp_path / "out")
+    folder = base._output.stdin_folder
+    assert folder is not None
+    assert not folder.exists()
+
+
+@every_command
+def test_every_input_file_may_be_standard_input(path: str) -> None:
+    """An option with a table, a configuration or a spec takes `-`; what names a folder, a script or an output does not."""
+    outputs = {
+        "--out",
+        "--plot",
+        "--report",
+        "--save",
+        "--stats",
+        "--context-out",
+        "--apply",
+        "--export",
+        "--budget",
+        "--json-file",
+    }
+    folders = {"--resume", "--folder", "--archive", "--init", "--model"}
+    for one in COMMANDS[path].params:
+        if isinstance(one, click.Option) and isinstance(one.type, base.PathType):
+            expected = not set(one.opts) & (outputs | folders) and one.metavar not in ("STORE", "FOLDER")
+            assert one.type.takes_stdin is expected, (path, one.opts)
+
+
+def test_a_pipe_of_a_shell_works(tmp_path: Path) -> None:
+    done = subprocess.run(stoker_command("pack", "-", "out", "--series", "user"), cwd=tmp_path, env=environment(), input=CSV.encode(),
+                          capture_output=True, check=False)  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, b"packed 3 rows into 2 series, 0.0 MB: out\n")
+
+
+# Flags with one meaning.
+
+PAIRS = [{"--series", "--key"}, {"--overwrite", "--replace"}]
+
+
+def test_names_with_the_same_meaning_work_everywhere() -> None:
+    selects = {"forecast"}  # its --series is the name of one
+    for path, one in OPTIONS:
+        for pair in PAIRS:
+            if pair & set(one.opts) and path not in selects:
+                assert pair <= set(one.opts), (path, one.opts)
+
+
+@pytest.mark.parametrize(
+    "flag", ["--json", "--time", "--sort", "--set", "--device", "--memory", "--threads", "-m", "--seed", "--plot"]
+)
+def test_a_shared_flag_is_the_same_everywhere(flag: str) -> None:
+    found = {(one.metavar, one.is_flag, type(one.type)) for path, one in OPTIONS if flag in one.opts}
+    assert len(found) == 1, found
+
+
+@every_command
+def test_what_a_command_always_writes_is_its_last_argument_and_out(path: str) -> None:
+    command = COMMANDS[path]
+    assert isinstance(command, base.Command)
+    required = [one.name for one in command.params if isinstance(one, click.Option) and one.required and "--out" in one.opts]
+    assert not required, "a required output is the last argument, named by writes="
+    if command.writes is not None:
+        arguments = [one.name for one in command.params if isinstance(one, click.Argument)]
+        assert arguments[-1] == command.writes
+    assert not any("(default:" in (one.help or "") for one in command.params if isinstance(one, click.Option))
+
+
+@pytest.mark.parametrize(
+    "arguments", [["a.csv", "out"], ["a.csv", "--out", "out"], ["--out=out", "a.csv"], ["--out", "out", "a.csv"]]
+)
+def test_the_output_may_be_given_in_both_ways(
+    stoker: Stoker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.csv").write_text("x\n1\n")
+    assert stoker("pack", *arguments).code == 0
+    assert len(open_store("out")) == 1
+
+
+def test_calls_of_the_documentation_of_recipes_parse() -> None:
+    """The spellings that people have."""
+    calls = [
+        "train tabular --target events.parquet --key user_id --context users.parquet --size m",
+        "generate runs/x --subjects 10000 --out synthetic.parquet --given seed.parquet --temperature 0.9",
+        "quality real.parquet synthetic.parquet --key user_id --report quality.html",
+        "pack raw.parquet events.stoker --series user --time ts --on ray",
+        "pack raw.parquet events.stoker --series user --part 3/16",
+        "pack raw.parquet events.stoker --series user --join --replace",
+        "encode events.parquet --key user_id --stats stats.json --out events.stoker",
+        "embed runs/x --data new.tsv --out embeddings.npy",
+        "order events.stoker --order block --batch 256",
+        "diagnose --json train.py",
+        "forecast runs/x --data ett.stoker --series HUFL --horizon 96 --plot f.png",
+    ]
+    for one in calls:
+        name, *words = one.split()
+        found = cli.cli.get_command(click.Context(cli.cli), name)
+        assert found is not None
+        assert found.make_context(name, words)
+
+
+# Suggestions and completion.
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["diagnos", "a.py"], "did you mean diagnose?"),
+        (["tune", "serch"], "did you mean search?"),
+        (["make", "icecub"], "did you mean icecube?"),
+        (["train", "timehutt"], "timehutt does not exist; did you mean the recipe timehut?"),
+        (["explain", "OptionErro"], "did you mean OptionError?"),
+    ],
+)
+def test_the_nearest_command_is_suggested(stoker: Stoker, arguments: list[str], text: str) -> None:
+    done = stoker(*arguments)
+    assert done.code == 2
+    assert text in done.err
+
+
+@every_command
+def test_the_nearest_option_is_suggested(stoker: Stoker, path: str) -> None:
+    if path == "pack icecube":
+        path = "pack --recipe icecube"
+    done = stoker(*path.split(), "--quiett")
+    assert done.code == 2
+    assert "No such option '--quiett'; did you mean --quiet?" in done.err
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_completion_script_comes_out(shell: str, tmp_path: Path) -> None:
+    done = call(stoker_command(), tmp_path, _STOKER_COMPLETE=f"{shell}_source")
+    assert done.code == 0, done.err
+    assert f"_STOKER_COMPLETE={shell}_complete" in done.out
+    assert "stoker" in done.out
+
+
+def completions(*words: str) -> list[str]:
+    *before, last = words
+    found = ShellComplete(cli.cli, {}, "stoker", "_STOKER_COMPLETE").get_completions(before, last)
+    return [one.value if one.type == "plain" else f"<{one.type}>" for one in found]
+
+
+def test_commands_options_choices_recipes_and_files_are_completed() -> None:
+    assert completions("di") == ["diagnose"]
+    assert completions("") == list(cli.COMMANDS)
+    assert completions("tune", "") == ["batch", "run", "search"]
+    assert {"--series", "--segment", "--sort", "--skip", "--source-column"} <= set(completions("pack", "--s"))
+    assert completions("pack", "--missing", "") == base.MISSING
+    assert completions("train", "tim") == ["time-moe", "timehut", "<file>"]
+    assert completions("inspect", "a") == ["<file>"]
+
+
+def test_completion_in_bash(tmp_path: Path) -> None:
+    done = call(stoker_command(), tmp_path, _STOKER_COMPLETE="bash_complete", COMP_WORDS="stoker pack --wid", COMP_CWORD="2")
+    assert done.out.split() == ["plain,--wide", "plain,--wide-pattern"]
+    assert os.environ.get("_STOKER_COMPLETE") is None
+
+
+def test_numbers_from_standard_input(stoker: Stoker, given: Callable[[bytes], None], tmp_path: Path) -> None:
+    sink = io.BytesIO()
+    np.save(sink, np.arange(12.0).reshape(3, 4))
+    given(sink.getvalue())
+    assert stoker("pack", "-", tmp_path / "out").code == 0
