@@ -206,7 +206,7 @@ class Hints:
                 raise self._error
 
     def after(self, step: int) -> None:
-        """Called once a step was gathered, or could not be."""
+        """Called when a step was gathered, or could not be."""
 
     def close(self) -> None:
         """Ask for nothing more."""
@@ -257,7 +257,7 @@ class JoinedHints:
             one.before(step)
 
     def after(self, step: int) -> None:
-        """Called once a step was gathered, or could not be."""
+        """Called when a step was gathered, or could not be."""
         for one in self._hints:
             one.after(step)
 

@@ -178,7 +178,7 @@ class RemoteHints(Hints):
         super().before(step)
 
     def after(self, step: int) -> None:
-        """Called once a step was gathered, or could not be. A unit is given up when all steps before the next unit have ended."""
+        """Called when a step was gathered, or could not be. A unit is given up when all steps before the next unit have ended."""
         with self._changed:
             self._ended.add(step)
             while self._low in self._ended:

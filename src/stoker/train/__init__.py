@@ -5,7 +5,7 @@
     step        the loss, one update, and the EMA           graph       steps as CUDA graphs
     numerics    precision, loss scale, the NaN guard        distributed ranks: DDP and FSDP
     optimizer   fused optimizers, learning rates, Muon      early_stopping  when to stop
-    schedule    learning rates                              metrics     accuracy, AUC, MAE, ...; log: from the device to metrics.jsonl
+    schedule    learning rates                              metrics     accuracy, AUC, MAE, ...
     checkpoint  checkpoints on disk; state_dict, resume, fingerprint: what they hold, and what must be the same
     run         the folder of a run; loggers, plots         export      weights and programs of a run
 
