@@ -251,7 +251,11 @@ def main() -> None:
             answer[title] |= on_processes(source, folder, counts, rounds)
             if options.ray:
                 answer[title]["Ray"] = on_ray(source, folder, 1 if options.small else options.rounds or 3)
-    print(json.dumps(answer, indent=1)) if options.small else record.save("bench_cluster_pack", QUESTION, answer)
+    if options.small:
+        print(json.dumps(answer, indent=1))
+        return
+    path = record.RESULTS / "bench_cluster_pack_ray.json" if options.ray else None  # on the machine that has Ray
+    record.save("bench_cluster_pack", QUESTION, answer, path=path)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ The rules have exceptions, listed in tests/data/structure_exceptions.json. The l
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -93,3 +94,10 @@ def test_no_public_name_is_that_of_a_module() -> None:
     """The first import of the module would replace the function or class of the same name by it."""
     assert {f"stoker.{name}" for name in structure.modules()}.isdisjoint(structure.public_names())
     assert "stoker.tune.search_loop" in {f"stoker.{name}" for name in structure.modules()}  # names are compared in one form
+
+
+def test_the_files_that_make_runs_are_there() -> None:
+    """Some targets run for many minutes and are rarely run: a file that was moved must not be found missing there."""
+    named = re.findall(r"(?:tests|tools|benchmarks)/[\w/]+\.py", (structure.ROOT / "Makefile").read_text())
+    assert len(named) > 10
+    assert [name for name in named if not (structure.ROOT / name).exists()] == []

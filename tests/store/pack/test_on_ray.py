@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -12,7 +13,8 @@ import pytest
 from tests.store.pack.part_inputs import contents, write_events
 
 import stoker
-from stoker.errors import OptionError, SourceInvalidError
+from stoker.errors import OptionError, SourceInvalidError, StoreExistsError
+from stoker.store.formats.parquet import ParquetSource
 from stoker.store.pack import on_ray, shared_plan
 from stoker.store.pack.on_ray import pack_on_ray
 from stoker.store.pack.parts import PartedPack
@@ -56,7 +58,7 @@ def test_a_pack_on_two_nodes_has_the_bytes_of_one(cluster: Any, tmp_path: Path, 
     stoker.pack(source, tmp_path / "one.stoker", **OPTIONS)
     assert contents(tmp_path / "ray.stoker") == contents(tmp_path / "one.stoker")
     assert store.num_steps == 160_000
-    assert {phase for phase, _ in seen} == {"reading", "merging", "joining"}
+    assert {phase for phase, _ in seen} == {"reading", "merging", "joining"}  # it was planned before
     assert all(0 <= share <= 1 for _, share in seen)
     assert not (tmp_path / "ray.stoker.parts").exists()
 
@@ -130,11 +132,45 @@ class FakeRay:
 
         return Remote
 
+    def cluster_resources(self) -> dict[str, float]:
+        return {"CPU": 2.0}
+
     def wait(self, refs: list[Any], **options: Any) -> tuple[list[Any], list[Any]]:
         return refs[:1], refs[1:]
 
     def get(self, ref: Any) -> Any:
         return ref()
+
+
+def test_nodes_share_the_inspection_of_the_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(on_ray, "_connect", lambda address: FakeRay())
+    inspected: list[str] = []
+    schema = ParquetSource.schema
+    monkeypatch.setattr(ParquetSource, "schema", lambda self: (inspected.append(self.name), schema(self))[1])
+    source = write_events(tmp_path / "raw", files=3)
+    options = stoker.store.PackOptions(**OPTIONS)
+    seen: dict[str, int] = {}
+
+    def pack() -> None:
+        def progress(phase: str, share: float, rows: int) -> None:
+            seen.setdefault(phase, len(inspected))
+
+        pack_on_ray("ray", source, tmp_path / "a.stoker", options, progress, metadata=None, replace=False)
+
+    pack()
+    assert list(seen) == ["inspecting", "reading", "merging", "joining"]
+    assert sorted(inspected[:6]) == sorted(["0.parquet", "1.parquet", "2.parquet"] * 2)  # each task is run twice here
+    inspected.clear()
+    with pytest.raises(StoreExistsError, match="holds a store already"):
+        pack()
+    assert not inspected
+    parts = shared_plan.inspect_sources(source, options, 0, 2)
+    plan, _, _ = shared_plan.make_shared_plan(source, options, None, parts)
+    assert inspected == ["0.parquet", "2.parquet", "1.parquet"]
+    assert plan == shared_plan.make_shared_plan(source, options, None)[0]
+    os.utime(tmp_path / "raw" / "0.parquet")  # what was found of another file does not count
+    shared_plan.make_shared_plan(source, options, None, parts)
+    assert inspected[-2:] == ["0.parquet", "1.parquet"]
 
 
 def test_tasks_that_run_twice_leave_one_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -140,7 +140,7 @@ def test_a_task_that_runs_again_keeps_its_result_and_a_damaged_one_is_made_again
     before = {path: path.stat().st_ino for path in folder.rglob("*") if path.is_file()}
     pack_part(events, target, "1/1", **options)
     assert {path: path.stat().st_ino for path in folder.rglob("*") if path.is_file()} == before
-    victim = sorted(folder.glob("read-0~*/run0.c0"))[0]
+    victim = sorted(folder.glob("read-0-*~*/run0.c0"))[0]
     data = bytearray(victim.read_bytes())
     data[200] ^= 1
     victim.write_bytes(data)
@@ -192,6 +192,19 @@ def test_a_join_that_was_killed_after_its_commit_ends(events: str, tmp_path: Pat
         join_parts(events, target, series="user")
     join_parts(events, target, series="user", replace=True)
     assert contents(target) == before
+
+
+def test_a_task_that_outlives_its_pack_leaves_nothing_for_the_next_one(tmp_path: Path) -> None:
+    """As where a node was taken for dead and its task was run elsewhere: it publishes a result when the pack has ended."""
+    events, target = tmp_path / "events.csv", tmp_path / "a.stoker"
+    events.write_text("user,ts,kind\n2,2,a\n1,1,b\n2,1,a\n")
+    late = parts.PartedPack(str(events), str(target), stoker.store.PackOptions(series="user"), lambda *args: None)
+    pack_in_parts(str(events), str(target), 1, merge=False, series="user")
+    late.read(0)
+    assert list(Path(f"{target}.parts").glob("read-0*.mark"))
+    pack_in_parts(str(events), str(target), 1, merge=False, series="user", time="ts", sort=True, replace=True)
+    stoker.pack(events, tmp_path / "sorted.stoker", series="user", time="ts", sort=True)
+    assert contents(target) == contents(tmp_path / "sorted.stoker")
 
 
 class Killed(BaseException):
@@ -363,7 +376,7 @@ def test_a_merged_range_that_is_damaged_is_merged_again(events: str, tmp_path: P
 def test_a_mark_cannot_lead_elsewhere(events: str, tmp_path: Path, name: str) -> None:
     target = tmp_path / "a.stoker"
     pack_part(events, target, "1/1", series="user")
-    mark = Path(f"{target}.parts") / "read-0.mark"
+    mark = next(Path(f"{target}.parts").glob("read-0-*.mark"))
     body = mark.read_bytes().partition(b"\n")[2]
     mark.chmod(0o600)
     mark.write_bytes(name.encode() + b"\n" + body)

@@ -20,8 +20,11 @@ from stoker.errors import OptionError, PartsMissingError, StokerError
 from stoker.store.object_storage import redact
 from stoker.store.pack.options import PackOptions
 from stoker.store.pack.packer import Progress, quiet
-from stoker.store.pack.parts import PartedPack, finish_join
+from stoker.store.pack.parts import PartedPack, finish_join, is_begun
+from stoker.store.pack.shared_plan import Schemas, inspect_sources
 
+_PHASES = {"inspect": "inspecting", "read": "reading", "merge": "merging", "join": "joining"}
+_MAX_INSPECTORS = 64
 _POLL_S = 0.5
 _ASK_NS = 5 * 10**9
 """After how long without a finished task the nodes are asked how far they are: another process has to start for it."""
@@ -46,10 +49,10 @@ def pack_on_ray(
     remote = ray.remote(num_cpus=1, max_retries=-1)(run_task)
     watch = ray.remote(num_cpus=0, max_retries=-1)(run_task)
 
-    def ask(kind: str) -> Any:
-        return _result(ray, remote.remote(request, kind, 0, view))
+    def ask(kind: str, given: Any = 0) -> Any:
+        return _result(ray, remote.remote(request, kind, given, view))
 
-    def run(kind: str, numbers: Iterable[int]) -> list[Any]:
+    def run(kind: str, numbers: Iterable[Any]) -> list[Any]:
         waiting = [remote.remote(request, kind, number, view) for number in numbers]
         refs, total, changed = list(waiting), max(len(waiting), 1), now_ns()
         while waiting:
@@ -57,15 +60,17 @@ def pack_on_ray(
             share, changed = (total - len(waiting)) / total, now_ns() if done else changed
             if kind == "read" and waiting and now_ns() - changed >= _ASK_NS:
                 share, changed = max(share, _result(ray, watch.remote(request, "progress", 0, view))[0]), now_ns()
-            progress({"read": "reading", "merge": "merging", "join": "joining"}.get(kind, kind), share, 0)
+            progress(_PHASES[kind], share, 0)
         return [_result(ray, ref) for ref in refs]
 
     pack = os.urandom(8).hex()
     for round_ in range(_ROUNDS):
         view = f"{pack}-{round_}"
         try:
-            if round_ == 0:
-                ask("begin")
+            if round_ == 0 and not ask("is begun"):
+                nodes = min(int(ray.cluster_resources().get("CPU", 1)), _MAX_INSPECTORS)
+                found = run("inspect", [(i, nodes) for i in range(nodes)])
+                ask("begin", {key: schema for part in found for key, schema in part.items()})
             while missing := ask("missing"):
                 run("read", missing)
             run("merge", ask("ranges"))
@@ -80,13 +85,17 @@ _VIEWS: dict[str, PartedPack] = {}
 """What this process of the cluster knows of the pack that it works for: sources are listed, and results and cuts are read, once."""
 
 
-def run_task(request: tuple[Any, ...], kind: str, number: int, view: str) -> Any:
+def run_task(request: tuple[Any, ...], kind: str, given: Any, view: str) -> Any:
     """One task of a pack, in a process of the cluster. `view` names the pack and its types: what is known of it is kept."""
+    if kind == "is begun":
+        return is_begun(request[1], replace=request[4])
+    if kind == "inspect":
+        return inspect_sources(request[0], request[2], *given)
     if kind == "join" and finish_join(request[1]):  # by an earlier attempt, whose node died
         return None
     pack = _VIEWS.get(view)
     if pack is None:
-        pack = _open(request, kind)
+        pack = _open(request, given if kind == "begin" else None)
         _VIEWS.clear()
         _VIEWS[view] = pack
     if kind == "missing":
@@ -96,20 +105,22 @@ def run_task(request: tuple[Any, ...], kind: str, number: int, view: str) -> Any
     if kind == "progress":
         return pack.progress()
     if kind == "read":
-        pack.read(number)
+        pack.read(given)
     if kind == "merge":
-        pack.merge(number)
+        pack.merge(given)
     if kind == "join":
         pack.join()
     return None
 
 
-def _open(request: tuple[Any, ...], kind: str) -> PartedPack:
+def _open(request: tuple[Any, ...], known: Schemas | None) -> PartedPack:
+    """The pack as this process sees it; with schemas, it may be the first one and write the plan."""
     source, target, options, metadata, can_replace = request
+    begins = known is not None
     try:
-        return PartedPack(source, target, options, quiet, metadata=metadata, may_write=kind == "begin", replace=can_replace)
+        return PartedPack(source, target, options, quiet, metadata=metadata, may_write=begins, known=known, replace=can_replace)
     except OptionError as error:
-        if kind != "begin" and "has no parts of a pack" in str(error):
+        if not begins and "has no parts of a pack" in str(error):
             raise OptionError(
                 f"a node of the cluster does not see {target}.parts, where tasks leave their results. Pack to a folder that all nodes "
                 "share, or to a URL."

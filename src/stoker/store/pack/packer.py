@@ -125,6 +125,14 @@ class PackState:
     since_release: int = 0
 
 
+def list_sources(source: object, options: PackOptions, left_out: list[Path]) -> list[DataSource]:
+    """The sources of a pack, not inspected yet; files that are none are added to `left_out`."""
+    is_table = options.series is not None or options.time is not None
+    return find_sources(
+        source, dialect=options.dialect, table=is_table, wide=bool(options.wide), left_out=left_out, limits=options.limits
+    )
+
+
 def plan_pack(
     source: object,
     options: PackOptions,
@@ -139,11 +147,7 @@ def plan_pack(
     if joined is not None:
         options = replace(options, dtypes={name: kind for name, kind in options.dtypes.items() if name not in joined.names})
     left_out: list[Path] = []
-    is_table = options.series is not None or options.time is not None
-    found = find_sources(
-        source, dialect=options.dialect, table=is_table, wide=bool(options.wide), left_out=left_out, limits=options.limits
-    )
-    found = know(found)
+    found = know(list_sources(source, options, left_out))
     if joined is not None and options.condition is not None:
         joined.refuse_condition(options.condition, found)
     if options.changes_rows:

@@ -62,7 +62,7 @@ from stoker.store.pack.packer import (
 )
 from stoker.store.pack.plan import PackPlan, plan_with_types, settled_types
 from stoker.store.pack.regular import IntegerGapsError, OffGridError, RulesMark, StepRules
-from stoker.store.pack.shared_plan import JOINED, PLAN, RowRange, agree, has_plan
+from stoker.store.pack.shared_plan import JOINED, PLAN, RowRange, Schemas, agree, has_plan
 from stoker.store.pack.sorted_runs import BackgroundWriter, RunLayout, RunMark, SortedRun, Sorter, UnsortedTimesError, read_ahead
 from stoker.store.pack.stored_runs import HASH_BYTES, StoredRun, cut_runs, stored_texts
 from stoker.store.pack.values import Categories, MissingIntegersError
@@ -114,6 +114,7 @@ class PartedPack:
         progress: called with the phase, the share of it that is done, and rows.
         metadata: as for `pack`; needed by `join` only.
         may_write: whether this process may begin the pack.
+        known: schemas of sources that others have found.
         replace: whether a store may be there already.
     """
 
@@ -126,6 +127,7 @@ class PartedPack:
         *,
         metadata: object = None,
         may_write: bool = True,
+        known: Schemas | None = None,
         replace: bool = False,
     ) -> None:
         self._folder = None if is_url(path) else check_path(path)
@@ -138,24 +140,21 @@ class PartedPack:
                 "'error', or pack with one process."
             )
         self._exchange = open_exchange(path)
-        self._refuse_store()
-        shared, self._first_plan, self._metadata = agree(self._exchange, source, options, metadata, may_write=may_write)
+        is_begun(path, replace=replace)
+        shared, self._first_plan, self._metadata = agree(
+            self._exchange, source, options, metadata, may_write=may_write, known=known
+        )
         self.tasks = shared.tasks
+        self._id = xxhash.xxh3_64_hexdigest(msgspec.json.encode(shared))
+        """Part of the names of what tasks leave: a task of an earlier pack that still runs leaves nothing that counts for this one."""
         self._stamps = shared.sources
-
-    def _refuse_store(self) -> None:
-        # With a plan, a join was killed after its commit, or is under way: `join` decides.
-        if not self._replace and not has_plan(self._exchange) and _read_manifest(self._path) is not None:
-            raise StoreExistsError(
-                f"{self._path} holds a store already. Choose another folder, or pass replace=True to replace that store."
-            )
 
     # Types: the same in all processes, also where those of the first rows turn out not to hold all values.
 
     @property
     def plan(self) -> PackPlan:
         """The plan with the types that are known now."""
-        types, is_widened = self._exchange.get(_TYPES), self._exchange.get(_WIDENED) is not None
+        types, is_widened = self._exchange.get(f"{_TYPES}-{self._id}"), self._exchange.get(f"{_WIDENED}-{self._id}") is not None
         plan = self._first_plan
         if types is not None:
             found = msgspec.json.decode(types, type=list[str])
@@ -165,7 +164,10 @@ class PartedPack:
     @property
     def _suffix(self) -> str:
         """Part of the names of tasks: results with other types do not count."""
-        is_settled, is_widened = self._exchange.get(_TYPES) is not None, self._exchange.get(_WIDENED) is not None
+        is_settled, is_widened = (
+            self._exchange.get(f"{_TYPES}-{self._id}") is not None,
+            self._exchange.get(f"{_WIDENED}-{self._id}") is not None,
+        )
         return ("s" if is_settled else "") + ("w" if is_widened else "")
 
     def _settle(self, error: InferredTypeError | MissingIntegersError) -> None:
@@ -174,7 +176,7 @@ class PartedPack:
             refuse_settled(error)
         schemas = settled_types(self._first_plan, lambda rows: self._progress("settling types", 0.0, rows))
         encoded = [base64.b64encode(schema.serialize().to_pybytes()).decode() for schema in schemas]
-        self._exchange.create(_TYPES, msgspec.json.encode(encoded))
+        self._exchange.create(f"{_TYPES}-{self._id}", msgspec.json.encode(encoded))
 
     # Read
 
@@ -182,7 +184,7 @@ class PartedPack:
         """Run task `number`: sort its rows into runs, unless that is done and undamaged."""
         while True:
             suffix = self._suffix
-            task = f"read-{number}{suffix}"
+            task = f"read-{number}-{self._id}{suffix}"
             if self._has(task):
                 return
             plan = self.plan
@@ -319,14 +321,14 @@ class PartedPack:
     def missing_tasks(self) -> list[int]:
         """Tasks of reading that are not done."""
         suffix = self._suffix
-        return [i for i in range(len(self.tasks)) if self._exchange.get(mark_name(f"read-{i}{suffix}")) is None]
+        return [i for i in range(len(self.tasks)) if self._exchange.get(mark_name(f"read-{i}-{self._id}{suffix}")) is None]
 
     @cached_property
     def _results(self) -> tuple[list[tuple[str, ReadMark]], str]:
         """The results of all tasks of reading, and a hash of them that names what depends on them."""
         hasher, found, missing, suffix = xxhash.xxh3_64(), [], [], self._suffix
         for number in range(len(self.tasks)):
-            data = self._exchange.get(mark_name(f"read-{number}{suffix}"))
+            data = self._exchange.get(mark_name(f"read-{number}-{self._id}{suffix}"))
             if data is None:
                 missing.append(number)
                 continue
@@ -340,7 +342,7 @@ class PartedPack:
         reports = self._exchange.reports()
         shares = [msgspec.json.decode(data, type=TaskReport).share for task, data in reports.items() if task.startswith("read-")]
         running = f" ({len(shares):,} of them are being read, {sum(shares) / len(shares):.0%} done)" if shares else ""
-        recorded = self._exchange.get(_PARTS)
+        recorded = self._exchange.get(f"{_PARTS}-{self._id}")
         what = f"{len(missing):,} of {len(self.tasks):,} tasks are not done{running}"
         if recorded is None:
             return f"{self._path} cannot be joined yet: {what}. Run all parts first: --part 1/N to --part N/N."
@@ -433,7 +435,7 @@ class PartedPack:
         except IntegerGapsError as error:
             if "w" in self._suffix:
                 raise BadValueError(str(error)) from None
-            self._exchange.create(_WIDENED, b"")
+            self._exchange.create(f"{_WIDENED}-{self._id}", b"")
             raise PartsMissingError(self._describe_missing(self.missing_tasks())) from None
 
     def _merged(self, task: str) -> tuple[str, RangeMark] | None:
@@ -587,7 +589,7 @@ class PartedPack:
 
     def record_parts(self, count: int) -> None:
         """Remember into how many parts the tasks are divided, for messages."""
-        self._exchange.create(_PARTS, str(count).encode())
+        self._exchange.create(f"{_PARTS}-{self._id}", str(count).encode())
 
     def progress(self) -> tuple[float, int]:
         """The share of the tasks of reading that is done in all processes, and rows of those that run."""
@@ -598,6 +600,15 @@ class PartedPack:
     def report(self, attempt: Attempt, share: float, rows: int) -> None:
         """Let all processes see how far a task is."""
         self._exchange.report(attempt, msgspec.json.encode(TaskReport(share=share, rows=rows)))
+
+
+def is_begun(path: str, *, replace: bool) -> bool:
+    """Whether there is a plan; raises `StoreExistsError` where there is a store instead, and the pack may not replace it."""
+    # With a plan, a join was killed after its commit, or is under way: `join` decides.
+    begun = has_plan(open_exchange(path))
+    if not begun and not replace and _read_manifest(path) is not None:
+        raise StoreExistsError(f"{path} holds a store already. Choose another folder, or pass replace=True to replace that store.")
+    return begun
 
 
 def finish_join(path: str) -> bool:
@@ -611,7 +622,7 @@ def finish_join(path: str) -> bool:
 
 
 def clear_parts(path: str) -> None:
-    """Remove the results of all tasks: before the plan, as they would count for another plan, and what tells that the join is done last."""
+    """Remove the results of all tasks: before the plan, as they would count for another plan, and the note of a finished join last."""
     open_exchange(path).clear(PLAN, JOINED)
 
 

@@ -19,7 +19,7 @@ from stoker.store.manifest import VERSION
 from stoker.store.pack.exchange import Exchange
 from stoker.store.pack.metadata import Metadata
 from stoker.store.pack.options import PackOptions
-from stoker.store.pack.packer import plan_pack, stat_source
+from stoker.store.pack.packer import list_sources, plan_pack, stat_source
 from stoker.store.pack.plan import PackPlan
 
 TASKS = 64
@@ -60,9 +60,17 @@ class SharedPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 def agree(
-    exchange: Exchange, source: object, options: PackOptions, metadata: object, *, may_write: bool
+    exchange: Exchange,
+    source: object,
+    options: PackOptions,
+    metadata: object,
+    *,
+    may_write: bool,
+    known: Schemas | None = None,
 ) -> tuple[SharedPlan, PackPlan, Metadata | None]:
     """The plan of a pack, written by the first process and compared by the others, which need not open files for it.
+
+    `known` are schemas that other processes have found.
 
     Raises:
         OptionError: there is no plan and this process may not write one, the options differ, or a source is in memory.
@@ -73,7 +81,7 @@ def agree(
         raise OptionError(f"{exchange.label} has no parts of a pack. First run the parts: --part 1/N to --part N/N.")
     if data is None:
         exchange.remove(JOINED)  # of an earlier pack, whose join was killed when it had removed all else
-        own, plan, joined = make_shared_plan(source, options, metadata)
+        own, plan, joined = make_shared_plan(source, options, metadata, known)
         if exchange.create(PLAN, msgspec.json.encode(own)):
             return own, plan, joined
         data = exchange.get(PLAN) or b""
@@ -104,15 +112,32 @@ def has_plan(exchange: Exchange) -> bool:
     return exchange.get(PLAN) is not None
 
 
-def make_shared_plan(source: object, options: PackOptions, metadata: object) -> tuple[SharedPlan, PackPlan, Metadata | None]:
-    """The plan as this process sees it, which has inspected all sources."""
+Schemas = dict[tuple[str, int, int], bytes]
+"""Schemas, as Arrow writes them, by the name, size and stamp of their source."""
+
+
+def inspect_sources(source: object, options: PackOptions, part: int, count: int) -> Schemas:
+    """The schemas of every `count`-th source, from number `part` on."""
+    found = list_sources(source, options, [])[part::count]
+    return {_key(seen): one.schema().serialize().to_pybytes() for one, seen in zip(found, _seen(found), strict=True)}
+
+
+def _key(source: SharedSource) -> tuple[str, int, int]:
+    return source.name, source.num_bytes, source.stamp
+
+
+def make_shared_plan(
+    source: object, options: PackOptions, metadata: object, known_schemas: Schemas | None = None
+) -> tuple[SharedPlan, PackPlan, Metadata | None]:
+    """The plan as this process sees it, which inspects all sources but those whose schemas are known."""
     schemas: dict[pa.Schema, int] = {}
     seen: list[SharedSource] = []
 
     def note(found: list[DataSource]) -> list[DataSource]:
         known: list[DataSource] = []
         for one, there in zip(found, _seen(found), strict=True):
-            schema = one.schema()
+            data = (known_schemas or {}).get(_key(there))
+            schema = one.schema() if data is None else pa.ipc.read_schema(pa.py_buffer(data))
             seen.append(msgspec.structs.replace(there, schema=schemas.setdefault(schema, len(schemas))))
             known.append(KnownSource(one, schema))
         return known
