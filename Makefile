@@ -117,6 +117,7 @@ bench: $(STAMP) ## every benchmark, small; FULL=1 for the full size, BENCHES="be
 
 benchmarks-page: $(STAMP) ## write docs/benchmarks.md and the numbers of the README from benchmarks/results
 	@$(PY) -m benchmarks.page
+	@$(PY) -m tools.adapters_page
 
 reference: $(STAMP) ## write docs/configuration.md, cli.md and errors.md from the source
 	@$(PY) -m tools.config_page

@@ -5,6 +5,8 @@ same updates on the same batches, some of an epoch, interleaved; seconds are sca
 formulation is a loop over sub-columns with batches of subjects in random order, padded to the longest.
 The table: 1,000,000 rows of 100,000 subjects with 50 numeric columns, half of them amounts with two decimals, and 100,000 contexts with
 3 columns; fitted and encoded. With --wheels also a twentieth of it, by mostlyai-engine (analyze and encode) and by this recipe.
+Frames: 200,000 rows with 20 columns, encoded from frames of Arrow, Polars and pandas. Partitions: 20,000 rows with 20 columns, by `compat`
+in 1 partition and in 8.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,10 +28,12 @@ from pyarrow import parquet
 from benchmarks import record
 from benchmarks.before.tabular_heads import PlainModel
 from stoker import _disk
+from stoker.recipes.tabular import compat
 from stoker.recipes.tabular.batches import EncodedSubjects, SubjectBatches, SubjectLoss, assemble, mean_events
 from stoker.recipes.tabular.layout import make_layout
 from stoker.recipes.tabular.model import TabularModel
-from stoker.recipes.tabular.tables import encode_table, fit_table
+from stoker.recipes.tabular.subjects import make_settings, prepare
+from stoker.recipes.tabular.tables import encode_table, fit_table, to_frame
 
 QUESTION = "How much CPU time do an epoch of the tabular recipe and the encoding of a large table take?"
 COLUMNS = [
@@ -43,12 +48,24 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="A quick run that writes no result file.")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--wheels", help="A folder with wheels of mostlyai-engine and of its dependencies for tables.")
+    parser.add_argument("--part", default="table,upstream,epoch,frames,partitions", help="Others stay as the result file has them.")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    answer = {"table": table(small=options.small)}
+    rounds, asked = 2 if options.small else options.rounds, options.part.split(",")
+    parts: dict[str, Callable[[], Any]] = {
+        "table": lambda: table(small=options.small),
+        "epoch": lambda: epoch(rounds=rounds),
+        "frames": lambda: frames(rounds=rounds, small=options.small),
+        "partitions": lambda: partitions(rounds=rounds, small=options.small),
+    }
     if options.wheels:
-        answer["upstream"] = upstream(options.wheels, small=options.small)
-    answer["epoch"] = epoch(rounds=2 if options.small else options.rounds)
+        parts["upstream"] = lambda: upstream(options.wheels, small=options.small)
+    path = record.RESULTS / "bench_tabular.json"
+    earlier = json.loads(path.read_text()) if path.is_file() and not options.small else {}
+    answer = {name: one for name, one in earlier.items() if name in (*parts, "upstream") and name not in asked}
+    if answer:
+        answer["stayed"] = f"{', '.join(answer)}: of commit {earlier['commit']}"
+    answer |= {name: work() for name, work in parts.items() if name in asked}
     if options.small:
         print(json.dumps(answer, indent=1))
     else:
@@ -155,6 +172,45 @@ def upstream(wheels: str, *, small: bool) -> dict[str, Any]:
     return {
         "rows": len(events), "columns": events.num_columns, "contexts": len(context), "version": steps["split"]["version"],
         "cpu_seconds": seconds, "ratio": record.ratio(seconds["mostlyai-engine"], seconds["stoker"]),
+    }  # fmt: skip
+
+
+def frames(*, rounds: int, small: bool) -> dict[str, Any]:
+    """The same table as a frame of each library, in turns."""
+    events = make_tables(*((2_000, 4) if small else (200_000, 20)))[0]
+    settings = make_settings(size="s")
+    given = {"arrow": events, "polars": to_frame(events, "polars"), "pandas": to_frame(events, "pandas")}
+    seconds: dict[str, list[float]] = {name: [] for name in given}
+    codes = {}
+    for turn in range(rounds + 1):  # the first compiles the kernels
+        for name, frame in given.items():
+            cpu = time.process_time()
+            codes[name] = prepare(frame, settings=settings, say=lambda *_: None).codes
+            if turn:
+                seconds[name].append(time.process_time() - cpu)
+    return {
+        "rows": len(events), "columns": events.num_columns, "codes equal": all((one == codes["arrow"]).all() for one in codes.values()),
+        "cpu_seconds": {name: record.spread(one) for name, one in seconds.items()},
+        "times arrow": {name: record.ratio(seconds[name], seconds["arrow"]) for name in ("polars", "pandas")},
+    }  # fmt: skip
+
+
+def partitions(*, rounds: int, small: bool) -> dict[str, Any]:
+    """`compat.split`, `analyze` and `encode` of a table in one partition and in several, in turns."""
+    events = make_tables(*((2_000, 4) if small else (20_000, 20)))[0]
+    events = events.add_column(0, "user", pa.array(np.repeat(np.arange(len(events) // 10), 10)))
+    seconds: dict[int, list[float]] = {1: [], 8: []}
+    for _ in range(rounds):
+        for count, own in seconds.items():
+            with _disk.temporary_folder() as folder:
+                cpu = time.process_time()
+                compat.split(events, tgt_context_key="user", n_partitions=count, workspace_dir=folder)
+                compat.analyze(workspace_dir=folder)
+                compat.encode(workspace_dir=folder)
+                own.append(time.process_time() - cpu)
+    return {
+        "rows": len(events), "columns": events.num_columns, "cpu_seconds": {str(one): record.spread(own) for one, own in seconds.items()},
+        "times one partition": record.ratio(seconds[8], seconds[1]),
     }  # fmt: skip
 
 

@@ -164,7 +164,7 @@ def compare(
     kept: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Medians over seeds of every measure, for both sides and for fresh samples; those of mostlyai-engine may be kept ones."""
-    sides = (*SIDES, "fresh sample")
+    sides: tuple[str, ...] = (*SIDES, "fresh sample")
     if kept and not all(path_of(folder, "mostlyai", generator, seed, count, size).is_file() for seed in range(seeds)):
         sides = ("stoker", "fresh sample")
     else:

@@ -542,7 +542,7 @@ TABLES: dict[str, list[Row]] = {
         ),
         Row("Predicted speed-up of a fix, against the speed-up measured with `--try`", "bench_tries", tries),
         Row(
-            "Cost of `stoker.watch` per empty step, all included, CPU time on cores that other programs use",
+            "Cost of `stoker.watch` per empty step, all included, CPU time on one core of a virtual Xeon",
             "bench_watch",
             lambda r: (
                 f"{r.spread('empty steps', 'microseconds per step more', digits=2)} µs, of which the detector "

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from benchmarks import page
+from tools import adapters_page
 
 import stoker
 from stoker.sampling.views import Lengths
@@ -167,6 +168,22 @@ def test_the_readme_is_short_and_has_what_a_newcomer_needs() -> None:
 def test_the_numbers_are_those_of_the_result_files() -> None:
     assert page.PAGE.read_text() == page.page(), "run: make benchmarks-page"
     assert page.README.read_text() == page.readme(page.README.read_text()), "run: make benchmarks-page"
+
+
+@pytest.mark.parametrize("document", adapters_page.PAGES, ids=lambda path: path.stem)
+def test_the_numbers_about_adapters_are_those_of_the_result_file(document: Path) -> None:
+    assert document.read_text() == adapters_page.written(document), "run: make benchmarks-page"
+
+
+def test_the_arguments_of_a_docstring_have_a_line_each() -> None:
+    """mkdocs-material, the other builder of the site, warns of an entry for several arguments."""
+    joined = re.compile(r"^ +[a-z_]+(, [a-z_]+)+: [A-Z]", re.MULTILINE)
+    assert joined.search("    Args:\n        time, sort: As for `stoker.pack`.\n")
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                section = (ast.get_docstring(node) or "").partition("\nArgs:\n")[2].partition("\n\n")[0]
+                assert not joined.search(section), f"{path}:{node.lineno}"
 
 
 def test_every_result_file_is_used_or_listed() -> None:

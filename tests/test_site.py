@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import subprocess
@@ -46,9 +47,10 @@ def test_every_block_of_code_runs() -> None:
     exceptions = [
         (block.page, block.line, block.exception) for one in WITH_CODE for block in pages.blocks_of(one) if block.exception
     ]
-    assert [(page, reason) for page, _, reason in exceptions] == [("docs/scale.md", "needs a Ray cluster")] * 2
+    has_ray = importlib.util.find_spec("ray") is not None  # in `make test-scale`, which runs that page
+    assert [(page, reason) for page, _, reason in exceptions] == [("docs/scale.md", "ray is not installed")] * (0 if has_ray else 2)
     counted = pages.counts()
-    assert counted["run"] == counted["code_blocks"] - 2 >= 150
+    assert counted["run"] == counted["code_blocks"] - len(exceptions) >= 150
 
 
 @pytest.mark.slow

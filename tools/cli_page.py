@@ -40,11 +40,9 @@ A command that takes longer says within a second, on stderr, what it does. For a
 
 **Completion** of commands, options, choices and files in a shell:
 
-| shell | line | in |
-| --- | --- | --- |
-| bash 4.4 or newer | `eval "$(_STOKER_COMPLETE=bash_source stoker)"` | `~/.bashrc` |
-| zsh | `eval "$(_STOKER_COMPLETE=zsh_source stoker)"` | `~/.zshrc` |
-| fish | `_STOKER_COMPLETE=fish_source stoker \| source` | `~/.config/fish/config.fish` |
+- bash 4.4 or newer: `eval "$(_STOKER_COMPLETE=bash_source stoker)"` in `~/.bashrc`
+- zsh: `eval "$(_STOKER_COMPLETE=zsh_source stoker)"` in `~/.zshrc`
+- fish: `_STOKER_COMPLETE=fish_source stoker | source` in `~/.config/fish/config.fish`
 
 ## List of commands
 """

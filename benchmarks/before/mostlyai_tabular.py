@@ -15,6 +15,7 @@ import argparse
 import importlib.machinery
 import importlib.util
 import json
+import os
 import resource
 import sys
 import tempfile
@@ -103,6 +104,7 @@ def use_wheels(wheels: Path | None, place: Path) -> list[str]:
         for wheel in wheels.glob("*.whl"):
             zipfile.ZipFile(wheel).extractall(place)
         sys.path.insert(0, str(place))
+        os.environ["LOKY_MAX_CPU_COUNT"] = "1"  # processes of joblib would not find the unpacked packages
     sys.meta_path.insert(0, Empty(LANGUAGE))  # type: ignore[arg-type]
     return replace_missing()
 

@@ -295,7 +295,18 @@ def test_the_saved_input_is_removed(stoker: Stoker, given: Callable[[bytes], Non
 @every_command
 def test_every_input_file_may_be_standard_input(path: str) -> None:
     """An option with a table, a configuration or a spec takes `-`; what names a folder, a script or an output does not."""
-    outputs = {"--out", "--plot", "--report", "--save", "--stats", "--context-out", "--apply", "--export", "--budget"}
+    outputs = {
+        "--out",
+        "--plot",
+        "--report",
+        "--save",
+        "--stats",
+        "--context-out",
+        "--apply",
+        "--export",
+        "--budget",
+        "--json-file",
+    }
     folders = {"--resume", "--folder", "--archive", "--init", "--model"}
     for one in COMMANDS[path].params:
         if isinstance(one, click.Option) and isinstance(one.type, base.PathType):

@@ -129,6 +129,18 @@ def test_a_number_that_json_does_not_have_is_null(stoker: Stoker, diagnosed: Dia
     assert json.loads(stoker("diagnose", "--json", "train.py").out)["spread"] is None
 
 
+@pytest.mark.parametrize("words", [["train.py", "--json", "PATH"], ["--json", "PATH", "train.py"], ["--json=PATH", "train.py"]])
+def test_json_is_written_to_a_file_beside_what_is_shown(
+    stoker: Stoker, diagnosed: Diagnosed, tmp_path: Path, words: list[str]
+) -> None:
+    path = tmp_path / "why.json"
+    done = stoker("diagnose", *(one.replace("PATH", str(path)) for one in words), "--", "--json", "other.json")
+    assert json.loads(path.read_text())["verdict"] == "data"
+    assert done.out.startswith("VERDICT")
+    assert done.err == f"stoker: the finding is {path}\n"
+    assert diagnosed.arguments == ("train.py", ("--json", "other.json"))
+
+
 def test_a_report_is_written_beside_what_is_shown(stoker: Stoker, diagnosed: Diagnosed, tmp_path: Path) -> None:
     path = tmp_path / "why.html"
     done = stoker("diagnose", "-m", "package.train", "--json", "--report", path, "--", "--name", "a b")
@@ -157,10 +169,15 @@ def test_a_report_is_written_beside_what_is_shown(stoker: Stoker, diagnosed: Dia
         (["train.py", "a", "--", "b"], "'a' is not expected before --."),
         (
             ["train.py", "--apply", "train.py"],
-            "stoker: --apply is train.py; expected the name of the patch to write, which ends in",
+            "stoker: --apply is train.py; expected a name that ends in .patch or .diff.",
         ),
-        (["train.py", "--apply", "gone/a.patch"], "stoker: gone is not a folder, so a.patch cannot be written there."),
-        (["train.py", "--json", "why.json"], "'why.json' is not expected before --."),
+        (
+            ["train.py", "--apply", "gone/a.patch"],
+            "stoker: gone/a.patch cannot be written: there is no folder gone. Create it first.",
+        ),
+        (["train.py", "--json=why.txt"], "stoker: --json is why.txt; expected a name that ends in .json."),
+        (["train.py", "--json", "gone/why.json"], "stoker: gone/why.json cannot be written: there is no folder gone."),
+        (["--json", "why.json"], "Missing argument 'SCRIPT.py'"),
         (["-"], "- (standard input) cannot be read here; expected the file of a script"),
         (["--json"], "Missing argument 'SCRIPT.py'"),
         ([], "Missing argument 'SCRIPT.py'"),

@@ -15,13 +15,7 @@ OVERLAP = ["error", "replace", "keep"]
 @click.command("append", cls=base.Command, doing="appending {source} to {store}")
 @click.argument("store", type=base.PATH)
 @click.argument("source", nargs=-1, required=True, type=base.TABLE)
-@click.option(
-    "--overlap",
-    type=click.Choice(OVERLAP),
-    default="error",
-    show_default=True,
-    help="Rows not after the last time of their series.",
-)
+@base.choice_option("--overlap", choices=OVERLAP, default="error", help="Rows not after the last time of their series.")
 @click.option("--time", metavar="COLUMN", help="Column that orders the steps, where the store has no time column.")
 @base.sort_option
 @click.option("--wide", is_flag=True, help="Each numeric column of the new files is a series.")

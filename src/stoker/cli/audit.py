@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stoker._text import printable
+from stoker._text import printable, printable_lines
 from stoker.cli import command as base
 from stoker.errors import BatchError, OptionError, StokerError
 
@@ -165,7 +165,7 @@ def _print(found: AuditReport) -> None:
 
     console = Console(highlight=False)
     if not console.is_terminal:  # a log or a pipe: one check per line, of any width
-        click.echo("\n".join(printable(line) for line in str(found).split("\n")))
+        click.echo(printable_lines(str(found)))
         return
     from stoker.auditing.audit import WORDS
 

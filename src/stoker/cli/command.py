@@ -313,15 +313,9 @@ class Command(click.Command):
     """
 
     def __init__(
-        self,
-        *args: Any,
-        doing: str | None,
-        writes: str | None = None,
-        example: str | None = None,
-        recipes: dict[str, click.Command] | None = None,
-        recipe_of: RecipeOf | None = None,
-        **options: Any,
-    ) -> None:
+        self, *args: Any, doing: str | None, writes: str | None = None, example: str | None = None,
+        recipes: dict[str, click.Command] | None = None, recipe_of: RecipeOf | None = None, **options: Any,
+    ) -> None:  # fmt: skip
         super().__init__(*args, **options)
         self.doing, self.writes, self.example = doing, writes, example
         self.recipes = recipes if recipes is not None else {}
@@ -472,11 +466,14 @@ MISSING = ["keep", "error", "ffill", "drop"]
 """What --missing may be."""
 
 
+def choice_option(*names: str, choices: Sequence[str], default: str | None = None, **options: Any) -> Decorator:
+    """An option with some possible values; the first is the default."""
+    return click.option(*names, type=click.Choice(choices), default=default or choices[0], show_default=True, **options)
+
+
 def missing_option(choices: Sequence[str] = MISSING) -> Decorator:
     """How to treat missing values."""
-    return click.option(
-        "--missing", type=click.Choice(choices), default="keep", show_default=True, help="How to treat missing values."
-    )
+    return choice_option("--missing", choices=choices, help="How to treat missing values.")
 
 
 def reading_options(command: Callable[..., Any]) -> Callable[..., Any]:

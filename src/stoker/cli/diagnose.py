@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from stoker import _disk
 from stoker.cli import command as base
 from stoker.errors import OptionError
 
@@ -16,13 +17,19 @@ NO_VERDICT = 3
 """The exit code without a verdict."""
 
 
-def _checked_patch(path: Path) -> Path:
-    """Check the path of a patch before anything is measured: it must not be the script."""
-    if path.suffix not in (".patch", ".diff"):
-        raise OptionError(f"--apply is {path}; expected the name of the patch to write, which ends in '.patch' or '.diff'.")
-    if not path.parent.is_dir():
-        raise OptionError(f"{path.parent} is not a folder, so {path.name} cannot be written there. Create it first.")
-    return path
+class _Diagnose(base.Command):
+    """`--json` prints the finding; followed by the name of a JSON file it writes it there, beside what is shown."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Give the file of `--json` to an option of its own: a flag that may have a value would take the script for it."""
+        at = args.index("--") if "--" in args else len(args)
+        found: list[str] = []
+        for one in args[:at]:
+            if found and found[-1] == "--json" and one.endswith(".json"):
+                found[-1] = f"--json-file={one}"
+            else:
+                found.append(f"--json-file={one.removeprefix('--json=')}" if one.startswith("--json=") else one)
+        return super().parse_args(ctx, found + args[at:])
 
 
 def _print_thresholds(ctx: click.Context, param: click.Parameter, value: bool) -> None:
@@ -38,9 +45,7 @@ def _print_thresholds(ctx: click.Context, param: click.Parameter, value: bool) -
     ctx.exit()
 
 
-@click.command(
-    "diagnose", cls=base.Command, doing="measuring the steps of {script}", example="stoker diagnose train.py -- --epochs 1"
-)
+@click.command("diagnose", cls=_Diagnose, doing="measuring the steps of {script}", example="stoker diagnose train.py -- --epochs 1")
 @click.argument("script", type=base.SCRIPT, metavar="SCRIPT.py")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENTS]")
 @base.module_option
@@ -52,6 +57,7 @@ def _print_thresholds(ctx: click.Context, param: click.Parameter, value: bool) -
 @click.option("--report", type=base.PATH, metavar="FILE.html", help="Write an HTML report: one file, no scripts.")
 @click.option("--seconds", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Start no measurement after S seconds.")
 @base.json_option
+@click.option("--json-file", type=base.PATH, metavar="FILE.json", help="As --json FILE.json: write the result there, too.")
 @click.option(
     "--thresholds",
     is_flag=True,
@@ -61,16 +67,9 @@ def _print_thresholds(ctx: click.Context, param: click.Parameter, value: bool) -
     help="Print every threshold of the rule (name, value, meaning) and exit.",
 )
 def command(
-    script: str,
-    arguments: tuple[str, ...],
-    is_module: bool,
-    tries: bool,
-    patch: str | None,
-    budget: float | None,
-    report: str | None,
-    seconds: float | None,
-    as_json: bool,
-) -> None:
+    script: str, arguments: tuple[str, ...], is_module: bool, tries: bool, patch: str | None, budget: float | None, report: str | None,
+    seconds: float | None, as_json: bool, json_file: str | None,
+) -> None:  # fmt: skip
     """Run SCRIPT.py unchanged, stop it when enough is known, and name the bottleneck, the evidence, and what to do next.
 
     What the script prints goes to stderr, or nowhere with -q. Exit code 0: a verdict, 2: error, 3: no verdict.
@@ -80,7 +79,7 @@ def command(
     stoker diagnose -m package.train -- --config small.yaml
     stoker diagnose train.py --try --report why.html
     stoker diagnose train.py --apply faster.patch
-    stoker diagnose train.py --json > finding.json
+    stoker diagnose train.py --json finding.json
     torchrun --nproc-per-node 2 -m stoker diagnose train.py
     """
     from stoker.diagnose.api import diagnose_script
@@ -88,7 +87,8 @@ def command(
     from stoker.diagnose.report import check_path, write_report
 
     path = check_path(Path(report)) if report is not None else None
-    patch_path = _checked_patch(Path(patch)) if patch is not None else None
+    patch_path = base.check_new_file("--apply", patch, (".patch", ".diff"), overwrite=True) if patch is not None else None
+    json_path = base.check_new_file("--json", json_file, (".json",), overwrite=True) if json_file is not None else None
     processes, rank = int(os.environ.get("WORLD_SIZE") or 1), int(os.environ.get("RANK") or 0)
     if (tries or patch) and processes > 1:
         option = "--try" if tries else "--apply"
@@ -115,6 +115,9 @@ def command(
         click.echo(json.dumps(values, allow_nan=False))
     else:
         show(finding)
+    if json_path is not None:
+        _disk.write_file(json_path, json.dumps(values, allow_nan=False).encode() + b"\n")
+        base.announce(f"the finding is {json_path}")
     if path is not None:
         write_report(finding, path, title=shlex.join([*(["-m"] if is_module else []), script, *arguments]))
         base.announce(f"the report is {path}")

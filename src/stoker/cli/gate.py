@@ -6,7 +6,7 @@ import json
 
 import click
 
-from stoker._text import printable
+from stoker._text import printable_lines
 from stoker.cli import command as base
 
 
@@ -27,15 +27,9 @@ from stoker.cli import command as base
 @click.option("--warmup", type=click.IntRange(min=1), metavar="N", help="Steps before them that are not counted. [default: 4]")
 @base.json_option
 def command(
-    script: str,
-    arguments: tuple[str, ...],
-    budget: str,
-    write: bool,
-    is_module: bool,
-    steps: int | None,
-    warmup: int | None,
+    script: str, arguments: tuple[str, ...], budget: str, write: bool, is_module: bool, steps: int | None, warmup: int | None,
     as_json: bool,
-) -> None:
+) -> None:  # fmt: skip
     """Run SCRIPT.py unchanged for some steps, count what a step does, and compare the counts with a budget.
 
     Counted are operations, floating-point operations, kernels, syncs, copies, allocations and their bytes: integers that do not
@@ -60,6 +54,6 @@ def command(
     if as_json:
         click.echo(json.dumps(gate.as_dict()))
     else:
-        click.echo("\n".join(printable(line) for line in str(gate).split("\n")))
+        click.echo(printable_lines(str(gate)))
     if not gate.ok:
         raise SystemExit(1)

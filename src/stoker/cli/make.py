@@ -27,9 +27,7 @@ def command() -> None:
 @click.option("--events", type=COUNT, default=1500, show_default=True, help="Events per file.")
 @base.seed_option(0, "Another seed makes other events.")
 @click.option("--drift", is_flag=True, help="Sort events by azimuth from file to file: the worst case for a weak shuffle.")
-@click.option(
-    "--split", type=click.Choice(["train", "test"]), default="train", show_default=True, help="test: files without directions."
-)
+@base.choice_option("--split", choices=["train", "test"], help="test: files without directions.")
 def icecube(folder: str, files: int, events: int, seed: int, drift: bool, split: str) -> None:
     """Write train_meta.parquet, train/batch_*.parquet and sensor_geometry.csv to FOLDER, as the IceCube competition has them.
 

@@ -56,12 +56,11 @@ class Report:
 
 @click.command("order", cls=base.Command, doing="measuring orders of {store}")
 @click.argument("store", type=base.PATH)
-@click.option(
+@base.choice_option(
     "--order",
     "chosen",
-    type=click.Choice(["sequential", "shuffle", "block"]),
+    choices=["sequential", "shuffle", "block"],
     default="block",
-    show_default=True,
     help="The order to measure. The others are shown for comparison.",
 )
 @click.option(
@@ -74,16 +73,9 @@ class Report:
 @base.seed_option(0, "Seed of the order.")
 @base.json_option
 def command(
-    store: str,
-    chosen: str,
-    batch: int,
-    block: int | None,
-    window: int | None,
-    view: str | None,
-    columns: str | None,
-    seed: int,
+    store: str, chosen: str, batch: int, block: int | None, window: int | None, view: str | None, columns: str | None, seed: int,
     as_json: bool,
-) -> None:
+) -> None:  # fmt: skip
     """Measure the order of the samples of STORE.
 
     If neighbours in the store are similar, a weak shuffle puts similar samples into one batch, and its gradient is as noisy as

@@ -51,7 +51,7 @@ def _show(packed: Store, store: str, rows: str, *, as_json: bool) -> None:
 @click.argument("source", type=base.PATH)
 @click.argument("store", type=base.PATH)
 @click.option("--recipe", required=True, type=click.Choice(["icecube"]), help="The recipe whose files are read.")
-@click.option("--split", type=click.Choice(["train", "test"]), default="train", show_default=True, help="Which files to pack.")
+@base.choice_option("--split", choices=["train", "test"], help="Which files to pack.")
 @click.option("--batches", metavar="N-M", help="Numbers of the files to pack, like 1-650. [default: all that the metadata name]")
 @base.overwrite_option("Replace an existing store.", "replace")
 @base.json_option
@@ -94,12 +94,8 @@ RECIPES: dict[str, click.Command] = {"icecube": _icecube}
 @click.option("--freq", metavar="FREQ", help="Distance of two steps, like 15min, 1h, 1d, 1mo; missing steps are added.")
 @click.option("--regular/--no-regular", default=True, help="Whether --freq adds missing steps, or is only declared.")
 @click.option("--timezone", metavar="ZONE", help="Zone of local times, like Europe/Berlin; they are stored as UTC.")
-@click.option(
-    "--ambiguous", type=click.Choice(AMBIGUOUS), default="infer", show_default=True, help="Which local time of a repeated hour."
-)
-@click.option(
-    "--nonexistent", type=click.Choice(NONEXISTENT), default="error", show_default=True, help="How to treat skipped local times."
-)
+@base.choice_option("--ambiguous", choices=AMBIGUOUS, default="infer", help="Which local time of a repeated hour.")
+@base.choice_option("--nonexistent", choices=NONEXISTENT, default="error", help="How to treat skipped local times.")
 @click.option("--columns", metavar="A,B,…", help="Columns to pack. [default: all]")
 @click.option("--dtype", metavar="TYPE", help="float32, or close=float32,volume=int64. A value that does not fit is an error.")
 @click.option("--segment", type=int, metavar="N", help="Cut series into pieces of at most N steps.")
@@ -118,11 +114,9 @@ RECIPES: dict[str, click.Command] = {"icecube": _icecube}
 @click.option(
     "--metadata-key", metavar="COLUMN", help="Column of --metadata with the keys. [default: that of --series, or 'series']"
 )
-@click.option(
+@base.choice_option(
     "--metadata-missing",
-    type=click.Choice(["error", "null"]),
-    default="error",
-    show_default=True,
+    choices=["error", "null"],
     help="Series without metadata, or metadata without series: an error, or missing values.",
 )
 @click.option("--recipe", type=click.Choice(["icecube"]), help="Read the files of a recipe; see stoker pack --recipe NAME --help.")
@@ -131,15 +125,9 @@ RECIPES: dict[str, click.Command] = {"icecube": _icecube}
 @click.option("--on", metavar="ADDRESS", help="Run on a Ray cluster, like ray://head:10001; 'ray' for one on this machine.")
 @base.json_option
 def command(
-    source: tuple[str, ...],
-    store: str,
-    as_json: bool,
-    wide_pattern: str | None,
-    part: str | None,
-    join: bool,
-    on: str | None,
+    source: tuple[str, ...], store: str, as_json: bool, wide_pattern: str | None, part: str | None, join: bool, on: str | None,
     **options: object,
-) -> None:
+) -> None:  # fmt: skip
     """Pack SOURCE (files, folders, or patterns in quotes) into the folder STORE, or to a URL.
 
     An existing store is replaced only with --replace, in one step at the end. If a pack was killed, the same command

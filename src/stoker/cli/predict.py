@@ -32,22 +32,12 @@ SHOWN_ROWS = 12
     "--data", required=True, multiple=True, type=base.TABLE, metavar="DATA", help="A store, or files that `stoker pack` reads."
 )
 @click.option("--out", type=base.PATH, metavar="FILE", help="Write the table: .parquet, .csv, .arrow or .feather.")
-@click.option(
-    "--which",
-    type=click.Choice(["last", "all"]),
-    default="last",
-    show_default=True,
-    help="last: once per series, from its last steps. all: from every window of the run's view.",
+@base.choice_option(
+    "--which", choices=["last", "all"], help="last: once per series, from its last steps. all: from every window of the run's view."
 )
 @click.option("--horizon", type=int, metavar="N", help="Steps to forecast; for runs of Time-MoE. [default: 96]")
 @click.option("--stride", type=int, metavar="N", help="With --which all: steps between two windows. [default: as in training]")
-@click.option(
-    "--short",
-    type=click.Choice(["error", "skip"]),
-    default="error",
-    show_default=True,
-    help="What to do with series that are shorter than the model's window.",
-)
+@base.choice_option("--short", choices=["error", "skip"], help="What to do with series that are shorter than the model's window.")
 @click.option(
     "--pack",
     "assignments",
@@ -61,16 +51,9 @@ SHOWN_ROWS = 12
 @base.device_option
 @base.json_option
 def command(
-    run: str,
-    data: tuple[str, ...],
-    out: str | None,
-    assignments: tuple[str, ...],
-    latest: bool,
-    overwrite: bool,
-    device: str | None,
-    as_json: bool,
-    **options: Any,
-) -> None:
+    run: str, data: tuple[str, ...], out: str | None, assignments: tuple[str, ...], latest: bool, overwrite: bool, device: str | None,
+    as_json: bool, **options: Any,
+) -> None:  # fmt: skip
     """Predict with RUN (the folder of a run) for new data, in the units of the data.
 
     Raw files are packed like the store of the run: same key, time column and frequency, only the columns that the model reads. Each
@@ -220,20 +203,9 @@ def embed_command(run: str, out: str, data: str, overwrite: bool, as_json: bool)
 @base.device_option
 @base.json_option
 def forecast_command(
-    run: str,
-    data: str,
-    series: str | None,
-    horizon: int,
-    context: int | None,
-    at: int | None,
-    score: bool,
-    stride: int | None,
-    plot: str | None,
-    csv_path: str | None,
-    overwrite: bool,
-    device: str | None,
-    as_json: bool,
-) -> None:
+    run: str, data: str, series: str | None, horizon: int, context: int | None, at: int | None, score: bool, stride: int | None,
+    plot: str | None, csv_path: str | None, overwrite: bool, device: str | None, as_json: bool,
+) -> None:  # fmt: skip
     """Forecast with RUN: the folder of a run of `stoker train time-moe`, or an official checkpoint.
 
     The context is scaled by its own points, as series are in training. The forecast is in the units of the data.
@@ -274,17 +246,9 @@ def forecast_command(
 
 
 def _forecast(
-    loaded: LoadedModel,
-    corpus: Corpus,
-    number: int,
-    at: int | None,
-    horizon: int,
-    context: int | None,
-    *,
-    plot: str | None,
-    csv_path: str | None,
-    as_json: bool,
-) -> None:
+    loaded: LoadedModel, corpus: Corpus, number: int, at: int | None, horizon: int, context: int | None, *, plot: str | None,
+    csv_path: str | None, as_json: bool,
+) -> None:  # fmt: skip
     import numpy as np
 
     from stoker import _disk

@@ -73,16 +73,9 @@ def recipe_of_run(folder: Path) -> str | None:
 @click.option("--fields", is_flag=True, help="Show all that a configuration may hold.")
 @base.json_option
 def command(
-    config: str | None,
-    assignments: tuple[str, ...],
-    speed: str | None,
-    resume: str | None,
-    continues: bool,
-    allow: tuple[str, ...],
-    overwrite: bool,
-    fields: bool,
-    as_json: bool,
-) -> None:
+    config: str | None, assignments: tuple[str, ...], speed: str | None, resume: str | None, continues: bool, allow: tuple[str, ...],
+    overwrite: bool, fields: bool, as_json: bool,
+) -> None:  # fmt: skip
     """Train as CONFIG (YAML or JSON) says. Its folder gets checkpoints, metrics, and the configuration with all its values.
 
     A NAME is a path like data.batch_size, or the end of one that only one value has. Ctrl-C finishes the step, saves and stops.

@@ -170,17 +170,13 @@ SWITCHES = {"auto": "auto", "on": True, "off": False}
 )
 @click.option("--init", type=base.PATH, metavar="CHECKPOINT", help="Start from the weights of an official checkpoint.")
 @click.option("--length", type=int, default=2048, show_default=True, metavar="N", help="Positions per row.")
-@click.option(
+@base.choice_option(
     "--samples",
-    type=click.Choice(["packed", "padded", "compat"]),
-    default="packed",
-    show_default=True,
+    choices=["packed", "padded", "compat"],
     help="packed: short series share rows. padded: one piece of a series per row. compat: the authors' windows bit for bit.",
 )
 @click.option("--stride", type=int, metavar="N", help="With --samples compat: steps between two windows. [default: the length]")
-@click.option(
-    "--normalize", type=click.Choice(["zero", "max", "none"]), default="zero", show_default=True, help="Scaling of series."
-)
+@base.choice_option("--normalize", choices=["zero", "max", "none"], help="Scaling of series.")
 @click.option("--columns", metavar="A,B,…", help="Columns of a store or table to train on. [default: all of numbers]")
 @click.option("--batch-size", type=COUNT, default=8, show_default=True, metavar="N", help="Rows per batch, on each rank.")
 @click.option("--grad-accum-steps", type=COUNT, default=1, show_default=True, metavar="N", help="Batches per update.")
@@ -197,9 +193,9 @@ SWITCHES = {"auto": "auto", "on": True, "off": False}
 )
 @click.option("--validate-every", type=int, metavar="N", help="Updates between validations. [default: a tenth of all]")
 @click.option("--save-every", type=int, metavar="N", help="Updates between checkpoints. [default: at each validation]")
-@click.option("--precision", type=click.Choice(["auto", "fp32", "tf32", "bf16"]), default="auto", show_default=True)
-@click.option("--graph", type=click.Choice(list(SWITCHES)), default="auto", show_default=True, help="Steps as CUDA graphs.")
-@click.option("--compile", type=click.Choice(list(SWITCHES)), default="auto", show_default=True, help="Compile the model.")
+@base.choice_option("--precision", choices=["auto", "fp32", "tf32", "bf16"])
+@base.choice_option("--graph", choices=list(SWITCHES), default="auto", help="Steps as CUDA graphs.")
+@base.choice_option("--compile", choices=list(SWITCHES), default="auto", help="Compile the model.")
 @click.option(
     "--activation-checkpointing", is_flag=True, help="Recompute activations in the backward pass: less memory, more time."
 )
@@ -212,15 +208,9 @@ SWITCHES = {"auto": "auto", "on": True, "off": False}
 @base.json_option
 @click.pass_context
 def _time_moe(
-    context: click.Context,
-    /,
-    folder: str | None,
-    resume: str | None,
-    export: str | None,
-    device: str | None,
-    as_json: bool,
+    context: click.Context, /, folder: str | None, resume: str | None, export: str | None, device: str | None, as_json: bool,
     **options: Any,
-) -> None:
+) -> None:  # fmt: skip
     """Train a Time-MoE on DATA, and write its best weights as an official checkpoint.
 
     Without --steps the run is one epoch. Its folder gets checkpoints and metrics (`stoker runs --plot` plots them). Ctrl-C finishes
@@ -334,11 +324,9 @@ def _timehut_options(command: Callable[..., Any]) -> Callable[..., Any]:
 )
 @click.option("--method", metavar="NAME", default="timehut", show_default=True, help="timehut, ts2vec or softclt.")
 @_timehut_options
-@click.option(
+@base.choice_option(
     "--normalize",
-    type=click.Choice(["auto", "global", "none"]),
-    default="auto",
-    show_default=True,
+    choices=["auto", "global", "none"],
     help="auto: by mean and deviation of all training series, unless each is z-normalised already.",
 )
 @click.option("--compat/--no-compat", default=True, show_default=True, help="TimeHUT's loss as its authors' code has it.")
@@ -349,20 +337,9 @@ def _timehut_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @base.device_option
 @base.json_option
 def _timehut(
-    data: str | None,
-    test: str | None,
-    archive: str | None,
-    methods: str | None,
-    seeds: int | None,
-    method: str,
-    normalize: str,
-    folder: str | None,
-    resume: str | None,
-    overwrite: bool,
-    device: str | None,
-    as_json: bool,
-    **options: Any,
-) -> None:
+    data: str | None, test: str | None, archive: str | None, methods: str | None, seeds: int | None, method: str, normalize: str,
+    folder: str | None, resume: str | None, overwrite: bool, device: str | None, as_json: bool, **options: Any,
+) -> None:  # fmt: skip
     """Learn representations of time series without their labels, by TimeHUT, TS2Vec or SoftCLT.
 
     The run gets the encoder, the representations of the training series and, with labelled test series, the accuracy of the papers'
@@ -464,17 +441,15 @@ def _run_archive(
 @click.option("--weight-decay", type=float, default=0.01, show_default=True)
 @click.option("--max-grad-norm", type=float, default=1.0, show_default=True, help="Largest norm of the gradient.")
 @click.option("--max-doms", type=COUNT, default=128, show_default=True, metavar="N", help="Most DOMs per event.")
-@click.option("--input", type=click.Choice(["linear", "none"]), default="linear", show_default=True, help="Map of the tokens.")
-@click.option("--head", type=click.Choice(["vmf", "direction"]), default="vmf", show_default=True, help="What is predicted.")
+@base.choice_option("--input", choices=["linear", "none"], help="Map of the tokens.")
+@base.choice_option("--head", choices=["vmf", "direction"], help="What is predicted.")
 @click.option("--kappa-penalty", type=float, default=1e-4, show_default=True, help="First weight of the penalty on kappa.")
 @click.option("--angle-weight", type=float, default=0.5, show_default=True, help="Weight of the angle in the loss.")
 @click.option("--ema", type=float, metavar="DECAY", help="Decay of an EMA of the weights. [default: none]")
-@click.option("--order", type=click.Choice(["blocks", "shuffle", "sequential"]), default="blocks", show_default=True)
-@click.option("--precision", type=click.Choice(["auto", "fp32", "bf16"]), default="auto", show_default=True)
-@click.option(
-    "--residual", type=click.Choice(["fp32", "bf16"]), default="fp32", show_default=True, help="Type of the residual in bf16."
-)
-@click.option("--graph", type=click.Choice(list(SWITCHES)), default="auto", show_default=True, help="Steps as CUDA graphs.")
+@base.choice_option("--order", choices=["blocks", "shuffle", "sequential"])
+@base.choice_option("--precision", choices=["auto", "fp32", "bf16"])
+@base.choice_option("--residual", choices=["fp32", "bf16"], help="Type of the residual in bf16.")
+@base.choice_option("--graph", choices=list(SWITCHES), default="auto", help="Steps as CUDA graphs.")
 @click.option("--save-every", type=COUNT, metavar="N", help="Updates between checkpoints. [default: one per epoch]")
 @click.option("--max-seconds", type=float, metavar="N", help="Stop after this time.")
 @base.seed_option(17)
@@ -546,7 +521,7 @@ def _show_icecube(done: icecube.TrainedIceCube, folder: Path, *, as_json: bool) 
 @click.option("--target", type=base.TABLE, metavar="FILE", help="Events, or single rows: .parquet, .csv, .arrow or .feather.")
 @base.key_option("key", "Column that names the subject of an event. [default: every row is a subject]")
 @click.option("--context", type=base.TABLE, metavar="FILE", help="Facts of the subjects, one row each, with the same key.")
-@click.option("--size", type=click.Choice(["s", "m", "l"]), default="m", show_default=True, help="Size of the model.")
+@base.choice_option("--size", choices=["s", "m", "l"], default="m", help="Size of the model.")
 @click.option("--encoding", multiple=True, metavar="COLUMN=KIND", help="Kind of a column, such as place=lat_long. May be repeated.")
 @click.option("--epochs", type=int, default=100, show_default=True, metavar="N", help="Passes over the subjects, at most.")
 @click.option("--batch-size", type=COUNT, metavar="N", help="Subjects per update. [default: about 1/64 of them, from 8 to 2,048]")

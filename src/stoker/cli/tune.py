@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stoker._text import printable
+from stoker._text import printable, printable_lines
 from stoker.cli import command as base
 from stoker.errors import OptionError
 
@@ -45,17 +45,9 @@ def command() -> None:
 @base.plot_option
 @base.json_option
 def _batch(
-    config: str,
-    assignments: tuple[str, ...],
-    tolerance: float,
-    largest: int | None,
-    min_steps_per_epoch: int,
-    keep_effective_batch: bool,
-    out: str | None,
-    overwrite: bool,
-    plot: str | None,
-    as_json: bool,
-) -> None:
+    config: str, assignments: tuple[str, ...], tolerance: float, largest: int | None, min_steps_per_epoch: int,
+    keep_effective_batch: bool, out: str | None, overwrite: bool, plot: str | None, as_json: bool,
+) -> None:  # fmt: skip
     """Measure batch sizes of CONFIG, and choose the smallest within 5 % of the best throughput.
 
     The table has samples per second and memory of each size. The learning rate is not changed; a scaled one is offered.
@@ -124,9 +116,7 @@ def _values_of(choice: BatchSizeChoice) -> dict[str, Any]:
 @click.option("--size", metavar="SIZE", default="5m", show_default=True, help="5m, 10m, 19m, 29m or tiny.")
 @click.option("--where", metavar="CONDITION", help='Events to train on, such as "num_steps >= 500". [default: all]')
 @click.option("--max-doms", type=int, default=128, show_default=True, metavar="N", help="Most DOMs per event.")
-@click.option(
-    "--residual", type=click.Choice(["fp32", "bf16"]), default="fp32", show_default=True, help="Type of the residual in bf16."
-)
+@base.choice_option("--residual", choices=["fp32", "bf16"], help="Type of the residual in bf16.")
 @click.option("--tolerance", type=float, default=0.05, show_default=True, help="How much slower than the best size it may be.")
 @click.option("--largest", type=int, metavar="N", help="The largest size to try.")
 @base.device_option
@@ -181,22 +171,10 @@ BATCH_RECIPES["icecube"] = _batch_icecube
 @base.plot_option
 @base.json_option
 def _search(
-    config: str,
-    assignments: tuple[str, ...],
-    budget: str | None,
-    space: str | None,
-    metric: str | None,
-    direction: str | None,
-    storage: str | None,
-    name: str,
-    repeats: int | None,
-    timeout: float | None,
-    allow_constant: bool,
-    out: str | None,
-    overwrite: bool,
-    plot: str | None,
-    as_json: bool,
-) -> None:
+    config: str, assignments: tuple[str, ...], budget: str | None, space: str | None, metric: str | None, direction: str | None,
+    storage: str | None, name: str, repeats: int | None, timeout: float | None, allow_constant: bool, out: str | None, overwrite: bool,
+    plot: str | None, as_json: bool,
+) -> None:  # fmt: skip
     """Search the hyperparameters of CONFIG: many short trials, the best of them longer, then new ones near the best.
 
     What to search is the section `search:` of CONFIG. Ctrl-C keeps the best; the same command continues. Several processes, and with
@@ -289,11 +267,6 @@ def _show_study(study: Study, use: Callable[[dict[str, Any]], str], *, where: st
         )
 
 
-def printable_lines(text: str) -> str:
-    """Escape each line, and keep the line breaks."""
-    return "\n".join(printable(line) for line in text.split("\n"))
-
-
 def _less_is_better(metric: str) -> bool:
     return not any(word in metric.lower() for word in ("accuracy", "auc", "f1", "r2", "precision", "recall"))
 
@@ -302,11 +275,10 @@ def _less_is_better(metric: str) -> bool:
 @click.option(
     "--data", type=base.TABLE, required=True, metavar="FILE", help="Labelled training series: .tsv (UCR), .ts, .arff, or a store."
 )
-@click.option(
+@base.choice_option(
     "--scenario",
-    type=click.Choice(["temp", "amc", "combined"]),
+    choices=["temp", "amc", "combined"],
     default="combined",
-    show_default=True,
     help="temp: the temperature schedule; amc: the angular margin; combined: both.",
 )
 @click.option("--budget", metavar="TIME", help="4s, 10min, or a number of trials. [default: from the size of the data]")
@@ -320,19 +292,9 @@ def _less_is_better(metric: str) -> bool:
 @base.plot_option
 @base.json_option
 def _search_timehut(
-    data: str,
-    scenario: str,
-    budget: str | None,
-    epochs: int | None,
-    group_size: int,
-    skip_search: bool,
-    storage: str | None,
-    seed: int,
-    device: str | None,
-    allow_constant: bool,
-    plot: str | None,
-    as_json: bool,
-) -> None:
+    data: str, scenario: str, budget: str | None, epochs: int | None, group_size: int, skip_search: bool, storage: str | None, seed: int,
+    device: str | None, allow_constant: bool, plot: str | None, as_json: bool,
+) -> None:  # fmt: skip
     """Search the temperature and the angular margin of TimeHUT. Configurations train as one population, on the same crops.
 
     The score is the mean margin of a classifier in repeated cross-validation of the training series: on small sets their accuracy is

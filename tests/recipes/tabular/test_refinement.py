@@ -121,20 +121,19 @@ def test_ordered_classes_change_by_smooth_functions(monkeypatch: pytest.MonkeyPa
 
 
 def test_all_subjects_are_learned_for_the_best_number_of_epochs() -> None:
-    found = []
-    for is_repeated in (False, True):
+    def refined(subjects: int | None) -> tuple[tuple[int, float], list[torch.Tensor]]:
+        """What is reported, and the last layers; with a repetition with the first subjects."""
         model, data, train, valid = prepared()
-        everyone = SubjectBatches(data, model.layout, np.arange(240), seed=0, lengths=np.full(240, 3), batch_size=8)
-        found.append(refine_heads(model, data, train, valid, 3.0, all_batches=everyone if is_repeated else None, epochs=4))
-        found.append([one.detach().clone() for one in model.out_weights])
-    assert found[0] == found[2]  # what is reported is of validation
-    assert any(not torch.equal(one, other) for one, other in zip(found[1], found[3], strict=True))
-    model, data, train, valid = prepared()
-    refine_heads(model, data, train, valid, 3.0, epochs=4, all_batches=SubjectBatches(
-        data, model.layout, np.arange(200), seed=0, lengths=np.full(240, 3), batch_size=8
-    ))  # fmt: skip
-    for one, other in zip(model.out_weights, found[1], strict=True):  # the same subjects again give the same layers
-        assert torch.equal(one, other)
+        again = None
+        if subjects is not None:
+            again = SubjectBatches(data, model.layout, np.arange(subjects), seed=0, lengths=np.full(240, 3), batch_size=8)
+        found = refine_heads(model, data, train, valid, 3.0, all_batches=again, epochs=4)
+        return found, [one.detach().clone() for one in model.out_weights]
+
+    once, twice, the_same = refined(None), refined(240), refined(200)
+    assert once[0] == twice[0] == the_same[0]  # it is of validation
+    assert any(not torch.equal(one, other) for one, other in zip(once[1], twice[1], strict=True))
+    assert all(torch.equal(one, other) for one, other in zip(once[1], the_same[1], strict=True))
 
 
 def test_batches_fit_into_memory() -> None:
