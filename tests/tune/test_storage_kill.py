@@ -14,6 +14,7 @@ import pytest
 from tests.tune.servers import postgres_server
 
 from stoker.tune import Study
+from stoker.tune.storage import MOST_ATTEMPTS
 
 pytestmark = pytest.mark.slow
 
@@ -74,7 +75,10 @@ def kill_and_resume(storage: str, folder: Path, *, kills: int, seed: int) -> Non
 def check(storage: str, logs: list[Path]) -> None:
     study = Study.open(storage)
     assert [one.number for one in study.trials] == list(range(BUDGET))
-    assert {one.state for one in study.trials} == {"complete"}
+    # On a busy machine kills may come so soon after each other that all of them meet the same trials.
+    killed = [one for one in study.trials if one.error == f"its process ended {MOST_ATTEMPTS} times while it ran"]
+    assert all(one.state == ("failed" if one in killed else "complete") for one in study.trials)
+    assert len(killed) <= BUDGET // 100
     values = {one.number: one.value for one in study.trials}
     reported = 0
     for log in logs:
