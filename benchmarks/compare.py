@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stoker._text import printable
-from stoker.cli.main import PATH
+from stoker.cli.command import PATH
 
 if TYPE_CHECKING:
     from benchmarks.comparison import Line
