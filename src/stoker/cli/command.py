@@ -427,6 +427,10 @@ json_option: Decorator = click.option(
     "--json", "as_json", is_flag=True, callback=_set_json, help="Print the result as JSON, and nothing else."
 )
 device_option: Decorator = click.option("--device", metavar="DEVICE", help="cpu, cuda or cuda:N. [default: a GPU if there is one]")
+folder_option: Decorator = click.option(
+    "--folder", type=PATH, metavar="FOLDER", help="Folder of the run. [default: runs/ and the name of the data]"
+)
+resume_option: Decorator = click.option("--resume", type=PATH, metavar="FOLDER", help="Resume the run of this folder.")
 plot_option: Decorator = click.option("--plot", type=PATH, metavar="FILE", help="Write a plot, .svg or .png.")
 set_option: Decorator = click.option(
     "--set", "assignments", multiple=True, metavar="NAME=VALUE", help="Set a value of the configuration. May be repeated."

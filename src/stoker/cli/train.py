@@ -66,7 +66,7 @@ def recipe_of_run(folder: Path) -> str | None:
     type=click.Choice(["exact", "measured"]),
     help="What is chosen by measuring: exact (default) changes no bit of the weights, measured is whatever is faster.",
 )
-@click.option("--resume", type=base.PATH, metavar="FOLDER", help="Resume the run of this folder.")
+@base.resume_option
 @click.option("--continue", "continues", is_flag=True, help="Resume the run of CONFIG's folder, if it has one; otherwise begin it.")
 @click.option("--allow", multiple=True, metavar="NAME", help="With --resume: a value that may differ from the run so far.")
 @base.overwrite_option("Replace the run that the folder holds; files that stoker did not write stay.")

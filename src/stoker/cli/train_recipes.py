@@ -89,7 +89,7 @@ def values_of(result: Result, *names: str) -> dict[str, Any]:
 @click.command("tfa", cls=base.Command, doing="training {config|resume}", short_help="Train on market bars.")
 @click.argument("config", required=False, type=base.CONFIG)
 @base.set_option
-@click.option("--resume", type=base.PATH, metavar="FOLDER", help="Resume the run of this folder.")
+@base.resume_option
 @base.overwrite_option("Replace an earlier run of this recipe in the folder; other files stay.")
 @click.option("--fields", is_flag=True, help="Show all keys of a configuration.")
 @base.json_option
@@ -201,8 +201,8 @@ SWITCHES = {"auto": "auto", "on": True, "off": False}
 )
 @click.option("--max-seconds", type=float, metavar="N", help="Stop after this time.")
 @base.seed_option(9899)
-@click.option("--folder", type=base.PATH, metavar="FOLDER", help="Folder of the run. [default: runs/ and the name of the data]")
-@click.option("--resume", type=base.PATH, metavar="FOLDER", help="Resume the run of this folder.")
+@base.folder_option
+@base.resume_option
 @click.option("--export", type=base.PATH, metavar="FOLDER", help="Where the best weights go. [default: weights, in the run]")
 @base.device_option
 @base.json_option
@@ -331,8 +331,8 @@ def _timehut_options(command: Callable[..., Any]) -> Callable[..., Any]:
 )
 @click.option("--compat/--no-compat", default=True, show_default=True, help="TimeHUT's loss as its authors' code has it.")
 @base.seed_option(2002)
-@click.option("--folder", type=base.PATH, metavar="FOLDER", help="Folder of the run. [default: runs/ and the name of the data]")
-@click.option("--resume", type=base.PATH, metavar="FOLDER", help="Resume the run of this folder.")
+@base.folder_option
+@base.resume_option
 @base.overwrite_option("Replace an earlier run of this recipe in the folder; other files stay.")
 @base.device_option
 @base.json_option
@@ -453,8 +453,8 @@ def _run_archive(
 @click.option("--save-every", type=COUNT, metavar="N", help="Updates between checkpoints. [default: one per epoch]")
 @click.option("--max-seconds", type=float, metavar="N", help="Stop after this time.")
 @base.seed_option(17)
-@click.option("--folder", type=base.PATH, metavar="FOLDER", help="Folder of the run. [default: runs/ and the name of the data]")
-@click.option("--resume", type=base.PATH, metavar="FOLDER", help="Resume the run of this folder.")
+@base.folder_option
+@base.resume_option
 @base.device_option
 @base.json_option
 @click.pass_context
@@ -541,8 +541,8 @@ def _show_icecube(done: icecube.TrainedIceCube, folder: Path, *, as_json: bool) 
 )
 @click.option("--protect/--no-protect", default=True, show_default=True, help="Keep only values that several subjects have.")
 @base.seed_option(0)
-@click.option("--folder", type=base.PATH, metavar="FOLDER", help="Folder of the run. [default: runs/ and the name of the file]")
-@click.option("--resume", type=base.PATH, metavar="FOLDER", help="Resume the run of this folder.")
+@base.folder_option
+@base.resume_option
 @base.overwrite_option("Replace an earlier run of this recipe in the folder; other files stay.")
 @base.device_option
 @base.json_option
