@@ -112,7 +112,8 @@ class Variant:
     def _signal(self, number: int) -> None:
         self._ended = self._ended or os.waitpid(self._process, os.WNOHANG) != (0, 0)
         if not self._ended:
-            os.killpg(self._process, number)
+            with suppress(ProcessLookupError):  # it has no session of its own yet
+                os.killpg(self._process, number)
 
     def _wait(self, enough: Callable[[int], bool], limit: float) -> None:
         end = time.monotonic() + limit
