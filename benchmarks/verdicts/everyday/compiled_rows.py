@@ -16,7 +16,7 @@ X, Y = torch.randn(6400, 128), torch.randn(6400, 1)
 loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(X, Y), batch_size=64, shuffle=True)
 
 
-class Slow(torch.utils.data.Dataset):
+class Made(torch.utils.data.Dataset):
     def __len__(self):
         return 6400
 
@@ -28,7 +28,7 @@ class Slow(torch.utils.data.Dataset):
 
 compiled = torch.compile(model, backend="aot_eager")
 for epoch in range(10000):
-    for x, y in torch.utils.data.DataLoader(Slow(), batch_size=64, shuffle=True, drop_last=True):
+    for x, y in torch.utils.data.DataLoader(Made(), batch_size=64, shuffle=True, drop_last=True):
         loss = ((compiled(x) - y) ** 2).mean()
         optimizer.zero_grad()
         loss.backward()
