@@ -179,6 +179,15 @@ def _rows(path: Path) -> dict[str, Row]:
     return {row["name"]: {tool: row[tool] for tool in MODULES if tool in row} for row in known}
 
 
+def merge_into(path: Path, files: Sequence[Path]) -> None:
+    """Write the answers of other result files to one, and count again."""
+    rows = _rows(path)
+    for other in files:
+        for name, row in _rows(other).items():
+            rows[name] = {**rows.get(name, {}), **row}
+    _save(rows, path)
+
+
 def _answered(rows: dict[str, Row], name: str, tool: str) -> bool:
     return "error" not in rows.get(name, {}).get(tool, {"error": True})
 
@@ -190,10 +199,7 @@ def main() -> None:
     path = asked.out or record.RESULTS / "bench_verdict_tools.json"
     rows = _rows(path)
     if asked.score or asked.merge:
-        for other in asked.merge or ():
-            for name, row in _rows(other).items():
-                rows[name] = {**rows.get(name, {}), **row}
-        _save(rows, path)
+        merge_into(path, asked.merge or ())
         return
     chosen = [one for one in PROGRAMS if one.name.startswith(names) and one.kind != "sabotaged"]
     chosen = cause_by_cause([one for one in chosen if asked.device in (None, one.device) and can_run(one)])
