@@ -67,7 +67,7 @@ def ask_one(tool: str, program: Program, *, forker: Forker, seconds: float, data
         if data is not None:
             (Path(folder) / "data").symlink_to(data)
         if program.processes > 1 and tool != "traceml":  # which starts them itself
-            printed = _with_ranks(tool, program, arguments[:2], folder)
+            printed = _with_ranks(tool, program, (seconds, fewest), folder)
         else:
             printed = forker.run(f"{MODULES[tool]}:main", arguments, folder=Path(folder), limit=LIMIT_SECONDS)
     lines = [line for line in printed if line.startswith('{"said"')]

@@ -165,8 +165,8 @@ def _run_all(chosen: Sequence[Recipe], asked: argparse.Namespace) -> None:
         if not (asked.work / "scripts" / recipe.name).exists():
             sys.exit(f"{recipe.name} is not in {asked.work}/scripts: run `fetch` first")
     commands = [asked.command] if asked.command in FILES else list(FILES)
-    known = {command: known(asked.out / FILES[command]) if asked.missing else {} for command in commands}
-    jobs = [Job(command=one, recipe=recipe) for recipe in chosen for one in commands if recipe.name not in known[one]]
+    done = {command: known(asked.out / FILES[command]) if asked.missing else {} for command in commands}
+    jobs = [Job(command=one, recipe=recipe) for recipe in chosen for one in commands if recipe.name not in done[one]]
     jobs = [job for job in jobs if job.command == "run" or not job.recipe.not_ablated]
 
     def run(job: Job) -> Row:
