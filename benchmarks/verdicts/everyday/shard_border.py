@@ -31,7 +31,7 @@ class Shards(torch.utils.data.IterableDataset):
     def load(self, s):
         if FIXED and s in self.kept:
             return self.kept[s]
-        for _ in range(4 if not FIXED else 1):
+        for _ in range(32 if not FIXED else 1):
             rows = np.frombuffer(zlib.decompress(open(f"{folder}/{s}", "rb").read()), "float32").reshape(-1, 129)
         rows = rows[np.argsort(rows.sum(1))]
         self.kept[s] = torch.tensor(rows)
