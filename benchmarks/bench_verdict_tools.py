@@ -6,7 +6,7 @@ cause is in the group that the tool names first, `exact` one whose cause it name
 first two groups. TraceML and gpuprof are not installed with Stoker: run this in an environment that has them beside torch
 (`requirements-verdict-tools.txt`). Each tool runs alone, in a process of its own that has torch imported already. Verdicts of Stoker are
 those of `bench_verdicts.json` and `gpu_verdicts.json`. Programs come cause by cause in turn, so that a run that `--until` ends early
-has some of each; `--missing` continues it, and asks again where a tool ended with an error.
+has some of each; `--missing` continues it, those with the fewest missing answers first, and asks again where a tool ended with an error.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ def main() -> None:
     chosen = [one for one in PROGRAMS if one.name.startswith(names) and one.kind != "sabotaged"]
     chosen = cause_by_cause([one for one in chosen if asked.device in (None, one.device) and can_run(one)])
     tools = {one.name: [tool for tool in asked.tools if not (asked.missing and _answered(rows, one.name, tool))] for one in chosen}
-    chosen = [one for one in chosen if tools[one.name]]
+    chosen = sorted((one for one in chosen if tools[one.name]), key=lambda one: len(tools[one.name]))
     lanes = make_lanes(asked.parallel, usable_cores(), gpu=any(one.device == "cuda" for one in chosen))
     end = float("inf") if asked.until is None else time.monotonic() + asked.until
     deadline = Deadline(
