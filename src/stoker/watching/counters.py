@@ -1,6 +1,6 @@
 """What the system knows about this process and its machine: counters, read now and then.
 
-A read costs a tenth of a millisecond, so a watch reads every 2,040 steps and around a slowdown. Everything is optional: a value that the
+A read costs a tenth of a millisecond, so a watch reads every 4,080 steps and around a slowdown. Everything is optional: a value that the
 system does not report is None.
 """
 

@@ -38,6 +38,8 @@ from typing import Literal
 BLOCK = 10  # steps
 FAST_WINDOW = 8  # blocks: 9 steps of a block that has begun and 80 more are fewer than 100, with a block to ask other ranks
 CAP = 8  # medians of its block: a longer step counts as this long, so that one checkpoint does not hide all else
+LONG = CAP / (BLOCK // 2 + 1 + CAP * (BLOCK - BLOCK // 2 - 1))
+"""Share of a block from which its longest step may be above the cap: all above the median take no more than the longest each."""
 RARE = 3  # steps of the window that may be long for a reason of their own: log lines, checkpoints, pauses
 SLOW_WINDOW = 8
 SLOW_BLOCK = 256  # steps
@@ -211,7 +213,7 @@ class SlowdownDetector:
         self._blocks.append(block)
         total = sum(block)
         capped = total
-        if max(block) > CAP * min(block):  # else no step is as long as that
+        if max(block) > LONG * total:  # else no step is as long as that
             ordered = sorted(block)
             most = CAP * ordered[BLOCK // 2]
             while ordered[-1] > most:
