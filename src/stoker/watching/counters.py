@@ -23,7 +23,7 @@ CPUFREQ = "/sys/devices/system/cpu/cpu{}/cpufreq/scaling_cur_freq"
 MAX_CORES = 4  # whose clock is read
 MAX_THREADS = 16  # whose waits are read
 SPIN_ROUNDS = 3
-SPIN = range(1000)
+SPIN = range(500)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -97,6 +97,7 @@ class Watch(Generic[T]):
             raise TypeError("this watch was made without batches; call its step() after each step.")
         got, ends, clock, size, sizes = self._got, self._ends, now_ns, self._size, self._batch_sizes
         mark_got, mark_end = got.append, ends.append
+        self._end_open_step()
         self._take()
         asked = clock()
         iterator = iter(self._batches)
@@ -122,10 +123,14 @@ class Watch(Generic[T]):
                     break
                 self._take()
         finally:
-            if len(ends) == len(got):
-                mark_end(clock())
+            self._end_open_step()
             if self._report is not None:
                 self._report(str(self))
+
+    def _end_open_step(self) -> None:
+        """End the step that has its batch, if there is one: its pass was left."""
+        if len(self._ends) == len(self._got):
+            self._ends.append(now_ns())
 
     def step(self, waited_ns: int = 0, *, size: float | None = None) -> None:
         """Note that a step has ended, in a loop that is not over this watch.
@@ -149,24 +154,24 @@ class Watch(Generic[T]):
 
     def _marked(self) -> tuple[list[int], int, int]:
         """The steps that have ended since the last block: the time of each, of all, and their wait."""
-        ends, got = self._ends, self._got
-        last = ends[-1]
-        started = sum(got) if len(got) < len(ends) else sum(got[:-1])  # the last one has not ended
-        return list(map(sub, ends[1:], ends)), last - ends[0], started - sum(ends) + last
+        ends, last = self._ends, self._ends[-1]
+        wait = sum(self._got[: len(ends) - 1]) - sum(ends) + last  # the last one may not have ended
+        return list(map(sub, ends[1:], ends)), last - ends[0], wait
 
     def _take(self) -> None:
         """Take the marks. Each `BLOCK` steps go to the detector, those of several passes together where passes are short."""
-        ends = self._ends
-        if len(ends) == 1:
+        ends, got = self._ends, self._got
+        steps, last = len(ends) - 1, ends[-1]
+        if not steps:
             return
-        times, total, wait = self._marked()
-        self._total_ns += total
-        self._wait_ns += wait
-        self._steps += len(times)
+        times = list(map(sub, ends[1:], ends))
+        self._total_ns += last - ends[0]
+        self._wait_ns += sum(got) - sum(ends) + last
+        self._steps += steps
         del ends[:-1]
-        self._got.clear()
+        got.clear()
         self._recent.append(times)
-        if self._block or len(times) != BLOCK:
+        if steps != BLOCK or self._block:
             self._block += times
             if len(self._block) < BLOCK:
                 return
