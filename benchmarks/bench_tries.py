@@ -41,7 +41,7 @@ from stoker.diagnose.api import measure_script
 from stoker.diagnose.finding import Finding
 from stoker.diagnose.fixes import FIXES
 from stoker.diagnose.measurements import Advice
-from stoker.diagnose.trials import try_advice
+from stoker.diagnose.trials import ALSO, try_advice
 from stoker.diagnose.verdict import conclude
 
 QUESTION = "By how much does the speed-up of a fix differ from what `stoker diagnose` predicts?"
@@ -56,6 +56,8 @@ DEVELOPED = (
     "other-experts", "other-closure-mlp", "other-gated-scaling", "other-norm-mlp", "everyday-periodic-log", "everyday-fresh-buffers",
 )  # fmt: skip
 """Every second one of 24 programs, chosen before any of their trials was seen."""
+NOT_ADVISED = {name for names in ALSO.values() for name in names}
+"""Fixes that `--try` lists only if they help; they are not advice, so they do not count."""
 CLEAR = 1.10
 """A gain from which on a prediction is more than "about the same"."""
 SAME_SPEED = 0.05
@@ -88,9 +90,8 @@ def judged_again(finding: Finding) -> Finding:
 
 
 def row_of(program: Program, finding: Finding) -> Row:
-    """What is kept of a finding. Fixes that `--try` lists because they help, without any advice, do not count."""
-    advised = {step.name for step in conclude(finding.measurements).next} if finding.measurements is not None else set()
-    tries = [step for step in finding.next if step.name in advised and step.name in FIXES and step.tried is not None]
+    """What is kept of a finding."""
+    tries = [step for step in finding.next if step.name in FIXES and step.name not in NOT_ADVISED and step.tried is not None]
     tried = [step for step in tries if step.tried is not None and step.tried.error is None]
     now = finding.measurements.loop.median if finding.measurements is not None else float("nan")
     return {
