@@ -11,7 +11,8 @@ What the measurements do not support is not advised:
 
 1. A fix that gained less than two per cent when it was switched on, however wide its range is, and one that could gain no more.
 2. A fix that found nothing to change in this program (`Measurements.unused_fixes`).
-3. `torch.compile` on a CPU where little of a step is what it can join: operations that are too small, and traffic of memory between them.
+3. `torch.compile` on a CPU where less than a fifth of a step, or less than its matmuls take, is what it can join: operations that are
+   too small, and traffic of memory between them.
 """
 
 from __future__ import annotations
@@ -379,9 +380,9 @@ def _autocast(predictor: SpeedPredictor) -> list[Advice]:
 
 def _compile(predictor: SpeedPredictor, kind: str) -> list[Advice]:
     """Never predicted: the program would have to be compiled for it, which takes longer than all else that is measured."""
-    joins = _saved_by(predictor, "memory", "dispatch", "launch", "kernel")
-    on_cpu = predictor.measured.device == "cpu"
-    if "compile" in predictor.measured.unused_fixes or (on_cpu and joins < RULE.compile_share * predictor.attribution.step):
+    parts, step = predictor.attribution.parts, predictor.attribution.step
+    joins = parts.memory + parts.dispatch  # matmuls stay as they are
+    if predictor.measured.device == "cpu" and joins < max(RULE.compile_share * step, parts.compute):
         return []
     return [Advice(name="compile", sentence=wording.advice(kind), predicted=None)]
 
