@@ -217,8 +217,8 @@ def verdict_tools(record: Record) -> str:
 def tries(record: Record) -> str:
     every, unseen = record.data["all"], record.data["unseen"]
     return (
-        f"{every['predicted']} of {every['tried']} trials of advised fixes have a predicted number ({percent(every['share'])}; asked 60 %): "
-        f"median error {percent(every['median'])} (asked 4 %), 90th percentile {percent(every['p90'])} (asked 10 %)"
+        f"{every['predicted']} of {every['tried']} trials of advised fixes have a predicted number ({percent(every['share'])}; "
+        f"asked 60 %): median error {percent(every['median'])} (asked 4 %), 90th percentile {percent(every['p90'])} (asked 10 %)"
     ) + (
         f". On programs that the rule was not set on: {percent(unseen['share'])}, {percent(unseen['median'])} and {percent(unseen['p90'])}"
         if unseen["predicted"]
