@@ -213,9 +213,7 @@ def test_a_fix_that_has_nothing_to_change_is_not_advised() -> None:
         (MOVING, 100.0, True),
     ],
 )
-def test_compiling_is_advised_on_a_cpu_where_it_has_something_to_join(
-    shares: dict[str, float], ops: float, advised: bool
-) -> None:
+def test_compiling_is_advised_on_a_cpu_where_it_has_something_to_join(shares: dict[str, float], ops: float, advised: bool) -> None:
     measured = on_cpu(shares=shares, ops=ops)
     parts = attribute(measured)
     assert (parts.share("memory") + parts.share("dispatch") >= 0.2) == advised
@@ -260,9 +258,7 @@ PAGES = {"loop": [2000.0, 2600.0, 1500.0], "cached": [2000.0, 2600.0, 1500.0]}
 def test_memory_that_varies_makes_a_range_if_rounds_are_not_those_of_the_loop(beside: float, is_number: bool) -> None:
     machine = msgspec.structs.replace(on_cpu().machine, page_seconds=1e-6)
     what_ifs = {"autocast": switched_on(rounds(*[beside] * 5), rounds(*[beside / 2] * 5))}
-    step = next(
-        step for step in conclude(on_cpu(machine=machine, pages=PAGES, what_ifs=what_ifs)).next if step.name == "autocast"
-    )
+    step = next(step for step in conclude(on_cpu(machine=machine, pages=PAGES, what_ifs=what_ifs)).next if step.name == "autocast")
     assert (step.predicted is not None) == is_number
     assert step.predicted_low is not None
 
