@@ -261,12 +261,12 @@ def cast_keys(keys: pa.Array, kind: pa.DataType, key: str, what: str) -> pa.Arra
         ) from None
 
 
-def key_column(table: pa.Table, key: str, what: str) -> pa.Array:
-    """The column of keys, as one array; a missing key is an error."""
+def key_column(table: pa.Table, key: str, what: str, *, option: str = "key") -> pa.Array:
+    """The column of keys, as one array; a missing key is an error. `option` is the one that names it."""
     check_names(table, what)
     if key not in table.column_names:
         raise OptionError(
-            f"{what} has no column {key!r}; it has {', '.join(map(repr, table.column_names))}. Name one of them: key=…"
+            f"{what} has no column {key!r}; it has {', '.join(map(repr, table.column_names))}. Name one of them: {option}=…"
         )
     column = table[key].combine_chunks()
     column = column if isinstance(column, pa.Array) else (column.chunk(0) if column.num_chunks else pa.array([], column.type))
