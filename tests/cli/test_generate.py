@@ -61,6 +61,28 @@ def test_a_run_is_trained_resumed_and_generates(stoker: Stoker, folder: Path) ->
     assert not list(folder.glob("bad.*"))  # not the contexts alone either
 
 
+def test_several_files_are_one_table(stoker: Stoker, folder: Path) -> None:
+    """By a folder, a pattern and repeated options: the same run, named after the folder or the first file."""
+    events = make_events(40)
+    Path("parts").mkdir()
+    for number in range(3):
+        events.iloc[number * 60 : number * 60 + 60 if number < 2 else None].to_parquet(f"parts/{number}.parquet")
+    options = ["--key", "user", "--size", "s", "--epochs", "1", "--device", "cpu", "--quiet"]
+    each = [word for number in range(3) for word in ("--target", f"parts/{number}.parquet")]
+    for run, target in (
+        ("parts", ["--target", "parts"]),
+        ("0", each),
+        ("all", ["--target", "parts/*.parquet", "--folder", "runs/all"]),
+    ):
+        done = stoker("train", "tabular", *target, *options)
+        assert done.code == 0, done.err
+        assert Path(f"runs/{run}/model.safetensors").read_bytes() == Path("runs/parts/model.safetensors").read_bytes()
+    done = stoker("train", "--resume", "runs/0", "--quiet", "--device", "cpu")
+    assert done.code == 0, done.err
+    done = stoker("train", "tabular", "--target", "parts", "--on", "elsewhere", *options)
+    assert done.err == "stoker: --on elsewhere is invalid; expected 'ray', or the address of a cluster like 'ray://head:10001'.\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [

@@ -62,11 +62,12 @@ class Synthesizer:
         overwrite: bool = False,
         progress: bool = False,
         say: Say | None = None,
+        on: str | None = None,
     ) -> Self:
         """Learn a table.
 
         Args:
-            events: A file or a frame of pandas, Polars or Arrow. Events of a subject are in order.
+            events: A file, a folder, a list of files, or a frame of pandas, Polars or Arrow. Events of a subject are in order.
             key: The column that names the subject; without it every row is one.
             context: Facts of the subjects, one row each, with the same key.
             encodings: Kinds of columns that are not to be chosen automatically, such as {"place": "lat_long"}.
@@ -76,6 +77,7 @@ class Synthesizer:
             overwrite: Replace the run in `folder`.
             progress: Show a progress bar.
             say: Called with a word and a sentence for each thing to report.
+            on: Encode the files on a Ray cluster, like "ray://head:10001"; "ray" for one on this machine. The result is the same.
 
         Returns:
             This object.
@@ -88,7 +90,7 @@ class Synthesizer:
             raise OptionError("resume=True needs folder=, where the run is.")
         with contextlib.ExitStack() as stack:
             where = Path(folder) if folder is not None else stack.enter_context(_disk.temporary_folder()) / "run"
-            common: dict[str, Any] = {"device": device, "resume": resume, "overwrite": overwrite, "progress": progress}
+            common: dict[str, Any] = {"device": device, "resume": resume, "overwrite": overwrite, "progress": progress, "on": on}
             if say is not None:
                 common["say"] = say
             self._trained = train(events, folder=where, key=key, context=context, encodings=encodings, **common, **self._options)
