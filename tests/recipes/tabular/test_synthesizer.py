@@ -12,7 +12,7 @@ import pytest
 from tests.recipes.tabular.frames import make_events, make_users
 
 from stoker.errors import BadValueError, OptionError
-from stoker.recipes.tabular import Synthesizer
+from stoker.recipes.tabular import Synthesizer, encodings
 
 SMALL: dict[str, Any] = {"size": "s", "epochs": 2, "seed": 1}
 
@@ -270,3 +270,17 @@ def test_a_date_follows_the_given_one_that_it_is_counted_from(rng: np.random.Gen
     assert (found["end"] - found["start"]).between("0D", "29D").all()
     with pytest.raises(OptionError, match="given has 'end' but not 'start' in row 0"):
         model.sample(given=found[["end"]])
+
+
+def test_a_column_of_many_categories_is_learned_given_and_rebalanced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As 100,000 of them are: they share classes."""
+    monkeypatch.setattr(encodings, "MOST_CLASSES", 50)
+    words = [f"w{number % 97:02d}" for number in range(600)] + ["often"] * 100
+    rows = pd.DataFrame({"word": words, "n": np.arange(700) % 7})
+    model = Synthesizer(size="s", epochs=1, protect=False).fit(rows)
+    found = model.sample(300)
+    assert set(found["word"]) <= set(words)
+    assert model.sample(given=rows[["word"]].iloc[:80])["word"].tolist() == words[:80]
+    assert set(model.sample(50, rebalance={"word": {"often": 1.0}})["word"]) == {"often"}
+    with pytest.raises(OptionError, match=r"rebalance\['word'\] has the value 'w03', which shares a class with others"):
+        model.sample(50, rebalance={"word": {"w03": 1.0}})

@@ -410,8 +410,13 @@ def _class_shares(name: str, encoding: Any, kind: pa.DataType, shares: Mapping[A
             word = str(value)
         if value is None and encoding.has_null:
             found[1] = share
+        elif (own := encoding.own_class(word)) is not None:
+            found[own] = share
         elif word in encoding.values:
-            found[1 + encoding.has_null + encoding.values.index(word)] = share
+            raise OptionError(
+                f"rebalance[{name!r}] has the value {value!r}, which shares a class with others, as the column has "
+                f"{len(encoding.values):,} values. Expected one of the most frequent ones, or a column with fewer values."
+            )
         else:
             known = ", ".join(map(repr, encoding.values[:8]))
             raise OptionError(f"rebalance[{name!r}] has the value {value!r}; expected some of those that were kept: {known}.")

@@ -349,29 +349,39 @@ class ColumnTasks:
 
     def fit(self, number: int) -> tuple[ColumnSpec, int]:
         """The encoding of a column; where too few subjects have a value to keep any, also how many would be enough."""
+        return self._fit(number, self._read(number))
+
+    def fit_and_encode(self, number: int) -> tuple[ColumnSpec, int, Array]:
+        """The encoding of a column, as `fit` has it, and its codes, of the smallest type that holds them."""
+        given = self._read(number)
+        column, too_few = self._fit(number, given)
+        codes = encode_column(given, column, self.table.schema.field(number), self.starts)
+        return column, too_few, codes.astype(_code_type(column.encoding.sizes.values()))
+
+    def _read(self, number: int) -> dict[str, pa.ChunkedArray]:
+        """A column, and the one that it may be counted from."""
         name = self.table.column_names[number]
-        column = self.table[name]
-        drawn = np.random.default_rng([self.seed, 1]).integers(3, size=len(self.table.column_names))
+        return {one: self.table[one] for one in (name, self.bases.get(name, name))}
+
+    def _fit(self, number: int, given: Mapping[str, pa.ChunkedArray]) -> tuple[ColumnSpec, int]:
+        names = self.table.column_names
+        name, column = names[number], given[names[number]]
+        drawn = np.random.default_rng([self.seed, 1]).integers(3, size=len(names))
         least = LEAST_SUBJECTS + int(drawn[number]) if self.protect else 0
         owned = self.starts[np.diff(np.append(self.starts, len(self.table))) > 0]
         subjects = Subjects(starts=owned, num_rows=len(self.table), least=least)
         if name in self.bases:
             base = self.bases[name]
-            later = fit_since(read_values(name, column), base, read_values(base, self.table[base]), subjects)
+            later = fit_since(read_values(name, column), base, read_values(base, given[base]), subjects)
             if later is not None:
                 return ColumnSpec(name=name, encoding=later), 0
-        kind = choose_kind(name, column, self.encodings.get(name, "auto"), subjects, is_sequence=self.is_sequence)
-        encoding = _fit(name, column, kind, subjects)
+        asked = self.encodings.get(name, "auto")
+        kind = choose_kind(name, column, asked, subjects, is_sequence=self.is_sequence)
+        encoding = _fit(name, column, kind, subjects, is_asked=asked != "auto")
         if encoding is not None:
             return ColumnSpec(name=name, encoding=encoding), 0
         hidden = fit_categorical(read_values(name, column, family="text"), subjects, column.type)
         return ColumnSpec(name=name, encoding=hidden), 2 * least + 1
-
-    def fit_and_encode(self, number: int) -> tuple[ColumnSpec, int, Array]:
-        """The encoding of a column, as `fit` has it, and its codes, of the smallest type that holds them."""
-        column, too_few = self.fit(number)
-        codes = encode_column(self.table, column, self.table.schema.field(number), self.starts)
-        return column, too_few, codes.astype(_code_type(column.encoding.sizes.values()))
 
 
 def fit_table(
@@ -482,10 +492,10 @@ def _on_threads(work: Callable[[T], R], items: Iterable[T], *, num_rows: int) ->
         return list(pool.map(work, items))
 
 
-def _fit(name: str, column: pa.ChunkedArray, kind: str, subjects: Subjects) -> AnyEncoding | None:
+def _fit(name: str, column: pa.ChunkedArray, kind: str, subjects: Subjects, *, is_asked: bool) -> AnyEncoding | None:
     values = _values(name, column, kind)
     if kind in ("categorical", "discrete"):
-        return fit_categorical(values, subjects, column.type)
+        return fit_categorical(values, subjects, column.type, may_share=not is_asked)
     if kind in ("digit", "binned"):
         return fit_digit(values, subjects) if kind == "digit" else fit_binned(values, subjects)
     if kind == "character":
@@ -530,7 +540,7 @@ def _code_type(sizes: Iterable[int]) -> Any:
     return np.uint8 if widest <= 2**8 else np.int16 if widest <= 2**15 else np.int32
 
 
-def encode_column(table: Rows, column: ColumnSpec, field: pa.Field, starts: Array) -> Array:
+def encode_column(table: Rows | Mapping[str, pa.ChunkedArray], column: ColumnSpec, field: pa.Field, starts: Array) -> Array:
     """The codes of a column, (rows, sub-columns)."""
     given = table[column.name]
     given = given if given.type == field.type else _cast(given, field)
