@@ -149,9 +149,9 @@ class Categorical(Encoding, frozen=True, kw_only=True, tag="categorical"):
         alone = len(self.values) - sum(self.shared)
         cat = np.concatenate([np.arange(alone), np.repeat(alone + np.arange(len(self.shared)), self.shared)])
         if not self.shared:
-            return (cat + 1 + self.has_null)[:, None].astype(np.int64)
+            return np.asarray(cat + 1 + self.has_null)[:, None]
         inside = np.concatenate([np.zeros(alone, np.int64), *(np.arange(count) for count in self.shared)])
-        return np.column_stack([cat + 1 + self.has_null, inside]).astype(np.int64)
+        return np.column_stack([cat + 1 + self.has_null, inside])
 
     def encode(self, values: Values, starts: Array) -> Array:
         """The codes of values, (rows, sub-columns)."""
@@ -161,7 +161,7 @@ class Categorical(Encoding, frozen=True, kw_only=True, tag="categorical"):
         table = np.array([place.get(word, -1) for word in values.words.to_pylist()] + [-1], np.int64)
         codes = classes[table[values.data if len(table) > 1 else np.zeros(len(values), np.int64)]]
         codes[~values.valid] = [int(self.has_null), 0][:width]
-        return codes
+        return np.asarray(codes)
 
     def decode(self, codes: Array, kind: pa.DataType, starts: Array, uniform: Array) -> pa.Array:
         """The values of codes."""
