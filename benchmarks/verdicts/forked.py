@@ -66,11 +66,15 @@ def run_forked(run: Callable[[], object], *, folder: Path, log: Path, limit: flo
 
 
 class Forker:
-    """A process that has imported torch and runs a function of a module of ours in forks of itself, one after the other."""
+    """A process that has imported torch and runs a function of a module of ours in forks of itself, one after the other.
 
-    def __init__(self) -> None:
+    Args:
+        imports: Modules that it imports beside torch, where they are installed.
+    """
+
+    def __init__(self, *, imports: Sequence[str] = ()) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.verdicts.forked"],
+            [sys.executable, "-m", "benchmarks.verdicts.forked", *imports],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -78,10 +82,10 @@ class Forker:
         )
 
     @classmethod
-    def of_thread(cls) -> Forker:
+    def of_thread(cls, *, imports: Sequence[str] = ()) -> Forker:
         """That of this thread, which has its cores."""
         if not hasattr(_of_thread, "forker"):
-            _of_thread.forker = cls()
+            _of_thread.forker = cls(imports=imports)
         found: Forker = _of_thread.forker
         return found
 
@@ -106,6 +110,9 @@ def _serve() -> None:
 
     import torch  # noqa: F401
 
+    for name in sys.argv[1:]:
+        with suppress(ImportError):
+            importlib.import_module(name)
     for line in sys.stdin:
         job = json.loads(line)
         module, _, name = job["function"].partition(":")

@@ -38,6 +38,8 @@ from typing import Literal
 BLOCK = 10  # steps
 FAST_WINDOW = 8  # blocks: 9 steps of a block that has begun and 80 more are fewer than 100, with a block to ask other ranks
 CAP = 8  # medians of its block: a longer step counts as this long, so that one checkpoint does not hide all else
+LONG = CAP / (BLOCK // 2 + 1 + CAP * (BLOCK - BLOCK // 2 - 1))
+"""Share of a block from which its longest step may be above the cap: all above the median take no more than the longest each."""
 RARE = 3  # steps of the window that may be long for a reason of their own: log lines, checkpoints, pauses
 SLOW_WINDOW = 8
 SLOW_BLOCK = 256  # steps
@@ -127,7 +129,13 @@ class Detector:
         if level < baseline - threshold and max(window) < baseline - threshold:
             self.relearn()
         elif self._adapts or len(self._history) < self._capacity:
-            self._remember(least)
+            late = self._late
+            late.append(least)
+            if len(late) > DELAY:
+                self._history.append(late.popleft())
+                self._until_estimate -= 1
+                if self._until_estimate <= 0:
+                    self._estimate()
         return None
 
     def relearn(self) -> None:
@@ -139,16 +147,11 @@ class Detector:
         self.is_slow = self.is_suspicious = False
         self._until_estimate = 0
 
-    def _remember(self, least: float) -> None:
-        late, history = self._late, self._history
-        late.append(least)
-        if len(late) <= DELAY:
+    def _estimate(self) -> None:
+        """Set the baseline and the threshold by the history, once there is enough of it."""
+        history, size = self._history, len(self._history)
+        if size < CALIBRATION:
             return
-        history.append(late.popleft())
-        self._until_estimate -= 1
-        if self._until_estimate > 0 or len(history) < CALIBRATION:
-            return
-        size = len(history)
         self._until_estimate = max(4, size // 8)  # sorting is the most expensive part
         low, self.baseline, high = _quantiles(history)
         if not self._adapts:
@@ -211,7 +214,8 @@ class SlowdownDetector:
         self._blocks.append(block)
         total = sum(block)
         capped = total
-        if max(block) > CAP * min(block):  # else no step is as long as that
+        longest = max(block)
+        if longest > LONG * total and longest > CAP * min(block):  # else no step is as long as that
             ordered = sorted(block)
             most = CAP * ordered[BLOCK // 2]
             while ordered[-1] > most:

@@ -133,6 +133,15 @@ def test_missing_values_are_imputed(rows_model: Synthesizer) -> None:
     assert (kept["n"].isna() == given["n"].isna()).all()  # negative control: what is missing stays so
 
 
+def test_the_key_of_contexts_may_have_another_name(model: Synthesizer) -> None:
+    other = Synthesizer(**SMALL).fit(
+        make_events(80), key="user", context=make_users(80).rename(columns={"user": "id"}), context_key="id"
+    )
+    users = other.sample_context(30, seed=2)
+    pd.testing.assert_frame_equal(users, model.sample_context(30, seed=2).rename(columns={"user": "id"}))
+    pd.testing.assert_frame_equal(other.sample(context=users, seed=2), model.sample(30, seed=2))
+
+
 def test_contexts_are_rebalanced(model: Synthesizer) -> None:
     assert (model.sample_context(400, rebalance={"segment": {"x": 1.0}})["segment"] == "x").all()
     assert len(model.sample(30, rebalance={"segment": {"x": 1.0}, "state": {"a": 1.0}})["state"].unique()) == 1
@@ -211,6 +220,12 @@ def test_one_row_per_subject_is_a_table_of_single_rows() -> None:
         (lambda: Synthesizer().fit(make_events(30).head(0), key="user"), OptionError, "events has no rows"),
         (lambda: Synthesizer().fit(make_events(30)[["user"]], key="user"), OptionError, "no column to learn beside the key"),
         (lambda: Synthesizer().fit(make_events(30), context=make_users(30)), OptionError, "context is given, but key is not"),
+        (
+            lambda: Synthesizer().fit(make_events(30), key="user", context=make_users(30), context_key="id"),
+            OptionError,
+            "context has no column 'id'; it has 'user', .* Name one of them: context_key=",
+        ),
+        (lambda: Synthesizer().fit(make_events(30), key="user", context_key="id"), OptionError, "'id', but there is no context"),
         (lambda: Synthesizer().fit(make_events(30), key="user", context=make_users(29)), BadValueError, "events has the user 29 in row"),
         (
             lambda: Synthesizer().fit(make_events(30), key="user", context=pd.concat([make_users(30)] * 2)),

@@ -92,6 +92,8 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
     target: TableSpec
     context: TableSpec | None
     key: str | None
+    context_key: str | None = None
+    """The key of contexts; None in runs of versions that knew one name only."""
     has_number_keys: bool
     frame: str
     """The kind of frame that was given, which `sample` returns."""
@@ -158,6 +160,7 @@ def prepare(
     *,
     key: str | None = None,
     context: Any = None,
+    context_key: str | None = None,
     encodings: Mapping[str, str] | None = None,
     settings: TabularSettings,
     say: Say,
@@ -168,7 +171,8 @@ def prepare(
     Args:
         events: The table to learn: a file, a folder, a list of files, or a frame.
         key: The column that names the subject; without it every row is one.
-        context: Facts of the subjects, one row each, with the same key.
+        context: Facts of the subjects, one row each.
+        context_key: The key of the contexts. Default: `key`.
         encodings: Kinds of columns that are not to be chosen automatically; see `tables.KINDS`.
         settings: Of the model.
         say: Called with a word and a sentence for what a user should know.
@@ -188,11 +192,14 @@ def prepare(
     _check_encodings(asked, [table] if given is None else [table, given], key)
     if given is not None and key is None:
         raise OptionError("context is given, but key is not. Name the column that both tables have: key=…")
+    if given is None and context_key is not None:
+        raise OptionError(f"context_key is {context_key!r}, but there is no context. Give one, or leave context_key out.")
     keys = None
     if given is not None and key is not None:
-        keys = key_column(given, key, other_what, partial(place_of, context, other_what))
-        check_unique(keys, key, other_what)
-        given = given.drop_columns([key])
+        other_key = context_key or key
+        keys = key_column(given, other_key, other_what, option="context_key", place=partial(place_of, context, other_what))
+        check_unique(keys, other_key, other_what)
+        given = given.drop_columns([other_key])
     if key is None:
         rows, starts, lengths = table, np.arange(len(table)), np.ones(len(table), np.int64)
     else:
@@ -214,6 +221,7 @@ def prepare(
         target=target,
         context=other,
         key=key,
+        context_key=None if given is None else context_key or key,
         has_number_keys=key is not None and pa.types.is_integer(table.schema.field(key).type),
         frame=frame,
         size=settings.size,

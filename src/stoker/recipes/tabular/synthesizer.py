@@ -55,6 +55,7 @@ class Synthesizer:
         *,
         key: str | None = None,
         context: Any = None,
+        context_key: str | None = None,
         encodings: Mapping[str, str] | None = None,
         folder: str | Path | None = None,
         device: str | None = None,
@@ -69,7 +70,8 @@ class Synthesizer:
         Args:
             events: A file, a folder, a list of files, or a frame of pandas, Polars or Arrow. Events of a subject are in order.
             key: The column that names the subject; without it every row is one.
-            context: Facts of the subjects, one row each, with the same key.
+            context: Facts of the subjects, one row each.
+            context_key: The key of the contexts. Default: `key`.
             encodings: Kinds of columns that are not to be chosen automatically, such as {"place": "lat_long"}.
             folder: Folder of the run, which `load` opens again. Default: a temporary one.
             device: Default: a GPU if there is one.
@@ -93,7 +95,16 @@ class Synthesizer:
             common: dict[str, Any] = {"device": device, "resume": resume, "overwrite": overwrite, "progress": progress, "on": on}
             if say is not None:
                 common["say"] = say
-            self._trained = train(events, folder=where, key=key, context=context, encodings=encodings, **common, **self._options)
+            self._trained = train(
+                events,
+                folder=where,
+                key=key,
+                context=context,
+                context_key=context_key,
+                encodings=encodings,
+                **common,
+                **self._options,
+            )
         self._learned = (events, context)
         return self
 
@@ -143,9 +154,8 @@ class Synthesizer:
             raise OptionError("the model was trained without a context. Call sample(n).")
         _check_number("num_subjects", num_subjects)
         rows = self._contexts(num_subjects, rebalance or {}, _checked_seed(seed))
-        return to_frame(
-            rows.add_column(0, self.trained.spec.key or "key", _new_keys(self.trained, num_subjects)), self.trained.spec.frame
-        )
+        spec = self.trained.spec
+        return to_frame(rows.add_column(0, _context_key(spec), _new_keys(self.trained, num_subjects)), spec.frame)
 
     def _contexts(self, num_subjects: int, rebalance: Mapping[str, Any], seed: int, subjects: Array | None = None) -> pa.Table:
         """Generated contexts, without keys."""
@@ -263,7 +273,7 @@ class Synthesizer:
         events = self.sample(context=users, seed=seed)
         return quality(
             real, events, key=spec.key, holdout=holdout, context=context, synthetic_context=users, holdout_context=holdout_context,
-            seed=seed, **options,
+            context_key=_context_key(spec), seed=seed, **options,
         )  # fmt: skip
 
     def _rows(self, num_subjects: int, *, seed: int, **options: Any) -> tuple[pa.Table, Array]:
@@ -299,8 +309,8 @@ class Synthesizer:
         if spec.context is None or spec.key is None:
             raise OptionError("context is given, but the model was trained without one. Leave it out.")
         table, _ = read_table(context, "context")
-        keys = key_column(table, spec.key, "context")
-        check_unique(keys, spec.key, "context")
+        keys = key_column(table, _context_key(spec), "context")
+        check_unique(keys, _context_key(spec), "context")
         missing = [name for name in spec.context.schema.names if name not in table.column_names]
         if missing:
             raise OptionError(f"context lacks the columns {', '.join(map(repr, missing))}, which the model was trained with.")
@@ -463,6 +473,10 @@ def _follow(drawn: pa.Table, rows: pa.Table, spec: ModelSpec, given: Sequence[st
             moved = to_column(np.where(own.valid, own.data + after.data - before.data, 0), own.valid & after.valid, kind)
             rows = rows.set_column(place, rows.schema.field(column.name), moved)
     return rows
+
+
+def _context_key(spec: ModelSpec) -> str:
+    return spec.context_key or spec.key or "key"
 
 
 def _new_keys(trained: TrainedTabular, count: int) -> pa.Array:

@@ -211,7 +211,7 @@ def group_rows(
         OptionError: There is no such column.
         BadValueError: A key is missing, or is not among `keys`.
     """
-    column = key_column(table, key, what, place)
+    column = key_column(table, key, what, place=place)
     rows = table.drop_columns([key])
     if keys is None:
         coded = column.dictionary_encode()
@@ -244,12 +244,14 @@ def cast_keys(keys: pa.Array, kind: pa.DataType, key: str, what: str) -> pa.Arra
         ) from None
 
 
-def key_column(table: Rows, key: str, what: str, place: Callable[[int], tuple[str, int]] | None = None) -> pa.Array:
-    """The column of keys, as one array; a missing key is an error."""
+def key_column(
+    table: Rows, key: str, what: str, *, option: str = "key", place: Callable[[int], tuple[str, int]] | None = None
+) -> pa.Array:
+    """The column of keys, as one array; a missing key is an error. `option` is the one that names it."""
     check_names(table.column_names, what)
     if key not in table.column_names:
         raise OptionError(
-            f"{what} has no column {key!r}; it has {', '.join(map(repr, table.column_names))}. Name one of them: key=…"
+            f"{what} has no column {key!r}; it has {', '.join(map(repr, table.column_names))}. Name one of them: {option}=…"
         )
     column = table[key].combine_chunks()
     column = column if isinstance(column, pa.Array) else (column.chunk(0) if column.num_chunks else pa.array([], column.type))

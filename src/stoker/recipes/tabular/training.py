@@ -126,6 +126,7 @@ def train(
     folder: str | Path,
     key: str | None = None,
     context: Any = None,
+    context_key: str | None = None,
     encodings: Mapping[str, str] | None = None,
     device: str | None = None,
     resume: bool = False,
@@ -142,7 +143,8 @@ def train(
             subject are in order, also over several files.
         folder: Folder of the run.
         key: The column that names the subject; without it every row is one.
-        context: Facts of the subjects, one row each, with the same key.
+        context: Facts of the subjects, one row each.
+        context_key: The key of the contexts. Default: `key`.
         encodings: Kinds of columns that are not to be chosen automatically, such as {"place": "lat_long"}.
         device: Default: a GPU if there is one.
         resume: Continue the run in `folder`.
@@ -165,12 +167,15 @@ def train(
     where = check_device(device or ("cuda" if torch.cuda.is_available() and settings.noise is None else "cpu"))
     if settings.noise is not None and where.type != "cpu":
         raise OptionError(f"device is {device!r}, but training with noise runs on the CPU only. Leave device out, or noise.")
-    prepared = prepare(events, key=key, context=context, encodings=encodings, settings=settings, say=say, on=on)
+    prepared = prepare(
+        events, key=key, context=context, context_key=context_key, encodings=encodings, settings=settings, say=say, on=on
+    )
     record: dict[str, Any] = {
         "recipe": "tabular",
         "target": _named(events),
         "key": key,
         "context": _named(context),
+        "context_key": context_key,
         "encodings": dict(encodings or {}),
         "settings": asdict(settings),
     }
@@ -180,8 +185,9 @@ def train(
         say(word, sentence)
     inner = None
     if prepared.spec.context is not None:
+        say("model", "of contexts first, then of events")
         inner = _train_context(
-            context, key, folder / CONTEXT_NAME, encodings, where, resume=resume, progress=progress, options=options
+            context, context_key or key, folder / CONTEXT_NAME, encodings, where, resume=resume, progress=progress, options=options
         )
     model, result = _fit(prepared, settings, folder, where, resume=resume, progress=progress, say=say)
     _disk.write_file(folder / MODEL_NAME, save({name: one.cpu() for name, one in model.upstream_weights().items()}))
@@ -406,7 +412,7 @@ def resume(folder: str | Path, **common: Any) -> TrainedTabular:
     found = read_recipe(Path(folder), "tabular", check=_check)
     if found["target"] is None:
         raise OptionError(f"{folder} was trained on a frame, not on a file. Resume it in Python: fit(…, folder=…, resume=True).")
-    given = {name: found[name] for name in ("key", "context", "encodings")}
+    given: dict[str, Any] = {name: found.get(name) for name in ("key", "context", "context_key", "encodings")}
     return train(found["target"], folder=folder, resume=True, **given, **found["settings"], **common)
 
 
