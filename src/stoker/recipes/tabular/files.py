@@ -7,6 +7,7 @@ Partitions      the same table without its values: a column is read when it is a
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import re
 from collections import Counter
@@ -145,6 +146,9 @@ def _read(path: Path, columns: list[str] | None = None) -> pa.Table:
             return csv.read_csv(str(path), convert_options=csv.ConvertOptions(include_columns=columns))
         table = (parquet if path.suffix == ".parquet" else feather).read_table(str(path), columns=columns)
     except (pa.ArrowException, OSError) as error:
+        if path.suffix == ".parquet":
+            with contextlib.suppress(pa.ArrowException, OSError):  # the error above says more
+                check_names(parquet.read_schema(str(path)).names, str(path))
         reason = " ".join(str(error).split()).rstrip(".")
         raise SourceInvalidError(f"{path} cannot be read: {reason}. Is it a {path.suffix} file? Give another one.") from error
     # Files of pandas may hold the row numbers of a frame as a column.

@@ -74,7 +74,8 @@ class TabularSettings:
             is_whole = field.name in ("epochs", "batch_size", "patience", "window", "seed")
             if isinstance(value, bool) or not isinstance(value, int if is_whole else int | float) or not low <= value <= high:
                 kind = "an integer" if is_whole else "a number"
-                raise OptionError(f"{field.name} is {value!r}; expected {kind} from {low:g} to {high:g}.")
+                between = f"{int(low):,} to {int(high):,}" if is_whole else f"{low:g} to {high:g}"
+                raise OptionError(f"{field.name} is {value!r}; expected {kind} from {between}.")
 
 
 def make_settings(**options: Any) -> TabularSettings:
@@ -206,6 +207,8 @@ def prepare(
         grouped = group_rows(table, key=key, keys=keys, what=what, place=partial(place_of, events, what))
         rows, starts, lengths = grouped.rows, grouped.starts, grouped.lengths
     _check_count(len(starts), settings, key, what)
+    if not rows.column_names:
+        raise OptionError(f"{what} has no column to learn beside the key. Give a table with at least one more column.")
     is_sequence = key is not None and not (lengths == 1).all()
     limits = _length_limits(lengths, settings) if is_sequence else (1, 1)
     cut = int((lengths > limits[1]).sum())
