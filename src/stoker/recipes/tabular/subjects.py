@@ -189,6 +189,8 @@ def prepare(
     if not len(table):
         raise OptionError(f"{what} has no rows. Give a table with some.")
     given = None if context is None else open_table(context, "context", on)[0]
+    if encodings is not None and not isinstance(encodings, Mapping):
+        raise OptionError(f"encodings is {encodings!r}; expected a kind for each column, such as {{'place': 'lat_long'}}.")
     asked = dict(encodings or {})
     _check_encodings(asked, [table] if given is None else [table, given], key)
     if given is not None and key is None:

@@ -417,6 +417,8 @@ def _class_shares(name: str, encoding: Any, kind: pa.DataType, shares: Mapping[A
         raise OptionError(
             f"rebalance names the column {name!r}, which is encoded as {tag}; expected a categorical one. Name another."
         )
+    if not isinstance(shares, Mapping):
+        raise OptionError(f"rebalance[{name!r}] is {shares!r}; expected shares of its values, such as {{'gold': 0.5}}.")
     inner = kind.value_type if pa.types.is_dictionary(kind) else kind
     found = {}
     for value, share in shares.items():
@@ -505,5 +507,5 @@ def _check_number(name: str, value: Any) -> None:
 
 
 def _check_range(name: str, value: Any, low: float, high: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not low <= value <= high:
         raise OptionError(f"{name} is {value!r}; expected a number from {low:g} to {high:g}.")

@@ -96,6 +96,8 @@ def read_table(given: Any, what: str) -> tuple[pa.Table, str]:
     if isinstance(given, pa.Table):
         return plain(given), "arrow"
     module = type(given).__module__.partition(".")[0]
+    if module == "pandas" and hasattr(given, "columns"):
+        check_names(list(map(str, given.columns)), what)
     try:
         if module == "pandas" and hasattr(given, "columns"):
             return pa.Table.from_pandas(given, preserve_index=False).replace_schema_metadata(None), "pandas"
