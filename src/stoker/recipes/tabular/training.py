@@ -31,6 +31,7 @@ from stoker.errors import ConfigError, OptionError
 from stoker.recipes.run_folder import RECIPE_NAME, claim_run, read_recipe
 from stoker.recipes.tabular import refinement
 from stoker.recipes.tabular.batches import EncodedSubjects, SubjectBatches, SubjectLoss, mean_events
+from stoker.recipes.tabular.files import are_files
 from stoker.recipes.tabular.layout import ModelLayout
 from stoker.recipes.tabular.model import TabularModel, set_frequencies, set_order
 from stoker.recipes.tabular.privacy import PrivateLoss, epsilon_of, most_epochs
@@ -132,12 +133,14 @@ def train(
     overwrite: bool = False,
     progress: bool = False,
     say: Say = _silent,
+    on: str | None = None,
     **options: Any,
 ) -> TrainedTabular:
     """Learn a table of events, or of single rows.
 
     Args:
-        events: A file (.parquet, .csv, .arrow, .feather) or a frame of pandas, Polars or Arrow. Events of a subject are in order.
+        events: A file (.parquet, .csv, .arrow, .feather), a folder or a list of them, or a frame of pandas, Polars or Arrow. Events of a
+            subject are in order, also over several files.
         folder: Folder of the run.
         key: The column that names the subject; without it every row is one.
         context: Facts of the subjects, one row each.
@@ -148,6 +151,7 @@ def train(
         overwrite: Replace the run in `folder`.
         progress: Show a progress bar.
         say: Called with a word and a sentence for each thing to report.
+        on: Encode the files on a Ray cluster, like "ray://head:10001"; "ray" for one on this machine. The result is the same.
         **options: Fields of `TabularSettings`, such as `size`, `epochs` or `seed`.
 
     Returns:
@@ -163,7 +167,9 @@ def train(
     where = check_device(device or ("cuda" if torch.cuda.is_available() and settings.noise is None else "cpu"))
     if settings.noise is not None and where.type != "cpu":
         raise OptionError(f"device is {device!r}, but training with noise runs on the CPU only. Leave device out, or noise.")
-    prepared = prepare(events, key=key, context=context, context_key=context_key, encodings=encodings, settings=settings, say=say)
+    prepared = prepare(
+        events, key=key, context=context, context_key=context_key, encodings=encodings, settings=settings, say=say, on=on
+    )
     record: dict[str, Any] = {
         "recipe": "tabular",
         "target": _named(events),
@@ -212,9 +218,11 @@ def _batch_size(settings: TabularSettings, count: int, model: TabularModel, prep
     return min(settings.batch_size or default_batch_size(count, model, per_subject), count)
 
 
-def _named(given: Any) -> str | None:
-    """The file that a table comes from; frames have none."""
-    return str(Path(given).absolute()) if isinstance(given, str | Path) else None
+def _named(given: Any) -> str | list[str] | None:
+    """The files that a table comes from; frames have none."""
+    if isinstance(given, str | Path):
+        return str(Path(given).absolute())
+    return [str(Path(one).absolute()) for one in given] if are_files(given) else None
 
 
 def _train_context(
