@@ -424,7 +424,8 @@ class _Chunk:
 
 def _advance(model: TabularModel, inputs: torch.Tensor, chunk: _Chunk) -> None:
     """Pass an event to the LSTM."""
-    inputs = torch.cat([inputs, chunk.context], -1)
+    if chunk.context.shape[1]:
+        inputs = torch.cat([inputs, chunk.context], -1)
     for layer, (hidden, cell) in enumerate(zip(chunk.hidden, chunk.cell, strict=True)):
         weights = [model.lstm.get_parameter(f"{name}_l{layer}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
         inputs, state = torch.lstm_cell(inputs, (hidden, cell), *weights)

@@ -18,7 +18,7 @@ the heads is computed once and kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -180,7 +180,7 @@ class HeadLayers:
         # The fused update is one kernel; on a CPU it rounds differently and is not faster.
         return torch.optim.Adam(groups, fused=True if self.last[0].is_cuda else None)
 
-    def update(self, optimizer: torch.optim.Optimizer, begin: Sequence[torch.Tensor], loss: torch.Tensor) -> None:
+    def update(self, optimizer: torch.optim.Optimizer, begin: list[torch.Tensor], loss: torch.Tensor) -> None:
         """One update by a loss; last layers differ from those of `begin` by smooth functions."""
         optimizer.zero_grad()
         torch.autograd.backward(loss)
