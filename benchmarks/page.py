@@ -221,11 +221,14 @@ def verdict_tools(record: Record) -> str:
 
 
 def tries(record: Record) -> str:
-    fresh = record.data["unseen"]["16 more, by the rule of today"]
+    every, unseen = record.data["all"], record.data["unseen"]
     return (
-        f"{record.get('all', 'tries')} predictions: median error {percent(record.get('all'))}, 90th percentile "
-        f"{percent(record.data['all']['p90'])}; {record.get('ranges_overlap')} of {record.get('ranges_tried')} predicted ranges held. "
-        f"On the last 16 programs, held out until then: {percent(fresh['all']['median'])} and {percent(fresh['all']['p90'])}"
+        f"{every['predicted']} of {every['tried']} trials of advised fixes have a predicted number ({percent(every['share'])}; "
+        f"asked 60 %): median error {percent(every['median'])} (asked 4 %), 90th percentile {percent(every['p90'])} (asked 10 %)"
+    ) + (
+        f". On programs that the rule was not set on: {percent(unseen['share'])}, {percent(unseen['median'])} and {percent(unseen['p90'])}"
+        if unseen["predicted"]
+        else ", all of programs that the rule was set on"
     )
 
 

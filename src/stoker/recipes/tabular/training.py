@@ -31,6 +31,7 @@ from stoker.errors import ConfigError, OptionError
 from stoker.recipes.run_folder import RECIPE_NAME, claim_run, read_recipe
 from stoker.recipes.tabular import refinement
 from stoker.recipes.tabular.batches import EncodedSubjects, SubjectBatches, SubjectLoss, mean_events
+from stoker.recipes.tabular.files import are_files
 from stoker.recipes.tabular.layout import ModelLayout
 from stoker.recipes.tabular.model import TabularModel, set_frequencies, set_order
 from stoker.recipes.tabular.privacy import PrivateLoss, epsilon_of, most_epochs
@@ -39,9 +40,10 @@ from stoker.recipes.tabular.tables import read_table
 
 COLUMNS_NAME, MODEL_NAME, CONTEXT_NAME, PRIVACY_NAME = "columns.json", "model.safetensors", "context", "privacy.json"
 RESULTS = (COLUMNS_NAME, MODEL_NAME, CONTEXT_NAME, PRIVACY_NAME)
-WEIGHT_DECAY = 0.1
-"""Some sub-columns cannot be predicted. With the 0.01 of PyTorch their heads learn the training subjects by heart within three epochs; the
-sum of all validation losses rises, and training stops before the others have learned. With 0.3 what context says is learned worse."""
+WEIGHT_DECAY, LARGE_WEIGHT_DECAY = 0.3, 0.1
+"""Of tables of up to `refinement.MOST_REPEATED` subjects, and of larger ones. Some sub-columns cannot be predicted. With the 0.01 of
+PyTorch their heads learn the training subjects by heart within three epochs; the sum of all validation losses rises, and training stops
+before the others have learned. The fewer subjects there are, the sooner it happens."""
 TABLE_ORDER = 0.5
 """The share of batches in which columns have the order of the table; the others draw it."""
 LEAST_GAIN = 0.001
@@ -125,27 +127,32 @@ def train(
     folder: str | Path,
     key: str | None = None,
     context: Any = None,
+    context_key: str | None = None,
     encodings: Mapping[str, str] | None = None,
     device: str | None = None,
     resume: bool = False,
     overwrite: bool = False,
     progress: bool = False,
     say: Say = _silent,
+    on: str | None = None,
     **options: Any,
 ) -> TrainedTabular:
     """Learn a table of events, or of single rows.
 
     Args:
-        events: A file (.parquet, .csv, .arrow, .feather) or a frame of pandas, Polars or Arrow. Events of a subject are in order.
+        events: A file (.parquet, .csv, .arrow, .feather), a folder or a list of them, or a frame of pandas, Polars or Arrow. Events of a
+            subject are in order, also over several files.
         folder: Folder of the run.
         key: The column that names the subject; without it every row is one.
-        context: Facts of the subjects, one row each, with the same key.
+        context: Facts of the subjects, one row each.
+        context_key: The key of the contexts. Default: `key`.
         encodings: Kinds of columns that are not to be chosen automatically, such as {"place": "lat_long"}.
         device: Default: a GPU if there is one.
         resume: Continue the run in `folder`.
         overwrite: Replace the run in `folder`.
         progress: Show a progress bar.
         say: Called with a word and a sentence for each thing to report.
+        on: Encode the files on a Ray cluster, like "ray://head:10001"; "ray" for one on this machine. The result is the same.
         **options: Fields of `TabularSettings`, such as `size`, `epochs` or `seed`.
 
     Returns:
@@ -161,12 +168,15 @@ def train(
     where = check_device(device or ("cuda" if torch.cuda.is_available() and settings.noise is None else "cpu"))
     if settings.noise is not None and where.type != "cpu":
         raise OptionError(f"device is {device!r}, but training with noise runs on the CPU only. Leave device out, or noise.")
-    prepared = prepare(events, key=key, context=context, encodings=encodings, settings=settings, say=say)
+    prepared = prepare(
+        events, key=key, context=context, context_key=context_key, encodings=encodings, settings=settings, say=say, on=on
+    )
     record: dict[str, Any] = {
         "recipe": "tabular",
         "target": _named(events),
         "key": key,
         "context": _named(context),
+        "context_key": context_key,
         "encodings": dict(encodings or {}),
         "settings": asdict(settings),
     }
@@ -176,8 +186,9 @@ def train(
         say(word, sentence)
     inner = None
     if prepared.spec.context is not None:
+        say("model", "of contexts first, then of events")
         inner = _train_context(
-            context, key, folder / CONTEXT_NAME, encodings, where, resume=resume, progress=progress, options=options
+            context, context_key or key, folder / CONTEXT_NAME, encodings, where, resume=resume, progress=progress, options=options
         )
     model, result = _fit(prepared, settings, folder, where, resume=resume, progress=progress, say=say)
     _disk.write_file(folder / MODEL_NAME, save({name: one.cpu() for name, one in model.upstream_weights().items()}))
@@ -208,9 +219,11 @@ def _batch_size(settings: TabularSettings, count: int, model: TabularModel, prep
     return min(settings.batch_size or default_batch_size(count, model, per_subject), count)
 
 
-def _named(given: Any) -> str | None:
-    """The file that a table comes from; frames have none."""
-    return str(Path(given).absolute()) if isinstance(given, str | Path) else None
+def _named(given: Any) -> str | list[str] | None:
+    """The files that a table comes from; frames have none."""
+    if isinstance(given, str | Path):
+        return str(Path(given).absolute())
+    return [str(Path(one).absolute()) for one in given] if are_files(given) else None
 
 
 def _train_context(
@@ -240,7 +253,7 @@ def _fit(
     layout = spec.layout()
     model = TabularModel(layout, seed=settings.seed)
     known, held_out = split_subjects(len(prepared.starts), settings)
-    is_private = settings.noise is not None
+    is_private, is_small = settings.noise is not None, len(prepared.starts) <= refinement.MOST_REPEATED
     set_order(model, spec.ordered())
     if not is_private:  # which are exact counts
         set_frequencies(model, count_classes(prepared, model.layout, known))
@@ -281,7 +294,7 @@ def _fit(
     trainer = stoker.Trainer(
         whole,
         lambda model, batch: model(batch),
-        torch.optim.AdamW(_decayed(whole), lr=lr, weight_decay=WEIGHT_DECAY),
+        torch.optim.AdamW(_decayed(whole), lr=lr, weight_decay=WEIGHT_DECAY if is_small else LARGE_WEIGHT_DECAY),
         precision="tf32" if on_gpu else "fp32",
         fused=True,
         graph=False
@@ -321,7 +334,7 @@ def _refine(
     prepared: PreparedSubjects, settings: TabularSettings, model: TabularModel, data: EncodedSubjects, common: dict[str, Any],
     split: tuple[Array, Array], say: Say,
 ) -> None:  # fmt: skip
-    """Train the last layers on; see `refinement`."""
+    """Train the layers of heads on; see `refinement`."""
     known, held_out = split
     everyone, per_subject = np.concatenate(split), mean_events(prepared.lengths, settings.window)
     size = min(len(known), refinement.refining_batch_size(model, common["batch_size"], per_subject))
@@ -329,12 +342,9 @@ def _refine(
     heads = sum(len(one) for one in model.out_biases)
     epochs = refinement.refining_epochs(model, len(known), per_subject)
     if not epochs:
-        say("last layers", f"{heads} stay as they are: the columns have too many classes to refine them")
+        say("heads", f"{heads} stay as they are: the columns have too many classes to refine them")
         return
-    is_small = len(everyone) <= refinement.MOST_REPEATED
-    if is_small and data.context is not None and model.layout.is_sequence and settings.size != "l":
-        gain = refinement.refine_lengths(model, data, *(torch.from_numpy(one).to(data.codes.device) for one in split))
-        say("lengths", f"the validation loss of lengths is {gain:.3f} lower after their layers were trained on")
+    is_small, ordered = len(everyone) <= refinement.MOST_REPEATED, prepared.spec.ordered()
     again = SubjectBatches(data, model.layout, everyone, seed=settings.seed + 2, **many)
     better, gain = refinement.refine_heads(
         model,
@@ -342,11 +352,15 @@ def _refine(
         SubjectBatches(data, model.layout, known, seed=settings.seed + 2, **many),
         SubjectBatches(data, model.layout, held_out, seed=settings.seed + 1, is_fixed=True, **many),
         per_subject,
-        ordered=prepared.spec.ordered(),
+        ordered=ordered,
         all_batches=again if is_small else None,
+        with_first=is_small,
         epochs=epochs,
     )
-    say("last layers", f"{better} of {heads} are better without dropout: the validation loss is {gain:.3f} lower")
+    say("heads", f"{better} of {heads} are better without dropout: the validation loss is {gain:.3f} lower")
+    if is_small and data.context is not None and model.layout.is_sequence:
+        before, after = refinement.calibrate_lengths(model, data, ordered=ordered)
+        say("lengths", f"their means by context were up to {before:.2f} deviations off, and are {after:.2f}")
 
 
 def _decayed(model: torch.nn.Module) -> list[dict[str, Any]]:
@@ -400,7 +414,7 @@ def resume(folder: str | Path, **common: Any) -> TrainedTabular:
     found = read_recipe(Path(folder), "tabular", check=_check)
     if found["target"] is None:
         raise OptionError(f"{folder} was trained on a frame, not on a file. Resume it in Python: fit(…, folder=…, resume=True).")
-    given = {name: found[name] for name in ("key", "context", "encodings")}
+    given: dict[str, Any] = {name: found.get(name) for name in ("key", "context", "context_key", "encodings")}
     return train(found["target"], folder=folder, resume=True, **given, **found["settings"], **common)
 
 
