@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import math
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
+from benchmarks.verdicts.measure import ROOT
 from benchmarks.verdicts.public import data
 from benchmarks.verdicts.public.ablation import measure, noise, shares
 from benchmarks.verdicts.public.recipes import Recipe, Repository, edit, fetch, lay_out, read_recipes
@@ -195,3 +198,39 @@ def test_an_ablation_finds_slow_data_and_not_the_optimizer(fetched: tuple[Recipe
     times = measure(recipe, files, tmp_path, seconds=0.3)
     found = shares(times, recipe.times)
     assert found["data"] > 0.5 > found["optimizer"]
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_variant_keeps_the_memory_that_it_frees(kept: bool) -> None:
+    """Otherwise each step may get its pages from the system again; without the call it does."""
+    lines = [
+        "import resource, numpy as np",
+        "from benchmarks.verdicts.public.ablation import _keep_memory",
+        "_keep_memory()" if kept else "",
+        "faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt",
+        "np.ones(8_000_000)",
+        "before = faults()",
+        "for _ in range(5): np.ones(8_000_000)",
+        "print(faults() - before)",
+    ]
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert (int(done.stdout) < 60) == kept
+
+
+def test_what_an_ablation_has_started_ends_with_it(tmp_path: Path) -> None:
+    code = (
+        "import pathlib, time; from benchmarks.verdicts.forked import start_forked\n"
+        f"folder = pathlib.Path({str(tmp_path)!r})\n"
+        "print(start_forked(lambda: time.sleep(60), folder=folder, log=folder / 'log', environment={}), flush=True)\n"
+        "time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=ROOT) as parent:
+        assert parent.stdout is not None
+        child = Path("/proc") / parent.stdout.readline().strip()
+        assert child.exists()
+        time.sleep(0.3)  # until it has asked for that
+        parent.kill()
+    end = time.monotonic() + 10
+    while child.exists() and time.monotonic() < end:
+        time.sleep(0.02)
+    assert not child.exists()
