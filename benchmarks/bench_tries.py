@@ -203,7 +203,9 @@ def _asked() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=QUESTION)
     parser.add_argument("--small", action="store_true", help="Two programs, no result file.")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="Programs whose names begin so; what is known of others stays.")
-    parser.add_argument("--again", type=Path, nargs="+", metavar="FOLDER", help="Judge findings that were kept there; runs nothing.")
+    parser.add_argument(
+        "--again", type=Path, nargs="+", metavar="FOLDER", help="Judge findings that were kept there; runs nothing."
+    )
     parser.add_argument(
         "--pace", type=float, default=1.0, help="Length of the measurement windows of a diagnosis, as a share of the usual."
     )
