@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -49,10 +49,11 @@ STOKER = ("bench_verdicts.json", "gpu_verdicts.json")
 Row = dict[str, Any]
 
 
-def ask(program: Program, *, tools: Sequence[str], seconds: float, data: Path | None) -> Row:
-    """What each tool says of a program."""
-    forker = Forker.of_thread(imports=IMPORTS)
-    return {tool: ask_one(tool, program, forker=forker, seconds=seconds, data=data) for tool in tools}
+def ask(program: Program, *, tools: Mapping[str, Sequence[str]], seconds: float, data: Path | None) -> Row:
+    """What the tools that are named for a program say of it."""
+    hidden = {"CUDA_VISIBLE_DEVICES": ""} if program.device == "cpu" else {}  # tools measure by a GPU's clock where there is one
+    forker = Forker.of_thread(imports=IMPORTS, environment=hidden)
+    return {tool: ask_one(tool, program, forker=forker, seconds=seconds, data=data) for tool in tools[program.name]}
 
 
 def ask_one(tool: str, program: Program, *, forker: Forker, seconds: float, data: Path | None) -> Row:
@@ -82,7 +83,7 @@ def _with_ranks(tool: str, program: Program, times: Sequence[float], folder: str
     process = subprocess.Popen(
         command,
         cwd=folder,
-        env={**os.environ, **program.environment, "PYTHONPATH": path},
+        env={**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -156,7 +157,7 @@ def _asked() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=SECONDS, help="Of training for each tool.")
     parser.add_argument("--parallel", type=int, default=0, metavar="N", help="N programs at a time, each on two cores of its own.")
     parser.add_argument("--until", type=float, metavar="SECONDS", help="Start no program that would end later than this from now.")
-    parser.add_argument("--missing", action="store_true", help="Only programs that one of the tools was not asked about.")
+    parser.add_argument("--missing", action="store_true", help="Only tools that have not answered about a program.")
     parser.add_argument("--device", choices=("cpu", "cuda"), help="Only programs of this device.")
     parser.add_argument("--merge", nargs="+", type=Path, metavar="FILE", help="Run nothing: take the rows of these result files.")
     parser.add_argument("--score", action="store_true", help="Run nothing: count again what is known.")
@@ -178,8 +179,17 @@ def _rows(path: Path) -> dict[str, Row]:
     return {row["name"]: {tool: row[tool] for tool in MODULES if tool in row} for row in known}
 
 
-def _answered(row: Row) -> set[str]:
-    return {tool for tool, said in row.items() if "error" not in said}
+def merge_into(path: Path, files: Sequence[Path]) -> None:
+    """Write the answers of other result files to one, and count again."""
+    rows = _rows(path)
+    for other in files:
+        for name, row in _rows(other).items():
+            rows[name] = {**rows.get(name, {}), **row}
+    _save(rows, path)
+
+
+def _answered(rows: dict[str, Row], name: str, tool: str) -> bool:
+    return "error" not in rows.get(name, {}).get(tool, {"error": True})
 
 
 def main() -> None:
@@ -189,21 +199,20 @@ def main() -> None:
     path = asked.out or record.RESULTS / "bench_verdict_tools.json"
     rows = _rows(path)
     if asked.score or asked.merge:
-        for other in asked.merge or ():
-            for name, row in _rows(other).items():
-                rows[name] = {**rows.get(name, {}), **row}
-        _save(rows, path)
+        merge_into(path, asked.merge or ())
         return
     chosen = [one for one in PROGRAMS if one.name.startswith(names) and one.kind != "sabotaged"]
     chosen = cause_by_cause([one for one in chosen if asked.device in (None, one.device) and can_run(one)])
-    if asked.missing:
-        chosen = [one for one in chosen if not set(asked.tools) <= _answered(rows.get(one.name, {}))]
+    tools = {one.name: [tool for tool in asked.tools if not (asked.missing and _answered(rows, one.name, tool))] for one in chosen}
+    chosen = [one for one in chosen if tools[one.name]]
     lanes = make_lanes(asked.parallel, usable_cores(), gpu=any(one.device == "cuda" for one in chosen))
     end = float("inf") if asked.until is None else time.monotonic() + asked.until
-    deadline = Deadline(usual=ONE_TOOL_SECONDS * len(asked.tools), end=end)
+    deadline = Deadline(
+        seconds={name: ONE_TOOL_SECONDS * len(left) for name, left in tools.items()}, usual=ONE_TOOL_SECONDS, end=end
+    )
     start, left = time.monotonic(), {one.name for one in chosen}
     with data_for(chosen) as data:
-        of_tools = partial(ask, tools=asked.tools, seconds=asked.seconds, data=data)
+        of_tools = partial(ask, tools=tools, seconds=asked.seconds, data=data)
         for program, row in side_by_side(lanes, chosen, of_tools, may_start=deadline.allows):
             left.discard(program.name)
             rows[program.name] = {**rows.get(program.name, {}), **row}

@@ -61,8 +61,9 @@ class Setting:
         if self.device.type == "cuda":
             torch.cuda.synchronize()
 
-    def layout(self, size: Size) -> ModelLayout:
-        return make_layout(EVENTS, context=USERS, max_length=100, median_length=14, size=size)
+    def layout(self, size: Size, *, feeds_context: bool = False) -> ModelLayout:
+        """That of TabularARGN, or as the recipe has it: with an LSTM that sees the context."""
+        return make_layout(EVENTS, context=USERS, max_length=100, median_length=14, size=size, feeds_context=feeds_context)
 
     def data(self, layout: ModelLayout, lengths: Any) -> EncodedSubjects:
         subs = layout.subs[layout.num_positions :]
@@ -115,7 +116,7 @@ def train(setting: Setting) -> Any:
         if setting.small:
             size, batch_size = "s", 64
         found[f"{size}, {batch_size} subjects"] = fit(
-            setting, setting.layout(size), setting.lengths, batch_size, 3 if setting.small else 6
+            setting, setting.layout(size, feeds_context=True), setting.lengths, batch_size, 3 if setting.small else 6
         )  # type: ignore[arg-type]
         print(json.dumps(found), flush=True)
         if setting.small:
@@ -159,7 +160,7 @@ def before(setting: Setting) -> Any:
 def make_generated(setting: Setting) -> dict[str, Any]:
     """Seconds to generate codes."""
     count = 500 if setting.small else 100_000
-    layout = make_layout(EVENTS, context=USERS, max_length=60, median_length=10, size="m")
+    layout = make_layout(EVENTS, context=USERS, max_length=60, median_length=10, size="m", feeds_context=True)
     model = TabularModel(layout).to(setting.device)
     # Lengths as a trained model has them: geometric, 10 on average.
     chances = np.append(1e-9, 0.1 * 0.9 ** np.arange(60))

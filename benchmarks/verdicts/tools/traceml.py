@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import atexit
 import contextlib
-import ctypes
 import json
 import os
 import runpy
@@ -23,6 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.verdicts.forked import end_with_parent
 from benchmarks.verdicts.measure import FEWEST
 
 STEP = "_step({**globals(), **locals()})"
@@ -156,7 +156,7 @@ class Waiting:
 
 def _become(commands: int, out: int, err: int) -> None:
     """Wait for a command in a forked process, run it, and end."""
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # ends with its parent
+    end_with_parent()
     code = 1
     try:
         with os.fdopen(commands) as lines:

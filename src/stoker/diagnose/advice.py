@@ -11,7 +11,8 @@ What the measurements do not support is not advised:
 
 1. A fix that gained less than two per cent when it was switched on, however wide its range is, and one that could gain no more.
 2. A fix that found nothing to change in this program (`Measurements.unused_fixes`).
-3. `torch.compile` on a CPU where little of a step is what it can join: operations that are too small, and traffic of memory between them.
+3. `torch.compile` on a CPU where less than a fifth of a step, or less than half of its work, is what it can join: operations that are
+   too small, and traffic of memory between them. Matmuls and the optimizer stay as they are.
 """
 
 from __future__ import annotations
@@ -112,7 +113,9 @@ class SpeedPredictor:
             run_to_run = RULE.run_to_run_launch if waits else RULE.run_to_run
         else:
             work = max(now - self.attribution.parts.data, 1e-9)
-            run_to_run = RULE.run_to_run + RULE.run_to_run_memory * min(1.0, self.attribution.parts.memory / work)
+            for_pages = measured.for_pages("cached" if name in WITHOUT_DATA else "loop")
+            moved = self.attribution.parts.memory + statistics.fmean(for_pages or [0.0])  # pages are zeroed
+            run_to_run = RULE.run_to_run + RULE.run_to_run_memory * min(1.0, moved / work)
         # How much a prediction would change in a minute in which threads wait longer for each other, as a share of it.
         rest, longer = self.without_data, thread_wait_variation(measured)
         data = 0.0 if name in WITHOUT_DATA else max(0.0, left - rest) if name == "workers" else min(now - rest, left)
@@ -203,10 +206,12 @@ def baseline_change(what_if: WhatIf, before: float) -> float:
 
 
 def error_between(rounds: Sequence[float]) -> float:
-    """The standard error of the median of some rounds, as a share of it, by their median distance from it; 0 for too few."""
+    """The standard error of the median of some rounds, as a share of it, by their median distance from it; 0 for one."""
     middle = statistics.median(rounds) if rounds else 0.0
-    if len(rounds) < RULE.min_rounds or middle <= 0:
+    if len(rounds) < 2 or middle <= 0:
         return 0.0
+    if len(rounds) < RULE.min_rounds:
+        return (max(rounds) - min(rounds)) / 2 / middle
     return MEDIAN_OF_FEW * SIGMA_OF_DISTANCE * statistics.median(abs(one / middle - 1) for one in rounds) / math.sqrt(len(rounds))
 
 
@@ -379,9 +384,10 @@ def _autocast(predictor: SpeedPredictor) -> list[Advice]:
 
 def _compile(predictor: SpeedPredictor, kind: str) -> list[Advice]:
     """Never predicted: the program would have to be compiled for it, which takes longer than all else that is measured."""
-    joins = _saved_by(predictor, "memory", "dispatch", "launch", "kernel")
-    on_cpu = predictor.measured.device == "cpu"
-    if "compile" in predictor.measured.unused_fixes or (on_cpu and joins < RULE.compile_share * predictor.attribution.step):
+    parts, step = predictor.attribution.parts, predictor.attribution.step
+    joins = parts.memory + parts.dispatch
+    stays = parts.compute + parts.precision + parts.optimizer + parts.kernel
+    if predictor.measured.device == "cpu" and joins < max(RULE.compile_share * step, stays):
         return []
     return [Advice(name="compile", sentence=wording.advice(kind), predicted=None)]
 

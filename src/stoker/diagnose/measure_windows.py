@@ -433,7 +433,6 @@ FIXES = ("feed", "fused", "threads", "tf32", "pinned", "workers", "autocast", "b
 """The safest first: a program that raises an error with a fix has ended, and what comes after is not measured."""
 FIXES_OF_BATCHES = ("pinned", "batch", "float32")  # fixes that change cached batches
 MIN_OPTIMIZER_SHARE = 0.03
-MIN_GAIN = 1.02
 MAX_FIX_SECONDS: dict[Device, float] = {"cpu": 12.0, "cuda": 5.0}  # after this time no other fix is measured
 MIN_EPOCH_QUEUES = 4  # batches of an epoch, in queues of workers, from which the gain by workers is measured
 STEPS_PER_ROUND = 13  # where steps are long: four with a fix, four without, and those that do not count
@@ -516,7 +515,7 @@ def fixes_wanted(measured: Measurements) -> list[str]:
     advised = {step.name for step in finding.next}
     by_threads, best = measured.fewer_threads, best_threads(measured)
     now = by_threads.get(str(measured.machine.threads))
-    if best is not None and now is not None and now >= MIN_GAIN * by_threads[str(best)]:
+    if best is not None and now is not None and now >= RULE.min_gain * by_threads[str(best)]:
         advised.add("threads")
     on_host = measured.phases.optimizer / max(measured.loop.median, 1e-9)
     on_device = measured.device_phases.get("optimizer", 0.0) / max(sum(measured.device_phases.values()), 1e-9)

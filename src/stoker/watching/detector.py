@@ -88,6 +88,7 @@ class Detector:
         self.is_suspicious = False  # whether the last block was above the threshold
         self._size, self._capacity = window, history
         self._window: deque[float] = deque(maxlen=window)
+        self._least = math.inf  # of the window
         self._history: deque[float] = deque(maxlen=history)
         self._late: deque[float] = deque()
         self._least_shift = least_shift
@@ -100,7 +101,7 @@ class Detector:
     @property
     def current(self) -> float:
         """The statistic: the least of the last levels."""
-        return min(self._window)
+        return self._least
 
     def add(self, level: float) -> Change | None:
         """Add the level of a block; returns what has changed by it."""
@@ -108,9 +109,15 @@ class Detector:
             self._to_skip -= 1
             return None
         window = self._window
-        window.append(level)
-        if len(window) < self._size:
-            return None
+        if len(window) == self._size and window[0] == self._least:
+            window.append(level)
+            self._least = min(window)  # the one that leaves may have been it
+        else:
+            window.append(level)
+            if level < self._least:
+                self._least = level
+            if len(window) < self._size:
+                return None
         baseline, threshold = self.baseline, self.threshold
         self.is_suspicious = is_above = level > baseline + threshold
         if self.is_slow:
@@ -121,7 +128,7 @@ class Detector:
             if self._slow_blocks >= PATIENCE:
                 self.relearn()
             return None
-        least = min(window)
+        least = self._least
         if is_above and least > baseline + threshold and self._confirm(baseline + threshold):
             self.is_slow, self._slow_blocks = True, 0
             self._late.clear()
@@ -141,6 +148,7 @@ class Detector:
     def relearn(self) -> None:
         """Forget the baseline: the level of now is normal."""
         self._window.clear()
+        self._least = math.inf
         self._late.clear()
         self._history.clear()
         self.baseline, self.threshold = math.nan, math.inf

@@ -19,10 +19,13 @@ MOMENTS = [{}, {}, {"start": "first", "gap_bin": "later", "gap_fine": "later"}]
 CONTEXT = [{"cat": 4}, {"bin": 20}]
 
 
-def make_model(size: Size = "s", *, max_length: int | None = 12, copies: int = 1, context: bool = True) -> TabularModel:
+def make_model(
+    size: Size = "s", *, max_length: int | None = 12, copies: int = 1, context: bool = True, feeds: bool = False
+) -> TabularModel:  # fmt: skip
     moments: Any = () if max_length is None else MOMENTS * copies
     chosen = CONTEXT if context else ()
-    layout = make_layout(COLUMNS * copies, moments=moments, context=chosen, max_length=max_length, median_length=5, size=size)
+    common: Any = {"max_length": max_length, "median_length": 5, "size": size, "feeds_context": feeds}
+    layout = make_layout(COLUMNS * copies, moments=moments, context=chosen, **common)
     return TabularModel(layout, seed=3)
 
 
@@ -32,11 +35,22 @@ def contexts(count: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("size", "max_length", "copies"), [("s", 12, 1), ("s", 123, 1), ("s", 12, 9), ("l", 12, 1), ("s", None, 1), ("m", None, 9)]
+    ("size", "max_length", "copies", "feeds"),
+    [
+        ("s", 12, 1, False),
+        ("s", 12, 1, True),
+        ("s", 123, 1, True),
+        ("s", 12, 9, False),
+        ("l", 12, 1, True),
+        ("s", None, 1, False),
+        ("m", None, 9, False),
+    ],
 )
-def test_generated_codes_are_those_that_the_logits_of_training_give(size: Size, max_length: int | None, copies: int) -> None:
+def test_generated_codes_are_those_that_the_logits_of_training_give(
+    size: Size, max_length: int | None, copies: int, feeds: bool
+) -> None:
     """Teacher forcing: the logits of whole sequences, with the same random numbers, draw the same codes."""
-    model = make_model(size, max_length=max_length, copies=copies).eval()
+    model = make_model(size, max_length=max_length, copies=copies, feeds=feeds).eval()
     layout, count, seed = model.layout, 6, 11
     found = generate_codes(model, count, seed=seed, context=contexts(count))
     rank = torch.arange(layout.num_columns)
@@ -144,8 +158,9 @@ def test_rows_with_other_given_columns_share_a_batch(copies: int) -> None:
             assert found.codes[row, number] == expected
 
 
-def test_a_subject_is_the_same_in_any_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = make_model()
+@pytest.mark.parametrize("feeds", [False, True])
+def test_a_subject_is_the_same_in_any_batch(feeds: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make_model(feeds=feeds)
     whole = generate_codes(model, 50, seed=5, context=contexts(50))
     few = generate_codes(model, 20, seed=5, context=contexts(50)[:20])
     assert (few.lengths == whole.lengths[:20]).all()

@@ -147,6 +147,37 @@ def test_plain_operations_are_the_lstm(size: Size) -> None:
     assert torch.allclose(model.history(before), expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("is_plain", [False, True])
+def test_the_lstm_sees_the_context_at_each_step(rng: np.random.Generator, is_plain: bool) -> None:
+    """The slow twin: an LSTM cell over steps, with the context beside each event. Without these weights it is TabularARGN's."""
+    layout, theirs = (make_layout(COLUMNS, context=CONTEXT, max_length=12, size="s", feeds_context=one) for one in (True, False))
+    model, plain = TabularModel(layout, seed=1).eval(), TabularModel(theirs).eval()
+    model.is_plain = is_plain
+    batch = random_batch(layout, rng)
+    codes, context = batch["codes"].long(), batch["context"].long()
+    given = model.encode_context(context)
+    state = (torch.zeros(len(codes), layout.history[0]),) * 2
+    found, events = [], model.embed(codes)[:, :, : model.seen_width]
+    for step in range(codes.shape[1]):
+        before = events[:, step - 1] if step else torch.zeros_like(events[:, 0])
+        weights = [model.lstm.get_parameter(f"{name}_l0") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+        state = torch.lstm_cell(torch.cat([before, given], 1), state, *weights)
+        found.append(state[0])
+    inputs = model.first_inputs(codes, context)
+    begin, end = layout.context_width, layout.context_width + layout.history_width
+    torch.testing.assert_close(inputs[..., begin:end], torch.stack(found, 1), atol=1e-5, rtol=1e-5)
+
+    plain.load_upstream(model.upstream_weights())
+    args = (codes, batch["rank"], context)
+    assert any(not torch.allclose(one, plain.logits(*args)[name], atol=1e-4) for name, one in model.logits(*args).items())
+    with torch.no_grad():
+        model.lstm.get_parameter("weight_ih_l0")[:, model.seen_width :] = 0
+    for name, one in model.logits(*args).items():
+        torch.testing.assert_close(one, plain.logits(*args)[name], atol=1e-5, rtol=1e-5)
+    with pytest.raises(OptionError, match=r"the weights have no .*context"):
+        model.load_upstream(plain.upstream_weights())
+
+
 def test_classes_in_order_begin_alike() -> None:
     layout = make_layout(COLUMNS, context=CONTEXT, max_length=12, size="s")
     names = {sub.name: sub.num_classes for sub in (*layout.subs, *layout.context)}

@@ -24,7 +24,7 @@ COLUMNS = [{"cat": 5}, {"bin": 33, "fine": 32}, {"nan": 2, "year": 3, "month": 1
 def losses(*, graph: bool) -> list[float]:
     rng = np.random.default_rng(0)
     lengths = rng.integers(0, 12, 256)
-    layout = make_layout(COLUMNS, context=[{"cat": 7}], max_length=12, median_length=5, size="s")
+    layout = make_layout(COLUMNS, context=[{"cat": 7}], max_length=12, median_length=5, size="s", feeds_context=True)
     codes = np.stack([rng.integers(0, sub.num_classes, lengths.sum()) for sub in layout.subs[3:]], 1).astype(np.int16)
     data = EncodedSubjects.of(codes, np.cumsum(lengths) - lengths, lengths, rng.integers(0, 7, (256, 1)), torch.device("cuda"))
     batches = SubjectBatches(data, layout, np.arange(256), lengths=lengths, batch_size=32, seed=0)
@@ -51,18 +51,20 @@ def test_graphs_train_as_eager_steps_do() -> None:
     assert graph == pytest.approx(eager, rel=0.02)  # dropout draws other numbers
 
 
-def test_a_device_generates_what_another_does() -> None:
-    layout = make_layout(COLUMNS, max_length=12, median_length=5, size="s")
-    model = TabularModel(layout, seed=1)
-    ours, theirs = generate_codes(model, 500, seed=3), generate_codes(model.cuda(), 500, seed=3)
+@pytest.mark.parametrize("feeds", [False, True])
+def test_a_device_generates_what_another_does(feeds: bool) -> None:
+    layout = make_layout(COLUMNS, context=[{"cat": 7}], max_length=12, median_length=5, size="s", feeds_context=feeds)
+    model, context = TabularModel(layout, seed=1), np.arange(500)[:, None] % 7
+    ours, theirs = (generate_codes(model.to(device), 500, seed=3, context=context) for device in ("cpu", "cuda"))
     assert (ours.lengths == theirs.lengths).mean() > 0.99  # a rounding may move a draw at the edge of a class
     if (ours.lengths == theirs.lengths).all():
         assert (ours.codes == theirs.codes).all(1).mean() > 0.98
 
 
 def test_a_subject_is_the_same_in_any_batch() -> None:
-    model = TabularModel(make_layout(COLUMNS, max_length=30, median_length=5, size="m"), seed=1).cuda()
-    whole, few = generate_codes(model, 20_000, seed=3), generate_codes(model, 500, seed=3)
+    layout = make_layout(COLUMNS, context=[{"cat": 7}], max_length=30, median_length=5, size="m", feeds_context=True)
+    model, context = TabularModel(layout, seed=1).cuda(), np.arange(20_000)[:, None] % 7
+    whole, few = (generate_codes(model, count, seed=3, context=context[:count]) for count in (20_000, 500))
     assert (few.lengths == whole.lengths[:500]).all()
     assert (few.codes == whole.codes[: len(few.codes)]).all()
     assert (few.uniform == whole.uniform[: len(few.codes)]).all()

@@ -8,12 +8,14 @@ import torch
 
 from stoker.recipes.tabular import refinement
 from stoker.recipes.tabular.batches import EncodedSubjects, SubjectBatches, SubjectLoss
+from stoker.recipes.tabular.generation import generate_codes
 from stoker.recipes.tabular.layout import make_layout
 from stoker.recipes.tabular.model import TabularModel, set_frequencies
 from stoker.recipes.tabular.refinement import (
+    HeadLayers,
+    calibrate_lengths,
     inputs_of,
     refine_heads,
-    refine_lengths,
     refining_batch_size,
     refining_epochs,
     validate_heads,
@@ -89,7 +91,7 @@ def test_ordered_classes_change_by_smooth_functions(monkeypatch: pytest.MonkeyPa
     model, data, train, valid = prepared()
     before = [one.detach().clone() for one in model.parameters()]
     ordered = {"tgt:t1/c1__cat": 2}
-    change = refinement.SmoothChange(model, ordered)
+    change = HeadLayers(model, ordered, with_first=False)
     some = [torch.randn_like(one) for one in (*model.out_weights, *model.out_biases)]
     given = [one.clone() for one in some]
     change.project(some)
@@ -122,7 +124,7 @@ def test_ordered_classes_change_by_smooth_functions(monkeypatch: pytest.MonkeyPa
 
 def test_all_subjects_are_learned_for_the_best_number_of_epochs() -> None:
     def refined(subjects: int | None) -> tuple[tuple[int, float], list[torch.Tensor]]:
-        """What is reported, and the last layers; with a repetition with the first subjects."""
+        """What is reported, and the layers of heads; with a repetition with the first subjects."""
         model, data, train, valid = prepared()
         again = None
         if subjects is not None:
@@ -155,34 +157,58 @@ def test_many_classes_have_fewer_epochs_or_none() -> None:
 
 
 @pytest.mark.parametrize("max_length", [12, 130])
-def test_lengths_follow_from_contexts(max_length: int) -> None:
-    """Lengths of four contexts, as classes and by digits; their heads change, and no other."""
+def test_mean_lengths_by_context_are_those_of_the_subjects(max_length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lengths of four contexts, as classes and by digits, without any training before; only their heads change."""
+    monkeypatch.setattr(refinement, "LENGTH_STEPS", 400)
     rng = np.random.default_rng(0)
-    context = rng.integers(0, 4, (300, 1))
-    lengths = np.minimum(context[:, 0] * 3 + rng.integers(0, 3, 300), max_length)
+    context = rng.integers(0, 4, (600, 1))
+    context[:10] = 4  # too few to be compared
+    lengths = np.minimum(context[:, 0] * 3 + rng.integers(0, 3, 600), max_length)
     lengths[:5] = max_length
     codes = rng.integers(0, 4, (lengths.sum(), 1)).astype(np.int16)
-    layout = make_layout([{"cat": 4}], context=[{"cat": 4}], max_length=max_length, median_length=5, size="s", predicts_left=False)
+    layout = make_layout([{"cat": 4}], context=[{"cat": 5}], max_length=max_length, median_length=5, size="s", predicts_left=False)
     data = EncodedSubjects.of(codes, np.cumsum(lengths) - lengths, lengths, context, torch.device("cpu"))
     model = TabularModel(layout, seed=1)
-    before = {name: one.detach().clone() for name, one in model.named_parameters()}
-    valid = SubjectBatches(data, layout, np.arange(240, 300), seed=1, is_fixed=True, lengths=lengths, batch_size=60, window=200)
-    losses = []
-    for is_refined in (False, True):
-        if is_refined:
-            gain = refine_lengths(model, data, torch.arange(240), torch.arange(240, 300))
-        found = validate_heads(model.eval(), inputs_of(model, data, valid, 1.0))
-        of_lengths = [layout.subs[number].position == "slen" for number in head_order(model)]
-        losses.append((found[torch.tensor(of_lengths)].sum(), found[~torch.tensor(of_lengths)]))
-    assert gain > 0.3
-    assert float(losses[0][0] - losses[1][0]) > 0.8 * gain  # repeated with all subjects
-    assert torch.equal(losses[0][1], losses[1][1])
+    counts = {}
+    for number, sub in enumerate(layout.subs):
+        if sub.position == "slen":
+            place = sub.name.rpartition("_")[2]
+            own = lengths if place == "cat" else lengths // 10 ** int(place[1:]) % 10
+            counts[number] = np.bincount(own, minlength=sub.num_classes)
+    set_frequencies(model, counts)
+    kept = {name: one.detach().clone() for name, one in model.named_parameters()}
+    before, after = calibrate_lengths(model, data)
+    assert model.training
+    assert all(one.requires_grad for one in model.parameters())
+    assert before > 0.5
+    assert after < 0.15 * before
+    drawn = generate_codes(model, 4000, seed=3, context=np.repeat(np.arange(4), 1000)[:, None]).lengths.reshape(4, 1000)
+    for group in range(4):
+        own = lengths[context[:, 0] == group]
+        assert abs(drawn[group].mean() - own.mean()) < 0.12 * lengths.std()
     rows = torch.zeros(model.num_rows, dtype=torch.bool)
     for number, (begin, end) in model.rows.items():
         rows[begin:end] |= layout.subs[number].position == "slen"
     for name, one in model.named_parameters():
         if name in ("first_weight", "first_bias"):
-            assert torch.equal(one[~rows], before[name][~rows])
-            assert not torch.equal(one[rows], before[name][rows])
+            assert torch.equal(one[~rows], kept[name][~rows])
+            assert not torch.equal(one[rows], kept[name][rows])
         elif not name.startswith("out_"):
-            assert torch.equal(one, before[name])
+            assert torch.equal(one, kept[name])
+
+
+def test_first_layers_of_heads_get_better_or_stay() -> None:
+    """Rows of heads that have not become better stay; where it is not asked for, all first layers do."""
+    for with_first in (False, True):
+        model, data, train, valid = prepared()
+        kept = model.first_weight.detach().clone()
+        first = validate_heads(model.eval(), inputs_of(model, data, valid, 3.0))
+        refine_heads(model, data, train, valid, 3.0, with_first=with_first, epochs=4)
+        changed = (model.first_weight.detach() != kept).any(1)
+        assert bool(changed.any()) == with_first
+        assert all(one.requires_grad for one in model.parameters())
+        after = validate_heads(model.eval(), inputs_of(model, data, valid, 3.0))
+        assert (after <= first + 1e-6).all()
+        for place, number in enumerate(head_order(model)):
+            if after[place] == first[place]:
+                assert not changed[slice(*model.rows[number])].any()

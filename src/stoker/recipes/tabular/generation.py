@@ -191,6 +191,15 @@ class _Sampler:
             return bias
         return torch.addmm(bias, self.model.encode_context(context), self.free_weight[:, : self.layout.context_width].t())
 
+    def start(self, context: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """What the LSTM sees of the context of subjects, and its state before their first event: without context one for all."""
+        model = self.model
+        feeds = context is not None and self.layout.feeds_context
+        seen = model.encode_context(context) if context is not None and feeds else model.first_bias.new_zeros(1, 0)
+        blank = model.first_bias.new_zeros(len(seen), model.seen_width)
+        _, (hidden, cell) = model.lstm(torch.cat([blank, seen], -1)[:, None])
+        return seen, hidden, cell
+
     def logits(self, number: int, base: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
         """The logits of a sub-column, given the context and history (`base`) and what is known so far (`inputs`)."""
         rows, seen, second, weight, bias = self.heads[number]
@@ -404,15 +413,19 @@ class _Chunk:
     """(layers, subjects, width)"""
     cell: torch.Tensor
     step: torch.Tensor
+    context: torch.Tensor
+    """(subjects, width): what the LSTM sees of the context; width 0 where it does not."""
 
     def first(self, count: int) -> _Chunk:
         """The first subjects of it."""
-        many = {name: getattr(self, name)[:count] for name in ("subjects", "length", "start", "base")}
+        many = {name: getattr(self, name)[:count] for name in ("subjects", "length", "start", "base", "context")}
         return _Chunk(**many, hidden=self.hidden[:, :count], cell=self.cell[:, :count], step=self.step)
 
 
 def _advance(model: TabularModel, inputs: torch.Tensor, chunk: _Chunk) -> None:
     """Pass an event to the LSTM."""
+    if chunk.context.shape[1]:
+        inputs = torch.cat([inputs, chunk.context], -1)
     for layer, (hidden, cell) in enumerate(zip(chunk.hidden, chunk.cell, strict=True)):
         weights = [model.lstm.get_parameter(f"{name}_l{layer}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
         inputs, state = torch.lstm_cell(inputs, (hidden, cell), *weights)
@@ -447,13 +460,12 @@ def _generate_events(
     limits: tuple[int, int],
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     """Sequences of events."""
-    model, layout, count, device = sampler.model, sampler.layout, len(subjects), subjects.device
+    layout, count, device = sampler.layout, len(subjects), subjects.device
     least = torch.full_like(subjects, limits[0]) if given is None else given.lengths.clamp(min=limits[0])
-    blank = model.first_bias.new_zeros(1, 1, model.seen_width)
-    _, (hidden, cell) = model.lstm(blank)  # before the first event: the same of all subjects
     parts = []
     for own in _chunks(count, device):
         base = sampler.base(None if context is None else context[own], len(own))
+        hidden = sampler.start(None if context is None else context[own])[1]
         base = torch.addmm(base, hidden[-1].expand(len(own), -1), sampler.of_history)
         drawn = uniform(seed, subjects[own], -1, len(layout.subs))
         first = next(number for number, sub in enumerate(layout.subs) if sub.position == "slen")
@@ -472,6 +484,7 @@ def _generate_events(
         if not steps:
             break
         who = order[own]
+        seen, hidden, cell = sampler.start(None if context is None else context[who])
         made = _Chunk(
             subjects=subjects[who],
             # What fills the last chunk repeats a subject and writes nothing.
@@ -481,6 +494,7 @@ def _generate_events(
             hidden=hidden.expand(-1, len(own), -1).contiguous(),
             cell=cell.expand(-1, len(own), -1).contiguous(),
             step=torch.zeros((), dtype=torch.long, device=device),
+            context=seen.expand(len(own), -1).contiguous(),
         )
         if chunk is None or device.type == "cpu":
             chunk = made

@@ -101,6 +101,8 @@ class ModelLayout:
     context_width: int
     compressed: Mapping[int, int]
     """The width of each compressed column."""
+    feeds_context: bool = False
+    """Whether the LSTM sees the context at each step. In TabularARGN only heads see it."""
 
     @property
     def is_sequence(self) -> bool:
@@ -170,6 +172,7 @@ def make_layout(
     median_length: float = 1,
     size: Size = "m",
     predicts_left: bool = True,
+    feeds_context: bool = False,
     names: Sequence[str] = (),
     context_names: Sequence[str] = (),
 ) -> ModelLayout:
@@ -184,6 +187,8 @@ def make_layout(
         size: "s", "m" or "l".
         predicts_left: Whether there is a head for the steps that are left, as TabularARGN has it. It can only recognize subjects by their
             history, so it learns those of training by heart.
+        feeds_context: Whether the LSTM sees the context, where there is one. In TabularARGN only heads do, which have few hidden values to
+            combine it with the history: what follows an event by context is hardly learned.
         names: The names of columns in TabularARGN. Default: "t0/c0", "t1/c1", ...
         context_names: The same of the context.
 
@@ -253,4 +258,5 @@ def make_layout(
         history=history,
         context_width=context_width,
         compressed=compressed,
+        feeds_context=feeds_context and bool(history) and bool(flat),
     )

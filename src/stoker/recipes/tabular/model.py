@@ -1,13 +1,13 @@
 """The model: embeddings, the history of events, and one head per sub-column, computed together.
 
     context     one linear layer over the embeddings of the context                                   (subjects, width)
-    history     an LSTM over the embeddings of the events before                                      (subjects, steps, width)
+    history     an LSTM over the embeddings of the events before [and the context]                    (subjects, steps, width)
     X           [context; history; embeddings of all sub-columns; compressed columns]
     Z           X times the first layers of all heads, masked by the order of columns: one matmul
     logits      a batched matmul and a cross-entropy per group of heads
 
-It computes what TabularARGN does; `load_upstream` and `upstream_weights` convert weights. Dropout is the one difference: heads share the
-mask of an input instead of drawing one each, and the context has none.
+It computes what TabularARGN does; `load_upstream` and `upstream_weights` convert weights. Dropout differs: heads share the mask of an input
+instead of drawing one each, and the context has none. A layout with `feeds_context` is another function: its LSTM sees the context, too.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ WEIGHTS = ("", "slen", "ridx", "first", "later")
 """The weights that the losses of sub-columns have: data, lengths, steps left, data of first events, data of later ones."""
 WAVES = 10
 """Cosines that the last layer of a head begins with, where its classes are in order."""
+CONTEXT_INPUT = "weight_context_l0"
+"""The name of the weights by which the LSTM sees the context, which TabularARGN does not have."""
 NEVER = -1e30
 """The logit of a class that a head does not have."""
 
@@ -113,9 +115,8 @@ class TabularModel(nn.Module):
             self.register_buffer("context_offsets", torch.tensor(offsets[:-1]), persistent=False)
         if layout.history:
             layers = len(layout.history)
-            self.lstm = nn.LSTM(
-                self.seen_width, layout.history[-1], layers, dropout=DROPOUT if layers > 1 else 0.0, batch_first=True
-            )
+            width = self.seen_width + (layout.context_width if layout.feeds_context else 0)
+            self.lstm = nn.LSTM(width, layout.history[-1], layers, dropout=DROPOUT if layers > 1 else 0.0, batch_first=True)
             nn.init.zeros_(self.lstm.get_parameter("weight_ih_l0"))  # where padding meets it, it must stay so
         if layout.compressed:
             self.column_weight = nn.Parameter(torch.zeros(sum(layout.compressed.values()), self.width))
@@ -203,28 +204,36 @@ class TabularModel(nn.Module):
 
     def hidden(self, codes: torch.Tensor, rank: torch.Tensor, context: torch.Tensor | None = None) -> torch.Tensor:
         """The outputs of the first layers of all heads, of codes (subjects, [steps,] sub-columns)."""
+        return self.first_layers(self.first_inputs(codes, context), rank)
+
+    def first_layers(self, inputs: torch.Tensor, rank: torch.Tensor) -> torch.Tensor:
+        """The outputs of the first layers of all heads, of what `first_inputs` gives, where columns come by rank."""
+        free = self.layout.context_width + self.layout.history_width
+        seen = self.first_weight[:, free:] * self.first_mask(rank)
+        weight = torch.cat([self.first_weight[:, :free], seen], 1) if free else seen
+        return F.linear(inputs, weight, self.first_bias)
+
+    def first_inputs(self, codes: torch.Tensor, context: torch.Tensor | None = None) -> torch.Tensor:
+        """Context, history and embeddings, of codes (subjects, [steps,] sub-columns); after dropout in training."""
         layout = self.layout
         embeddings = self.embed(codes)
+        given = None if context is None else self.encode_context(context)
+        if given is not None and layout.is_sequence:
+            given = given[:, None].expand(-1, codes.shape[1], -1)
         inputs = []
         if layout.is_sequence:
             before = F.pad(embeddings[:, :-1, : self.seen_width], (0, 0, 1, 0))
-            inputs.append(self.history(F.dropout(before, DROPOUT, self.training)))
+            before = F.dropout(before, DROPOUT, self.training)
+            inputs.append(self.history(torch.cat([before, given], -1) if layout.feeds_context and given is not None else before))
         inputs.append(embeddings)
         if layout.compressed:
             inputs.append(self.compress(embeddings))
-        free = layout.context_width + layout.history_width
-        seen = self.first_weight[:, free:] * self.first_mask(rank)
-        weight = torch.cat([self.first_weight[:, :free], seen], 1) if free else seen
         dropped = F.dropout(torch.cat(inputs, -1), DROPOUT, self.training)
-        if context is not None:
-            # A context has few values, which all its events depend on: without those that dropout takes they would not be learned.
-            given = self.encode_context(context)
-            given = given[:, None].expand(-1, codes.shape[1], -1) if layout.is_sequence else given
-            dropped = torch.cat([given, dropped], -1)
-        return F.linear(dropped, weight, self.first_bias)
+        # A context has few values, which all its events depend on: without those that dropout takes they would not be learned.
+        return dropped if given is None else torch.cat([given, dropped], -1)
 
     def history(self, before: torch.Tensor) -> torch.Tensor:
-        """The outputs of the LSTM, of the events before each step."""
+        """The outputs of the LSTM, of the events before each step, with the context where it sees it."""
         if not self.is_plain:
             found: torch.Tensor = self.lstm(before)[0]
             return found
@@ -340,6 +349,8 @@ class TabularModel(nn.Module):
             for name, weight in self.lstm.named_parameters():
                 view = _View(weight, seen, widths) if name == "weight_ih_l0" else _View(weight)
                 found.append((f"{base}.{name}", view))
+            if layout.feeds_context:
+                found.append((f"{base}.{CONTEXT_INPUT}", _View(self.lstm.get_parameter("weight_ih_l0")[:, self.seen_width :])))
         names = [f"column_embedder@{_column_name(layout, column)}" for column in layout.compressed]
         for name, column in zip(names, layout.compressed, strict=True):
             begin, end = (one - self.width for one in self.column_at[column])
@@ -448,6 +459,9 @@ def _initial_weights(layout: ModelLayout) -> dict[str, torch.Tensor]:
         lstm = nn.LSTM(sum(sub.width for sub in layout.subs), layout.history[-1], len(layout.history))
         for name, weight in lstm.named_parameters():
             found[f"history_compressor.compressor_layers.history@.{name}"] = weight.detach()
+        if layout.feeds_context:
+            weight = torch.randn(4 * layout.history[0], layout.context_width) * (0.3 / layout.context_width**0.5)
+            found[f"history_compressor.compressor_layers.history@.{CONTEXT_INPUT}"] = weight
     for sub in layout.subs:
         inputs = sub.inputs
         for number, width in enumerate(sub.hidden):

@@ -106,6 +106,8 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
     num_subjects: int
     any_order: bool = True
     """Whether columns were learned in any order, or in that of the table."""
+    feeds_context: bool = False
+    """Whether the LSTM sees the context; runs of earlier versions have none that does."""
 
     def layout(self) -> ModelLayout:
         """The layout of the model."""
@@ -117,6 +119,7 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
             median_length=self.median_length,
             size=self.size,
             predicts_left=False,  # a length is drawn before the first event
+            feeds_context=self.feeds_context,
         )
 
     def ordered(self) -> dict[str, int]:
@@ -235,6 +238,7 @@ def prepare(
         median_length=float(np.median(shortened)),
         num_subjects=len(starts),
         any_order=settings.any_order,
+        feeds_context=True,
     )
     return PreparedSubjects(spec=spec, codes=codes, starts=starts, lengths=shortened, context=other_codes)
 

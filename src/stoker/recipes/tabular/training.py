@@ -40,9 +40,10 @@ from stoker.recipes.tabular.tables import read_table
 
 COLUMNS_NAME, MODEL_NAME, CONTEXT_NAME, PRIVACY_NAME = "columns.json", "model.safetensors", "context", "privacy.json"
 RESULTS = (COLUMNS_NAME, MODEL_NAME, CONTEXT_NAME, PRIVACY_NAME)
-WEIGHT_DECAY = 0.1
-"""Some sub-columns cannot be predicted. With the 0.01 of PyTorch their heads learn the training subjects by heart within three epochs; the
-sum of all validation losses rises, and training stops before the others have learned. With 0.3 what context says is learned worse."""
+WEIGHT_DECAY, LARGE_WEIGHT_DECAY = 0.3, 0.1
+"""Of tables of up to `refinement.MOST_REPEATED` subjects, and of larger ones. Some sub-columns cannot be predicted. With the 0.01 of
+PyTorch their heads learn the training subjects by heart within three epochs; the sum of all validation losses rises, and training stops
+before the others have learned. The fewer subjects there are, the sooner it happens."""
 TABLE_ORDER = 0.5
 """The share of batches in which columns have the order of the table; the others draw it."""
 LEAST_GAIN = 0.001
@@ -252,7 +253,7 @@ def _fit(
     layout = spec.layout()
     model = TabularModel(layout, seed=settings.seed)
     known, held_out = split_subjects(len(prepared.starts), settings)
-    is_private = settings.noise is not None
+    is_private, is_small = settings.noise is not None, len(prepared.starts) <= refinement.MOST_REPEATED
     set_order(model, spec.ordered())
     if not is_private:  # which are exact counts
         set_frequencies(model, count_classes(prepared, model.layout, known))
@@ -293,7 +294,7 @@ def _fit(
     trainer = stoker.Trainer(
         whole,
         lambda model, batch: model(batch),
-        torch.optim.AdamW(_decayed(whole), lr=lr, weight_decay=WEIGHT_DECAY),
+        torch.optim.AdamW(_decayed(whole), lr=lr, weight_decay=WEIGHT_DECAY if is_small else LARGE_WEIGHT_DECAY),
         precision="tf32" if on_gpu else "fp32",
         fused=True,
         graph=False
@@ -333,7 +334,7 @@ def _refine(
     prepared: PreparedSubjects, settings: TabularSettings, model: TabularModel, data: EncodedSubjects, common: dict[str, Any],
     split: tuple[Array, Array], say: Say,
 ) -> None:  # fmt: skip
-    """Train the last layers on; see `refinement`."""
+    """Train the layers of heads on; see `refinement`."""
     known, held_out = split
     everyone, per_subject = np.concatenate(split), mean_events(prepared.lengths, settings.window)
     size = min(len(known), refinement.refining_batch_size(model, common["batch_size"], per_subject))
@@ -341,12 +342,9 @@ def _refine(
     heads = sum(len(one) for one in model.out_biases)
     epochs = refinement.refining_epochs(model, len(known), per_subject)
     if not epochs:
-        say("last layers", f"{heads} stay as they are: the columns have too many classes to refine them")
+        say("heads", f"{heads} stay as they are: the columns have too many classes to refine them")
         return
-    is_small = len(everyone) <= refinement.MOST_REPEATED
-    if is_small and data.context is not None and model.layout.is_sequence and settings.size != "l":
-        gain = refinement.refine_lengths(model, data, *(torch.from_numpy(one).to(data.codes.device) for one in split))
-        say("lengths", f"the validation loss of lengths is {gain:.3f} lower after their layers were trained on")
+    is_small, ordered = len(everyone) <= refinement.MOST_REPEATED, prepared.spec.ordered()
     again = SubjectBatches(data, model.layout, everyone, seed=settings.seed + 2, **many)
     better, gain = refinement.refine_heads(
         model,
@@ -354,11 +352,15 @@ def _refine(
         SubjectBatches(data, model.layout, known, seed=settings.seed + 2, **many),
         SubjectBatches(data, model.layout, held_out, seed=settings.seed + 1, is_fixed=True, **many),
         per_subject,
-        ordered=prepared.spec.ordered(),
+        ordered=ordered,
         all_batches=again if is_small else None,
+        with_first=is_small,
         epochs=epochs,
     )
-    say("last layers", f"{better} of {heads} are better without dropout: the validation loss is {gain:.3f} lower")
+    say("heads", f"{better} of {heads} are better without dropout: the validation loss is {gain:.3f} lower")
+    if is_small and data.context is not None and model.layout.is_sequence:
+        before, after = refinement.calibrate_lengths(model, data, ordered=ordered)
+        say("lengths", f"their means by context were up to {before:.2f} deviations off, and are {after:.2f}")
 
 
 def _decayed(model: torch.nn.Module) -> list[dict[str, Any]]:
