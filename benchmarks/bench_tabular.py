@@ -8,7 +8,8 @@ The table: 1,000,000 rows of 100,000 subjects with 50 numeric columns, half of t
 Frames: 200,000 rows with 20 columns, encoded from frames of Arrow, Polars and pandas. Partitions: 20,000 rows with 20 columns, by `compat`
 in 1 partition and in 8. Ray (`--part ray`, in the environment of `make test-scale`): 300,000 rows with 50 columns in 7 Parquet files,
 fitted and encoded by one process, and on clusters of one and of two nodes with one core each, in turns. The critical path is the CPU
-time of this process and of the busiest one of the cluster.
+time of this process and of the busiest node. Categories: a column of 100,000 and two others, 200,000 rows; learned for one
+epoch, generated and compared.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from pyarrow import parquet
 from benchmarks import record
 from benchmarks.before.tabular_heads import PlainModel
 from stoker import _disk, _ray_tasks
-from stoker.recipes.tabular import compat, tables
+from stoker.recipes.tabular import Synthesizer, compat, quality, tables
 from stoker.recipes.tabular.batches import EncodedSubjects, SubjectBatches, SubjectLoss, assemble, mean_events
 from stoker.recipes.tabular.layout import make_layout
 from stoker.recipes.tabular.model import TabularModel
@@ -51,7 +52,9 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="A quick run that writes no result file.")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--wheels", help="A folder with wheels of mostlyai-engine and of its dependencies for tables.")
-    parser.add_argument("--part", default="table,upstream,epoch,frames,partitions", help="Others stay as the result file has them.")
+    parser.add_argument(
+        "--part", default="table,upstream,epoch,frames,partitions,categories", help="Others stay as the result file has them."
+    )
     options = parser.parse_args()
     torch.set_num_threads(1)
     rounds, asked = 2 if options.small else options.rounds, options.part.split(",")
@@ -61,6 +64,7 @@ def main() -> None:
         "frames": lambda: frames(rounds=rounds, small=options.small),
         "partitions": lambda: partitions(rounds=rounds, small=options.small),
     }
+    parts["categories"] = lambda: categories(small=options.small)
     if "ray" in asked:
         parts["ray"] = lambda: on_ray(rounds=rounds, small=options.small)
     if options.wheels:
@@ -219,6 +223,33 @@ def partitions(*, rounds: int, small: bool) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def categories(*, small: bool) -> dict[str, Any]:
+    """CPU seconds of a table with very many categories."""
+    count, rows = (20_000, 30_000) if small else (100_000, 200_000)
+    rng = np.random.default_rng(0)
+    codes = np.concatenate([np.arange(count), rng.choice(count, rows - count)])
+    words = pa.array([f"item {one * 7919 % 1_000_003:07d}" for one in range(count)])
+    price = np.round(rng.lognormal(3, 1, rows) * (1 + codes % 7), 2)
+    events = pa.table(
+        {"item": words.take(pa.array(codes)), "price": price, "kind": pa.array(list("abcdefg")).take(pa.array(codes % 7))}
+    )
+    seconds, cpu = {}, time.process_time()
+
+    def done(name: str) -> None:
+        nonlocal cpu
+        seconds[name], cpu = round(time.process_time() - cpu, 2), time.process_time()
+
+    model = Synthesizer(size="s", epochs=1, protect=False).fit(events, device="cpu")
+    done("fit")
+    made = model.sample(rows // 2)
+    done("sample")
+    quality(events, made)
+    done("quality")
+    sizes = model.trained.spec.target.sizes[0]
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return {"rows": rows, "categories": count, "classes": sizes, "cpu_seconds": seconds, "peak_bytes_of_process": peak}
+
+
 def on_ray(*, rounds: int, small: bool) -> dict[str, Any]:
     """`prepare` of 7 files by one process, and by clusters of one and of two nodes, in turns."""
     events, context = make_tables(*((20_000, 8) if small else (300_000, 50)))
@@ -269,17 +300,17 @@ def _on_cluster(nodes: int, work: Callable[[], bytes]) -> tuple[float, float, by
         cluster.add_node(num_cpus=1, object_store_memory=400 << 20)
     os.sched_setaffinity(0, cores)
     ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
-    spent: dict[int, float] = {}
+    spent: dict[str, float] = {}
 
     def run_tasks(address: str, task: Callable[[Any], Any], items: Any) -> list[Any]:
-        def timed(item: Any) -> tuple[int, float, Any]:
+        def timed(item: Any) -> tuple[str, float, Any]:
             begun = time.process_time()
             found = task(item)
-            return os.getpid(), time.process_time() - begun, found
+            return ray.get_runtime_context().get_node_id(), time.process_time() - begun, found
 
         found = _ray_tasks.run_tasks(address, timed, items)
-        for process, cpu, _ in found:
-            spent[process] = spent.get(process, 0.0) + cpu
+        for node, cpu, _ in found:
+            spent[node] = spent.get(node, 0.0) + cpu
         return [one for _, _, one in found]
 
     tables.run_tasks = run_tasks  # type: ignore[assignment]

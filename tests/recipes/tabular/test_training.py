@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.harness.faulty import FaultyFiles
 from tests.recipes.tabular.frames import make_events, make_users
 
-from stoker.errors import ConfigError, OptionError
+from stoker.errors import ConfigError, OptionError, StokerError
 from stoker.recipes.tabular import batches as batches_module
 from stoker.recipes.tabular import load_model, train
 from stoker.recipes.tabular import training as training_module
@@ -194,3 +196,26 @@ def test_events_shuffled_inside_subjects_are_learned_worse(tmp_path: Path) -> No
     assert ordered.best is not None
     assert shuffled.best is not None
     assert ordered.best < shuffled.best - 0.03
+
+
+@pytest.mark.filterwarnings("ignore:the checkpoint of step")
+def test_a_full_disk_leaves_no_model_or_the_whole_one(tmp_path: Path) -> None:
+    """At every eleventh disk operation; one line says so, and the run can be replaced."""
+    options: dict[str, Any] = {"key": "user", "size": "s", "epochs": 1, "device": "cpu"}
+    with FaultyFiles() as counted:
+        train(make_events(30), folder=tmp_path / "good", **options)
+    good = (tmp_path / "good" / "model.safetensors").read_bytes()
+    said: dict[str, str] = {}
+    for operation in range(1, counted.operations, 11):
+        folder = tmp_path / f"run-{operation}"
+        try:
+            with FaultyFiles(error_at=(operation, errno.ENOSPC)):
+                train(make_events(30), folder=folder, **options)
+        except StokerError as error:
+            said[type(error).__name__] = str(error)
+        if (folder / "model.safetensors").exists():
+            assert (folder / "model.safetensors").read_bytes() == good
+    assert set(said) == {"DiskFullError", "CheckpointError"}
+    assert all("Free some space" in line and "\n" not in line for line in said.values())
+    train(make_events(30), folder=tmp_path / "run-34", overwrite=True, **options)
+    assert (tmp_path / "run-34" / "model.safetensors").read_bytes() == good

@@ -32,7 +32,7 @@ from msgspec import Struct, structs
 
 from stoker._types import Array
 from stoker.errors import BadValueError
-from stoker.recipes.tabular.intervals import count_subjects, count_values, extremes, frequent_values, number_intervals, split_sorted
+from stoker.recipes.tabular.intervals import count_subjects, count_values, extremes, number_intervals, split_sorted
 from stoker.recipes.tabular.intervals import find_intervals as find_intervals
 from stoker.recipes.tabular.tails import LEAST_TAIL_SUBJECTS, Tail, tail_begin, tail_of
 from stoker.recipes.tabular.values import Values, is_text, to_column, to_words
@@ -365,15 +365,14 @@ def fit_numeric(values: Values, subjects: Subjects, *, most: int = MOST_INTERVAL
     own.sort()
     least = LEAST_PER_INTERVAL if subjects.least else 1
     options: dict[str, Any] = {"most": most, "least": least, "tail": TAIL}
-    refused = own[:0]
-    if subjects.least:  # one subject that repeats a value does not make it frequent
-        frequent = frequent_values(own, **options)
-        if len(frequent):
-            counts = np.zeros(len(frequent), np.int64)
-            place, last = find_intervals(frequent, values.data), np.full(len(frequent), -1)
-            count_values(values.data, values.valid, *bounds, place, frequent, subjects.starts, last, counts)
-            refused = frequent[counts < subjects.least]
-    lows, highs, sizes, is_own = split_sorted(own, refused=refused, **options)
+    lows, highs, sizes, is_own = split_sorted(own, refused=own[:0], **options)
+    if subjects.least and is_own.any():  # one subject that repeats a value does not make it frequent
+        frequent = lows[is_own]
+        counts = np.zeros(len(frequent), np.int64)
+        place, last = find_intervals(frequent, values.data), np.full(len(frequent), -1)
+        count_values(values.data, values.valid, *bounds, place, frequent, subjects.starts, last, counts)
+        if (counts < subjects.least).any():
+            lows, highs, sizes, is_own = split_sorted(own, refused=frequent[counts < subjects.least], **options)
     is_narrow = ((sizes < least) | (lows == highs)) & ~is_own & bool(subjects.least)
     # Values of few subjects between two frequent ones must not be generated exactly: their interval reaches to its neighbours.
     wide_lows, wide_highs = np.append(lows[0], highs[:-1]), np.append(lows[1:], highs[-1])

@@ -152,33 +152,6 @@ def _walk(
     return found
 
 
-@kernel
-def _frequent(own: Array, most: int, least: int, tail: float, values: Array) -> int:
-    """Sorted values that fill an interval alone; returns how many, and writes those that there is room for."""
-    found, at, count = 0, 0, len(own)
-    while at < count:
-        value, first = own[at], at
-        while at < count and own[at] == value:
-            at += 1
-        below = first / count
-        share = max(min(tail * min(below, 1 - below), 1 / most), least / count)
-        if at - first >= share * count:
-            if found < len(values):
-                values[found] = value
-            found += 1
-    return found
-
-
-def frequent_values(own: Array, *, most: int, least: int, tail: float) -> Array:
-    """The sorted values that fill an interval alone."""
-    room, count = 0, min(len(own), 4 * most)
-    while count > room:
-        room = count
-        found = np.empty(room, own.dtype)
-        count = _frequent(own, most, least, tail, found)
-    return found[:count]
-
-
 def split_sorted(own: Array, *, most: int, least: int, tail: float, refused: Array) -> tuple[Array, Array, Array, Any]:
     """Split sorted values into intervals of nearly equal counts, shorter ones in the tails.
 

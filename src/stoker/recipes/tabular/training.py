@@ -27,7 +27,7 @@ import stoker
 from stoker import _disk
 from stoker._text import check_device
 from stoker._types import Array
-from stoker.errors import ConfigError, OptionError
+from stoker.errors import CheckpointError, ConfigError, OptionError
 from stoker.recipes.run_folder import RECIPE_NAME, claim_run, read_recipe
 from stoker.recipes.tabular import refinement
 from stoker.recipes.tabular.batches import EncodedSubjects, SubjectBatches, SubjectLoss, mean_events
@@ -324,6 +324,11 @@ def _fit(
         progress=progress,
     )
     result = trainer.fit(batches, valid=None if is_private else valid, epochs=epochs, resume=resume)
+    if not any((folder / "checkpoints").glob("step-*")):  # the trainer has said why, and goes on where another one may follow
+        raise CheckpointError(
+            f"{folder} has no checkpoint, as none could be written; so there is no model. Free some space, and train again with "
+            f"overwrite=True."
+        )
     stoker.train.load_trained(whole, folder, latest=is_private)
     if not is_private and result.stopped in ("finished", "early"):
         _refine(prepared, settings, model, data, common, (known, held_out), say)
