@@ -3,9 +3,10 @@
 Each tool is used as its documentation shows (`benchmarks/verdicts/tools`, `benchmarks/before/profiler_verdict.py`) and runs a program
 for the same number of seconds. `CAUSES` in `benchmarks/verdicts/tools` maps what it says to causes. `right` counts a program whose
 cause is in the group that the tool names first, `exact` one whose cause it names first by itself, `top_2` one whose cause is in the
-first two groups. TraceML and gpuprof are not installed with Stoker: `--python` is an interpreter that has them
-(`requirements-verdict-tools.txt`) beside torch. Verdicts of Stoker are those of `bench_verdicts.json` and `gpu_verdicts.json`.
-Programs come cause by cause in turn, so that a run that `--until` ends early has some of each; `--missing` continues it.
+first two groups. TraceML and gpuprof are not installed with Stoker: run this in an environment that has them beside torch
+(`requirements-verdict-tools.txt`). Each tool runs alone, in a process of its own that has torch imported already. Verdicts of Stoker are
+those of `bench_verdicts.json` and `gpu_verdicts.json`. Programs come cause by cause in turn, so that a run that `--until` ends early
+has some of each; `--missing` continues it, and asks again where a tool ended with an error.
 """
 
 from __future__ import annotations
@@ -18,15 +19,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks import record
+from benchmarks.verdicts.forked import Forker
 from benchmarks.verdicts.lanes import Deadline, make_lanes, side_by_side, usable_cores
-from benchmarks.verdicts.measure import ROOT
+from benchmarks.verdicts.measure import PERIODS, ROOT
 from benchmarks.verdicts.needs import can_run, data_for
 from benchmarks.verdicts.table import PROGRAMS, Program
 from benchmarks.verdicts.tools import causes_of
@@ -37,44 +39,67 @@ MODULES = {
     "gpuprof": "benchmarks.verdicts.tools.gpuprof",
     "profiler": "benchmarks.before.profiler_verdict",
 }
-SECONDS = 6.0
-LIMIT_SECONDS = 90.0
-ONE_TOOL_SECONDS = 16.0  # of one tool and one program: imports, `SECONDS` of training, and its summary
+SECONDS = 4.0
+FEWEST_STEPS = 25
+"""TraceML is sure from 20 steps on, gpuprof compares steps from 20 on, and the profile ends after 40."""
+LIMIT_SECONDS = 60.0
+ONE_TOOL_SECONDS = 9.0  # of one tool and one program: `SECONDS` of training and its summary
+IMPORTS = ("traceml_ai.aggregator.trace_aggregator", "traceml_ai.launcher.cli", "traceml_ai.runtime.executor", "gpuprof.insights")
 STOKER = ("bench_verdicts.json", "gpu_verdicts.json")
 Row = dict[str, Any]
 
 
-def ask(program: Program, *, tools: Sequence[str], python: str, seconds: float, data: Path | None) -> Row:
-    """What each tool says of a program."""
-    return {tool: ask_one(tool, program, python=python, seconds=seconds, data=data) for tool in tools}
+def ask(program: Program, *, tools: Mapping[str, Sequence[str]], seconds: float, data: Path | None) -> Row:
+    """What the tools that are named for a program say of it."""
+    hidden = {"CUDA_VISIBLE_DEVICES": ""} if program.device == "cpu" else {}  # tools measure by a GPU's clock where there is one
+    forker = Forker.of_thread(imports=IMPORTS, environment=hidden)
+    return {tool: ask_one(tool, program, forker=forker, seconds=seconds, data=data) for tool in tools[program.name]}
 
 
-def ask_one(tool: str, program: Program, *, python: str, seconds: float, data: Path | None) -> Row:
-    """What one tool says, in a folder of its own; after a time it is ended with all that it has started."""
+def ask_one(tool: str, program: Program, *, forker: Forker, seconds: float, data: Path | None) -> Row:
+    """What one tool says, in a fresh process and a folder of its own; after a time it is ended with all that it has started."""
+    fewest = PERIODS if program.kind == "everyday" else FEWEST_STEPS
+    if program.processes > 1:  # which must stop at the same step
+        seconds, fewest = 0.0, PERIODS
+    arguments = [seconds, fewest, str(program.path), program.words, program.processes]
+    start = time.monotonic()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         if data is not None:
             (Path(folder) / "data").symlink_to(data)
-        path = os.pathsep.join([str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
-        process = subprocess.Popen(
-            [python, "-m", MODULES[tool], str(seconds), str(program.path), *program.words],
-            cwd=folder,
-            env={**os.environ, **program.environment, "PYTHONPATH": path},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        try:
-            out, reported = process.communicate(timeout=LIMIT_SECONDS)
-        except subprocess.TimeoutExpired:
-            out, reported = "", f"took more than {LIMIT_SECONDS:.0f} s"
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    lines = [line for line in out.splitlines() if line.startswith('{"said"')]
-    answer: Row = json.loads(lines[-1]) if lines else {"said": [], "why": reported.strip()[-300:]}
-    return answer
+        if program.processes > 1 and tool != "traceml":  # which starts them itself
+            printed = _with_ranks(tool, program, arguments[:2], folder)
+        else:
+            printed = forker.run(f"{MODULES[tool]}:main", arguments, folder=Path(folder), limit=LIMIT_SECONDS)
+    lines = [line for line in printed if line.startswith('{"said"')]
+    answer: Row = json.loads(lines[0]) if lines else {"said": [], "why": " | ".join(printed[-6:])[-300:], "error": True}
+    return answer | {"seconds": round(time.monotonic() - start, 1)}
+
+
+def _with_ranks(tool: str, program: Program, times: Sequence[float], folder: str) -> list[str]:
+    """The lines that a tool in each process of a program prints, the first process first."""
+    launcher = ["torch.distributed.run", "--standalone", f"--nproc-per-node={program.processes}", "--tee", "1"]
+    command = [sys.executable, "-m", *launcher, "-m", MODULES[tool], *map(str, times), str(program.path), *program.words]
+    path = os.pathsep.join([str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        out, _ = process.communicate(timeout=LIMIT_SECONDS)
+    except subprocess.TimeoutExpired:
+        out = f"took more than {LIMIT_SECONDS:.0f} s"
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    return [
+        line.partition("]:")[2] or line for line in sorted(out.splitlines(), key=lambda line: not line.startswith("[default0]:"))
+    ]
 
 
 def score(tool: str, rows: Sequence[Row]) -> Row:
@@ -129,11 +154,10 @@ def _asked() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=QUESTION)
     parser.add_argument("--only", nargs="+", metavar="NAME", help="Programs whose names begin so; what is known of others stays.")
     parser.add_argument("--tools", nargs="+", choices=tuple(MODULES), default=list(MODULES))
-    parser.add_argument("--python", default=sys.executable, help="An interpreter that has the tools and torch.")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="Of training for each tool.")
     parser.add_argument("--parallel", type=int, default=0, metavar="N", help="N programs at a time, each on two cores of its own.")
     parser.add_argument("--until", type=float, metavar="SECONDS", help="Start no program that would end later than this from now.")
-    parser.add_argument("--missing", action="store_true", help="Only programs that one of the tools was not asked about.")
+    parser.add_argument("--missing", action="store_true", help="Only tools that have not answered about a program.")
     parser.add_argument("--device", choices=("cpu", "cuda"), help="Only programs of this device.")
     parser.add_argument("--merge", nargs="+", type=Path, metavar="FILE", help="Run nothing: take the rows of these result files.")
     parser.add_argument("--score", action="store_true", help="Run nothing: count again what is known.")
@@ -155,6 +179,19 @@ def _rows(path: Path) -> dict[str, Row]:
     return {row["name"]: {tool: row[tool] for tool in MODULES if tool in row} for row in known}
 
 
+def merge_into(path: Path, files: Sequence[Path]) -> None:
+    """Write the answers of other result files to one, and count again."""
+    rows = _rows(path)
+    for other in files:
+        for name, row in _rows(other).items():
+            rows[name] = {**rows.get(name, {}), **row}
+    _save(rows, path)
+
+
+def _answered(rows: dict[str, Row], name: str, tool: str) -> bool:
+    return "error" not in rows.get(name, {}).get(tool, {"error": True})
+
+
 def main() -> None:
     """Ask the tools about the programs that were asked for."""
     asked = _asked()
@@ -162,21 +199,20 @@ def main() -> None:
     path = asked.out or record.RESULTS / "bench_verdict_tools.json"
     rows = _rows(path)
     if asked.score or asked.merge:
-        for other in asked.merge or ():
-            for name, row in _rows(other).items():
-                rows[name] = {**rows.get(name, {}), **row}
-        _save(rows, path)
+        merge_into(path, asked.merge or ())
         return
-    chosen = [one for one in PROGRAMS if one.name.startswith(names) and one.kind != "sabotaged" and one.processes == 1]
+    chosen = [one for one in PROGRAMS if one.name.startswith(names) and one.kind != "sabotaged"]
     chosen = cause_by_cause([one for one in chosen if asked.device in (None, one.device) and can_run(one)])
-    if asked.missing:
-        chosen = [one for one in chosen if not set(asked.tools) <= set(rows.get(one.name, {}))]
+    tools = {one.name: [tool for tool in asked.tools if not (asked.missing and _answered(rows, one.name, tool))] for one in chosen}
+    chosen = [one for one in chosen if tools[one.name]]
     lanes = make_lanes(asked.parallel, usable_cores(), gpu=any(one.device == "cuda" for one in chosen))
     end = float("inf") if asked.until is None else time.monotonic() + asked.until
-    deadline = Deadline(usual=ONE_TOOL_SECONDS * len(asked.tools), end=end)
+    deadline = Deadline(
+        seconds={name: ONE_TOOL_SECONDS * len(left) for name, left in tools.items()}, usual=ONE_TOOL_SECONDS, end=end
+    )
     start, left = time.monotonic(), {one.name for one in chosen}
     with data_for(chosen) as data:
-        of_tools = partial(ask, tools=asked.tools, python=asked.python, seconds=asked.seconds, data=data)
+        of_tools = partial(ask, tools=tools, seconds=asked.seconds, data=data)
         for program, row in side_by_side(lanes, chosen, of_tools, may_start=deadline.allows):
             left.discard(program.name)
             rows[program.name] = {**rows.get(program.name, {}), **row}

@@ -247,6 +247,13 @@ def judged_again(rows: dict[str, Row], again: dict[str, Row], *, commit: str) ->
     return found
 
 
+def merge_into(path: Path, files: Sequence[Path], *, commit: str = "") -> dict[str, Row]:
+    """Write the rows of other result files to one; returns all its rows."""
+    rows = merged(_known(path), files, commit=commit)
+    _keep(path, rows)
+    return rows
+
+
 def _keep(path: Path, rows: dict[str, Row]) -> None:
     """Write merged rows to a result file; what else it has stays, as its machine and command."""
     before = json.loads(path.read_text()) if path.exists() else {}
@@ -315,9 +322,7 @@ def main() -> None:
             _keep(path, judged_again(rows, again, commit=asked.commit))
         return
     if asked.merge:
-        rows = merged(rows, asked.merge, commit=asked.commit)
-        _keep(path, rows)
-        print(json.dumps(_answer(rows)["by_kind"], indent=1))
+        print(json.dumps(_answer(merge_into(path, asked.merge, commit=asked.commit))["by_kind"], indent=1))
         return
     deadline = _deadline(asked)
     chosen = deadline.longest_first(_choose(asked, rows))

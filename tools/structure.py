@@ -33,7 +33,7 @@ LARGE = 700
 LAYERS = (
     {"errors", "_types", "_lazy"},
     {"_text", "_clock", "_batch"},
-    {"_disk", "_progress"},
+    {"_disk", "_progress", "_ray_tasks"},
     {"_kernels", "watching"},
     {"store", "sampling"},
     {"encode", "feed", "augment"},

@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.verdicts.measure import Enough
 
-WARM_UP, STEPS, LONGEST = 10, 30, 8.0
+WARM_UP, STEPS, FEWEST, LONGEST = 10, 30, 10, 4.0
 SHORT_OP_US, IDLE_GPU = 10.0, 0.5
 MATMULS = ("mm", "addmm", "bmm", "baddbmm", "convolution", "linear", "rnn", "lstm", "gru", "attention", "einsum", "dot", "mv")
 WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "aten::_local_scalar_dense")
@@ -55,7 +55,7 @@ class Window:
         if self.seen == WARM_UP:
             self.profile.start()
             self.start = time.perf_counter()
-        elif self.seen >= WARM_UP + STEPS or (self.seen > WARM_UP and now - self.start > LONGEST):
+        elif self.seen >= WARM_UP + STEPS or (self.seen >= WARM_UP + FEWEST and now - self.start > LONGEST):
             self.seconds = now - self.start
             self.profile.stop()
             raise Enough(0)
@@ -94,24 +94,26 @@ def shares(window: Window) -> dict[str, float]:
     return {name: time_of / wall for name, time_of in found.items()}
 
 
-def main(script: Path, arguments: Sequence[str]) -> dict[str, Any]:
-    """What the profile of a program says, the largest share first."""
+def main(seconds: float, fewest: int, script: str, arguments: Sequence[str], processes: int = 1) -> None:
+    """Print what the profile of a program says, the largest share first; it has its own number of steps."""
+    del seconds, fewest, processes
     import torch
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    sys.argv = [str(script), *arguments]
-    sys.path.insert(0, str(script.parent))
+    sys.argv = [script, *arguments]
+    sys.path.insert(0, str(Path(script).parent))
     window = Window()
     register_optimizer_step_post_hook(window.optimizer_step)
     torch.Tensor.backward = lambda tensor, *args, **options: window.backward(tensor, *args, **options)  # type: ignore[method-assign]
     with contextlib.suppress(Enough):
-        runpy.run_path(str(script), run_name="__main__")
-    if not window.seconds:
-        return {"said": [], "why": f"{window.seen} steps were seen"}
-    found = shares(window)
-    ordered = sorted(found, key=lambda name: -found[name])
-    return {"said": ordered, "why": ", ".join(f"{name} {found[name]:.0%}" for name in ordered[:3])}
+        runpy.run_path(script, run_name="__main__")
+    answer: dict[str, Any] = {"said": [], "why": f"{window.seen} steps were seen"}
+    if window.seconds:
+        found = shares(window)
+        ordered = sorted(found, key=lambda name: -found[name])
+        answer = {"said": ordered, "why": ", ".join(f"{name} {found[name]:.0%}" for name in ordered[:3])}
+    print("", json.dumps(answer), sep="\n", flush=True)
 
 
 if __name__ == "__main__":
-    print("", json.dumps(main(Path(sys.argv[2]), sys.argv[3:])), sep="\n")
+    main(float(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4:])

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+PR_SET_PDEATHSIG = 1
 _of_thread = threading.local()
 
 
@@ -34,6 +36,7 @@ def start_forked(run: Callable[[], object], *, folder: Path, log: Path, environm
     if child != 0:
         return child
     try:
+        end_with_parent()
         os.setsid()
         os.chdir(folder)
         os.environ.update(environment)
@@ -46,6 +49,11 @@ def start_forked(run: Callable[[], object], *, folder: Path, log: Path, environm
         traceback.print_exc()
     finally:
         os._exit(1)
+
+
+def end_with_parent() -> None:
+    """Let the kernel end this process when its parent ends."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def end_forked(child: int) -> None:
@@ -66,24 +74,31 @@ def run_forked(run: Callable[[], object], *, folder: Path, log: Path, limit: flo
 
 
 class Forker:
-    """A process that has imported torch and runs a function of a module of ours in forks of itself, one after the other."""
+    """A process that has imported torch and runs a function of a module of ours in forks of itself, one after the other.
 
-    def __init__(self) -> None:
+    Args:
+        imports: Modules that it imports beside torch, where they are installed.
+        environment: Variables that are set before it imports anything.
+    """
+
+    def __init__(self, *, imports: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.verdicts.forked"],
+            [sys.executable, "-m", "benchmarks.verdicts.forked", *imports],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             cwd=Path(__file__).parent.parent.parent,
+            env={**os.environ, **(environment or {})},
         )
 
     @classmethod
-    def of_thread(cls) -> Forker:
-        """That of this thread, which has its cores."""
-        if not hasattr(_of_thread, "forker"):
-            _of_thread.forker = cls()
-        found: Forker = _of_thread.forker
-        return found
+    def of_thread(cls, *, imports: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> Forker:
+        """That of this thread, which has its cores, with these variables."""
+        kept: dict[Any, Forker] = _of_thread.__dict__.setdefault("forkers", {})
+        key = frozenset((environment or {}).items())
+        if key not in kept or kept[key]._process.poll() is not None:
+            kept[key] = cls(imports=imports, environment=environment)
+        return kept[key]
 
     def run(
         self, function: str, arguments: Sequence[Any], *, folder: Path, limit: float, environment: Mapping[str, str] | None = None
@@ -96,7 +111,6 @@ class Forker:
         self._process.stdin.write(json.dumps(job | {"environment": dict(environment or {})}) + "\n")
         self._process.stdin.flush()
         if not self._process.stdout.readline():
-            del _of_thread.forker
             raise RuntimeError(f"the process that forks has ended with {self._process.wait()}")
         return log.read_text(errors="replace").splitlines()
 
@@ -106,6 +120,9 @@ def _serve() -> None:
 
     import torch  # noqa: F401
 
+    for name in sys.argv[1:]:
+        with suppress(ImportError):
+            importlib.import_module(name)
     for line in sys.stdin:
         job = json.loads(line)
         module, _, name = job["function"].partition(":")

@@ -21,6 +21,7 @@ from benchmarks.bench_verdicts import contradicted, is_among_two, is_right
 README = Path(__file__).parent / "README.md"
 BEGIN, END = "<!-- results: written by `python -m benchmarks.verdicts.summary --write` -->\n", "<!-- end of results -->"
 TOOLS = {"stoker": "`stoker diagnose`", "traceml": "TraceML 0.5", "gpuprof": "gpuprof 0.7", "profiler": "rule on `torch.profiler`"}
+COUNTED = {"right": "right", "exact": "exact", "top_2": "top-2", "none": "NO VERDICT", "wrong": "wrong"}
 Row = dict[str, Any]
 
 
@@ -64,26 +65,25 @@ def by_tool(rows: Sequence[Row]) -> Iterator[str]:
     scores = compare(rows)
     if len(scores) < 2:
         return
-    causes = [cause for cause in next(iter(scores.values())) if cause != "all"]
-    yield f"| | {' | '.join(causes)} | right | exact | top-2 | no verdict | wrong |"
-    yield f"| --- |{' --- |' * (len(causes) + 5)}"
-    for tool, table in scores.items():
-        parts = [f"{table[cause]['right']} of {table[cause]['programs']}" for cause in causes]
-        numbers = table["all"]
-        parts += [
-            f"{numbers['right']} of {numbers['programs']}",
-            *(str(numbers[key]) for key in ("exact", "top_2", "none", "wrong")),
-        ]
-        yield f"| {TOOLS[tool]} | {' | '.join(parts)} |"
+    tables = list(scores.values())
+    yield f"| cause | programs | {' | '.join(TOOLS[tool] for tool in scores)} |"
+    yield f"|{' --- |' * (len(scores) + 2)}"
+    for cause in sorted(set(tables[0]) - {"all"}):
+        right = (str(table[cause]["right"]) for table in tables)
+        yield f"| {cause} | {tables[0][cause]['programs']} | {' | '.join(right)} |"
+    for key, words in COUNTED.items():
+        numbers = (str(table["all"][key]) for table in tables)
+        yield f"| **{words}** | {tables[0]['all']['programs']} | {' | '.join(numbers)} |"
 
 
 def of_public(found: Row) -> Iterator[str]:
     """The third table."""
-    numbers = found["scripts"]
-    yield "| public scripts | diagnosed | ran | verdict | NO VERDICT, likely cause named | with an ablation | top-1 | top-2 |"
-    yield f"|{' --- |' * 8}"
+    yield "| public scripts | recipes | diagnosed | ran | verdict | NO VERDICT, likely cause named | with an ablation | top-1 | top-2 |"
+    yield f"|{' --- |' * 9}"
     keys = ("recipes", "diagnosed", "ran", "verdict", "likely", "judged", "top_1", "top_2")
-    yield f"| {' | '.join(str(numbers[key]) for key in keys)} |"
+    for name, numbers in (("all, by the rule of today", found["scripts"]), ("second set, as first diagnosed", found.get("unseen"))):
+        if numbers and numbers["diagnosed"]:
+            yield f"| {name} | {' | '.join(str(numbers[key]) for key in keys)} |"
 
 
 def tables() -> str:
@@ -95,7 +95,7 @@ def tables() -> str:
     if compared:
         missing = [TOOLS[tool] for tool in MODULES if not any(tool in row for row in tools["programs"])]
         without = f" {', '.join(missing)} was not asked." if missing else ""
-        parts += [f"All tools on the programs that each of them was asked about.{without}", compared]
+        parts += [f"Programs of which each tool names the cause, of those that all of them were asked about.{without}", compared]
     public = _read("public_verdicts")
     if public:
         parts += [

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _CONTROL = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 """Unicode categories that are escaped."""
+_SECRETS = re.compile(r"\?\S*|//[^/\s@]+@|(?i:(?:key|token|secret|signature|credential|password|authorization)\S*\s*[=:]\s*\S+)")
 
 
 def readable_bytes(num_bytes: float) -> str:
@@ -129,3 +130,13 @@ def _set_sync_debug_mode(cuda: Any, mode: Any) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*debug mode is a prototype")
         cuda.set_sync_debug_mode(mode)
+
+
+def redact(text: str) -> str:
+    """The first line of a message of a library, shortened, without what may be credentials.
+
+    Example:
+        >>> redact("GET https://host/a?X-Amz-Signature=abc failed")
+        'GET https://host/a… failed'
+    """
+    return printable(_SECRETS.sub("…", text.strip().splitlines()[0] if text.strip() else "no reason given")[:200])

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
 import subprocess
 from pathlib import Path
 
 import pytest
 from benchmarks.verdicts.public import data
-from benchmarks.verdicts.public.__main__ import judge
 from benchmarks.verdicts.public.ablation import measure, noise, shares
 from benchmarks.verdicts.public.recipes import Recipe, Repository, edit, fetch, lay_out, read_recipes
+from benchmarks.verdicts.public.results import judge, judged, with_lines
 from benchmarks.verdicts.public.truth import accepted
 
 SCRIPT = """
@@ -131,6 +132,23 @@ def test_scripts_are_judged_by_their_ablation_alone() -> None:
     assert [row.get("accepted") for row in found["programs"]] == [["data"]] * 3 + [None]
     noisy = judge(verdicts, truths | {"a": truths["a"] | {"noise": 0.3}}, 60)["scripts"]
     assert (noisy["ablated"], noisy["judged"], noisy["top_1"]) == (3, 2, 0)
+
+
+def test_what_was_said_at_first_of_an_unseen_script_stays_counted(tmp_path: Path) -> None:
+    def run(verdict: str, noise: float) -> None:
+        said = {"name": "new", "verdict": verdict, "second": None, "likely": None}
+        (tmp_path / "verdicts.jsonl").write_text(json.dumps({"name": "stub"}) + "\n" + json.dumps(said) + "\n")
+        shares = {"data": 0.5, "optimizer": 0.1, "work": 0.4} if noise < 0.15 else {"data": 0.0, "optimizer": 0.0, "work": 1.0}
+        (tmp_path / "ablations.jsonl").write_text(json.dumps({"name": "new", "shares": shares, "noise": noise}) + "\n")
+
+    recipes = {"new": Recipe(name="new", set=2, repository="o/n", script="a.py")}
+    run("compute", 0.02)
+    rows = with_lines([], tmp_path, recipes)
+    run("data", 0.4)  # the rule was changed, and the ablation is noise: the one before stays
+    found = judged(with_lines(rows, tmp_path, recipes), recipes)
+    assert (found["scripts"]["judged"], found["scripts"]["top_1"]) == (1, 1)
+    assert (found["unseen"]["judged"], found["unseen"]["top_1"]) == (1, 0)
+    assert found["programs"][0]["first"] == {"verdict": "compute", "second": None, "likely": None}
 
 
 def test_shares_are_what_is_gone_without_a_cause() -> None:

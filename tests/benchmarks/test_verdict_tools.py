@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import json
+from pathlib import Path
 
 import pytest
+from benchmarks import page, record
 from benchmarks.bench_verdict_tools import cause_by_cause, compare, score
-from benchmarks.verdicts import summary
+from benchmarks.verdicts import merge, summary
 from benchmarks.verdicts.table import PROGRAMS
 from benchmarks.verdicts.tools import CAUSES, causes_of
 from benchmarks.verdicts.tools.traceml import instrumented
@@ -45,6 +48,31 @@ def test_tools_are_compared_on_programs_that_all_were_asked_about() -> None:
     scores = compare([both, {"put_in": "host", "gpuprof": {"said": []}}])
     assert list(scores) == ["stoker", "gpuprof"]
     assert [table["all"]["programs"] for table in scores.values()] == [1, 1]
+
+
+def test_results_of_another_machine_are_merged_by_the_names_of_their_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results, found, readme = tmp_path / "results", tmp_path / "found", tmp_path / "README.md"
+    monkeypatch.setattr(record, "RESULTS", results)
+    monkeypatch.setattr(summary, "README", readme)
+    monkeypatch.setattr(page, "PAGE", tmp_path / "benchmarks.md")
+    monkeypatch.setattr(page, "README", tmp_path / "front.md")
+    (tmp_path / "front.md").write_text(f"{page.BEGIN}{page.END}\n")
+    readme.write_text(f"before\n{summary.BEGIN}{summary.END}\nafter\n")
+    (found / "deep").mkdir(parents=True)
+    of = {"when": "2026-01-02", "commit": "abc", "machine": {"cpu": "x", "cores": 2}}
+    row = {"name": "data-mlp", "kind": "single", "put_in": "data", "verdict": "data", "second": "host"}
+    (found / "cpu.json").write_text(json.dumps({**of, "programs": [row]}))
+    said = {"name": "data-mlp", "traceml": {"said": ["INPUT_BOUND"]}, "profiler": {"said": []}}
+    (found / "deep" / "tools_cpu.json").write_text(json.dumps({**of, "programs": [said]}))
+    merge.main([str(found), str(tmp_path / "nothing")])
+    assert "nothing: no results" in capsys.readouterr().out
+    assert "measured 2026-01-02 on x" in json.loads((results / "bench_verdicts.json").read_text())["programs"][0]["of"]
+    text = readme.read_text()
+    assert "| data | 1 | 1 | 1 | 0 |" in text  # by Stoker, TraceML and the profiler's rule
+    assert text.startswith("before\n")
+    assert text.endswith("\nafter\n")
 
 
 def test_the_tables_of_the_readme_are_those_of_the_result_files() -> None:
@@ -93,3 +121,15 @@ def test_the_innermost_loop_is_traced_and_its_batches_are_timed(loop: str, batch
     assert isinstance(inner, ast.For)
     assert isinstance(inner.body[0], ast.With)
     assert batches in ast.unparse(inner.iter)
+
+
+def test_a_while_loop_gets_a_time_of_batches_and_keeps_its_condition() -> None:
+    traced = ast.parse(instrumented("n = 0\nwhile n < 3:\n    n += 1\n    opt.step()\nprint(n)", 1.0))
+    loop = traced.body[-2]
+    assert isinstance(loop, ast.For)
+    assert ast.unparse(loop.iter) == "_fetched(iter(int, 1))"
+    assert ast.unparse(loop.body[0]).split() == ["if", "not", "n", "<", "3:", "break"]
+
+
+def test_a_script_of_a_framework_is_left_to_traceml() -> None:
+    assert "_traceml" not in instrumented("trainer.fit(model)", 1.0)

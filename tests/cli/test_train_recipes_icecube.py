@@ -50,7 +50,7 @@ def test_from_a_store_to_a_submission(stoker: Stoker, folder: Path) -> None:
     ("options", "message"),
     [
         ((), "Give --data STORE, or --resume FOLDER."),
-        (("--data", "ice.stoker", "--size", "7m"), "size is '7m'; expected one of tiny, 5m, 10m, 19m, 29m."),
+        (("--data", "ice.stoker", "--size", "7m"), "--size is '7m'; expected one of tiny, 5m, 10m, 19m, 29m."),
         (("--data", "ice.stoker", "--valid", "batch_id == 9", *TINY), "leaves no sample of"),
         (("--resume", "runs/x", "--folder", "y"), "--folder is for a new run; --resume names its folder itself."),
     ],

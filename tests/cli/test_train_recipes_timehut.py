@@ -65,7 +65,7 @@ def test_flags_are_those_of_the_library() -> None:
     [
         ((), "Give one of --data FILE, --archive FOLDER and --resume FOLDER."),
         (("--data", "Waves_TRAIN.tsv", "--seeds", "3"), "--methods and --seeds are for --archive."),
-        (("--data", "Waves_TRAIN.tsv", "--method", "clt"), "method is 'clt'; expected one of timehut, ts2vec, softclt."),
+        (("--data", "Waves_TRAIN.tsv", "--method", "clt"), "--method is 'clt'; expected one of timehut, ts2vec, softclt."),
         (("--data", "Waves_TRAIN.tsv", "--min-tau", "0"), "the temperature goes from 0.0 to 0.75"),
         (("--archive", "empty"), "empty has no data set; expected files like"),
     ],

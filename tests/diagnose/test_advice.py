@@ -8,7 +8,15 @@ import msgspec
 import pytest
 from tests.diagnose.measured import COMPUTING, MOVING, MS, around, on_cpu, on_gpu
 
-from stoker.diagnose.advice import advise_on_rare_steps, error_of, ratio_of, waiting_threads
+from stoker.diagnose.advice import (
+    advise_on_rare_steps,
+    error_of,
+    ratio_of,
+    thread_wait_variation,
+    variation_of_pages,
+    waiting_threads,
+)
+from stoker.diagnose.attribution import attribute
 from stoker.diagnose.measurements import Advice, Blame, BusyThread, Loader, RareSteps, SourceLine, Stretch, WhatIf, Work
 from stoker.diagnose.verdict import conclude
 
@@ -37,7 +45,7 @@ def advised(name: str, **more: Any) -> Advice:
     return next(step for step in conclude(measured).next if step.name == name)
 
 
-WAITING = {"fewer_threads": {"1": 5.0 * MS, "2": 5.0 * MS}, "cores_used": 2.0}
+WAITING: dict[str, Any] = {"fewer_threads": {"1": 5.0 * MS, "2": 5.0 * MS}, "cores_used": 2.0}
 
 
 def test_a_step_of_threads_that_wait_makes_a_range_of_what_is_left_of_it() -> None:
@@ -160,6 +168,10 @@ def test_rounds_that_differ_make_a_range() -> None:
     varying = WhatIf(as_it_is=rounds(10, 10, 10, 10, 10), with_fix=rounds(3, 5, 7, 4, 6))
     assert error_of(steady, 0.010) == pytest.approx(0.0)
     assert error_of(varying, 0.010) > 0.1
+    two = WhatIf(as_it_is=rounds(10, 10), with_fix=rounds(5, 6))
+    assert error_of(two, 0.010) == pytest.approx(0.55 * 2 * 0.05 / 0.55), (
+        "twice the standard error of a mean of two: their difference"
+    )
     one_off = WhatIf(as_it_is=rounds(10, 10, 10, 10, 10), with_fix=rounds(5, 5, 9, 5, 5))
     assert error_of(one_off, 0.010) == pytest.approx(0.0), "one round at another speed does not matter"
 
@@ -178,3 +190,124 @@ def test_memory_of_the_loader_does_not_make_steps_without_it_uncertain() -> None
     found = [next(step for step in conclude(one).next if step.name == "cached") for one in (of_loader, of_step)]
     assert found[0].predicted is not None
     assert found[1].predicted is None
+
+
+def switched_on(now: Stretch, then: Stretch) -> WhatIf:
+    return WhatIf(as_it_is=now, with_fix=then)
+
+
+@pytest.mark.parametrize(("then", "advised"), [(rounds(9, 11, 10, 12, 9), False), (rounds(7, 9, 8, 10, 7), True)])
+def test_a_fix_that_gained_nothing_is_not_advised_however_wide_its_range_is(then: Stretch, advised: bool) -> None:
+    measured = on_cpu(what_ifs={"autocast": switched_on(rounds(10, 10, 10, 10, 10), then)})
+    steps = [step for step in conclude(measured).next if step.name == "autocast"]
+    assert bool(steps) == advised
+    assert error_of(measured.what_ifs["autocast"], 0.010) > 0.05, "both vary so much that the range has two sides"
+
+
+def test_a_fix_that_has_nothing_to_change_is_not_advised() -> None:
+    assert "fused" in names(on_cpu(optimizer=9.0))
+    assert "fused" not in names(on_cpu(optimizer=9.0, unused_fixes={"fused": "the optimizer has no fused implementation"}))
+
+
+@pytest.mark.parametrize(
+    ("shares", "ops", "advised"),
+    [
+        (COMPUTING, 100.0, False),  # a tenth: memory traffic
+        (COMPUTING, 1000.0, False),  # and a fifth more: small operations, but matmuls and the optimizer take longer
+        (COMPUTING, 3000.0, True),
+        (MOVING, 100.0, True),
+    ],
+)
+def test_compiling_is_advised_on_a_cpu_where_it_has_something_to_join(shares: dict[str, float], ops: float, advised: bool) -> None:
+    measured = on_cpu(shares=shares, ops=ops)
+    parts = attribute(measured)
+    joined = parts.share("memory") + parts.share("dispatch")
+    assert (joined >= max(0.2, parts.share("compute") + parts.share("optimizer"))) == advised
+    assert (joined >= 0.2) == (ops >= 1000 or shares is MOVING)
+    assert ("compile" in names(measured)) == advised
+    step = next((step for step in conclude(measured).next if step.name == "compile"), None)
+    assert step is None or (step.predicted, step.predicted_high) == (None, None), "nothing was compiled"
+
+
+def test_compiling_is_advised_for_the_kernels_of_a_gpu() -> None:
+    assert "compile" in names(on_gpu(10.18, cached=10.28, issue=10.2, device=1.40, kernels=281))
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "causes", "of_them"),
+    [
+        ("batch", {"ops": 6000.0}, ("dispatch", "optimizer", "host", "oversubscribed", "kernel"), 0.5),
+        ("fused", {"optimizer": 9.0}, ("optimizer",), 1.0),
+        ("autocast", {}, ("compute", "memory"), 0.5),  # the peak is twice as high, and half of the bytes are moved
+        ("float32", {"precision": "fp64"}, ("precision",), 1.0),
+    ],
+)
+def test_a_fix_that_was_not_measured_has_the_bound_of_its_causes(
+    name: str, given: dict[str, Any], causes: tuple[str, ...], of_them: float
+) -> None:
+    measured = on_cpu(**given)
+    saved = of_them * sum(attribute(measured).share(cause) for cause in causes)
+    step = next(step for step in conclude(measured).next if step.name == name)
+    assert (step.predicted, step.predicted_low) == (None, None)
+    assert step.predicted_high == pytest.approx(1 / (1 - saved))
+
+
+PAGES = {"loop": [2000.0, 2600.0, 1500.0], "cached": [2000.0, 2600.0, 1500.0]}
+
+
+@pytest.mark.parametrize(
+    ("beside", "is_number"),
+    [
+        (10.0, True),  # rounds next to each other have seen how memory varies
+        (7.0, False),  # but they got less of it than the loop: the next process may be like either
+    ],
+)
+def test_memory_that_varies_makes_a_range_if_rounds_are_not_those_of_the_loop(beside: float, is_number: bool) -> None:
+    machine = msgspec.structs.replace(on_cpu().machine, page_seconds=1e-6)
+    what_ifs = {"autocast": switched_on(rounds(*[beside] * 5), rounds(*[beside / 2] * 5))}
+    step = next(step for step in conclude(on_cpu(machine=machine, pages=PAGES, what_ifs=what_ifs)).next if step.name == "autocast")
+    assert (step.predicted is not None) == is_number
+    assert step.predicted_low is not None
+
+
+@pytest.mark.parametrize(("windows", "most"), [([80.0, 80.0, 80.0], 0.0), ([80.0, 50.0, 70.0], 30.0), ([80.0], 80.0)])
+def test_memory_that_is_the_same_in_each_window_is_so_in_the_next_process(windows: list[float], most: float) -> None:
+    machine = msgspec.structs.replace(on_cpu().machine, page_seconds=1.0)
+    assert variation_of_pages(on_cpu(machine=machine, pages={"loop": windows}), "loop") == pytest.approx(most)
+
+
+def test_memory_from_the_system_is_advised_on_even_if_the_steps_beside_the_fix_had_none() -> None:
+    machine = msgspec.structs.replace(on_cpu().machine, page_seconds=1e-6)
+    no_gain = {"malloc": switched_on(rounds(10), rounds(10))}
+    much, little = ({"loop": [number, number / 2, number]} for number in (2000.0, 400.0))
+    assert "malloc" in names(on_cpu(machine=machine, pages=much, what_ifs=no_gain))
+    assert "malloc" not in names(on_cpu(machine=machine, pages=little, what_ifs=no_gain))
+    assert "malloc" not in names(on_cpu(machine=machine, pages=little)), "a bound of a few per cent says too little"
+
+
+def test_threads_that_wait_vary_as_the_loop_does_if_nothing_else_was_measured() -> None:
+    steady, unsteady = rounds(10, 10, 10), rounds(10, 13, 10)
+    found = [thread_wait_variation(on_cpu(loop=loop, cached=None, **WAITING)) for loop in (steady, unsteady)]
+    assert found == pytest.approx([0.1, 0.3])
+    assert thread_wait_variation(on_cpu(cached=None, **WAITING)) == pytest.approx(0.3), "one window says nothing"
+
+
+def test_threads_measured_twice_with_different_results_make_a_wide_range() -> None:
+    def step(seconds_before: float) -> Advice:
+        by_threads = {"1": seconds_before, "2": 300 * MS}
+        measured = on_cpu(
+            forward=150.0,
+            backward=150.0,
+            loader=Loader(kind="DataLoader"),
+            machine=msgspec.structs.replace(on_cpu().machine, threads=2),
+            fewer_threads=by_threads,
+            what_ifs={"threads": switched_on(rounds(300), rounds(8))},
+        )
+        return next(one for one in conclude(measured).next if one.name == "threads")
+
+    same, other = step(8 * MS), step(12 * MS)
+    assert same.predicted_high is not None
+    assert same.predicted_low is not None
+    assert other.predicted_low is not None
+    assert other.predicted is None
+    assert other.predicted_low < 0.8 * same.predicted_low

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -226,6 +227,25 @@ def test_a_library_that_does_something_now_and_then_is_named(clock: Clock, monke
     assert line.place is not None
     assert line.place.function == "rare"
     assert line.called is None
+
+
+def test_samples_during_the_end_of_a_step_belong_to_the_next() -> None:
+    """The timer goes on. If each sample took longer to assign than the next takes to come, a step would never end."""
+    sampler, calls = Sampler(StepHooks(), slow_from=0.0), 0
+
+    class Interrupted(Counter[Any]):
+        def __setitem__(self, key: Any, value: int) -> None:
+            nonlocal calls
+            calls += 1
+            assert calls <= 3, "the step does not end"
+            sampler.see(sys._getframe())
+            super().__setitem__(key, value)
+
+    sampler._stacks = (Interrupted(), Interrupted())
+    for _ in range(3):
+        sampler.see(sys._getframe())
+    sampler.end_step(StepTimes((0, 0, 0, 0, 0, 10), False))
+    assert (calls, len(sampler._step)) == (3, 3)
 
 
 def test_no_line_without_rare_steps() -> None:

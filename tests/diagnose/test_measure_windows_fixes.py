@@ -83,6 +83,21 @@ def test_a_gain_that_varies_is_measured_in_more_rounds(clock: Clock) -> None:
     assert len(unsteady.as_it_is.pieces) == len(unsteady.with_fix.pieces)
 
 
+def test_a_fix_that_finds_nothing_to_change_is_known_not_to_fit(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Fused, "_fuse", lambda fix, optimizer: None)
+    measured = measured_with(clock, fused_or_not)
+    assert measured.unused_fixes == {"fused": Fused.unused_reason}
+    assert "fused" not in [step.name for step in conclude(measured).next]
+
+
+def test_long_steps_allow_one_round_with_as_many_steps_of_the_fix_as_several(clock: Clock) -> None:
+    what_if = measured_with(clock, lambda optimizer: 5 if optimizer.param_groups[0]["fused"] else 400, pace=1.0).what_ifs["fused"]
+    assert (len(what_if.as_it_is.pieces), len(what_if.with_fix.pieces)) == (1, 1)
+    assert set(what_if.with_fix.seconds) == {0.025}
+    assert len(what_if.with_fix.seconds) == 20, "half a second, as of five rounds"
+    assert len(what_if.as_it_is.seconds) == 4
+
+
 def test_batches_gathered_at_once_are_measured_in_the_program_itself(clock: Clock) -> None:
     measured = measured_with(clock, lambda optimizer: 1, data_ticks=10)
     assert set(measured.what_ifs["feed"].with_fix.seconds) == {0.021}

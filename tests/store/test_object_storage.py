@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from stoker._text import is_url
+from stoker._text import is_url, redact
 from stoker.errors import OptionError, StorageError, StoreDamagedError, StoreExistsError, StoreNotFoundError
 from stoker.store import object_storage
-from stoker.store.object_storage import ATTEMPTS, WRONG_BYTES, Bucket, FoundObject, Traffic, open_bucket, redact
+from stoker.store.object_storage import ATTEMPTS, WRONG_BYTES, Bucket, FoundObject, Traffic, open_bucket
 
 
 class Backend:

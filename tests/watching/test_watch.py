@@ -102,6 +102,17 @@ def test_a_loop_that_is_left_has_its_last_step_too(clock: Clock) -> None:
     assert len(told) == 1
 
 
+def test_a_pass_that_is_left_open_ends_where_the_next_begins(clock: Clock) -> None:
+    found = watch([1, 2, 3])
+    first = iter(found)
+    next(first)
+    clock.now += 4 * MS
+    for _ in found:
+        clock.now += 2 * MS
+    assert (found.steps, found.wait_share) == (4, 0.0)
+    assert found.recent_seconds == pytest.approx([0.004, 0.002, 0.002, 0.002])
+
+
 def test_an_error_of_the_loop_is_its_own(clock: Clock) -> None:
     def fail() -> None:
         for _ in watch([1]):

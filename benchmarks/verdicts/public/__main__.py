@@ -11,7 +11,7 @@
 The scripts belong to others and are not part of this project: `fetch` takes them from git repositories, a URL or a folder of clones.
 `recipes.toml` has a recipe per script, `requirements.txt` the packages that some of them import. All run on a CPU without a network,
 with synthetic data. Results are JSON lines, written as they come, in the folder given by --work (or --out). `table` compares verdicts
-with ablations, and `save` writes that to benchmarks/results/public_verdicts.json. `--parallel` gives each script two cores of its own,
+with ablations, and `save` adds them to benchmarks/results/public_verdicts.json. `--parallel` gives each script two cores of its own,
 `--until` ends a run in time, and `--missing` continues it.
 """
 
@@ -26,26 +26,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import record
 from benchmarks.verdicts.lanes import Deadline, make_lanes, side_by_side, usable_cores
 from benchmarks.verdicts.measure import ROOT
 from benchmarks.verdicts.public.ablation import ENVIRONMENT, measure, noise, shares
 from benchmarks.verdicts.public.recipes import Recipe, Recipes, fetch, lay_out, read_recipes
-from benchmarks.verdicts.public.truth import accepted
+from benchmarks.verdicts.public.results import FILES, judged, known, save, with_lines
 
-QUESTION = "Of public training scripts, on how many does `stoker diagnose` run, and how often does an ablation confirm its verdict?"
 Row = dict[str, Any]
 USUAL_SECONDS = {"run": 45.0, "ablate": 40.0}
 """Of one script on two quiet cores."""
-FILES = {"run": "verdicts.jsonl", "ablate": "ablations.jsonl"}
-MAX_NOISE = 0.15
-"""Difference of the runs of an unchanged script above which its ablation decides nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,32 +115,6 @@ def ablate(recipe: Recipe, fetched: Path, *, seconds: float) -> Row:
     return answer | {"noise": round(noise(times), 3), "cores": len(os.sched_getaffinity(0))}
 
 
-def judge(verdicts: Mapping[str, Row], truths: Mapping[str, Row], recipes: int) -> Row:
-    """Each script with the causes that its ablation accepts, and how many verdicts are among them."""
-    rows = []
-    for name, said in verdicts.items():
-        truth = truths.get(name, {})
-        row = {**said, "ablation": truth.get("shares"), "noise": truth.get("noise")}
-        if row["ablation"] is not None and (row["noise"] or 0.0) <= MAX_NOISE:
-            row["accepted"] = sorted(accepted(row["ablation"]))
-            row["right"] = row["verdict"] in row["accepted"]
-            row["among_two"] = row["right"] or row.get("second") in row["accepted"]
-        rows.append(row)
-    judged = [row for row in rows if "right" in row]
-    numbers = {
-        "recipes": recipes,
-        "diagnosed": len(rows),
-        "ran": sum(row["verdict"] != "error" for row in rows),
-        "verdict": sum(row["verdict"] not in ("none", "error") for row in rows),
-        "likely": sum(row["verdict"] == "none" and row["likely"] is not None for row in rows),
-        "ablated": sum(row["ablation"] is not None for row in rows),
-        "judged": len(judged),
-        "top_1": sum(row["right"] for row in judged),
-        "top_2": sum(row["among_two"] for row in judged),
-    }
-    return {"scripts": numbers, "programs": rows}
-
-
 def _table(found: Row) -> None:
     for row in found["programs"]:
         said = row["verdict"] if row["verdict"] != "none" else f"none ({row['likely']})"
@@ -156,13 +125,6 @@ def _table(found: Row) -> None:
         mark = "right" if row["right"] else "second" if row["among_two"] else "WRONG"
         print(f"{row['name']:28} {said:22} {mark:6} accepted: {', '.join(row['accepted'])}; ablation: {parts}")
     print(json.dumps(found["scripts"]))
-
-
-def _known(path: Path) -> dict[str, Row]:
-    """The last row of each name."""
-    if not path.exists():
-        return {}
-    return {row["name"]: row for row in map(json.loads, path.read_text().splitlines())}
 
 
 def _ablate_apart(recipe: Recipe, *, work: Path, seconds: float, limit: float) -> Row:
@@ -203,7 +165,7 @@ def _run_all(chosen: Sequence[Recipe], asked: argparse.Namespace) -> None:
         if not (asked.work / "scripts" / recipe.name).exists():
             sys.exit(f"{recipe.name} is not in {asked.work}/scripts: run `fetch` first")
     commands = [asked.command] if asked.command in FILES else list(FILES)
-    known = {command: _known(asked.out / FILES[command]) if asked.missing else {} for command in commands}
+    known = {command: known(asked.out / FILES[command]) if asked.missing else {} for command in commands}
     jobs = [Job(command=one, recipe=recipe) for recipe in chosen for one in commands if recipe.name not in known[one]]
     jobs = [job for job in jobs if job.command == "run" or not job.recipe.not_ablated]
 
@@ -253,9 +215,9 @@ def main() -> None:
         for recipe in chosen:
             print(f"{recipe.name:28} {recipe.repository} {recipe.script} ({recipes.repositories[recipe.repository].licence})")
     elif asked.command == "table":
-        _table(_judged(asked.out, recipes))
+        _table(judged(with_lines([], asked.out, recipes.scripts), recipes.scripts))
     elif asked.command == "save":
-        record.save("public_verdicts", QUESTION, _judged(asked.out, recipes), show=False)
+        save(asked.out, recipes.scripts)
     elif asked.command == "fetch":
         if not asked.source:
             parser.error("fetch needs --source, for example a folder of clones: --source 'clones/{owner}/{name}'")
@@ -265,11 +227,6 @@ def main() -> None:
         print(json.dumps(_one_ablation(recipe, asked.work / "scripts" / recipe.name, seconds=asked.seconds)))
     else:
         _run_all(chosen, asked)
-
-
-def _judged(folder: Path, recipes: Recipes) -> Row:
-    truths = {name: row for name, row in _known(folder / "ablations.jsonl").items() if not recipes.scripts[name].not_ablated}
-    return judge(_known(folder / "verdicts.jsonl"), truths, len(recipes.scripts))
 
 
 def _named(recipes: Recipes, name: str) -> Recipe:

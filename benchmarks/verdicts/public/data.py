@@ -152,6 +152,72 @@ def _traffic(path: Path, rng: np.random.Generator) -> None:
     (path / "adj_mx.pkl").write_bytes(pickle.dumps((names, {name: place for place, name in enumerate(names)}, near)))
 
 
+def _ratings(path: Path, rng: np.random.Generator) -> None:
+    """A CSV file like the ratings of MovieLens: 800,000 rows of 5,000 users and 4,000 films."""
+    rows = 800_000
+    users, films, stars = rng.integers(1, 5001, rows), rng.integers(1, 4001, rows), rng.integers(1, 6, rows)
+    lines = (f"{user},{film},{star},0" for user, film, star in zip(users.tolist(), films.tolist(), stars.tolist(), strict=True))
+    path.write_text("userId,movieId,rating,timestamp\n" + "\n".join(lines) + "\n")
+
+
+def _triples(path: Path, rng: np.random.Generator) -> None:
+    """Lines of a user, an item and 1: train.txt with 300 for each of 700 users, of 2,000 items, and test.txt with 10."""
+    path.mkdir(parents=True, exist_ok=True)
+    for part, count in (("train", 300), ("test", 10)):
+        drawn = rng.integers(0, 2000, (700, count)).tolist()
+        (path / f"{part}.txt").write_text("".join(f"{user} {item} 1\n" for user, items in enumerate(drawn) for item in items))
+
+
+def _names_by_language(path: Path, rng: np.random.Generator) -> None:
+    """Five files of 400 names of 3 to 12 letters, one per line."""
+    path.mkdir(parents=True, exist_ok=True)
+    letters = np.array(list("abcdefghijklmnopqrstuvwxyz"))
+    for language in ("Arabic", "Czech", "Dutch", "Irish", "Korean"):
+        names = ("".join(rng.choice(letters, rng.integers(3, 13))).capitalize() for _ in range(400))
+        (path / f"{language}.txt").write_text("\n".join(names) + "\n")
+
+
+def _gzip_lines(path: Path, rng: np.random.Generator) -> None:
+    """A gzip file of 2,000 lines of 20 to 60 characters."""
+    letters = np.array(list("abcdefghijklmnopqrstuvwxyzABCDEGHINOST!      .,"))
+    lines = ("".join(rng.choice(letters, rng.integers(20, 61))) for _ in range(2000))
+    path.write_bytes(gzip.compress("\n".join(lines).encode()))
+
+
+def _pairs(path: Path, rng: np.random.Generator) -> None:
+    """20,000 lines of two sentences of 4 to 12 words, with a tab between them."""
+    words = np.array([f"w{number}" for number in range(2000)])
+
+    def sentence() -> str:
+        return " ".join(words[np.minimum(rng.zipf(1.3, rng.integers(4, 13)), 2000) - 1])
+
+    path.write_text("".join(f"{sentence()}\t{sentence()}\n" for _ in range(20_000)))
+
+
+def _roads(path: Path, rng: np.random.Generator) -> None:
+    """adj_mat.npy of 20 sensors, and node_values.npy: 12,000 times, 20 sensors, two values."""
+    path.mkdir(parents=True, exist_ok=True)
+    np.save(path / "adj_mat.npy", (rng.random((20, 20)) < 0.2).astype(np.float32))
+    np.save(path / "node_values.npy", rng.normal(50, 10, (12_000, 20, 2)).astype(np.float32))
+
+
+def _springs(path: Path, rng: np.random.Generator) -> None:
+    """Places, speeds and edges of five particles: 4,000 runs of 49 times for training, 64 for each other part."""
+    path.mkdir(parents=True, exist_ok=True)
+    for part, count in (("train", 4000), ("valid", 64), ("test", 64)):
+        steps = 49 if part != "test" else 99
+        np.save(path / f"loc_{part}_springs5.npy", rng.normal(0, 1, (count, steps, 2, 5)).astype(np.float32))
+        np.save(path / f"vel_{part}_springs5.npy", rng.normal(0, 1, (count, steps, 2, 5)).astype(np.float32))
+        np.save(path / f"edges_{part}_springs5.npy", (rng.random((count, 5, 5)) < 0.5).astype(np.float64))
+
+
+def _stocks(path: Path, rng: np.random.Generator) -> None:
+    """A CSV file like NASDAQ 100: 20,000 minutes, 81 prices and the index."""
+    prices = 100 + np.cumsum(rng.normal(0, 0.05, (20_000, 81)), axis=0)
+    table = np.column_stack([prices, prices.sum(axis=1)])
+    np.savetxt(path, table, delimiter=",", fmt="%.3f", header=",".join([*(f"S{n}" for n in range(81)), "NDX"]), comments="")
+
+
 MAKERS: dict[str, Maker] = {
     "mnist": _mnist,
     "words": _words,
@@ -168,4 +234,12 @@ MAKERS: dict[str, Maker] = {
     "photos": _photos,
     "music": _music,
     "traffic": _traffic,
+    "ratings": _ratings,
+    "triples": _triples,
+    "names-by-language": _names_by_language,
+    "gzip-lines": _gzip_lines,
+    "pairs": _pairs,
+    "roads": _roads,
+    "springs": _springs,
+    "stocks": _stocks,
 }

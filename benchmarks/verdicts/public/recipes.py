@@ -32,6 +32,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """How one script is run. `recipes.toml` explains the fields."""
 
     name: str
+    set: int = 1
     repository: str
     script: str
     files: list[str] = []

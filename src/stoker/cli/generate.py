@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
 import click
 
+from stoker import _disk
 from stoker.cli import command as base
 from stoker.errors import OptionError
 
@@ -70,9 +72,15 @@ def command(
         of_context = {name: one for name, one in shares.items() if name in names}
         contexts = model.sample_context(count, rebalance=of_context, seed=seed)
     table = model.sample(subjects, context=context, rebalance=shares, impute=impute, seed=seed, **options)
-    if contexts is not None:  # both are there before the first is written
-        write_table(contexts, paths[1])
-    write_table(table, paths[0])
+    new = [path for path in paths if not path.exists()]
+    try:
+        for path, one in zip(reversed(paths), [one for one in (contexts, table) if one is not None], strict=True):
+            write_table(one, path)
+    except BaseException:  # contexts without events would be half of a result
+        for path in new:
+            with contextlib.suppress(OSError):  # the first error is the one to report
+                _disk.remove_file(path)
+        raise
     if as_json:
         click.echo(json.dumps({"path": out, "rows": len(table)}))
         return

@@ -166,6 +166,10 @@ def in_flags(line: str, arguments: list[str]) -> str:
     if "encoding" in options:  # given once per column
         line = re.sub(r"^encodings\['(.*?)'\] is '(\w*)'", r"--encoding is \1=\2", line)
         line = re.sub(r"^encodings names", "--encoding names", line)
+    if "subjects" in options:
+        line = line.replace("num_subjects", "--subjects")
+        line = re.sub(r"^rebalance\['(.*?)'\]", r"--rebalance \1", line)
     names = "|".join(map(re.escape, filter(None, options)))
+    line = re.sub(rf"^({names})(?= is [^;]*; expected | names the column )", lambda found: options[found[1]].opts[0], line)
     values = r"\{'[^']*': '[^']*'\}|\[\.\.\.\]|'[^']*'|\"[^\"]*\"|[\w.*…-]*[\w*…]"
     return re.sub(rf"(?<![^ (`])(?P<name>{names})=(?P<value>{values})?", flag, line)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import os
 import sys
@@ -518,9 +519,16 @@ def _show_icecube(done: icecube.TrainedIceCube, folder: Path, *, as_json: bool) 
 @click.command(
     "tabular", cls=base.Command, doing="training with {target|resume}", short_help="Learn a table of events, to generate others."
 )
-@click.option("--target", type=base.TABLE, metavar="FILE", help="Events, or single rows: .parquet, .csv, .arrow or .feather.")
+@click.option(
+    "--target",
+    type=base.TABLE,
+    multiple=True,
+    metavar="FILE",
+    help="Events, or single rows: .parquet, .csv, .arrow or .feather. A folder or a pattern for several files, or repeat it.",
+)
 @base.key_option("key", "Column that names the subject of an event. [default: every row is a subject]")
-@click.option("--context", type=base.TABLE, metavar="FILE", help="Facts of the subjects, one row each, with the same key.")
+@click.option("--context", type=base.TABLE, metavar="FILE", help="Facts of the subjects, one row each.")
+@click.option("--context-key", metavar="COLUMN", help="The key of the contexts. [default: --key]")
 @base.choice_option("--size", choices=["s", "m", "l"], default="m", help="Size of the model.")
 @click.option("--encoding", multiple=True, metavar="COLUMN=KIND", help="Kind of a column, such as place=lat_long. May be repeated.")
 @click.option("--epochs", type=int, default=100, show_default=True, metavar="N", help="Passes over the subjects, at most.")
@@ -545,9 +553,12 @@ def _show_icecube(done: icecube.TrainedIceCube, folder: Path, *, as_json: bool) 
 @base.resume_option
 @base.overwrite_option("Replace an earlier run of this recipe in the folder; other files stay.")
 @base.device_option
+@click.option(
+    "--on", metavar="ADDRESS", help="Encode files on a Ray cluster, like ray://head:10001; 'ray' for one on this machine."
+)
 @base.json_option
 def _tabular(
-    target: str | None, encoding: tuple[str, ...], folder: str | None, resume: str | None, overwrite: bool, device: str | None,
+    target: tuple[str, ...], encoding: tuple[str, ...], folder: str | None, resume: str | None, overwrite: bool, device: str | None,
     as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Learn the events of subjects, such as the purchases of users, so that `stoker generate` can make new ones.
@@ -559,7 +570,7 @@ def _tabular(
     stoker train tabular --target events.parquet --key user_id --context users.parquet
     stoker generate runs/events synthetic.parquet --subjects 10000
     """
-    if (target is None) == (resume is None):
+    if bool(target) == (resume is not None):
         raise click.UsageError("Give --target FILE, or --resume FOLDER.")
     if overwrite and resume is not None:
         raise click.UsageError("--overwrite replaces a run, --resume continues it: give one of them.")
@@ -568,13 +579,22 @@ def _tabular(
         raise click.UsageError(f"--encoding is {encoding[0]!r}; expected COLUMN=KIND, such as place=lat_long.")
     from stoker.recipes.tabular import training
 
-    where = Path(resume or folder or f"runs/{Path(target or '').stem}")
+    first = Path(target[0] if target else "")
+    first = first.absolute().parent if glob.has_magic(first.name) else first  # of a pattern
+    where = Path(resume or folder or f"runs/{first.stem}")
     common: dict[str, Any] = {"device": device, "progress": base.shows_progress(), "say": base.say}
     with saying_how_to_resume(where):
-        if target is None:
+        if not target:
             done = training.resume(where, **common)
         else:
-            done = training.train(target, folder=where, encodings=kinds, overwrite=overwrite, **common, **options)
+            done = training.train(
+                target[0] if len(target) == 1 else list(target),
+                folder=where,
+                encodings=kinds,
+                overwrite=overwrite,
+                **common,
+                **options,
+            )
     _show_tabular(done, where, as_json=as_json)
 
 

@@ -4,8 +4,15 @@
 verdict. `line_of` finds the user's line that a cause comes from.
 
 A prediction rests on measured steps: steps with the fix switched on, batches at no cost, batches gathered at once. Where it is
-not sure to about ten per cent there is a range instead of a number, and where nothing was measured, neither. Nothing is advised that
-would gain less than two per cent.
+not sure to about ten per cent there is a range instead of a number. Where no step was measured with a fix, only its upper limit is
+known: the share of the time that it could save.
+
+What the measurements do not support is not advised:
+
+1. A fix that gained less than two per cent when it was switched on, however wide its range is, and one that could gain no more.
+2. A fix that found nothing to change in this program (`Measurements.unused_fixes`).
+3. `torch.compile` on a CPU where less than a fifth of a step, or less than half of its work, is what it can join: operations that are
+   too small, and traffic of memory between them. Matmuls and the optimizer stay as they are.
 """
 
 from __future__ import annotations
@@ -78,22 +85,27 @@ class SpeedPredictor:
     attribution: Attribution
 
     def predict(
-        self, name: str, sentence: str, left: float | None = None, error: float = 0.0, *, least: float | None = None
+        self,
+        name: str,
+        sentence: str,
+        left: float | None = None,
+        error: float = 0.0,
+        *,
+        least: float | None = None,
+        pages: float | None = None,
     ) -> Advice:
         """A fix that leaves `left` seconds of a step, known to `error` seconds (two standard errors); None where that is unknown."""
-        # It leaves at least `least` seconds: no fix gains more than the cause that it removes.
+        # It leaves at least `least` seconds: no fix gains more than the cause that it removes. `pages` is by how many seconds memory
+        # from the system may change it; None for as many as in the windows so far.
         measured, now = self.measured, self.attribution.step
         if left is None or now <= 0:
             return Advice(name=name, sentence=sentence, predicted=None)
         shortest = now / RULE.max_speedup
         least = max(shortest, min(now, least or 0.0))
         left = max(left, least)
-        # Memory that one process gets again, the next may have kept; steps were seen to take up to twice as long in one as in another.
-        loop = measured.for_pages("loop") or [0.0]
-        most = max(loop) - (
-            min(loop) if name in WITHOUT_DATA else 0.0
-        )  # what each window has to the same extent may be the loader's
-        pages = min(max(most, *measured.for_pages("cached"), 0.0), left / 2)
+        if pages is None:
+            pages = max(variation_of_pages(measured, "loop", name in WITHOUT_DATA), variation_of_pages(measured, "cached"))
+        pages = min(pages, left / 2)
         # How much such a step differs from process to process, as a share of it.
         if measured.device == "cuda":
             issue = seconds_of(measured.host_issue)
@@ -101,7 +113,9 @@ class SpeedPredictor:
             run_to_run = RULE.run_to_run_launch if waits else RULE.run_to_run
         else:
             work = max(now - self.attribution.parts.data, 1e-9)
-            run_to_run = RULE.run_to_run + RULE.run_to_run_memory * min(1.0, self.attribution.parts.memory / work)
+            for_pages = measured.for_pages("cached" if name in WITHOUT_DATA else "loop")
+            moved = self.attribution.parts.memory + statistics.fmean(for_pages or [0.0])  # pages are zeroed
+            run_to_run = RULE.run_to_run + RULE.run_to_run_memory * min(1.0, moved / work)
         # How much a prediction would change in a minute in which threads wait longer for each other, as a share of it.
         rest, longer = self.without_data, thread_wait_variation(measured)
         data = 0.0 if name in WITHOUT_DATA else max(0.0, left - rest) if name == "workers" else min(now - rest, left)
@@ -121,16 +135,31 @@ class SpeedPredictor:
         high = min(RULE.max_speedup, now / max(left, now / RULE.max_speedup)) if now > 0 else 1.0
         return Advice(name=name, sentence=sentence, predicted=None, predicted_high=max(1.0, high))
 
-    def from_what_if(self, name: str, sentence: str) -> Advice:
-        """A fix that was switched on for some steps of the program itself."""
-        what_if = self.measured.what_ifs.get(name)
+    def from_what_if(self, name: str, sentence: str, saves: float = math.inf, *, needed: bool = False) -> list[Advice]:
+        """A fix that was switched on for some steps of the program itself; if it was not, it saves at most `saves` seconds of a step.
+
+        Nothing where it gained nothing, unless something else says that it is `needed`.
+        """
+        what_if, step = self.measured.what_ifs.get(name), self.attribution.step
+        if name in self.measured.unused_fixes:
+            return []
         if what_if is None:
-            return Advice(name=name, sentence=sentence, predicted=None)
-        changed = self.attribution.step if name in WITH_DATA else self.without_data
-        left = self.attribution.step - changed * (1 - ratio_of(what_if))
+            return [self.at_most(name, sentence, step - saves) if saves < math.inf else self.predict(name, sentence)]
+        changed = step if name in WITH_DATA else self.without_data
+        samples = 2 if name == "batch" else 1
+        left = step - changed * (1 - ratio_of(what_if) / samples)
         if self.measured.loader.workers and name != "workers":  # which have no faster batches for a faster step
             left = max(left, seconds_of(self.measured.loader_alone) or 0.0)
-        return self.predict(name, sentence, left, changed * error_of(what_if, changed))
+        if step < RULE.min_gain * left and not needed:
+            return []
+        error = changed * error_of(what_if, changed) / samples
+        few = len(ratios_of(what_if)) < RULE.min_rounds
+        if few and name == "threads" and (known := self.measured.fewer_threads.get(str(best_threads(self.measured)))):
+            # Steps with as many threads were measured before, and what they took then is as likely.
+            error = math.hypot(error, abs(left - min(left, step - self.without_data) - known))
+        # Rounds next to each other have seen how memory varies, unless it is another state of the process than that of the loop.
+        seen = not few and baseline_change(what_if, changed) <= RULE.baseline_change
+        return [self.predict(name, sentence, left, error, pages=0.0 if seen else None)]
 
     def without(self, cause: str) -> float:
         """Seconds of a step without one of its causes."""
@@ -163,8 +192,7 @@ def ratio_of(what_if: WhatIf) -> float:
 
 def error_of(what_if: WhatIf, before: float) -> float:
     """Two standard errors of that share; more if baseline steps took another time than `before` and rounds are too few to compare."""
-    away = abs(math.log(what_if.as_it_is.median / before)) if what_if.as_it_is.median > 0 and before > 0 else 0.0
-    few = len(ratios_of(what_if)) < RULE.min_rounds
+    away, few = baseline_change(what_if, before), len(ratios_of(what_if)) < RULE.min_rounds
     changed = away if few and away > RULE.baseline_change else 0.0  # memory that changed as well is counted with its pages
     slower = what_if.with_fix.median / what_if.at_best if what_if.at_best else 1.0
     half = (slower - 1) / (slower + 1)  # of the way between the two ends, as a share of their middle
@@ -172,11 +200,18 @@ def error_of(what_if: WhatIf, before: float) -> float:
     return ratio_of(what_if) * math.hypot(2 * max(within, error_between(ratios_of(what_if))), changed, half)
 
 
+def baseline_change(what_if: WhatIf, before: float) -> float:
+    """Log ratio of baseline steps beside the fix and of those of earlier windows, which took `before` seconds."""
+    return abs(math.log(what_if.as_it_is.median / before)) if what_if.as_it_is.median > 0 and before > 0 else 0.0
+
+
 def error_between(rounds: Sequence[float]) -> float:
-    """The standard error of the median of some rounds, as a share of it, by their median distance from it; 0 for too few."""
+    """The standard error of the median of some rounds, as a share of it, by their median distance from it; 0 for one."""
     middle = statistics.median(rounds) if rounds else 0.0
-    if len(rounds) < RULE.min_rounds or middle <= 0:
+    if len(rounds) < 2 or middle <= 0:
         return 0.0
+    if len(rounds) < RULE.min_rounds:
+        return (max(rounds) - min(rounds)) / 2 / middle
     return MEDIAN_OF_FEW * SIGMA_OF_DISTANCE * statistics.median(abs(one / middle - 1) for one in rounds) / math.sqrt(len(rounds))
 
 
@@ -203,7 +238,7 @@ def _data(predictor: SpeedPredictor) -> list[Advice]:
         if alone is None:
             steps.append(predictor.predict("workers", sentence))
         elif "workers" in measured.what_ifs:
-            steps.append(predictor.from_what_if("workers", sentence))
+            steps += predictor.from_what_if("workers", sentence)
         elif busy + wanted < measured.machine.cores or step >= RULE.worth_sharing_cores * left:
             # It was not measured how cores would be shared, nor what it takes to hand a batch over: up to 2 ms were seen.
             steps.append(predictor.at_most("workers", sentence, left))
@@ -248,28 +283,33 @@ def _host(predictor: SpeedPredictor) -> list[Advice]:
 
 
 def _launch(predictor: SpeedPredictor) -> list[Advice]:
-    if "graph" in predictor.measured.what_ifs:
-        graph = predictor.from_what_if("graph", wording.advice("graph_of_model"))
-    else:
-        graph = predictor.at_most("graph", wording.advice("graph"), predictor.without("launch"))
-    return [graph, _compile("compile_launch"), _batch(predictor), *_fused(predictor)]
+    # A graph of the model's passes is measured; one of the whole step, which stoker.Trainer makes, is advised also where it is not.
+    measured = "graph" in predictor.measured.what_ifs
+    graph = predictor.from_what_if(
+        "graph", wording.advice("graph_of_model" if measured else "graph"), _saved_by(predictor, "launch")
+    )
+    return [*graph, *_compile(predictor, "compile_launch"), *_batch(predictor), *_fused(predictor)]
 
 
-def _batch(predictor: SpeedPredictor) -> Advice:
+def _batch(predictor: SpeedPredictor) -> list[Advice]:
     """Twice as large: batches cost twice as much, and steps what steps of two batches in one were measured to take."""
-    what_if, sentence = predictor.measured.what_ifs.get("batch"), wording.advice("batch")
-    if what_if is None:
-        return predictor.predict("batch", sentence)
-    step, rest = predictor.attribution.step, predictor.without_data
-    left = step - rest * (1 - ratio_of(what_if) / 2)
-    return predictor.predict("batch", sentence, left, rest * error_of(what_if, rest) / 2)
+    # At best, what a step costs however many samples it has is spent half as often.
+    parts = predictor.attribution.parts
+    fixed = parts.launch + parts.dispatch + parts.optimizer + parts.host + parts.sync + parts.oversubscribed + parts.kernel
+    return predictor.from_what_if("batch", wording.advice("batch"), fixed / 2)
 
 
 def _fused(predictor: SpeedPredictor) -> list[Advice]:
     measured = predictor.measured
     if measured.optimizer_fused or measured.optimizer not in FUSIBLE:
         return []
-    return [predictor.from_what_if("fused", wording.advice("fused", optimizer=measured.optimizer))]
+    return predictor.from_what_if("fused", wording.advice("fused", optimizer=measured.optimizer), _saved_by(predictor, "optimizer"))
+
+
+def _saved_by(predictor: SpeedPredictor, *causes: str) -> float:
+    """The most that a fix of some causes saves, in seconds of a step. A GPU that waits for its host also waits for the launches of each."""
+    parts = predictor.attribution.parts
+    return float(sum(getattr(parts, name) for name in {*causes, *(("launch",) if predictor.attribution.host_limits else ())}))
 
 
 def waiting_threads(measured: Measurements) -> float:
@@ -285,9 +325,20 @@ def waiting_threads(measured: Measurements) -> float:
 
 def thread_wait_variation(measured: Measurements) -> float:
     """How much longer steps whose threads wait for each other may take in another minute, as a share: more if they did already."""
-    known = measured.cached is not None and len(measured.cached.pieces) > 1
-    seen = measured.cached.drift if measured.cached is not None and known else RULE.thread_wait_variation
+    steps = measured.cached if measured.cached is not None and len(measured.cached.pieces) > 1 else measured.loop
+    seen = steps.drift if len(steps.pieces) > 1 else RULE.thread_wait_variation
     return min(RULE.thread_wait_variation, max(RULE.thread_wait_steady, seen)) * waiting_threads(measured)
+
+
+def variation_of_pages(measured: Measurements, kind: str, is_loaders: bool = False) -> float:
+    """Seconds of a step by which memory from the system may make the next process slower or faster.
+
+    Where it took the same time in each of several windows, it did so in other processes as well (docs/journal.md); else the next
+    process may have kept all of it. What each window has to the same extent may be the loader's (`is_loaders`).
+    """
+    windows = measured.for_pages(kind) or [0.0]
+    steady = len(windows) >= RULE.min_rounds or is_loaders
+    return max(windows) - (min(windows) if steady else 0.0)
 
 
 def _malloc(predictor: SpeedPredictor) -> list[Advice]:
@@ -297,9 +348,9 @@ def _malloc(predictor: SpeedPredictor) -> list[Advice]:
     if spent < RULE.malloc_share * step:
         return []
     sentence = wording.advice("malloc", environment=KEEP_MEMORY, pages=f"{pages:,.0f}")
-    if "malloc" in measured.what_ifs:
-        return [predictor.from_what_if("malloc", sentence)]
-    return [predictor.at_most("malloc", sentence, step - spent)]
+    # Steps beside the fix may have got less memory from the system than those of the loop, and the next process may get as much again.
+    needed = spent >= RULE.mention_pages * step
+    return predictor.from_what_if("malloc", sentence, spent, needed=needed) if needed or "malloc" in measured.what_ifs else []
 
 
 def best_threads(measured: Measurements) -> int | None:
@@ -311,30 +362,40 @@ def best_threads(measured: Measurements) -> int | None:
 
 def _threads(predictor: SpeedPredictor) -> list[Advice]:
     best, now = best_threads(predictor.measured), predictor.measured.machine.threads
-    return [predictor.from_what_if("threads", wording.advice("threads", best=best, now=now))] if best is not None else []
+    return predictor.from_what_if("threads", wording.advice("threads", best=best, now=now)) if best is not None else []
 
 
 def _fewer(predictor: SpeedPredictor) -> list[Advice]:
     """Fewer threads, and fewer workers where there are more than a step needs."""
     workers, wanted = predictor.measured.loader.workers, workers_to_use(predictor.measured, predictor.attribution)
     too_many = workers > wanted
-    return _threads(predictor) + ([predictor.from_what_if("workers", _workers_sentence(wanted, workers))] if too_many else [])
+    return _threads(predictor) + (predictor.from_what_if("workers", _workers_sentence(wanted, workers)) if too_many else [])
 
 
 def _autocast(predictor: SpeedPredictor) -> list[Advice]:
     peaks, precision = predictor.measured.machine.matmul_flops, predictor.measured.precision
     if precision in ("bf16", "fp16", "fp64") or peaks.get("bf16", 0.0) < RULE.autocast_ratio * peaks.get(precision, math.inf):
         return []  # this machine is no faster in it
-    return [predictor.from_what_if("autocast", wording.advice("autocast"))]
+    # At best matmuls run at the other peak, and half as many bytes are moved.
+    parts, slower = predictor.attribution.parts, peaks[precision] / peaks["bf16"]
+    saves = (parts.compute + parts.precision) * (1 - slower) + parts.memory / 2
+    return predictor.from_what_if("autocast", wording.advice("autocast"), saves)
 
 
-def _compile(kind: str) -> Advice:
-    """Never predicted: the program would have to be compiled for it."""
-    return Advice(name="compile", sentence=wording.advice(kind), predicted=None)
+def _compile(predictor: SpeedPredictor, kind: str) -> list[Advice]:
+    """Never predicted: the program would have to be compiled for it, which takes longer than all else that is measured."""
+    parts, step = predictor.attribution.parts, predictor.attribution.step
+    joins = parts.memory + parts.dispatch
+    stays = parts.compute + parts.precision + parts.optimizer + parts.kernel
+    if predictor.measured.device == "cpu" and joins < max(RULE.compile_share * step, stays):
+        return []
+    return [Advice(name="compile", sentence=wording.advice(kind), predicted=None)]
 
 
 def _float32(predictor: SpeedPredictor) -> list[Advice]:
-    return [predictor.from_what_if("float32", wording.advice("float32"))] if predictor.measured.precision == "fp64" else []
+    if predictor.measured.precision != "fp64":
+        return []
+    return predictor.from_what_if("float32", wording.advice("float32"), _saved_by(predictor, "precision"))
 
 
 def _sparse(predictor: SpeedPredictor) -> list[Advice]:
@@ -350,7 +411,8 @@ def _precision(predictor: SpeedPredictor) -> list[Advice]:
     if predictor.measured.precision == "fp64":
         return _float32(predictor)
     has_tf32 = predictor.measured.machine.matmul_flops.get("tf32")
-    return [*([predictor.from_what_if("tf32", wording.advice("tf32"))] if has_tf32 else []), *_autocast(predictor)]
+    tf32 = predictor.from_what_if("tf32", wording.advice("tf32"), _saved_by(predictor, "precision")) if has_tf32 else []
+    return [*tf32, *_autocast(predictor)]
 
 
 def _between_ranks(predictor: SpeedPredictor, name: str, cause: str) -> list[Advice]:
@@ -361,20 +423,20 @@ def _between_ranks(predictor: SpeedPredictor, name: str, cause: str) -> list[Adv
 _ADVISERS: dict[Verdict, Callable[[SpeedPredictor], list[Advice]]] = {
     "data": _data,
     "transfer": lambda one: [
-        one.from_what_if("pinned", wording.advice("pinned")),
+        *one.from_what_if("pinned", wording.advice("pinned"), _saved_by(one, "transfer", "sync")),
         _removal(one, "transfer", wording.advice("resident"), name="resident"),
     ],
     "sync": _waits,
     "host": _host,
     "launch": _launch,
-    "dispatch": lambda one: [_batch(one), _compile("compile_dispatch"), *_fused(one)],
+    "dispatch": lambda one: [*_batch(one), *_compile(one, "compile_dispatch"), *_fused(one)],
     "oversubscribed": _fewer,
-    "optimizer": lambda one: [*_sparse(one), *_fused(one), _batch(one)],
+    "optimizer": lambda one: [*_sparse(one), *_fused(one), *_batch(one)],
     "precision": _precision,
-    "compute": lambda one: [*_autocast(one), _compile("compile")],
-    "memory": lambda one: [*_sparse(one), _compile("compile_memory"), *_autocast(one)],
+    "compute": lambda one: [*_autocast(one), *_compile(one, "compile")],
+    "memory": lambda one: [*_sparse(one), *_compile(one, "compile_memory"), *_autocast(one)],
     # On a CPU these are calls into a library, such as LAPACK: compiling leaves them as they are.
-    "kernel": lambda one: [*([_compile("compile")] if one.measured.device == "cuda" else []), _batch(one)],
+    "kernel": lambda one: [*(_compile(one, "compile") if one.measured.device == "cuda" else []), *_batch(one)],
     "straggler": lambda one: _between_ranks(one, "balance", "straggler"),
     "communication": lambda one: _between_ranks(one, "exchange", "communication"),
     "none": lambda one: [],

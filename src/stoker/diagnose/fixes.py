@@ -1,7 +1,8 @@
 """Fixes: changes that `stoker diagnose` makes to a program from outside, one at a time. `FIXES` is the registry, by the names of advice.
 
-A trial (trials.py) runs a program in a fresh process with one fix from the start; compare.py compares it with the baseline. Some fixes
-can also be switched on and off in a program that runs: a diagnosis measures some steps with each, and predicts its speed-up.
+A trial (trials.py) runs a program in a fresh process with one fix from the start, and compares it with the baseline. Some fixes can
+also be switched on and off in a program that runs: a diagnosis measures some steps with each (measure_windows.py), and predicts its
+speed-up (advice.py).
 """
 
 from __future__ import annotations
@@ -40,9 +41,11 @@ class Fix:
     samples_per_step = 1.0  # factor on the samples of a step
     caches = False  # whether the loop gets copies of earlier batches
     unused_reason = "it found nothing to change"  # why `used` is False at the end: the program never came to what is changed
+    fits_if_unused = False  # whether the program may gain by it even if it cannot be changed from outside
     may_fail = False  # whether a program may raise an error with it
     with_data = False  # whether it also changes what batches cost: then it is not measured on cached batches
-    lasts = False  # whether it cannot be undone: then it is measured once, and as the last
+    lasts = False  # whether it cannot be undone: then it is measured as the last
+    most_rounds = 1 << 30  # how often it can be switched on, at most
     queue = 0  # batches that it has prefetched, which say nothing about its speed
 
     def __init__(self, value: int | None = None) -> None:
@@ -83,6 +86,7 @@ class ModuleFix(Fix, ABC):
     """Base class: changes each module whose call is the forward pass."""
 
     unused_reason = "no module with weights is called by the program's own loop"
+    fits_if_unused = True
 
     def begin(self, roots: Sequence[torch.nn.Module], optimizer: torch.optim.Optimizer | None) -> None:
         for module in roots:
@@ -191,6 +195,7 @@ class Batch(LoaderFix):
     tolerance = None
     samples_per_step = 2.0
     may_fail = True
+    fits_if_unused = True  # cached batches without a row per sample cannot be doubled, but those of a loader can
 
     def __init__(self, value: int | None = None) -> None:
         super().__init__(value)
@@ -340,6 +345,7 @@ class Graph(ModuleFix):
 
     cuda_only = True
     may_fail = True
+    most_rounds = 2  # each captures it again
 
     def begin(self, roots: Sequence[torch.nn.Module], optimizer: torch.optim.Optimizer | None) -> None:
         super().begin(roots, optimizer)
@@ -398,6 +404,7 @@ class Malloc(Fix):
     unused_reason = "the allocator of this process has no such setting"
     with_data = True
     lasts = True
+    most_rounds = 1
 
     def install(self) -> None:
         self.used = keep_memory()

@@ -47,12 +47,10 @@ SHORT_STEP = 8e-3  # below it, hooks cost more than half a per cent of a step
 FAR_SLOWER = 3.0
 PROFILED_STEPS, PROFILED_SECONDS = 5, 1.5
 RARE_STEPS = 2  # rare steps whose lines are sampled
-FIX_SECONDS: dict[Device, float] = {"cpu": 0.1, "cuda": 0.08}  # of one window with a fix, or without it
-FIX_ROUNDS: dict[Device, int] = {"cpu": 5, "cuda": 1}  # short windows in turn: processors change their speed for parts of a second
-MORE_SECONDS, SURE_GAIN = (
-    3.0,
-    0.06,
-)  # of one fix on a CPU: more rounds for so long, until two standard errors of its gain are that small
+FIX_SECONDS: dict[Device, float] = {"cpu": 0.1, "cuda": 0.15}  # of one window with a fix, or without it
+FIX_ROUNDS: dict[Device, int] = {"cpu": 5, "cuda": 4}  # short windows in turn: processors change their speed for parts of a second
+MORE_SECONDS: dict[Device, float] = {"cpu": 3.0, "cuda": 1.5}  # of one fix: more rounds until then, unless its gain is sure
+SURE_GAIN = 0.06  # two standard errors of a gain that is sure
 
 
 def warm_up(session: Session) -> Plan:
@@ -362,8 +360,10 @@ def fix_gain(session: Session, name: str, fix: Fix, *, rounds: int, plain: StepI
     kept = list(batches)
     without, with_fix = StepSeries(), StepSeries()
 
+    rounds = min(rounds, fix.most_rounds)
+    seconds *= max(1.0, FIX_ROUNDS[session.device] / rounds)  # steps with a fix may be far shorter than those that allow few rounds
     if fix.lasts:
-        seconds, rounds = seconds * rounds, 1
+        seconds *= 2  # no further round can make it surer
 
     def steps_without() -> Plan:
         yield from session.skip(plain, 2 if plain.cached else 2 + session.queue)
@@ -377,13 +377,8 @@ def fix_gain(session: Session, name: str, fix: Fix, *, rounds: int, plain: StepI
 
     def wants_more() -> bool:
         so_far = found()
-        if (
-            fix.lasts
-            or session.device != "cpu"
-            or session.out_of_time
-            or so_far is None
-            or now_ns() - begin > session.scaled(MORE_SECONDS) * 1e9
-        ):
+        late = now_ns() - begin > session.scaled(MORE_SECONDS[session.device]) * 1e9
+        if late or so_far is None or session.no_time_for_fixes or rounds >= fix.most_rounds:
             return False
         ratios = ratios_of(so_far)
         return len(ratios) < RULE.min_rounds or 2 * error_between(ratios) > SURE_GAIN
@@ -400,6 +395,8 @@ def fix_gain(session: Session, name: str, fix: Fix, *, rounds: int, plain: StepI
             batches[:] = fix.on(hooks.roots, hooks.optimizer, kept)
             yield from session.skip(changed, 3 if changed.cached else 3 + max(session.queue, fix.queue))
             if not fix.used:
+                if not fix.fits_if_unused:
+                    session.recorder.unused_fixes[name] = fix.unused_reason
                 return
             with_fix.begin_window()
             yield from session.record(changed, seconds, 4, with_fix)
@@ -436,8 +433,7 @@ FIXES = ("feed", "fused", "threads", "tf32", "pinned", "workers", "autocast", "b
 """The safest first: a program that raises an error with a fix has ended, and what comes after is not measured."""
 FIXES_OF_BATCHES = ("pinned", "batch", "float32")  # fixes that change cached batches
 MIN_OPTIMIZER_SHARE = 0.03
-MIN_GAIN = 1.02
-MAX_FIX_SECONDS: dict[Device, float] = {"cpu": 10.0, "cuda": 1.4}  # after this time no other fix is measured
+MAX_FIX_SECONDS: dict[Device, float] = {"cpu": 12.0, "cuda": 5.0}  # after this time no other fix is measured
 MIN_EPOCH_QUEUES = 4  # batches of an epoch, in queues of workers, from which the gain by workers is measured
 STEPS_PER_ROUND = 13  # where steps are long: four with a fix, four without, and those that do not count
 
@@ -519,7 +515,7 @@ def fixes_wanted(measured: Measurements) -> list[str]:
     advised = {step.name for step in finding.next}
     by_threads, best = measured.fewer_threads, best_threads(measured)
     now = by_threads.get(str(measured.machine.threads))
-    if best is not None and now is not None and now >= MIN_GAIN * by_threads[str(best)]:
+    if best is not None and now is not None and now >= RULE.min_gain * by_threads[str(best)]:
         advised.add("threads")
     on_host = measured.phases.optimizer / max(measured.loop.median, 1e-9)
     on_device = measured.device_phases.get("optimizer", 0.0) / max(sum(measured.device_phases.values()), 1e-9)
@@ -555,7 +551,7 @@ def measure_fixes(session: Session, known: set[str], *, safe: bool = False) -> P
                 continue  # the process is the user's own
             # The first fix promises most: it is measured however long its steps are.
             lasts = fix is not None and fix.lasts  # measured once, and nothing comes after it
-            if session.out_of_time or (not lasts and (spent > limit or (known and spent + rounds * round_seconds > limit))):
+            if session.no_time_for_fixes or (not lasts and (spent > limit or (known and spent + rounds * round_seconds > limit))):
                 continue
             known.add(name)
             session.fix_on = name

@@ -288,6 +288,8 @@ class Measurements(msgspec.Struct, frozen=True, kw_only=True):
     optimizer_fused: bool | None = None
     what_ifs: dict[str, WhatIf] = {}
     """By the name of the fix."""
+    unused_fixes: dict[str, str] = {}
+    """Why a fix changes nothing in this program, by its name; such a fix is not advised."""
     measuring_seconds: float = 0.0
     """From the end of the first step to the end of measuring."""
     ranks: list[Rank] = []

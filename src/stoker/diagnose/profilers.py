@@ -170,10 +170,9 @@ class Sampler:
         self._steps[slow] += 1
         for phase, spent in enumerate(times.phases_ns):
             self._phases[slow][phase] += spent
-        for stack, spent in self._step:
-            for depth in range(1, len(stack) + 1):
-                self._stacks[slow][stack[:depth]] += spent
-        self._step.clear()
+        samples, self._step = self._step, []  # the timer may add one meanwhile, which belongs to the next step
+        for stack, spent in samples:
+            self._stacks[slow][stack] += spent
 
     def rare_line(self) -> SlowLine | None:
         """Where slow steps spend their extra time; None without slow steps."""
@@ -182,7 +181,7 @@ class Sampler:
             return None
         longer = [most / slow - usual / others for usual, most in zip(*self._phases, strict=True)]
         phase = max(range(len(NAMES)), key=lambda number: longer[number])
-        usual, most = self._stacks
+        usual, most = (_with_callers(one) for one in self._stacks)
         extra = {stack: spent / slow - usual[stack] / others for stack, spent in most.items()}
         total = sum(spent for stack, spent in extra.items() if len(stack) == 1)
         chain: list[Stack] = [()]
@@ -224,6 +223,15 @@ def _stack(frame: FrameType | None) -> Stack:
         found.append((frame.f_code, frame.f_lineno or 0))
         frame = frame.f_back
     return tuple(reversed(found))[:MAX_DEPTH]
+
+
+def _with_callers(stacks: Counter[Stack]) -> Counter[Stack]:
+    """The time in each call, that in the calls which it makes included."""
+    found: Counter[Stack] = Counter()
+    for stack, spent in stacks.items():
+        for depth in range(1, len(stack) + 1):
+            found[stack[:depth]] += spent
+    return found
 
 
 def _iterating(stack: Stack) -> SourceLine | None:

@@ -196,6 +196,7 @@ class Recorder:
     profile: Profile | None = None
     work: Work | None = None
     what_ifs: dict[str, WhatIf] = field(default_factory=dict)
+    unused_fixes: dict[str, str] = field(default_factory=dict)
     waited_ns: int = 0  # part of `looped_ns` (the time of the windows of T and C) in which a thread was ready to run without a core
     looped_ns: int = 0
     cores_used: dict[str, list[float]] = field(default_factory=dict)  # by kind of window
@@ -274,6 +275,7 @@ class Recorder:
             optimizer=type(optimizer).__name__ if optimizer is not None else None,
             optimizer_fused=bool(optimizer.param_groups[0].get("fused")) if optimizer is not None else None,
             what_ifs=self.what_ifs,
+            unused_fixes=self.unused_fixes,
             busy_thread=max(self.busy_threads, key=lambda one: one.share, default=None),
             asleep=statistics.median(self.asleep) if self.asleep else None,
             compiled=compiled(),

@@ -42,6 +42,7 @@ from stoker.errors import TrainError
 
 MAX_SECONDS: dict[Device, float] = {"cpu": 20.0, "cuda": 12.0}  # time limit of measuring, from the first measured step
 CUDA_PACE = 0.6  # windows of a GPU are shorter: its steps vary less
+FIX_TIME = 1.5  # times that limit up to which fixes are measured, unless the user has set it
 MAX_STEPS = 600  # per window
 MAX_CACHED = 16
 MAX_CACHED_BYTES = 256 << 20
@@ -404,6 +405,12 @@ class Session:
     def out_of_time(self) -> bool:
         """Whether the time limit is over."""
         return bool(self.agree(now_ns() - self.begin_ns > self.max_seconds * 1e9))
+
+    @property
+    def no_time_for_fixes(self) -> bool:
+        """Whether no further steps with a fix are measured. All else is known then, so this may take longer."""
+        share = FIX_TIME if self._max_seconds is None else 1.0
+        return bool(self.agree(now_ns() - self.begin_ns > share * self.max_seconds * 1e9))
 
     @property
     def max_seconds(self) -> float:

@@ -129,6 +129,11 @@ class Thresholds:
     malloc_max_share: float = _limit(0.7, "cap of that share: a warm page costs less than one that is measured alone")
     max_workers: int = _limit(8, "most worker processes that are advised")
     worth_sharing_cores: float = _limit(1.2, "speed-up from which workers are advised that share cores with the training")
+    compile_share: float = _limit(
+        0.2,
+        "share of a step on a CPU in small operations and memory traffic from which compiling is advised, if all other work takes less; "
+        "measured: 0.7 to 1.1 times as fast with 0.04 to 0.28, 1.1 with 0.3, 1.4 to 5.3 with 0.6 and more",
+    )
     autocast_ratio: float = _limit(1.3, "bf16 peak over the peak in use from which autocast is advised")
 
     # What is said of a trial (`--try`)?

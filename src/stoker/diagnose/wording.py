@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 from stoker._text import readable_bytes, readable_seconds
 from stoker.diagnose.attribution import (
@@ -23,9 +23,6 @@ from stoker.diagnose.attribution import (
 )
 from stoker.diagnose.measurements import Advice, Measurements, Patch, RareSteps, SourceLine, TrialResult, Verdict
 from stoker.diagnose.thresholds import RULE
-
-if TYPE_CHECKING:
-    pass
 
 UNKNOWN = "unknown"
 TITLES: dict[str, str] = {name: f"{name}-bound" for name in get_args(Verdict)}

@@ -21,7 +21,7 @@ from datetime import timedelta
 from typing import Any, Protocol, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from stoker._text import is_url, printable
+from stoker._text import is_url, printable, redact
 from stoker.errors import OptionError, StorageError, StoreDamagedError, StoreExistsError, StoreNotFoundError
 
 T = TypeVar("T")
@@ -38,7 +38,6 @@ WRONG_BYTES = 3
 
 _OBSTORE = {"s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss", "http", "https", "file"}
 _AZURE = re.compile(r"[a-z0-9-]+@[a-z0-9]+(\.[a-z0-9-]+)+", re.IGNORECASE)  # container@account.dfs.core.windows.net
-_SECRETS = re.compile(r"\?\S*|//[^/\s@]+@|(?i:(?:key|token|secret|signature|credential|password|authorization)\S*\s*[=:]\s*\S+)")
 
 
 def check_url(url: str) -> str:
@@ -56,16 +55,6 @@ def check_url(url: str) -> str:
     if not rest.strip("/") or any(ord(one) < 32 for one in rest):
         raise OptionError(f"{printable(url)} names no store; expected a URL like 's3://bucket/events.stoker'.")
     return url.rstrip("/")
-
-
-def redact(text: str) -> str:
-    """The first line of a message of a library, shortened, without what may be credentials.
-
-    Example:
-        >>> redact("GET https://host/a?X-Amz-Signature=abc failed")
-        'GET https://host/a… failed'
-    """
-    return printable(_SECRETS.sub("…", text.strip().splitlines()[0] if text.strip() else "no reason given")[:200])
 
 
 @dataclass(frozen=True)

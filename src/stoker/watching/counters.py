@@ -1,6 +1,6 @@
 """What the system knows about this process and its machine: counters, read now and then.
 
-A read costs a tenth of a millisecond, so a watch reads every 2,040 steps and around a slowdown. Everything is optional: a value that the
+A read costs a tenth of a millisecond, so a watch reads every 4,080 steps and around a slowdown. Everything is optional: a value that the
 system does not report is None.
 """
 
@@ -23,7 +23,7 @@ CPUFREQ = "/sys/devices/system/cpu/cpu{}/cpufreq/scaling_cur_freq"
 MAX_CORES = 4  # whose clock is read
 MAX_THREADS = 16  # whose waits are read
 SPIN_ROUNDS = 3
-SPIN = range(1000)
+SPIN = range(500)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,6 +38,8 @@ from typing import Literal
 BLOCK = 10  # steps
 FAST_WINDOW = 8  # blocks: 9 steps of a block that has begun and 80 more are fewer than 100, with a block to ask other ranks
 CAP = 8  # medians of its block: a longer step counts as this long, so that one checkpoint does not hide all else
+LONG = CAP / (BLOCK // 2 + 1 + CAP * (BLOCK - BLOCK // 2 - 1))
+"""Share of a block from which its longest step may be above the cap: all above the median take no more than the longest each."""
 RARE = 3  # steps of the window that may be long for a reason of their own: log lines, checkpoints, pauses
 SLOW_WINDOW = 8
 SLOW_BLOCK = 256  # steps
@@ -86,6 +88,7 @@ class Detector:
         self.is_suspicious = False  # whether the last block was above the threshold
         self._size, self._capacity = window, history
         self._window: deque[float] = deque(maxlen=window)
+        self._least = math.inf  # of the window
         self._history: deque[float] = deque(maxlen=history)
         self._late: deque[float] = deque()
         self._least_shift = least_shift
@@ -98,7 +101,7 @@ class Detector:
     @property
     def current(self) -> float:
         """The statistic: the least of the last levels."""
-        return min(self._window)
+        return self._least
 
     def add(self, level: float) -> Change | None:
         """Add the level of a block; returns what has changed by it."""
@@ -106,9 +109,15 @@ class Detector:
             self._to_skip -= 1
             return None
         window = self._window
-        window.append(level)
-        if len(window) < self._size:
-            return None
+        if len(window) == self._size and window[0] == self._least:
+            window.append(level)
+            self._least = min(window)  # the one that leaves may have been it
+        else:
+            window.append(level)
+            if level < self._least:
+                self._least = level
+            if len(window) < self._size:
+                return None
         baseline, threshold = self.baseline, self.threshold
         self.is_suspicious = is_above = level > baseline + threshold
         if self.is_slow:
@@ -119,7 +128,7 @@ class Detector:
             if self._slow_blocks >= PATIENCE:
                 self.relearn()
             return None
-        least = min(window)
+        least = self._least
         if is_above and least > baseline + threshold and self._confirm(baseline + threshold):
             self.is_slow, self._slow_blocks = True, 0
             self._late.clear()
@@ -127,28 +136,30 @@ class Detector:
         if level < baseline - threshold and max(window) < baseline - threshold:
             self.relearn()
         elif self._adapts or len(self._history) < self._capacity:
-            self._remember(least)
+            late = self._late
+            late.append(least)
+            if len(late) > DELAY:
+                self._history.append(late.popleft())
+                self._until_estimate -= 1
+                if self._until_estimate <= 0:
+                    self._estimate()
         return None
 
     def relearn(self) -> None:
         """Forget the baseline: the level of now is normal."""
         self._window.clear()
+        self._least = math.inf
         self._late.clear()
         self._history.clear()
         self.baseline, self.threshold = math.nan, math.inf
         self.is_slow = self.is_suspicious = False
         self._until_estimate = 0
 
-    def _remember(self, least: float) -> None:
-        late, history = self._late, self._history
-        late.append(least)
-        if len(late) <= DELAY:
+    def _estimate(self) -> None:
+        """Set the baseline and the threshold by the history, once there is enough of it."""
+        history, size = self._history, len(self._history)
+        if size < CALIBRATION:
             return
-        history.append(late.popleft())
-        self._until_estimate -= 1
-        if self._until_estimate > 0 or len(history) < CALIBRATION:
-            return
-        size = len(history)
         self._until_estimate = max(4, size // 8)  # sorting is the most expensive part
         low, self.baseline, high = _quantiles(history)
         if not self._adapts:
@@ -211,7 +222,8 @@ class SlowdownDetector:
         self._blocks.append(block)
         total = sum(block)
         capped = total
-        if max(block) > CAP * min(block):  # else no step is as long as that
+        longest = max(block)
+        if longest > LONG * total and longest > CAP * min(block):  # else no step is as long as that
             ordered = sorted(block)
             most = CAP * ordered[BLOCK // 2]
             while ordered[-1] > most:

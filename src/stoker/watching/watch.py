@@ -1,7 +1,7 @@
 """A watch on a training loop: how fast it is, how much it waits for data, and what slowed it down.
 
 It is made to stay in a program. A step costs two clock reads and two entries in a list; every 10 steps the times go to the detector, and
-every 2,040 steps the counters of the system are read (benchmarks/bench_watch.py has the cost of each). `watch` creates a watch.
+every 4,080 steps the counters of the system are read (benchmarks/bench_watch.py has the cost of each). `watch` creates a watch.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ DATA_BOUND = 0.10  # share of waiting from which data is the bottleneck
 MIN_STEPS = 8  # fewer steps say too little
 KEPT_STEPS = 1000
 KEPT_COUNTERS = 8
-READ_BLOCKS = 204  # between two reads of the counters
-FIRST_READS = (18, 36, 60)  # blocks, so that there are some when the detector is armed
+READ_BLOCKS = 408  # between two reads of the counters
+FIRST_READS = (18, 36, 60, 204)  # blocks, so that there are some when the detector is armed
 READ_NS_PER_STEP = 50  # CPU time; counters are not read more often than this allows; the first reads are free
 FREE_NS = 2_000_000
 MAX_SLOWDOWNS = 100
@@ -70,10 +70,11 @@ class Watch(Generic[T]):
         self._read = read
         self._times = SlowdownDetector()
         self._size = size
-        self._batch_sizes: list[float] = []  # of the steps of the marks and the block, if they are known
+        self._batch_sizes: list[float] = []  # of the steps that are not taken yet and of the block, if they are known
         self._usual = UsualTimes()
-        self._marks: list[int] = []  # for each step when it got its batch and when it ended, in ns
-        self._last_ns = now_ns()  # the end of the step before the marks
+        # Two lists, because to take every second entry of one costs more than all else that is done with a block.
+        self._got: list[int] = []  # for each step since the last block when it got its batch, in ns
+        self._ends: list[int] = [now_ns()]  # the end of the step before them, and when each ended
         self._block: list[int] = []  # times of steps that wait for a block to be full
         self._recent: deque[list[int]] = deque(maxlen=KEPT_STEPS // BLOCK)  # times of steps, as they were taken
         self._waits: deque[tuple[int, int]] = deque(maxlen=KEPT_STEPS // BLOCK)  # after each block: all steps, and all they waited
@@ -94,8 +95,9 @@ class Watch(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         if self._batches is None:
             raise TypeError("this watch was made without batches; call its step() after each step.")
-        marks, clock, full = self._marks, now_ns, 2 * BLOCK
-        mark, size, sizes = marks.append, self._size, self._batch_sizes
+        got, ends, clock, size, sizes = self._got, self._ends, now_ns, self._size, self._batch_sizes
+        mark_got, mark_end = got.append, ends.append
+        self._end_open_step()
         self._take()
         asked = clock()
         iterator = iter(self._batches)
@@ -103,28 +105,32 @@ class Watch(Generic[T]):
             batch = next(iterator, _END)
             if batch is not _END:
                 # Starting workers and filling queues is a cost of the pass, not of a step.
-                self._last_ns = clock()
-                self._startup_ns += self._last_ns - asked
-                mark(self._last_ns)
+                ends[-1] = clock()
+                self._startup_ns += ends[-1] - asked
+                mark_got(ends[-1])
                 if size is not None:
                     sizes.append(size(batch))  # type: ignore[arg-type]
                 yield batch  # type: ignore[misc]
-                mark(clock())
+                mark_end(clock())
             while True:
-                for batch in islice(iterator, BLOCK - len(marks) // 2):
-                    mark(clock())
+                for batch in islice(iterator, BLOCK - len(got)):
+                    mark_got(clock())
                     if size is not None:
                         sizes.append(size(batch))
                     yield batch
-                    mark(clock())
-                if len(marks) < full:
+                    mark_end(clock())
+                if len(got) < BLOCK:
                     break
                 self._take()
         finally:
-            if len(marks) % 2:
-                mark(clock())
+            self._end_open_step()
             if self._report is not None:
                 self._report(str(self))
+
+    def _end_open_step(self) -> None:
+        """End the step that has its batch, if there is one: its pass was left."""
+        if len(self._ends) == len(self._got):
+            self._ends.append(now_ns())
 
     def step(self, waited_ns: int = 0, *, size: float | None = None) -> None:
         """Note that a step has ended, in a loop that is not over this watch.
@@ -135,43 +141,37 @@ class Watch(Generic[T]):
         """
         if size is not None:
             self._batch_sizes.append(size)
-        marks, now = self._marks, now_ns()
-        marks.append((marks[-1] if marks else self._last_ns) + waited_ns)
-        marks.append(now)
-        if len(marks) >= 2 * BLOCK:
+        ends = self._ends
+        self._got.append(ends[-1] + waited_ns)
+        ends.append(now_ns())
+        if len(ends) > BLOCK:
             self._take()
 
     def begin(self) -> None:
         """Note that a step begins now: the time since the last one, as for a validation, is of no step."""
         self._take()
-        self._last_ns = now_ns()
+        self._ends[-1] = now_ns()
 
     def _marked(self) -> tuple[list[int], int, int]:
         """The steps that have ended since the last block: the time of each, of all, and their wait."""
-        marks = self._marks
-        ends = marks[1::2]
-        if not ends:
-            return [], 0, 0
-        times = list(map(sub, ends, [self._last_ns, *ends]))
-        total = ends[-1] - self._last_ns
-        return times, total, total - sum(ends) + sum(marks[: 2 * len(ends) : 2])
+        ends, last = self._ends, self._ends[-1]
+        wait = sum(self._got[: len(ends) - 1]) - sum(ends) + last  # the last one may not have ended
+        return list(map(sub, ends[1:], ends)), last - ends[0], wait
 
     def _take(self) -> None:
         """Take the marks. Each `BLOCK` steps go to the detector, those of several passes together where passes are short."""
-        marks = self._marks
-        ends = marks[1::2]
-        if not ends:
+        ends, got = self._ends, self._got
+        steps, last = len(ends) - 1, ends[-1]
+        if not steps:
             return
-        last = self._last_ns
-        times = list(map(sub, ends, [last, *ends]))
-        total = ends[-1] - last
-        self._total_ns += total
-        self._wait_ns += total - sum(ends) + sum(marks[: 2 * len(ends) : 2])
-        self._steps += len(times)
-        self._last_ns = ends[-1]
-        marks.clear()
+        times = list(map(sub, ends[1:], ends))
+        self._total_ns += last - ends[0]
+        self._wait_ns += sum(got) - sum(ends) + last
+        self._steps += steps
+        del ends[:-1]
+        got.clear()
         self._recent.append(times)
-        if self._block or len(times) != BLOCK:
+        if steps != BLOCK or self._block:
             self._block += times
             if len(self._block) < BLOCK:
                 return
@@ -182,7 +182,7 @@ class Watch(Generic[T]):
             del self._batch_sizes[:BLOCK]
         self._end_block(times)
         # What the watch itself does is of no step: else the first step of each block would stand out where steps are short.
-        self._last_ns = now_ns()
+        ends[-1] = now_ns()
 
     def _end_block(self, block: list[int]) -> None:
         times = self._times
@@ -312,7 +312,7 @@ class Watch(Generic[T]):
     @property
     def steps(self) -> int:
         """Number of steps, in all passes."""
-        return self._steps + (len(self._marks) + 1) // 2
+        return self._steps + len(self._got)
 
     @property
     def smallest_slowdown(self) -> float:

@@ -8,6 +8,7 @@ import pytest
 
 from stoker._types import Array
 from stoker.errors import BadValueError
+from stoker.recipes.tabular import encodings
 from stoker.recipes.tabular.encodings import (
     Subjects,
     _ends,
@@ -45,6 +46,49 @@ def test_subjects_are_counted_as_the_slow_way_does(rng: np.random.Generator, per
     owners = np.arange(100) // per_subject
     slow = [len({owner for owner, code in zip(owners, codes, strict=True) if code == one}) for one in range(6)]
     assert subjects.count(codes, 6).tolist() == slow
+
+
+@pytest.mark.parametrize("has_null", [False, True])
+def test_many_categories_share_classes_and_come_back(
+    has_null: bool, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encodings, "MOST_CLASSES", 100)
+    words = [f"w{number:03d}" for number in rng.permutation(500)]
+    rows = words * 2 + ["w007"] * 40 + ["w400"] * 9 + ([None] * 5 if has_null else [])
+    column = pa.array([rows[one] for one in rng.permutation(len(rows))])
+    values, subjects = read_values("x", column), rows_of(len(column), least=1)
+    found = fit_categorical(values, subjects, column.type)
+    assert found.values[:2] == ["w007", "w400"]  # the frequent ones have a class each
+    assert found.sizes == {"cat": 1 + has_null + 2 + len(found.shared), "fine": max(found.shared)}
+    assert sum(found.shared) == 498
+    assert max(found.shared) - min(found.shared) <= 1
+    assert sum(found.sizes.values()) < 60
+    assert round_trip(found, column, text=True).equals(column)
+    assert found.own_class("w400") == 2 + has_null
+    assert found.own_class("w001") is None
+    assert found.own_class("no") is None
+    # What no group has is its last value, and a value that is not known is a rare one.
+    last = 1 + has_null + 2 + len(found.shared) - 1
+    codes = np.array([[last, max(found.shared) - 1], [0, 0], [3 + has_null, 0]])
+    decoded = found.decode(codes, pa.string(), np.arange(3), np.zeros(3)).to_pylist()
+    assert decoded == [found.values[-1], None, found.values[2]]
+    assert found.encode(read_values("x", pa.array(["w007", "new"])), np.arange(2)).tolist() == [[1 + has_null, 0], [0, 0]]
+    # Asked for, or with fewer of them, every value has its own class.
+    alone = fit_categorical(values, subjects, column.type, may_share=False)
+    assert alone.sizes == {"cat": 501 + has_null}
+    assert alone.values == sorted(words)
+
+
+def test_frequent_categories_of_a_class_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that what a model draws without having learned a class is near its shares."""
+    monkeypatch.setattr(encodings, "MOST_CLASSES", 20)
+    counts = {f"w{number:02d}": 3 + number % 5 for number in range(36)}
+    column = pa.array([word for word, count in counts.items() for _ in range(count)])
+    found = fit_categorical(read_values("x", column), rows_of(len(column), least=1), column.type)
+    assert found.shared == [6] * 6
+    for one in range(0, 36, 6):
+        own = [counts[word] for word in found.values[one : one + 6]]
+        assert own == sorted(own, reverse=True)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 100, 1024])

@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from stoker.errors import OptionError
+from stoker.errors import BadValueError, OptionError
 from stoker.recipes.tabular.quality_tables import join, read_events
 
 
@@ -83,3 +83,11 @@ def test_events_without_a_key_are_left_out_and_times_out_of_range_are_an_error()
     late = pa.table({"t": pa.array([10**12], type=pa.timestamp("s"))})
     with pytest.raises(OptionError, match="a time is outside of the years 1678 to 2261"):
         read_events({"real": late}, {}, key=None)
+
+
+def test_an_infinite_number_is_named() -> None:
+    real, other = pd.DataFrame({"x": [1.0, 2.0]}), pd.DataFrame({"x": [1.0, -np.inf]})
+    with pytest.raises(
+        BadValueError, match=r"column 'x' of synthetic, row 1: found -inf; expected a finite number. Replace or drop it"
+    ):
+        read_events({"real": real, "synthetic": other}, {}, key=None)

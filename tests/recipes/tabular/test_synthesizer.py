@@ -12,7 +12,7 @@ import pytest
 from tests.recipes.tabular.frames import make_events, make_users
 
 from stoker.errors import BadValueError, OptionError
-from stoker.recipes.tabular import Synthesizer
+from stoker.recipes.tabular import Synthesizer, encodings, generation
 
 SMALL: dict[str, Any] = {"size": "s", "epochs": 2, "seed": 1}
 
@@ -133,6 +133,15 @@ def test_missing_values_are_imputed(rows_model: Synthesizer) -> None:
     assert (kept["n"].isna() == given["n"].isna()).all()  # negative control: what is missing stays so
 
 
+def test_the_key_of_contexts_may_have_another_name(model: Synthesizer) -> None:
+    other = Synthesizer(**SMALL).fit(
+        make_events(80), key="user", context=make_users(80).rename(columns={"user": "id"}), context_key="id"
+    )
+    users = other.sample_context(30, seed=2)
+    pd.testing.assert_frame_equal(users, model.sample_context(30, seed=2).rename(columns={"user": "id"}))
+    pd.testing.assert_frame_equal(other.sample(context=users, seed=2), model.sample(30, seed=2))
+
+
 def test_contexts_are_rebalanced(model: Synthesizer) -> None:
     assert (model.sample_context(400, rebalance={"segment": {"x": 1.0}})["segment"] == "x").all()
     assert len(model.sample(30, rebalance={"segment": {"x": 1.0}, "state": {"a": 1.0}})["state"].unique()) == 1
@@ -209,8 +218,17 @@ def test_one_row_per_subject_is_a_table_of_single_rows() -> None:
         (lambda: Synthesizer().fit(make_events(1), key="user"), OptionError, "events has 1 subject; expected at least 2"),
         (lambda: Synthesizer().fit(make_events(12), key="user"), OptionError, "protection needs at least 20.*Pass protect=False"),
         (lambda: Synthesizer().fit(make_events(30).head(0), key="user"), OptionError, "events has no rows"),
+        (lambda: Synthesizer().fit(make_events(30), encodings=["state"]), OptionError, r"encodings is \['state'\]; expected a kind"),
+        (lambda: Synthesizer().fit(pd.DataFrame(np.ones((30, 2)), columns=["a", "a"])), OptionError, "events has more than one column 'a'"),
+        (lambda: Synthesizer().fit(make_events(30), key="user", on="ray"), OptionError, "events is a table in memory, which other proc"),
         (lambda: Synthesizer().fit(make_events(30)[["user"]], key="user"), OptionError, "no column to learn beside the key"),
         (lambda: Synthesizer().fit(make_events(30), context=make_users(30)), OptionError, "context is given, but key is not"),
+        (
+            lambda: Synthesizer().fit(make_events(30), key="user", context=make_users(30), context_key="id"),
+            OptionError,
+            "context has no column 'id'; it has 'user', .* Name one of them: context_key=",
+        ),
+        (lambda: Synthesizer().fit(make_events(30), key="user", context_key="id"), OptionError, "'id', but there is no context"),
         (lambda: Synthesizer().fit(make_events(30), key="user", context=make_users(29)), BadValueError, "events has the user 29 in row"),
         (
             lambda: Synthesizer().fit(make_events(30), key="user", context=pd.concat([make_users(30)] * 2)),
@@ -234,6 +252,7 @@ def test_bad_input_has_one_clear_line(call: Any, error: type[Exception], message
     [
         ({"num_subjects": -1}, "num_subjects is -1; expected an integer from 0"),
         ({"num_subjects": 3, "temperature": 0}, "temperature is 0; expected a number from 0.001"),
+        ({"num_subjects": 3, "rebalance": {"state": "a"}}, r"rebalance\['state'\] is 'a'; expected shares of its values"),
         ({"num_subjects": 3, "temperature": -1}, "temperature is -1; expected a number from 0.001"),
         ({"num_subjects": 3, "top_p": 2}, "top_p is 2; expected a number"),
         ({"num_subjects": 3, "seed": 1.5}, "seed is 1.5; expected an integer"),
@@ -270,3 +289,42 @@ def test_a_date_follows_the_given_one_that_it_is_counted_from(rng: np.random.Gen
     assert (found["end"] - found["start"]).between("0D", "29D").all()
     with pytest.raises(OptionError, match="given has 'end' but not 'start' in row 0"):
         model.sample(given=found[["end"]])
+
+
+def test_a_column_of_many_categories_is_learned_given_and_rebalanced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As 100,000 of them are: they share classes."""
+    monkeypatch.setattr(encodings, "MOST_CLASSES", 50)
+    words = [f"w{number % 97:02d}" for number in range(600)] + ["often"] * 100
+    rows = pd.DataFrame({"word": words, "n": np.arange(700) % 7})
+    model = Synthesizer(size="s", epochs=1, protect=False).fit(rows)
+    found = model.sample(300)
+    assert set(found["word"]) <= set(words)
+    assert model.sample(given=rows[["word"]].iloc[:80])["word"].tolist() == words[:80]
+    assert set(model.sample(50, rebalance={"word": {"often": 1.0}})["word"]) == {"often"}
+    with pytest.raises(OptionError, match=r"rebalance\['word'\] has the value 'w03', which shares a class with others"):
+        model.sample(50, rebalance={"word": {"w03": 1.0}})
+
+
+@pytest.mark.parametrize("batch", [1, 65536])
+def test_all_options_together_do_not_depend_on_the_batch(model: Synthesizer, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sequences that are continued, given columns, shares, imputation, temperature and top-p, with contexts of Polars."""
+    first = make_events(80).groupby("user").head(2)[["user", "state", "score"]].iloc[:40]
+    users = pl.from_pandas(make_users(80)).filter(pl.col("user").is_in(first["user"].unique().tolist()))
+    options: dict[str, Any] = {
+        "impute": ["score"], "rebalance": {"late": {True: 0.9}}, "temperature": 0.7, "top_p": 0.9, "seed": 5,
+    }  # fmt: skip
+    expected = model.sample(given=first, context=users, **options)
+    monkeypatch.setitem(generation.BLOCK, "cpu", batch)
+    monkeypatch.setitem(generation.CHUNK, "cpu", batch)
+    found = model.sample(given=pl.from_pandas(first), context=users.to_pandas(), **options)
+    pd.testing.assert_frame_equal(found, expected)
+    alone = model.sample(given=first[first["user"] == 7], context=users.filter(pl.col("user") == 7), **options)
+    pd.testing.assert_frame_equal(alone, found[found["user"] == 7].reset_index(drop=True))
+    place = found.groupby("user").cumcount()
+    known = first.groupby("user").cumcount()
+    kept = found.assign(n=place).merge(first.assign(n=known), on=["user", "n"], suffixes=("", "_given"))
+    assert len(kept) == len(first)
+    assert (kept["state"] == kept["state_given"]).all()
+    assert (kept["score"] == kept["score_given"])[kept["score_given"].notna()].all()
+    assert kept["score_given"].isna().any()
+    assert found["score"].notna().all()

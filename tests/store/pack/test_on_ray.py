@@ -143,7 +143,7 @@ class FakeRay:
 
 
 def test_nodes_share_the_inspection_of_the_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(on_ray, "_connect", lambda address: FakeRay())
+    monkeypatch.setattr(on_ray, "connect", lambda address: FakeRay())
     inspected: list[str] = []
     schema = ParquetSource.schema
     monkeypatch.setattr(ParquetSource, "schema", lambda self: (inspected.append(self.name), schema(self))[1])
@@ -174,7 +174,7 @@ def test_nodes_share_the_inspection_of_the_sources(tmp_path: Path, monkeypatch: 
 
 
 def test_tasks_that_run_twice_leave_one_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(on_ray, "_connect", lambda address: FakeRay())
+    monkeypatch.setattr(on_ray, "connect", lambda address: FakeRay())
     source = write_events(tmp_path / "raw", files=2)
     options = stoker.store.PackOptions(**OPTIONS)
     pack_on_ray("ray", source, tmp_path / "a.stoker", options, lambda *args: None, metadata=None, replace=False)

@@ -1,6 +1,7 @@
 """Tabular sequences: learn the events of users, and generate new ones.
 
-    values, encodings, dates    columns <-> classes             tables        files and frames <-> codes
+    files                       one file, or partitions         tables        files and frames <-> codes, also on Ray
+    values, encodings, dates    columns <-> classes
     compat                      the workflow of mostlyai-engine; compat_*: its encodings, statistics, files and weights
     intervals                   kernels over numbers            privacy       differentially private training
     subjects                    settings; tables -> subjects    layout        sub-columns and widths of a model

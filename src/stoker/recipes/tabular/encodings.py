@@ -1,6 +1,6 @@
 """Encodings: a column becomes a few class variables (sub-columns), and generated classes become values again.
 
-    Categorical   cat                one class per kept category
+    Categorical   cat [, fine]       one class per kept category; of thousands, two sub-columns number them
     Numeric       bin [, fine]       intervals of the sorted values; frequent values have one of their own
     LatLong       Numeric twice      strings such as "48.2082, 16.3738"
     Character     P0, P1, ...        one class per character
@@ -40,6 +40,9 @@ from stoker.recipes.tabular.values import Values, is_text, to_column, to_words
 RARE = "_RARE_"
 LEAST_SUBJECTS = 5
 """Subjects that must share a value for it to be kept; 0 to 2 more are drawn, so that the limit is not known."""
+MOST_CLASSES, MOST_FREQUENT_CLASSES = 2**14, 1024
+"""With more categories, those that are not among the most frequent ones share classes: an epoch computes a logit per row and class, and
+100,000 of them would take minutes per epoch. What they depend on is learned worse, so fewer have a class each."""
 LEAST_PER_INTERVAL = 8
 MOST_INTERVALS = 1024
 TAIL = 0.1
@@ -112,46 +115,91 @@ class Encoding(Struct, frozen=True, kw_only=True, tag_field="kind"):
 
 
 class Categorical(Encoding, frozen=True, kw_only=True, tag="categorical"):
-    """Class 0 is any rare value, class 1 (where values are missing) a missing one, then the kept values, sorted."""
+    """Class 0 of `cat` is any rare value, class 1 (where values are missing) a missing one, then the kept values, sorted.
+
+    Of thousands of values, a class each would cost more than all other columns together. Then the most frequent ones have a class each,
+    others share classes, and `fine` numbers them inside of it.
+    """
 
     values: list[str]
+    """Those with a class each first; then a class after the other, in the order of `fine`."""
     has_null: bool
     has_rare: bool
     """Whether rare values are generated, as `_RARE_`: there are some, and the column is one of strings."""
+    shared: list[int] = []
+    """How many values each class that several share has; empty where every value has its own."""
 
     @property
     def sizes(self) -> dict[str, int]:
         """The number of classes of each sub-column."""
-        return {"cat": 1 + self.has_null + len(self.values)}
+        coarse = {"cat": 1 + self.has_null + len(self.values) - sum(self.shared) + len(self.shared)}
+        return coarse | {"fine": max(self.shared)} if self.shared else coarse
 
     def never(self) -> dict[str, list[int]]:
         """Classes that are not to be generated."""
         return {} if self.has_rare or self.sizes["cat"] == 1 else {"cat": [0]}
 
+    def own_class(self, value: str) -> int | None:
+        """The class of `cat` that a value alone has; None where it shares one, or is not kept."""
+        alone = self.values[: len(self.values) - sum(self.shared)]
+        return 1 + self.has_null + alone.index(value) if value in alone else None
+
+    def _classes(self) -> Array:
+        """The classes of each kept value, (values, sub-columns)."""
+        alone = len(self.values) - sum(self.shared)
+        cat = np.concatenate([np.arange(alone), np.repeat(alone + np.arange(len(self.shared)), self.shared)])
+        if not self.shared:
+            return np.asarray(cat + 1 + self.has_null)[:, None]
+        inside = np.concatenate([np.zeros(alone, np.int64), *(np.arange(count) for count in self.shared)])
+        return np.column_stack([cat + 1 + self.has_null, inside])
+
     def encode(self, values: Values, starts: Array) -> Array:
         """The codes of values, (rows, sub-columns)."""
-        place = {value: code for code, value in enumerate(self.values, 1 + self.has_null)}
-        table = np.array([place.get(word, 0) for word in values.words.to_pylist()] + [0], np.int64)
-        return np.where(values.valid, table[values.data if len(table) > 1 else 0], int(self.has_null))[:, None]
+        place = {value: number for number, value in enumerate(self.values)}
+        width = len(self.sizes)
+        classes = np.concatenate([self._classes(), np.zeros((1, width), np.int64)])  # the last one is a rare value
+        table = np.array([place.get(word, -1) for word in values.words.to_pylist()] + [-1], np.int64)
+        codes = classes[table[values.data if len(table) > 1 else np.zeros(len(values), np.int64)]]
+        codes[~values.valid] = [int(self.has_null), 0][:width]
+        return np.asarray(codes)
 
     def decode(self, codes: Array, kind: pa.DataType, starts: Array, uniform: Array) -> pa.Array:
         """The values of codes."""
         inner = kind.value_type if pa.types.is_dictionary(kind) else kind
         words = to_words([RARE if self.has_rare else None, *([None] if self.has_null else []), *self.values], inner)
-        found = words.take(pa.array(codes[:, 0]))
+        number = codes[:, 0]
+        if self.shared:
+            counts = np.concatenate([np.ones(self.sizes["cat"] - len(self.shared), np.int64), self.shared])
+            number = (np.cumsum(counts) - counts)[number] + np.minimum(codes[:, 1], counts[number] - 1)
+        found = words.take(pa.array(number))
         return found.dictionary_encode().cast(kind) if pa.types.is_dictionary(kind) else found
 
 
-def fit_categorical(values: Values, subjects: Subjects, kind: pa.DataType) -> Categorical:
-    """Keep the values that enough subjects have."""
+def fit_categorical(values: Values, subjects: Subjects, kind: pa.DataType, *, may_share: bool = True) -> Categorical:
+    """Keep the values that enough subjects have; of many, those that are not frequent may share classes."""
     counts = subjects.count(np.where(values.valid, values.data, -1), len(values.words))
     kept = counts >= max(1, subjects.least)
-    words = values.words.to_pylist()
+    found = sorted(
+        (word, count) for word, keep, count in zip(values.words.to_pylist(), kept.tolist(), counts.tolist(), strict=True) if keep
+    )
+    words, shared = _share_classes(found) if may_share and len(found) > MOST_CLASSES else ([word for word, _ in found], [])
     return Categorical(
-        values=sorted(word for word, keep in zip(words, kept.tolist(), strict=True) if keep),
+        values=words,
         has_null=not bool(values.valid.all()),
         has_rare=bool((counts[~kept] > 0).any()) and is_text(kind),
+        shared=shared,
     )
+
+
+def _share_classes(found: Sequence[tuple[str, int]]) -> tuple[list[str], list[int]]:
+    """Give frequent values a class each; others share one with their neighbours, of which the most frequent one is the first."""
+    counts = np.array([count for _, count in found])
+    alone = np.argsort(-counts, kind="stable")[:MOST_FREQUENT_CLASSES]
+    alone = np.sort(alone[counts[alone] >= FREQUENT * np.median(counts)])
+    rest = np.setdiff1d(np.arange(len(found)), alone)
+    groups = [one[np.argsort(-counts[one], kind="stable")] for one in np.array_split(rest, math.isqrt(len(rest)))]
+    order = np.concatenate([alone, *groups])
+    return [found[one][0] for one in order.tolist()], [len(one) for one in groups]
 
 
 class Numeric(Encoding, frozen=True, kw_only=True, tag="numeric"):

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from stoker import store
 from stoker._types import Array
-from stoker.errors import OptionError
+from stoker.errors import BadValueError, OptionError
 
 Kind = Literal["number", "time", "category"]
 MISSING_TIME: int = store.MISSING_TIME
@@ -225,6 +225,11 @@ def _read_columns(tables: Mapping[str, pa.Table], *, leave_out: str | None) -> d
         else:
             read = [ColumnValues(name=column, kind=kind, data=_numbers(one, kind)) for one in arrays]
         for name, values in zip(tables, read, strict=True):
+            if kind == "number" and np.isinf(values.data).any():
+                row = int(np.flatnonzero(np.isinf(values.data))[0])
+                raise BadValueError(
+                    f"column {column!r} of {name}, row {row:,}: found {values.data[row]}; expected a finite number. Replace or drop it."
+                )
             found[name][column] = values
     return found
 

@@ -5,8 +5,9 @@ Lengths are protected as values are: the longest sequences, of 5 to 7 subjects, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,19 +17,9 @@ from msgspec import Struct
 from stoker._types import Array
 from stoker.errors import BadValueError, OptionError
 from stoker.recipes.tabular.encodings import LEAST_SUBJECTS
+from stoker.recipes.tabular.files import check_names, name_of, place_of
 from stoker.recipes.tabular.layout import SIZES, ModelLayout, Size, make_layout
-from stoker.recipes.tabular.tables import (
-    KINDS,
-    LEAST_TABLE,
-    TableSpec,
-    check_names,
-    encode_table,
-    fit_table,
-    group_rows,
-    key_column,
-    name_of,
-    read_table,
-)
+from stoker.recipes.tabular.tables import KINDS, LEAST_TABLE, Rows, TableSpec, group_rows, key_column, learn_table, open_table
 
 Say = Callable[[str, str], None]
 
@@ -83,7 +74,8 @@ class TabularSettings:
             is_whole = field.name in ("epochs", "batch_size", "patience", "window", "seed")
             if isinstance(value, bool) or not isinstance(value, int if is_whole else int | float) or not low <= value <= high:
                 kind = "an integer" if is_whole else "a number"
-                raise OptionError(f"{field.name} is {value!r}; expected {kind} from {low:g} to {high:g}.")
+                between = f"{int(low):,} to {int(high):,}" if is_whole else f"{low:g} to {high:g}"
+                raise OptionError(f"{field.name} is {value!r}; expected {kind} from {between}.")
 
 
 def make_settings(**options: Any) -> TabularSettings:
@@ -101,6 +93,8 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
     target: TableSpec
     context: TableSpec | None
     key: str | None
+    context_key: str | None = None
+    """The key of contexts; None in runs of versions that knew one name only."""
     has_number_keys: bool
     frame: str
     """The kind of frame that was given, which `sample` returns."""
@@ -170,58 +164,72 @@ def prepare(
     *,
     key: str | None = None,
     context: Any = None,
+    context_key: str | None = None,
     encodings: Mapping[str, str] | None = None,
     settings: TabularSettings,
     say: Say,
+    on: str | None = None,
 ) -> PreparedSubjects:
     """Encode tables.
 
     Args:
-        events: The table to learn: a file or a frame.
+        events: The table to learn: a file, a folder, a list of files, or a frame.
         key: The column that names the subject; without it every row is one.
-        context: Facts of the subjects, one row each, with the same key.
+        context: Facts of the subjects, one row each.
+        context_key: The key of the contexts. Default: `key`.
         encodings: Kinds of columns that are not to be chosen automatically; see `tables.KINDS`.
         settings: Of the model.
         say: Called with a word and a sentence for what a user should know.
+        on: The address of a Ray cluster, whose processes fit and encode a column each.
 
     Raises:
         OptionError: A parameter is invalid, or there are too few subjects.
         SourceError: A file or a value cannot be used.
     """
-    table, frame = read_table(events, "events")
+    table, frame = open_table(events, "events", on)
     what, other_what = name_of(events, "events"), name_of(context, "context")
-    check_names(table, what)
+    check_names(table.column_names, what)
     if not len(table):
         raise OptionError(f"{what} has no rows. Give a table with some.")
-    given = None if context is None else read_table(context, "context")[0]
+    given = None if context is None else open_table(context, "context", on)[0]
+    if encodings is not None and not isinstance(encodings, Mapping):
+        raise OptionError(f"encodings is {encodings!r}; expected a kind for each column, such as {{'place': 'lat_long'}}.")
     asked = dict(encodings or {})
     _check_encodings(asked, [table] if given is None else [table, given], key)
     if given is not None and key is None:
         raise OptionError("context is given, but key is not. Name the column that both tables have: key=…")
+    if given is None and context_key is not None:
+        raise OptionError(f"context_key is {context_key!r}, but there is no context. Give one, or leave context_key out.")
     keys = None
     if given is not None and key is not None:
-        keys = key_column(given, key, other_what)
-        check_unique(keys, key, other_what)
-        given = given.drop_columns([key])
+        other_key = context_key or key
+        keys = key_column(given, other_key, other_what, option="context_key", place=partial(place_of, context, other_what))
+        check_unique(keys, other_key, other_what)
+        given = given.drop_columns([other_key])
     if key is None:
         rows, starts, lengths = table, np.arange(len(table)), np.ones(len(table), np.int64)
     else:
-        grouped = group_rows(table, key=key, keys=keys, what=what)
+        grouped = group_rows(table, key=key, keys=keys, what=what, place=partial(place_of, events, what))
         rows, starts, lengths = grouped.rows, grouped.starts, grouped.lengths
     _check_count(len(starts), settings, key, what)
+    if not rows.column_names:
+        raise OptionError(f"{what} has no column to learn beside the key. Give a table with at least one more column.")
     is_sequence = key is not None and not (lengths == 1).all()
     limits = _length_limits(lengths, settings) if is_sequence else (1, 1)
     cut = int((lengths > limits[1]).sum())
     if cut:
         say("lengths", f"{cut:,} sequences of more than {limits[1]:,} events are cut: few subjects have more")
-    options: dict[str, Any] = {"encodings": asked, "protect": settings.protect, "seed": settings.seed, "say": say}
-    target = fit_table(rows, starts=starts, is_sequence=is_sequence, **options)
-    other = None if given is None else fit_table(given, starts=np.arange(len(given)), is_sequence=False, **options)
+    options: dict[str, Any] = {"encodings": asked, "protect": settings.protect, "seed": settings.seed, "say": say, "on": on}
+    target, codes = learn_table(events, "events", rows, starts=starts, is_sequence=is_sequence, **options)
+    other, other_codes = None, None
+    if given is not None and given.column_names:
+        other, other_codes = learn_table(context, "context", given, starts=np.arange(len(given)), is_sequence=False, **options)
     shortened = np.minimum(lengths, limits[1])
     spec = ModelSpec(
         target=target,
-        context=other if other is not None and other.columns else None,
+        context=other,
         key=key,
+        context_key=None if given is None else context_key or key,
         has_number_keys=key is not None and pa.types.is_integer(table.schema.field(key).type),
         frame=frame,
         size=settings.size,
@@ -232,16 +240,10 @@ def prepare(
         any_order=settings.any_order,
         feeds_context=True,
     )
-    return PreparedSubjects(
-        spec=spec,
-        codes=encode_table(rows, target, starts=starts),
-        starts=starts,
-        lengths=shortened,
-        context=None if spec.context is None else encode_table(given, spec.context, starts=np.arange(len(starts))),
-    )
+    return PreparedSubjects(spec=spec, codes=codes, starts=starts, lengths=shortened, context=other_codes)
 
 
-def _check_encodings(asked: Mapping[str, str], tables: list[pa.Table], key: str | None) -> None:
+def _check_encodings(asked: Mapping[str, str], tables: Sequence[Rows], key: str | None) -> None:
     names = [name for table in tables for name in table.column_names if name != key]
     for name, kind in asked.items():
         if name not in names:

@@ -18,6 +18,7 @@ from stoker.recipes.run_folder import read_recipe
 from stoker.recipes.tabular.compat_encodings import QuadTiles
 from stoker.recipes.tabular.dates import Since
 from stoker.recipes.tabular.encodings import Categorical, LatLong, Numeric
+from stoker.recipes.tabular.files import name_of
 from stoker.recipes.tabular.generation import GivenCodes, generate_codes
 from stoker.recipes.tabular.quality_report import QualityReport, quality
 from stoker.recipes.tabular.subjects import ModelSpec, Say, check_unique, make_settings
@@ -55,6 +56,7 @@ class Synthesizer:
         *,
         key: str | None = None,
         context: Any = None,
+        context_key: str | None = None,
         encodings: Mapping[str, str] | None = None,
         folder: str | Path | None = None,
         device: str | None = None,
@@ -62,13 +64,15 @@ class Synthesizer:
         overwrite: bool = False,
         progress: bool = False,
         say: Say | None = None,
+        on: str | None = None,
     ) -> Self:
         """Learn a table.
 
         Args:
-            events: A file or a frame of pandas, Polars or Arrow. Events of a subject are in order.
+            events: A file, a folder, a list of files, or a frame of pandas, Polars or Arrow. Events of a subject are in order.
             key: The column that names the subject; without it every row is one.
-            context: Facts of the subjects, one row each, with the same key.
+            context: Facts of the subjects, one row each.
+            context_key: The key of the contexts. Default: `key`.
             encodings: Kinds of columns that are not to be chosen automatically, such as {"place": "lat_long"}.
             folder: Folder of the run, which `load` opens again. Default: a temporary one.
             device: Default: a GPU if there is one.
@@ -76,6 +80,7 @@ class Synthesizer:
             overwrite: Replace the run in `folder`.
             progress: Show a progress bar.
             say: Called with a word and a sentence for each thing to report.
+            on: Encode the files on a Ray cluster, like "ray://head:10001"; "ray" for one on this machine. The result is the same.
 
         Returns:
             This object.
@@ -88,10 +93,19 @@ class Synthesizer:
             raise OptionError("resume=True needs folder=, where the run is.")
         with contextlib.ExitStack() as stack:
             where = Path(folder) if folder is not None else stack.enter_context(_disk.temporary_folder()) / "run"
-            common: dict[str, Any] = {"device": device, "resume": resume, "overwrite": overwrite, "progress": progress}
+            common: dict[str, Any] = {"device": device, "resume": resume, "overwrite": overwrite, "progress": progress, "on": on}
             if say is not None:
                 common["say"] = say
-            self._trained = train(events, folder=where, key=key, context=context, encodings=encodings, **common, **self._options)
+            self._trained = train(
+                events,
+                folder=where,
+                key=key,
+                context=context,
+                context_key=context_key,
+                encodings=encodings,
+                **common,
+                **self._options,
+            )
         self._learned = (events, context)
         return self
 
@@ -141,9 +155,8 @@ class Synthesizer:
             raise OptionError("the model was trained without a context. Call sample(n).")
         _check_number("num_subjects", num_subjects)
         rows = self._contexts(num_subjects, rebalance or {}, _checked_seed(seed))
-        return to_frame(
-            rows.add_column(0, self.trained.spec.key or "key", _new_keys(self.trained, num_subjects)), self.trained.spec.frame
-        )
+        spec = self.trained.spec
+        return to_frame(rows.add_column(0, _context_key(spec), _new_keys(self.trained, num_subjects)), spec.frame)
 
     def _contexts(self, num_subjects: int, rebalance: Mapping[str, Any], seed: int, subjects: Array | None = None) -> pa.Table:
         """Generated contexts, without keys."""
@@ -261,7 +274,7 @@ class Synthesizer:
         events = self.sample(context=users, seed=seed)
         return quality(
             real, events, key=spec.key, holdout=holdout, context=context, synthetic_context=users, holdout_context=holdout_context,
-            seed=seed, **options,
+            context_key=_context_key(spec), seed=seed, **options,
         )  # fmt: skip
 
     def _rows(self, num_subjects: int, *, seed: int, **options: Any) -> tuple[pa.Table, Array]:
@@ -296,35 +309,38 @@ class Synthesizer:
         spec = self.trained.spec
         if spec.context is None or spec.key is None:
             raise OptionError("context is given, but the model was trained without one. Leave it out.")
-        table, _ = read_table(context, "context")
-        keys = key_column(table, spec.key, "context")
-        check_unique(keys, spec.key, "context")
-        missing = [name for name in spec.context.schema.names if name not in table.column_names]
+        table, what = read_table(context, "context")[0], name_of(context, "context")
+        missing = [name for name in (_context_key(spec), *spec.context.schema.names) if name not in table.column_names]
         if missing:
-            raise OptionError(f"context lacks the columns {', '.join(map(repr, missing))}, which the model was trained with.")
+            raise OptionError(
+                f"{what} lacks the columns {', '.join(map(repr, missing))}, which the model was trained with. Add them."
+            )
+        keys = key_column(table, _context_key(spec), what)
+        check_unique(keys, _context_key(spec), what)
         return keys, encode_table(table, spec.context, starts=np.arange(len(table)))
 
     def _given(self, given: Any, keys: pa.Array | None, filled: Sequence[str]) -> tuple[pa.Array | None, pa.Table, GivenCodes]:
         """Keys, rows and codes of given events."""
         spec = self.trained.spec
-        table, _ = read_table(given, "given")
+        table, what = read_table(given, "given")[0], name_of(given, "given")
         names = [column.name for column in spec.target.columns]
         unknown = [name for name in table.column_names if name not in (*names, spec.key)]
         if unknown:
-            raise OptionError(
-                f"given has the columns {', '.join(map(repr, unknown))}; expected some of {', '.join(map(repr, names))}."
-            )
+            known = ", ".join(map(repr, names))
+            raise OptionError(f"{what} has the columns {', '.join(map(repr, unknown))}; expected some of {known}. Drop the others.")
+        if spec.key is not None and spec.key not in table.column_names:
+            raise OptionError(f"{what} has no column {spec.key!r}, the key that the model was trained with. Add it.")
         self._check_bases(table)
         self._check_order([name for name in names if name in table.column_names], names)
         if spec.key is None:
             rows, starts, lengths = table, np.arange(len(table)), np.ones(len(table), np.int64)
         else:
-            grouped = group_rows(table, key=spec.key, keys=keys, what="given")
+            grouped = group_rows(table, key=spec.key, keys=keys, what=what)
             rows, starts, lengths, keys = grouped.rows, grouped.starts, grouped.lengths, grouped.keys
         limit = spec.max_length or 1
         if lengths.max(initial=0) > limit:
             raise OptionError(
-                f"given has {int(lengths.max()):,} events of one subject; the model was trained with at most {limit:,}."
+                f"{what} has {int(lengths.max()):,} events of one subject; the model was trained with at most {limit:,}. Give fewer."
             )
         schema = spec.target.schema
         whole = {name: rows[name] if name in rows.column_names else pa.nulls(len(rows), schema.field(name).type) for name in names}
@@ -398,7 +414,11 @@ def _class_shares(name: str, encoding: Any, kind: pa.DataType, shares: Mapping[A
     """The classes of values, with their probabilities."""
     if not isinstance(encoding, Categorical):
         tag = encoding.__struct_config__.tag
-        raise OptionError(f"rebalance names the column {name!r}, which is encoded as {tag}; expected a categorical one.")
+        raise OptionError(
+            f"rebalance names the column {name!r}, which is encoded as {tag}; expected a categorical one. Name another."
+        )
+    if not isinstance(shares, Mapping):
+        raise OptionError(f"rebalance[{name!r}] is {shares!r}; expected shares of its values, such as {{'gold': 0.5}}.")
     inner = kind.value_type if pa.types.is_dictionary(kind) else kind
     found = {}
     for value, share in shares.items():
@@ -408,14 +428,19 @@ def _class_shares(name: str, encoding: Any, kind: pa.DataType, shares: Mapping[A
             word = str(value)
         if value is None and encoding.has_null:
             found[1] = share
+        elif (own := encoding.own_class(word)) is not None:
+            found[own] = share
         elif word in encoding.values:
-            found[1 + encoding.has_null + encoding.values.index(word)] = share
+            raise OptionError(
+                f"rebalance[{name!r}] has the value {value!r}, which shares a class with others, as the column has "
+                f"{len(encoding.values):,} values. Expected one of the most frequent ones, or a column with fewer values."
+            )
         else:
             known = ", ".join(map(repr, encoding.values[:8]))
             raise OptionError(f"rebalance[{name!r}] has the value {value!r}; expected some of those that were kept: {known}.")
         _check_range(f"rebalance[{name!r}][{value!r}]", share, 0, 1)
     if sum(found.values()) > 1 + 1e-9:
-        raise OptionError(f"rebalance[{name!r}] has shares with the sum {sum(found.values()):g}; expected at most 1.")
+        raise OptionError(f"rebalance[{name!r}] has shares with the sum {sum(found.values()):g}; expected at most 1. Lower some.")
     return found
 
 
@@ -458,6 +483,10 @@ def _follow(drawn: pa.Table, rows: pa.Table, spec: ModelSpec, given: Sequence[st
     return rows
 
 
+def _context_key(spec: ModelSpec) -> str:
+    return spec.context_key or spec.key or "key"
+
+
 def _new_keys(trained: TrainedTabular, count: int) -> pa.Array:
     """Keys of new subjects: 0, 1, 2, ... or strings of them."""
     if trained.spec.has_number_keys:
@@ -478,5 +507,5 @@ def _check_number(name: str, value: Any) -> None:
 
 
 def _check_range(name: str, value: Any, low: float, high: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not low <= value <= high:
         raise OptionError(f"{name} is {value!r}; expected a number from {low:g} to {high:g}.")

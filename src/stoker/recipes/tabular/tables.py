@@ -3,6 +3,7 @@
 read_table      a file, or a frame of pandas, Polars or Arrow       to_frame        back, as a frame of the same kind
 group_rows      the rows of each subject, side by side
 fit_table       which encoding each column gets                     TableSpec       the result, kept with a run as JSON
+learn_table     fit and encode, also on a Ray cluster               ColumnTasks     what a process needs for a column
 encode_table    codes (rows, sub-columns)                           decode_table    values of codes
 """
 
@@ -10,13 +11,12 @@ from __future__ import annotations
 
 import base64
 import os
-import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -24,9 +24,10 @@ import xxhash
 from msgspec import Struct
 
 from stoker import _disk
+from stoker._ray_tasks import run_tasks
 from stoker._types import Array
 from stoker.encode import analyze
-from stoker.errors import BadValueError, OptionError, SourceInvalidError, SourceNotFoundError
+from stoker.errors import BadValueError, OptionError
 from stoker.recipes.tabular.compat_encodings import (
     Binned,
     Characters,
@@ -62,6 +63,7 @@ from stoker.recipes.tabular.encodings import (
     fit_lat_long,
     fit_numeric,
 )
+from stoker.recipes.tabular.files import SUFFIXES, Partitions, are_files, check_names, find_files, name_of, plain, read_files
 from stoker.recipes.tabular.values import Values, family_of, read_values
 
 AnyEncoding = (
@@ -75,48 +77,44 @@ LEAST_TABLE = 20
 MANY_ROWS = 50_000
 T = TypeVar("T")
 R = TypeVar("R")
-SUFFIXES = (".parquet", ".csv", ".arrow", ".feather")
 
 
 def read_table(given: Any, what: str) -> tuple[pa.Table, str]:
     """A table, and the kind of frame it was: "arrow", "pandas" or "polars".
 
     Args:
-        given: A file (.parquet, .csv, .arrow, .feather), a frame of pandas, Polars or Arrow, or a dict of columns.
+        given: A file (.parquet, .csv, .arrow, .feather), a folder or a list of them, a frame of pandas, Polars or Arrow, or a dict of
+            columns.
         what: The name of the parameter, for messages.
 
     Raises:
         OptionError: It is none of these.
-        SourceError: The file cannot be read.
+        SourceError: A file cannot be read.
     """
-    table, frame = _read(given, what)
-    if any(pa.types.is_string_view(kind) for kind in table.schema.types):  # which Arrow cannot select rows of
-        fields = [field.with_type(pa.string()) if pa.types.is_string_view(field.type) else field for field in table.schema]
-        table = table.cast(pa.schema(fields))
-    return table, frame
-
-
-def _read(given: Any, what: str) -> tuple[pa.Table, str]:
-    if isinstance(given, str | Path):
-        table = _read_file(Path(given), what)
-        # Files of pandas may hold the row numbers of a frame as a column.
-        return table.drop_columns([name for name in table.column_names if re.fullmatch(r"__index_level_\d+__", name)]), "arrow"
+    if are_files(given):
+        return read_files(find_files(given, what)), "arrow"
     if isinstance(given, pa.Table):
-        return given, "arrow"
+        return plain(given), "arrow"
     module = type(given).__module__.partition(".")[0]
+    if module == "pandas" and hasattr(given, "columns"):
+        check_names(list(map(str, given.columns)), what)
     try:
         if module == "pandas" and hasattr(given, "columns"):
             return pa.Table.from_pandas(given, preserve_index=False).replace_schema_metadata(None), "pandas"
         if module == "polars" and hasattr(given, "columns"):
-            table = given.collect().to_arrow() if hasattr(given, "collect") else given.to_arrow()
-            return table, "polars"
+            return plain(given.collect().to_arrow() if hasattr(given, "collect") else given.to_arrow()), "polars"
         if isinstance(given, Mapping):
-            return pa.table(dict(given)), "arrow"
+            return plain(pa.table(dict(given))), "arrow"
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         raise BadValueError(f"{what} cannot be read: {_reason(given, error)}") from error
     raise OptionError(
         f"{what} is of the type {type(given).__name__}; expected a file ({', '.join(SUFFIXES)}) or a frame of pandas, Polars or Arrow."
     )
+
+
+def open_table(given: Any, what: str, on: str | None) -> tuple[Rows, str]:
+    """As `read_table`; for the tasks of a cluster, files whose columns are read by those that need them."""
+    return read_table(given, what) if on is None else (Partitions.of(given, what), "arrow")
 
 
 def _reason(given: Any, error: Exception) -> str:
@@ -128,33 +126,6 @@ def _reason(given: Any, error: Exception) -> str:
     except (ValueError, TypeError, OverflowError):
         pass
     return f"{' '.join(str(error).split()).rstrip('.')}. Give columns of equal lengths and one type each."
-
-
-def name_of(given: Any, what: str) -> str:
-    """What messages call a table: its file, or the name of the parameter."""
-    return str(given) if isinstance(given, str | Path) else what
-
-
-def check_names(table: pa.Table, what: str) -> None:
-    """Raise an error for a name that two columns have."""
-    twice = [name for name, count in Counter(table.column_names).items() if count > 1]
-    if twice:
-        raise OptionError(f"{what} has more than one column {twice[0]!r}. Rename or drop one of them.")
-
-
-def _read_file(path: Path, what: str) -> pa.Table:
-    from pyarrow import csv, feather, parquet
-
-    readers = {".parquet": parquet.read_table, ".csv": csv.read_csv, ".arrow": feather.read_table, ".feather": feather.read_table}
-    if path.suffix not in readers:
-        raise OptionError(f"{what} is {path}; expected a file that ends in {', '.join(SUFFIXES)}.")
-    if not path.is_file():
-        raise SourceNotFoundError(f"there is no file {path}. Give another one.")
-    try:
-        table: pa.Table = readers[path.suffix](str(path))
-    except (pa.ArrowInvalid, OSError) as error:
-        raise SourceInvalidError(f"{path} cannot be read: {error}.") from error
-    return table
 
 
 def to_frame(table: pa.Table, frame: str) -> Any:
@@ -205,11 +176,15 @@ def number_keys(keys: pa.Array) -> Array:
     return found if len(np.unique(found)) == len(found) else np.array(hashed, np.int64)
 
 
+Rows: TypeAlias = "pa.Table | Partitions"
+"""A table in memory, or in files whose columns are read one at a time."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class GroupedRows:
     """Rows of subjects, side by side in the order of the file."""
 
-    rows: pa.Table
+    rows: Any
     """Without the key."""
     keys: pa.Array
     """One per subject, in the order of their first rows, or of the context."""
@@ -217,7 +192,14 @@ class GroupedRows:
     lengths: Array
 
 
-def group_rows(table: pa.Table, *, key: str, keys: pa.Array | None = None, what: str = "events") -> GroupedRows:
+def group_rows(
+    table: Rows,
+    *,
+    key: str,
+    keys: pa.Array | None = None,
+    what: str = "events",
+    place: Callable[[int], tuple[str, int]] | None = None,
+) -> GroupedRows:
     """Bring the rows of each subject together.
 
     Args:
@@ -225,12 +207,13 @@ def group_rows(table: pa.Table, *, key: str, keys: pa.Array | None = None, what:
         key: The column that names the subject.
         keys: All subjects, those without rows too; without it those of the rows.
         what: The name of the parameter, for messages.
+        place: The file of a row and its number there, for messages.
 
     Raises:
         OptionError: There is no such column.
         BadValueError: A key is missing, or is not among `keys`.
     """
-    column = key_column(table, key, what)
+    column = key_column(table, key, what, place=place)
     rows = table.drop_columns([key])
     if keys is None:
         coded = column.dictionary_encode()
@@ -241,8 +224,10 @@ def group_rows(table: pa.Table, *, key: str, keys: pa.Array | None = None, what:
         found = pc.index_in(column, value_set=cast_keys(keys, column.type, key, what))
         if found.null_count:
             row = int(np.flatnonzero(found.is_null().to_numpy(zero_copy_only=False))[0])
+            where, number = place(row) if place is not None else (what, row)
             raise BadValueError(
-                f"{what} has the {key} {column[row].as_py()!r} in row {row:,}, which context does not have. Add it there, or drop its rows."
+                f"{where} has the {key} {column[row].as_py()!r} in row {number:,}, which context does not have. Add it there, or drop "
+                f"its rows."
             )
         owner = found.to_numpy(zero_copy_only=False).astype(np.int64)
     lengths = np.bincount(owner, minlength=len(keys))
@@ -261,12 +246,14 @@ def cast_keys(keys: pa.Array, kind: pa.DataType, key: str, what: str) -> pa.Arra
         ) from None
 
 
-def key_column(table: pa.Table, key: str, what: str) -> pa.Array:
-    """The column of keys, as one array; a missing key is an error."""
-    check_names(table, what)
+def key_column(
+    table: Rows, key: str, what: str, *, option: str = "key", place: Callable[[int], tuple[str, int]] | None = None
+) -> pa.Array:
+    """The column of keys, as one array; a missing key is an error. `option` is the one that names it."""
+    check_names(table.column_names, what)
     if key not in table.column_names:
         raise OptionError(
-            f"{what} has no column {key!r}; it has {', '.join(map(repr, table.column_names))}. Name one of them: key=…"
+            f"{what} has no column {key!r}; it has {', '.join(map(repr, table.column_names))}. Name one of them: {option}=…"
         )
     column = table[key].combine_chunks()
     column = column if isinstance(column, pa.Array) else (column.chunk(0) if column.num_chunks else pa.array([], column.type))
@@ -277,7 +264,8 @@ def key_column(table: pa.Table, key: str, what: str) -> pa.Array:
     missing = column.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
     if missing.any():
         row = int(np.flatnonzero(missing)[0])
-        raise BadValueError(f"{what}, row {row:,}: the {key} is missing; expected one for each row. Fill it, or drop the row.")
+        where, number = place(row) if place is not None else (what, row)
+        raise BadValueError(f"{where}, row {number:,}: the {key} is missing; expected one for each row. Fill it, or drop the row.")
     return column
 
 
@@ -344,61 +332,146 @@ def choose_kind(name: str, column: pa.ChunkedArray, asked: str, subjects: Subjec
     return {"number": "numeric", "time": "datetime", "text": "categorical", None: "categorical"}[family]
 
 
-def fit_table(
-    table: pa.Table,
-    *,
-    starts: Array,
-    encodings: Mapping[str, str],
-    protect: bool,
-    seed: int,
-    is_sequence: bool,
-    say: Callable[[str, str], None],
-) -> TableSpec:
-    """Choose and fit the encodings of all columns.
+@dataclass(frozen=True, kw_only=True)
+class ColumnTasks:
+    """What is needed to fit and to encode each column of a table, here or in another process."""
 
-    Args:
-        table: Rows of subjects side by side, without the key.
-        starts: The first row of each subject.
-        encodings: A kind for each column that is not to be chosen automatically; see `KINDS`.
-        protect: Keep only values that several subjects have.
-        seed: Of the number of subjects.
-        is_sequence: Whether the rows of a subject are events, in order.
-        say: Called with a word and a sentence for what a user should know.
+    table: Rows
+    """Rows of subjects side by side, without the key."""
+    starts: Array
+    """The first row of each subject."""
+    encodings: Mapping[str, str]
+    """A kind for each column that is not to be chosen automatically; see `KINDS`."""
+    protect: bool
+    """Keep only values that several subjects have."""
+    seed: int
+    """Of the number of subjects."""
+    is_sequence: bool
+    """Whether the rows of a subject are events, in order."""
+    bases: Mapping[str, str]
+    """Dates that are counted from another date of their row: that column of each."""
 
-    Raises:
-        OptionError: A kind is unknown, or not possible for its column.
-        BadValueError: A column cannot be learned.
-    """
-    drawn = np.random.default_rng([seed, 1]).integers(3, size=len(table.column_names))
-    owned = starts[np.diff(np.append(starts, len(table))) > 0]
+    def fit(self, number: int) -> tuple[ColumnSpec, int]:
+        """The encoding of a column; where too few subjects have a value to keep any, also how many would be enough."""
+        return self._fit(number, self._read(number))
 
-    bases = _bases(table, encodings)
+    def fit_and_encode(self, number: int) -> tuple[ColumnSpec, int, Array]:
+        """The encoding of a column, as `fit` has it, and its codes, of the smallest type that holds them."""
+        given = self._read(number)
+        column, too_few = self._fit(number, given)
+        codes = encode_column(given, column, self.table.schema.field(number), self.starts)
+        return column, too_few, codes.astype(_code_type(column.encoding.sizes.values()))
 
-    def fit(number: int) -> tuple[ColumnSpec, int]:
-        name, column = table.column_names[number], table.columns[number]
-        least = LEAST_SUBJECTS + int(drawn[number]) if protect else 0
-        subjects = Subjects(starts=owned, num_rows=len(table), least=least)
-        if name in bases:
-            later = fit_since(read_values(name, column), bases[name], read_values(bases[name], table[bases[name]]), subjects)
+    def _read(self, number: int) -> dict[str, pa.ChunkedArray]:
+        """A column, and the one that it may be counted from."""
+        name = self.table.column_names[number]
+        return {one: self.table[one] for one in (name, self.bases.get(name, name))}
+
+    def _fit(self, number: int, given: Mapping[str, pa.ChunkedArray]) -> tuple[ColumnSpec, int]:
+        names = self.table.column_names
+        name, column = names[number], given[names[number]]
+        drawn = np.random.default_rng([self.seed, 1]).integers(3, size=len(names))
+        least = LEAST_SUBJECTS + int(drawn[number]) if self.protect else 0
+        owned = self.starts[np.diff(np.append(self.starts, len(self.table))) > 0]
+        subjects = Subjects(starts=owned, num_rows=len(self.table), least=least)
+        if name in self.bases:
+            base = self.bases[name]
+            later = fit_since(read_values(name, column), base, read_values(base, given[base]), subjects)
             if later is not None:
                 return ColumnSpec(name=name, encoding=later), 0
-        kind = choose_kind(name, column, encodings.get(name, "auto"), subjects, is_sequence=is_sequence)
-        encoding = _fit(name, column, kind, subjects)
+        asked = self.encodings.get(name, "auto")
+        kind = choose_kind(name, column, asked, subjects, is_sequence=self.is_sequence)
+        encoding = _fit(name, column, kind, subjects, is_asked=asked != "auto")
         if encoding is not None:
             return ColumnSpec(name=name, encoding=encoding), 0
         hidden = fit_categorical(read_values(name, column, family="text"), subjects, column.type)
         return ColumnSpec(name=name, encoding=hidden), 2 * least + 1
 
+
+def fit_table(
+    table: pa.Table, *, say: Callable[[str, str], None], starts: Array, encodings: Mapping[str, str], **options: Any
+) -> TableSpec:
+    """Choose and fit the encodings of all columns.
+
+    Args:
+        table: Rows of subjects side by side, without the key.
+        say: Called with a word and a sentence for what a user should know.
+        starts: The first row of each subject.
+        encodings: A kind for each column that is not to be chosen automatically.
+        **options: The other fields of `ColumnTasks`: protect, seed and is_sequence.
+
+    Raises:
+        OptionError: A kind is unknown, or not possible for its column.
+        BadValueError: A column cannot be learned.
+    """
+    tasks = ColumnTasks(table=table, starts=starts, encodings=encodings, bases=find_bases(table, encodings), **options)
+    found = _on_threads(tasks.fit, range(len(table.column_names)), num_rows=len(table))
+    return make_spec(table.schema, found, say)
+
+
+def learn_table(
+    given: Any, what: str, table: Rows, *, on: str | None, say: Callable[[str, str], None], **options: Any
+) -> tuple[TableSpec, Array]:
+    """Fit and encode all columns, by threads of this process or by tasks of a cluster: a column each, over all files.
+
+    Codes and encodings are the same in both cases, bit for bit, since a task has the whole column. Its statistics need all values in
+    order, so those of partitions would be as large as the column.
+
+    Args:
+        given: What the user gave, for messages.
+        what: The name of the parameter, for messages.
+        table: Rows of subjects side by side, without the key.
+        on: The address of a Ray cluster.
+        say: Called with a word and a sentence for what a user should know.
+        **options: Fields of `ColumnTasks`: starts, encodings, protect, seed and is_sequence.
+
+    Returns:
+        The encodings, and the codes as `encode_table` has them.
+
+    Raises:
+        OptionError: A kind is unknown, or not possible for its column.
+        BadValueError: A column cannot be learned.
+    """
+    try:
+        if on is None:
+            spec = fit_table(table, say=say, **options)
+            return spec, encode_table(table, spec, starts=options["starts"])
+        bases = run_tasks(on, partial(find_bases, table), [options["encodings"]])[0]
+        found = run_tasks(on, ColumnTasks(table=table, bases=bases, **options).fit_and_encode, range(len(table.column_names)))
+    except BadValueError:
+        check_values(given, what)
+        raise
+    spec = make_spec(table.schema, [one[:2] for one in found], say)
+    codes, at = new_codes(spec, len(table)), 0
+    for _, _, own in found:
+        codes[:, at : at + own.shape[1]] = own
+        at += own.shape[1]
+    return spec, codes
+
+
+def check_values(given: Any, what: str) -> None:
+    """Raise an error for a value that cannot be learned, with its file and the row there: encodings know the order of subjects only."""
+    for one in find_files(given, what) if are_files(given) else [given]:
+        table, _ = read_table(one, what)
+        for name in table.column_names:
+            try:
+                read_values(name, table[name])
+            except BadValueError as error:
+                raise BadValueError(f"{name_of(one, what)}, {error}") from None
+
+
+def make_spec(schema: pa.Schema, found: Iterable[tuple[ColumnSpec, int]], say: Callable[[str, str], None]) -> TableSpec:
+    """The encodings of columns, and their types; says which columns have too few values."""
     columns = []
-    for column, too_few in _on_threads(fit, range(len(drawn)), num_rows=len(table)):
+    for column, too_few in found:
         if too_few:
             say("protected", f"column {column.name!r}: fewer than {too_few} subjects have a value; they are left out")
         columns.append(column)
-    types = base64.b64encode(table.schema.remove_metadata().serialize().to_pybytes()).decode()
+    types = base64.b64encode(schema.remove_metadata().serialize().to_pybytes()).decode()
     return TableSpec(columns=columns, types=types)
 
 
-def _bases(table: pa.Table, encodings: Mapping[str, str]) -> dict[str, str]:
+def find_bases(table: Rows, encodings: Mapping[str, str]) -> dict[str, str]:
     """Dates that are counted from another date of their row: that column of each."""
     kinds = {field.name: field.type for field in table.schema if family_of(field.type) == "time"}
     free = [name for name in kinds if encodings.get(name, "auto") == "auto"]
@@ -423,10 +496,10 @@ def _on_threads(work: Callable[[T], R], items: Iterable[T], *, num_rows: int) ->
         return list(pool.map(work, items))
 
 
-def _fit(name: str, column: pa.ChunkedArray, kind: str, subjects: Subjects) -> AnyEncoding | None:
+def _fit(name: str, column: pa.ChunkedArray, kind: str, subjects: Subjects, *, is_asked: bool) -> AnyEncoding | None:
     values = _values(name, column, kind)
     if kind in ("categorical", "discrete"):
-        return fit_categorical(values, subjects, column.type)
+        return fit_categorical(values, subjects, column.type, may_share=not is_asked)
     if kind in ("digit", "binned"):
         return fit_digit(values, subjects) if kind == "digit" else fit_binned(values, subjects)
     if kind == "character":
@@ -449,25 +522,37 @@ def encode_table(table: pa.Table, spec: TableSpec, *, starts: Array) -> Array:
     Raises:
         OptionError: A column is missing, or has another type.
     """
-    num_codes = sum(map(len, spec.sizes))
-    widest = max((size for one in spec.sizes for size in one.values()), default=1)
-    kind = np.uint8 if widest <= 2**8 else np.int16 if widest <= 2**15 else np.int32
-    codes = np.empty((num_codes, len(table)), kind).T
+    codes = new_codes(spec, len(table))
     ends = np.cumsum([len(sizes) for sizes in spec.sizes])
 
     def encode(number: int) -> None:
-        column, field = spec.columns[number], spec.schema.field(number)
-        given = table[column.name]
-        given = given if given.type == field.type else _cast(given, field)
-        values = _values(column.name, given, str(column.encoding.__struct_config__.tag))
-        if isinstance(column.encoding, Since):
-            base = table[column.encoding.base]
-            values = since(values, read_values(column.encoding.base, base if base.type == field.type else _cast(base, field)))
-        found = column.encoding.encode(values, starts)
+        found = encode_column(table, spec.columns[number], spec.schema.field(number), starts)
         codes[:, ends[number] - found.shape[1] : ends[number]] = found
 
     _on_threads(encode, range(len(spec.columns)), num_rows=len(table))
     return codes
+
+
+def new_codes(spec: TableSpec, num_rows: int) -> Array:
+    """Memory for the codes of a table."""
+    kind = _code_type([size for one in spec.sizes for size in one.values()])
+    return np.empty((sum(map(len, spec.sizes)), num_rows), kind).T
+
+
+def _code_type(sizes: Iterable[int]) -> Any:
+    widest = max(sizes, default=1)
+    return np.uint8 if widest <= 2**8 else np.int16 if widest <= 2**15 else np.int32
+
+
+def encode_column(table: Rows | Mapping[str, pa.ChunkedArray], column: ColumnSpec, field: pa.Field, starts: Array) -> Array:
+    """The codes of a column, (rows, sub-columns)."""
+    given = table[column.name]
+    given = given if given.type == field.type else _cast(given, field)
+    values = _values(column.name, given, str(column.encoding.__struct_config__.tag))
+    if isinstance(column.encoding, Since):
+        base = table[column.encoding.base]
+        values = since(values, read_values(column.encoding.base, base if base.type == field.type else _cast(base, field)))
+    return np.asarray(column.encoding.encode(values, starts))
 
 
 def _cast(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:

@@ -31,6 +31,7 @@ from stoker.errors import ConfigError, OptionError
 from stoker.recipes.run_folder import RECIPE_NAME, claim_run, read_recipe
 from stoker.recipes.tabular import refinement
 from stoker.recipes.tabular.batches import EncodedSubjects, SubjectBatches, SubjectLoss, mean_events
+from stoker.recipes.tabular.files import are_files
 from stoker.recipes.tabular.layout import ModelLayout
 from stoker.recipes.tabular.model import TabularModel, set_frequencies, set_order
 from stoker.recipes.tabular.privacy import PrivateLoss, epsilon_of, most_epochs
@@ -126,27 +127,32 @@ def train(
     folder: str | Path,
     key: str | None = None,
     context: Any = None,
+    context_key: str | None = None,
     encodings: Mapping[str, str] | None = None,
     device: str | None = None,
     resume: bool = False,
     overwrite: bool = False,
     progress: bool = False,
     say: Say = _silent,
+    on: str | None = None,
     **options: Any,
 ) -> TrainedTabular:
     """Learn a table of events, or of single rows.
 
     Args:
-        events: A file (.parquet, .csv, .arrow, .feather) or a frame of pandas, Polars or Arrow. Events of a subject are in order.
+        events: A file (.parquet, .csv, .arrow, .feather), a folder or a list of them, or a frame of pandas, Polars or Arrow. Events of a
+            subject are in order, also over several files.
         folder: Folder of the run.
         key: The column that names the subject; without it every row is one.
-        context: Facts of the subjects, one row each, with the same key.
+        context: Facts of the subjects, one row each.
+        context_key: The key of the contexts. Default: `key`.
         encodings: Kinds of columns that are not to be chosen automatically, such as {"place": "lat_long"}.
         device: Default: a GPU if there is one.
         resume: Continue the run in `folder`.
         overwrite: Replace the run in `folder`.
         progress: Show a progress bar.
         say: Called with a word and a sentence for each thing to report.
+        on: Encode the files on a Ray cluster, like "ray://head:10001"; "ray" for one on this machine. The result is the same.
         **options: Fields of `TabularSettings`, such as `size`, `epochs` or `seed`.
 
     Returns:
@@ -162,12 +168,15 @@ def train(
     where = check_device(device or ("cuda" if torch.cuda.is_available() and settings.noise is None else "cpu"))
     if settings.noise is not None and where.type != "cpu":
         raise OptionError(f"device is {device!r}, but training with noise runs on the CPU only. Leave device out, or noise.")
-    prepared = prepare(events, key=key, context=context, encodings=encodings, settings=settings, say=say)
+    prepared = prepare(
+        events, key=key, context=context, context_key=context_key, encodings=encodings, settings=settings, say=say, on=on
+    )
     record: dict[str, Any] = {
         "recipe": "tabular",
         "target": _named(events),
         "key": key,
         "context": _named(context),
+        "context_key": context_key,
         "encodings": dict(encodings or {}),
         "settings": asdict(settings),
     }
@@ -177,8 +186,9 @@ def train(
         say(word, sentence)
     inner = None
     if prepared.spec.context is not None:
+        say("model", "of contexts first, then of events")
         inner = _train_context(
-            context, key, folder / CONTEXT_NAME, encodings, where, resume=resume, progress=progress, options=options
+            context, context_key or key, folder / CONTEXT_NAME, encodings, where, resume=resume, progress=progress, options=options
         )
     model, result = _fit(prepared, settings, folder, where, resume=resume, progress=progress, say=say)
     _disk.write_file(folder / MODEL_NAME, save({name: one.cpu() for name, one in model.upstream_weights().items()}))
@@ -209,9 +219,11 @@ def _batch_size(settings: TabularSettings, count: int, model: TabularModel, prep
     return min(settings.batch_size or default_batch_size(count, model, per_subject), count)
 
 
-def _named(given: Any) -> str | None:
-    """The file that a table comes from; frames have none."""
-    return str(Path(given).absolute()) if isinstance(given, str | Path) else None
+def _named(given: Any) -> str | list[str] | None:
+    """The files that a table comes from; frames have none."""
+    if isinstance(given, str | Path):
+        return str(Path(given).absolute())
+    return [str(Path(one).absolute()) for one in given] if are_files(given) else None
 
 
 def _train_context(
@@ -402,7 +414,7 @@ def resume(folder: str | Path, **common: Any) -> TrainedTabular:
     found = read_recipe(Path(folder), "tabular", check=_check)
     if found["target"] is None:
         raise OptionError(f"{folder} was trained on a frame, not on a file. Resume it in Python: fit(…, folder=…, resume=True).")
-    given = {name: found[name] for name in ("key", "context", "encodings")}
+    given: dict[str, Any] = {name: found.get(name) for name in ("key", "context", "context_key", "encodings")}
     return train(found["target"], folder=folder, resume=True, **given, **found["settings"], **common)
 
 

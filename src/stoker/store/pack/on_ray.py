@@ -7,7 +7,6 @@ hands out tasks and shows progress, so it need not see the data: sources and tar
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -15,9 +14,9 @@ from typing import Any
 
 from stoker._clock import now_ns
 from stoker._disk import check_path
+from stoker._ray_tasks import connect, result
 from stoker._text import is_url
-from stoker.errors import OptionError, PartsMissingError, StokerError
-from stoker.store.object_storage import redact
+from stoker.errors import OptionError, PartsMissingError
 from stoker.store.pack.options import PackOptions
 from stoker.store.pack.packer import Progress, quiet
 from stoker.store.pack.parts import PartedPack, finish_join, is_begun
@@ -43,14 +42,14 @@ def pack_on_ray(
     replace: bool,
 ) -> None:
     """Pack on the cluster at `address` ("ray": the one of this machine, or a new one)."""
-    ray = _connect(check_address(address))
+    ray = connect(address)
     target = str(path) if is_url(path) else str(check_path(path).absolute())
     request = (_absolute(source), target, _one_cpu(options), metadata, replace)
     remote = ray.remote(num_cpus=1, max_retries=-1)(run_task)
     watch = ray.remote(num_cpus=0, max_retries=-1)(run_task)
 
     def ask(kind: str, given: Any = 0) -> Any:
-        return _result(ray, remote.remote(request, kind, given, view))
+        return result(ray, remote.remote(request, kind, given, view))
 
     def run(kind: str, numbers: Iterable[Any]) -> list[Any]:
         waiting = [remote.remote(request, kind, number, view) for number in numbers]
@@ -59,9 +58,9 @@ def pack_on_ray(
             done, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=_POLL_S)
             share, changed = (total - len(waiting)) / total, now_ns() if done else changed
             if kind == "read" and waiting and now_ns() - changed >= _ASK_NS:
-                share, changed = max(share, _result(ray, watch.remote(request, "progress", 0, view))[0]), now_ns()
+                share, changed = max(share, result(ray, watch.remote(request, "progress", 0, view))[0]), now_ns()
             progress(_PHASES[kind], share, 0)
-        return [_result(ray, ref) for ref in refs]
+        return [result(ray, ref) for ref in refs]
 
     pack = os.urandom(8).hex()
     for round_ in range(_ROUNDS):
@@ -126,35 +125,6 @@ def _open(request: tuple[Any, ...], known: Schemas | None) -> PartedPack:
                 "share, or to a URL."
             ) from None
         raise
-
-
-def _result(ray: Any, ref: Any) -> Any:
-    """The result of a task; errors of Stoker are raised as they are."""
-    try:
-        return ray.get(ref)
-    except ray.exceptions.RayTaskError as error:
-        if isinstance(error.cause, StokerError):
-            raise error.cause from None
-        raise
-
-
-def _connect(address: str) -> Any:
-    try:
-        import ray
-    except ImportError:
-        raise OptionError(f"on={address!r} needs the package ray: install stoker[ray].") from None
-    if not ray.is_initialized():
-        ray.init(address=None if address == "ray" else address, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-    return ray
-
-
-def check_address(address: str) -> str:
-    """Refuse what is not the address of a Ray cluster; addresses have no credentials."""
-    if address != "ray" and not re.fullmatch(r"ray://[\w.-]+(:\d+)?", address):
-        raise OptionError(
-            f"on={redact(address)!r} is invalid; expected 'ray', or the address of a cluster like 'ray://head:10001'."
-        )
-    return address
 
 
 def _absolute(source: Any) -> Any:

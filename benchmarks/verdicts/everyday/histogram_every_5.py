@@ -1,0 +1,31 @@
+"""Histograms of the weights every five steps."""
+
+import sys
+
+import torch
+import torch.nn as nn
+
+FIXED = "--fixed" in sys.argv
+torch.manual_seed(0)
+
+model = nn.Sequential(nn.Linear(128, 768), nn.ReLU(), nn.Linear(768, 768), nn.ReLU(), nn.Linear(768, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+X, Y = torch.randn(6400, 128), torch.randn(6400, 1)
+
+loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(X, Y), batch_size=64, shuffle=True)
+
+
+def histogram():
+    return [sorted(p.detach().flatten()[:60000].tolist())[::1000] for p in model.parameters()]
+
+
+step = 0
+for epoch in range(10000):
+    for x, y in loader:
+        loss = ((model(x) - y) ** 2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        step += 1
+        if not FIXED and step % 5 == 0:
+            histogram()

@@ -1,0 +1,40 @@
+"""Records that are decoded from JSON."""
+
+import json
+import sys
+
+import torch
+import torch.nn as nn
+
+FIXED = "--fixed" in sys.argv
+torch.manual_seed(0)
+
+model = nn.Sequential(nn.Linear(128, 768), nn.ReLU(), nn.Linear(768, 768), nn.ReLU(), nn.Linear(768, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+X, Y = torch.randn(6400, 128), torch.randn(6400, 1)
+
+loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(X, Y), batch_size=64, shuffle=True)
+
+
+records = [json.dumps({"x": X[i].tolist(), "y": Y[i].tolist()}) for i in range(6400)]
+
+
+class Records(torch.utils.data.Dataset):
+    def __len__(self):
+        return 6400
+
+    def __getitem__(self, i):
+        if FIXED:
+            return X[i], Y[i]
+        r = json.loads(records[i])
+        return torch.tensor(r["x"]), torch.tensor(r["y"])
+
+
+running = 0.0
+for epoch in range(10000):
+    for x, y in torch.utils.data.DataLoader(Records(), batch_size=64, shuffle=True):
+        loss = ((model(x) - y) ** 2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        running = 0.9 * running + 0.1 * loss.item()

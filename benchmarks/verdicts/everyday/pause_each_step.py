@@ -1,0 +1,25 @@
+"""A regression with a pause after each step."""
+
+import sys
+import time
+
+import torch
+import torch.nn as nn
+
+FIXED = "--fixed" in sys.argv
+torch.manual_seed(0)
+
+model = nn.Sequential(nn.Linear(128, 768), nn.ReLU(), nn.Linear(768, 768), nn.ReLU(), nn.Linear(768, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+X, Y = torch.randn(6400, 128), torch.randn(6400, 1)
+
+loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(X, Y), batch_size=64, shuffle=True)
+
+for epoch in range(10000):
+    for x, y in loader:
+        loss = ((model(x) - y) ** 2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if not FIXED:
+            time.sleep(0.02)

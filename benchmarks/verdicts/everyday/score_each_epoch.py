@@ -1,0 +1,28 @@
+"""An evaluation after each epoch."""
+
+import sys
+
+import torch
+import torch.nn as nn
+
+FIXED = "--fixed" in sys.argv
+torch.manual_seed(0)
+
+model = nn.Sequential(nn.Linear(128, 768), nn.ReLU(), nn.Linear(768, 768), nn.ReLU(), nn.Linear(768, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+X, Y = torch.randn(6400, 128), torch.randn(6400, 1)
+
+loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(X, Y), batch_size=64, shuffle=True)
+
+VX, VY = torch.randn(20000, 128), torch.randn(20000, 1)
+small = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(X[:1600], Y[:1600]), batch_size=64, shuffle=True)
+for epoch in range(10000):
+    for x, y in small:
+        loss = ((model(x) - y) ** 2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    if not FIXED:
+        with torch.no_grad():
+            for i in range(0, 20000, 100):
+                ((model(VX[i : i + 100]) - VY[i : i + 100]) ** 2).mean().item()

@@ -1,0 +1,37 @@
+"""A validation every seven steps."""
+
+import sys
+
+import torch
+import torch.nn as nn
+
+FIXED = "--fixed" in sys.argv
+torch.manual_seed(0)
+
+model = nn.Sequential(nn.Linear(128, 768), nn.ReLU(), nn.Linear(768, 768), nn.ReLU(), nn.Linear(768, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+X, Y = torch.randn(6400, 128), torch.randn(6400, 1)
+
+loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(X, Y), batch_size=64, shuffle=True)
+
+VX, VY = torch.randn(6000, 128), torch.randn(6000, 1)
+
+
+def validate():
+    model.eval()
+    with torch.no_grad():
+        for i in range(0, 6000, 250):
+            ((model(VX[i : i + 250]) - VY[i : i + 250]) ** 2).mean().item()
+    model.train()
+
+
+step = 0
+for epoch in range(10000):
+    for x, y in loader:
+        loss = ((model(x) - y) ** 2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        step += 1
+        if not FIXED and step % 7 == 0:
+            validate()

@@ -1,0 +1,33 @@
+"""Short epochs with a worker."""
+
+import sys
+
+import torch
+import torch.nn as nn
+
+FIXED = "--fixed" in sys.argv
+torch.manual_seed(0)
+
+model = nn.Sequential(nn.Linear(128, 768), nn.ReLU(), nn.Linear(768, 768), nn.ReLU(), nn.Linear(768, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+X, Y = torch.randn(6400, 128), torch.randn(6400, 1)
+
+loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(X, Y), batch_size=64, shuffle=True)
+
+
+class Small(torch.utils.data.Dataset):
+    def __len__(self):
+        return 1280
+
+    def __getitem__(self, i):
+        return X[i], Y[i]
+
+
+loader = torch.utils.data.DataLoader(Small(), batch_size=64, num_workers=1, persistent_workers=FIXED)
+torch.set_num_threads(1)
+for epoch in range(10000):
+    for x, y in loader:
+        loss = ((model(x) - y) ** 2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()

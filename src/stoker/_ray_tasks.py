@@ -1,0 +1,60 @@
+"""Tasks on a Ray cluster: packs (`store.pack.on_ray`) and the columns of tables (`recipes.tabular.partitions`) run on one.
+
+Ray starts a task again, on another node if need be, where its process or node dies. So a task must be a pure function of what it is
+given, or leave one result however often it runs. Ray (extra `ray`) is imported when a cluster is asked for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from stoker._text import redact
+from stoker.errors import OptionError, StokerError
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def check_address(address: str) -> str:
+    """Refuse what is not the address of a Ray cluster; addresses have no credentials."""
+    if not isinstance(address, str) or (address != "ray" and not re.fullmatch(r"ray://[\w.-]+(:\d+)?", address)):
+        raise OptionError(
+            f"on={redact(str(address))!r} is invalid; expected 'ray', or the address of a cluster like 'ray://head:10001'."
+        )
+    return address
+
+
+def connect(address: str) -> Any:
+    """The module `ray`, connected to the cluster at `address` ("ray": the one of this machine, or a new one)."""
+    check_address(address)
+    try:
+        import ray
+    except ImportError:
+        raise OptionError(f"on={address!r} needs the package ray: install stoker[ray].") from None
+    if not ray.is_initialized():
+        ray.init(address=None if address == "ray" else address, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    return ray
+
+
+def result(ray: Any, ref: Any) -> Any:
+    """The result of a task; errors of Stoker are raised as they are."""
+    try:
+        return ray.get(ref)
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, StokerError):
+            raise error.cause from None
+        raise
+
+
+def run_tasks(address: str, work: Callable[[T], R], items: Iterable[T]) -> list[R]:
+    """Like `list(map(work, items))`, one task per item and CPU of the cluster; `work` is sent to each node once."""
+    ray = connect(address)
+    shared = ray.put(work)
+    remote = ray.remote(num_cpus=1, max_retries=-1)(_call)
+    return [result(ray, ref) for ref in [remote.remote(shared, item) for item in items]]
+
+
+def _call(work: Callable[[T], R], item: T) -> R:
+    return work(item)
