@@ -63,6 +63,8 @@ NOT_ADVISED = {name for names in ALSO.values() for name in names}
 """Fixes that `--try` lists only if they help; they are not advice, so they do not count."""
 CLEAR = 1.10
 """A gain from which on a prediction is more than "about the same"."""
+SURE = 1.2
+"""The ends of the interval of a trial that can tell whether a prediction is within ten per cent."""
 SAME_SPEED = 0.05
 """Of the logarithm of a ratio of steps."""
 Row = dict[str, Any]
@@ -136,6 +138,7 @@ def score(rows: list[Row]) -> dict[str, Any]:
         "all": _summary(tried),
         "unseen": _summary([one for row, one in pairs if row["name"] not in DEVELOPED]),
         "developed": _summary([one for row, one in pairs if row["name"] in DEVELOPED]),
+        "sure_trials": _summary([one for one in tried if one["high"] <= SURE * one["low"]]),
         "at_the_same_speed": _summary([one for one in tried if _same_speed(one)]),
         "clear_gains": _summary([one for one in tried if max(one.get("predicted", 0.0), one["tried"]) >= CLEAR]),
         "by_device": {name: _summary([one for row, one in pairs if row["device"] == name]) for name in ("cpu", "cuda")},

@@ -4,8 +4,8 @@
 verdict. `line_of` finds the user's line that a cause comes from.
 
 A prediction rests on measured steps: steps with the fix switched on, batches at no cost, batches gathered at once. Where it is
-not sure to about ten per cent there is a range instead of a number. Where no step was measured with a fix, only its upper limit is
-known: the share of the time that it could save.
+not sure to about ten per cent its range is shown, too, and where it is not sure to a fifth the range alone. Where no step was
+measured with a fix, only its upper limit is known: the share of the time that it could save.
 
 What the measurements do not support is not advised:
 
@@ -22,6 +22,8 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+
+import msgspec
 
 from stoker.diagnose import wording
 from stoker.diagnose.attribution import Attribution, attribute, holding_thread, seconds_of
@@ -159,7 +161,12 @@ class SpeedPredictor:
             error = math.hypot(error, abs(left - min(left, step - self.without_data) - known))
         # Rounds next to each other have seen how memory varies, unless it is another state of the process than that of the loop.
         seen = not few and baseline_change(what_if, changed) <= RULE.baseline_change
-        return [self.predict(name, sentence, left, error, pages=0.0 if seen else None)]
+        found = self.predict(name, sentence, left, error, pages=0.0 if seen else None)
+        if (
+            needed and step < RULE.min_gain * left
+        ):  # the steps beside it did not need it: a number would say nothing about those that do
+            found = msgspec.structs.replace(found, predicted=None)
+        return [found]
 
     def without(self, cause: str) -> float:
         """Seconds of a step without one of its causes."""

@@ -353,7 +353,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str  # short, fixed: feed, workers, pinned, fused, autocast, tf32, compile, graph, threads, batch, cached, …
     sentence: str
-    predicted: float | None  # the speed-up; None if it is not known to about ten per cent
+    predicted: float | None  # the speed-up; None if it is not known to a fifth
     predicted_low: float | None = None  # the lower end; None if only the upper one is known
     predicted_high: float | None = None
     tried: TrialResult | None = None

@@ -109,7 +109,8 @@ class Thresholds:
     run_to_run_memory: float = _limit(0.08, "the same for what a CPU moves through memory: pages lie elsewhere in each process")
     run_to_run_launch: float = _limit(0.06, "the same for steps whose GPU waits for its host")
     waits_for_host: float = _limit(1.2, "step over issue time up to which a step waits for the host")
-    max_prediction_range: float = _limit(1.25, "high over low up to which a prediction is one number")
+    sure_prediction: float = _limit(1.25, "high over low up to which a prediction is shown without its range")
+    max_prediction_range: float = _limit(1.5, "high over low up to which a prediction is a number, and not a range alone")
     max_range: float = _limit(4.0, "high over low above which no range is given")
     min_rounds: int = _limit(3, "windows with a fix from which their differences say how sure its gain is")
     thread_wait_variation: float = _limit(

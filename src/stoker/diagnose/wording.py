@@ -84,12 +84,15 @@ def times(ratio: float) -> str:
 
 
 def predicted(step: Advice) -> str:
-    """What is predicted: a number, or a range where a number is not sure enough; nothing where nothing is known."""
-    if step.predicted is not None:
-        return times(step.predicted)
-    if step.predicted_high is None:
-        return ""
-    return f"{f'{step.predicted_low:.2f}-' if step.predicted_low is not None else 'at most '}{times(step.predicted_high)}"
+    """What is predicted: a number, with its range where it is not sure, or a range alone; nothing where nothing is known."""
+    low, high = step.predicted_low, step.predicted_high
+    if high is None or low is None:
+        number = times(step.predicted) if step.predicted is not None else ""
+        return number or (f"at most {times(high)}" if high is not None else "")
+    ends = f"{low:.2f}-{times(high)}"
+    if step.predicted is None:
+        return ends
+    return times(step.predicted) + (f" ({ends})" if high > RULE.sure_prediction * low else "")
 
 
 def per_second(rate: float) -> str:
