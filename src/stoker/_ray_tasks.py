@@ -1,4 +1,4 @@
-"""Tasks on a Ray cluster: packs (`store.pack.on_ray`) and the columns of tables (`recipes.tabular.partitions`) run on one.
+"""Tasks on a Ray cluster: packs (`store.pack.on_ray`) and the columns of tables (`recipes.tabular.files`) run on one.
 
 Ray starts a task again, on another node if need be, where its process or node dies. So a task must be a pure function of what it is
 given, or leave one result however often it runs. Ray (extra `ray`) is imported when a cluster is asked for.
