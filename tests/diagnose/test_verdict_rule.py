@@ -406,3 +406,14 @@ def test_a_profile_without_operations_leaves_a_thread_that_holds_the_interpreter
     assert "statistics" in held.why
     alone = conclude(on_cpu(ops=150.0, shares=AROUND, busy_thread=thread, asleep=0.0))
     assert "statistics" not in alone.why
+
+
+def test_steps_are_irregular_beside_a_thread_that_holds_the_interpreter_lock() -> None:
+    """Now and then it does not want the lock, and a few steps are as short as they would be without it."""
+    pieces = [[9.8 * MS] * 12, *[[0.1 * MS, 2.4 * MS, 9.8 * MS]] * 4]
+    loop = Stretch(seconds=[one for piece in pieces for one in piece], pieces=[len(piece) for piece in pieces])
+    thread = BusyThread(name="statistics", share=0.97, place=LOG)
+    options: dict[str, Any] = {"shares": AROUND, "waited_for_cores": 0.003}
+    assert loop.tail > RULE.max_mean_off_median
+    assert conclude(on_cpu(loop=loop, busy_thread=thread, asleep=0.95, **options)).verdict == "host"
+    assert conclude(on_cpu(loop=loop, **options)).verdict == "none", "negative control"

@@ -20,7 +20,7 @@ import msgspec
 
 from stoker.diagnose import wording
 from stoker.diagnose.advice import advise, advise_on_rare_steps, line_of
-from stoker.diagnose.attribution import Attribution, attribute, crowded, flops_seconds
+from stoker.diagnose.attribution import Attribution, attribute, crowded, flops_seconds, holding_thread
 from stoker.diagnose.finding import Finding
 from stoker.diagnose.measurements import Cause, Confidence, Device, Loader, Measurements, RareSteps, Stretch, Verdict
 from stoker.diagnose.thresholds import RULE
@@ -185,7 +185,8 @@ def _shares_cores(measured: Measurements) -> bool:
 def _crowd_explains(measured: Measurements, attribution: Attribution, tail: float) -> bool:
     """Whether steps are irregular by a crowd, and the first cause stays so whichever other cause gets the time of slow steps."""
     first, second = _rank_parts(measured, attribution)[:2]
-    return _shares_cores(measured) and first.share - second.share > tail
+    competes = _shares_cores(measured) or holding_thread(measured, attribution) is not None  # for cores, or for the interpreter
+    return competes and first.share - second.share > abs(tail)
 
 
 def verdict_of_rare_steps(rare: RareSteps, loader: Loader = NO_LOADER) -> Verdict | None:
