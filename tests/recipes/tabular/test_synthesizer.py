@@ -228,6 +228,14 @@ def test_one_row_per_subject_is_a_table_of_single_rows() -> None:
             OptionError,
             "context has no column 'id'; it has 'user', .* Name one of them: context_key=",
         ),
+        (
+            lambda: Synthesizer().fit(
+                make_events(30), key="user", context=make_users(30).rename(columns={"user": "id"}), context_key="id",
+                encodings={"id": "numeric"},
+            ),
+            OptionError,
+            "encodings names the column 'id'; expected one of",
+        ),
         (lambda: Synthesizer().fit(make_events(30), key="user", context_key="id"), OptionError, "'id', but there is no context"),
         (lambda: Synthesizer().fit(make_events(30), key="user", context=make_users(29)), BadValueError, "events has the user 29 in row"),
         (

@@ -195,7 +195,6 @@ def prepare(
     if encodings is not None and not isinstance(encodings, Mapping):
         raise OptionError(f"encodings is {encodings!r}; expected a kind for each column, such as {{'place': 'lat_long'}}.")
     asked = dict(encodings or {})
-    _check_encodings(asked, [table] if given is None else [table, given], key)
     if given is not None and key is None:
         raise OptionError("context is given, but key is not. Name the column that both tables have: key=…")
     if given is None and context_key is not None:
@@ -211,6 +210,7 @@ def prepare(
     else:
         grouped = group_rows(table, key=key, keys=keys, what=what, place=partial(place_of, events, what))
         rows, starts, lengths = grouped.rows, grouped.starts, grouped.lengths
+    _check_encodings(asked, [rows] if given is None else [rows, given])
     _check_count(len(starts), settings, key, what)
     if not rows.column_names:
         raise OptionError(f"{what} has no column to learn beside the key. Give a table with at least one more column.")
@@ -243,8 +243,9 @@ def prepare(
     return PreparedSubjects(spec=spec, codes=codes, starts=starts, lengths=shortened, context=other_codes)
 
 
-def _check_encodings(asked: Mapping[str, str], tables: Sequence[Rows], key: str | None) -> None:
-    names = [name for table in tables for name in table.column_names if name != key]
+def _check_encodings(asked: Mapping[str, str], tables: Sequence[Rows]) -> None:
+    """Of tables without their keys, which have no encoding."""
+    names = [name for table in tables for name in table.column_names]
     for name, kind in asked.items():
         if name not in names:
             raise OptionError(f"encodings names the column {name!r}; expected one of {', '.join(map(repr, names))}.")
