@@ -263,7 +263,7 @@ def measure_step(train_step: Callable[[Batch], object], batches: Iterable[Batch]
         >>> measured.steps_seen  # doctest: +SKIP
         431
     """
-    from stoker.diagnose.loaders import Source, WatchedIterator
+    from stoker.diagnose.loops import Source, WatchedIterator
     from stoker.diagnose.measure_windows import measure_all
     from stoker.diagnose.session import Session
 

@@ -22,8 +22,8 @@ from typing import NoReturn
 import msgspec
 
 from stoker.diagnose.hooks import is_own, shown
+from stoker.diagnose.loops import NO_EDITS, FileEdits, OwnLoader, rewrite_imports
 from stoker.diagnose.measurements import Measurements
-from stoker.diagnose.rewrite import NO_EDITS, FileEdits, OwnLoader, rewrite_imports
 from stoker.errors import StokerError, TrainError
 
 EXITED = "exited with code"

@@ -28,15 +28,17 @@ from stoker._clock import now_ns
 from stoker.diagnose import wording
 from stoker.diagnose.advice import advise
 from stoker.diagnose.attribution import attribute
-from stoker.diagnose.edit_sites import CallSite, EditSites, assigned_to
 from stoker.diagnose.finding import Finding
 from stoker.diagnose.fixes import FIXES
 from stoker.diagnose.hooks import is_own, shown
 from stoker.diagnose.measurements import Patch, TrialResult
 from stoker.diagnose.source_edits import (
     SIMPLE,
+    CallSite,
     Edit,
+    EditSites,
     SourceFile,
+    assigned_to,
     by_file,
     check_edits,
     following,
@@ -318,9 +320,9 @@ def make_patch(
         return Patch(left_out=left_out)
     unsure = wording.PATCH["no_verdict"] if finding.verdict == "none" else ""
     runs = _Runs(run, limit=LIMIT_SECONDS + 20 * seconds, at_most=at_most, tell=tell, most=len(names) + 4)
-    scout = runs.start("finding the lines to edit", scouts=True)
-    scout.is_ready()
-    outcome = scout.end()
+    finder = runs.start("finding the lines to edit", find_sites=True)
+    finder.is_ready()
+    outcome = finder.end()
     if outcome.sites is None:
         return Patch(left_out=left_out | dict.fromkeys(names, outcome.error or wording.TRIAL["ended"]), why=unsure)
     values = {name: value_of(name, finding.measurements, finding.verdict) for name in names}

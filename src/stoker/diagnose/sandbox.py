@@ -1,17 +1,15 @@
-"""The sandbox: a diagnosed program does what it would do alone, and the user's files are as before afterwards.
+"""The sandbox: a diagnosed program runs as it would alone, and leaves the user's files unchanged.
 
-There are three modes. The first two rest on the kernel, so that every library and every process of the program is covered:
+The first mode that the machine permits is used. The first two rely on the kernel, so they cover every library and child process:
 
-- `overlay`: the program gets its own view of the disk, in which changes go to a scratch folder (`overlay_mounts`).
-- `journal`: where that is not permitted, each file is copied before it is changed, and restored afterwards (`write_journal`,
-  `write_watch`).
-- `copies`: where the kernel permits neither, the files of the current folder and of the folder of the script are copied before the
-  program begins, and restored afterwards.
+- `overlay` (sandbox_overlay.py): the program has its own view of the disk, in which all changes go to a scratch folder.
+- `journal` (sandbox_journal.py): each file is copied before it is changed, and restored afterwards.
+- `copies`: the current folder and the folder of the script are copied before the program starts, and restored afterwards.
 
-Caches, installed packages and temporary files are left to the program in all modes: compilers and hubs fill them for the next run,
-and share them with other processes.
+Caches, installed packages and temporary files are not protected: compilers and hubs fill them for the next run and share them with
+other processes.
 
-`Sandbox` belongs to the process that starts the program. `enter` is called in the process of the program, before it has threads.
+child.py uses both sides: `Sandbox` in the process that starts the program, and `enter` in the process of the program.
 """
 
 from __future__ import annotations
@@ -31,8 +29,7 @@ from typing import Literal, Self
 import msgspec
 
 from stoker import _disk
-from stoker.diagnose import overlay_mounts, write_watch
-from stoker.diagnose.write_journal import WriteJournal, recover
+from stoker.diagnose import sandbox_journal, sandbox_overlay
 from stoker.errors import OptionError, TrainError
 
 Mode = Literal["overlay", "journal", "copies", "off"]
@@ -112,12 +109,12 @@ class Sandbox:
         self._unprotected: list[str] = []
         self._scratch: Path | None = None
         self._open = contextlib.ExitStack()
-        self._journal: WriteJournal | None = None
+        self._journal: sandbox_journal.WriteJournal | None = None
         self._names: list[str] = []
 
     def __enter__(self) -> Self:
         for one in _journals().glob("*") if _journals().is_dir() else []:
-            recover(one)
+            sandbox_journal.recover(one)
         self._make_caches()
         if "overlay" in self._modes:
             self._scratch = self._find_scratch()
@@ -125,7 +122,7 @@ class Sandbox:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self.mode == "overlay" and self._scratch is not None:
-            self._names = overlay_mounts.written(self._scratch)
+            self._names = sandbox_overlay.written(self._scratch)
         self._open.close()
 
     def _make_caches(self) -> None:
@@ -177,16 +174,16 @@ class Sandbox:
         self.mode, self._unprotected = entered.mode, entered.unprotected
         if entered.mode in ("journal", "copies"):
             name = hashlib.sha256(os.fsencode(self._here)).hexdigest()[:16]
-            self._journal = WriteJournal(_journals() / name)
+            self._journal = sandbox_journal.WriteJournal(_journals() / name)
             self._open.callback(self._journal.close)
             if descriptors:
-                watch = write_watch.WriteWatch(descriptors[0], self._before_change)
+                watch = sandbox_journal.WriteWatch(descriptors[0], self._before_change)
                 self._open.callback(watch.close)
             else:
                 self._copy_files(self._journal)
             answers.sendall(b".")  # the program may begin
 
-    def _copy_files(self, journal: WriteJournal) -> None:
+    def _copy_files(self, journal: sandbox_journal.WriteJournal) -> None:
         """Copy the files of the program's folders; raises `TrainError` if they are too large."""
         total = 0
         for folder in self._copied:
@@ -209,7 +206,7 @@ class Sandbox:
 
     def protects(self, path: str) -> bool:
         """Whether a path, without links, is protected by a journal."""
-        folder = overlay_mounts.innermost(path, self._rules)
+        folder = sandbox_overlay.innermost(path, self._rules)
         return not is_below(path, str(_journals())) and (folder is None or self._rules[folder])
 
     def notes(self) -> list[str]:
@@ -244,7 +241,7 @@ def enter(plan_json: str) -> None:
             try:
                 if mode == "overlay" and plan.scratch is not None:
                     _try_overlay(plan)
-                    unprotected = overlay_mounts.enter(Path(plan.scratch), plan.rules, set(plan.needed))
+                    unprotected = sandbox_overlay.enter(Path(plan.scratch), plan.rules, set(plan.needed))
                     answers.sendall(msgspec.json.encode(Entered(mode=mode, unprotected=unprotected)))
                 elif mode == "journal":
                     _enter_journal(answers)
@@ -257,7 +254,7 @@ def enter(plan_json: str) -> None:
             except OSError as error:
                 reasons.append(f"{mode}: {error.strerror or error}")
             else:
-                overlay_mounts.end_with_parent()
+                sandbox_overlay.end_with_parent()
                 return
         answers.sendall(msgspec.json.encode(Entered(error="; ".join(reasons) or "there is no place for a scratch folder")))
     raise SystemExit(1)
@@ -271,7 +268,7 @@ def _try_overlay(plan: SandboxPlan) -> None:
     if child == 0:
         number = 1
         try:
-            overlay_mounts.enter(scratch, plan.rules, set(plan.needed))
+            sandbox_overlay.enter(scratch, plan.rules, set(plan.needed))
             number = 0
         except OSError as error:
             number = error.errno or 1
@@ -283,7 +280,7 @@ def _try_overlay(plan: SandboxPlan) -> None:
 
 
 def _enter_journal(answers: socket.socket) -> None:
-    listener = write_watch.install()
+    listener = sandbox_journal.install_watch()
     socket.send_fds(answers, [msgspec.json.encode(Entered(mode="journal"))], [listener])
     os.close(listener)
     answers.recv(1)
@@ -292,7 +289,7 @@ def _enter_journal(answers: socket.socket) -> None:
 def _other_places() -> dict[str, bool]:
     """Folders of the disk besides those of the user's program, and whether each can be written to."""
     found = {f"/{name}": True for name in os.listdir("/") if os.path.isdir(f"/{name}") and not os.path.islink(f"/{name}")}
-    found |= {path: writable for path, writable in overlay_mounts.mount_points().items() if path != "/"}
+    found |= {path: writable for path, writable in sandbox_overlay.mount_points().items() if path != "/"}
     apart = (*SYSTEM, _temporary(), *SCRATCH_PLACES)
     return {path: writable for path, writable in found.items() if not any(is_below(path, one) for one in apart)}
 
