@@ -91,7 +91,7 @@ def run_in_process(homes: dict[str, Path], way: Way) -> dict[str, str]:
         with ours:
             wait = forked(lambda: (ours.close(), sandbox.enter(plan), run_each(homes))[2])
             theirs.close()
-            box.watch(ours)
+            box.wait_until_entered(ours)
             return wait()
 
 

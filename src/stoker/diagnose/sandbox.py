@@ -44,8 +44,6 @@ SYSTEM = {"/bin", "/boot", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/sbin
 """Folders in which no overlay is mounted, unless the program runs there."""
 SCRATCH_PLACES = ("/tmp", "/var/tmp", "/dev/shm")
 MAX_NAMED = 3
-ENTER = "import sys; from stoker.diagnose.sandbox import enter; enter(sys.argv.pop()); "
-"""Code that the process of a program runs first; its last argument is a plan."""
 
 
 class SandboxPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,7 +155,7 @@ class Sandbox:
         made = SandboxPlan(modes=modes, scratch=scratch, rules=rules, needed=sorted(self._needed), socket=descriptor)
         return msgspec.json.encode(made).decode()
 
-    def watch(self, answers: socket.socket) -> None:
+    def wait_until_entered(self, answers: socket.socket) -> None:
         """Wait until the process has entered the sandbox, and watch it if it is in a journal.
 
         Raises `TrainError` if it could not enter.

@@ -25,9 +25,8 @@ import torch
 from stoker._clock import now_ns
 from stoker.diagnose import wording
 from stoker.diagnose.advice import best_threads, workers_to_use
-from stoker.diagnose.api import sandbox_for, start_child
 from stoker.diagnose.attribution import attribute
-from stoker.diagnose.child import Child, Request, one_line
+from stoker.diagnose.child import Child, Request, one_line, sandbox_for, start_child
 from stoker.diagnose.finding import Finding
 from stoker.diagnose.fixes import FIXES, Fix, draw_each_epoch, fix_named, set_seeds
 from stoker.diagnose.loops import WatchedIterator
@@ -39,7 +38,6 @@ from stoker.diagnose.source_edits import Edit, EditSites, SiteFinder, as_file_ed
 from stoker.diagnose.thresholds import RULE
 from stoker.errors import TrainError
 
-START = "import sys; from stoker.diagnose.trials import main; main(sys.argv[1:])"
 CHUNKS = 2
 LEAST_STEPS = 4
 
@@ -237,7 +235,7 @@ class TrialProcess:
             program=self._name, module=module, arguments=words, fix=fix, value=value, find_sites=find_sites, edits=tuple(edits)
         )
         with other:
-            self._child = start_child(sandbox, request, START, other.fileno(), quiet=quiet)
+            self._child = start_child(sandbox, request, other.fileno(), quiet=quiet, main=__name__)
 
     def is_ready(self) -> bool:
         """Wait until it has warmed up; False where it has ended."""
