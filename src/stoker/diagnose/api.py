@@ -14,7 +14,7 @@ import msgspec
 
 from stoker._clock import now_ns
 from stoker.diagnose.child import Answer, Request, run_child, sandbox_for
-from stoker.diagnose.hooks import leaves, own_frame, place_of
+from stoker.diagnose.hooks import leaves, own_line
 from stoker.diagnose.measurements import Measurements
 from stoker.errors import BatchError, OptionError, TrainError
 
@@ -171,8 +171,7 @@ def measure_step(train_step: Callable[[Batch], object], batches: Iterable[Batch]
     if not hasattr(batches, "__iter__"):
         raise OptionError(f"batches is {batches!r}; expected a loader or another iterable of batches.")
     session = Session(measure_all, on_done=lambda: None, step_per_batch=True, pace=pace)
-    frame = own_frame(sys._getframe(1))
-    source = Source(batches, place_of(frame) if frame is not None else None)
+    source = Source(batches, own_line(sys._getframe(1)))
     session.hooks.install()
     session.hooks.find_roots()
     try:
