@@ -99,7 +99,7 @@ def become_user() -> None:
     os.setgroups([])
     os.setresgid(NOBODY, NOBODY, NOBODY)
     os.setresuid(NOBODY, NOBODY, NOBODY)
-    ctypes.CDLL(None).prctl(sandbox_overlay.SET_DUMPABLE, 1, 0, 0, 0)  # as after the start of a program
+    ctypes.CDLL(None).prctl(sandbox_overlay.PR_SET_DUMPABLE, 1, 0, 0, 0)  # as after the start of a program
 
 
 def run_each(homes: dict[str, Path]) -> dict[str, str]:

@@ -40,13 +40,12 @@ class SavedPath(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     kind: Kind
     copy: str | None = None  # the name of the copy of a file, in the journal
-    target: str | None = None  # of a link
+    target: str | None = None  # of a symlink
     inode: int = 0
-    size: int = 0
     mode: int = 0
     owner: tuple[int, int] = (-1, -1)
     times_ns: tuple[int, int] = (0, 0)
-    changed_ns: int = 0  # when the system last changed it, which no program can set
+    changed_ns: int = 0  # its ctime, which no program can set
     names: list[str] | None = None  # what was in a folder that was removed, moved or replaced
 
 
@@ -62,68 +61,69 @@ class WriteJournal:
             self._lock = _open_lock(folder, restoring=True)
 
     def save(self, path: str, *, removes: bool = False, moves: bool = False) -> None:
-        """Save what is at a path without following a last link.
+        """Save what is at a path, once, before it is changed. A symlink at its end is not followed.
 
-        `removes` if the path itself may be removed; `moves` if it may be renamed or replaced, with all that is in it.
+        `removes` if the path itself may be removed; `moves` if it may be renamed or replaced, with its contents. What is in a new
+        folder needs no record: the folder is removed.
         """
-        record = self._find(path)
+        record = self._record_of(path)
         if record is None:
             if self._is_new(path):
                 return
             above = os.path.dirname(path)
-            if above != path and self._find(above) is None:
-                self._keep(above, self._made(above))  # its time of change is restored, too
-            record = self._keep(path, self._made(path))
+            if above != path and self._record_of(above) is None:
+                self._write_record(above, self._new_record(above))  # its mtime is restored, too
+            record = self._write_record(path, self._new_record(path))
             self.changed.append(path)
         if (removes or moves) and record.kind == "folder":
             names = os.listdir(path) if _is_folder(path) else []
-            if moves or not names:  # one that is not empty is not removed
-                self._keep(f"{path}/", SavedPath(path=f"{path}/", kind="folder", names=names))
+            if moves or not names:  # only an empty folder can be removed
+                self._write_record(f"{path}/", SavedPath(path=f"{path}/", kind="folder", names=names))
             for name in names if moves else []:
                 self.save(os.path.join(path, name), moves=True)
 
     def save_names(self, folder: str) -> None:
-        """Save a folder and the names in it: what is new there at the end is removed."""
-        self._keep(folder, self._made(folder))
-        self._keep(f"{folder}/", SavedPath(path=f"{folder}/", kind="folder", names=os.listdir(folder)))
+        """Save a folder and the names in it: what is new in it at the end is removed."""
+        self._write_record(folder, self._new_record(folder))
+        self._write_record(f"{folder}/", SavedPath(path=f"{folder}/", kind="folder", names=os.listdir(folder)))
 
     def _is_new(self, path: str) -> bool:
-        """Whether a path without a record lies in a folder that was not there before, or that was removed or replaced."""
+        """Whether a path without a record is in a folder that is new, or that was removed or replaced."""
         while True:
             above, name = os.path.split(path)
             if above == path:
                 return False
-            inside = self._find(f"{above}/")
+            inside = self._record_of(f"{above}/")
             if inside is not None and name not in (inside.names or []):
                 return True
-            record = self._find(above)
+            record = self._record_of(above)
             if record is not None:
                 return record.kind == "nothing"
             path = above
 
-    def _find(self, path: str) -> SavedPath | None:
+    def _record_of(self, path: str) -> SavedPath | None:
         if path not in self._known:
-            with contextlib.suppress(OSError, msgspec.DecodeError):  # saved by another process of the run
-                self._known[path] = _read(self._place(path, RECORD))
+            with contextlib.suppress(OSError, msgspec.DecodeError):  # a record of another process of the run
+                self._known[path] = _read(self._file_of(path, RECORD))
         return self._known.get(path)
 
-    def _keep(self, path: str, record: SavedPath) -> SavedPath:
+    def _write_record(self, path: str, record: SavedPath) -> SavedPath:
         """Write a record, unless there is one."""
-        found = self._find(path)
+        found = self._record_of(path)
         if found is not None:
             return found
         try:
-            fd = _disk.disk.create(self._place(path, RECORD))
-        except FileExistsError:  # another process of the run was quicker, and has saved the same
-            record = _read(self._place(path, RECORD))
+            fd = _disk.disk.create(self._file_of(path, RECORD))
+        except FileExistsError:  # another process of the run was faster, and has saved the same
+            record = _read(self._file_of(path, RECORD))
         else:
             _disk.disk.write(fd, msgspec.json.encode(record))
             os.close(fd)
         self._known[path] = record
         return record
 
-    def _made(self, path: str) -> SavedPath:
-        """The record of a path, with a copy of a file."""
+    def _new_record(self, path: str) -> SavedPath:
+        """A record of what is at a path now; files are copied."""
         try:
             found = os.lstat(path)
         except OSError as error:
@@ -137,7 +137,7 @@ class WriteJournal:
         elif stat.S_ISLNK(found.st_mode):
             kind, target = "link", os.readlink(path)
         elif stat.S_ISREG(found.st_mode):
-            kind, place = "file", self._place(path, f"-{os.getpid()}-{len(self._known)}")
+            kind, place = "file", self._file_of(path, f"-{os.getpid()}-{len(self._known)}")
             with open(path, "rb") as file:
                 _disk.copy_file(file, place)
             copy = place.name
@@ -147,14 +147,13 @@ class WriteJournal:
             copy=copy,
             target=target,
             inode=found.st_ino,
-            size=found.st_size,
             mode=stat.S_IMODE(found.st_mode),
             owner=(found.st_uid, found.st_gid),
             times_ns=(found.st_atime_ns, found.st_mtime_ns),
             changed_ns=found.st_ctime_ns,
         )
 
-    def _place(self, path: str, end: str) -> Path:
+    def _file_of(self, path: str, end: str) -> Path:
         return self._folder / (hashlib.sha256(os.fsencode(path)).hexdigest()[:32] + end)
 
     def close(self) -> None:
@@ -189,8 +188,8 @@ def recover(folder: Path) -> bool:
 def _open_lock(folder: Path, *, restoring: bool) -> int:
     """Lock a journal; -1 if it was removed meanwhile.
 
-    With `restoring` the lock is shared, and what a killed process has left is restored. Without, it is exclusive; raises
-    `BlockingIOError` if the journal is in use.
+    With `restoring` the lock is shared, and files that a killed process has left changed are restored. Without, it is exclusive;
+    raises `BlockingIOError` if the journal is in use.
     """
     _disk.make_cache_folder(folder)
     lock = _disk.open_lock(folder / LOCK)
@@ -219,7 +218,7 @@ def _read(path: Path) -> SavedPath:
 
 def _records(folder: Path) -> Iterator[SavedPath]:
     for path in folder.glob(f"*{RECORD}"):
-        with contextlib.suppress(msgspec.DecodeError):  # torn: nothing was changed yet
+        with contextlib.suppress(msgspec.DecodeError):  # torn: the path was not changed yet
             yield _read(path)
 
 
@@ -246,7 +245,7 @@ def _restore(folder: Path) -> None:
             _restore_one(record, folder)
     for record in reversed(records):
         if record.kind == "folder":
-            _restore_marks(record)
+            _restore_metadata(record)
     for path in folder.iterdir():
         if path.name != LOCK:
             _disk.remove_file(path)
@@ -264,13 +263,13 @@ def _restore_one(record: SavedPath, folder: Path) -> None:
         _disk.disk.symlink(record.target, path)
     elif record.copy is not None:
         with open(folder / record.copy, "rb") as copy:
-            # The same file, where it still has its name: it may have other names, and be open elsewhere.
+            # In place where it is still the same file: it may have hard links, and be open in other processes.
             _disk.restore_file(copy, path, in_place=found is not None and found.st_ino == record.inode)
-    _restore_marks(record)
+    _restore_metadata(record)
 
 
-def _restore_marks(record: SavedPath) -> None:
-    """Mode, owner and times."""
+def _restore_metadata(record: SavedPath) -> None:
+    """Restore mode, owner and times."""
     path = Path(record.path)
     found = os.lstat(path)
     if (found.st_uid, found.st_gid) != record.owner:
@@ -287,25 +286,26 @@ def _is_folder(path: str) -> bool:
 
 # ---- watching the system calls of a program ----
 
-FOLDER_HERE = -100  # AT_FDCWD
-NOFOLLOW_AT = 0x100  # a flag of the calls that end in "at"
+# Constants of the kernel and of a seccomp filter (BPF).
+AT_FDCWD = -100
+AT_SYMLINK_NOFOLLOW = 0x100
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
-UNNAMED = getattr(os, "O_TMPFILE", 0)
+O_TMPFILE = getattr(os, "O_TMPFILE", 0)
 MAX_PATH = 4096
-RECEIVE, SEND, CONTINUE = 0xC0502100, 0xC0182101, 1
-NOTIFY, ALLOW = 0x7FC00000, 0x7FFF0000
-LOAD, EQUAL, ANY_BIT, RETURN = 0x20, 0x15, 0x45, 0x06  # instructions of a filter
+SECCOMP_IOCTL_NOTIF_RECV, SECCOMP_IOCTL_NOTIF_SEND, SECCOMP_USER_NOTIF_FLAG_CONTINUE = 0xC0502100, 0xC0182101, 1
+SECCOMP_RET_USER_NOTIF, SECCOMP_RET_ALLOW = 0x7FC00000, 0x7FFF0000
+LOAD, EQUAL, ANY_BIT, RETURN = 0x20, 0x15, 0x45, 0x06
 
 
 class Call(NamedTuple):
-    """A system call: which of its arguments are paths."""
+    """A system call that changes files, and which of its arguments are paths."""
 
-    paths: tuple[tuple[int | None, int], ...]  # pairs of a folder's descriptor and a path, as numbers of arguments
-    flags: int | None = None  # which argument has the flags of `open`
-    at_flags: int | None = None  # which argument has the flags of an "at" call
-    follows: bool = False  # whether a last link is followed
-    removes: bool = False  # whether a folder is removed
-    moves: bool = False  # whether what is in a folder gets other paths
+    paths: tuple[tuple[int | None, int], ...]  # indices of two arguments: a file descriptor of a folder, and a path
+    flags: int | None = None  # index of the argument with the flags of `open`
+    at_flags: int | None = None  # index of the argument with the flags of an "at" call
+    follows: bool = False  # whether a symlink at the end of the path is followed
+    removes: bool = False  # whether it removes a folder
+    moves: bool = False  # whether it moves a folder with its contents
 
 
 _AT, _PLAIN = ((0, 1),), ((None, 0),)
@@ -351,38 +351,41 @@ _ARM = {
     **{"fchmodat": 53, "fchownat": 54, "fchown": 55, "openat": 56, "utimensat": 88, "renameat2": 276, "fchmodat2": 452},
 }
 MACHINES = {"x86_64": (0xC000003E, 317, _X86), "aarch64": (0xC00000B7, 277, _ARM)}
-"""By machine: the number of its architecture, that of the call `seccomp`, and those of the calls above."""
+"""By machine: its architecture in seccomp, and the numbers of the system call `seccomp` and of the calls above."""
 
 
 def install_watch() -> int:
-    """Watch this process and all that it starts from now on; returns the descriptor to answer. Raises `OSError` if not permitted."""
+    """Watch this process and all that it starts from now on. Raises `OSError` if not permitted.
+
+    Returns a file descriptor, with which `WriteWatch` answers in another process.
+    """
     if platform.machine() not in MACHINES:
         raise OSError(errno.ENOSYS, f"system calls of {platform.machine()} are not known")
     architecture, seccomp, numbers = MACHINES[platform.machine()]
-    steps = [(LOAD, 0, 0, 4), (EQUAL, 1, 0, architecture), (RETURN, 0, 0, ALLOW), (LOAD, 0, 0, 0)]
+    steps = [(LOAD, 0, 0, 4), (EQUAL, 1, 0, architecture), (RETURN, 0, 0, SECCOMP_RET_ALLOW), (LOAD, 0, 0, 0)]
     for name, number in numbers.items():
         flags = CALLS[name].flags
         if flags is None:
-            steps += [(EQUAL, 0, 1, number), (RETURN, 0, 0, NOTIFY)]
+            steps += [(EQUAL, 0, 1, number), (RETURN, 0, 0, SECCOMP_RET_USER_NOTIF)]
         else:
-            looks = [(LOAD, 0, 0, 16 + 8 * flags), (ANY_BIT, 0, 1, WRITING), (RETURN, 0, 0, NOTIFY), (RETURN, 0, 0, ALLOW)]
-            steps += [(EQUAL, 0, len(looks), number), *looks]
-    code = b"".join(struct.pack("=HBBI", *step) for step in [*steps, (RETURN, 0, 0, ALLOW)])
-    held = ctypes.create_string_buffer(code)
-    program = struct.pack("@HP", len(code) // 8, ctypes.addressof(held))
-    system = ctypes.CDLL(None, use_errno=True)
-    no_new_rights, with_filter, with_listener = 38, 1, 8
-    if system.prctl(no_new_rights, 1, 0, 0, 0) == 0:
-        listener = int(system.syscall(seccomp, with_filter, with_listener, program))
+            writes = [(LOAD, 0, 0, 16 + 8 * flags), (ANY_BIT, 0, 1, WRITING), (RETURN, 0, 0, SECCOMP_RET_USER_NOTIF)]
+            steps += [(EQUAL, 0, len(writes) + 1, number), *writes, (RETURN, 0, 0, SECCOMP_RET_ALLOW)]
+    code = b"".join(struct.pack("=HBBI", *step) for step in [*steps, (RETURN, 0, 0, SECCOMP_RET_ALLOW)])
+    buffer = ctypes.create_string_buffer(code)
+    program = struct.pack("@HP", len(code) // 8, ctypes.addressof(buffer))
+    libc = ctypes.CDLL(None, use_errno=True)
+    pr_set_no_new_privs, set_mode_filter, flag_new_listener = 38, 1, 8
+    if libc.prctl(pr_set_no_new_privs, 1, 0, 0, 0) == 0:
+        listener = int(libc.syscall(seccomp, set_mode_filter, flag_new_listener, program))
         if listener >= 0:
             return listener
     raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
 class WriteWatch:
-    """Answers the system calls of a program in a thread.
+    """A thread that lets each system call of a program continue after `before` was called with the path that it changes.
 
-    `before` is called as `WriteJournal.save` is; it may raise `OSError`, which is the result of the call.
+    `before` has the arguments of `WriteJournal.save`. If it raises `OSError`, the system call fails with this error.
     """
 
     def __init__(self, listener: int, before: Callable[..., None]) -> None:
@@ -395,7 +398,7 @@ class WriteWatch:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop. Processes of the program that still run can change no file any more."""
+        """Stop. Processes of the program that still run can no longer change files."""
         os.close(self._stop)
         self._thread.join()
         os.close(self._stopped)
@@ -417,46 +420,48 @@ class WriteWatch:
     def _answer_one(self) -> None:
         message = bytearray(80)
         try:
-            fcntl.ioctl(self._listener, RECEIVE, message)
-        except OSError:  # its process was killed meanwhile
+            fcntl.ioctl(self._listener, SECCOMP_IOCTL_NOTIF_RECV, message)
+        except OSError:  # the process was killed meanwhile
             return
         number, task, _, call, _, _, *arguments = struct.unpack("=QIIiIQ6Q", message)
-        error, flags = 0, CONTINUE
+        error, flags = 0, SECCOMP_USER_NOTIF_FLAG_CONTINUE
         try:
-            self._report(task, self._calls[call], arguments)
+            self._before_call(task, self._calls[call], arguments)
         except OSError as failure:
             error, flags = -(failure.errno or errno.EIO), 0
         except Exception:  # never let a program change what could not be saved
             error, flags = -errno.EIO, 0
         with contextlib.suppress(OSError):
-            fcntl.ioctl(self._listener, SEND, bytearray(struct.pack("=QqiI", number, 0, error, flags)))
+            fcntl.ioctl(self._listener, SECCOMP_IOCTL_NOTIF_SEND, bytearray(struct.pack("=QqiI", number, 0, error, flags)))
 
-    def _report(self, task: int, call: Call, arguments: list[int]) -> None:
+    def _before_call(self, task: int, call: Call, arguments: list[int]) -> None:
         follows = call.follows
         if call.flags is not None:
             flags = arguments[call.flags]
             follows = not (flags & os.O_NOFOLLOW or (flags & os.O_CREAT and flags & os.O_EXCL))
-            if UNNAMED and flags & UNNAMED == UNNAMED:
+            if O_TMPFILE and flags & O_TMPFILE == O_TMPFILE:
                 return
         if call.at_flags is not None:
-            follows = follows and not arguments[call.at_flags] & NOFOLLOW_AT
+            follows = follows and not arguments[call.at_flags] & AT_SYMLINK_NOFOLLOW
         for folder, path in call.paths:
-            name = _name(task, None if folder is None else arguments[folder], arguments[path] if path >= 0 else 0, follows=follows)
+            name = _path_of(
+                task, None if folder is None else arguments[folder], arguments[path] if path >= 0 else 0, follows=follows
+            )
             if name is not None:
                 self._before(name, removes=call.removes, moves=call.moves)
 
 
-def _name(task: int, folder: int | None, address: int, *, follows: bool) -> str | None:
-    """The full path that a call means, links of its folders resolved; None if it has none."""
+def _path_of(task: int, folder: int | None, address: int, *, follows: bool) -> str | None:
+    """The path of a system call, links of its folders resolved; None if it has none."""
     text = b""
     if address:
         with open(f"/proc/{task}/mem", "rb", buffering=0) as memory:
             text = os.pread(memory.fileno(), MAX_PATH, address).partition(b"\0")[0]
     if folder is not None:
         folder = ctypes.c_int32(folder & 0xFFFFFFFF).value
-    if text.startswith(b"/dev/shm/"):  # where workers share their batches: soonest done
+    if text.startswith(b"/dev/shm/"):  # where workers share their batches: answered without delay
         return None
-    if not text:  # the descriptor itself is meant
+    if not text:  # the file descriptor itself
         if folder is None or folder < 0:
             return None
         with contextlib.suppress(OSError):
@@ -467,10 +472,10 @@ def _name(task: int, folder: int | None, address: int, *, follows: bool) -> str 
     if path.startswith("/proc/self/"):
         path = f"/proc/{task}/{path[len('/proc/self/') :]}"
     if not path.startswith("/"):
-        base = f"/proc/{task}/cwd" if folder in (None, FOLDER_HERE) else f"/proc/{task}/fd/{folder}"
+        base = f"/proc/{task}/cwd" if folder in (None, AT_FDCWD) else f"/proc/{task}/fd/{folder}"
         try:
             path = os.path.join(os.readlink(base), path)
-        except OSError:  # not open: the call fails by itself
+        except OSError:  # not an open file descriptor: the call fails by itself
             return None
     if follows or path.endswith(("/", "/.", "/..")):
         return os.path.realpath(path)
