@@ -134,9 +134,9 @@ def test_all_edits_together_are_python(sites: EditSites, tmp_path: Path) -> None
         (
             "tf32",
             PROGRAM.replace("workers = 0", "torch.backends.cuda.matmul.allow_tf32 = False; workers = 0"),
-            "train.py:5 decides it",
+            "train.py:5 sets it",
         ),
-        ("cudnn", PROGRAM.replace("workers = 0", "torch.use_deterministic_algorithms(False); workers = 0"), "decides it already"),
+        ("cudnn", PROGRAM.replace("workers = 0", "torch.use_deterministic_algorithms(False); workers = 0"), "sets it already"),
         ("fused", PROGRAM.replace("lr=0.1)", "**{'lr': 0.1})"), "passes * or ** arguments"),
         ("fused", PROGRAM.replace("lr=0.1)", "fused=bool(0))"), "computes fused"),
         ("fused", PROGRAM.replace("torch.optim.AdamW(", "torch.optim.Rprop("), "no optimizer that has a fused"),
