@@ -142,6 +142,11 @@ class Thresholds:
     trial_max_error: float = _limit(
         0.35, "half interval of the log speed-up above which a range is given instead (ends a factor 2 apart)"
     )
+    trial_sure: float = _limit(0.05, "half interval of the log speed-up up to which no further windows are measured")
+    trial_processes: float = _limit(
+        0.015,
+        "least difference of processes, as a log ratio; where two of the baseline differ by twice as much, a fix has a second one",
+    )
     trial_min_gain: float = _limit(1.02, "lower end of the speed-up from which an unpredicted fix is listed")
     trial_speed_change: float = _limit(0.10, "log ratio of baseline steps, diagnosed against tried, above which a note says so")
     loss_tolerance: float = _limit(1e-3, "relative difference of losses allowed to a fix in the same precision")
