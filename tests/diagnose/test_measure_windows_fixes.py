@@ -18,7 +18,7 @@ from stoker.diagnose.api import measure_step
 from stoker.diagnose.child import Child, Request
 from stoker.diagnose.feed_fix import gathering
 from stoker.diagnose.fixes import Fused
-from stoker.diagnose.loaders import Source, WatchedIterator, batches_of_workers
+from stoker.diagnose.loops import Source, WatchedIterator, batches_of_workers
 from stoker.diagnose.measure_windows import fix_inside, fixes_wanted, measure_all, seconds_before_profile
 from stoker.diagnose.measurements import Measurements
 from stoker.diagnose.recorder import Recorder

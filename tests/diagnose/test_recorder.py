@@ -11,7 +11,7 @@ from tests.diagnose.clock import MACHINE
 from tests.diagnose.measured import on_cpu
 
 from stoker.diagnose.hooks import FORWARD, NAMES, NEXT, REST, StepHooks, StepTimes
-from stoker.diagnose.loaders import Sources
+from stoker.diagnose.loops import Sources
 from stoker.diagnose.measure_windows import measure_all
 from stoker.diagnose.measurements import Loader
 from stoker.diagnose.recorder import EpochStart, Recorder, StepSeries, between_epochs

@@ -31,7 +31,7 @@ from stoker.diagnose.feed_fix import gathering
 from stoker.diagnose.fixes import Fix, fix_named
 from stoker.diagnose.hardware import pages_so_far
 from stoker.diagnose.hooks import BACKWARD, DeviceOnlyStep, StepTimes, SyncFinder, compiled, copy_seconds, cycles_per_second
-from stoker.diagnose.loaders import WatchedIterator, batches_of_workers, length_of
+from stoker.diagnose.loops import WatchedIterator, batches_of_workers, length_of
 from stoker.diagnose.measurements import Device, Machine, Measurements, WhatIf
 from stoker.diagnose.ops import Counting, Profiling, main_precision, with_times, work_of
 from stoker.diagnose.profilers import OtherThreads, Sampler, profile_iterable, profile_loader

@@ -25,7 +25,7 @@ from stoker._clock import RunQueueDelay, cores_of_children, now_ns
 from stoker.diagnose.attribution import Slow, at_one_level, slow_of_windows, split
 from stoker.diagnose.hardware import measure_machine
 from stoker.diagnose.hooks import NAMES, NEXT, PREPARE, REST, DeviceOnlyStep, StepHooks, StepTimes, compiled
-from stoker.diagnose.loaders import Source, Sources, length_of
+from stoker.diagnose.loops import Source, Sources, length_of
 from stoker.diagnose.measurements import (
     Blame,
     BusyThread,

@@ -26,22 +26,19 @@ import torch
 from stoker._clock import now_ns
 from stoker.diagnose import wording
 from stoker.diagnose.advice import best_threads, workers_to_use
-from stoker.diagnose.api import sandbox_for, start_child
 from stoker.diagnose.attribution import attribute
-from stoker.diagnose.child import Child, Request, one_line
-from stoker.diagnose.edit_sites import EditSites, Scout
+from stoker.diagnose.child import Child, Request, one_line, sandbox_for, start_child
 from stoker.diagnose.finding import Finding
 from stoker.diagnose.fixes import FIXES, Fix, draw_each_epoch, fix_named, set_seeds
-from stoker.diagnose.loaders import WatchedIterator
+from stoker.diagnose.loops import WatchedIterator
 from stoker.diagnose.measure_windows import phases, warm_up
 from stoker.diagnose.measurements import Advice, Losses, Measurements, Stretch, TrialResult, Verdict
 from stoker.diagnose.recorder import StepSeries
 from stoker.diagnose.session import CACHED, REAL, Plan, Session, StepInput
-from stoker.diagnose.source_edits import Edit, by_file
+from stoker.diagnose.source_edits import Edit, EditSites, SiteFinder, as_file_edits
 from stoker.diagnose.thresholds import RULE
 from stoker.errors import TrainError
 
-START = "import sys; from stoker.diagnose.trials import main; main(sys.argv[1:])"
 CHUNKS = 2
 LEAST_CHUNK = 4  # steps of a GPU between two synchronizations
 LEAST_STEPS = 2  # of a window on a CPU: several windows are compared, and steps may be long
@@ -52,7 +49,7 @@ class TrialRequest(Request, frozen=True, kw_only=True):
 
     fix: str | None = None  # None for the baseline.
     value: int | None = None
-    scouts: bool = False  # whether to find the lines that a patch would edit
+    find_sites: bool = False  # whether to find the lines that a patch would edit
     edits: tuple[Edit, ...] = ()  # run the user's files as if they were in a patch that is applied; on disk they stay as they are
 
 
@@ -152,8 +149,10 @@ class TrialChild(Child):
     """The process of one trial."""
 
     def __init__(self, request: TrialRequest, connection: Connection) -> None:
-        super().__init__(request, connection, by_file(request.edits))
-        self._fix = fix_named(request.fix)(request.value) if request.fix is not None else Scout() if request.scouts else None
+        super().__init__(request, connection, as_file_edits(request.edits))
+        self._fix = (
+            fix_named(request.fix)(request.value) if request.fix is not None else SiteFinder() if request.find_sites else None
+        )
         self.session = TrialSession(on_done=self._done, fix=self._fix, turn=self._take_turn)
 
     def run(self) -> NoReturn:
@@ -192,7 +191,7 @@ class TrialChild(Child):
 
     def _sites(self) -> EditSites | None:
         found = self.session.sources.found
-        return self._fix.sites(found.loader if found is not None else None) if isinstance(self._fix, Scout) else None
+        return self._fix.sites(found.loader if found is not None else None) if isinstance(self._fix, SiteFinder) else None
 
 
 def peak_bytes(device: str) -> int | None:
@@ -220,7 +219,7 @@ class TrialProcess:
         *,
         fix: str | None = None,
         value: int | None = None,
-        scouts: bool = False,
+        find_sites: bool = False,
         edits: Sequence[Edit] = (),
         module: bool = False,
         quiet: bool = False,
@@ -235,10 +234,10 @@ class TrialProcess:
         self._open.enter_context(self._connection)
         words = [str(one) for one in arguments]
         request = TrialRequest(
-            program=self._name, module=module, arguments=words, fix=fix, value=value, scouts=scouts, edits=tuple(edits)
+            program=self._name, module=module, arguments=words, fix=fix, value=value, find_sites=find_sites, edits=tuple(edits)
         )
         with other:
-            self._child = start_child(sandbox, request, START, other.fileno(), quiet=quiet)
+            self._child = start_child(sandbox, request, other.fileno(), quiet=quiet, main=__name__)
 
     def is_ready(self) -> bool:
         """Wait until it has warmed up; False where it has ended."""

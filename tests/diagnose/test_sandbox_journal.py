@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.diagnose.home import make_home, state
 
-from stoker.diagnose.write_journal import WriteJournal, recover
+from stoker.diagnose.sandbox_journal import WriteJournal, recover
 
 
 @pytest.fixture
