@@ -477,8 +477,8 @@ def alternate(base: TrialProcess, tried: TrialProcess, seconds: float) -> Compar
             stretch = side.stretch(seconds / WINDOWS)
             if stretch is not None and stretch.seconds:
                 into.append(stretch)
-        if before and number == 0:  # as long as other programs, with fewer rounds where steps are long
-            window = max(seconds / WINDOWS, LEAST_STEPS * before[0].median)
+        if before and number == 0:  # fewer rounds where steps are long: a window has eight at least, with those that do not count
+            window = max(seconds / WINDOWS, CHUNKS * LEAST_CHUNK * before[0].median)
             most = max(WINDOWS, int(MOST_ROUNDS * seconds / WINDOWS / window))
     return Comparison(base=before, tried=after, outcome=tried.end())
 
