@@ -18,6 +18,7 @@ from stoker.diagnose.attribution import (
     Attribution,
     copies_seconds,
     flops_seconds,
+    gain_of,
     holding_thread,
     interpreter_seconds,
     scaled_phases,
@@ -86,15 +87,12 @@ def times(ratio: float) -> str:
 
 
 def predicted(step: Advice) -> str:
-    """The predicted speed-up: a number, with its range if it is not certain, or only a range; empty if nothing is predicted."""
+    """The predicted speed-up: a number, or a range if it is not certain; empty if nothing is predicted."""
     low, high = step.predicted_low, step.predicted_high
     if high is None or low is None:
         number = times(step.predicted) if step.predicted is not None else ""
         return number or (f"at most {times(high)}" if high is not None else "")
-    ends = f"{low:.2f}-{times(high)}"
-    if step.predicted is None:
-        return ends
-    return times(step.predicted) + (f" ({ends})" if high > RULE.sure_prediction * low else "")
+    return times(step.predicted) if step.predicted is not None else f"{low:.2f}-{times(high)}"
 
 
 def per_second(rate: float) -> str:
@@ -147,7 +145,7 @@ CAUSES: dict[Verdict, str] = {
     "transfer": "{share} of each step copies batches to the GPU",
     "sync": "{share} of each step the host waits for the GPU{waits}",
     "host": "{share} of each step is Python of the loop itself",
-    "oversubscribed": "{share} of each step is lost because {threads} threads{workers} share {cores} cores",
+    "oversubscribed": "{share} of each step {threads} threads{workers} on {cores} cores wait for each other",
     "launch": "{share} of each step the GPU is idle: {kernels} kernels are issued more slowly than they run",
     "dispatch": "{share} of each step dispatches {ops} operations that are too small",
     "optimizer": "{share} of each step is the step of the optimizer",
@@ -203,6 +201,7 @@ ADVICE = {
     "threads": "torch.set_num_threads({best}) instead of {now}, or OMP_NUM_THREADS={best}",
     "tf32": "torch.set_float32_matmul_precision('high')",
     "autocast": "compute in bfloat16 (torch.autocast)",
+    "autocast_unmeasured": "try bfloat16 (torch.autocast); it was not measured here, and some programs are slower with it on a CPU",
     "balance": "find what rank {slowest} does more than the others, or give it less: `stoker diagnose` of that process alone shows it",
     "exchange": "all-reduce less: gradients of several batches at once (no_sync), in bfloat16 (a DDP communication hook), larger batches",
     "rare_data": "read the data of the next batches before they are needed: worker processes, or stoker.Feed{where}",
@@ -347,7 +346,9 @@ def _evidence(verdict: Verdict, measured: Measurements, attribution: Attribution
         ops, each = work.ops if work is not None else 0.0, time_of(machine.dispatch_seconds)
         spent = f"({time_of(parts.dispatch)} of {step})"
         counted = f"{ops:,.0f} operations per step, each of which costs" if ops else "each operation costs"
-        return f"{counted} about {each} however small it is {spent}"
+        by_batch = gain_of(measured, "batch")
+        larger = f"; a step of twice the batch takes {times(1 - by_batch)} as long" if by_batch is not None else ""
+        return f"{counted} at least {each} however small it is {spent}{larger}"
     if verdict in ("straggler", "communication"):
         slowest = sorted(measured.ranks, key=lambda one: -one.apart_seconds)[:4]
         own = ", ".join(f"rank {one.rank} {time_of(one.apart_seconds)}" for one in slowest)
