@@ -105,6 +105,11 @@ class Source:
             self.with_gradients = torch.is_grad_enabled()
         self._seen_steps = steps
 
+    def take_inner(self) -> Source | None:
+        """Forget `inner` until its `next` sets it again."""
+        inner, self.inner = self.inner, None
+        return inner
+
     def new_pass(self) -> Iterator[Any]:
         """A new iterator."""
         return _original_iter(self.iterable) if isinstance(self.iterable, DataLoader) else iter(self.iterable)
@@ -143,7 +148,7 @@ class WatchedIterator:
 
     def __next__(self) -> Any:
         sources = self._sources
-        if sources.found is self.source:
+        if sources.training is self.source:
             return sources.next_batch(self)
         return next(self.iterator) if sources.settled else self._observe()
 
@@ -159,7 +164,7 @@ class WatchedIterator:
         source.begin_iteration(sources.hooks.steps_here, first=self._first)
         self._first = False
         sources.running.append(source)
-        before, source.inner = source.inner, None  # set again by the `next` of the inner source
+        before = source.take_inner()
         try:
             value = next(self.iterator)
         except StopIteration:
@@ -203,7 +208,7 @@ class WatchedIterable:
     def __iter__(self) -> Iterator[Any]:
         started = now_ns()
         iterator = iter(self._iterable)
-        if self._sources.found is self._source and not self._source.may_train:
+        if self._sources.training is self._source and not self._source.may_train:
             return iterator
         self._source.iterable = self._iterable
         return WatchedIterator(self._sources, self._source, iterator, started)
@@ -220,11 +225,11 @@ class Sources:
 
     def __init__(self, hooks: StepHooks) -> None:
         self.hooks = hooks
-        self.found: Source | None = None
+        self.training: Source | None = None  # the source of the training loop, once it is known
         self.settled = False  # whether the training loop is known, or known not to exist
         self.running: list[Source] = []
         self.next_batch: Callable[[WatchedIterator], Any] = lambda watched: next(watched.iterator)
-        """Gives the batches of the training loop, once it is known."""
+        """Gives the batches of the training loop."""
         self.on_iteration: Callable[[], None] = lambda: None
         """Called at each iteration of a training loop that is a `while` statement."""
         self.stepless: list[Any] = []  # iterables of loops without optimizer steps
@@ -239,13 +244,13 @@ class Sources:
 
     def watched(self, iterable: Iterable[Any], place: SourceLine) -> Iterable[Any]:
         """The iterable that a `for` statement gets instead of its own."""
-        if place in self._plain or (self.settled and (self.found is None or self.found.place != place)):
+        if place in self._plain or (self.settled and (self.training is None or self.training.place != place)):
             return iterable
         if isinstance(iterable, DataLoader):  # watched by `watch_loaders`
             if not self.settled:
                 self._of_loader(iterable, place).place = place
-            elif self.found is not None:
-                self._hand_over(self.found, iterable)
+            elif self.training is not None:
+                self._hand_over(self.training, iterable)
             return iterable
         source = self._loops.setdefault(place, Source(iterable, place))
         return WatchedIterable(self, source, iterable)
@@ -253,7 +258,7 @@ class Sources:
     def iteration(self, place: SourceLine) -> None:
         """An iteration of a `while` statement begins."""
         if self.settled:
-            if self.found is not None and self.found.place == place:
+            if self.training is not None and self.training.place == place:
                 self.on_iteration()
             return
         source = self._loops.setdefault(place, Source(None, place))
@@ -267,7 +272,7 @@ class Sources:
         @functools.wraps(_original_iter)
         def watched_iter(loader: DataLoader[Any]) -> Any:
             if sources.settled:  # is this a pass of the training loop?
-                found = sources.found
+                found = sources.training
                 is_training = found is not None and found.iterable is loader
                 (sources.trained if is_training else sources.passed).add(loader)
                 if found is None or not is_training or not found.may_train:
@@ -324,7 +329,7 @@ class Sources:
 
     def select(self, source: Source) -> None:
         """Set the training loop."""
-        self.found, self.settled = source, True
+        self.training, self.settled = source, True
         known = [*self._loops.values(), *self._loaders.values()]
         self.stepless = [one.iterable for one in known if one.gives_batches and one.can_repeat and not one.steps_between]
         self.trained.update(one.iterable for one in self._loaders.values() if one.steps_between)

@@ -231,7 +231,7 @@ class Recorder:
             no_step = "no optimizer of torch made a step. Nothing was trained, or not with torch.optim, or in other processes."
             one_step = "the training ended after one step, before anything could be measured. Let it train for at least 30 steps."
             raise TrainError(one_step if hooks.steps else no_step)
-        source, batches = sources.found, self._batches
+        source, batches = sources.training, self._batches
         together = self._steps_together(source, len(self.loop.steps))
         phased = in_groups(self.phased.steps or measured.steps, together)
         starts = [EpochStart(0, number, one) for number, one in enumerate(self.early) if one.new_epoch]  # each alone
