@@ -161,8 +161,14 @@ def _on_cpu(measured: Measurements, step: float) -> Attribution:
     in_core = core / (core + optimizer) if core + optimizer > 0 else 0.0
     around = (work.shares.get("other", 0.0) * (cached or step) - phases.rest - making) * (1 - gain)
     # An operation needs at most `issuing`; more is Python, but for memory from the system. Operations of compiled code are not counted.
-    issuing = math.inf if measured.compiled else RULE.issue_cost * work.ops * machine.dispatch_seconds
-    dispatch = min(core, max(min(around, issuing), work.ops * machine.dispatch_seconds * in_core))
+    small = work.ops * machine.dispatch_seconds
+    issuing = math.inf if measured.compiled else RULE.issue_cost * small
+    dispatch = max(min(around + RULE.inside_small * small * in_core, issuing), small * in_core)
+    by_batch = gain_of(measured, "batch")
+    if by_batch is not None:  # a step of two batches takes longer, but what it takes once is not work on samples
+        fixed = (1 + by_batch) * (cached or step) - phases.rest - making - python
+        dispatch = max(dispatch, min(fixed * (1 - gain) - optimizer, issuing))
+    dispatch = min(core, dispatch)
     between = min(core - dispatch, max(0.0, around - issuing - for_pages))
     host, core = host + between, core - between
     # Matmuls, moving memory, and operations that are neither (factorizations, custom ones).
@@ -204,6 +210,12 @@ def interpreter_seconds(measured: Measurements, phases: Phases, step: float) -> 
     return min(thread.share * step, max(0.0, (asleep - (measured.waited_for_cores or 0.0)) * step - phases.next))
 
 
+def waits_for_interpreter(measured: Measurements) -> bool:
+    """Whether the loop waits for such a thread most of the time: a mean over all steps, which may vary however they like."""
+    step = measured.loop.median
+    return interpreter_seconds(measured, scaled_phases(measured, step), step) >= RULE.clear_majority * step > 0
+
+
 def holding_thread(measured: Measurements, attribution: Attribution) -> BusyThread | None:
     """The thread that makes the loop wait for the interpreter lock, if that is most of the part `host`."""
     seconds = interpreter_seconds(measured, scaled_phases(measured, attribution.step), attribution.step)
@@ -216,20 +228,31 @@ def crowded(measured: Measurements, *, communicating: bool = True) -> bool:
     more = 1 if measured.ranks and communicating else 0  # one thread sends and receives
     if not measured.loader.workers and measured.own_processes >= RULE.busy_process:
         more += 1  # it makes batches in processes that are not a loader's
+    if measured.busy_thread is not None and measured.busy_thread.share >= RULE.busy_thread:
+        more += 1
     return processes * (measured.machine.threads + measured.loader.workers) + more > measured.machine.cores
 
 
 def _threads_gain(measured: Measurements) -> float:
     """Share of a step without its data that fewer threads save."""
     threads = measured.machine.threads
-    if not crowded(measured):
-        return 0.0  # each has its own core: a gain by fewer threads then comes from another program
     now = measured.fewer_threads.get(str(threads)) or seconds_of(measured.cached)
     fewer = [seconds for number, seconds in measured.fewer_threads.items() if int(number) < threads]
     if not fewer or not now:
         return 0.0
     gain = 1 - min(fewer) / now
+    if not crowded(measured):  # each has its own core, and may wait for the others: what was measured twice is not chance
+        usual = min(now, seconds_of(measured.cached) or measured.loop.median)
+        gain = min(1 - min(fewer) / usual, (gain_of(measured, "threads") or 0.0) * measured.loop.median / usual)
     return gain if gain >= RULE.min_threads_gain else 0.0
+
+
+def gain_of(measured: Measurements, fix: str) -> float | None:
+    """Share of a step that a fix saves, or adds where it is negative, measured in turn with the baseline; None where it was not."""
+    tried = measured.what_ifs.get(fix)
+    return (
+        1 - tried.with_fix.median / tried.as_it_is.median if tried and tried.with_fix.seconds and tried.as_it_is.seconds else None
+    )
 
 
 def flops_seconds(measured: Measurements) -> float:

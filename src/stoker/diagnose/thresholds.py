@@ -72,6 +72,9 @@ class Thresholds:
     issue_cost: float = _limit(
         10.0, "times a launch (GPU) or a dispatch (CPU) that an operation takes at most, more is Python; measured: up to 3 and 3.3"
     )
+    inside_small: float = _limit(
+        0.5, "share of a dispatch (CPU) that passes within the operation, where a profile shows it as work; measured: 0.55"
+    )
     launch_queue: int = _limit(800, "kernels that can wait for a GPU (about a thousand): a step with more blocks by itself")
     short_pause_us: float = _limit(100.0, "microseconds between operations that modules of torch need for themselves")
 

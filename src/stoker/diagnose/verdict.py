@@ -20,7 +20,7 @@ import msgspec
 
 from stoker.diagnose import wording
 from stoker.diagnose.advice import advise, advise_on_rare_steps, line_of
-from stoker.diagnose.attribution import Attribution, attribute, crowded, flops_seconds, holding_thread
+from stoker.diagnose.attribution import Attribution, attribute, crowded, flops_seconds, holding_thread, waits_for_interpreter
 from stoker.diagnose.finding import Finding
 from stoker.diagnose.measurements import Cause, Confidence, Device, Loader, Measurements, RareSteps, Stretch, Verdict
 from stoker.diagnose.thresholds import RULE
@@ -144,8 +144,13 @@ def _rank_parts(measured: Measurements, attribution: Attribution, rare: dict[Ver
     shares = {name: left * share + rare.get(name, 0.0) for name, share in of_step.items()}
     last = WORK if attribution.host_limits else ()  # a GPU that waits for its host is not held back by its kernels
     tiny = {name for name in names if shares[name] < RULE.min_cause_share and not (name == "launch" and attribution.host_limits)}
+    weights, work = dict(shares), max(WORK, key=lambda name: shares.get(name, 0.0))
+    if "dispatch" in first:  # an estimate: what is measured comes first unless it is clearly smaller
+        weights["dispatch"] /= RULE.close_causes
+    elif shares.get("dispatch", 0.0) < sum(shares.get(name, 0.0) for name in WORK):  # the work as a whole is larger than its calls
+        weights[work] = max(shares[work], shares.get("dispatch", 0.0) + RULE.min_fraction)
     # The order of the names decides between equal shares: what hides others comes first.
-    order = sorted(names, key=lambda name: (name in tiny, name in last, name not in first, -shares[name], names.index(name)))
+    order = sorted(names, key=lambda name: (name in tiny, name in last, name not in first, -weights[name], names.index(name)))
     return [
         Cause(verdict=name, share=shares[name], sentence=wording.cause(name, shares[name], measured))
         for place, name in enumerate(order)
@@ -173,8 +178,8 @@ def dominant_rare_steps(measured: Measurements) -> RareSteps | None:
     rare, also = measured.rare, measured.also_rare
     if rare is None or rare.share + (also.share if also is not None else 0.0) <= RULE.rare_verdict_share:
         return None
-    by_crowd = _shares_cores(measured) and verdict_of_rare_steps(rare, measured.loader) is None
-    return None if by_crowd else rare
+    competes = _shares_cores(measured) or waits_for_interpreter(measured)
+    return None if competes and verdict_of_rare_steps(rare, measured.loader) is None else rare
 
 
 def _shares_cores(measured: Measurements) -> bool:
@@ -212,7 +217,7 @@ def doubt(measured: Measurements, attribution: Attribution | None = None) -> str
     attribution = attribute(measured) if attribution is None else attribution
     rare = dominant_rare_steps(measured)
     if rare is None:
-        return _doubt_of_parts(measured, attribution)
+        return _doubt_of_parts(measured, attribution) if not waits_for_interpreter(measured) else disturbed(measured, attribution)
     busy = disturbed(measured, attribution)
     if busy is not None:
         return busy

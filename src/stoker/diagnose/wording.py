@@ -16,6 +16,7 @@ from stoker.diagnose.attribution import (
     Attribution,
     copies_seconds,
     flops_seconds,
+    gain_of,
     holding_thread,
     interpreter_seconds,
     scaled_phases,
@@ -142,7 +143,7 @@ CAUSES: dict[Verdict, str] = {
     "transfer": "{share} of each step copies batches to the GPU",
     "sync": "{share} of each step the host waits for the GPU{waits}",
     "host": "{share} of each step is Python of the loop itself",
-    "oversubscribed": "{share} of each step is lost because {threads} threads{workers} share {cores} cores",
+    "oversubscribed": "{share} of each step {threads} threads{workers} on {cores} cores wait for each other",
     "launch": "{share} of each step the GPU is idle: {kernels} kernels are issued more slowly than they run",
     "dispatch": "{share} of each step dispatches {ops} operations that are too small",
     "optimizer": "{share} of each step is the step of the optimizer",
@@ -343,7 +344,9 @@ def _evidence(verdict: Verdict, measured: Measurements, attribution: Attribution
         ops, each = work.ops if work is not None else 0.0, time_of(machine.dispatch_seconds)
         spent = f"({time_of(parts.dispatch)} of {step})"
         counted = f"{ops:,.0f} operations per step, each of which costs" if ops else "each operation costs"
-        return f"{counted} about {each} however small it is {spent}"
+        by_batch = gain_of(measured, "batch")
+        larger = f"; a step of twice the batch takes {times(1 - by_batch)} as long" if by_batch is not None else ""
+        return f"{counted} at least {each} however small it is {spent}{larger}"
     if verdict in ("straggler", "communication"):
         slowest = sorted(measured.ranks, key=lambda one: -one.apart_seconds)[:4]
         own = ", ".join(f"rank {one.rank} {time_of(one.apart_seconds)}" for one in slowest)
