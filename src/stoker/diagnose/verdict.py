@@ -79,7 +79,9 @@ def likely_cause(measured: Measurements, attribution: Attribution) -> Cause | No
     if len(measured.loop.seconds) < RULE.min_steps or attribution.step <= 0 or measured.work is None:
         return None
     rare = dominant_rare_steps(measured)  # on a busy machine these may be steps that waited for a core: then no line explains them
-    explained = rare is not None and verdict_of_rare_steps(rare, measured.loader) is not None
+    explained = (
+        rare is not None and (rare.alone or rare.phase != "rest") and verdict_of_rare_steps(rare, measured.loader) is not None
+    )
     first = (rank if explained else _rank_parts)(measured, attribution)[0]
     return first if first.share >= RULE.waste_first else None
 
