@@ -14,6 +14,7 @@ import contextlib
 import errno
 import fcntl
 import hashlib
+import json
 import os
 import stat
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ from stoker import _disk
 
 Kind = Literal["nothing", "file", "folder", "link", "other"]
 LOCK, RECORD = "lock", ".json"
+LARGE = 64 << 20  # bytes from which a file that is only renamed or removed is not copied: the journal gets a second name of it
 
 
 class SavedPath(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,14 +62,16 @@ class WriteJournal:
 
         `removes` if the path itself may be removed; `moves` if it may be renamed or replaced, with all that is in it.
         """
+        if not (removes or moves):
+            self._copy_before_write(path)
         record = self._find(path)
+        if record is None and self._is_new(path):
+            return
+        above = os.path.dirname(path)
+        if above != path and self._find(above) is None:
+            self._keep(above, self._made(above))  # its time of change is restored, too
         if record is None:
-            if self._is_new(path):
-                return
-            above = os.path.dirname(path)
-            if above != path and self._find(above) is None:
-                self._keep(above, self._made(above))  # its time of change is restored, too
-            record = self._keep(path, self._made(path))
+            record = self._keep(path, self._made(path, in_use=not (removes or moves)))
             self.changed.append(path)
         if (removes or moves) and record.kind == "folder":
             names = os.listdir(path) if _is_folder(path) else []
@@ -97,7 +101,7 @@ class WriteJournal:
 
     def _find(self, path: str) -> SavedPath | None:
         if path not in self._known:
-            with contextlib.suppress(OSError, msgspec.DecodeError):  # saved by another process of the run
+            with contextlib.suppress(OSError, ValueError):  # saved by another process of the run
                 self._known[path] = _read(self._place(path, RECORD))
         return self._known.get(path)
 
@@ -111,13 +115,25 @@ class WriteJournal:
         except FileExistsError:  # another process of the run was quicker, and has saved the same
             record = _read(self._place(path, RECORD))
         else:
-            _disk.disk.write(fd, msgspec.json.encode(record))
+            _disk.disk.write(fd, json.dumps(msgspec.to_builtins(record)).encode())  # names need not be UTF-8
             os.close(fd)
         self._known[path] = record
         return record
 
-    def _made(self, path: str) -> SavedPath:
-        """The record of a path, with a copy of a file."""
+    def _copy_before_write(self, path: str) -> None:
+        """Copy a large file that the journal only holds by another name."""
+        try:
+            found = os.lstat(path)
+        except OSError:
+            return
+        if stat.S_ISREG(found.st_mode) and found.st_nlink > 1 and found.st_size >= LARGE:
+            for one in list(self._folder.iterdir()):
+                if _is_file(one, found.st_ino, found.st_dev):
+                    with open(one, "rb") as file:
+                        _disk.restore_file(file, one, in_place=False)
+
+    def _made(self, path: str, *, in_use: bool = True) -> SavedPath:
+        """The record of a path, with a copy of a file; one that is not `in_use` may get a second name instead if it is large."""
         try:
             found = os.lstat(path)
         except OSError as error:
@@ -132,8 +148,9 @@ class WriteJournal:
             kind, target = "link", os.readlink(path)
         elif stat.S_ISREG(found.st_mode):
             kind, place = "file", self._place(path, f"-{os.getpid()}-{len(self._known)}")
-            with open(path, "rb") as file:
-                _disk.copy_file(file, place)
+            if in_use or found.st_size < LARGE or not _linked(Path(path), place):
+                with open(path, "rb") as file:
+                    _disk.copy_file(file, place)
             copy = place.name
         return SavedPath(
             path=path,
@@ -208,12 +225,12 @@ def _open_lock(folder: Path, *, restoring: bool) -> int:
 
 
 def _read(path: Path) -> SavedPath:
-    return msgspec.json.decode(path.read_bytes(), type=SavedPath)
+    return msgspec.convert(json.loads(path.read_bytes()), type=SavedPath)
 
 
 def _records(folder: Path) -> Iterator[SavedPath]:
     for path in folder.glob(f"*{RECORD}"):
-        with contextlib.suppress(msgspec.DecodeError):  # torn: nothing was changed yet
+        with contextlib.suppress(ValueError):  # torn: nothing was changed yet
             yield _read(path)
 
 
@@ -256,6 +273,14 @@ def _restore_one(record: SavedPath, folder: Path) -> None:
     if record.target is not None:
         _disk.remove_file(path)
         _disk.disk.symlink(record.target, path)
+    elif (
+        record.copy is not None
+        and record.size >= LARGE
+        and _is_file(folder / record.copy, record.inode, os.stat(path.parent).st_dev)
+    ):
+        if found is None or found.st_ino != record.inode:
+            _disk.remove_file(path)
+            _disk.disk.link(folder / record.copy, path)
     elif record.copy is not None:
         with open(folder / record.copy, "rb") as copy:
             # The same file, where it still has its name: it may have other names, and be open elsewhere.
@@ -273,6 +298,19 @@ def _restore_marks(record: SavedPath) -> None:
     if record.kind != "link":
         _disk.disk.chmod(path, record.mode)
     _disk.disk.utime(path, record.times_ns)
+
+
+def _linked(path: Path, place: Path) -> bool:
+    try:
+        _disk.disk.link(path, place)
+    except OSError:  # on another disk, or of another user
+        return False
+    return True
+
+
+def _is_file(path: Path, inode: int, device: int) -> bool:
+    found = os.lstat(path)
+    return (found.st_ino, found.st_dev) == (inode, device)
 
 
 def _is_folder(path: str) -> bool:

@@ -36,7 +36,7 @@ class Call(NamedTuple):
     flags: int | None = None  # which argument has the flags of `open`
     at_flags: int | None = None  # which argument has the flags of an "at" call
     follows: bool = False  # whether a last link is followed
-    removes: bool = False  # whether a folder is removed
+    removes: bool = False  # whether a file or folder is removed
     moves: bool = False  # whether what is in a folder gets other paths
 
 
@@ -53,7 +53,7 @@ CALLS = {
     "linkat": Call(((0, 1), (2, 3)), at_flags=4),
     "symlink": Call(((None, 1),)),
     "symlinkat": Call(((1, 2),)),
-    "unlink": Call(_PLAIN),
+    "unlink": Call(_PLAIN, removes=True),
     "unlinkat": Call(_AT, removes=True),
     "mkdir": Call(_PLAIN),
     "mkdirat": Call(_AT),
