@@ -12,7 +12,6 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSa
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from stoker.diagnose import fixes as pinned_fix
-from stoker.diagnose.edit_sites import Scout
 from stoker.diagnose.fixes import (
     FIXES,
     Autocast,
@@ -35,6 +34,7 @@ from stoker.diagnose.fixes import (
     fix_named,
 )
 from stoker.diagnose.measure_windows import OtherBatches
+from stoker.diagnose.source_edits import SiteFinder
 from stoker.errors import OptionError
 
 
@@ -91,7 +91,7 @@ def test_the_registry_holds_every_fix() -> None:
     def subclasses(kind: type[Fix]) -> set[type[Fix]]:
         return {kind, *(inner for one in kind.__subclasses__() for inner in subclasses(one))}
 
-    assert set(FIXES.values()) == subclasses(Fix) - {Fix, ModuleFix, LoaderFix, Scout, OtherBatches}
+    assert set(FIXES.values()) == subclasses(Fix) - {Fix, ModuleFix, LoaderFix, SiteFinder, OtherBatches}
     assert all(issubclass(fix_named(name), Fix) for name in FIXES)
     with pytest.raises(OptionError, match="there is no fix 'magic'"):
         fix_named("magic")

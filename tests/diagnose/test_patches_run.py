@@ -95,7 +95,7 @@ def test_the_lines_of_a_module_are_found(tmp_path: Path, monkeypatch: pytest.Mon
         PROGRAM.replace("SPEED", "1e-3").replace("from rows", "from .rows").encode("latin-1")
     )
     (tmp_path / "kit" / "rows.py").write_text(ROWS)
-    process = TrialProcess("kit.train", module=True, scouts=True, quiet=True, limit_seconds=300)
+    process = TrialProcess("kit.train", module=True, find_sites=True, quiet=True, limit_seconds=300)
     process.is_ready()
     sites = process.end().sites
     assert sites is not None

@@ -28,7 +28,7 @@ from stoker.auditing.audit import AuditReport, audit
 from stoker.auditing.fingerprints import BatchForm, BatchRows, rows_of
 from stoker.auditing.samples import LoaderClaims, claims_of
 from stoker.diagnose.fixes import kept_seeds
-from stoker.diagnose.loaders import Sources, length_of
+from stoker.diagnose.loops import Sources, length_of
 from stoker.errors import OptionError, StokerError
 
 SECONDS = 10.0

@@ -25,7 +25,7 @@ from stoker._clock import RunQueueDelay, cores_of_children, now_ns
 from stoker.diagnose.attribution import Slow, at_one_level, slow_of_windows, split
 from stoker.diagnose.hardware import measure_machine
 from stoker.diagnose.hooks import NAMES, NEXT, PREPARE, REST, DeviceOnlyStep, StepHooks, StepTimes, compiled
-from stoker.diagnose.loaders import Source, Sources, length_of
+from stoker.diagnose.loops import Source, Sources, length_of
 from stoker.diagnose.measurements import (
     Blame,
     BusyThread,
@@ -107,14 +107,21 @@ class StepSeries:
         usual = statistics.median(one.phases_ns[NEXT] for one in self.steps) / 1e9
         return [max(0.0, one.times.phases_ns[NEXT] / 1e9 - usual) for one in self.epoch_starts]
 
-    def extra_rests(self, *, on_gpu: bool) -> list[float]:
-        """Seconds between epochs besides that wait, and within the epoch start where it took far longer than other steps."""
+    def extra_rests(self, *, on_gpu: bool, behind: float = 0.0) -> list[float]:
+        """Seconds between epochs besides that wait, and within the epoch start where it took far longer than other steps.
+
+        A line between epochs may wait for a GPU that is `behind` by as many seconds at the end of an epoch: these are its steps.
+        """
         usual = statistics.median(one.without_data for one in self.steps) if self.steps and not on_gpu else math.inf
         found = []
         for start in self.epoch_starts:
             if not start.ours:
                 between = start.times.between_ns / 1e9
-                own = start.times.without_data - between
+                if start.device_seconds is not None and self.device_seconds:
+                    between = min(between, max(0.0, start.device_seconds - statistics.median(self.device_seconds)))
+                else:
+                    between = max(0.0, between - behind)
+                own = start.times.without_data - start.times.between_ns / 1e9
                 found.append(between + (own - usual if own > RULE.slow_step * usual else 0.0))
         return found
 
@@ -148,9 +155,12 @@ class BetweenEpochs(NamedTuple):
 def between_epochs(series: Sequence[StepSeries], length: float | None, *, on_gpu: bool = False) -> BetweenEpochs | None:
     """Time between epochs; None if none ended, or if neither the series nor `length` says how many steps an epoch has."""
     lengths = [found for one in series for found in one.epoch_lengths()]
-    waits = [found for one in series for found in one.extra_waits(on_gpu=on_gpu)]
-    rests = [found for one in series for found in one.extra_rests(on_gpu=on_gpu)]
     steps = statistics.median(lengths) if lengths else length
+    on_device = [seconds for one in series for seconds in one.device_seconds or ()]
+    by_host = [step.seconds for one in series for step in one.steps]
+    ahead = statistics.median(on_device) - statistics.median(by_host) if on_device and by_host else 0.0
+    waits = [found for one in series for found in one.extra_waits(on_gpu=on_gpu)]
+    rests = [found for one in series for found in one.extra_rests(on_gpu=on_gpu, behind=max(0.0, ahead) * (steps or 0.0))]
     if not steps or not (waits or rests):
         return None
     # A validation may run only every few epochs; starting a loader takes the same time each time.

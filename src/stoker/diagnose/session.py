@@ -34,7 +34,7 @@ from stoker.diagnose.hooks import (
     num_bytes,
     num_rows,
 )
-from stoker.diagnose.loaders import Sources, WatchedIterator, wait_for_workers
+from stoker.diagnose.loops import Sources, WatchedIterator, wait_for_workers
 from stoker.diagnose.measurements import Device, Machine, Measurements
 from stoker.diagnose.profilers import Sampler
 from stoker.diagnose.recorder import Recorder, StepSeries

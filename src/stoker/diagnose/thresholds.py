@@ -109,8 +109,9 @@ class Thresholds:
     run_to_run_memory: float = _limit(0.08, "the same for what a CPU moves through memory: pages lie elsewhere in each process")
     run_to_run_launch: float = _limit(0.06, "the same for steps whose GPU waits for its host")
     waits_for_host: float = _limit(1.2, "step over issue time up to which a step waits for the host")
-    sure_prediction: float = _limit(1.25, "high over low up to which a prediction is shown without its range")
-    max_prediction_range: float = _limit(1.5, "high over low up to which a prediction is a number, and not a range alone")
+    max_prediction_range: float = _limit(
+        1.3, "high over low (four standard errors) up to which a prediction is a number and no range"
+    )
     max_range: float = _limit(4.0, "high over low above which no range is given")
     min_rounds: int = _limit(3, "windows with a fix from which their differences say how sure its gain is")
     thread_wait_variation: float = _limit(
@@ -119,7 +120,7 @@ class Thresholds:
     )
     thread_wait_steady: float = _limit(0.1, "least variation of such steps, where those on cached batches were steady")
     baseline_change: float = _limit(
-        0.12, "log ratio of baseline steps above which predictions from one or two rounds become ranges"
+        0.12, "log ratio of baseline steps, beside a fix against those of the loop, above which memory may vary as in the loop"
     )
     float32_gain: float = _limit(
         0.5, "share of work in float64 (matmuls, memory traffic, updates) that float32 saves: half the bytes"
@@ -131,9 +132,9 @@ class Thresholds:
     max_workers: int = _limit(8, "most worker processes that are advised")
     worth_sharing_cores: float = _limit(1.2, "speed-up from which workers are advised that share cores with the training")
     compile_share: float = _limit(
-        0.2,
+        0.5,
         "share of a step on a CPU in small operations and memory traffic from which compiling is advised, if all other work takes less; "
-        "measured: 0.7 to 1.1 times as fast with 0.04 to 0.28, 1.1 with 0.3, 1.4 to 5.3 with 0.6 and more",
+        "measured: 0.7 to 1.2 times as fast with 0.04 to 0.4, 1.6 to 15 with 0.54 and more",
     )
     autocast_ratio: float = _limit(1.3, "bf16 peak over the peak in use from which autocast is advised")
 
@@ -141,6 +142,11 @@ class Thresholds:
     max_trials: int = _limit(8, "fixes that are tried")
     trial_max_error: float = _limit(
         0.35, "half interval of the log speed-up above which a range is given instead (ends a factor 2 apart)"
+    )
+    trial_sure: float = _limit(0.05, "half interval of the log speed-up up to which no further windows are measured")
+    trial_processes: float = _limit(
+        0.015,
+        "least difference of processes, as a log ratio; where two of the baseline differ by twice as much, a fix has a second one",
     )
     trial_min_gain: float = _limit(1.02, "lower end of the speed-up from which an unpredicted fix is listed")
     trial_speed_change: float = _limit(0.10, "log ratio of baseline steps, diagnosed against tried, above which a note says so")

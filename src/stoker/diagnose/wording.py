@@ -84,15 +84,12 @@ def times(ratio: float) -> str:
 
 
 def predicted(step: Advice) -> str:
-    """What is predicted: a number, with its range where it is not sure, or a range alone; nothing where nothing is known."""
+    """What is predicted: a number, or a range where it is not sure; nothing where nothing is known."""
     low, high = step.predicted_low, step.predicted_high
     if high is None or low is None:
         number = times(step.predicted) if step.predicted is not None else ""
         return number or (f"at most {times(high)}" if high is not None else "")
-    ends = f"{low:.2f}-{times(high)}"
-    if step.predicted is None:
-        return ends
-    return times(step.predicted) + (f" ({ends})" if high > RULE.sure_prediction * low else "")
+    return times(step.predicted) if step.predicted is not None else f"{low:.2f}-{times(high)}"
 
 
 def per_second(rate: float) -> str:
@@ -201,6 +198,7 @@ ADVICE = {
     "threads": "torch.set_num_threads({best}) instead of {now}, or OMP_NUM_THREADS={best}",
     "tf32": "torch.set_float32_matmul_precision('high')",
     "autocast": "compute in bfloat16 (torch.autocast)",
+    "autocast_unmeasured": "try bfloat16 (torch.autocast); it was not measured here, and some programs are slower with it on a CPU",
     "balance": "find what rank {slowest} does more than the others, or give it less: `stoker diagnose` of that process alone shows it",
     "exchange": "all-reduce less: gradients of several batches at once (no_sync), in bfloat16 (a DDP communication hook), larger batches",
     "rare_data": "read the data of the next batches before they are needed: worker processes, or stoker.Feed{where}",

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from tests.diagnose.home import make_home, state
 
-from stoker.diagnose import write_journal
-from stoker.diagnose.write_journal import WriteJournal, recover
+from stoker.diagnose import sandbox_journal
+from stoker.diagnose.sandbox_journal import WriteJournal, recover
 
 
 @pytest.fixture
@@ -151,9 +151,9 @@ def test_a_name_that_is_no_utf_8_is_restored(tmp_path: Path) -> None:
 def test_a_large_file_that_is_renamed_is_copied_only_before_it_is_written(
     linked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(write_journal, "LARGE", 1000)
+    monkeypatch.setattr(sandbox_journal, "LARGE", 1000)
     if not linked:  # as between two disks
-        monkeypatch.setattr(write_journal, "_linked", lambda path, place: False)
+        monkeypatch.setattr(sandbox_journal, "_linked", lambda path, place: False)
     old, new = tmp_path / "old.bin", tmp_path / "new.bin"
     old.write_bytes(b"a" * 2000)
     inode = old.stat().st_ino
@@ -171,7 +171,7 @@ def test_a_large_file_that_is_renamed_is_copied_only_before_it_is_written(
 
 
 def test_a_large_file_that_is_removed_is_the_same_file_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write_journal, "LARGE", 1000)
+    monkeypatch.setattr(sandbox_journal, "LARGE", 1000)
     path, other = tmp_path / "large.bin", tmp_path / "other.bin"
     path.write_bytes(b"a" * 2000)
     other.hardlink_to(path)
