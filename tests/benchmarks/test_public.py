@@ -151,6 +151,7 @@ def test_what_was_said_at_first_of_an_unseen_script_stays_counted(tmp_path: Path
     found = judged(with_lines(rows, tmp_path, recipes), recipes)
     assert (found["scripts"]["judged"], found["scripts"]["top_1"]) == (1, 1)
     assert (found["unseen"]["judged"], found["unseen"]["top_1"]) == (1, 0)
+    assert found["sets"] == {"2": found["unseen"]}
     assert found["programs"][0]["first"] == {"verdict": "compute", "second": None, "likely": None}
 
 

@@ -213,6 +213,21 @@ def test_two_batches_in_one() -> None:
     assert fix.used
 
 
+def test_two_batches_are_one_in_a_trial_where_no_loader_makes_them(request: pytest.FixtureRequest) -> None:
+    fix, batches = Batch(), iter([torch.zeros(2), torch.ones(2), torch.ones(2)])
+    assert fix.next_batch(lambda: next(batches)).tolist() == [0, 0, 1, 1]
+    assert fix.used
+    assert len(Fused().next_batch(lambda: next(batches))) == 2, "the control: other fixes take one"
+    ragged = iter([torch.zeros(2, 3), torch.ones(2, 4), torch.ones(2, 5)])
+    assert [fix.next_batch(lambda: next(ragged)).shape[1] for _ in range(2)] == [3, 5]
+    assert not fix.used
+    assert "one row per sample" in fix.unused_reason
+    fix = installed(Batch(), request)
+    loader = DataLoader(TensorDataset(torch.arange(40)), batch_size=6)
+    whole = iter(loader)
+    assert len(fix.next_batch(lambda: next(whole))[0]) == 12, "doubled once"
+
+
 def test_sdpa_leaves_out_the_weights_of_attention(request: pytest.FixtureRequest) -> None:
     attention = nn.MultiheadAttention(8, 2, batch_first=True)
     x = torch.randn(2, 5, 8)

@@ -72,7 +72,7 @@ os.truncate("../a", 0); os.utime("f"); os.link("f", "g", dst_dir_fd=here)
         ("sub/b", False, True),
         ("c", False, True),
         ("sub/d", False, False),
-        ("sub/d", False, False),
+        ("sub/d", True, False),
         ("sub/e", False, False),
         ("sub/e", True, False),
         ("sub/f", False, False),

@@ -18,6 +18,7 @@ import contextlib
 import hashlib
 import os
 import secrets
+import shutil
 import site
 import socket
 import sysconfig
@@ -43,6 +44,7 @@ APART = ("/dev", "/proc", "/sys", "/run")
 SYSTEM = {"/bin", "/boot", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/sbin", "/snap", "/usr", "/var", "/lost+found", *APART}
 """Folders in which no overlay is mounted, unless the program runs there."""
 SCRATCH_PLACES = ("/tmp", "/var/tmp", "/dev/shm")
+ENOUGH_SCRATCH = 16 << 30  # bytes of room, if TMPDIR has as much, for the files that a program changes
 MAX_NAMED = 3
 
 
@@ -105,6 +107,7 @@ class Sandbox:
         self._rules = dict.fromkeys((*APART, *self._caches, _temporary()), False) | dict.fromkeys(self._needed, True)
         self._unprotected: list[str] = []
         self._scratch: Path | None = None
+        self._around: str | None = None  # a folder that cannot be protected, as the scratch folder lies in it
         self._open = contextlib.ExitStack()
         self._journal: sandbox_journal.WriteJournal | None = None
         self._changed: list[str] = []  # paths or names of files that the program changed
@@ -134,15 +137,20 @@ class Sandbox:
                     self._open.callback(_remove_if_empty, folder)
 
     def _find_scratch(self) -> Path | None:
-        """A new folder that no protected one contains; None if there is no such place."""
-        for place in dict.fromkeys((_temporary(), *SCRATCH_PLACES)):
-            real = os.path.realpath(place)
-            if os.access(real, os.W_OK) and not any(is_below(real, one) for one in self._needed):
-                folder = Path(real, f"stoker-diagnose-{secrets.token_hex(8)}")
-                _disk.disk.mkdir(folder, 0o700)
-                self._open.callback(_disk.remove_tree, folder)
-                return folder
-        return None
+        """A new folder outside the folders that must be protected; None if there is no such place."""
+        places = [os.path.realpath(one) for one in (_temporary(), *SCRATCH_PLACES)]
+        usable = [one for one in places if os.access(one, os.W_OK) and not any(is_below(one, folder) for folder in self._needed)]
+        if not usable:
+            return None
+        # TMPDIR may lie in a folder with other files, which cannot be protected then: /tmp is better where it has room.
+        others = _other_places()
+        apart = [one for one in usable if not any(is_below(one, other) for other in others)]
+        room = min(shutil.disk_usage(usable[0]).free, ENOUGH_SCRATCH)
+        place = next((one for one in apart if shutil.disk_usage(one).free >= room), usable[0])
+        folder = Path(place, f"stoker-diagnose-{secrets.token_hex(8)}")
+        _disk.disk.mkdir(folder, 0o700)
+        self._open.callback(_disk.remove_tree, folder)
+        return folder
 
     def plan(self, descriptor: int) -> str:
         """The plan for a process that answers on this file descriptor, as JSON."""
@@ -152,6 +160,8 @@ class Sandbox:
             for path, writable in _other_places().items():
                 if not is_below(str(self._scratch), path):
                     rules.setdefault(path, writable)
+                elif writable:
+                    self._around = path
         scratch = None if self._scratch is None else str(self._scratch)
         made = SandboxPlan(modes=modes, scratch=scratch, rules=rules, needed=sorted(self._needed), socket=descriptor)
         return msgspec.json.encode(made).decode()
@@ -171,6 +181,8 @@ class Sandbox:
                 f"with the environment variable {VARIABLE}=off."
             )
         self.mode, self._unprotected = entered.mode, entered.unprotected
+        if entered.mode == "overlay" and self._around is not None:
+            self._unprotected = [*self._unprotected, self._around]
         if entered.mode in ("journal", "copies"):
             name = hashlib.sha256(os.fsencode(self._here)).hexdigest()[:16]
             self._journal = sandbox_journal.WriteJournal(_journals() / name)
@@ -304,4 +316,5 @@ def _remove_if_empty(folder: Path) -> None:
 def _first_few(names: list[str]) -> str:
     distinct = list(dict.fromkeys(names))
     more = f" and {len(distinct) - MAX_NAMED} more" if len(distinct) > MAX_NAMED else ""
-    return ", ".join(distinct[:MAX_NAMED]) + more
+    named = (os.fsencode(one).decode(errors="replace") for one in distinct[:MAX_NAMED])
+    return ", ".join(named) + more

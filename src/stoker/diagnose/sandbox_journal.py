@@ -16,6 +16,7 @@ import ctypes
 import errno
 import fcntl
 import hashlib
+import json
 import os
 import platform
 import select
@@ -32,6 +33,7 @@ from stoker import _disk
 
 Kind = Literal["nothing", "file", "folder", "link", "other"]
 LOCK, RECORD = "lock", ".json"
+LARGE = 64 << 20  # bytes from which a file that is only renamed or removed is not copied: the journal gets a hard link
 
 
 class SavedPath(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,14 +68,16 @@ class WriteJournal:
         `removes` if the path itself may be removed; `moves` if it may be renamed or replaced, with its contents. What is in a new
         folder needs no record: the folder is removed.
         """
+        if not (removes or moves):
+            self._copy_before_write(path)
         record = self._record_of(path)
+        if record is None and self._is_new(path):
+            return
+        above = os.path.dirname(path)
+        if above != path and self._record_of(above) is None:
+            self._write_record(above, self._new_record(above))  # its mtime is restored, too
         if record is None:
-            if self._is_new(path):
-                return
-            above = os.path.dirname(path)
-            if above != path and self._record_of(above) is None:
-                self._write_record(above, self._new_record(above))  # its mtime is restored, too
-            record = self._write_record(path, self._new_record(path))
+            record = self._write_record(path, self._new_record(path, written=not (removes or moves)))
             self.changed.append(path)
         if (removes or moves) and record.kind == "folder":
             names = os.listdir(path) if _is_folder(path) else []
@@ -103,7 +107,7 @@ class WriteJournal:
 
     def _record_of(self, path: str) -> SavedPath | None:
         if path not in self._known:
-            with contextlib.suppress(OSError, msgspec.DecodeError):  # a record of another process of the run
+            with contextlib.suppress(OSError, ValueError):  # a record of another process of the run
                 self._known[path] = _read(self._file_of(path, RECORD))
         return self._known.get(path)
 
@@ -117,13 +121,25 @@ class WriteJournal:
         except FileExistsError:  # another process of the run was faster, and has saved the same
             record = _read(self._file_of(path, RECORD))
         else:
-            _disk.disk.write(fd, msgspec.json.encode(record))
+            _disk.disk.write(fd, json.dumps(msgspec.to_builtins(record)).encode())  # names need not be UTF-8
             os.close(fd)
         self._known[path] = record
         return record
 
-    def _new_record(self, path: str) -> SavedPath:
-        """A record of what is at a path now; files are copied."""
+    def _copy_before_write(self, path: str) -> None:
+        """Copy a large file of which the journal has only a hard link."""
+        try:
+            found = os.lstat(path)
+        except OSError:
+            return
+        if stat.S_ISREG(found.st_mode) and found.st_nlink > 1 and found.st_size >= LARGE:
+            for one in list(self._folder.iterdir()):
+                if _is_file(one, found.st_ino, found.st_dev):
+                    with open(one, "rb") as file:
+                        _disk.restore_file(file, one, in_place=False)
+
+    def _new_record(self, path: str, *, written: bool = True) -> SavedPath:
+        """A record of what is at a path now. Files are copied; a large one that will not be `written` to gets a hard link."""
         try:
             found = os.lstat(path)
         except OSError as error:
@@ -138,8 +154,9 @@ class WriteJournal:
             kind, target = "link", os.readlink(path)
         elif stat.S_ISREG(found.st_mode):
             kind, place = "file", self._file_of(path, f"-{os.getpid()}-{len(self._known)}")
-            with open(path, "rb") as file:
-                _disk.copy_file(file, place)
+            if written or found.st_size < LARGE or not _linked(Path(path), place):
+                with open(path, "rb") as file:
+                    _disk.copy_file(file, place)
             copy = place.name
         return SavedPath(
             path=path,
@@ -213,12 +230,12 @@ def _open_lock(folder: Path, *, restoring: bool) -> int:
 
 
 def _read(path: Path) -> SavedPath:
-    return msgspec.json.decode(path.read_bytes(), type=SavedPath)
+    return msgspec.convert(json.loads(path.read_bytes()), type=SavedPath)
 
 
 def _records(folder: Path) -> Iterator[SavedPath]:
     for path in folder.glob(f"*{RECORD}"):
-        with contextlib.suppress(msgspec.DecodeError):  # torn: the path was not changed yet
+        with contextlib.suppress(ValueError):  # torn: the path was not changed yet
             yield _read(path)
 
 
@@ -261,6 +278,10 @@ def _restore_one(record: SavedPath, folder: Path) -> None:
     if record.target is not None:
         _disk.remove_file(path)
         _disk.disk.symlink(record.target, path)
+    elif record.copy is not None and _is_file(folder / record.copy, record.inode, os.stat(path.parent).st_dev):
+        if found is None or found.st_ino != record.inode:
+            _disk.remove_file(path)
+            _disk.disk.link(folder / record.copy, path)
     elif record.copy is not None:
         with open(folder / record.copy, "rb") as copy:
             # In place where it is still the same file: it may have hard links, and be open in other processes.
@@ -278,6 +299,19 @@ def _restore_metadata(record: SavedPath) -> None:
     if record.kind != "link":
         _disk.disk.chmod(path, record.mode)
     _disk.disk.utime(path, record.times_ns)
+
+
+def _linked(path: Path, place: Path) -> bool:
+    try:
+        _disk.disk.link(path, place)
+    except OSError:  # on another disk, or of another user
+        return False
+    return True
+
+
+def _is_file(path: Path, inode: int, device: int) -> bool:
+    found = os.lstat(path)
+    return (found.st_ino, found.st_dev) == (inode, device)
 
 
 def _is_folder(path: str) -> bool:
@@ -304,7 +338,7 @@ class Call(NamedTuple):
     flags: int | None = None  # index of the argument with the flags of `open`
     at_flags: int | None = None  # index of the argument with the flags of an "at" call
     follows: bool = False  # whether a symlink at the end of the path is followed
-    removes: bool = False  # whether it removes a folder
+    removes: bool = False  # whether it removes a file or folder
     moves: bool = False  # whether it moves a folder with its contents
 
 
@@ -321,7 +355,7 @@ CALLS = {
     "linkat": Call(((0, 1), (2, 3)), at_flags=4),
     "symlink": Call(((None, 1),)),
     "symlinkat": Call(((1, 2),)),
-    "unlink": Call(_PLAIN),
+    "unlink": Call(_PLAIN, removes=True),
     "unlinkat": Call(_AT, removes=True),
     "mkdir": Call(_PLAIN),
     "mkdirat": Call(_AT),

@@ -118,7 +118,15 @@ def _mount_overlay(path: str, source: str, folder: Path, *, is_root: bool) -> bo
             os.setxattr(upper, "user.stoker", b"1")  # overlayfs needs these attributes here, and not every file system has them
         _disk.disk.utime(upper, (found.st_atime_ns, found.st_mtime_ns))
         options = f"lowerdir={source},upperdir={_escaped(upper)},workdir={_escaped(work)}"
-        options += ",redirect_dir=on" if is_root else ",userxattr"
+        # Hard links stay together, and a large file that is renamed is not copied; older systems do not have these options.
+        kinds = (",redirect_dir=on,index=on,metacopy=on", ",redirect_dir=on") if is_root else (",userxattr",)
+        return any(_mounts(path, options + kind) for kind in kinds)
+    except OSError:
+        return False
+
+
+def _mounts(path: str, options: str) -> bool:
+    try:
         _call("mount", b"stoker", os.fsencode(path), b"overlay", 0, os.fsencode(options))
     except OSError:
         return False

@@ -9,6 +9,7 @@ Losses are kept as the program computes them and read at the end, so that nothin
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import math
 import statistics
@@ -90,8 +91,8 @@ class TrialSession(Session):
             self._fix.begin(self.hooks.roots, self.hooks.optimizer)
 
     def _real_batch(self, watched: WatchedIterator) -> Any:
-        value = super()._real_batch(watched)
-        return value if self._fix is None else self._fix.batch(value)
+        give = functools.partial(super()._real_batch, watched)
+        return give() if self._fix is None else self._fix.next_batch(give)
 
     def windows(self) -> Plan:
         """Measure until no further window is asked for."""
