@@ -21,7 +21,7 @@ import stoker
 from stoker._disk import write_file
 from stoker._text import printable
 from stoker.diagnose import wording as show
-from stoker.diagnose.finding import Finding, certainty, ladder_levels, place_beside
+from stoker.diagnose.finding import Finding, LadderLevel, certainty, ladder_levels, place_beside
 from stoker.diagnose.measurements import Advice, Loader, Machine, Measurements, Work
 from stoker.errors import OptionError
 
@@ -98,8 +98,7 @@ def _values(finding: Finding) -> dict[str, Any]:
         "place": place_beside(finding),
         "certainty": certainty(finding),
         "others": [(show.TITLES.get(cause.verdict, cause.verdict), cause) for cause in finding.causes[1:MOST_CAUSES]],
-        "percent": show.percent,
-        "times": show.times,
+        "show": show,
         "ladder": ladder_bars(finding),
         "tries": trials,
         "one": one,
@@ -147,42 +146,28 @@ class Bar(NamedTuple):
 
 
 class LadderBar(NamedTuple):
-    """The remaining share of a step at one level of the ladder, and what was removed since the level before, in percent."""
+    """A level of the ladder: the remaining share of a step, and the share removed since the level before, in percent."""
 
-    name: str
-    rate: str
-    time: str
-    gain: str
+    level: LadderLevel
     left: float
     gone: float
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TrialBar:
-    """An advice with a bar for its prediction and one for its trial."""
+class TrialBar(NamedTuple):
+    """An advice with a bar for its prediction and one for its trial, with the interval of the trial."""
 
     step: Advice
     predicted: float | None
-    predicted_text: str  # the prediction, or its range
     measured: float | None
     low: float
     high: float
-    measured_text: str
-    losses: str
-    peak: str
 
 
 def ladder_bars(finding: Finding) -> list[LadderBar]:
     """The levels as times of a step; the first has the full width."""
     levels = ladder_levels(finding)
-    drawn: list[LadderBar] = []
-    before = 100.0
-    for level in levels:
-        left = percent_of(1 / level.rate, 1 / levels[0].rate)
-        rate, time, gain = show.per_second(level.rate), show.duration(1 / level.rate), show.times(level.gain) if drawn else ""
-        drawn.append(LadderBar(level.name, rate, time, gain, left, max(0.0, before - left)))
-        before = left
-    return drawn
+    left = [percent_of(1 / level.rate, 1 / levels[0].rate) for level in levels]
+    return [LadderBar(level, now, max(0.0, before - now)) for level, now, before in zip(levels, left, [100.0, *left], strict=False)]
 
 
 def host_bars(measured: Measurements) -> list[Bar]:
@@ -234,18 +219,11 @@ def trial_bars(steps: Iterable[Advice]) -> tuple[list[TrialBar], float]:
 
 def _trial_bar(step: Advice, largest: float) -> TrialBar:
     tried = step.tried if step.tried is not None and step.tried.error is None else None
-    low, high = (percent_of(tried.low, largest), percent_of(tried.high, largest)) if tried else (0.0, 0.0)
-    return TrialBar(
-        step=step,
-        predicted=percent_of(step.predicted, largest) if step.predicted is not None else None,
-        predicted_text=show.predicted(step),
-        measured=percent_of(tried.speedup, largest) if tried else None,
-        low=low,
-        high=max(low, high),
-        measured_text=show.interval(tried) if tried else "",
-        losses=show.losses(tried) if tried else "",
-        peak=show.size(tried.peak_bytes) if tried and tried.peak_bytes is not None else "",
-    )
+    predicted = percent_of(step.predicted, largest) if step.predicted is not None else None
+    if tried is None:
+        return TrialBar(step, predicted, None, 0.0, 0.0)
+    low, high = percent_of(tried.low, largest), percent_of(tried.high, largest)
+    return TrialBar(step, predicted, percent_of(tried.speedup, largest), low, max(low, high))
 
 
 def percent_of(value: float, whole: float) -> float:
