@@ -8,7 +8,7 @@ forbids scripts and requests.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -250,7 +250,7 @@ class ReportTable:
 
     title: str
     heads: tuple[str, ...]
-    rows: list[tuple[str, ...]]
+    rows: Sequence[tuple[str, ...]]
     texts: int = 1  # how many columns, from the left, are text; the others are numbers
 
     @property
