@@ -198,8 +198,8 @@ def test_a_form_around_the_loader_that_only_says_that_it_is_one_does_not_take_ov
 def test_negative_control_without_a_check_of_what_was_there_a_validation_takes_over(sources: Sources) -> None:
     known = DataLoader(TensorDataset(torch.ones(6, 2)), batch_size=2)
     epoch(sources, DataLoader(ROWS, batch_size=4))
-    assert sources._there is not None
-    sources._there.clear()
+    assert sources._existing is not None
+    sources._existing.clear()
     assert isinstance(epoch(sources, known, trains=False), WatchedIterator)
 
 
