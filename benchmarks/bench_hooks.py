@@ -15,7 +15,7 @@ from torch import nn
 
 from benchmarks.record import arguments, ratio, save, spread
 from stoker._clock import now_ns
-from stoker.diagnose.loaders import Source, WatchedIterator
+from stoker.diagnose.loops import Source, WatchedIterator
 from stoker.diagnose.recorder import StepSeries
 from stoker.diagnose.session import REAL, Plan, Session
 

@@ -10,8 +10,9 @@ fresh processes with the same seed. What counts:
 
 `DEVELOPED` are programs whose trials were seen when the rule was set; `unseen` sums up the others. `--parallel` runs programs side by
 side, each on two cores of its own, those of a GPU one after the other on cores of theirs; `--only` runs some, and leaves what is known
-of the others. Programs come in the order of `FIRST`, those with most to predict first; `--minutes` may end it. `--again` judges kept
-findings by the rule of now: what was measured and what was tried stay.
+of the others; `--missing` runs those that have no row yet, or no time for all trials, so that a run can be continued. Programs are in
+an order that spreads over devices and causes, wherever `--minutes` ends it: no trial begins later, and a row is written as soon as it
+is known. `--again` judges kept findings by the rule of now: what was measured and what was tried stay.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from benchmarks.verdicts.lanes import make_lanes, side_by_side, usable_cores
 from benchmarks.verdicts.measure import ROOT
 from benchmarks.verdicts.needs import can_run, data_for
 from benchmarks.verdicts.table import PROGRAMS, Program
+from stoker.diagnose import wording
 from stoker.diagnose.api import measure_script
 from stoker.diagnose.finding import Finding
 from stoker.diagnose.fixes import FIXES
@@ -46,10 +48,10 @@ from stoker.diagnose.verdict import conclude
 
 QUESTION = "By how much does the speed-up of a fix differ from what `stoker diagnose` predicts?"
 SMALL = ("data-mlp", "dispatch-mlp")
-FIRST = (
-    "launch-mlp", "precision-transformer", "transfer-mlp", "sync-convolution", "launch-transformer", "precision-tabular",
-    "data-", "optimizer-", "mixed-", "dispatch-", "oversubscribed-", "story-", "compute-", "memory-", "host-",
-)  # fmt: skip
+WITHOUT_FIX = ("host", "sync", "straggler", "communication")
+"""Causes that the user removes by moving lines: little can be tried for them, so their programs come later."""
+LEAST_SECONDS = 70.0
+"""Of a program: its diagnosis and a few trials with their baselines."""
 ASKED = {"share": 0.60, "median": 0.04, "p90": 0.10}
 DEVELOPED = (
     "host-mlp", "memory-mlp", "oversubscribed-tabular", "mixed-host-dispatch", "other-padded-text", "other-sketch-strokes",
@@ -175,9 +177,10 @@ def run_apart(program: Program, asked: argparse.Namespace, end: float, data: Pat
     `data` is what programs of `others/` read.
     """
     failed = {"name": program.name, "device": program.device, "verdict": "error", "tries": [], "not_predicted": []}
-    if time.monotonic() > end:
+    if time.monotonic() + LEAST_SECONDS > end:
         return failed | {"verdict": "not run", "why_none": "no time was left"}
-    words = ["--one", program.name, "--pace", str(asked.pace), "--seconds", str(asked.seconds), "--limit", str(asked.limit)]
+    limit = min(asked.limit, end - time.monotonic())
+    words = ["--one", program.name, "--pace", str(asked.pace), "--seconds", str(asked.seconds), "--limit", str(limit)]
     words += ["--keep", str(asked.keep.resolve())] if asked.keep is not None else []
     variables = {
         **os.environ,
@@ -190,10 +193,10 @@ def run_apart(program: Program, asked: argparse.Namespace, end: float, data: Pat
             (Path(folder) / "data").symlink_to(data)
         try:
             done = subprocess.run(
-                command, cwd=folder, env=variables, capture_output=True, text=True, check=False, timeout=2 * asked.limit + 60
+                command, cwd=folder, env=variables, capture_output=True, text=True, check=False, timeout=2 * limit + 60
             )
         except subprocess.TimeoutExpired:
-            return failed | {"why_none": f"took more than {2 * asked.limit + 60:.0f} s"}
+            return failed | {"why_none": f"took more than {2 * limit + 60:.0f} s"}
     if done.returncode or not done.stdout.strip():
         return failed | {"why_none": done.stderr.strip()[-600:]}
     row: Row = json.loads(done.stdout.splitlines()[-1])
@@ -205,10 +208,16 @@ def _known(path: Path) -> dict[str, Row]:
     return {row["name"]: row for row in rows}
 
 
+def _is_whole(row: Row) -> bool:
+    """Whether the program ran, and there was time for all of its trials."""
+    return row["verdict"] != "error" and wording.TRIAL["no_time"] not in row.get("could_not_be_tried", {}).values()
+
+
 def _asked() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=QUESTION)
     parser.add_argument("--small", action="store_true", help="Two programs, no result file.")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="Programs whose names begin so; what is known of others stays.")
+    parser.add_argument("--missing", action="store_true", help="Only programs of which the results do not have all trials yet.")
     parser.add_argument(
         "--again", type=Path, nargs="+", metavar="FOLDER", help="Judge findings that were kept there; runs nothing."
     )
@@ -217,7 +226,7 @@ def _asked() -> argparse.Namespace:
     )
     parser.add_argument("--seconds", type=float, default=1.5, help="Length of the measurement window of a trial.")
     parser.add_argument("--limit", type=float, default=90.0, help="Seconds of a program, after which no try begins.")
-    parser.add_argument("--minutes", type=float, default=600.0, help="After which no program begins.")
+    parser.add_argument("--minutes", type=float, default=600.0, help="After which no program and no trial begins.")
     parser.add_argument("--parallel", type=int, default=0, metavar="N", help="N programs at a time, each on two cores of its own.")
     parser.add_argument("--out", type=Path, metavar="FILE", help="Where the results go, instead of benchmarks/results.")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="Keep findings: one JSON file per program.")
@@ -225,9 +234,17 @@ def _asked() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _chosen(names: Sequence[str]) -> list[Program]:
-    found = [one for one in PROGRAMS if one.kind != "sabotaged" and one.name.startswith(tuple(names)) and can_run(one)]
-    return sorted(found, key=lambda one: next((n for n, start in enumerate(FIRST) if one.name.startswith(start)), len(FIRST)))
+def _chosen(names: Sequence[str], known: Sequence[str] = ()) -> list[Program]:
+    """Programs whose names begin so, except those that are known; in turn one of each device and cause."""
+    begin = tuple(names)
+    found = [one for one in PROGRAMS if one.kind != "sabotaged" and one.processes == 1 and one.name.startswith(begin)]
+    place: dict[str, int] = {}
+    seen: dict[tuple[str, str], int] = {}
+    for one in found:
+        cause = (one.device, one.verdict)
+        place[one.name] = seen.get(cause, 0) + len(WITHOUT_FIX) * (one.verdict in WITHOUT_FIX)
+        seen[cause] = seen.get(cause, 0) + 1
+    return sorted((one for one in found if one.name not in known and can_run(one)), key=lambda one: place[one.name])
 
 
 def _answer(rows: dict[str, Row], asked: argparse.Namespace) -> dict[str, Any]:
@@ -269,7 +286,9 @@ def main() -> None:
     end = time.monotonic() + 60 * asked.minutes
     path = asked.out or record.RESULTS / "bench_tries.json"
     rows = {} if asked.small else _known(path)
-    chosen = _chosen(SMALL if asked.small else asked.only or [""])
+    chosen = _chosen(
+        SMALL if asked.small else asked.only or [""], [name for name, row in rows.items() if asked.missing and _is_whole(row)]
+    )
     lanes = make_lanes(asked.parallel, usable_cores(), gpu=any(one.device == "cuda" for one in chosen))
     try:
         with data_for(chosen) as data:

@@ -180,12 +180,14 @@ def _rows(path: Path) -> dict[str, Row]:
 
 
 def merge_into(path: Path, files: Sequence[Path]) -> None:
-    """Write the answers of other result files to one, and count again."""
+    """Write the answers of other result files to one, and count again; the record names the machine of the last of them."""
     rows = _rows(path)
+    measured = {}
     for other in files:
         for name, row in _rows(other).items():
             rows[name] = {**rows.get(name, {}), **row}
-    _save(rows, path)
+        measured = {key: value for key, value in json.loads(other.read_text()).items() if key in ("command", "commit", "machine")}
+    _save(rows, path, **measured)
 
 
 def _answered(rows: dict[str, Row], name: str, tool: str) -> bool:
@@ -230,9 +232,10 @@ def compare(table: Sequence[Row]) -> dict[str, Row]:
     return {tool: score(tool, common) for tool in tools}
 
 
-def _save(rows: dict[str, Row], path: Path) -> None:
+def _save(rows: dict[str, Row], path: Path, **measured: Any) -> None:
     table = with_stoker(rows)
-    record.save("bench_verdict_tools", QUESTION, {"by_tool": compare(table), "programs": table}, path=path, show=False)
+    answer = {**measured, "by_tool": compare(table), "programs": table}
+    record.save("bench_verdict_tools", QUESTION, answer, path=path, show=False)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,8 @@ PACKAGES = {
     "trainer_ngrams.py": "transformers",
     "parquet_rows.py": "pandas",
     "tqdm_scores.py": "tqdm",
+    "frame_samples.py": "pandas",
+    "set_matching.py": "scipy",
 }
 
 

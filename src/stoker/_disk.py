@@ -25,6 +25,7 @@ import os
 import re
 import shutil
 import stat
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -375,8 +376,32 @@ def npy_bytes(arrays: Any) -> bytes:
 def copy_file(source: BinaryIO, path: Path, *, in_place: bool = False) -> None:
     """Copy the unread rest of an open file into a new one, or with `in_place` over the file of this name. Nothing is synced."""
     with contextlib.closing(AppendFile.reopen(path, 0) if in_place else AppendFile.create(path)) as file:
-        while chunk := source.read(1 << 20):
+        while True:
+            hole, size = _next_part(source)
+            if hole:
+                file.num_bytes += hole
+                file.cut()
+                source.seek(hole, os.SEEK_CUR)
+            if not (chunk := source.read(min(size, 1 << 20))):
+                return
             file.append(chunk)
+
+
+def _next_part(file: BinaryIO) -> tuple[int, int]:
+    """The size of the hole at the current position of a sparse file, and of the data after it. A pipe has no holes."""
+    try:
+        here, descriptor = file.tell(), file.fileno()
+        raw = os.lseek(descriptor, 0, os.SEEK_CUR)  # ahead of `here`, as reads are buffered
+    except OSError:
+        return 0, sys.maxsize
+    try:
+        data = os.lseek(descriptor, here, os.SEEK_DATA)
+        return data - here, os.lseek(descriptor, data, os.SEEK_HOLE) - data
+    except OSError as error:
+        end = os.fstat(descriptor).st_size
+        return (max(0, end - here), sys.maxsize) if error.errno == errno.ENXIO else (0, sys.maxsize)
+    finally:
+        os.lseek(descriptor, raw, os.SEEK_SET)
 
 
 def restore_file(source: BinaryIO, path: Path, *, in_place: bool) -> None:

@@ -23,9 +23,9 @@ from tests.diagnose.file_idioms import outcome
 from tests.diagnose.home import make_home, state
 from tests.diagnose.library_idioms import IDIOMS
 
-from stoker.diagnose import overlay_mounts, sandbox
+from stoker.diagnose import sandbox, sandbox_overlay
 from stoker.diagnose.sandbox import Sandbox
-from stoker.diagnose.write_journal import WriteJournal
+from stoker.diagnose.sandbox_journal import WriteJournal
 
 NOBODY = 65534
 
@@ -49,7 +49,7 @@ WAYS = {
     "copies": Way("copies"),
     "copies that save nothing": Way("copies", without=(WriteJournal, "save")),
     "journal that saves nothing": Way("journal", without=(WriteJournal, "save")),
-    "overlay that moves nothing": Way("overlay", without=(overlay_mounts, "_move_between_views")),
+    "overlay that moves nothing": Way("overlay", without=(sandbox_overlay, "_move_between_views")),
 }
 
 
@@ -91,7 +91,7 @@ def run_in_process(homes: dict[str, Path], way: Way) -> dict[str, str]:
         with ours:
             wait = forked(lambda: (ours.close(), sandbox.enter(plan), run_each(homes))[2])
             theirs.close()
-            box.watch(ours)
+            box.wait_until_entered(ours)
             return wait()
 
 
@@ -99,7 +99,7 @@ def become_user() -> None:
     os.setgroups([])
     os.setresgid(NOBODY, NOBODY, NOBODY)
     os.setresuid(NOBODY, NOBODY, NOBODY)
-    ctypes.CDLL(None).prctl(overlay_mounts.SET_DUMPABLE, 1, 0, 0, 0)  # as after the start of a program
+    ctypes.CDLL(None).prctl(sandbox_overlay.PR_SET_DUMPABLE, 1, 0, 0, 0)  # as after the start of a program
 
 
 def run_each(homes: dict[str, Path]) -> dict[str, str]:

@@ -426,6 +426,16 @@ def test_a_rare_wait_at_a_line_of_its_own_is_data_however_short() -> None:
     assert verdict_of_rare_steps(msgspec.structs.replace(rare, alone=False)) is None
 
 
+@pytest.mark.parametrize(
+    ("phase", "seconds", "verdict"),
+    [("rest", 0.031, "host"), ("rest", 0.029, None), ("forward", 0.9, None), ("optimizer", 0.9, None)],
+)
+def test_a_line_of_the_loop_that_takes_longer_and_longer_is_host(phase: str, seconds: float, verdict: str | None) -> None:
+    """Such as the mean of all losses since the start of an epoch: all steps run it."""
+    rare = RareSteps(share=0.3, every=3.0, seconds=seconds, others=0.010, phase=phase, alone=False, place=UPLOAD)
+    assert verdict_of_rare_steps(rare, Loader(kind="DataLoader")) == verdict
+
+
 def test_rare_steps_and_time_between_epochs_both_count() -> None:
     upload = RareSteps(share=0.4, every=25, seconds=0.1, others=0.01, phase="rest", alone=True, place=UPLOAD)
     valid = RareSteps(share=0.3, every=30, seconds=0.1, others=0.01, between_epochs=True, place=CALLED)

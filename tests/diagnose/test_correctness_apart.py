@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, Subset, SubsetRandomSampler, T
 from stoker.diagnose import correctness
 from stoker.diagnose.correctness import find_faults, in_process, validation_loaders
 from stoker.diagnose.hooks import StepHooks
-from stoker.diagnose.loaders import Sources
+from stoker.diagnose.loops import Sources
 from stoker.diagnose.measurements import SourceLine
 
 DATA = TensorDataset(torch.randn(300, 4, generator=torch.Generator().manual_seed(0)))

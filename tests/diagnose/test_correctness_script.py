@@ -56,11 +56,11 @@ def test_negative_control_nothing_is_found_in_a_clean_program(program: Path) -> 
 def test_the_command_looks_and_measuring_alone_does_not(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def ask(sandbox: object, request: api.Request, kind: object, **options: object) -> api.Answer:
+    def run_child(sandbox: object, request: api.Request, kind: object, **options: object) -> api.Answer:
         asked.append(request.check_seconds)
         return api.Answer(error="enough")
 
-    monkeypatch.setattr(api, "ask", ask)
+    monkeypatch.setattr(api, "run_child", run_child)
     for seconds in (None, 1.0):
         with pytest.raises(Exception, match="enough"):
             api.diagnose_script(program, seconds=seconds)

@@ -12,7 +12,6 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSa
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from stoker.diagnose import fixes as pinned_fix
-from stoker.diagnose.edit_sites import Scout
 from stoker.diagnose.fixes import (
     FIXES,
     Autocast,
@@ -35,6 +34,7 @@ from stoker.diagnose.fixes import (
     fix_named,
 )
 from stoker.diagnose.measure_windows import OtherBatches
+from stoker.diagnose.source_edits import SiteFinder
 from stoker.errors import OptionError
 
 
@@ -91,7 +91,7 @@ def test_the_registry_holds_every_fix() -> None:
     def subclasses(kind: type[Fix]) -> set[type[Fix]]:
         return {kind, *(inner for one in kind.__subclasses__() for inner in subclasses(one))}
 
-    assert set(FIXES.values()) == subclasses(Fix) - {Fix, ModuleFix, LoaderFix, Scout, OtherBatches}
+    assert set(FIXES.values()) == subclasses(Fix) - {Fix, ModuleFix, LoaderFix, SiteFinder, OtherBatches}
     assert all(issubclass(fix_named(name), Fix) for name in FIXES)
     with pytest.raises(OptionError, match="there is no fix 'magic'"):
         fix_named("magic")
@@ -211,6 +211,21 @@ def test_two_batches_in_one() -> None:
     fix = Batch()
     assert len(fix.on([], None, [torch.ones(2), torch.ones(2)])[1]) == 4
     assert fix.used
+
+
+def test_two_batches_are_one_in_a_trial_where_no_loader_makes_them(request: pytest.FixtureRequest) -> None:
+    fix, batches = Batch(), iter([torch.zeros(2), torch.ones(2), torch.ones(2)])
+    assert fix.next_batch(lambda: next(batches)).tolist() == [0, 0, 1, 1]
+    assert fix.used
+    assert len(Fused().next_batch(lambda: next(batches))) == 2, "the control: other fixes take one"
+    ragged = iter([torch.zeros(2, 3), torch.ones(2, 4), torch.ones(2, 5)])
+    assert [fix.next_batch(lambda: next(ragged)).shape[1] for _ in range(2)] == [3, 5]
+    assert not fix.used
+    assert "one row per sample" in fix.unused_reason
+    fix = installed(Batch(), request)
+    loader = DataLoader(TensorDataset(torch.arange(40)), batch_size=6)
+    whole = iter(loader)
+    assert len(fix.next_batch(lambda: next(whole))[0]) == 12, "doubled once"
 
 
 def test_sdpa_leaves_out_the_weights_of_attention(request: pytest.FixtureRequest) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,11 +13,12 @@ from tests.diagnose.clock import MACHINE, Clock, install_clock
 from tests.diagnose.measured import on_cpu, on_gpu
 from torch.utils.data import DataLoader, TensorDataset
 
+from stoker.diagnose import measure_windows
 from stoker.diagnose.api import measure_step
 from stoker.diagnose.child import Child, Request
 from stoker.diagnose.feed_fix import gathering
 from stoker.diagnose.fixes import Fused
-from stoker.diagnose.loaders import Source, WatchedIterator, batches_of_workers
+from stoker.diagnose.loops import Source, WatchedIterator, batches_of_workers
 from stoker.diagnose.measure_windows import fix_inside, fixes_wanted, measure_all, seconds_before_profile
 from stoker.diagnose.measurements import Measurements
 from stoker.diagnose.recorder import Recorder
@@ -96,6 +98,29 @@ def test_long_steps_allow_one_round_with_as_many_steps_of_the_fix_as_several(clo
     assert set(what_if.with_fix.seconds) == {0.025}
     assert len(what_if.with_fix.seconds) == 20, "half a second, as of five rounds"
     assert len(what_if.as_it_is.seconds) == 4
+
+
+def test_a_fix_has_as_many_rounds_as_there_is_time_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each fix takes 5.5 s, and after 12 s no round begins; a round of steps of 40 ms takes half a second."""
+    now, measured, given = [0.0], on_cpu(forward=20.0, backward=20.0), dict[str, int]()
+
+    def gain(session: Any, name: str, fix: Any, *, rounds: int) -> Iterator[Any]:
+        given[name] = rounds
+        now[0] += 5.5
+        yield from ()
+
+    session = SimpleNamespace(
+        device="cpu",
+        step_per_batch=False,
+        no_time_for_fixes=False,
+        recorder=SimpleNamespace(cores=2),
+        measurements=lambda machine: measured,
+    )
+    monkeypatch.setattr(measure_windows, "now_ns", lambda: int(now[0] * 1e9))
+    monkeypatch.setattr(measure_windows, "fixes_wanted", lambda measured: ["fused", "threads", "autocast", "batch"])
+    monkeypatch.setattr(measure_windows, "fix_gain", gain)
+    list(measure_windows.measure_fixes(session, set()))  # type: ignore[arg-type]
+    assert given == {"fused": 5, "threads": 5, "autocast": 1}
 
 
 def test_batches_gathered_at_once_are_measured_in_the_program_itself(clock: Clock) -> None:

@@ -10,9 +10,8 @@ import msgspec
 import pytest
 from tests.diagnose.findings import on_gpu
 from tests.diagnose.measured import on_cpu
-from tests.diagnose.scouting import scouted
+from tests.diagnose.sites import sites_of
 
-from stoker.diagnose.edit_sites import CallSite, EditSites
 from stoker.diagnose.finding import Finding
 from stoker.diagnose.measurements import Advice, Cause, Patch, Stretch
 from stoker.diagnose.patches import (
@@ -26,7 +25,7 @@ from stoker.diagnose.patches import (
     tolerance_of,
     write_patch,
 )
-from stoker.diagnose.source_edits import edited
+from stoker.diagnose.source_edits import CallSite, EditSites, edited
 from stoker.diagnose.trials import Outcome
 from stoker.diagnose.wording import ADVICE, patch_lines
 from stoker.errors import TrainError
@@ -73,7 +72,7 @@ def with_copies(sites: EditSites, text: str = 'x.to("cpu")') -> EditSites:
 
 @pytest.fixture(scope="module")
 def sites(tmp_path_factory: pytest.TempPathFactory) -> EditSites:
-    return scouted(tmp_path_factory.mktemp("program"), PROGRAM)
+    return sites_of(tmp_path_factory.mktemp("program"), PROGRAM)
 
 
 @pytest.mark.parametrize(
@@ -135,9 +134,9 @@ def test_all_edits_together_are_python(sites: EditSites, tmp_path: Path) -> None
         (
             "tf32",
             PROGRAM.replace("workers = 0", "torch.backends.cuda.matmul.allow_tf32 = False; workers = 0"),
-            "train.py:5 decides it",
+            "train.py:5 sets it",
         ),
-        ("cudnn", PROGRAM.replace("workers = 0", "torch.use_deterministic_algorithms(False); workers = 0"), "decides it already"),
+        ("cudnn", PROGRAM.replace("workers = 0", "torch.use_deterministic_algorithms(False); workers = 0"), "sets it already"),
         ("fused", PROGRAM.replace("lr=0.1)", "**{'lr': 0.1})"), "passes * or ** arguments"),
         ("fused", PROGRAM.replace("lr=0.1)", "fused=bool(0))"), "computes fused"),
         ("fused", PROGRAM.replace("torch.optim.AdamW(", "torch.optim.Rprop("), "no optimizer that has a fused"),
@@ -153,7 +152,7 @@ def test_all_edits_together_are_python(sites: EditSites, tmp_path: Path) -> None
     ],
 )
 def test_an_unclear_edit_is_not_made_and_says_why(name: str, text: str, why: str, tmp_path: Path) -> None:
-    assert why in patched(scouted(tmp_path, text), name)
+    assert why in patched(sites_of(tmp_path, text), name)
 
 
 def test_a_class_of_the_users_is_not_torchs_loader(sites: EditSites) -> None:
@@ -178,7 +177,7 @@ def test_float64_becomes_float32_wherever_it_is_asked_for(tmp_path: Path) -> Non
     text = (
         "import torch, numpy as np\nmodel = torch.nn.Linear(2, 1).double()\nx = torch.ones(2, dtype=torch.float64)\ny = np.double\n"
     )
-    assert changes(scouted(tmp_path, text), "float32") == [
+    assert changes(sites_of(tmp_path, text), "float32") == [
         "model = torch.nn.Linear(2, 1).float()",
         "x = torch.ones(2, dtype=torch.float32)",
         "y = np.float32",
@@ -189,7 +188,7 @@ def test_a_module_next_to_the_script_is_edited_there(tmp_path: Path) -> None:
     parts = "import torch.optim as O\ndef make(model):\n    return O.SGD(\n        model.parameters(),\n        lr=0.1,\n    )\n"
     text = "import torch\nfrom parts import make\nmodel = torch.nn.Linear(4, 1)\nx = make(model)\n"
     text += "model(torch.ones(2, 4)).sum().backward()\nx.step()\n"
-    edits, sources, _ = edits_of(["fused"], EditableProgram(sites=scouted(tmp_path, text, parts=parts), values={}))
+    edits, sources, _ = edits_of(["fused"], EditableProgram(sites=sites_of(tmp_path, text, parts=parts), values={}))
     (file,) = {one.file for one in edits["fused"]}
     assert Path(file).name == "parts.py"
     assert edited(sources[file].text, edits["fused"]) == parts.replace("lr=0.1,\n", "lr=0.1,\n        fused=True,\n")
@@ -207,7 +206,7 @@ LOSSES = [1.0, 0.5, 0.25]
 
 
 class Fake:
-    """A process: the scout, the baseline or an edited program."""
+    """A process: the search for calls, the baseline or an edited program."""
 
     def __init__(self, seconds: float, outcome: Outcome) -> None:
         self.seconds, self.outcome = seconds, outcome
@@ -233,8 +232,8 @@ def offered(
     """What is offered if programs with these words in their edits take so long, or end so; the baseline takes 10 ms."""
     losses = iter(own or [])
 
-    def run(*, scouts: bool = False, edits: Any = (), limit_seconds: float) -> Any:
-        if scouts:
+    def run(*, find_sites: bool = False, edits: Any = (), limit_seconds: float) -> Any:
+        if find_sites:
             return Fake(0.01, Outcome(sites=sites))
         text = " ".join(edit.text for edit in edits)
         found = [by_text[one] for one in by_text if one in text]
@@ -254,10 +253,10 @@ def test_a_gain_with_the_same_losses_is_written(sites: EditSites, tmp_path: Path
     patch = offered(advised("fused", "batch"), sites, {"fused": 0.5}, tmp_path)
     assert Path(sites.main).read_bytes() == before  # the file is not touched
     assert (patch.fixes, patch.tried and round(patch.tried.speedup), patch.tried and patch.tried.losses) == (["fused"], 2, "equal")
-    assert patch.left_out == {"batch": "is not an edit of known lines", "set_to_none": "no gain was measured: 1.00x (1.00-1.00)"}
+    assert patch.left_out == {"batch": "is not an edit of known lines", "set_to_none": "no gain was measured: 1.00x (0.97-1.03)"}
     assert patch.folder == str(Path(sites.main).parent)
     lines = patch_lines(patch)
-    assert lines[0].endswith("a.patch: fused   tried 2.00x (2.00-2.00)   losses equal")
+    assert lines[0].endswith("a.patch: fused   tried 2.00x (1.94-2.06)   losses equal")
     words = lines[1].partition("git ")[2].split()
     assert words[:2] == ["-C", patch.folder]
     subprocess.run(["git", *words[:2], "apply", "--check", words[-1]], check=True)
@@ -316,9 +315,9 @@ def test_fixes_that_gain_are_measured_together(sites: EditSites, tmp_path: Path)
 def test_fixes_that_hinder_each_other_are_not_in_one_patch(sites: EditSites, tmp_path: Path) -> None:
     failing = Outcome(error="both at once fail")
 
-    def run(*, scouts: bool = False, edits: Any = (), limit_seconds: float) -> Any:
+    def run(*, find_sites: bool = False, edits: Any = (), limit_seconds: float) -> Any:
         text = " ".join(edit.text for edit in edits)
-        if scouts:
+        if find_sites:
             return Fake(0.01, Outcome(sites=sites))
         if "fused" in text and "sampler" in text:
             return Fake(0.01, failing)
@@ -330,7 +329,7 @@ def test_fixes_that_hinder_each_other_are_not_in_one_patch(sites: EditSites, tmp
 
 
 def test_a_file_that_was_changed_meanwhile_gets_no_patch(tmp_path: Path) -> None:
-    own = scouted(tmp_path, PROGRAM)
+    own = sites_of(tmp_path, PROGRAM)
     edits, sources, _ = edits_of(["fused"], EditableProgram(sites=own, values={}))
     (tmp_path / "train.py").write_text(PROGRAM + "\n")
     with pytest.raises(TrainError, match="was changed while it was measured"):
@@ -366,9 +365,9 @@ def test_the_program_runs_four_times_and_once_per_fix_and_says_how_far_it_is(sit
     told: list[str] = []
     limits: list[float] = []
 
-    def run(*, scouts: bool = False, edits: Any = (), limit_seconds: float) -> Any:
+    def run(*, find_sites: bool = False, edits: Any = (), limit_seconds: float) -> Any:
         limits.append(limit_seconds)
-        if scouts:
+        if find_sites:
             return Fake(0.01, Outcome(sites=sites))
         text = " ".join(edit.text for edit in edits)
         return Fake(0.01 * (0.5 if "fused" in text else 1) * (0.5 if "sampler" in text else 1), Outcome(losses=LOSSES))
@@ -391,15 +390,15 @@ def test_the_program_runs_four_times_and_once_per_fix_and_says_how_far_it_is(sit
 def test_after_its_budget_no_run_begins(sites: EditSites, tmp_path: Path) -> None:
     told: list[str] = []
 
-    def run(*, scouts: bool = False, edits: Any = (), limit_seconds: float) -> Any:
-        return Fake(0.01, Outcome(sites=sites)) if scouts else Fake(0.01, Outcome(losses=LOSSES))
+    def run(*, find_sites: bool = False, edits: Any = (), limit_seconds: float) -> Any:
+        return Fake(0.01, Outcome(sites=sites)) if find_sites else Fake(0.01, Outcome(losses=LOSSES))
 
     patch = make_patch(advised("fused"), run, path=tmp_path / "a.patch", seconds=0.1, at_most=1e-9, tell=told.append)
     assert patch.left_out["fused"] == "there was no time left to try it"
     assert len(told) == 3, "the lines and the baseline, without which nothing is known"
 
 
-def test_a_program_that_cannot_be_scouted_says_so(sites: EditSites, tmp_path: Path) -> None:
+def test_a_program_whose_calls_cannot_be_found_says_so(sites: EditSites, tmp_path: Path) -> None:
     def run(**options: Any) -> Any:
         return Fake(0.01, Outcome(error="train.py ended"))
 

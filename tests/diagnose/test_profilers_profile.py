@@ -18,7 +18,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from stoker.diagnose import hooks, profilers
+from stoker.diagnose import profilers
 from stoker.diagnose import profilers as module
 from stoker.diagnose.measurements import Reads
 from stoker.diagnose.profilers import profile_iterable, profile_loader
@@ -209,13 +209,13 @@ def test_nothing_is_heard_afterwards() -> None:
     def pulls() -> Iterator[int]:
         yield from range(10)
 
-    numbers, before = pulls(), list(hooks._listeners)
+    numbers, before = pulls(), list(module._open_readings)
     heard: list[int] = []
 
     def pull() -> int:
-        heard.append(len(hooks._listeners) - len(before))
+        heard.append(len(module._open_readings) - len(before))
         return next(numbers)
 
     profile_iterable(pull, seconds=0.0)
     assert max(heard) == 1, "the control: it listens meanwhile"
-    assert hooks._listeners == before
+    assert module._open_readings == before

@@ -11,7 +11,7 @@ from tests.diagnose.clock import MACHINE
 from tests.diagnose.measured import on_cpu
 
 from stoker.diagnose.hooks import FORWARD, NAMES, NEXT, REST, StepHooks, StepTimes
-from stoker.diagnose.loaders import Sources
+from stoker.diagnose.loops import Sources
 from stoker.diagnose.measure_windows import measure_all
 from stoker.diagnose.measurements import Loader
 from stoker.diagnose.recorder import EpochStart, Recorder, StepSeries, between_epochs
@@ -74,6 +74,25 @@ def test_on_a_gpu_the_timeline_of_the_device_reports() -> None:
     assert found is not None
     assert found.loader == pytest.approx(0.015 / 5)
     assert StepSeries(steps=STEPS, epoch_starts=ends).extra_waits(on_gpu=True) == []
+
+
+@pytest.mark.parametrize(("idle", "between"), [(0.001, 0.001), (0.090, 0.090), (0.500, 0.160)])
+def test_a_line_after_an_epoch_that_waits_for_the_gpu_has_only_the_time_in_which_the_gpu_idles(idle: float, between: float) -> None:
+    """Such as `loss.item()`: 160 ms by the clock of the host, in which the device runs the steps that were issued ahead."""
+    ends = [end(0, 2, 160, seconds=0.030 + idle), end(4, 2, 160, seconds=0.030 + idle)]
+    found = between_epochs([StepSeries(steps=STEPS, epoch_starts=ends, device_seconds=[0.030] * 12)], length=None, on_gpu=True)
+    assert found is not None
+    assert found.other == pytest.approx(between / 5)
+
+
+@pytest.mark.parametrize(("host", "between"), [(160, 0.060), (90, 0.0)])
+def test_before_steps_are_timed_on_the_gpu_it_may_be_behind_by_an_epoch(host: int, between: float) -> None:
+    """Steps of 10 ms for the host and 30 ms for the device, epochs of five."""
+    warm_up = StepSeries(steps=STEPS, epoch_starts=[end(0, 2, host)])
+    loop = StepSeries(steps=STEPS, device_seconds=[0.030] * 12)
+    found = between_epochs([warm_up, loop], length=5, on_gpu=True)
+    assert found is not None
+    assert found.other == pytest.approx(between / 5)
 
 
 def test_epoch_starts_have_their_window_and_their_time_on_the_device() -> None:

@@ -76,7 +76,7 @@ def test_folders_that_are_too_large_are_not_copied(
         theirs.sendall(b'{"mode": "copies"}')
         refused = pytest.raises(TrainError, match=r"has more than .* to copy") if is_refused else contextlib.nullcontext()
         with refused:
-            box.watch(ours)
+            box.wait_until_entered(ours)
             assert "were copied" in box.notes()[0]
 
 

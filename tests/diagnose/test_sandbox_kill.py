@@ -42,7 +42,8 @@ def start(home: Path, mode: str) -> tuple[subprocess.Popen[str], int]:
     command = [sys.executable, "-m", "stoker", "diagnose", "train.py"]
     process = subprocess.Popen(command, cwd=home, env=variables, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
-    return process, int(process.stderr.readline())
+    line = next(line for line in process.stderr if not line.startswith("stoker: "))  # the first one that the program prints
+    return process, int(line)
 
 
 @pytest.mark.parametrize("mode", ["overlay", "journal"])

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from stoker.diagnose.loaders import Source, WatchedIterator
+from stoker.diagnose.loops import Source, WatchedIterator
 from stoker.diagnose.measure_windows import measure_all
 from stoker.diagnose.session import MAX_CACHED, Session
 from stoker.errors import TrainError

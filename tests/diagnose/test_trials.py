@@ -15,7 +15,7 @@ from stoker.diagnose import fixes
 from stoker.diagnose.fixes import Compile, Graph
 from stoker.diagnose.hooks import StepTimes
 from stoker.diagnose.session import REAL
-from stoker.diagnose.trials import CHUNKS, LEAST_STEPS, TrialSession, peak_bytes
+from stoker.diagnose.trials import CHUNKS, LEAST_CHUNK, LEAST_STEPS, TrialSession, peak_bytes
 from stoker.errors import TrainError
 
 
@@ -72,7 +72,7 @@ def test_steps_of_a_gpu_are_timed_several_between_two_waits(monkeypatch: pytest.
     seconds: list[float] = []
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: waits.append(1))
     step = StepTimes((0,) * 6, False)
-    assert driven(session_of([]), [step] * 100, seconds) == LEAST_STEPS * (1 + CHUNKS)
+    assert driven(session_of([]), [step] * 100, seconds) == LEAST_CHUNK * (1 + CHUNKS)
     assert (len(seconds), len(waits)) == (CHUNKS, 2 + CHUNKS)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import random
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ from tests.diagnose.measured import on_cpu
 from stoker.diagnose import wording
 from stoker.diagnose.measurements import Advice, Stretch
 from stoker.diagnose.trials import (
+    MOST_ROUNDS,
+    SURE_ROUNDS,
     BaselineRuns,
     Comparison,
     Outcome,
@@ -21,6 +25,7 @@ from stoker.diagnose.trials import (
     compare_losses,
     difference_of,
     judge,
+    judge_by,
     ratio_of,
     run_in_turn,
     try_with,
@@ -28,6 +33,7 @@ from stoker.diagnose.trials import (
 )
 
 LOSSES = [1.0, 0.5, 0.25]
+TIMES = 300
 
 
 def steps(seconds: float, spread: float = 0.02) -> Stretch:
@@ -38,9 +44,16 @@ class Fake:
     """A process that takes so many seconds a step; `ends_after` stretches it comes to its end."""
 
     def __init__(
-        self, name: str, seconds: float, order: list[str], *, ends_after: int = 1000, outcome: Outcome | None = None
+        self,
+        name: str,
+        seconds: float,
+        order: list[str],
+        *,
+        ends_after: int = 1000,
+        outcome: Outcome | None = None,
+        factor: Callable[[], float] = lambda: 1.0,
     ) -> None:
-        self.name, self.seconds, self.order, self.left = name, seconds, order, ends_after
+        self.name, self.seconds, self.order, self.left, self.factor = name, seconds, order, ends_after, factor
         self.outcome = outcome or Outcome(losses=LOSSES, peak_bytes=1000)
 
     def is_ready(self) -> bool:
@@ -52,7 +65,7 @@ class Fake:
         if self.left < 0:
             return None
         self.order.append(self.name)
-        return steps(self.seconds / 10)
+        return Stretch(seconds=[self.seconds / 10 * self.factor()] * 5)
 
     def end(self) -> Outcome:
         self.order.append(f"-{self.name}")
@@ -60,19 +73,37 @@ class Fake:
 
 
 def tried_in_turn(
-    by_fix: dict[str, float | Outcome], names: list[str], *, together: int = 2, **options: Any
+    by_fix: dict[str, float | Outcome],
+    names: list[str],
+    *,
+    together: int = 2,
+    base: float = 1.0,
+    bases: Sequence[float] = (),
+    noise: float = 0.0,
+    slow: float = 0.0,
+    process: float = 0.0,
+    rng: random.Random | None = None,
+    **options: Any,
 ) -> tuple[list[str], BaselineRuns, dict[str, Comparison]]:
-    """Fixes with their seconds or with what goes wrong; `together` processes of the program can be there at once."""
+    """Fixes with their seconds or with what goes wrong; `together` processes of the program can be there at once.
+
+    `bases` are the seconds of each baseline process. Windows vary by `noise`, a share of them is `slow`, processes vary by `process`.
+    """
     order: list[str] = []
+    rng, seconds_of_base = rng or random.Random(7), iter(bases)
+
+    def factor() -> float:
+        return math.exp(rng.gauss(0, noise)) * (1.6 if rng.random() < slow else 1.0)
 
     def start(fix: str | None, value: int | None) -> Any:
         there = sum(one[0] == "+" for one in order) - sum(one[0] == "-" for one in order)
-        given = by_fix.get(fix or "", 1.0)
+        given = by_fix.get(fix or "", next(seconds_of_base, base))
         outcome = given if isinstance(given, Outcome) else None
         if there >= together:
             outcome = Outcome(error="out of memory")
         name = fix or "base"
-        return Fake(name, given if isinstance(given, float) else 1.0, order, outcome=outcome)
+        seconds = (given if isinstance(given, float) else 1.0) * math.exp(rng.gauss(0, process))
+        return Fake(name, seconds, order, outcome=outcome, factor=factor)
 
     itself, compared = run_in_turn(names, {}, start, **options)
     return order, itself, compared
@@ -99,8 +130,8 @@ def test_the_interval_holds_what_two_processes_of_the_program_differ_by() -> Non
     unsure = judge("fused", BaselineRuns(difference=0.3, losses=[LOSSES]), compared)
     assert "vary too much for a number" in str(unsure.error)
     narrow, wide = (judge("fused", BaselineRuns(difference=one, losses=[LOSSES]), compared) for one in (0.0, 0.1))
-    assert narrow.low > 1.95
-    assert wide.low == pytest.approx(2 * math.exp(-0.2), rel=0.01)
+    assert narrow.low > 1.93
+    assert wide.low == pytest.approx(2 * math.exp(-0.2), rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +162,7 @@ def test_losses_that_are_non_finite_values_in_both_are_the_same() -> None:
 
 def test_the_program_and_a_fix_have_their_turns_one_after_the_other() -> None:
     order, itself, compared = tried_in_turn({"fused": 0.5}, ["fused"])
-    turns = ["base", "fused", "fused", "base"] * 2
+    turns = ["base", "fused", "fused", "base"] * (SURE_ROUNDS // 2)
     assert order[:2] == ["+base", "+base"]
     assert order[order.index("+fused") :] == ["+fused", *turns, "-fused", "-base"]
     assert (itself.difference, itself.losses) == (0.0, [LOSSES, LOSSES])
@@ -140,9 +171,42 @@ def test_the_program_and_a_fix_have_their_turns_one_after_the_other() -> None:
     assert (tried.losses, tried.peak_bytes) == ("equal", 1000)
 
 
-def test_steps_that_are_long_have_fewer_turns() -> None:
-    order, _, _ = tried_in_turn({"fused": 2.0, "": 4.0}, ["fused"])
-    assert order.count("fused") == 2
+def test_rounds_are_added_until_the_ratio_is_sure_and_fewer_where_steps_are_long() -> None:
+    def rounds(seconds: float, noise: float) -> int:
+        return tried_in_turn({"fused": seconds}, ["fused"], noise=noise, base=seconds)[0].count("fused")
+
+    assert rounds(0.1, 0.0) == SURE_ROUNDS
+    assert SURE_ROUNDS < rounds(0.1, 0.03) < MOST_ROUNDS
+    assert rounds(0.1, 0.5) == MOST_ROUNDS
+    assert rounds(9.0, 0.5) == 4
+
+
+@pytest.mark.parametrize(
+    ("window", "outliers", "process"), [(0.02, 0.0, 0.01), (0.1, 0.1, 0.0), (0.02, 0.3, 0.01), (0.05, 0.0, 0.02)]
+)
+def test_the_interval_covers_the_truth(window: float, outliers: float, process: float) -> None:
+    # Windows vary, some are 1.6 times as slow, and processes differ. The truth is 2.
+    rng, covered, third = random.Random(window + outliers + process), 0, 0
+    for _ in range(TIMES):
+        _, itself, compared = tried_in_turn(
+            {"fused": 5e-4, "": 1e-3}, ["fused"], noise=window, slow=outliers, process=process, rng=rng
+        )
+        found = judge_by(itself, compared["fused"], tolerance=None, max_error=math.inf)
+        covered += found.low <= 2 <= found.high
+        third += abs(math.log(found.speedup / 2)) <= math.log(found.high / found.low) / 6
+    assert covered >= 0.9 * TIMES
+    assert third < 0.9 * TIMES, "the control: an interval of a third of the width does not"
+
+
+def test_a_second_process_is_started_where_processes_differ() -> None:
+    order, itself, compared = tried_in_turn({"fused": 0.5}, ["fused"], bases=[1.0, 1.2, 1.3], repeat=True)
+    assert itself.varies
+    assert (order.count("+fused"), order.count("+base")) == (2, 3)
+    assert compared["fused"].processes == 2
+    found = judge("fused", itself, compared["fused"])
+    assert found.low < 2.0 < found.high
+    order, itself, _ = tried_in_turn({"fused": 0.5}, ["fused"], bases=[1.0, 1.02], repeat=True)
+    assert (itself.varies, order.count("+fused")) == (False, 1)
 
 
 def test_processes_that_cannot_be_there_at_once_run_one_after_the_other() -> None:
@@ -156,7 +220,7 @@ def test_a_program_that_comes_to_its_end_is_started_again() -> None:
     order: list[str] = []
 
     def start(fix: str | None, value: int | None) -> Any:
-        return Fake(fix or "base", 0.1 if fix else 0.2, order, ends_after=8 if fix is None else 1000)
+        return Fake(fix or "base", 0.1 if fix else 0.2, order, ends_after=2 * SURE_ROUNDS if fix is None else 1000)
 
     itself, compared = run_in_turn(["fused", "feed", "cached"], {}, start)
     assert judge("fused", itself, compared["fused"]).speedup == pytest.approx(2.0)

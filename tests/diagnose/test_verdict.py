@@ -116,7 +116,7 @@ def test_memory_lies_elsewhere_in_each_process_and_makes_a_wide_range() -> None:
     moving, computing = (on_cpu(shares=shares, flops=1e6, what_ifs=what_ifs) for shares in (MOVING, COMPUTING))
     assert conclude(moving).verdict == "memory"
     steps = [next(one for one in conclude(one).next if one.name == "autocast") for one in (moving, computing)]
-    assert [wording.predicted(step) for step in steps] == ["1.39x (1.20-1.67x)", "1.39x"]
+    assert [wording.predicted(step) for step in steps] == ["1.19-1.66x", "1.39x"]
 
 
 def test_a_step_that_waits_for_its_host_is_predicted_with_a_wide_range() -> None:
@@ -170,7 +170,8 @@ def test_batches_gathered_at_once_are_predicted_from_a_measurement_window_of_the
     assert (feed.predicted, feed.predicted_low) == (None, None)
     assert feed.predicted_high == pytest.approx(29.7 / 9.7, rel=0.02)
     finding = conclude(msgspec.structs.replace(measured, what_ifs={"feed": switched_on(10.6, 11.15)}))  # a little slower
-    assert predicted(finding)["feed"] == pytest.approx(29.7 / 10.2, rel=0.01)
+    by_ratio, by_time = 10.2, 11.15  # one window cannot tell which of them the loop would have
+    assert predicted(finding)["feed"] == pytest.approx(29.7 / ((by_ratio + by_time) / 2), rel=0.01)
 
 
 def test_a_graph_is_predicted_where_it_was_captured() -> None:
@@ -183,8 +184,9 @@ def test_a_graph_is_predicted_where_it_was_captured() -> None:
 
 def test_shorter_types_are_advised_only_where_the_machine_is_faster_in_them() -> None:
     slow = msgspec.structs.replace(TWO_CORES, matmul_flops={"fp32": 2e11, "bf16": 1e10})
-    assert "autocast" in predicted(conclude(on_cpu()))
-    assert "autocast" not in predicted(conclude(on_cpu(machine=slow)))
+    what_ifs = {"autocast": switched_on(9.8, 7.0)}
+    assert "autocast" in predicted(conclude(on_cpu(what_ifs=what_ifs)))
+    assert "autocast" not in predicted(conclude(on_cpu(what_ifs=what_ifs, machine=slow)))
 
 
 def test_no_verdict_has_a_reason_and_nothing_else() -> None:

@@ -18,7 +18,7 @@ from tests.harness import num_examples
 
 from stoker.diagnose.finding import Finding
 from stoker.diagnose.hooks import BACKWARD, FORWARD, NAMES, NEXT, OPTIMIZER, PREPARE, REST, StepHooks, StepTimes
-from stoker.diagnose.loaders import Source, Sources
+from stoker.diagnose.loops import Source, Sources
 from stoker.diagnose.measurements import SourceLine, Work
 from stoker.diagnose.profilers import SlowLine
 from stoker.diagnose.recorder import Recorder, StepSeries

@@ -158,7 +158,7 @@ def test_a_run_whose_checkpoints_are_gone_is_not_begun_again(tmp_path: Path) -> 
     log = (folder / "metrics.jsonl").read_bytes()
     shutil.rmtree(folder / "checkpoints")
     with pytest.raises(
-        CheckpointError, match=r"run was saved at step 12, as its run\.json says, but .*checkpoints holds no checkpoint"
+        CheckpointError, match=r"run has reached step 12, as its run\.json says, but .*checkpoints holds no checkpoint"
     ):
         trainer_of(network(), folder=folder).fit(pairs(), epochs=2, resume=True)
     assert (folder / "metrics.jsonl").read_bytes() == log

@@ -2,7 +2,8 @@
 
 Checkpoints, uploads, validation and logs that come every k steps; time between epochs; shards; workers that start again; threads that
 hold the interpreter lock; float64 by accident; dense gradients of large tables; weights updated by hand; L-BFGS; two optimizers.
-`_DIFFICULT` has 37 more of these, with periods of 2 to 100 steps, nested loops, callbacks and slow sources of data.
+`_DIFFICULT` has 37 more of these, with periods of 2 to 100 steps, nested loops, callbacks and slow sources of data, and `_UNSEEN` 26:
+tokenizers and padding in a collate function, rows of a data frame, metrics and tables in each step, matching before a loss.
 
 `queued_batches` was first taken for `data`. Its queue is never empty (the loop waits 35 us of 2.9 ms for a batch): its thread holds the
 interpreter lock, so its cause is `host`.
@@ -43,6 +44,22 @@ _DIFFICULT = {
     "precision": ("wide_floats",),
 }  # fmt: skip
 """Written by an author who did not know the rule for such events, before it was changed."""
+_UNSEEN = {
+    "data": (
+        "collated_tokens", "ragged_rows", "frame_samples", "replay_memory", "pooled_augmentation", "compressed_files",
+        "cropped_in_loop", "drawn_negatives", "gzip_stream",
+    ),
+    "host": (
+        "weight_statistics", "loss_history", "sampled_text", "metrics_file", "console_table", "snapshots", "retrieval_score",
+        "neighbours_each_epoch", "set_matching",
+    ),
+    "optimizer": ("user_vectors", "orthogonal_updates"),
+    "dispatch": ("leaky_units", "online_layers", "private_updates"),
+    "memory": ("field_maps",),
+    "precision": ("table_regression",),
+    "kernel": ("spectral_penalty",),
+}  # fmt: skip
+"""Written later by an author who had read the documentation and not the rule."""
 _ON_CUDA = {"host": ("cuda_checkpoints", "cuda_validate"), "precision": ("cuda_doubles",), "launch": ("autocast_blocks",)}
 
 
@@ -62,5 +79,6 @@ def _everyday(script: str, verdict: str, *, device: Literal["cpu", "cuda"] = "cp
 EVERYDAY = [
     *(_everyday(script, verdict) for verdict, scripts in _SCRIPTS.items() for script in scripts),
     *(_everyday(script, verdict) for verdict, scripts in _DIFFICULT.items() for script in scripts),
+    *(_everyday(script, verdict) for verdict, scripts in _UNSEEN.items() for script in scripts),
     *(_everyday(script, verdict, device="cuda") for verdict, scripts in _ON_CUDA.items() for script in scripts),
 ]

@@ -4,15 +4,17 @@
 verdict. `line_of` finds the user's line that a cause comes from.
 
 A prediction rests on measured steps: steps with the fix switched on, batches at no cost, batches gathered at once. Where it is
-not sure to about ten per cent its range is shown, too, and where it is not sure to a fifth the range alone. Where no step was
-measured with a fix, only its upper limit is known: the share of the time that it could save.
+not sure to about ten per cent (one standard error of seven), only its range is given. Where no step was measured with a
+fix, only its upper limit is known: the share of the time that it could save.
 
 What the measurements do not support is not advised:
 
 1. A fix that gained less than two per cent when it was switched on, however wide its range is, and one that could gain no more.
 2. A fix that found nothing to change in this program (`Measurements.unused_fixes`).
-3. `torch.compile` on a CPU where less than a fifth of a step, or less than half of its work, is what it can join: operations that are
-   too small, and traffic of memory between them. Matmuls and the optimizer stay as they are.
+3. `torch.compile` on a CPU where less than half of a step, or of its work, is what it can join: operations that are too small, and
+   traffic of memory between them. Matmuls and the optimizer stay as they are.
+
+Autocast makes some programs of a CPU slower: where no step was measured with it, the advice says so and promises nothing.
 """
 
 from __future__ import annotations
@@ -149,12 +151,13 @@ class SpeedPredictor:
             return [self.at_most(name, sentence, step - saves) if saves < math.inf else self.predict(name, sentence)]
         changed = step if name in WITH_DATA else self.without_data
         samples = 2 if name == "batch" else 1
-        left = step - changed * (1 - ratio_of(what_if) / samples)
+        then, error = seconds_with(what_if, changed)
+        left, error = step - changed + then / samples, error / samples
         if self.measured.loader.workers and name != "workers":  # which have no faster batches for a faster step
             left = max(left, seconds_of(self.measured.loader_alone) or 0.0)
-        if step < RULE.min_gain * left and not needed:
+        no_gain = step < RULE.min_gain * left or ratio_of(what_if) >= samples
+        if no_gain and not needed:
             return []
-        error = changed * error_of(what_if, changed) / samples
         few = len(ratios_of(what_if)) < RULE.min_rounds
         if few and name == "threads" and (known := self.measured.fewer_threads.get(str(best_threads(self.measured)))):
             # Steps with as many threads were measured before, and what they took then is as likely.
@@ -162,9 +165,7 @@ class SpeedPredictor:
         # Rounds next to each other have seen how memory varies, unless it is another state of the process than that of the loop.
         seen = not few and baseline_change(what_if, changed) <= RULE.baseline_change
         found = self.predict(name, sentence, left, error, pages=0.0 if seen else None)
-        if (
-            needed and step < RULE.min_gain * left
-        ):  # the steps beside it did not need it: a number would say nothing about those that do
+        if no_gain:  # the steps beside it did not need it: a number would say nothing about those that do
             found = msgspec.structs.replace(found, predicted=None)
         return [found]
 
@@ -197,14 +198,18 @@ def ratio_of(what_if: WhatIf) -> float:
     return ratio
 
 
-def error_of(what_if: WhatIf, before: float) -> float:
-    """Two standard errors of that share; more if baseline steps took another time than `before` and rounds are too few to compare."""
-    away, few = baseline_change(what_if, before), len(ratios_of(what_if)) < RULE.min_rounds
-    changed = away if few and away > RULE.baseline_change else 0.0  # memory that changed as well is counted with its pages
+def seconds_with(what_if: WhatIf, before: float) -> tuple[float, float]:
+    """Seconds with the fix of a step that took `before`, and two standard errors of them."""
     slower = what_if.with_fix.median / what_if.at_best if what_if.at_best else 1.0
     half = (slower - 1) / (slower + 1)  # of the way between the two ends, as a share of their middle
     within = math.hypot(what_if.as_it_is.error, what_if.with_fix.error)
-    return ratio_of(what_if) * math.hypot(2 * max(within, error_between(ratios_of(what_if))), changed, half)
+    seconds = before * ratio_of(what_if)
+    error = seconds * math.hypot(2 * max(within, error_between(ratios_of(what_if))), half)
+    if len(ratios_of(what_if)) >= RULE.min_rounds:
+        return seconds, error
+    # Steps without the fix may have changed since `before`. A few rounds cannot tell whether those with it would have done so, too.
+    unchanged = ratio_of(what_if) * what_if.as_it_is.median
+    return (seconds + unchanged) / 2, math.hypot(error, abs(seconds - unchanged) / 2)
 
 
 def baseline_change(what_if: WhatIf, before: float) -> float:
@@ -225,11 +230,15 @@ def error_between(rounds: Sequence[float]) -> float:
 def _data(predictor: SpeedPredictor) -> list[Advice]:
     measured, step = predictor.measured, predictor.attribution.step
     loader, cached, gathered = measured.loader, measured.cached, measured.what_ifs.get("feed")
+    between = error_between([middle for _, middle in cached.by_piece()]) if cached is not None else 0.0
+    unsure = (
+        2 * max(cached.error, between) if cached is not None and cached.seconds else 0.0
+    )  # of steps on cached batches, as a share
     if gathered is not None:
         left = predictor.without_data
-        error = left * error_of(gathered, left)
         least = min(left, predictor.without("data"))
-        steps = [predictor.predict("feed", wording.advice("feed"), left * ratio_of(gathered), error, least=least)]
+        then, error = seconds_with(gathered, left)
+        steps = [predictor.predict("feed", wording.advice("feed"), then, math.hypot(error, unsure * then), least=least)]
     else:
         steps = [predictor.at_most("feed", wording.advice("feed"), predictor.without("data"))]
     starting = measured.between_epochs.get("loader", 0.0)
@@ -250,10 +259,8 @@ def _data(predictor: SpeedPredictor) -> list[Advice]:
             # It was not measured how cores would be shared, nor what it takes to hand a batch over: up to 2 ms were seen.
             steps.append(predictor.at_most("workers", sentence, left))
     if cached is not None:
-        between = error_between([middle for _, middle in cached.by_piece()])
-        error = 2 * max(cached.error, between) * cached.median if cached.seconds else 0.0
         least = min(cached.median, predictor.without("data"))
-        steps.append(predictor.predict("cached", wording.advice("cached"), cached.median, error, least=least))
+        steps.append(predictor.predict("cached", wording.advice("cached"), cached.median, unsure * cached.median, least=least))
     return steps
 
 
@@ -383,6 +390,9 @@ def _autocast(predictor: SpeedPredictor) -> list[Advice]:
     peaks, precision = predictor.measured.machine.matmul_flops, predictor.measured.precision
     if precision in ("bf16", "fp16", "fp64") or peaks.get("bf16", 0.0) < RULE.autocast_ratio * peaks.get(precision, math.inf):
         return []  # this machine is no faster in it
+    if predictor.measured.device == "cpu" and "autocast" not in predictor.measured.what_ifs:
+        # To convert and lay out what is multiplied takes a CPU time, too: trials gave 0.58 to 2.8 times the speed.
+        return [Advice(name="autocast", sentence=wording.advice("autocast_unmeasured"), predicted=None)]
     # At best matmuls run at the other peak, and half as many bytes are moved.
     parts, slower = predictor.attribution.parts, peaks[precision] / peaks["bf16"]
     saves = (parts.compute + parts.precision) * (1 - slower) + parts.memory / 2

@@ -1,40 +1,28 @@
-"""Diagnose a script in a child process, or a training step as a function.
+"""The public functions: diagnose a script in a child process (child.py), or a training step as a function in this process.
 
 `diagnose_script` and `diagnose_step` return a `Finding`; `measure_script` and `measure_step` return the `Measurements` it is made of.
-`sandbox_for`, `start_child` and `ask` start child processes for other commands, too.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
-import socket
-import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from multiprocessing.connection import Pipe
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from stoker._clock import now_ns
-from stoker.diagnose.child import EXITED, Answer, Request
-from stoker.diagnose.hooks import leaves, own_frame, place_of
+from stoker.diagnose.child import Answer, Request, run_child, sandbox_for
+from stoker.diagnose.hooks import leaves, own_line
 from stoker.diagnose.measurements import Measurements
-from stoker.diagnose.sandbox import ENTER, Sandbox
 from stoker.errors import BatchError, OptionError, TrainError
 
 if TYPE_CHECKING:
     from stoker.diagnose.finding import Finding
 
-T = TypeVar("T", bound=msgspec.Struct)
 Batch = TypeVar("Batch")
-CHECK_SECONDS = 3.0  # time to look for faults in the batches
-WAIT_SECONDS = 0.5  # between looks at whether the child still runs
-SHOWN_LINES = 40  # of the errors of a script that fails, where its output is not shown
-START = "import sys; from stoker.diagnose.child import main; main(sys.argv[1:])"
+CHECK_SECONDS = 3.0  # time to search the batches for faults
 
 
 def diagnose_script(
@@ -110,104 +98,15 @@ def _measure(
     program: str | Path, arguments: Sequence[str], *, module: bool, quiet: bool, seconds: float | None, **options: float
 ) -> tuple[Measurements, list[str]]:
     """The measurements of a script, and faults of its batches."""
-    words = [str(one) for one in arguments]
     with sandbox_for(program, module=module) as sandbox:
-        request = Request(program=str(program), module=module, arguments=words, seconds=seconds, **options)
-        answer = ask(sandbox, request, Answer, quiet=quiet)
+        request = Request(program=str(program), module=module, arguments=list(map(str, arguments)), seconds=seconds, **options)
+        answer = run_child(sandbox, request, Answer, quiet=quiet)
     measured = answer.measurements
     if measured is None:
         raise TrainError(answer.error or f"{program} gave no answer.")
     early = [f"{answer.error}; only what was measured before is known."] if answer.error is not None else []
     notes = [*early, *measured.notes, *sandbox.notes()]
     return msgspec.structs.replace(measured, notes=notes, sandbox=sandbox.mode), answer.wrong
-
-
-def sandbox_for(program: str | Path, *, module: bool) -> Sandbox:
-    """The sandbox of a program, not entered yet. Raises `OptionError` if there is no such program."""
-    if not module and not Path(program).is_file():
-        raise OptionError(f"{program} {'is a folder' if Path(program).is_dir() else 'does not exist'}; expected a Python script.")
-    return Sandbox(None if module else Path(program))
-
-
-def start_child(
-    sandbox: Sandbox, request: Request, start: str, end: int, *, quiet: bool, errors: int | None = None
-) -> subprocess.Popen[bytes]:
-    """Start a process in a sandbox. It runs the code `start` with a file descriptor and a request as arguments.
-
-    With `quiet` its output is dropped; its errors go to the file descriptor `errors` if there is one.
-    """
-    # Without the log lines of torch's profiler, and with the same order of sets of strings each time.
-    variables = {"PYTHONHASHSEED": "0", **os.environ, "KINETO_LOG_LEVEL": "99"}
-    target = subprocess.DEVNULL if quiet else sys.stderr.fileno()
-    ours, theirs = socket.socketpair()
-    with ours:
-        with theirs:
-            words = [str(end), msgspec.json.encode(request).decode(), sandbox.plan(theirs.fileno())]
-            child = subprocess.Popen(
-                [sys.executable, "-c", ENTER + start, *words],
-                pass_fds=[end, theirs.fileno()],
-                stdout=target,
-                stderr=target if errors is None else errors,
-                env=variables,
-            )
-        try:
-            sandbox.watch(ours)
-        except BaseException:
-            child.kill()
-            child.wait()
-            raise
-    return child
-
-
-def ask(sandbox: Sandbox, request: Request, kind: type[T], *, quiet: bool, start: str = START) -> T:
-    """Start a child in a sandbox and wait for its answer. Raises `TrainError` if it ends without one.
-
-    If it ends after an answer that is not complete, the error of this answer says how. Where it exits with an error or a signal ends it,
-    the last lines that it wrote to stderr are shown also with `quiet`.
-    """
-    with contextlib.ExitStack() as stack:
-        errors = stack.enter_context(os.fdopen(os.memfd_create("stderr"), "rb")) if quiet else None
-        try:
-            answer = _ask(sandbox, request, kind, start, errors.fileno() if errors is not None else None)
-        except TrainError:
-            _show_end(errors)
-            raise
-        if EXITED in (getattr(answer, "error", None) or "") or not getattr(answer, "complete", True):
-            _show_end(errors)
-        return answer
-
-
-def _show_end(errors: IO[bytes] | None) -> None:
-    if errors is not None:
-        errors.seek(0)
-        for line in errors.read().decode(errors="replace").splitlines()[-SHOWN_LINES:]:
-            print(line, file=sys.stderr)
-
-
-def _ask(sandbox: Sandbox, request: Request, kind: type[T], start: str, errors: int | None) -> T:
-    answer: T | None = None
-    reading, writing = Pipe(duplex=False)
-    with reading:
-        with writing:
-            child = start_child(sandbox, request, start, writing.fileno(), quiet=errors is not None, errors=errors)
-        try:
-            # Processes that the program has started may keep the pipe open when the child is gone.
-            while reading.poll(WAIT_SECONDS) or child.poll() is None or reading.poll():
-                if reading.poll():
-                    answer = msgspec.msgpack.decode(reading.recv_bytes(), type=kind)
-                    if getattr(answer, "complete", True):
-                        return answer
-        except EOFError:
-            pass
-        except BaseException:
-            child.terminate()
-            raise
-        finally:
-            code = child.wait()
-    how = f"ended with code {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}"
-    if answer is None:
-        raise TrainError(f"{request.program} {how} before anything was measured.")
-    return msgspec.structs.replace(answer, error=f"{request.program} {how} while it was measured")
 
 
 def diagnose_step(
@@ -263,7 +162,7 @@ def measure_step(train_step: Callable[[Batch], object], batches: Iterable[Batch]
         >>> measured.steps_seen  # doctest: +SKIP
         431
     """
-    from stoker.diagnose.loaders import Source, WatchedIterator
+    from stoker.diagnose.loops import Source, WatchedIterator
     from stoker.diagnose.measure_windows import measure_all
     from stoker.diagnose.session import Session
 
@@ -272,8 +171,7 @@ def measure_step(train_step: Callable[[Batch], object], batches: Iterable[Batch]
     if not hasattr(batches, "__iter__"):
         raise OptionError(f"batches is {batches!r}; expected a loader or another iterable of batches.")
     session = Session(measure_all, on_done=lambda: None, step_per_batch=True, pace=pace)
-    frame = own_frame(sys._getframe(1))
-    source = Source(batches, place_of(frame) if frame is not None else None)
+    source = Source(batches, own_line(sys._getframe(1)))
     session.hooks.install()
     session.hooks.find_roots()
     try:

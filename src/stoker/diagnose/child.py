@@ -1,8 +1,9 @@
-"""The child process, in which the user's program runs and is measured.
+"""The child process in which the user's program runs and is measured, and how it is started.
 
-It is started with a file descriptor and a request. The program is the main module of this process, with its own arguments and folder.
-When enough is measured, the child sends one message through the file descriptor and ends at once: nothing of the program runs after
-that, and no checkpoint is written.
+`run_child` starts a child in a sandbox with a `Request`, and waits for its `Answer`. In the child, `Child.run` runs the program as the
+main module, with its own arguments and folder, while the `Session` measures it. When enough is measured, the child sends its answer and
+exits at once: no more code of the program runs, and no checkpoint is written. `stoker gate` and the trials of fixes have subclasses of
+`Child`.
 """
 
 from __future__ import annotations
@@ -11,22 +12,29 @@ import faulthandler
 import importlib.util
 import multiprocessing
 import os
+import signal
+import socket
+import subprocess
 import sys
 import traceback
 from importlib.machinery import ModuleSpec
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 import msgspec
 
 from stoker.diagnose.hooks import is_own, shown
+from stoker.diagnose.loops import NO_EDITS, FileEdits, OwnLoader, rewrite_imports
 from stoker.diagnose.measurements import Measurements
-from stoker.diagnose.rewrite import NO_EDITS, FileEdits, OwnLoader, rewrite_imports
-from stoker.errors import StokerError, TrainError
+from stoker.diagnose.sandbox import Sandbox
+from stoker.errors import OptionError, StokerError, TrainError
 
+T = TypeVar("T", bound=msgspec.Struct)
 EXITED = "exited with code"
+POLL_SECONDS = 0.5  # how often to check that the child still runs
+SHOWN_LINES = 40  # last lines of stderr that are shown of a script that fails, where its output is discarded
 _exit = os._exit
 
 
@@ -38,16 +46,108 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     arguments: list[str] = []
     pace: float = 1.0  # scales the length of all measurement windows
     seconds: float | None = None  # time limit of measuring, from the first measured step
-    check_seconds: float = 0.0  # time to look for faults in the batches, after everything is measured
+    check_seconds: float = 0.0  # time to search the batches for faults, after everything is measured
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """The measurements, or one line that says why there are none."""
+    """The measurements, or a one-line error that says why there are none."""
 
     measurements: Measurements | None = None
     wrong: list[str] = []  # faults of the batches
     error: str | None = None
-    complete: bool = True  # False: what is known so far, sent in case that native code ends the process in a later window
+    complete: bool = True  # False: what is known so far, in case native code ends the process in a later window
+
+
+# ---- in the process that starts the child ----
+
+
+def sandbox_for(program: str | Path, *, module: bool) -> Sandbox:
+    """The sandbox of a program, not entered yet. Raises `OptionError` if there is no such program."""
+    if not module and not Path(program).is_file():
+        raise OptionError(f"{program} {'is a folder' if Path(program).is_dir() else 'does not exist'}; expected a Python script.")
+    return Sandbox(None if module else Path(program))
+
+
+def start_child(
+    sandbox: Sandbox, request: Request, connection: int, *, quiet: bool, main: str = __name__, stderr: int | None = None
+) -> subprocess.Popen[bytes]:
+    """Start a process in a sandbox that calls `main` of a module with a file descriptor for its answer and a request.
+
+    With `quiet` its output is discarded, except that its errors go to the file descriptor `stderr` if there is one.
+    """
+    enter_sandbox = "from stoker.diagnose.sandbox import enter; enter(sys.argv.pop())"
+    code = f"import sys; {enter_sandbox}; from {main} import main; main(sys.argv[1:])"
+    # Without the log lines of torch's profiler, and with the same order of sets of strings each time.
+    environ = {"PYTHONHASHSEED": "0", **os.environ, "KINETO_LOG_LEVEL": "99"}
+    output = subprocess.DEVNULL if quiet else sys.stderr.fileno()
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs:
+            arguments = [str(connection), msgspec.json.encode(request).decode(), sandbox.plan(theirs.fileno())]
+            child = subprocess.Popen(
+                [sys.executable, "-c", code, *arguments],
+                pass_fds=[connection, theirs.fileno()],
+                stdout=output,
+                stderr=output if stderr is None else stderr,
+                env=environ,
+            )
+        try:
+            sandbox.wait_until_entered(ours)
+        except BaseException:
+            child.kill()
+            child.wait()
+            raise
+    return child
+
+
+def run_child(sandbox: Sandbox, request: Request, answer_type: type[T], *, quiet: bool, main: str = __name__) -> T:
+    """Start a child in a sandbox and wait for its answer. Raises `TrainError` if it ends without one.
+
+    If it ends after an incomplete answer, the `error` of this answer says how. Where it fails, the last lines that it wrote to stderr
+    are shown also with `quiet`.
+    """
+    if not quiet:
+        return _run_child(sandbox, request, answer_type, main, None)
+    with os.fdopen(os.memfd_create("stderr"), "rb") as stderr:
+        failed = True
+        try:
+            answer = _run_child(sandbox, request, answer_type, main, stderr.fileno())
+            failed = EXITED in (getattr(answer, "error", None) or "") or not getattr(answer, "complete", True)
+            return answer
+        finally:
+            if failed:
+                stderr.seek(0)
+                for line in stderr.read().decode(errors="replace").splitlines()[-SHOWN_LINES:]:
+                    print(line, file=sys.stderr)
+
+
+def _run_child(sandbox: Sandbox, request: Request, answer_type: type[T], main: str, stderr: int | None) -> T:
+    answer: T | None = None
+    reading, writing = Pipe(duplex=False)
+    with reading:
+        with writing:
+            child = start_child(sandbox, request, writing.fileno(), quiet=stderr is not None, main=main, stderr=stderr)
+        try:
+            # Processes that the program has started may keep the pipe open when the child is gone.
+            while reading.poll(POLL_SECONDS) or child.poll() is None or reading.poll():
+                if reading.poll():
+                    answer = msgspec.msgpack.decode(reading.recv_bytes(), type=answer_type)
+                    if getattr(answer, "complete", True):
+                        return answer
+        except EOFError:
+            pass
+        except BaseException:
+            child.terminate()
+            raise
+        finally:
+            code = child.wait()
+    how = f"ended with code {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}"
+    if answer is None:
+        raise TrainError(f"{request.program} {how} before anything was measured.")
+    return msgspec.structs.replace(answer, error=f"{request.program} {how} while it was measured")
+
+
+# ---- in the child ----
 
 
 class Child:
@@ -81,12 +181,7 @@ class Child:
         except KeyboardInterrupt:
             failure = f"{self._request.program} was interrupted"
         except BaseException as error:
-            lines = [frame for frame in traceback.extract_tb(error.__traceback__) if is_own(frame.filename)]
-            line = f" ({shown(lines[-1].filename)}:{lines[-1].lineno})" if lines else ""
-            if isinstance(error, SyntaxError) and error.lineno:
-                line = f" line {error.lineno}"
-            raised = f"raised {type(error).__name__}: " if not isinstance(error, StokerError) else ""
-            failure = f"{self._request.program}{line}{' ' if raised else ': '}{raised}{one_line(error)}"
+            failure = f"{self._request.program}{_describe(error)}"
             session = self.session
             if session.fix_on is not None:  # caused by a fix; everything that the verdict needs is measured
                 session.recorder.notes.append(f"the gain of {session.fix_on} could not be measured: {failure}.")
@@ -98,16 +193,16 @@ class Child:
         self._end(failure)
 
     def _run_program(self) -> None:
-        request, watch = self._request, self.session.sources
+        request = self._request
         if request.module:
-            spec = _find(request.program)
+            spec = _find_module(request.program)
             sys.path[0] = str(Path.cwd())
         else:
             path = Path(request.program)
             sys.path[0] = str(path.resolve().parent)
             spec = ModuleSpec("__main__", None, origin=str(path))
         file = str(spec.origin)
-        loader = OwnLoader("__main__", file, watch, self._edits)
+        loader = OwnLoader("__main__", file, self.session.sources, self._edits)
         module = ModuleType("__main__")
         module.__file__, module.__loader__ = file, loader
         module.__spec__ = spec if request.module else None
@@ -175,8 +270,18 @@ class Child:
         _exit(0)
 
 
+def _describe(error: BaseException) -> str:
+    """An error of the program with the user's line that raised it."""
+    lines = [frame for frame in traceback.extract_tb(error.__traceback__) if is_own(frame.filename)]
+    line = f" ({shown(lines[-1].filename)}:{lines[-1].lineno})" if lines else ""
+    if isinstance(error, SyntaxError) and error.lineno:
+        line = f" line {error.lineno}"
+    raised = ":" if isinstance(error, StokerError) else f" raised {type(error).__name__}:"
+    return f"{line}{raised} {one_line(error)}"
+
+
 def _from_own(trace: TracebackType | None) -> TracebackType | None:
-    """A traceback from the first line of the user's on; whole if it has none."""
+    """A traceback from the first line of the user's code on; all of it if there is none."""
     first = trace
     while first is not None and not is_own(first.tb_frame.f_code.co_filename):
         first = first.tb_next
@@ -184,7 +289,7 @@ def _from_own(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _refuse_spawn() -> None:
-    """Let `torch.multiprocessing.spawn` say at once what to do: what other processes train cannot be measured from here."""
+    """Make `torch.multiprocessing.spawn` raise an error that says what to do: training in other processes cannot be measured."""
     import torch.multiprocessing as processes
 
     def refused(fn: object, args: object = (), nprocs: int = 1, *more: object, **named: object) -> NoReturn:
@@ -199,7 +304,7 @@ def _refuse_spawn() -> None:
             setattr(owner, name, refused)
 
 
-def _find(name: str) -> ModuleSpec:
+def _find_module(name: str) -> ModuleSpec:
     try:
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.submodule_search_locations is not None:

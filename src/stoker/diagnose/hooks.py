@@ -1,12 +1,11 @@
-"""Hooks in torch that time the phases of a training step, and helpers for the user's code and batches.
+"""Hooks in torch that time the phases of a training step, on the host (`StepHooks`) and on a GPU.
 
-`StepHooks` times the phases (next, prepare, forward, backward, optimizer, rest) of the step that runs. On a GPU, `StepMarks` times
-steps on the device's timeline, `DeviceOnlyStep` times the device without waits for the host, `SyncFinder` finds the lines that wait
-for the device, and `copy_seconds` times host-to-device copies. None of them synchronises within a step: events are recorded, and read
-after the window. Each takes `cuda`, so that a test can pass a fake of `torch.cuda`.
+session.py installs the hooks, and measure_windows.py uses the classes for GPUs: `StepMarks` times steps on the device's timeline,
+`DeviceOnlyStep` the device without waits for the host; `SyncFinder` finds the lines that wait for the device, and `copy_seconds` times
+host-to-device copies. None of them synchronises within a step: events are recorded, and read after the window. Each takes `cuda`, so
+that a test can pass a fake of `torch.cuda`.
 
-`own_frame` and `place_of` find the line of the user's code that is responsible. `listen` hears audit events of Python. `replace`
-changes an attribute until an ExitStack is closed. `leaves` and `copied` are those of batches of any structure.
+Other modules also use `own_line`, the user's line that called something, and `leaves` and `copied` for batches of any structure.
 """
 
 from __future__ import annotations
@@ -36,6 +35,8 @@ from stoker._clock import now_ns
 from stoker._text import sync_debug_mode
 from stoker.diagnose.measurements import SourceLine, Sync
 
+# ---- the user's code ----
+
 INSTALLED = ("site-packages", "dist-packages")
 _FOREIGN = tuple(
     str(Path(folder).resolve()) + os.sep
@@ -45,7 +46,7 @@ _FOREIGN = tuple(
 
 @functools.cache
 def is_own(file: str) -> bool:
-    """Whether a source file is the user's: not of Python, an installed package or stoker."""
+    """Whether a source file is the user's: not part of Python, an installed package or stoker."""
     if not file.endswith(".py"):
         return "ipykernel" in file or file.startswith("<ipython-input")  # the cells of a notebook
     path = os.path.realpath(file)
@@ -59,11 +60,13 @@ def own_frame(frame: FrameType | None) -> FrameType | None:
     return frame
 
 
-def place_of(frame: FrameType) -> SourceLine:
-    """File, line and function of a frame."""
-    return SourceLine(
-        file=shown(frame.f_code.co_filename), line=frame.f_lineno or frame.f_code.co_firstlineno, function=frame.f_code.co_qualname
-    )
+def own_line(frame: FrameType | None) -> SourceLine | None:
+    """The line that the innermost frame of the user's code is at; None without one."""
+    frame = own_frame(frame)
+    if frame is None:
+        return None
+    code = frame.f_code
+    return SourceLine(file=shown(code.co_filename), line=frame.f_lineno or code.co_firstlineno, function=code.co_qualname)
 
 
 @functools.cache
@@ -73,35 +76,13 @@ def shown(file: str) -> str:
     return str(path.relative_to(here)) if path.is_relative_to(here) else file
 
 
-AuditListener = Callable[[str, tuple[Any, ...]], None]
-_listeners: list[AuditListener] = []
-_is_hooked = False
-
-
-def listen(listener: AuditListener) -> None:
-    """Add a listener. An audit hook cannot be removed, so there is one for all: a hook each would slow the process down."""
-    global _is_hooked
-    _listeners.append(listener)
-    if not _is_hooked:
-        _is_hooked = True
-
-        def heard(event: str, arguments: tuple[Any, ...]) -> None:
-            for one in _listeners:
-                one(event, arguments)
-
-        sys.addaudithook(heard)
-
-
 def replace(undo: ExitStack, owner: Any, name: str, by: Any) -> None:
     """Replace an attribute until `undo` is closed."""
     undo.callback(setattr, owner, name, getattr(owner, name))
     setattr(owner, name, by)
 
 
-def unlisten(listener: AuditListener) -> None:
-    """Remove a listener."""
-    _listeners.remove(listener)
-
+# ---- the phases of a step ----
 
 NEXT, PREPARE, FORWARD, BACKWARD, OPTIMIZER, REST = range(6)
 NAMES = ("next", "prepare", "forward", "backward", "optimizer", "rest")
@@ -132,8 +113,7 @@ class StepTimes(NamedTuple):
 class StepHooks:
     """Times the phases of the current step by hooks in torch.
 
-    A hook reads the clock and adds, which costs about a microsecond. It never waits, never copies and never touches what the user
-    computes.
+    A hook reads the clock and adds, which takes about a microsecond. It never waits, never copies, and never changes a result.
     """
 
     def __init__(self) -> None:
@@ -333,7 +313,7 @@ class StepHooks:
     @property
     def steps_here(self) -> int:
         """Optimizer steps so far, or 0 if another thread trains: a loop that runs beside the training is not the training loop."""
-        # Told by the backward pass: an optimizer may step within it, in a thread of autograd.
+        # The thread is that of the backward pass: an optimizer may step within it, in a thread of autograd.
         return self.steps if self.thread in (None, threading.get_ident()) else 0
 
     def _count_step(self) -> None:
@@ -344,14 +324,10 @@ class StepHooks:
 
     def find_roots(self) -> None:
         """Search for the outermost modules, until `keep_roots`."""
-        # A hook on every module would cost more than many steps take. So all modules are watched for a step or two of the warm-up,
-        # and later only the outermost. Where torch compiles, nothing is wrapped that it would have to trace: the compiled modules are
-        # the outermost.
+        # A hook on every module would take longer than many steps. So all modules are watched for a step or two of the warm-up, and
+        # later only the outermost. If torch has compiled modules, these are the outermost: a wrapper would have to be traced.
         if compiled():
-            kind = sys.modules["torch._dynamo.eval_frame"].OptimizedModule
-            self.roots = [one for one in gc.get_objects() if issubclass(type(one), kind)][
-                :MAX_ROOTS
-            ]  # a proxy's __class__ may raise
+            self.roots = _alive(sys.modules["torch._dynamo.eval_frame"].OptimizedModule)[:MAX_ROOTS]
             return
         original = torch.nn.Module.__call__
 
@@ -389,30 +365,31 @@ class StepHooks:
 
 
 class BeforeForward:
-    """A hook before forward passes that copies and pickles of its module do not have: it would take the diagnosis with it."""
+    """A forward pre-hook that copies and pickles of its module do not have: it would take the diagnosis with it."""
 
     def __init__(self, call: Callable[[torch.nn.Module, Any], None]) -> None:
         self._call = call
 
     def __call__(self, module: torch.nn.Module, args: Any) -> None:
-        """Call what was given."""
+        """Call the function."""
         self._call(module, args)
 
-    def __reduce__(self) -> tuple[Callable[[], Any], tuple[()]]:
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[type, str]]:
         """A copy does nothing."""
-        return _nothing_before_forward, ()
+        return getattr, (BeforeForward, "_do_nothing")
+
+    @staticmethod
+    def _do_nothing(module: torch.nn.Module, args: Any) -> None: ...
 
 
-def _nothing_before_forward() -> Callable[[torch.nn.Module, Any], None]:
-    return _nothing
-
-
-def _nothing(module: torch.nn.Module, args: Any) -> None: ...
+def _alive(kind: type) -> list[Any]:
+    """All objects of a class in this process."""
+    return [one for one in gc.get_objects() if issubclass(type(one), kind)]  # not isinstance: a proxy's __class__ may raise
 
 
 def has_optimizer() -> bool:
     """Whether this process has an optimizer of torch."""
-    return any(issubclass(type(one), Optimizer) for one in gc.get_objects())  # a proxy's __class__ may raise
+    return bool(_alive(Optimizer))
 
 
 def compiled() -> bool:
@@ -432,6 +409,8 @@ def precision_of(module: torch.nn.Module) -> str:
         return "tf32"
     return name
 
+
+# ---- the contents of a batch ----
 
 MAX_DEPTH = 6
 
@@ -468,6 +447,8 @@ def copied(batch: Any, *, tensors: bool = True) -> Any:
 
     return map_tensors(batch, copy_of, lambda value: isinstance(value, torch.Tensor | np.ndarray))
 
+
+# ---- times on a GPU ----
 
 MAX_SLEEP_SECONDS = 1.0
 CALIBRATION_CYCLES = 20_000_000
@@ -562,8 +543,7 @@ class SyncFinder:
             if "called a synchronizing" not in str(message):
                 shown(message, *args, **kwargs)
                 return
-            frame = own_frame(sys._getframe(1))
-            self._seen[place_of(frame) if frame is not None else None] += 1
+            self._seen[own_line(sys._getframe(1))] += 1
 
         warnings.showwarning = show
         self._opened.enter_context(sync_debug_mode("warn", self._cuda))

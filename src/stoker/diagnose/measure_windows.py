@@ -31,7 +31,7 @@ from stoker.diagnose.feed_fix import gathering
 from stoker.diagnose.fixes import Fix, fix_named
 from stoker.diagnose.hardware import pages_so_far
 from stoker.diagnose.hooks import BACKWARD, DeviceOnlyStep, StepTimes, SyncFinder, compiled, copy_seconds, cycles_per_second
-from stoker.diagnose.loaders import WatchedIterator, batches_of_workers, length_of
+from stoker.diagnose.loops import WatchedIterator, batches_of_workers, length_of
 from stoker.diagnose.measurements import Device, Machine, Measurements, WhatIf
 from stoker.diagnose.ops import Counting, Profiling, main_precision, with_times, work_of
 from stoker.diagnose.profilers import OtherThreads, Sampler, profile_iterable, profile_loader
@@ -549,18 +549,19 @@ def measure_fixes(session: Session, known: set[str], *, safe: bool = False) -> P
                 continue
             if fix is not None and fix.lasts and session.step_per_batch:
                 continue  # the process is the user's own
-            # The first fix promises most: it is measured however long its steps are.
+            # The first fix promises most: it is measured however long its steps are. Others have as many rounds as there is time for.
             lasts = fix is not None and fix.lasts  # measured once, and nothing comes after it
-            if session.no_time_for_fixes or (not lasts and (spent > limit or (known and spent + rounds * round_seconds > limit))):
+            fitting = min(rounds, int((limit - spent) / max(round_seconds, 1e-9))) if known and not lasts else rounds
+            if session.no_time_for_fixes or fitting < 1:
                 continue
             known.add(name)
             session.fix_on = name
             if name == "feed":
-                yield from _feed_gain(session, rounds)
+                yield from _feed_gain(session, fitting)
             elif name == "workers":
-                yield from _workers_gain(session, rounds, workers_to_use(measured, attribute(measured)))
+                yield from _workers_gain(session, fitting, workers_to_use(measured, attribute(measured)))
             elif fix is not None:
-                yield from fix_gain(session, name, fix, rounds=rounds)
+                yield from fix_gain(session, name, fix, rounds=fitting)
             session.fix_on = None
 
 

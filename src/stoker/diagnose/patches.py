@@ -1,13 +1,12 @@
-"""Patches: fixes as edits of the user's own files (`stoker diagnose --apply`), offered only where they were measured as a gain.
+"""Patches: fixes as edits of the user's own files (`stoker diagnose --apply`), written only where a gain was measured.
 
-1. A run of the program finds the lines to edit (`edit_sites`), and `EDITS` makes the edits of each advised fix.
-2. The edited program runs in turn with the baseline, each fix alone, and then all that gain together. The files on disk stay as they
-   are: the edits are made where the program imports them.
+1. A run of the program finds the calls to edit (source_edits.py), and `EDITS` makes the edits of each advised fix.
+2. The edited program runs in turn with the baseline (trials.py): each fix alone, and then all that gain together. The files on disk stay
+   as they are: the edits are applied when the program imports them.
 3. A patch is written if its speed-up is measured and its losses are those of the baseline: equal, or within the tolerance of a fix
    that rounds differently.
 
-Without a verdict, the fixes of the likely cause are tried and some that fit most programs: a gain is measured, not predicted.
-A program runs once to find lines, twice as the baseline, once per fix and once with all that gain. `at_most` bounds the time.
+Without a verdict, the fixes of the likely cause are tried, and some that fit most programs.
 """
 
 from __future__ import annotations
@@ -28,15 +27,17 @@ from stoker._clock import now_ns
 from stoker.diagnose import wording
 from stoker.diagnose.advice import advise
 from stoker.diagnose.attribution import attribute
-from stoker.diagnose.edit_sites import CallSite, EditSites, assigned_to
 from stoker.diagnose.finding import Finding
 from stoker.diagnose.fixes import FIXES
 from stoker.diagnose.hooks import is_own, shown
 from stoker.diagnose.measurements import Patch, TrialResult
 from stoker.diagnose.source_edits import (
     SIMPLE,
+    CallSite,
     Edit,
+    EditSites,
     SourceFile,
+    assigned_to,
     by_file,
     check_edits,
     following,
@@ -61,10 +62,10 @@ from stoker.diagnose.trials import (
 )
 from stoker.errors import TrainError
 
-ALL = "all"  # the name of the fixes together
-WITHOUT_VERDICT = ("pinned", "persistent", "fused", "tf32", "cudnn")  # tried where no cause is known
-LEAST_SECONDS = 5.0  # that a process gets, however little time is left
-ALWAYS = ("set_to_none",)  # tried wherever its line is found: no measurement of a diagnosis shows it
+ALL = "all"  # the name of all fixes that gain, tried together
+WITHOUT_VERDICT = ("pinned", "persistent", "fused", "tf32", "cudnn")  # tried if no cause is known
+MIN_SECONDS = 5.0  # time limit of a process, however little time is left
+ALWAYS = ("set_to_none",)  # tried wherever its call is found: no measurement of a diagnosis shows it
 EXACT = ("feed", "persistent", "pinned", "set_to_none", "workers")
 """Fixes that change no operation: their losses must be equal, if those of the baseline are from run to run."""
 ROUNDING = ("autocast", "float32", "tf32")  # fixes that compute in a shorter type
@@ -73,7 +74,7 @@ DTYPES = {"torch": ("float64", "double"), "np": ("float64", "double"), "numpy": 
 
 @dataclass(frozen=True, kw_only=True)
 class EditableProgram:
-    """The user's files, and where to edit them."""
+    """The user's files, where to edit them, and the values of fixes (such as the number of workers)."""
 
     sites: EditSites
     values: dict[str, int | None]
@@ -107,12 +108,12 @@ class EditableProgram:
         return self.calls(self.sites.loader, "the batches do not come from a DataLoader")[0]
 
     def refuse_if_mentioned(self, *names: str) -> None:
-        """Raise `TrainError` if a file of the user's already decides what a fix would set."""
+        """Raise `TrainError` if a file of the user's already sets what a fix would set."""
         for path in self.sites.files:
             source = self.source(path)
             for node in ast.walk(source.tree):
                 if isinstance(node, ast.Attribute) and node.attr in names:
-                    raise TrainError(f"{shown(path)}:{node.lineno} decides it already ({node.attr})")
+                    raise TrainError(f"{shown(path)}:{node.lineno} sets it already ({node.attr})")
 
 
 def _set_flag(program: EditableProgram, code: str, *names: str) -> list[Edit]:
@@ -124,16 +125,6 @@ def _set_flag(program: EditableProgram, code: str, *names: str) -> list[Edit]:
 
 def _keyword(program: EditableProgram, sites: list[CallSite], name: str, missing: str) -> list[Edit]:
     return [edit for source, call in program.calls(sites, missing) for edit in with_keyword(source, call, name, "True")]
-
-
-def _fused(program: EditableProgram) -> list[Edit]:
-    return _keyword(
-        program, program.sites.optimizers, "fused", "no optimizer that has a fused implementation is made in your files"
-    )
-
-
-def _sparse(program: EditableProgram) -> list[Edit]:
-    return _keyword(program, program.sites.embeddings, "sparse", "no large nn.Embedding is made in your files")
 
 
 def _pinned(program: EditableProgram) -> list[Edit]:
@@ -268,17 +259,19 @@ EDITS: dict[str, Callable[[EditableProgram], list[Edit]]] = {
     ),
     "feed": _feed,
     "float32": _float32,
-    "fused": _fused,
+    "fused": lambda one: _keyword(
+        one, one.sites.optimizers, "fused", "no optimizer that has a fused implementation is made in your files"
+    ),
     "persistent": _persistent,
     "pinned": _pinned,
     "set_to_none": _set_to_none,
-    "sparse": _sparse,
+    "sparse": lambda one: _keyword(one, one.sites.embeddings, "sparse", "no large nn.Embedding is made in your files"),
     "tf32": lambda one: _set_flag(
         one, 'set_float32_matmul_precision("high")', "set_float32_matmul_precision", "allow_tf32", "fp32_precision"
     ),
     "workers": _workers,
 }
-"""The edits of each fix, by the names of advice."""
+"""Functions that make the edits of each fix, by the name of its advice. They raise `TrainError` with the reason if they cannot."""
 
 
 def offer_patch(
@@ -293,11 +286,11 @@ def offer_patch(
     at_most: float | None = None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Finding:
-    """The finding with what came of its patch, which is written to `path` if it is a gain."""
-    # Steps of each trial are measured for `seconds`; after `at_most` seconds no trial begins. `tell` gets a line before each process.
+    """The finding with the result of its patch, which is written to `path` if it is a gain."""
+    # Steps of each trial are measured for `seconds`; after `at_most` seconds no trial starts. `tell` gets a line before each process.
     run = functools.partial(TrialProcess, program, arguments, module=module, quiet=quiet)
-    made = make_patch(finding, run, path=path, seconds=seconds, at_most=at_most, tell=tell)
-    return msgspec.structs.replace(finding, patch=made)
+    patch = make_patch(finding, run, path=path, seconds=seconds, at_most=at_most, tell=tell)
+    return msgspec.structs.replace(finding, patch=patch)
 
 
 def make_patch(
@@ -318,9 +311,9 @@ def make_patch(
         return Patch(left_out=left_out)
     unsure = wording.PATCH["no_verdict"] if finding.verdict == "none" else ""
     runs = _Runs(run, limit=LIMIT_SECONDS + 20 * seconds, at_most=at_most, tell=tell, most=len(names) + 4)
-    scout = runs.start("finding the lines to edit", scouts=True)
-    scout.is_ready()
-    outcome = scout.end()
+    finder = runs.start("finding the lines to edit", find_sites=True)
+    finder.is_ready()
+    outcome = finder.end()
     if outcome.sites is None:
         return Patch(left_out=left_out | dict.fromkeys(names, outcome.error or wording.TRIAL["ended"]), why=unsure)
     values = {name: value_of(name, finding.measurements, finding.verdict) for name in names}
@@ -344,25 +337,27 @@ def make_patch(
     if not gaining:
         return Patch(left_out=left_out, why=unsure)
     best = max(gaining, key=lambda name: tried[name].speedup)
-    chosen, result = [best], tried[best]
-    if len(gaining) > 1:
-        why = joined.why
-        if why is None and (ALL not in tried or set(joined.names) != set(gaining)):
-            why = wording.PATCH["together_no_time"].format(best=best)
-        elif why is None:
-            slower = wording.PATCH["no_more"].format(best=best) if tried[ALL].speedup <= result.speedup else None
-            why = why_not(tried[ALL]) or slower
-        if why is None:
-            chosen, result = gaining, tried[ALL]
-        else:
-            left_out |= {name: wording.PATCH["apart"].format(why=why) for name in gaining if name != best}
-    written = [edit for name in chosen for edit in edits[name]]
-    folder = write_patch(path, sources, written)
+    why = why_not_together(gaining, best, tried, joined)
+    if why is not None:
+        left_out |= {name: wording.PATCH["apart"].format(why=why) for name in gaining if name != best}
+    chosen = gaining if why is None else [best]
+    result = tried[ALL if len(chosen) > 1 else best]
+    folder = write_patch(path, sources, [edit for name in chosen for edit in edits[name]])
     return Patch(file=str(path), folder=folder, fixes=chosen, tried=result, left_out=left_out, why=unsure)
 
 
+def why_not_together(gaining: list[str], best: str, tried: dict[str, TrialResult], joined: _Joined) -> str | None:
+    """Why only the best fix is in the patch, and not all that gain; None if all are."""
+    if len(gaining) == 1 or joined.why is not None:
+        return joined.why
+    if ALL not in tried or set(joined.names) != set(gaining):
+        return wording.PATCH["together_no_time"].format(best=best)
+    slower = wording.PATCH["no_more"].format(best=best) if tried[ALL].speedup <= tried[best].speedup else None
+    return why_not(tried[ALL]) or slower
+
+
 class _Runs:
-    """Starts processes, reports how far it is, and gives none more time than is left."""
+    """Starts processes, reports each before it starts, and limits their time to what is left."""
 
     def __init__(
         self, run: Callable[..., TrialProcess], *, limit: float, at_most: float | None, tell: Callable[[str], None], most: int
@@ -372,13 +367,13 @@ class _Runs:
         self.most = most
 
     def left(self) -> float | None:
-        """Seconds that are left; None if time is not limited."""
+        """Remaining seconds; None if time is not limited."""
         return None if self._at_most is None else max(0.0, self._at_most - (now_ns() - self._begin) / 1e9)
 
     def start(self, what: str, *, longer: float = 0.0, **options: Any) -> TrialProcess:
-        """Start a process that may take `longer` than others."""
+        """Start a process whose time limit is `longer` than that of others."""
         left = self.left()
-        limit = self._limit + longer if left is None else min(self._limit + longer, max(LEAST_SECONDS, left))
+        limit = self._limit + longer if left is None else min(self._limit + longer, max(MIN_SECONDS, left))
         self._number += 1
         of_budget = "" if self._at_most is None else f" of {self._at_most:.0f}"
         so_far = f"run {self._number} of at most {self.most}, {(now_ns() - self._begin) / 1e9:.0f}{of_budget} s so far"
@@ -387,19 +382,19 @@ class _Runs:
 
 
 class _Joined:
-    """All fixes that gain, as one: tried last, against the baseline process that still runs."""
+    """All fixes that gain, tried together as the fix `ALL` after each was tried alone."""
 
     def __init__(self, edits: dict[str, list[Edit]], sources: dict[str, SourceFile]) -> None:
         self._edits, self._sources = edits, sources
         self.names: list[str] = []
-        self.why: str | None = None  # that they cannot be joined
+        self.why: str | None = None  # why their edits cannot be combined
 
     def tolerance(self, name: str) -> float:
         """The relative difference of losses that an edit may make."""
         return max(map(tolerance_of, self.names)) if name == ALL else tolerance_of(name)
 
     def choose(self, baseline: BaselineRuns, by_name: dict[str, Comparison]) -> list[str]:
-        """`ALL`, if there are several and their edits fit together."""
+        """`ALL`, if several gain and their edits can be combined."""
         results = {name: judged(baseline, one, tolerance_of(name)) for name, one in by_name.items()}
         self.names = [name for name, one in results.items() if why_not(one) is None]
         if len(self.names) < 2:
@@ -450,8 +445,8 @@ def tolerance_of(name: str) -> float:
 
 
 def judged(baseline: BaselineRuns, compared: Comparison, tolerance: float) -> TrialResult:
-    """The result of an edited program. Where losses of the baseline differ from run to run, equal ones cannot be expected."""
-    # However wide an interval is: a gain is sure if its lower end is one.
+    """The result of an edited program. If losses of the baseline differ from run to run, a tolerance replaces equality."""
+    # An interval may be wide: there is a gain if its lower end is one.
     judge = functools.partial(judge_by, baseline, compared, max_error=math.inf)
     result = judge(tolerance=tolerance)
     return judge(tolerance=RULE.loss_tolerance) if tolerance == 0.0 and result.losses == "not compared" else result

@@ -1,13 +1,14 @@
-"""Profilers of lines and of making batches.
+"""Profilers that the measurement windows use: of the user's lines, and of making a batch.
 
-`Sampler` finds the user's lines that take the time, `OtherThreads` a thread that computes beside the loop. `profile_loader` and
-`profile_iterable` profile how a batch is made: its lines, its stages (`Stages`: read, decode, transform, collate), and the files it
-reads (`Reading`).
+`Sampler` finds the lines that take the time, and `OtherThreads` a thread that computes beside the loop. `profile_loader` and
+`profile_iterable` make some batches in this process and return a `Profile`: the lines, the stages (`Stages`: read, decode, transform,
+collate), and the files that are read (`Reading`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import inspect
 import io
@@ -31,7 +32,7 @@ import msgspec
 from torch.utils.data import DataLoader, IterableDataset
 
 from stoker._clock import TASKS, now_ns
-from stoker.diagnose.hooks import INSTALLED, NAMES, StepHooks, StepTimes, is_own, listen, own_frame, place_of, shown, unlisten
+from stoker.diagnose.hooks import INSTALLED, NAMES, StepHooks, StepTimes, is_own, own_line, shown
 from stoker.diagnose.measurements import Blame, BusyThread, Reads, SourceLine
 
 INTERVAL_SECONDS = 0.001
@@ -71,8 +72,8 @@ class OtherThreads:
         busiest = max(shares, key=lambda thread: shares[thread], default=None)
         if busiest is None or shares[busiest] <= 0:
             return asleep, None
-        frame = own_frame(sys._current_frames().get(busiest.ident or 0))
-        return asleep, BusyThread(name=busiest.name, share=shares[busiest], place=place_of(frame) if frame is not None else None)
+        line = own_line(sys._current_frames().get(busiest.ident or 0))
+        return asleep, BusyThread(name=busiest.name, share=shares[busiest], place=line)
 
 
 def _ran_ns() -> dict[threading.Thread, int]:
@@ -158,9 +159,8 @@ class Sampler:
     def see(self, frame: FrameType | None) -> None:
         """Count the time since the last sample for the current line: a long call into C is sampled once, at its end."""
         now = now_ns()
-        own = own_frame(frame)
         phase = self._hooks.phase if self._hooks is not None else 0
-        self._spent[phase, place_of(own) if own is not None else None] += now - self._last_ns
+        self._spent[phase, own_line(frame)] += now - self._last_ns
         if self._slow_from < math.inf:
             self._step.append((_stack(frame), now - self._last_ns))
         self._last_ns = now
@@ -265,46 +265,42 @@ def _place(stack: Stack) -> SourceLine | None:
 
 MOST_BATCHES = 100
 
-Ask = Callable[..., Any]  # calls its first argument with the others, to observe how one sample is made
+GetSample = Callable[..., Any]  # calls its first argument with the others, to observe how one sample is made
 
 
-def maker(loader: DataLoader[Any], ask: Ask = operator.call, *, every: int = 1) -> Callable[[], object]:
+def maker(loader: DataLoader[Any], get_sample: GetSample = operator.call, *, every: int = 1) -> Callable[[], object]:
     """A function that makes one batch as a worker does: each batch, or every n-th as one of several workers."""
     dataset: Any = loader.dataset
     streams = isinstance(dataset, IterableDataset)
-    following = _endless(dataset if streams else loader.sampler if loader.batch_sampler is None else loader.batch_sampler)
+    items = _endless(dataset if streams else loader.sampler if loader.batch_sampler is None else loader.batch_sampler)
 
     def make() -> object:
         if streams:
             size = loader.batch_size
-            samples = ask(following) if size is None else [ask(following) for _ in range(size)]
+            samples = get_sample(next, items) if size is None else [get_sample(next, items) for _ in range(size)]
         else:
             for _ in range(every - 1):
-                following()
-            indices, many = following(), getattr(dataset, "__getitems__", None)
+                next(items)
+            indices, many = next(items), getattr(dataset, "__getitems__", None)
             if loader.batch_sampler is None:
-                samples = ask(operator.getitem, dataset, indices)
+                samples = get_sample(operator.getitem, dataset, indices)
             elif many is not None:
-                samples = ask(many, indices)
+                samples = get_sample(many, indices)
             else:
-                samples = [ask(operator.getitem, dataset, one) for one in indices]
+                samples = [get_sample(operator.getitem, dataset, one) for one in indices]
         return collated(loader.collate_fn, samples)
 
     return make
 
 
-def _endless(iterable: Any) -> Callable[[], Any]:
-    """A function that gives the items of an iterable, pass after pass."""
-    items: Iterator[Any] = iter(())
-
-    def following() -> Any:
-        nonlocal items
-        for item in items:
-            return item
-        items = iter(iterable)
-        return next(items)
-
-    return following
+def _endless(iterable: Any) -> Iterator[Any]:
+    """The items of an iterable, pass after pass, until a pass has none."""
+    found = True
+    while found:
+        found = False
+        for item in iterable:
+            found = True
+            yield item
 
 
 def collated(collate: Callable[[Any], object], samples: Any) -> object:
@@ -402,19 +398,19 @@ def _of_name(name: str) -> str | None:
 
 
 COUNTS = "/proc/self/io"
-MOST_FILES = 1000  # items of a list argument that may be paths: it may as well be a list of texts
+MOST_FILES = 1000  # items of a list argument that are checked for paths: it may as well be a list of texts
 NO_FILES = ("/proc/", "/sys/", "/dev/")
 
 
-class Counted(NamedTuple):
-    """Bytes so far: read from files, cached or not, and fetched from a disk."""
+class ReadBytes(NamedTuple):
+    """Bytes read so far: from files, in the page cache or not, and from a disk."""
 
-    asked: int
-    fetched: int
+    from_files: int
+    from_disk: int
 
-    def since(self, before: Counted) -> Counted:
+    def since(self, before: ReadBytes) -> ReadBytes:
         """Bytes between two counts."""
-        return Counted(self.asked - before.asked, self.fetched - before.fetched)
+        return ReadBytes(self.from_files - before.from_files, self.from_disk - before.from_disk)
 
 
 class Reading:
@@ -430,7 +426,7 @@ class Reading:
         self._without = 0
         self._files: Counter[tuple[int, int]] = Counter()
         self._seen: set[tuple[int, int]] = set()
-        self._bytes = Counted(0, 0)
+        self._bytes = ReadBytes(0, 0)
         self._own = 0  # bytes read to get the counts
 
     def __enter__(self) -> Self:
@@ -439,25 +435,26 @@ class Reading:
         except OSError:  # not on this system: calls are counted nevertheless
             self._counts = None
         self._bytes = self._counted()
-        listen(self._hear)
+        _listen_to_open()
+        _open_readings.append(self)
         sys.setprofile(self._event)
         return self
 
     def __exit__(self, *_: object) -> None:
         sys.setprofile(None)
-        unlisten(self._hear)
+        _open_readings.remove(self)
         self._count_files()
         self._bytes = self._counted().since(self._bytes)
         if self._counts is not None:
             os.close(self._counts)
 
-    def ask(self, give: Callable[..., Any], *arguments: Any) -> Any:
+    def get_sample(self, get: Callable[..., Any], *arguments: Any) -> Any:
         """Get a sample, and count what it reads."""
         self._count_files()  # of collating
         before = self._counted()
-        sample = give(*arguments)
+        sample = get(*arguments)
         self._samples += 1
-        self._without += not (self._counted().since(before).asked or self._seen)
+        self._without += not (self._counted().since(before).from_files or self._seen)
         self._count_files()
         return sample
 
@@ -489,25 +486,18 @@ class Reading:
             files=len(self._files),
             reads=reads / batches,
             reads_a_file=reads / len(self._files) if self._files else None,
-            bytes_read=self._bytes.asked / batches if known else None,
-            bytes_from_disk=self._bytes.fetched / batches if known else None,
+            bytes_read=self._bytes.from_files / batches if known else None,
+            bytes_from_disk=self._bytes.from_disk / batches if known else None,
         )
 
-    def _counted(self) -> Counted:
+    def _counted(self) -> ReadBytes:
         if self._counts is None:
-            return Counted(0, 0)
+            return ReadBytes(0, 0)
         text = os.pread(self._counts, 512, 0)
         numbers = dict(line.split(b": ") for line in text.splitlines())
-        count = Counted(int(numbers[b"rchar"]) - self._own, int(numbers[b"read_bytes"]))
+        count = ReadBytes(int(numbers[b"rchar"]) - self._own, int(numbers[b"read_bytes"]))
         self._own += len(text)  # part of the next count
         return count
-
-    def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
-        """Note the files that Python opens for reading."""
-        if event == "open":
-            path, mode, flags = arguments
-            if flags & (os.O_WRONLY | os.O_RDWR) == 0 and not set(mode or "") & set("wax+"):
-                self.opened(path)
 
     def _event(self, frame: FrameType, event: str, argument: Any) -> None:
         if event not in ("call", "c_call") or stage_of(frame, event, argument) != "read":
@@ -522,6 +512,23 @@ class Reading:
                 self.opened(one)
 
 
+_open_readings: list[Reading] = []  # those that are entered
+
+
+@functools.cache
+def _listen_to_open() -> None:
+    """Report the files that Python opens for reading. An audit hook cannot be removed, so there is one for all readings."""
+
+    def audit(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open" and _open_readings:
+            path, mode, flags = arguments
+            if flags & (os.O_WRONLY | os.O_RDWR) == 0 and not set(mode or "") & set("wax+"):
+                for one in _open_readings:
+                    one.opened(path)
+
+    sys.addaudithook(audit)
+
+
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """How a batch is made."""
 
@@ -532,24 +539,23 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
 
 def profile_loader(loader: DataLoader[Any], *, seconds: float = 0.5) -> Profile:
     """Profile a DataLoader: make some batches as one of its workers does."""
-    workers = max(1, loader.num_workers)
-    return _profile(lambda ask, every: maker(loader, ask, every=every), workers, seconds)
+    every = max(1, loader.num_workers)
+    return _profile(maker(loader), lambda reading: maker(loader, reading.get_sample, every=every), seconds)
 
 
 def profile_iterable(pull: Callable[[], object], *, seconds: float = 0.5) -> Profile:
     """Profile any other iterable; each batch counts as one sample."""
-    return _profile(lambda ask, every: lambda: ask(pull), 1, seconds)
+    return _profile(pull, lambda reading: functools.partial(reading.get_sample, pull), seconds)
 
 
-def _profile(making: Callable[[Ask, int], Callable[[], object]], workers: int, seconds: float) -> Profile:
-    make = making(operator.call, 1)
+def _profile(make: Callable[[], object], make_counted: Callable[[Reading], Callable[[], object]], seconds: float) -> Profile:
+    """Profile a function that makes a batch, and another one that makes it while its reads are counted."""
     with Sampler() as sampler:
         batches, spent = make_some(make, seconds)
     least = 2 if spent < LONG_SECONDS * batches else 1
     stages = Stages()
     with stages:
         make_some(make, seconds, least=least)
-    reading = Reading()
-    with reading:  # last: by now the dataset's own caches are as full as they get
-        batches, _ = make_some(making(reading.ask, workers), seconds, least=least)
+    with Reading() as reading:  # last: by now the dataset's own caches are as full as they get
+        batches, _ = make_some(make_counted(reading), seconds, least=least)
     return Profile(stages=stages.shares(), functions=sampler.of_phase(), reads=reading.found(batches))

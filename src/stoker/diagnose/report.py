@@ -1,8 +1,8 @@
-"""The report: a finding as one HTML file, which needs nothing beside it and holds no script.
+"""The HTML report of a finding (`stoker diagnose --report`): one self-contained file without scripts.
 
-Whatever a program, a path or an error is called, it is shown as text: all markup is in the template, Jinja escapes every value,
-control characters are written as escapes, and a policy in the page forbids scripts and requests. `write_report` writes the page;
-below it are its bars and its tables.
+`write_report` fills the template report.html.jinja with bars and tables made here; sentences come from wording.py. Names of programs,
+paths and errors are shown as text: Jinja escapes every value, control characters are written as escapes, and a content security policy
+forbids scripts and requests.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ def render(finding: Finding, *, title: str, environment: Environment | None = No
 
 @cache
 def make_environment() -> Environment:
-    """The environment of the template: every value is escaped, and one that is missing is an error."""
+    """The environment of the template: every value is escaped, and a missing one is an error."""
     from jinja2 import Environment, FunctionLoader, StrictUndefined
     from markupsafe import Markup
 
     def finalize(value: Any) -> Any:
-        if isinstance(value, Markup):  # the output of a macro, whose values have been here before
+        if isinstance(value, Markup):  # the output of a macro, whose values are escaped already
             return value
         return f"{value:.2f}" if isinstance(value, float) else printable(str(value))
 
@@ -115,7 +115,7 @@ def _values(finding: Finding) -> dict[str, Any]:
     }
 
 
-# Bars: each has a start and a length in percent of the width, so that a figure is as wide as the page and its text keeps its size.
+# ---- bars: start and length are percent of the width, so that a figure is as wide as the page and its text keeps its size ----
 
 HOST_PHASES = ("next", "prepare", "forward", "backward", "optimizer", "rest")
 PHASE_TITLES = {
@@ -223,7 +223,7 @@ def bars_in_a_row(lengths: Mapping[str, float], *, titles: Mapping[str, str] | N
 
 
 def trial_bars(steps: Iterable[Advice]) -> tuple[list[TrialBar], float]:
-    """The bars of each advice, and where 1x lies on their scale."""
+    """The bars of each advice, and the position of 1x on their scale."""
     steps = list(steps)
     numbers = [1.0]
     for step in steps:
@@ -249,7 +249,7 @@ def _trial_bar(step: Advice, largest: float) -> TrialBar:
 
 
 def percent_of(value: float, whole: float) -> float:
-    """A value as percent of a whole, between 0 and 100 whatever it is."""
+    """A value as percent of a whole, clipped to 0 to 100; 0 for values that are not finite."""
     share = value / whole if _positive(whole) and math.isfinite(value) else 0.0
     return 100 * min(max(share, 0.0), 1.0)
 
@@ -262,7 +262,7 @@ def _colour(name: str, number: int) -> str:
     return COLOURS.get(name, f"c{number % NUM_COLOURS}")
 
 
-# Tables: everything that was measured, so that a verdict can be checked.
+# ---- tables of everything that was measured, so that a verdict can be checked ----
 
 YES_NO = {True: "yes", False: "no"}
 
@@ -407,7 +407,7 @@ def loader_table(loader: Loader) -> ReportTable:
 
 
 def program_table(measured: Measurements) -> ReportTable:
-    """What is known of the program."""
+    """Facts about the program."""
     rows = [
         ("device", measured.device),
         ("steps seen", f"{measured.steps_seen:,}"),
@@ -424,7 +424,7 @@ def program_table(measured: Measurements) -> ReportTable:
 
 
 def work_table(work: Work) -> ReportTable:
-    """What a step does."""
+    """The operations of a step."""
     copied = f"{show.size(work.h2d_bytes)} in {show.count(work.h2d_copies)} copies" if work.h2d_copies else None
     rows = [
         ("operations", show.count(work.ops)),

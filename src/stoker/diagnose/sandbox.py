@@ -1,17 +1,15 @@
-"""The sandbox: a diagnosed program does what it would do alone, and the user's files are as before afterwards.
+"""The sandbox: a diagnosed program runs as it would alone, and leaves the user's files unchanged.
 
-There are three modes. The first two rest on the kernel, so that every library and every process of the program is covered:
+The first mode that the machine permits is used. The first two rely on the kernel, so they cover every library and child process:
 
-- `overlay`: the program gets its own view of the disk, in which changes go to a scratch folder (`overlay_mounts`).
-- `journal`: where that is not permitted, each file is copied before it is changed, and restored afterwards (`write_journal`,
-  `write_watch`).
-- `copies`: where the kernel permits neither, the files of the current folder and of the folder of the script are copied before the
-  program begins, and restored afterwards.
+- `overlay` (sandbox_overlay.py): the program has its own view of the disk, in which all changes go to a scratch folder.
+- `journal` (sandbox_journal.py): each file is copied before it is changed, and restored afterwards.
+- `copies`: the current folder and the folder of the script are copied before the program starts, and restored afterwards.
 
-Caches, installed packages and temporary files are left to the program in all modes: compilers and hubs fill them for the next run,
-and share them with other processes.
+Caches, installed packages and temporary files are not protected: compilers and hubs fill them for the next run and share them with
+other processes.
 
-`Sandbox` belongs to the process that starts the program. `enter` is called in the process of the program, before it has threads.
+child.py uses both sides: `Sandbox` in the process that starts the program, and `enter` in the process of the program.
 """
 
 from __future__ import annotations
@@ -20,6 +18,7 @@ import contextlib
 import hashlib
 import os
 import secrets
+import shutil
 import site
 import socket
 import sysconfig
@@ -31,38 +30,36 @@ from typing import Literal, Self
 import msgspec
 
 from stoker import _disk
-from stoker.diagnose import overlay_mounts, write_watch
-from stoker.diagnose.write_journal import WriteJournal, recover
+from stoker.diagnose import sandbox_journal, sandbox_overlay
 from stoker.errors import OptionError, TrainError
 
 Mode = Literal["overlay", "journal", "copies", "off"]
 MODES: tuple[Mode, ...] = ("overlay", "journal", "copies", "off")
-MAX_COPIED = 2 << 30  # bytes that are copied before a program begins, at most
+MAX_COPIED = 2 << 30  # bytes that the mode `copies` copies, at most
 VARIABLE = "STOKER_SANDBOX"
 IN_HOME = (".cache", ".triton", ".nv/ComputeCache", ".cupy", ".config/matplotlib")  # default caches, in the home folder
 VARIABLES = ("HF_HOME", "TORCH_HOME", "TORCH_EXTENSIONS_DIR", "TRITON_HOME", "MPLCONFIGDIR")
-"""Variables that name a cache and have no CACHE in their name."""
+"""Environment variables that name a cache and have no CACHE in their name."""
 APART = ("/dev", "/proc", "/sys", "/run")
 SYSTEM = {"/bin", "/boot", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/sbin", "/snap", "/usr", "/var", "/lost+found", *APART}
 """Folders in which no overlay is mounted, unless the program runs there."""
 SCRATCH_PLACES = ("/tmp", "/var/tmp", "/dev/shm")
+ENOUGH_SCRATCH = 16 << 30  # bytes of room, if TMPDIR has as much, for the files that a program changes
 MAX_NAMED = 3
-ENTER = "import sys; from stoker.diagnose.sandbox import enter; enter(sys.argv.pop()); "
-"""Code that the process of a program runs first; its last argument is a plan."""
 
 
 class SandboxPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What a process needs to enter the sandbox."""
 
-    modes: list[Mode]  # that may be used, the best first
+    modes: list[Mode]  # to try, the best first
     scratch: str | None  # the folder for changes of an overlay
     rules: dict[str, bool]  # folders, and whether each is protected; the innermost decides
     needed: list[str]  # folders that an overlay must protect
-    socket: int  # the descriptor on which the process answers
+    socket: int  # file descriptor on which the process answers
 
 
 class Entered(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of the process."""
+    """The answer of the process: its mode, and protected folders at which no overlay could be mounted; or why it has no mode."""
 
     mode: Mode | None = None
     unprotected: list[str] = []
@@ -71,18 +68,18 @@ class Entered(msgspec.Struct, frozen=True, kw_only=True):
 
 def cache_folders(environ: Mapping[str, str], here: str) -> set[str]:
     """The caches of this user and the folders of installed packages, links resolved."""
-    # A variable that names the home folder, the current folder (`here`) or one around them is ignored: the user's files lie there.
+    # A variable that names the home folder, the current folder (`here`) or a parent of them is ignored: the user's files are there.
     home = os.path.realpath(os.path.expanduser("~"))
     named = {value for name, value in environ.items() if value and ("CACHE" in name or name in VARIABLES)}
     named |= {os.path.join(value, "matplotlib") for name, value in environ.items() if name == "XDG_CONFIG_HOME"}
     real = {os.path.realpath(os.path.join(here, os.path.expanduser(one))) for one in named}
-    believed = {one for one in real if not is_below(home, one) and not is_below(here, one)}
+    caches = {one for one in real if not is_below(home, one) and not is_below(here, one)}
     packages = {*(sysconfig.get_path(kind) for kind in ("purelib", "platlib", "stdlib")), site.getusersitepackages()}
-    return believed | {os.path.realpath(one) for one in packages} | {os.path.join(home, one) for one in IN_HOME}
+    return caches | {os.path.realpath(one) for one in packages} | {os.path.join(home, one) for one in IN_HOME}
 
 
 def is_below(name: str, folder: str) -> bool:
-    """Whether a path is a folder or lies in it."""
+    """Whether a path is this folder or inside it."""
     return name == folder or name.startswith(folder.rstrip("/") + "/")
 
 
@@ -93,31 +90,31 @@ def _temporary() -> str:
 class Sandbox:
     """The sandbox of one program, as a context manager; the files are restored at its end.
 
-    `program` is the path of a script, or None for a module. Raises `OptionError` if the variable STOKER_SANDBOX names no mode.
+    `program` is the path of a script, or None for a module. Raises `OptionError` if STOKER_SANDBOX is not a mode.
     """
 
     def __init__(self, program: Path | None) -> None:
-        wanted = os.environ.get(VARIABLE)
-        if wanted is not None and wanted not in MODES:
-            raise OptionError(f"{VARIABLE} is {wanted!r}; expected one of {', '.join(MODES)}, or unset it.")
+        given = os.environ.get(VARIABLE)
+        if given is not None and given not in MODES:
+            raise OptionError(f"{VARIABLE} is {given!r}; expected one of {', '.join(MODES)}, or unset it.")
         self.mode: Mode | None = None
-        self._modes: list[Mode] = [one for one in MODES if wanted in (None, one) and (wanted or one != "off")]
+        self._modes: list[Mode] = [one for one in MODES if one == given or (given is None and one != "off")]
         self._here = os.path.realpath(Path.cwd())
         home = os.path.realpath(os.path.expanduser("~"))
-        self._needed = {self._here, *([] if program is None else [os.path.realpath(program.parent)])}
-        self._copied = sorted(self._needed)
-        self._needed |= {home} if home != "/" and os.access(home, os.W_OK) else set()
+        self._copied = sorted({self._here, *([] if program is None else [os.path.realpath(program.parent)])})
+        self._needed = {*self._copied, *([home] if home != "/" and os.access(home, os.W_OK) else [])}
         self._caches = cache_folders(os.environ, self._here)
         self._rules = dict.fromkeys((*APART, *self._caches, _temporary()), False) | dict.fromkeys(self._needed, True)
         self._unprotected: list[str] = []
         self._scratch: Path | None = None
+        self._around: str | None = None  # a folder that cannot be protected, as the scratch folder lies in it
         self._open = contextlib.ExitStack()
-        self._journal: WriteJournal | None = None
-        self._names: list[str] = []
+        self._journal: sandbox_journal.WriteJournal | None = None
+        self._changed: list[str] = []  # paths or names of files that the program changed
 
     def __enter__(self) -> Self:
         for one in _journals().glob("*") if _journals().is_dir() else []:
-            recover(one)
+            sandbox_journal.recover(one)
         self._make_caches()
         if "overlay" in self._modes:
             self._scratch = self._find_scratch()
@@ -125,11 +122,13 @@ class Sandbox:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self.mode == "overlay" and self._scratch is not None:
-            self._names = overlay_mounts.written(self._scratch)
+            self._changed = sandbox_overlay.written(self._scratch)
+        elif self._journal is not None:
+            self._changed = self._journal.changed
         self._open.close()
 
     def _make_caches(self) -> None:
-        """Make the caches that do not exist yet, as the program would: in an overlay they could not be filled."""
+        """Create the caches that do not exist yet, as the program would: one created in an overlay would be discarded."""
         unlikely = {os.path.join(os.path.expanduser("~"), one) for one in IN_HOME[2:]} | {site.getusersitepackages()}
         for folder in map(Path, sorted(self._caches - unlikely)):
             if not os.path.lexists(folder):
@@ -138,36 +137,43 @@ class Sandbox:
                     self._open.callback(_remove_if_empty, folder)
 
     def _find_scratch(self) -> Path | None:
-        """A new folder that no protected one contains; None if there is no such place."""
-        for place in dict.fromkeys((_temporary(), *SCRATCH_PLACES)):
-            real = os.path.realpath(place)
-            if os.access(real, os.W_OK) and not any(is_below(real, one) for one in self._needed):
-                folder = Path(real, f"stoker-diagnose-{secrets.token_hex(8)}")
-                _disk.disk.mkdir(folder, 0o700)
-                self._open.callback(_disk.remove_tree, folder)
-                return folder
-        return None
+        """A new folder outside the folders that must be protected; None if there is no such place."""
+        places = [os.path.realpath(one) for one in (_temporary(), *SCRATCH_PLACES)]
+        usable = [one for one in places if os.access(one, os.W_OK) and not any(is_below(one, folder) for folder in self._needed)]
+        if not usable:
+            return None
+        # TMPDIR may lie in a folder with other files, which cannot be protected then: /tmp is better where it has room.
+        others = _other_places()
+        apart = [one for one in usable if not any(is_below(one, other) for other in others)]
+        room = min(shutil.disk_usage(usable[0]).free, ENOUGH_SCRATCH)
+        place = next((one for one in apart if shutil.disk_usage(one).free >= room), usable[0])
+        folder = Path(place, f"stoker-diagnose-{secrets.token_hex(8)}")
+        _disk.disk.mkdir(folder, 0o700)
+        self._open.callback(_disk.remove_tree, folder)
+        return folder
 
     def plan(self, descriptor: int) -> str:
-        """The plan for a process that answers on this descriptor, as JSON."""
+        """The plan for a process that answers on this file descriptor, as JSON."""
         modes = [one for one in self._modes if one != "overlay" or self._scratch is not None]
         rules = dict(self._rules)
         if self._scratch is not None:
             for path, writable in _other_places().items():
                 if not is_below(str(self._scratch), path):
                     rules.setdefault(path, writable)
+                elif writable:
+                    self._around = path
         scratch = None if self._scratch is None else str(self._scratch)
         made = SandboxPlan(modes=modes, scratch=scratch, rules=rules, needed=sorted(self._needed), socket=descriptor)
         return msgspec.json.encode(made).decode()
 
-    def watch(self, answers: socket.socket) -> None:
-        """Wait until the process has entered the sandbox, and watch it if it is in a journal.
+    def wait_until_entered(self, answers: socket.socket) -> None:
+        """Wait until the process has entered the sandbox, and begin to save files in the modes `journal` and `copies`.
 
         Raises `TrainError` if it could not enter.
         """
         data, descriptors, _, _ = socket.recv_fds(answers, 1 << 16, 1)
         if not data:
-            return  # it ended before; its exit code says why
+            return  # it has ended; its exit code says why
         entered = msgspec.json.decode(data, type=Entered)
         if entered.mode is None:
             raise TrainError(
@@ -175,18 +181,19 @@ class Sandbox:
                 f"with the environment variable {VARIABLE}=off."
             )
         self.mode, self._unprotected = entered.mode, entered.unprotected
+        if entered.mode == "overlay" and self._around is not None:
+            self._unprotected = [*self._unprotected, self._around]
         if entered.mode in ("journal", "copies"):
             name = hashlib.sha256(os.fsencode(self._here)).hexdigest()[:16]
-            self._journal = WriteJournal(_journals() / name)
+            self._journal = sandbox_journal.WriteJournal(_journals() / name)
             self._open.callback(self._journal.close)
             if descriptors:
-                watch = write_watch.WriteWatch(descriptors[0], self._before_change)
-                self._open.callback(watch.close)
+                self._open.callback(sandbox_journal.WriteWatch(descriptors[0], self._before_change).close)
             else:
                 self._copy_files(self._journal)
             answers.sendall(b".")  # the program may begin
 
-    def _copy_files(self, journal: WriteJournal) -> None:
+    def _copy_files(self, journal: sandbox_journal.WriteJournal) -> None:
         """Copy the files of the program's folders; raises `TrainError` if they are too large."""
         total = 0
         for folder in self._copied:
@@ -198,7 +205,7 @@ class Sandbox:
                     if total > MAX_COPIED:
                         raise TrainError(
                             f"your files cannot be protected on this machine: overlays and journals are not permitted, and {folder} has "
-                            f"more than {MAX_COPIED >> 30} GB to copy. Run a copy of the program in a folder of its own, with the "
+                            f"more than {MAX_COPIED >> 30} GB to copy. Run a copy of the program in another folder, with the "
                             f"environment variable {VARIABLE}=off."
                         )
                     journal.save(path)
@@ -208,18 +215,18 @@ class Sandbox:
             self._journal.save(path, removes=removes, moves=moves)
 
     def protects(self, path: str) -> bool:
-        """Whether a path, without links, is protected by a journal."""
-        folder = overlay_mounts.innermost(path, self._rules)
+        """Whether a path, links resolved, is protected by a journal."""
+        folder = sandbox_overlay.innermost(path, self._rules)
         return not is_below(path, str(_journals())) and (folder is None or self._rules[folder])
 
     def notes(self) -> list[str]:
-        """Notes for the user."""
-        names = self._names if self._journal is None else [os.path.basename(one) for one in self._journal.changed]
+        """Notes for the user, after the program has ended."""
+        names = _first_few([os.path.basename(one) for one in self._changed])
         if self.mode == "overlay":
-            what = f"; what it wrote ({_first_few(names)}) was discarded" if names else ""
+            what = f"; what it wrote ({names}) was discarded" if names else ""
             notes = [f"Your files are unchanged: the program ran in an overlay of them{what}."]
         elif self.mode == "journal":
-            what = f"; what it changed ({_first_few(names)}) was copied before and restored" if names else ""
+            what = f"; what it changed ({names}) was copied before and restored" if names else ""
             notes = [f"Your files are unchanged: the program ran with a journal, as overlays are not permitted here{what}."]
         elif self.mode == "copies":
             notes = [
@@ -236,42 +243,47 @@ class Sandbox:
 
 
 def enter(plan_json: str) -> None:
-    """Enter the sandbox: this process and all that it starts."""
+    """Enter the sandbox with this process, which must have no threads yet, and all that it starts."""
     plan = msgspec.json.decode(plan_json, type=SandboxPlan)
     with socket.socket(fileno=plan.socket) as answers:
         reasons = []
         for mode in plan.modes:
             try:
-                if mode == "overlay" and plan.scratch is not None:
-                    _try_overlay(plan)
-                    unprotected = overlay_mounts.enter(Path(plan.scratch), plan.rules, set(plan.needed))
-                    answers.sendall(msgspec.json.encode(Entered(mode=mode, unprotected=unprotected)))
-                elif mode == "journal":
-                    _enter_journal(answers)
-                elif mode == "copies":
-                    answers.sendall(msgspec.json.encode(Entered(mode=mode)))
-                    if not answers.recv(1):
-                        raise SystemExit(1)  # the files could not be copied
-                else:
-                    answers.sendall(msgspec.json.encode(Entered(mode=mode)))
+                _enter_mode(mode, plan, answers)
             except OSError as error:
                 reasons.append(f"{mode}: {error.strerror or error}")
             else:
-                overlay_mounts.end_with_parent()
+                sandbox_overlay.end_with_parent()
                 return
         answers.sendall(msgspec.json.encode(Entered(error="; ".join(reasons) or "there is no place for a scratch folder")))
     raise SystemExit(1)
 
 
+def _enter_mode(mode: Mode, plan: SandboxPlan, answers: socket.socket) -> None:
+    """Enter in this mode, and answer. Raises `OSError` if the machine does not permit it."""
+    unprotected, descriptors = [], []
+    if mode == "overlay" and plan.scratch is not None:
+        _try_overlay(plan)
+        unprotected = sandbox_overlay.enter(Path(plan.scratch), plan.rules, set(plan.needed))
+    elif mode == "journal":
+        descriptors = [sandbox_journal.install_watch()]
+    answer = msgspec.json.encode(Entered(mode=mode, unprotected=unprotected))
+    socket.send_fds(answers, [answer], descriptors)
+    for one in descriptors:
+        os.close(one)
+    if mode in ("journal", "copies") and not answers.recv(1):
+        raise SystemExit(1)  # the files could not be saved
+
+
 def _try_overlay(plan: SandboxPlan) -> None:
-    """Raise `OSError` unless a process of this user can enter the overlay: one that fails halfway could not go back."""
+    """Raise `OSError` unless a fork can enter the overlay: a process that fails halfway could not leave it again."""
     scratch = Path(str(plan.scratch), "try")
     _disk.disk.mkdir(scratch, 0o700)
     child = os.fork()
     if child == 0:
         number = 1
         try:
-            overlay_mounts.enter(scratch, plan.rules, set(plan.needed))
+            sandbox_overlay.enter(scratch, plan.rules, set(plan.needed))
             number = 0
         except OSError as error:
             number = error.errno or 1
@@ -282,17 +294,10 @@ def _try_overlay(plan: SandboxPlan) -> None:
         raise OSError(number, os.strerror(number))
 
 
-def _enter_journal(answers: socket.socket) -> None:
-    listener = write_watch.install()
-    socket.send_fds(answers, [msgspec.json.encode(Entered(mode="journal"))], [listener])
-    os.close(listener)
-    answers.recv(1)
-
-
 def _other_places() -> dict[str, bool]:
-    """Folders of the disk besides those of the user's program, and whether each can be written to."""
+    """Other folders of the disk that get an overlay, and whether each can be written to."""
     found = {f"/{name}": True for name in os.listdir("/") if os.path.isdir(f"/{name}") and not os.path.islink(f"/{name}")}
-    found |= {path: writable for path, writable in overlay_mounts.mount_points().items() if path != "/"}
+    found |= {path: writable for path, writable in sandbox_overlay.mount_points().items() if path != "/"}
     apart = (*SYSTEM, _temporary(), *SCRATCH_PLACES)
     return {path: writable for path, writable in found.items() if not any(is_below(path, one) for one in apart)}
 
@@ -311,4 +316,5 @@ def _remove_if_empty(folder: Path) -> None:
 def _first_few(names: list[str]) -> str:
     distinct = list(dict.fromkeys(names))
     more = f" and {len(distinct) - MAX_NAMED} more" if len(distinct) > MAX_NAMED else ""
-    return ", ".join(distinct[:MAX_NAMED]) + more
+    named = (os.fsencode(one).decode(errors="replace") for one in distinct[:MAX_NAMED])
+    return ", ".join(named) + more

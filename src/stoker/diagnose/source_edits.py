@@ -1,8 +1,9 @@
-"""Edits of a Python file by exact positions: comments, formatting, line ends and the encoding of the file stay as they are.
+"""Edits of the user's source code, for patches.py: find the calls to edit while the program runs, and edit them by exact position.
 
-A place in a file is found by its syntax tree, and an edit replaces a span of characters. `SourceFile` holds a file, the functions
-below it make edits, `edited` applies them, and `unified_diff` is the patch that `git apply` takes. An edit that cannot be made for
-sure raises `TrainError` with the reason.
+`SiteFinder` is a fix that changes nothing. It records which calls in the user's files make the loader, the optimizers and the model,
+whatever names these have there: a frame knows the exact position of the call that it is in. A `SourceFile` finds the call at such a
+position in the syntax tree, and the functions below it make edits, each of which replaces a span of characters. So comments, formatting,
+line ends and the encoding of the file stay as they are. An edit that is not certain raises `TrainError` with the reason.
 """
 
 from __future__ import annotations
@@ -11,15 +12,31 @@ import ast
 import difflib
 import functools
 import io
+import itertools
+import os
 import re
+import sys
 import tokenize
-from collections.abc import Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
 
 import msgspec
+import torch
+from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+from torch.utils._pytree import tree_flatten
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, default_collate, default_convert
+from torch.utils.data.sampler import RandomSampler, SequentialSampler
 
+from stoker.diagnose.feed_fix import same_bits
+from stoker.diagnose.fixes import Fix, kept_seeds
+from stoker.diagnose.hooks import BeforeForward, is_own
+from stoker.diagnose.loops import FileEdits, OwnLoader
 from stoker.errors import TrainError
+from stoker.train.optimizer import FUSED
 
 LINE_END = re.compile(r"\r\n|\r|\n")
 BODIES = ("body", "orelse", "finalbody")
@@ -37,7 +54,7 @@ class Edit(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file of the user's, its text and its syntax tree."""
+    """A file of the user, its text and its syntax tree."""
 
     path: str
     data: bytes
@@ -61,7 +78,7 @@ class SourceFile:
 
     @functools.cached_property
     def lines(self) -> list[tuple[int, int, int]]:
-        """Of each line: where it starts, where its line end starts, and where the next line starts. Lines end as Python ends them."""
+        """Offsets of each line: its start, the start of its line end, and the start of the next line."""
         found, start = [], 0
         for end in LINE_END.finditer(self.text):
             found.append((start, *end.span()))
@@ -111,7 +128,7 @@ class SourceFile:
         return Edit(file=self.path, start=offset, end=offset, text=text)
 
     def newline_at(self, line: int) -> str:
-        """The line end of a line; of the first one where it has none."""
+        """The line end of a line; that of the first line if it has none."""
         _, end, after = self.lines[line - 1]
         first = self.lines[0]
         return self.text[end:after] or self.text[first[1] : first[2]] or "\n"
@@ -127,7 +144,7 @@ class SourceFile:
 
 
 def with_keyword(source: SourceFile, call: ast.Call, name: str, value: str) -> list[Edit]:
-    """Give a call a keyword argument; no edit where it has this value already."""
+    """Add a keyword argument to a call, or change it; no edit if it has this value already."""
     if any(isinstance(one, ast.Starred) for one in call.args) or any(one.arg is None for one in call.keywords):
         raise TrainError(f"line {call.lineno} passes * or ** arguments, which may contain {name}")
     for one in call.keywords:
@@ -150,7 +167,7 @@ def with_keyword(source: SourceFile, call: ast.Call, name: str, value: str) -> l
 
 
 def _is_alone(call: ast.Call, last: ast.expr, before: str) -> bool:
-    """Whether the last argument is in one line, with nothing before it but its name."""
+    """Whether the last argument is on a line of its own, after at most its name."""
     named = next((one.arg for one in call.keywords if one.value is last), None)
     return last.lineno == last.end_lineno and before.strip().replace(" ", "") in ("", f"{named}=")
 
@@ -160,7 +177,7 @@ def _line_of(source: SourceFile, offset: int) -> tuple[int, int, int]:
 
 
 def _after_argument(text: str, at: int, close: int) -> tuple[int, int]:
-    """The end of the last argument with its own parentheses, and where a comma follows; at the end of the call where none does."""
+    """The end of the last argument with its parentheses, and the position of the comma after it; `close` if there is none."""
     end, comma, comment = at, close, False
     for place in range(at, close):
         letter = text[place]
@@ -183,13 +200,13 @@ def line_after(source: SourceFile, statement: ast.stmt, code: str) -> Edit:
 
 
 def torch_name(source: SourceFile) -> tuple[str, list[Edit]]:
-    """The name that a file gives to torch, and the edit that imports it where it has none."""
+    """The name of torch in a file, and the edit that imports it if it is not imported."""
     name, at = torch_import(source)
     return (name, []) if name is not None else ("torch", [line_after(source, at, "import torch")])
 
 
 def torch_import(source: SourceFile) -> tuple[str | None, ast.stmt]:
-    """The name that a file gives to torch, None if it has none, and the last of the imports around that."""
+    """The name of torch in a file (None if it is not imported), and the last statement of the block of imports."""
     body = source.tree.body
     imports = [isinstance(one, ast.Import | ast.ImportFrom) for one in body]
     if not any(imports):
@@ -205,7 +222,7 @@ def torch_import(source: SourceFile) -> tuple[str | None, ast.stmt]:
 
 
 def within(source: SourceFile, first: ast.stmt, last: ast.stmt, header: str) -> list[Edit]:
-    """Put statements that follow each other under a `with`, each of their lines further to the right."""
+    """Indent consecutive statements under a `with` statement."""
     indent = source.alone_on_its_lines(first, last)
     end = last.end_lineno or last.lineno
     for node in ast.walk(source.tree):
@@ -256,7 +273,7 @@ def check_edits(sources: Mapping[str, SourceFile], edits: Sequence[Edit]) -> Non
             raise TrainError(f"line {getattr(error, 'lineno', None) or 1} of {path} would not be Python: {error}") from None
         for node in ast.walk(tree):
             names = [one.arg for one in node.keywords if one.arg is not None] if isinstance(node, ast.Call) else []
-            if len(names) > len(set(names)):  # which only compiling finds
+            if len(names) > len(set(names)):  # ast.parse does not check it
                 raise TrainError("two edits give a call the same argument")
 
 
@@ -266,9 +283,14 @@ def by_file(edits: Sequence[Edit]) -> dict[str, list[Edit]]:
     return {file: [one for one in edits if one.file == file] for file in files}
 
 
+def as_file_edits(edits: Sequence[Edit]) -> FileEdits:
+    """The edits as the import hook applies them."""
+    return {file: functools.partial(edited_bytes, edits=some) for file, some in by_file(edits).items()}
+
+
 def unified_diff(sources: Mapping[str, SourceFile], edits: Sequence[Edit], folder: Path) -> bytes:
-    """The edits as a patch; the names in it are relative to a folder, in which `git apply` is called."""
-    # Without the line "diff --git": names would then be relative to the top of the repository, and other files skipped in silence.
+    """The edits as a patch with names relative to a folder, in which `git apply` is called."""
+    # Without the line "diff --git": with it, names would be relative to the top of the repository, and files silently skipped.
     return b"".join(
         part
         for path, some in by_file(edits).items()
@@ -288,9 +310,257 @@ def _lines(data: bytes) -> list[bytes]:
 
 
 def _quoted(name: str) -> bytes:
-    """A name as it is in a patch: quoted as in C where it has letters that end it, with a tab behind it where it has a space."""
+    """A file name as in a patch: quoted as in C if it has special characters, followed by a tab if it has a space."""
     raw = name.encode("utf-8", "surrogateescape")
     if any(one < 32 or one in b'"\\' or one == 127 for one in raw):
         octal = "".join(chr(one) if 32 <= one < 127 and one not in b'"\\' else f"\\{one:03o}" for one in raw)
         return f'"{octal}"'.encode()
     return raw + (b"\t" if b" " in raw else b"")
+
+
+# ---- finding the calls to edit while the program runs ----
+
+STOKER = str(Path(__file__).resolve().parents[1]) + os.sep
+TORCH = str(Path(torch.__file__).resolve().parent) + os.sep
+MAX_FRAMES = 8
+PROBES = 5
+LARGE_TABLE = 4096  # rows of an embedding from which on sparse gradients may gain
+LOADER_CLASSES = (RandomSampler, SequentialSampler)
+
+
+class CallSite(msgspec.Struct, frozen=True, kw_only=True):
+    """A call, by the position after its closing parenthesis."""
+
+    file: str
+    line: int
+    column: int
+    own: bool  # whether the file is the user's
+
+
+class EditSites(msgspec.Struct, frozen=True, kw_only=True):
+    """The calls of a program that fixes edit, and facts about its loader."""
+
+    main: str  # the file that is run
+    files: list[str] = []  # all imported files of the user
+    loader: list[CallSite] = []  # of the training loop
+    loader_kind: str = ""  # its class
+    workers: int = 0
+    persistent: bool = False
+    pinned: bool = False
+    gathers: str = ""  # why a list of indices does not give a whole batch of its dataset; empty if it does
+    shuffles: bool = False
+    indexed: bool = True  # whether its samples are found by index
+    optimizers: list[CallSite] = []  # calls that make an optimizer that could be fused
+    copies: list[CallSite] = []  # copies of batches to the GPU that the host waits for
+    zeroing: list[CallSite] = []  # calls of zero_grad that keep gradients
+    embeddings: list[CallSite] = []  # calls that make a large embedding with dense gradients
+    model: list[CallSite] = []  # calls that make the model, each the value of an assignment
+    model_kind: str = ""  # the class of the last one, with its module
+    forward: list[CallSite] = []  # calls of the model in training
+    device: str = "cpu"
+
+
+class SiteFinder(Fix):
+    """Records the calls that patches edit."""
+
+    def __init__(self, value: int | None = None) -> None:
+        super().__init__(value)
+        self.used = True
+        self._folder = Path.cwd()  # file names may be relative to it, and the program may change it
+        self._loaders: list[tuple[weakref.ref[Any], CallSite | None]] = []
+        self._made: dict[int, tuple[weakref.ref[Any], list[FrameSite]]] = {}
+        self._optimizers: dict[int, tuple[weakref.ref[Any], CallSite | None]] = {}
+        self._found: dict[str, list[CallSite]] = {}
+        self._device, self._model_kind = "cpu", ""
+
+    def install(self) -> None:
+        """Watch the constructors, copies and `zero_grad` of torch."""
+        self._after(DataLoader, "__init__", self._loader_made)
+        self._after(Optimizer, "__init__", self._optimizer_made)
+        self._after(torch.nn.Module, "__init__", self._module_made)
+        self._after(torch.nn.Embedding, "__init__", self._embedding_made)
+        for owner in (Optimizer, torch.nn.Module):
+            self._after(owner, "zero_grad", self._zeroed)
+        if torch.cuda.is_available():
+            for name in ("to", "cuda"):
+                self._after(torch.Tensor, name, self._copied)
+        self._undo.callback(register_optimizer_step_pre_hook(self._stepped).remove)
+
+    def begin(self, roots: Sequence[torch.nn.Module], optimizer: torch.optim.Optimizer | None) -> None:
+        """Find the calls that make the models, and watch the calls of the models."""
+        for module in roots:
+            weight = next((one for one in module.parameters() if one.requires_grad), None)
+            if weight is not None:
+                self._device, self._model_kind = weight.device.type, f"{type(module).__module__}.{type(module).__name__}"
+                self._add("model", self._assignment_of(module))
+                self._undo.callback(module.register_forward_pre_hook(BeforeForward(self._called)).remove)
+
+    def sites(self, loader: DataLoader[Any] | None) -> EditSites:
+        """All calls found; `loader` is that of the training loop."""
+        imported = [getattr(one, "__dict__", {}).get("__loader__") for one in list(sys.modules.values())]
+        made = next((site for ref, site in self._loaders if loader is not None and ref() is loader), None)
+        facts: dict[str, Any] = {"indexed": False}
+        if loader is not None:
+            facts = {
+                "loader_kind": type(loader).__name__,
+                "workers": loader.num_workers,
+                "persistent": loader.persistent_workers,
+                "pinned": loader.pin_memory,
+                "shuffles": isinstance(loader.sampler, RandomSampler),
+                "indexed": not isinstance(loader.dataset, IterableDataset),
+            }
+        return EditSites(
+            main=self._path(str(getattr(sys.modules["__main__"], "__file__", ""))),
+            files=sorted({self._path(one.path) for one in imported if isinstance(one, OwnLoader)}),
+            loader=[made] if made is not None else [],
+            gathers=why_not_gathered(loader),
+            model_kind=self._model_kind,
+            device=self._device,
+            **facts,
+            **self._found,
+        )
+
+    def _after(self, owner: Any, name: str, seen: Any) -> None:
+        original = getattr(owner, name)
+
+        @functools.wraps(original)
+        def watched(self_: Any, *args: Any, **kwargs: Any) -> Any:
+            out = original(self_, *args, **kwargs)
+            seen(sys._getframe(1), self_, out, args, kwargs)
+            return out
+
+        self.replace(owner, name, watched)
+
+    def _add(self, kind: str, site: CallSite | None) -> None:
+        known = self._found.setdefault(kind, [])
+        if site is not None and site not in known:
+            known.append(site)
+
+    def _loader_made(self, frame: FrameType, loader: Any, *_: Any) -> None:
+        self._loaders.append((weakref.ref(loader), self._site(constructor_caller(frame, loader))))
+
+    def _optimizer_made(self, frame: FrameType, optimizer: Any, *_: Any) -> None:
+        self._optimizers[id(optimizer)] = (weakref.ref(optimizer), self._site(constructor_caller(frame, optimizer)))
+
+    def _stepped(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        ref, site = self._optimizers.pop(id(optimizer), (None, None))
+        fused = optimizer.param_groups[0].get("fused")
+        if ref is not None and ref() is optimizer and type(optimizer) in FUSED and not fused:
+            self._add("optimizers", site)
+
+    def _embedding_made(self, frame: FrameType, table: Any, *_: Any) -> None:
+        if not table.sparse and type(table) is torch.nn.Embedding and table.num_embeddings >= LARGE_TABLE:
+            self._add("embeddings", self._site(constructor_caller(frame, table)))
+
+    def _zeroed(self, frame: FrameType, owner: Any, out: Any, args: Any, kwargs: Any) -> None:
+        if (args[0] if args else kwargs.get("set_to_none", True)) is False:
+            self._add("zeroing", self._site(outside_torch(frame)))
+
+    def _copied(self, frame: FrameType, tensor: torch.Tensor, out: Any, args: Any, kwargs: Any) -> None:
+        if tensor.device.type == "cpu" and out.device.type == "cuda" and is_own(frame.f_code.co_filename):
+            self._add("copies", self._site(frame))
+
+    def _called(self, module: torch.nn.Module, args: Any) -> None:
+        if torch.is_grad_enabled():
+            self._add("forward", self._site(outside_torch(sys._getframe(1))))
+
+    def _module_made(self, frame: FrameType, module: Any, *_: Any) -> None:
+        sites = ((caller.f_code, self._site(caller)) for caller in _frames(constructor_caller(frame, module)))
+        own = ((code, site) for code, site in sites if site is not None and site.own)
+        self._made[id(module)] = (weakref.ref(module), list(itertools.islice(own, MAX_FRAMES)))
+
+    def _assignment_of(self, module: torch.nn.Module) -> CallSite | None:
+        """The call that makes a module and whose value is assigned to a name that still is this module."""
+        ref, found = self._made.get(id(module), (None, []))
+        live = list(_frames(sys._getframe(1)))
+        for code, site in found if ref is not None and ref() is module else []:
+            target = assigned_to(site)
+            frames = [one for one in live if one.f_code is code]
+            if target is not None and any(_value_of(target, one) is module for one in frames):
+                return site
+        return None
+
+    def _site(self, frame: FrameType | None) -> CallSite | None:
+        """The call that a frame is in; None if its position is not known."""
+        if frame is None:
+            return None
+        positions = list(frame.f_code.co_positions())
+        number = frame.f_lasti // 2
+        _, line, _, column = positions[number] if 0 <= number < len(positions) else (None,) * 4
+        if line is None or column is None:
+            return None
+        file = frame.f_code.co_filename
+        return CallSite(file=self._path(file), line=line, column=column, own=is_own(file))
+
+    def _path(self, file: str) -> str:
+        return os.path.realpath(self._folder / file)
+
+
+FrameSite = tuple[CodeType, CallSite]
+
+
+def constructor_caller(frame: FrameType, made: object) -> FrameType | None:
+    """The frame that calls the class of an object, seen from one of its `__init__` methods."""
+    outer = (one for one in _frames(frame) if not _is_constructor(one, made) and not one.f_code.co_filename.startswith(STOKER))
+    return next(outer, None)
+
+
+def _is_constructor(frame: FrameType, made: object) -> bool:
+    code = frame.f_code
+    first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount or code.co_varnames else None
+    return code.co_name == "__init__" and first is made
+
+
+def outside_torch(frame: FrameType | None) -> FrameType | None:
+    """The innermost frame that is neither torch's nor stoker's."""
+    return next((one for one in _frames(frame) if not os.path.realpath(one.f_code.co_filename).startswith((STOKER, TORCH))), None)
+
+
+def _frames(frame: FrameType | None) -> Iterator[FrameType]:
+    """A frame and all that called it, the innermost first."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def assigned_to(site: CallSite) -> ast.expr | None:
+    """The name or attribute that the value of a call is assigned to; None if its statement is anything else."""
+    try:
+        source = SourceFile.read(site.file)
+        statement = source.statement_of(source.call_ending_at(site.line, site.column))
+    except TrainError:
+        return None
+    if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+        target = statement.targets[0]
+        return target if isinstance(target, ast.Name | ast.Attribute) else None
+    return None
+
+
+def _value_of(target: ast.expr, frame: FrameType) -> Any:
+    """The value of a name or an attribute in a frame; None if there is no such name."""
+    if isinstance(target, ast.Name):
+        return frame.f_locals.get(target.id, frame.f_globals.get(target.id))
+    return getattr(_value_of(target.value, frame), target.attr, None) if isinstance(target, ast.Attribute) else None
+
+
+def why_not_gathered(loader: DataLoader[Any] | None) -> str:
+    """Why a list of indices does not give a whole batch of a loader's dataset, bit for bit; empty if it does."""
+    if loader is None:
+        return "the batches do not come from a DataLoader"
+    dataset, name = loader.dataset, type(loader.dataset).__name__
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__") or not len(dataset):
+        return f"the samples of {name} are not found by index"
+    if loader.batch_size is None or type(loader.batch_sampler) is not BatchSampler or type(loader.sampler) not in LOADER_CLASSES:
+        return "the DataLoader has a custom sampler or no batch size"
+    if loader.collate_fn is not default_collate or loader.generator is not None or hasattr(dataset, "__getitems__"):
+        return "the DataLoader has a custom collate_fn or generator, or its dataset makes the batches"
+    convert: Callable[[Any], Any] = default_convert  # applied to each sample by a loader with batch_size=None
+    numbers = [(7919 * number) % len(dataset) for number in range(PROBES)]
+    try:
+        with kept_seeds():
+            batch, whole = default_collate([dataset[number] for number in numbers]), convert(dataset[numbers])
+    except Exception as error:  # of the user's code, which may not accept a list
+        return f"{name} takes one index at a time ({type(error).__name__})"
+    (some, _), (others, _) = tree_flatten(batch), tree_flatten(whole)
+    tensors = all(isinstance(one, torch.Tensor) for one in (*some, *others)) and len(some) == len(others)
+    return "" if tensors and same_bits(some, others) else f"a list of indices does not give a batch of {name}"

@@ -46,7 +46,9 @@ class Thresholds:
     rare_periods: int = _limit(3, "periods between rare steps that a window waits for")
     rare_min_share: float = _limit(0.05, "share of all time from which rare steps are measured further")
     rare_verdict_share: float = _limit(0.15, "share of all time above which rare steps are a cause of their own")
-    rare_data_ratio: float = _limit(3.0, "times a usual step from which a rare wait for a batch is data whatever line it is at")
+    rare_ratio: float = _limit(
+        3.0, "times a usual step from which a rare wait for a batch, or a rare rest, counts whatever line it is at"
+    )
     level_min_steps: int = _limit(8, "steps of a window whose median gives the machine's speed")
     level_max_change: float = _limit(0.15, "change of speed across a window above which the window is left out")
     level_min_windows: int = _limit(2, "steady windows needed to leave out the others")
@@ -102,8 +104,9 @@ class Thresholds:
     run_to_run_memory: float = _limit(0.08, "the same for what a CPU moves through memory: pages lie elsewhere in each process")
     run_to_run_launch: float = _limit(0.06, "the same for steps whose GPU waits for its host")
     waits_for_host: float = _limit(1.2, "step over issue time up to which a step waits for the host")
-    sure_prediction: float = _limit(1.25, "high over low up to which a prediction is shown without its range")
-    max_prediction_range: float = _limit(1.5, "high over low up to which a prediction is a number, and not a range alone")
+    max_prediction_range: float = _limit(
+        1.3, "high over low (four standard errors) up to which a prediction is a number and no range"
+    )
     max_range: float = _limit(4.0, "high over low above which no range is given")
     min_rounds: int = _limit(3, "windows with a fix from which their differences say how sure its gain is")
     thread_wait_variation: float = _limit(
@@ -111,7 +114,9 @@ class Thresholds:
         "most variation of steps whose threads wait for each other; measured: 1.25 ms, then 2.05, in one process on a virtual machine",
     )
     thread_wait_steady: float = _limit(0.1, "least variation of such steps, where those on cached batches were steady")
-    baseline_change: float = _limit(0.12, "log ratio of baseline steps above which one or two rounds predict only a range")
+    baseline_change: float = _limit(
+        0.12, "log ratio of baseline steps, beside a fix against those of the loop, above which memory may vary as in the loop"
+    )
     float32_gain: float = _limit(0.5, "share of work in float64 (matmuls, memory, updates) that float32 saves: half the bytes")
     mention_pages: float = _limit(0.1, "share spent on memory from the system from which the evidence mentions it")
     unused_rows: float = _limit(4.0, "rows of an embedding per row that a step looks up, from which sparse gradients are advised")
@@ -120,15 +125,20 @@ class Thresholds:
     max_workers: int = _limit(8, "most worker processes that are advised")
     worth_sharing_cores: float = _limit(1.2, "speed-up from which workers are advised that share cores with the training")
     compile_share: float = _limit(
-        0.2,
+        0.5,
         "share of a step on a CPU in small operations and memory traffic from which compiling is advised, if all other work takes less; "
-        "measured: 0.7 to 1.1 times as fast with 0.04 to 0.28, 1.1 with 0.3, 1.4 to 5.3 with 0.6 and more",
+        "measured: 0.7 to 1.2 times as fast with 0.04 to 0.4, 1.6 to 15 with 0.54 and more",
     )
     autocast_ratio: float = _limit(1.3, "bf16 peak over the peak in use from which autocast is advised")
 
     # What is said of a trial (`--try`)?
     max_trials: int = _limit(8, "fixes that are tried")
     trial_max_error: float = _limit(0.35, "half interval of the log speed-up above which a range (a factor 2) is given instead")
+    trial_sure: float = _limit(0.05, "half interval of the log speed-up up to which no further windows are measured")
+    trial_processes: float = _limit(
+        0.015,
+        "least difference of processes, as a log ratio; where two of the baseline differ by twice as much, a fix has a second one",
+    )
     trial_min_gain: float = _limit(1.02, "lower end of the speed-up from which an unpredicted fix is listed")
     trial_speed_change: float = _limit(0.10, "log ratio of baseline steps, diagnosed against tried, above which a note says so")
     loss_tolerance: float = _limit(1e-3, "relative difference of losses allowed to a fix in the same precision")

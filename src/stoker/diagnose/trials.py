@@ -9,6 +9,8 @@ Losses are kept as the program computes them and read at the end, so that nothin
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import math
 import statistics
 import traceback
@@ -25,24 +27,22 @@ import torch
 from stoker._clock import now_ns
 from stoker.diagnose import wording
 from stoker.diagnose.advice import best_threads, workers_to_use
-from stoker.diagnose.api import sandbox_for, start_child
 from stoker.diagnose.attribution import attribute
-from stoker.diagnose.child import Child, Request, one_line
-from stoker.diagnose.edit_sites import EditSites, Scout
+from stoker.diagnose.child import Child, Request, one_line, sandbox_for, start_child
 from stoker.diagnose.finding import Finding
 from stoker.diagnose.fixes import FIXES, Fix, draw_each_epoch, fix_named, set_seeds
-from stoker.diagnose.loaders import WatchedIterator
+from stoker.diagnose.loops import WatchedIterator
 from stoker.diagnose.measure_windows import phases, warm_up
-from stoker.diagnose.measurements import MEDIAN_OF_FEW, Advice, Losses, Measurements, Stretch, TrialResult, Verdict
+from stoker.diagnose.measurements import Advice, Losses, Measurements, Stretch, TrialResult, Verdict
 from stoker.diagnose.recorder import StepSeries
 from stoker.diagnose.session import CACHED, REAL, Plan, Session, StepInput
-from stoker.diagnose.source_edits import Edit, by_file
+from stoker.diagnose.source_edits import Edit, EditSites, SiteFinder, as_file_edits
 from stoker.diagnose.thresholds import RULE
 from stoker.errors import TrainError
 
-START = "import sys; from stoker.diagnose.trials import main; main(sys.argv[1:])"
 CHUNKS = 2
-LEAST_STEPS = 4
+LEAST_CHUNK = 4  # steps of a GPU between two synchronizations
+LEAST_STEPS = 2  # of a window on a CPU: several windows are compared, and steps may be long
 
 
 class TrialRequest(Request, frozen=True, kw_only=True):
@@ -50,7 +50,7 @@ class TrialRequest(Request, frozen=True, kw_only=True):
 
     fix: str | None = None  # None for the baseline.
     value: int | None = None
-    scouts: bool = False  # whether to find the lines that a patch would edit
+    find_sites: bool = False  # whether to find the lines that a patch would edit
     edits: tuple[Edit, ...] = ()  # run the user's files as if they were in a patch that is applied; on disk they stay as they are
 
 
@@ -91,8 +91,8 @@ class TrialSession(Session):
             self._fix.begin(self.hooks.roots, self.hooks.optimizer)
 
     def _real_batch(self, watched: WatchedIterator) -> Any:
-        value = super()._real_batch(watched)
-        return value if self._fix is None else self._fix.batch(value)
+        give = functools.partial(super()._real_batch, watched)
+        return give() if self._fix is None else self._fix.next_batch(give)
 
     def windows(self) -> Plan:
         """Measure until no further window is asked for."""
@@ -127,10 +127,10 @@ class TrialSession(Session):
         """Several steps between two synchronizations: the host runs ahead of the device, so the time of one step says little."""
         torch.cuda.synchronize()
         begin = now_ns()
-        yield from self.skip(mode, LEAST_STEPS)
+        yield from self.skip(mode, LEAST_CHUNK)
         torch.cuda.synchronize()
-        one = max(1e-6, (now_ns() - begin) / 1e9 / LEAST_STEPS)
-        length = max(LEAST_STEPS, int(stretch / CHUNKS / one))
+        one = max(1e-6, (now_ns() - begin) / 1e9 / LEAST_CHUNK)
+        length = max(LEAST_CHUNK, int(stretch / CHUNKS / one))
         whole: list[float] = []
         every: list[float] = []
         for _ in range(CHUNKS):
@@ -150,8 +150,10 @@ class TrialChild(Child):
     """The process of one trial."""
 
     def __init__(self, request: TrialRequest, connection: Connection) -> None:
-        super().__init__(request, connection, by_file(request.edits))
-        self._fix = fix_named(request.fix)(request.value) if request.fix is not None else Scout() if request.scouts else None
+        super().__init__(request, connection, as_file_edits(request.edits))
+        self._fix = (
+            fix_named(request.fix)(request.value) if request.fix is not None else SiteFinder() if request.find_sites else None
+        )
         self.session = TrialSession(on_done=self._done, fix=self._fix, turn=self._take_turn)
 
     def run(self) -> NoReturn:
@@ -190,7 +192,7 @@ class TrialChild(Child):
 
     def _sites(self) -> EditSites | None:
         found = self.session.sources.found
-        return self._fix.sites(found.loader if found is not None else None) if isinstance(self._fix, Scout) else None
+        return self._fix.sites(found.loader if found is not None else None) if isinstance(self._fix, SiteFinder) else None
 
 
 def peak_bytes(device: str) -> int | None:
@@ -218,7 +220,7 @@ class TrialProcess:
         *,
         fix: str | None = None,
         value: int | None = None,
-        scouts: bool = False,
+        find_sites: bool = False,
         edits: Sequence[Edit] = (),
         module: bool = False,
         quiet: bool = False,
@@ -233,10 +235,10 @@ class TrialProcess:
         self._open.enter_context(self._connection)
         words = [str(one) for one in arguments]
         request = TrialRequest(
-            program=self._name, module=module, arguments=words, fix=fix, value=value, scouts=scouts, edits=tuple(edits)
+            program=self._name, module=module, arguments=words, fix=fix, value=value, find_sites=find_sites, edits=tuple(edits)
         )
         with other:
-            self._child = start_child(sandbox, request, START, other.fileno(), quiet=quiet)
+            self._child = start_child(sandbox, request, other.fileno(), quiet=quiet, main=__name__)
 
     def is_ready(self) -> bool:
         """Wait until it has warmed up; False where it has ended."""
@@ -289,12 +291,14 @@ class TrialProcess:
 
 # ---- comparing: each advised fix in a fresh process with the same seed, in turn with the baseline ----
 #
-# A speed-up is a ratio of measurement windows next to each other in time; its interval includes the difference between two processes
-# of the baseline. Losses are compared step by step with those of the baseline, which must first agree with itself.
+# A speed-up is the median ratio of measurement windows next to each other in time. Rounds are added until its interval is narrow. The
+# interval includes the difference between two processes of the baseline; where that is large, a fix and the baseline have a second
+# process each. Losses are compared step by step with those of the baseline, which must first agree with itself.
 
 NAN = float("nan")
-ROUNDS = 4
-LONG_STEP = 0.3  # seconds of a step from which on two rounds are enough
+WINDOWS = 4  # of `seconds`: short ones in turn, because processors change their speed
+SURE_ROUNDS = 6  # from which on the smallest and the largest ratio are the ends of an interval of 95 %
+MOST_ROUNDS = 16
 LIMIT_SECONDS = 60.0
 COMPILE_SECONDS = 180.0
 ALSO: dict[Verdict, tuple[str, ...]] = {
@@ -314,6 +318,7 @@ class Comparison:
 
     base: list[Stretch] = field(default_factory=list)
     tried: list[Stretch] = field(default_factory=list)
+    processes: int = 1  # of each
     outcome: Outcome
 
 
@@ -322,6 +327,7 @@ class BaselineRuns:
     """The program without a fix, in two processes."""
 
     difference: float = 0.0  # between the two, as the logarithm of a ratio
+    varies: bool = False  # whether that is more than the difference of windows, so that a second process of each fix is needed
     losses: list[list[float]] = field(default_factory=list)
 
 
@@ -361,7 +367,7 @@ def try_with(finding: Finding, start: Start, *, seconds: float = 1.5, at_most: f
     names = [name for name in [*advised, *also] if name in FIXES and (device == "cuda" or not fix_named(name).cuda_only)]
     names = names[: RULE.max_trials]
     values = {name: value_of(name, measured, finding.verdict) for name in names}
-    baseline, by_name = run_in_turn(names, values, start, seconds=seconds, at_most=at_most)
+    baseline, by_name = run_in_turn(names, values, start, seconds=seconds, at_most=at_most, repeat=True)
     tried = {name: judge(name, baseline, compared) for name, compared in by_name.items()}
     steps = []
     for step in finding.next:
@@ -397,9 +403,13 @@ def run_in_turn(
     *,
     seconds: float = 1.5,
     at_most: float | None = None,
+    repeat: bool = False,
     more: Callable[[BaselineRuns, dict[str, Comparison]], Sequence[str]] = lambda baseline, by_name: (),
 ) -> tuple[BaselineRuns, dict[str, Comparison]]:
-    """The baseline against baseline, and each fix against the baseline; `more` names further ones, given the results of these."""
+    """The baseline against baseline, and each fix against the baseline; `more` names further ones, given the results of these.
+
+    With `repeat` a fix and the baseline have a second process each where processes of the baseline differ.
+    """
 
     def all_names() -> Iterator[str]:
         yield from names
@@ -410,6 +420,10 @@ def run_in_turn(
     if not names:
         return BaselineRuns(), {}
     begin = now_ns()
+
+    def is_late() -> bool:
+        return at_most is not None and now_ns() - begin > at_most * 1e9
+
     baseline = BaselineRuns()
     by_name: dict[str, Comparison] = {}
     base = start(None, None)
@@ -420,19 +434,26 @@ def run_in_turn(
     baseline.losses.append(again.outcome.losses)
     beside = again.outcome.error is None and bool(again.base) and bool(again.tried)
     if beside:
-        baseline.difference = abs(math.log(ratio_of(again.base, again.tried)[0]))
+        ratio, half = ratio_of(again.base, again.tried)
+        baseline.difference = abs(math.log(ratio))
+        baseline.varies = baseline.difference > max(half, 2 * RULE.trial_processes)
     else:
         baseline.losses[:] = [base.end().losses]
     before = [] if beside else alone(start(None, None), seconds).tried
     for name in all_names():
-        if at_most is not None and now_ns() - begin > at_most * 1e9:
+        if is_late():
             by_name[name] = Comparison(outcome=Outcome(error=wording.TRIAL["no_time"]))
         elif beside:
-            by_name[name] = alternate(base, start(name, values.get(name)), seconds)
-            if len(by_name[name].base) < len(by_name[name].tried):  # the program has come to its end
+            found = by_name[name] = alternate(base, start(name, values.get(name)), seconds)
+            repeats = repeat and baseline.varies and bool(found.base) and bool(found.tried) and not is_late()
+            if repeats or len(found.base) < len(found.tried):  # the program has come to its end
                 baseline.losses.append(base.end().losses)
                 base = start(None, None)
                 base.is_ready()
+            if repeats:
+                second = alternate(base, start(name, values.get(name)), seconds)
+                if second.base and second.tried:
+                    found.base, found.tried, found.processes = [*found.base, *second.base], [*found.tried, *second.tried], 2
         else:
             by_name[name] = alone(start(name, values.get(name)), seconds)
             after = alone(start(None, None), seconds)
@@ -444,23 +465,28 @@ def run_in_turn(
 
 
 def alternate(base: TrialProcess, tried: TrialProcess, seconds: float) -> Comparison:
-    """Windows of both in turn, each as often before the other as after it."""
+    """Windows of both in turn, each as often before the other as after it, until their ratio is sure."""
     before: list[Stretch] = []
     after: list[Stretch] = []
     sides = ((base, before), (tried, after))
-    for number in range(ROUNDS if tried.is_ready() else 0):
+    most = MOST_ROUNDS if tried.is_ready() else 0
+    for number in itertools.count():
+        paired = len(before) == len(after) == number  # else a program has come to its end
+        if number >= most or not paired or (number >= SURE_ROUNDS and ratio_of(before, after)[1] <= RULE.trial_sure):
+            break
         for side, into in sides if number % 2 == 0 else sides[::-1]:
-            stretch = side.stretch(seconds / ROUNDS)
+            stretch = side.stretch(seconds / WINDOWS)
             if stretch is not None and stretch.seconds:
                 into.append(stretch)
-        if number == 1 and before and before[0].median > LONG_STEP:
-            break
+        if before and number == 0:  # fewer rounds where steps are long: a window has eight at least, with those that do not count
+            window = max(seconds / WINDOWS, CHUNKS * LEAST_CHUNK * before[0].median)
+            most = max(WINDOWS, int(MOST_ROUNDS * seconds / WINDOWS / window))
     return Comparison(base=before, tried=after, outcome=tried.end())
 
 
 def alone(trial: TrialProcess, seconds: float) -> Comparison:
     """Windows of one process."""
-    stretches = [trial.stretch(seconds / ROUNDS) for _ in range(ROUNDS)] if trial.is_ready() else []
+    stretches = [trial.stretch(seconds / WINDOWS) for _ in range(SURE_ROUNDS)] if trial.is_ready() else []
     return Comparison(tried=[one for one in stretches if one is not None and one.seconds], outcome=trial.end())
 
 
@@ -485,8 +511,8 @@ def judge_by(
         error = wording.TRIAL["ended"]
     if error is not None:
         return TrialResult(speedup=NAN, low=NAN, high=NAN, losses="not compared", error=error)
-    ratio, deviation = ratio_of(compared.base, compared.tried)
-    half = 2 * math.hypot(deviation, baseline.difference)
+    ratio, half = ratio_of(compared.base, compared.tried)
+    half = math.hypot(half, 2 * math.hypot(baseline.difference, RULE.trial_processes) / math.sqrt(compared.processes))
     ratio *= samples_per_step
     if half > max_error:
         low, high = ratio * math.exp(-half), ratio * math.exp(half)
@@ -505,20 +531,17 @@ def judge_by(
 
 
 def ratio_of(base: list[Stretch], tried: list[Stretch]) -> tuple[float, float]:
-    """The speed-up, and the standard error of its logarithm: from the differences of pairs, or of steps within windows if larger."""
+    """The speed-up, and half of the 95 % interval of its logarithm: by pairs of windows, or by each side where one has more."""
     if len(base) == len(tried):
-        logs = [math.log(one.median / other.median) for one, other in zip(base, tried, strict=True)]
-        between = MEDIAN_OF_FEW * statistics.stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else 0.0
-        middle = statistics.median(logs)
-    else:
-        sides = [[math.log(one.median) for one in side] for side in (base, tried)]
-        between = math.hypot(*(statistics.stdev(side) / math.sqrt(len(side)) if len(side) > 1 else 0.0 for side in sides))
-        middle = statistics.fmean(sides[0]) - statistics.fmean(sides[1])
-    within = 0.0  # the standard error of the mean of medians, from the steps within windows; 0 where each has too few
-    for side in (base, tried):
-        errors = [one.error for one in side if math.isfinite(one.spread)]
-        within = math.hypot(within, math.sqrt(statistics.fmean(error**2 for error in errors) / len(side)) if errors else 0.0)
-    return math.exp(middle), max(between, within)
+        logs = sorted(math.log(one.median / other.median) for one, other in zip(base, tried, strict=True))
+        # The median of any distribution lies between these two of `number` values in 95 of 100 cases; fewer than six say less.
+        number = len(logs)
+        end = max(0, int((number - 1 - 1.96 * math.sqrt(number)) / 2))
+        half = (logs[-1 - end] - logs[end]) / 2 * max(1.0, SURE_ROUNDS / number)
+        return math.exp(statistics.median(logs)), half if number > 1 else 2 * math.hypot(base[0].error, tried[0].error)
+    sides = [[math.log(one.median) for one in side] for side in (base, tried)]
+    errors = [statistics.stdev(side) / math.sqrt(len(side)) if len(side) > 1 else 0.0 for side in sides]
+    return math.exp(statistics.fmean(sides[0]) - statistics.fmean(sides[1])), 2 * math.hypot(*errors)
 
 
 def compare_losses(base: list[list[float]], tried: list[list[float]], tolerance: float | None) -> tuple[Losses, float | None]:

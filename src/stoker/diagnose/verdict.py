@@ -62,7 +62,9 @@ def likely_cause(measured: Measurements, attribution: Attribution) -> Cause | No
     if len(measured.loop.seconds) < RULE.min_steps or attribution.step <= 0 or measured.work is None:
         return None
     rare = dominant_rare_steps(measured)  # on a busy machine these may be steps that waited for a core: then no line explains them
-    explained = rare is not None and verdict_of_rare_steps(rare, measured.loader) is not None
+    explained = (
+        rare is not None and (rare.alone or rare.phase != "rest") and verdict_of_rare_steps(rare, measured.loader) is not None
+    )
     first = (rank if explained else _rank_parts)(measured, attribution)[0]
     return first if first.share >= RULE.waste_first else None
 
@@ -185,9 +187,9 @@ def verdict_of_rare_steps(rare: RareSteps, loader: Loader = NO_LOADER) -> Verdic
         return None
     # Between batch and model, a loop makes its batches if no iterable does; else a line that only rare steps run is its own.
     waits = rare.phase == "next" or (rare.phase == "prepare" and (loader.kind == "loop" or not rare.alone))
-    if waits:
-        return "data" if rare.alone or rare.seconds >= RULE.rare_data_ratio * rare.others else None
-    return "host" if rare.alone else None
+    # After the step of the optimizer all lines are the loop's own: one that takes longer and longer is not of rare steps alone.
+    is_known = rare.alone or (rare.seconds >= RULE.rare_ratio * rare.others and (waits or rare.phase == "rest"))
+    return ("data" if waits else "host") if is_known else None
 
 
 def doubt(measured: Measurements, attribution: Attribution | None = None) -> str | None:

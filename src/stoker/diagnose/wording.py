@@ -1,7 +1,9 @@
-"""The words of a finding.
+"""Every sentence of a finding, and how its numbers are written. Change what a report says here.
 
-- Names and numbers: `TITLES`, `percent`, `times`, `duration`, …
-- Sentences: `cause`, `evidence`, `no_verdict`, `advice`. The wording is in the tables `CAUSES`, `NO_VERDICT`, `ADVICE` and `TRIAL`.
+- Sentences: `cause`, `evidence`, `no_verdict` and `advice`, from the tables `CAUSES`, `NO_VERDICT`, `ADVICE`, `PATCH` and `TRIAL`.
+- Numbers: `percent`, `times`, `duration`, `size`, …
+
+verdict.py and advice.py fill the sentences into a finding; finding.py prints it, and report.py makes the HTML page.
 """
 
 from __future__ import annotations
@@ -27,26 +29,26 @@ from stoker.diagnose.thresholds import RULE
 
 UNKNOWN = "unknown"
 TITLES: dict[str, str] = {name: f"{name}-bound" for name in get_args(Verdict)}
-"""What each verdict is called."""
+"""The name of each verdict in a report."""
 TITLES |= {"oversubscribed": "oversubscribed", "straggler": "held by a straggler", "none": "NO VERDICT"}
 KINDS = {"gemm": "matmuls", "elementwise": "element-wise", "search": "sorts", "other_ops": "other operations"}
-"""Classes of operations whose name is not what people say."""
+"""Classes of operations with another name in a report."""
 
 
 def outcome(tried: TrialResult) -> str:
-    """What a try came to, in a few words."""
+    """The result of a trial, in a few words."""
     if tried.error is not None:
         return f"could not be tried: {tried.error}"
     return f"tried {interval(tried)}   {losses(tried)}"
 
 
 def interval(tried: TrialResult) -> str:
-    """The speed-up of a try with its interval: 2.11x (2.02-2.20)."""
+    """The speed-up of a trial with its interval: 2.11x (2.02-2.20)."""
     return f"{times(tried.speedup)} ({times(tried.low)}-{times(tried.high)})".replace("x-", "-").replace("x)", ")")
 
 
 def losses(tried: TrialResult) -> str:
-    """How the losses of a try compare."""
+    """How the losses of a trial compare with those of the baseline."""
     difference = tried.largest_difference
     if difference is None or not math.isfinite(difference) or tried.losses in ("equal", "not compared"):
         return f"losses {tried.losses}"
@@ -54,7 +56,7 @@ def losses(tried: TrialResult) -> str:
 
 
 def patch_lines(patch: Patch) -> list[str]:
-    """What came of a patch: what it is, how to apply it, and why other fixes are not in it."""
+    """The result of `--apply`: what the patch contains, how to apply it, and why other fixes are not in it."""
     lines = ["none was written" if patch.left_out else f"none was written: {patch.why or PATCH['no_advice']}"]
     if patch.file is not None and patch.tried is not None:
         where = f" -C {shlex.quote(patch.folder)}" if patch.folder is not None else ""
@@ -85,15 +87,12 @@ def times(ratio: float) -> str:
 
 
 def predicted(step: Advice) -> str:
-    """What is predicted: a number, with its range where it is not sure, or a range alone; nothing where nothing is known."""
+    """The predicted speed-up: a number, or a range if it is not certain; empty if nothing is predicted."""
     low, high = step.predicted_low, step.predicted_high
     if high is None or low is None:
         number = times(step.predicted) if step.predicted is not None else ""
         return number or (f"at most {times(high)}" if high is not None else "")
-    ends = f"{low:.2f}-{times(high)}"
-    if step.predicted is None:
-        return ends
-    return times(step.predicted) + (f" ({ends})" if high > RULE.sure_prediction * low else "")
+    return times(step.predicted) if step.predicted is not None else f"{low:.2f}-{times(high)}"
 
 
 def per_second(rate: float) -> str:
@@ -104,14 +103,14 @@ def per_second(rate: float) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """A time, or that it is unknown."""
+    """A time, or `UNKNOWN`."""
     if seconds is None or not math.isfinite(seconds) or seconds < 0:
         return UNKNOWN
     return readable_seconds(seconds) if seconds > 0 else "0"
 
 
 def size(num_bytes: float | None) -> str:
-    """A number of bytes, or that it is unknown."""
+    """A number of bytes, or `UNKNOWN`."""
     return readable_bytes(num_bytes) if num_bytes is not None and math.isfinite(num_bytes) else UNKNOWN
 
 
@@ -123,7 +122,7 @@ def count(number: float | None) -> str:
 
 
 def flops(number: float | None, unit: str = "FLOP") -> str:
-    """Floating-point operations with the fitting thousand."""
+    """Floating-point operations with an SI prefix."""
     if number is None or not math.isfinite(number):
         return UNKNOWN
     for prefix, thousand in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
@@ -137,7 +136,7 @@ def time_of(seconds: float) -> str:
     return readable_seconds(seconds) if seconds > 0 else "0 s"
 
 
-# Sentences of a finding: the causes, their evidence, why there is no verdict, and advice.
+# ---- sentences: causes, why there is no verdict, advice, patches and trials ----
 
 CAUSES: dict[Verdict, str] = {
     "straggler": "{share} of each step the other processes wait for rank {slowest}",
@@ -202,6 +201,7 @@ ADVICE = {
     "threads": "torch.set_num_threads({best}) instead of {now}, or OMP_NUM_THREADS={best}",
     "tf32": "torch.set_float32_matmul_precision('high')",
     "autocast": "compute in bfloat16 (torch.autocast)",
+    "autocast_unmeasured": "try bfloat16 (torch.autocast); it was not measured here, and some programs are slower with it on a CPU",
     "balance": "find what rank {slowest} does more than the others, or give it less: `stoker diagnose` of that process alone shows it",
     "exchange": "all-reduce less: gradients of several batches at once (no_sync), in bfloat16 (a DDP communication hook), larger batches",
     "rare_data": "read the data of the next batches before they are needed: worker processes, or stoker.Feed{where}",
@@ -240,7 +240,7 @@ TRIAL = {
 
 
 def cause(name: Verdict, share: float, measured: Measurements) -> str:
-    """A cause with its numbers."""
+    """The sentence of a cause, with its numbers."""
     work, machine, ranks = measured.work, measured.machine, measured.ranks
     sentence = CAUSES[name]
     if name == "data" and measured.loader.kind == "loop":
@@ -264,7 +264,7 @@ def cause(name: Verdict, share: float, measured: Measurements) -> str:
 
 
 def cause_of_rare_steps(rare: RareSteps) -> str:
-    """Rare steps as the first cause."""
+    """The sentence of rare steps as the first cause."""
     every = f"{rare.every:,.0f}" if rare.every is not None else "many"
     at = f", {rare.place.file}:{rare.place.line} `{rare.place.function}`" if rare.place is not None else ""
     where = f"passes between epochs, each of {every} steps" if rare.between_epochs else f"is in 1 of {every} steps"
@@ -291,12 +291,12 @@ def no_verdict_of_rare_steps(reason: str, rare: RareSteps, **numbers: str) -> st
 
 
 def advice(name: str, **numbers: object) -> str:
-    """What to do."""
+    """The sentence of an advice."""
     return ADVICE[name].format(**numbers)
 
 
 def evidence(verdict: Verdict, place: SourceLine | None, measured: Measurements, attribution: Attribution) -> str:
-    """The numbers behind a verdict, and the user's line."""
+    """The evidence of a verdict: its numbers, and the user's line."""
     numbers = _evidence(verdict, measured, attribution)
     return f"{place}: {numbers}" if place is not None else numbers
 
@@ -419,7 +419,7 @@ def _evidence_of_work(measured: Measurements, busy: float, step: str) -> str:
 
 
 def _evidence_of_pages(measured: Measurements) -> list[str]:
-    """That memory is allocated again in each step, where that takes much of it."""
+    """The share of a step that gets memory from the system again, if it is worth mentioning."""
     seconds = measured.for_pages("loop")
     share = sum(seconds) / len(seconds) / measured.loop.median if seconds else 0.0
     if share < RULE.mention_pages:
@@ -429,7 +429,3 @@ def _evidence_of_pages(measured: Measurements) -> list[str]:
 
 def _and_workers(measured: Measurements) -> str:
     return f" and {measured.loader.workers} workers" if measured.loader.workers else ""
-
-
-# A finding on a terminal: VERDICT, WHY, NEXT, WRONG and NOTE, each in a few lines. Lines are folded at the width of a terminal, but not in
-# a pipe or a log. Names from the program are shown as text, never interpreted.

@@ -19,7 +19,6 @@ from stoker.diagnose.measurements import SourceLine
 from stoker.errors import OptionError, TrainError
 from stoker.gate.budget import CountAnswer, CountRequest, Counts, Gate, RunCounts, budget_of, compare, read_budget, summarize
 
-START = "import sys; from stoker.gate.counts import main; main(sys.argv[1:])"
 WARMUP = 4
 STEPS = 16
 
@@ -138,14 +137,13 @@ def gate_script(
         >>> print(gate)  # doctest: +SKIP
         within the budget: 86 operations, 4 syncs per step
     """
-    from stoker.diagnose.api import ask, sandbox_for
+    from stoker.diagnose.child import run_child, sandbox_for
 
     if not write:
         read_budget(Path(budget))  # an error in it is reported before the program runs
-    words = [str(one) for one in arguments]
     with sandbox_for(program, module=module) as sandbox:
-        request = CountRequest(program=str(program), module=module, arguments=words, warmup=warmup, steps=steps)
-        answer = ask(sandbox, request, CountAnswer, start=START, quiet=quiet)
+        request = CountRequest(program=str(program), module=module, arguments=list(map(str, arguments)), warmup=warmup, steps=steps)
+        answer = run_child(sandbox, request, CountAnswer, quiet=quiet, main="stoker.gate.counts")
     if answer.run is None:
         raise TrainError(answer.error or f"{program} gave no answer.")
     return _compare_with_file(answer.run, answer.lines, Path(budget), write=write)

@@ -197,7 +197,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def step_reached(record: Record) -> int:
-    """The last step that a checkpoint of the run is known to have been saved at."""
+    """The last step that the run is known to have reached. A checkpoint of it may be missing: none could be written, or it was removed."""
     return max(max(one.from_step, one.last_step or 0, one.saved_step or 0) for one in record.sessions)
 
 

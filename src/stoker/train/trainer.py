@@ -464,7 +464,7 @@ class Trainer:
         step = step_reached(read_record(self.folder)) if self.folder is not None and (self.folder / NAME).exists() else 0
         if step:  # to begin again would lose its log too
             raise CheckpointError(
-                f"{self.folder} was saved at step {step:,}, as its {NAME} says, but {checkpoints.folder} holds no checkpoint. "
+                f"{self.folder} has reached step {step:,}, as its {NAME} says, but {checkpoints.folder} holds no checkpoint. "
                 f"Put them back, begin again in another folder, or replace the run (overwrite)."
             )
         return None

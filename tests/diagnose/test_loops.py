@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from stoker.diagnose.hooks import StepHooks
-from stoker.diagnose.loaders import STEPLESS_PASSES, Sources, WatchedIterator
+from stoker.diagnose.loops import STEPLESS_PASSES, Sources, WatchedIterator
 from stoker.diagnose.measurements import SourceLine
 
 

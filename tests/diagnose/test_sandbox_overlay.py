@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from stoker.diagnose import overlay_mounts
+from stoker.diagnose import sandbox_overlay
 
 
 @pytest.mark.parametrize(
     ("path", "found"), [("/a", "/a"), ("/a/b/c", "/a/b"), ("/a/bc", "/a"), ("/d/e", None), ("/", None), ("/a/b", "/a/b")]
 )
 def test_the_innermost_folder_decides(path: str, found: str | None) -> None:
-    assert overlay_mounts.innermost(path, {"/a": True, "/a/b": False}) == found
+    assert sandbox_overlay.innermost(path, {"/a": True, "/a/b": False}) == found
 
 
 def test_mount_points_have_their_names_and_whether_they_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,11 +24,11 @@ def test_mount_points_have_their_names_and_whether_they_can_be_written(monkeypat
         "38 35 98:2 / /data rw - nfs server:/data rw\n"
     )
     monkeypatch.setattr(Path, "read_text", lambda self, **given: text)
-    assert overlay_mounts.mount_points() == {"/": True, "/mnt/my disk": False, "/data": True}
+    assert sandbox_overlay.mount_points() == {"/": True, "/mnt/my disk": False, "/data": True}
 
 
 def test_the_mounts_of_this_machine() -> None:
-    points = overlay_mounts.mount_points()
+    points = sandbox_overlay.mount_points()
     assert "/" in points
     assert all(os.path.ismount(path) for path in points if os.access(path, os.X_OK) and Path(path).is_dir())
 
@@ -40,4 +40,4 @@ def test_files_that_were_written_are_named_in_the_order_of_time(tmp_path: Path) 
         (tmp_path / name).write_text("1")
         os.utime(tmp_path / name)
     (tmp_path / "0/upper/removed").mkdir()
-    assert set(overlay_mounts.written(tmp_path)) == {"a", "b"}
+    assert set(sandbox_overlay.written(tmp_path)) == {"a", "b"}

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from stoker.diagnose import write_watch
+from stoker.diagnose import sandbox_journal
 
 PROGRAM = """
 import os, socket, sys
-from stoker.diagnose import write_watch
+from stoker.diagnose import sandbox_journal
 answers = socket.socket(fileno=int(sys.argv[1]))
-socket.send_fds(answers, [b"."], [write_watch.install()])
+socket.send_fds(answers, [b"."], [sandbox_journal.install_watch()])
 answers.recv(1)
 """
 
@@ -39,7 +39,7 @@ def watched(code: str, folder: Path, *, refuses: str = "") -> tuple[list[tuple[s
         child = subprocess.Popen(command, cwd=folder, pass_fds=[theirs.fileno()], stdout=subprocess.PIPE, text=True)
     with ours:
         _, descriptors, _, _ = socket.recv_fds(ours, 1, 1)
-        watch = write_watch.WriteWatch(descriptors[0], before)
+        watch = sandbox_journal.WriteWatch(descriptors[0], before)
         ours.sendall(b".")
         printed, _ = child.communicate(timeout=60)
     watch.close()
@@ -72,7 +72,7 @@ os.truncate("../a", 0); os.utime("f"); os.link("f", "g", dst_dir_fd=here)
         ("sub/b", False, True),
         ("c", False, True),
         ("sub/d", False, False),
-        ("sub/d", False, False),
+        ("sub/d", True, False),
         ("sub/e", False, False),
         ("sub/e", True, False),
         ("sub/f", False, False),

@@ -1,4 +1,4 @@
-"""The scout: which call makes the loader, the optimizer and the model, whatever it is named, and in whose file."""
+"""Which call makes the loader, the optimizer and the model, whatever it is named, and in whose file."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from tests.diagnose.scouting import is_unwatched, scouted
+from tests.diagnose.sites import is_unwatched, sites_of
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from stoker.diagnose.edit_sites import CallSite, why_not_gathered
-from stoker.diagnose.source_edits import SourceFile
+from stoker.diagnose.source_edits import CallSite, SourceFile, why_not_gathered
 
 
 def sources_of(sites: list[CallSite]) -> list[str]:
@@ -70,7 +69,7 @@ def make(width):
 
 
 def test_calls_are_found_under_any_name_and_in_any_file_of_the_user(tmp_path: Path) -> None:
-    sites = scouted(tmp_path, PROGRAM, parts=PARTS)
+    sites = sites_of(tmp_path, PROGRAM, parts=PARTS)
     assert sources_of(sites.loader) == ["(DL)(\n    TensorDataset(torch.ones(8, 4)), batch_size=4,\n)"]
     assert sources_of(sites.optimizers) == ["Fast(model.parameters())"]  # not the one that makes no step
     assert sources_of(sites.model) == ["make(4)"]  # the name `made` is gone when the training runs
@@ -98,7 +97,7 @@ def test_what_a_package_makes_is_not_the_users(tmp_path: Path) -> None:
         "model = torch.nn.Linear(4, 1)\noptimizer = kit.optimizer_of(model)\nfor (x,) in loader:\n    begin(model)\n"
         "    kit.run(model, x).sum().backward()\n    optimizer.step()\n"
     )
-    sites = scouted(tmp_path, text)
+    sites = sites_of(tmp_path, text)
     for found in (sites.loader, sites.optimizers, sites.forward):
         assert [(Path(one.file).name, one.own) for one in found] == [("kit.py", False)]
     assert sources_of(sites.model) == ["torch.nn.Linear(4, 1)"]
@@ -106,7 +105,7 @@ def test_what_a_package_makes_is_not_the_users(tmp_path: Path) -> None:
 
 def test_a_model_that_no_name_holds_has_no_line(tmp_path: Path) -> None:
     text = "import torch\nmodels = [torch.nn.Linear(4, 1)]\nbegin(models[0])\nx, y = torch.nn.Linear(4, 1), 1\nbegin(x)\n"
-    assert scouted(tmp_path, text).model == []
+    assert sites_of(tmp_path, text).model == []
 
 
 def test_a_model_may_be_an_attribute(tmp_path: Path) -> None:
@@ -114,7 +113,7 @@ def test_a_model_may_be_an_attribute(tmp_path: Path) -> None:
         "import torch\nclass Run:\n    def __init__(self):\n        self.net = torch.nn.Linear(4, 1).to('cpu')\n        begin(self.net)\n"
         "Run()\n"
     )
-    assert sources_of(scouted(tmp_path, text).model) == ["torch.nn.Linear(4, 1)"]
+    assert sources_of(sites_of(tmp_path, text).model) == ["torch.nn.Linear(4, 1)"]
 
 
 class Rows(Dataset[Any]):
@@ -151,10 +150,10 @@ def test_loaders_with_ways_of_their_own_are_left_alone() -> None:
     data = TensorDataset(torch.ones(8, 2))
     assert why_not_gathered(DataLoader(data, 2)) == ""
     assert "do not come from" in why_not_gathered(None)
-    assert "sampler of its own" in why_not_gathered(DataLoader(data, sampler=[1, 2]))
-    assert "sampler of its own" in why_not_gathered(DataLoader(data, batch_size=None))
-    assert "way of its own" in why_not_gathered(DataLoader(data, collate_fn=list))
-    assert "way of its own" in why_not_gathered(DataLoader(data, generator=torch.Generator()))
+    assert "custom sampler" in why_not_gathered(DataLoader(data, sampler=[1, 2]))
+    assert "custom sampler" in why_not_gathered(DataLoader(data, batch_size=None))
+    assert "custom collate_fn" in why_not_gathered(DataLoader(data, collate_fn=list))
+    assert "custom collate_fn" in why_not_gathered(DataLoader(data, generator=torch.Generator()))
 
 
 @pytest.mark.gpu
@@ -164,6 +163,6 @@ def test_copies_of_batches_to_a_gpu_are_found(tmp_path: Path) -> None:
         "loader = DataLoader(TensorDataset(torch.ones(8, 4)), 4)\nmodel = torch.nn.Linear(4, 1).to('cuda')\n"
         "for (x,) in loader:\n    begin(model)\n    x = x.to('cuda')\n    model(x).sum().backward()\n    x.cpu()\n"
     )
-    sites = scouted(tmp_path, text)
+    sites = sites_of(tmp_path, text)
     assert sources_of(sites.copies) == ["x.to('cuda')"]  # neither that of the weights nor the way back
     assert (sites.device, sources_of(sites.forward)) == ("cuda", ["model(x)"])

@@ -1,7 +1,7 @@
-"""Overlay mounts: the process gets its own view of the disk, in which all changes go to a scratch folder.
+"""The `overlay` mode of the sandbox: the process gets its own view of the disk, in which all changes go to a scratch folder.
 
-The kernel does it (a mount namespace with overlayfs), so it holds for every library, database and child process. Root needs no user
-namespace. Other users get one in which they keep their number and gain no rights; overlayfs allows that since Linux 5.11.
+The kernel does it (a mount namespace with overlayfs), so it covers every library, database and child process. Root needs no user
+namespace. Other users get one in which they keep their user id and gain no privileges; overlayfs supports that since Linux 5.11.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from typing import Any
 
 from stoker import _disk
 
-NEW_MOUNTS, NEW_USER = 0x20000, 0x10000000
-BIND, RECURSIVE, PRIVATE = 0x1000, 0x4000, 1 << 18
-SET_PARENT_SIGNAL, SET_DUMPABLE = 1, 4  # of prctl
-CAPABILITIES_V3 = 0x20080522
-_system = ctypes.CDLL(None, use_errno=True)
+CLONE_NEWNS, CLONE_NEWUSER = 0x20000, 0x10000000
+MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 1 << 18
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE = 1, 4
+LINUX_CAPABILITY_VERSION_3 = 0x20080522
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def mount_points() -> dict[str, bool]:
-    """Where file systems are mounted, and whether each can be written to."""
+    """Where file systems are mounted, and whether each is writable."""
     found = {}
     for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines():
         fields = line.split()
@@ -38,7 +38,7 @@ def mount_points() -> dict[str, bool]:
 
 
 def enter(scratch: Path, rules: Mapping[str, bool], needed: set[str]) -> list[str]:
-    """Give this process its own view of the disk. It must have no threads yet.
+    """Give this process, which must have no threads yet, its own view of the disk.
 
     Args:
         scratch: The folder for changes; no protected folder may contain it.
@@ -57,7 +57,7 @@ def enter(scratch: Path, rules: Mapping[str, bool], needed: set[str]) -> list[st
     _enter_namespace(is_root=is_root)
     overlaid: dict[str, bool] = {}
     with contextlib.ExitStack() as opened:
-        # Opened before anything is mounted over them, the outermost first.
+        # Opened before anything is mounted over them; parents come before their subfolders.
         sources = {path: _open(path, opened) for path in sorted(devices, key=lambda path: path.rstrip("/").count("/"))}
         for number, (path, source) in enumerate(sources.items()):
             above = overlaid.get(innermost(path, overlaid) or "", False)
@@ -65,10 +65,10 @@ def enter(scratch: Path, rules: Mapping[str, bool], needed: set[str]) -> list[st
                 continue
             overlaid[path] = rules[path] and _mount_overlay(path, source, scratch / str(number), is_root=is_root)
             if not overlaid[path] and above:
-                _call("mount", os.fsencode(source), os.fsencode(path), None, BIND | RECURSIVE, None)
+                _call("mount", os.fsencode(source), os.fsencode(path), None, MS_BIND | MS_REC, None)
     os.chdir(here)
     if not is_root:
-        _drop_rights()
+        _drop_capabilities()
     _move_between_views(devices)
     missing = [path for path in devices if rules[path] and not overlaid.get(innermost(path, overlaid) or "", False)]
     if lacking := needed.intersection(missing):
@@ -88,17 +88,17 @@ def innermost(path: str, folders: Mapping[str, object]) -> str | None:
 
 def _enter_namespace(*, is_root: bool) -> None:
     user, group = os.geteuid(), os.getegid()
-    _call("unshare", NEW_MOUNTS if is_root else NEW_MOUNTS | NEW_USER)
+    _call("unshare", CLONE_NEWNS if is_root else CLONE_NEWNS | CLONE_NEWUSER)
     if not is_root:
         for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
             _disk.write_to_kernel(Path("/proc/self", name), text)
-    _call("mount", b"none", b"/", None, RECURSIVE | PRIVATE, None)
+    _call("mount", b"none", b"/", None, MS_REC | MS_PRIVATE, None)
 
 
 def _open(path: str, opened: contextlib.ExitStack) -> str | None:
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    except OSError:  # of another user
+    except OSError:  # not permitted to this user
         return None
     opened.callback(os.close, descriptor)
     return f"/proc/self/fd/{descriptor}"
@@ -110,15 +110,23 @@ def _mount_overlay(path: str, source: str, folder: Path, *, is_root: bool) -> bo
     for one in (folder, upper, work):
         _disk.disk.mkdir(one, 0o700)
     try:
-        # The root of the view is the folder for changes, so it looks like the folder itself.
+        # The root of the view is the folder for changes, so that one gets the attributes of the folder itself.
         _disk.disk.chmod(upper, stat.S_IMODE(found.st_mode))
         if is_root:
             _disk.disk.chown(upper, found.st_uid, found.st_gid)
         else:
-            os.setxattr(upper, "user.stoker", b"1")  # overlayfs needs such marks here, and not every file system has them
+            os.setxattr(upper, "user.stoker", b"1")  # overlayfs needs these attributes here, and not every file system has them
         _disk.disk.utime(upper, (found.st_atime_ns, found.st_mtime_ns))
         options = f"lowerdir={source},upperdir={_escaped(upper)},workdir={_escaped(work)}"
-        options += ",redirect_dir=on" if is_root else ",userxattr"
+        # Hard links stay together, and a large file that is renamed is not copied; older systems do not have these options.
+        kinds = (",redirect_dir=on,index=on,metacopy=on", ",redirect_dir=on") if is_root else (",userxattr",)
+        return any(_mounts(path, options + kind) for kind in kinds)
+    except OSError:
+        return False
+
+
+def _mounts(path: str, options: str) -> bool:
+    try:
         _call("mount", b"stoker", os.fsencode(path), b"overlay", 0, os.fsencode(options))
     except OSError:
         return False
@@ -129,22 +137,22 @@ def _escaped(path: Path) -> str:
     return re.sub(r"([\\,:])", r"\\\1", str(path))
 
 
-def _drop_rights() -> None:
-    """Give up the rights over files that the first process of a user namespace has."""
-    header, none = (ctypes.c_uint32 * 2)(CAPABILITIES_V3, 0), (ctypes.c_uint32 * 6)()
+def _drop_capabilities() -> None:
+    """Drop the capabilities that the first process of a user namespace has."""
+    header, none = (ctypes.c_uint32 * 2)(LINUX_CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)()
     _call("capset", header, none)
-    _call("prctl", SET_DUMPABLE, 1, 0, 0, 0)  # so that the process can still read its own /proc/self
+    _call("prctl", PR_SET_DUMPABLE, 1, 0, 0, 0)  # so that the process can still read its own /proc/self
 
 
 def end_with_parent() -> None:
-    """Let the system kill this process when the one that started it is gone."""
-    _call("prctl", SET_PARENT_SIGNAL, int(signal.SIGKILL), 0, 0, 0)
+    """Have the kernel kill this process when its parent ends."""
+    _call("prctl", PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
 
 
 def _move_between_views(devices: Mapping[str, int]) -> None:
-    """Let Python rename and link what would be on one disk without the overlays.
+    """Make `os.rename`, `os.replace` and `os.link` copy where only the overlays prevent them.
 
-    Overlayfs refuses it between two of its mounts, and in a user namespace also for folders that are not new. Then files are copied.
+    Overlayfs refuses them between two of its mounts, and in a user namespace also for folders that are not new.
     """
 
     def device(path: Any) -> int:
@@ -175,7 +183,7 @@ def _move_between_views(devices: Mapping[str, int]) -> None:
 
 
 def written(scratch: Path) -> list[str]:
-    """Names of the files that were written, in the order of their times."""
+    """Names of the files that were written, the oldest first."""
     found = []
     for path in scratch.glob("*/upper/**/*"):
         with contextlib.suppress(OSError):
@@ -186,6 +194,6 @@ def written(scratch: Path) -> list[str]:
 
 
 def _call(name: str, *arguments: Any) -> None:
-    if getattr(_system, name)(*arguments) < 0:
+    if getattr(_libc, name)(*arguments) < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{name}: {os.strerror(number)}")

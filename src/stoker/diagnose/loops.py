@@ -1,26 +1,38 @@
-"""The loops of a program and their batches: which loop trains, and what its batches come from.
+"""The loops of a program: which one trains, and where its batches come from.
 
-`Sources` watches every loop of the user's code and every `DataLoader`. The training loop is the innermost loop between whose
-iterations optimizer steps happen, in the thread that trains. All loops are watched until it is found; afterwards only this one, and the
-others run without hooks. A loop is known by its place in the source, a `DataLoader` by itself, or by its place where each epoch creates
-a new one.
+Every `for` and `while` statement of the user's files and every `DataLoader` reports its iterations to `Sources`. The training loop is
+the innermost one between whose iterations optimizer steps happen, in the thread that trains. Once it is found, only this loop is watched,
+and session.py gives it its batches. A loop is identified by its place in the source; a `DataLoader` by itself, or by its place where
+each epoch creates a new one.
+
+Statements are watched by an import hook (`rewrite_imports`): `for x in BATCHES:` becomes `for x in __stoker_watched__(BATCHES, 17):`,
+and `while` gets a first statement that reports the iteration. All else stays as it is, line numbers included. Files on disk are never
+changed. Loops that a compiler may have to read (numba, torch) and loops that cannot contain a step are left alone.
 """
 
 from __future__ import annotations
 
+import ast
 import functools
 import gc
+import importlib.util
+import linecache
+import os
+import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from types import CodeType, MappingProxyType, ModuleType
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
 
 from stoker._clock import now_ns
-from stoker.diagnose.hooks import NEXT, StepHooks, leaves
+from stoker.diagnose.hooks import NEXT, StepHooks, is_own, leaves, shown
 from stoker.diagnose.measurements import SourceLine
 
 PATIENCE_SECONDS = 3.0
@@ -33,7 +45,7 @@ _original_iter = DataLoader.__iter__
 
 
 def wait_for_workers(iterator: Any) -> None:
-    """Wait until workers have made all batches asked for and are idle, or for some seconds."""
+    """Wait until the workers of a DataLoader have made all requested batches and are idle, for at most some seconds."""
     queue = getattr(iterator, "_worker_result_queue", None)
     if queue is None:
         return
@@ -41,25 +53,25 @@ def wait_for_workers(iterator: Any) -> None:
     while now_ns() - begin < PATIENCE_SECONDS * 1e9:
         pinned = getattr(iterator, "_data_queue", queue)
         ready = queue.qsize() + (pinned.qsize() if pinned is not queue else 0)
-        early = sum(len(info) > 1 for info in iterator._task_info.values())  # taken off the queue before their turn
+        early = sum(len(info) > 1 for info in iterator._task_info.values())  # received out of order
         if ready + early >= iterator._tasks_outstanding:
             return
         pause.wait(0.01)
 
 
 def length_of(iterable: Any) -> int | None:
-    """The number of its batches; None where it has no length."""
+    """The length of an iterable; None if it has none."""
     try:
         return len(iterable)
     except (TypeError, NotImplementedError):
         return None
 
 
-WORKER_SECONDS = 20.0  # for a batch of other workers than the program's: they may wait for what they do not have
+WORKER_SECONDS = 20.0  # time limit of a batch from workers that the program does not have: its dataset may hang in a worker
 
 
 def batches_of_workers(loader: DataLoader[Any], workers: int) -> Iterator[Any]:
-    """Batches of a loader as this number of persistent worker processes makes them, pass after pass."""
+    """Endless batches of a loader, made by this number of persistent worker processes."""
     options: dict[str, Any] = {"batch_size": None, "sampler": loader.sampler}
     if loader.batch_sampler is not None:
         options = {"batch_sampler": loader.batch_sampler}
@@ -71,32 +83,27 @@ def batches_of_workers(loader: DataLoader[Any], workers: int) -> Iterator[Any]:
 
 
 class Source:
-    """What the batches of one loop come from."""
+    """One loop, and the iterable that its batches come from."""
 
     def __init__(self, iterable: Any, place: SourceLine | None) -> None:
         self.iterable = iterable  # None for a `while` loop
         self.place = place
-        self.nexts = 0
-        self.steps_between = 0
-        self.gives_batches = False
+        self.nexts = 0  # iterations so far
+        self.steps_between = 0  # iterations with an optimizer step since the one before
+        self.gives_batches = False  # whether its items contain tensors or arrays
         self.passes_on = False  # whether its batches are those of `inner`, unchanged
         self.inner: Source | None = None  # the source whose `next` is called by the `next` of this one
-        self.startup_ns: int | None = None
-        self.last: Any = None
+        self.startup_ns: int | None = None  # from the start of the first pass to its first batch
+        self.last: Any = None  # the last batch
         self.with_gradients = True  # whether gradients are enabled in passes with optimizer steps
         self._seen_steps = 0
 
     def begin_iteration(self, steps: int, *, first: bool = False) -> None:
-        """Note the optimizer steps so far. Those before the first iteration of a pass are not of this loop."""
+        """Count an iteration with optimizer steps since the last one. Steps before the first iteration of a pass do not count."""
         if self.nexts and not first and steps != self._seen_steps:
             self.steps_between += 1
             self.with_gradients = torch.is_grad_enabled()
         self._seen_steps = steps
-
-    def take_inner(self) -> Source | None:
-        """Forget `inner`, which the next `next` finds again."""
-        inner, self.inner = self.inner, None
-        return inner
 
     def new_pass(self) -> Iterator[Any]:
         """A new iterator."""
@@ -109,12 +116,12 @@ class Source:
 
     @property
     def may_train(self) -> bool:
-        """Whether a pass that begins now can train: a pass without gradients is an evaluation."""
+        """Whether a pass that starts now can train: a pass without gradients is an evaluation."""
         return torch.is_grad_enabled() == self.with_gradients
 
     @property
     def loader(self) -> DataLoader[Any] | None:
-        """The DataLoader at the bottom of it."""
+        """The DataLoader that the batches come from, directly or through other iterables."""
         if isinstance(self.iterable, DataLoader):
             return self.iterable
         return self.inner.loader if self.inner is not None else None
@@ -138,7 +145,7 @@ class WatchedIterator:
         sources = self._sources
         if sources.found is self.source:
             return sources.next_batch(self)
-        return next(self.iterator) if sources.settled else self._look()
+        return next(self.iterator) if sources.settled else self._observe()
 
     def __len__(self) -> int:
         return len(self.iterator)  # type: ignore[arg-type]
@@ -146,13 +153,13 @@ class WatchedIterator:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.iterator, name)
 
-    def _look(self) -> Any:
-        """Give the next batch, and learn what kind of loop this is."""
+    def _observe(self) -> Any:
+        """Give the next batch, and record what `find_training_loop` needs."""
         source, sources = self.source, self._sources
         source.begin_iteration(sources.hooks.steps_here, first=self._first)
         self._first = False
         sources.running.append(source)
-        before = source.take_inner()
+        before, source.inner = source.inner, None  # set again by the `next` of the inner source
         try:
             value = next(self.iterator)
         except StopIteration:
@@ -187,7 +194,7 @@ class WatchedIterator:
 
 @dataclass(eq=False)
 class WatchedIterable:
-    """Takes the place of the iterable of a `for` statement, and gives a watched iterator."""
+    """Replaces the iterable of a `for` statement, and gives a watched iterator."""
 
     _sources: Sources
     _source: Source
@@ -231,10 +238,10 @@ class Sources:
         self._plain: set[SourceLine] = set()
 
     def watched(self, iterable: Iterable[Any], place: SourceLine) -> Iterable[Any]:
-        """The iterable that a `for` statement gets in place of its own."""
+        """The iterable that a `for` statement gets instead of its own."""
         if place in self._plain or (self.settled and (self.found is None or self.found.place != place)):
             return iterable
-        if isinstance(iterable, DataLoader):  # watches itself
+        if isinstance(iterable, DataLoader):  # watched by `watch_loaders`
             if not self.settled:
                 self._of_loader(iterable, place).place = place
             elif self.found is not None:
@@ -301,12 +308,12 @@ class Sources:
         return found
 
     def _hand_over(self, source: Source, loader: DataLoader[Any]) -> bool:
-        """Continue a source with another loader, if that was created for it, as where each epoch creates its own."""
-        # A loader that existed before, such as that of a validation which runs the same lines, was not.
+        """Continue a source with another loader if each epoch creates a new one."""
+        # A loader that existed at the first step, such as that of a validation in the same loop, is not a new one.
         former = source.iterable
         if source.place is None or former is loader or not isinstance(former, DataLoader) or not source.may_train:
             return False
-        if not issubclass(type(loader), DataLoader):  # a wrapper that only claims to be one
+        if not issubclass(type(loader), DataLoader):  # a wrapper with the __class__ of a DataLoader
             return False
         if self._there is None or loader in self._there or type(loader.dataset) is not type(former.dataset):
             return False
@@ -341,12 +348,167 @@ class Sources:
             return False  # a loop with several steps per batch takes longer to find
         pool = batches or candidates
         best = max(pool, key=lambda one: one.steps_between)
-        for one in pool * 2:  # outwards, along the sources that prepare its batches
+        for one in pool * 2:  # outwards, along the iterables that process its batches
             if one.inner is best and not one.passes_on and one.steps_between >= best.steps_between - 1:
                 best = one
         while best.passes_on and best.inner in pool:
             best = best.inner
-        if best.place is None:  # the user's loop iterates a wrapper of the loader, prepared by a library
+        if best.place is None:  # the user's loop iterates a wrapper of the loader, made by a library
             best.place = next((one.place for one in self._loaders.values() if one.place is not None and not one.nexts), None)
         self.select(best)
         return True
+
+
+# ---- watching the loops of the user's files: an import hook that rewrites them ----
+
+WATCHED, ITERATION = "__stoker_watched__", "__stoker_iteration__"
+PASSING_ON = {"enumerate", "tqdm", "track", "notebook_tqdm"}
+"""Functions that pass on the items of their first argument: the argument is watched."""
+STEP_WORDS = ("step", "train", "fit", "backward", "update", "optim", "loss", "epoch", "batch", "iteration", "learn", "closure")
+TRAINING_FUNCTIONS = ("main", "train", "fit", "run", "epoch", "loop", "benchmark")
+COMPILER_DECORATORS = ("jit", "compile", "script", "vectorize", "kernel", "cuda")
+FileEdits = Mapping[str, Callable[[bytes], bytes]]
+"""What a patch would make of a file, by the real path of the file."""
+NO_EDITS: FileEdits = MappingProxyType({})
+NEVER = ("forward", "__getitem__", "__getitems__", "__len__", "collate", "collate_fn")
+
+
+class Rewriter(ast.NodeTransformer):
+    """Rewrites the syntax tree of one file."""
+
+    def __init__(self, file: str) -> None:
+        self.places: list[SourceLine] = []
+        self._file = shown(file)
+        self._functions: list[ast.FunctionDef | ast.AsyncFunctionDef] = []
+        self._names: list[str] = []
+
+    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:  # noqa: D102
+        self._functions.append(node)
+        self._names.append(node.name)
+        self.generic_visit(node)
+        self._functions.pop()
+        self._names.pop()
+        return node
+
+    visit_AsyncFunctionDef = visit_FunctionDef
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:  # noqa: D102
+        self._names.append(node.name)
+        self.generic_visit(node)
+        self._names.pop()
+        return node
+
+    def visit_For(self, node: ast.For) -> ast.AST:  # noqa: D102
+        self.generic_visit(node)
+        if not self._may_train(node):
+            return node
+        owner: ast.For | ast.Call = node
+        inner = node.iter
+        while isinstance(inner, ast.Call) and _name(inner.func) in PASSING_ON and inner.args:
+            if isinstance(inner.args[0], ast.Starred):
+                break
+            owner, inner = inner, inner.args[0]
+        call = self._call(WATCHED, node, [inner])
+        if isinstance(owner, ast.Call):
+            owner.args[0] = call
+        else:
+            owner.iter = call
+        return node
+
+    def visit_While(self, node: ast.While) -> ast.AST:  # noqa: D102
+        self.generic_visit(node)
+        if self._may_train(node):
+            node.body.insert(0, ast.copy_location(ast.Expr(self._call(ITERATION, node, [])), node))
+        return node
+
+    def _call(self, name: str, node: ast.For | ast.While, arguments: list[ast.expr]) -> ast.Call:
+        number = ast.Constant(len(self.places))
+        self.places.append(SourceLine(file=self._file, line=node.lineno, function=".".join(self._names) or "<module>"))
+        call = ast.Call(ast.Name(name, ast.Load()), [*arguments, number], [])
+        return ast.fix_missing_locations(ast.copy_location(call, arguments[0] if arguments else node))
+
+    def _may_train(self, node: ast.For | ast.While) -> bool:
+        """Whether a loop may contain an optimizer step, judged by its source."""
+        calls = [_name(one.func).lower() for part in node.body for one in ast.walk(part) if isinstance(one, ast.Call)]
+        if not calls:
+            return False
+        if not self._functions:
+            return True
+        for function in self._functions:
+            decorators = " ".join(ast.unparse(one) for one in function.decorator_list).lower()
+            if function.name in NEVER or any(word in decorators for word in COMPILER_DECORATORS):
+                return False
+        return any(word in self._functions[-1].name.lower() for word in TRAINING_FUNCTIONS) or any(
+            word in call for call in calls for word in STEP_WORDS
+        )
+
+
+def _name(function: ast.expr) -> str:
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""
+
+
+class OwnLoader(SourceFileLoader):
+    """Imports a file of the user with its loops watched; its bytecode is neither read nor cached."""
+
+    def __init__(self, name: str, path: str, watch: Sources, edits: FileEdits = NO_EDITS) -> None:
+        super().__init__(name, path)
+        self._watch = watch
+        self._edits = edits
+        self._places: list[SourceLine] = []
+
+    def get_data(self, path: str) -> bytes:
+        """The bytes of a file after its edits."""
+        data = super().get_data(path)
+        edit = self._edits.get(os.path.realpath(path))
+        if edit is None:
+            return data
+        data = edit(data)
+        text = importlib.util.decode_source(data)
+        linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)  # what `inspect` and tracebacks show
+        return data
+
+    def get_code(self, fullname: str) -> CodeType:
+        """Compile the rewritten file."""
+        data = self.get_data(self.path)
+        rewriter = Rewriter(self.path)
+        tree = rewriter.visit(ast.parse(data, filename=self.path))
+        self._places = rewriter.places
+        return self.source_to_code(tree, self.path)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run the file with the functions that its loops call."""
+        watch = self._watch
+
+        def watched(iterable: Iterable[Any], number: int) -> Iterable[Any]:
+            return watch.watched(iterable, self._places[number])
+
+        def iteration(number: int) -> None:
+            watch.iteration(self._places[number])
+
+        module.__dict__[WATCHED], module.__dict__[ITERATION] = watched, iteration
+        super().exec_module(module)
+
+
+@dataclass(eq=False)
+class OwnFinder(MetaPathFinder):
+    """Finds the user's own modules, for `OwnLoader`."""
+
+    watch: Sources
+    edits: FileEdits
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """The spec of a module of the user's; None for all others."""
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is None or not isinstance(spec.loader, SourceFileLoader) or spec.origin is None or not is_own(spec.origin):
+            return None
+        spec.loader = OwnLoader(fullname, spec.origin, self.watch, self.edits)
+        return spec
+
+
+def rewrite_imports(watch: Sources, edits: FileEdits = NO_EDITS) -> Callable[[], None]:
+    """Watch the loops of the user's modules that are imported from now on, with these edits; returns a function that stops it."""
+    finder = OwnFinder(watch, edits)
+    sys.meta_path.insert(0, finder)
+    return lambda: sys.meta_path.remove(finder)

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from tests.diagnose.home import make_home, state
 
-from stoker.diagnose.write_journal import WriteJournal, recover
+from stoker.diagnose import sandbox_journal
+from stoker.diagnose.sandbox_journal import WriteJournal, recover
 
 
 @pytest.fixture
@@ -117,6 +118,90 @@ def test_a_copy_that_cannot_be_made_is_an_error_and_changes_nothing(
         journal.save(str(home / "model.pt"))
     journal.close()
     assert (home / "model.pt").read_bytes() == b"precious"
+
+
+def test_the_time_of_a_folder_is_restored_if_a_folder_in_it_is_removed_first(tmp_path: Path) -> None:
+    deep = tmp_path / "run/deep"
+    deep.mkdir(parents=True)
+    (deep / "a.pt").write_bytes(b"a")
+    os.utime(tmp_path / "run", (1e9, 1e9))
+    journal = WriteJournal(tmp_path / "journal")
+    journal.save(str(deep / "a.pt"), removes=True)
+    (deep / "a.pt").unlink()
+    journal.save(str(deep), removes=True)
+    deep.rmdir()
+    journal.save(str(tmp_path / "run/b.pt"))
+    (tmp_path / "run/b.pt").write_bytes(b"b")
+    journal.close()
+    assert (tmp_path / "run").stat().st_mtime == 1e9
+    assert (deep / "a.pt").read_bytes() == b"a"
+
+
+def test_a_name_that_is_not_valid_utf_8_is_restored(tmp_path: Path) -> None:
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff.txt")
+    Path(path).write_text("before")
+    journal = WriteJournal(tmp_path / "journal")
+    journal.save(path)
+    Path(path).write_text("after")
+    journal.close()
+    assert Path(path).read_text() == "before"
+
+
+@pytest.mark.parametrize("linked", [True, False])
+def test_a_large_file_that_is_renamed_is_copied_only_before_it_is_written(
+    linked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sandbox_journal, "LARGE", 1000)
+    if not linked:  # as between two disks
+        monkeypatch.setattr(sandbox_journal, "_linked", lambda path, place: False)
+    old, new = tmp_path / "old.bin", tmp_path / "new.bin"
+    old.write_bytes(b"a" * 2000)
+    inode = old.stat().st_ino
+    journal = WriteJournal(tmp_path / "journal")
+    for path in (old, new):
+        journal.save(str(path), moves=True)
+    old.rename(new)
+    assert any(path.stat().st_ino == inode for path in (tmp_path / "journal").iterdir()) == linked
+    journal.save(str(new))
+    assert not any(path.stat().st_ino == inode for path in (tmp_path / "journal").iterdir())
+    new.write_bytes(b"b" * 3000)
+    journal.close()
+    assert old.read_bytes() == b"a" * 2000
+    assert not new.exists()
+
+
+def test_a_large_file_that_is_removed_is_the_same_file_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox_journal, "LARGE", 1000)
+    path, other = tmp_path / "large.bin", tmp_path / "other.bin"
+    path.write_bytes(b"a" * 2000)
+    other.hardlink_to(path)
+    os.utime(path, (1e9, 1e9))
+    journal = WriteJournal(tmp_path / "journal")
+    journal.save(str(path), removes=True)
+    path.unlink()
+    path.write_bytes(b"new")
+    journal.close()
+    assert path.samefile(other)
+    assert path.stat().st_mtime == 1e9
+    assert path.stat().st_nlink == 2
+
+
+def test_the_holes_of_a_file_are_not_stored(tmp_path: Path) -> None:
+    path = tmp_path / "sparse.bin"
+    with path.open("wb") as file:
+        file.seek(1 << 30)
+        file.write(b"data")
+        file.truncate(3 << 30)
+    blocks = path.stat().st_blocks
+    journal = WriteJournal(tmp_path / "journal")
+    journal.save(str(path))
+    assert all(one.stat().st_blocks < 1000 for one in (tmp_path / "journal").iterdir())
+    path.write_bytes(b"after")
+    journal.close()
+    assert (path.stat().st_size, path.stat().st_blocks) == (3 << 30, blocks)
+    with path.open("rb") as file:
+        file.seek((1 << 30) - 1)
+        assert file.read(6) == b"\0data\0"
 
 
 def test_a_torn_record_is_left_out(home: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Programs that are scouted in this process: the lines that a patch would edit, without a child."""
+"""The calls of a program that a patch would edit, found in this process instead of a child."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import Any
 import msgspec
 import torch
 
-from stoker.diagnose.edit_sites import EditSites, Scout
+from stoker.diagnose.source_edits import EditSites, SiteFinder
 
 
-def scouted(folder: Path, text: str, **modules: str) -> EditSites:
+def sites_of(folder: Path, text: str, **modules: str) -> EditSites:
     """Run a program once. It calls `begin(model)` within its loop, and has its loader in the global name `loader`."""
     file = folder / "train.py"
     file.write_text(text, encoding="utf-8")
     for name, source in modules.items():
         (folder / f"{name}.py").write_text(source, encoding="utf-8")
-    scout = Scout()
-    names: dict[str, Any] = {"__name__": "__main__", "__file__": str(file), "begin": lambda *roots: scout.begin(roots, None)}
+    finder = SiteFinder()
+    names: dict[str, Any] = {"__name__": "__main__", "__file__": str(file), "begin": lambda *roots: finder.begin(roots, None)}
     sys.path.insert(0, str(folder))
     try:
-        scout.install()
+        finder.install()
         exec(compile(text, str(file), "exec", dont_inherit=True), names)
-        found = scout.sites(names.get("loader"))
+        found = finder.sites(names.get("loader"))
     finally:
-        scout.remove()
+        finder.remove()
         sys.path.remove(str(folder))
         for name in modules:
             sys.modules.pop(name, None)
