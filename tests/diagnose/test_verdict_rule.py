@@ -494,3 +494,7 @@ def test_rare_steps_may_be_those_that_wait_for_the_interpreter_lock() -> None:
     assert conclude(on_cpu(asleep=0.5, **options)).verdict == "none", "negative control: it waits for less than half of the time"
     other_core = msgspec.structs.replace(TWO_CORES, threads=1)
     assert "other programs" in conclude(on_cpu(asleep=0.8, machine=other_core, **options)).why
+    options["waited_for_cores"] = 0.5
+    assert "other programs" in conclude(on_cpu(asleep=1.0, **options)).why, (
+        "more than three threads on two cores wait for each other"
+    )

@@ -220,8 +220,6 @@ def crowded(measured: Measurements, *, communicating: bool = True) -> bool:
     more = 1 if measured.ranks and communicating else 0  # one thread sends and receives
     if not measured.loader.workers and measured.own_processes >= RULE.busy_process:
         more += 1  # it makes batches in processes that are not a loader's
-    if measured.busy_thread is not None and measured.busy_thread.share >= RULE.busy_thread:
-        more += 1
     return processes * (measured.machine.threads + measured.loader.workers) + more > measured.machine.cores
 
 

@@ -277,7 +277,10 @@ def disturbed(measured: Measurements, attribution: Attribution) -> str | None:
 def _waited_for_cores(measured: Measurements) -> float | None:
     """Share of the time ready to run while others had the core; None where these may have been threads of the program itself."""
     if not crowded(measured):
-        return measured.waited_for_cores
+        waited, thread, cores = measured.waited_for_cores, measured.busy_thread, measured.machine.cores
+        if waited is None or thread is None or measured.machine.threads < cores:
+            return waited
+        return max(0.0, waited - min(thread.share, 1 / (cores + 1)))  # one more thread than cores: what each waits at most
     if crowded(measured, communicating=False):
         return None
     # Threads that send and receive make the crowd: without the all-reduce they sleep.
