@@ -231,9 +231,11 @@ def _threads_gain(measured: Measurements) -> float:
     if not fewer or not now:
         return 0.0
     gain = 1 - min(fewer) / now
-    if not crowded(measured):  # each has its own core, and may wait for the others: what was measured twice is not chance
-        usual = min(now, seconds_of(measured.cached) or measured.loop.median)
-        gain = min(1 - min(fewer) / usual, (gain_of(measured, "threads") or 0.0) * measured.loop.median / usual)
+    if not crowded(measured):
+        # Each has its own core, and may wait for the others: what was measured twice is not chance, nor due to other programs.
+        usual, disturbed = min(now, seconds_of(measured.cached) or measured.loop.median), measured.waited_for_cores
+        twice = min(1 - min(fewer) / usual, (gain_of(measured, "threads") or 0.0) * measured.loop.median / usual)
+        gain = twice - disturbed if disturbed is not None else 0.0
     return gain if gain >= RULE.min_threads_gain else 0.0
 
 
