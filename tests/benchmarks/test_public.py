@@ -162,6 +162,11 @@ def test_shares_are_what_is_gone_without_a_cause() -> None:
         "workers": [9.0, 13.5, 18.0], "larger": [9.0, 13.5, 18.0],  # the last with batches that cost nothing
     }  # fmt: skip
     assert shares(times, 4) == pytest.approx({"data": 0.4, "optimizer": 0.1, "oversubscribed": 0.1, "dispatch": 0.4, "work": 0.1})
+    with_host = {
+        "host": [8.0, 12.0, 16.0],
+        "larger": [7.0, 10.5, 14.0],
+    }  # 0.6 - 0.2 without both: 0.1 of the optimizer, 0.2 of calls
+    assert shares(times | with_host, 4)["dispatch"] == pytest.approx(0.2)
     assert noise(times) == pytest.approx(0.0)
     assert noise(times | {"data": [6.0, 12.0, 15.0]}) == pytest.approx(2 * 1.25 * 1.4826 * 0.05 / 3**0.5)
 

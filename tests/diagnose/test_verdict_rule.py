@@ -214,10 +214,11 @@ def test_threads_that_have_a_core_each_are_not_crowd() -> None:
 def test_threads_that_have_a_core_each_may_wait_for_each_other() -> None:
     """A gain by fewer threads counts if two measurements have it: one on cached batches, one in turn with the baseline."""
 
-    def causes(fewer: float, fixed: float, usual: float = 9.7) -> dict[str, float]:
+    def causes(fewer: float, fixed: float, usual: float = 9.7, waited: float | None = 0.005) -> dict[str, float]:
         tried = WhatIf(as_it_is=around(9.8 * MS), with_fix=around(fixed * MS))
         by_threads = {"1": fewer * MS, "2": usual * MS}
-        return {one.verdict: one.share for one in rank(on_cpu(fewer_threads=by_threads, what_ifs={"threads": tried}))}
+        measured = on_cpu(fewer_threads=by_threads, what_ifs={"threads": tried}, waited_for_cores=waited)
+        return {one.verdict: one.share for one in rank(measured)}
 
     both = causes(7.0, 7.1)
     assert next(iter(both)) == "oversubscribed"
@@ -225,6 +226,8 @@ def test_threads_that_have_a_core_each_may_wait_for_each_other() -> None:
     assert "oversubscribed" not in causes(7.0, 9.7)
     assert "oversubscribed" not in causes(9.6, 7.1)
     assert "oversubscribed" not in causes(9.7, 7.1, usual=14.0), "two threads were slow once, but not in the loop"
+    assert causes(7.0, 7.1, waited=0.09)["oversubscribed"] == pytest.approx(0.17, abs=0.02), "other programs made some of them wait"
+    assert "oversubscribed" not in causes(7.0, 7.1, waited=None)
 
 
 HALF_CALLS = {"gemm": 0.45, "elementwise": 0.15, "reduce": 0.05, "optimizer": 0.05, "other": 0.3}
@@ -494,3 +497,7 @@ def test_rare_steps_may_be_those_that_wait_for_the_interpreter_lock() -> None:
     assert conclude(on_cpu(asleep=0.5, **options)).verdict == "none", "negative control: it waits for less than half of the time"
     other_core = msgspec.structs.replace(TWO_CORES, threads=1)
     assert "other programs" in conclude(on_cpu(asleep=0.8, machine=other_core, **options)).why
+    options["waited_for_cores"] = 0.5
+    assert "other programs" in conclude(on_cpu(asleep=1.0, **options)).why, (
+        "more than three threads on two cores wait for each other"
+    )

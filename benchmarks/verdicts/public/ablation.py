@@ -6,9 +6,9 @@ Each cause is taken away alone, in a process of its own:
 * `optimizer`: `step()` does nothing.
 * `host`: edits of the recipe take Python work out of the loop.
 * `oversubscribed`: torch computes with one thread. A share is what a step gains by that.
-* `dispatch`: each batch is `times` larger, and served again, because making a batch also costs something that does not grow with it.
-  Time per step is modelled as overhead plus work that grows with the batch. The overhead that is not the optimizer's and not the
-  loop's is the price of calling operations.
+* `dispatch`: each batch is `times` larger, without `data` and `host`: making a batch also costs something that does not grow with it,
+  and epochs of fewer steps end more often. Time per step is modelled as overhead plus work that grows with the batch. The overhead
+  that is not the optimizer's is the price of calling operations.
 
 * `workers`: loaders make their batches in the training process, where a recipe says that they have workers. With `oversubscribed`, the
   larger gain counts: a program that has more threads and workers than cores can give up either.
@@ -73,7 +73,7 @@ def measure(recipe: Recipe, fetched: Path, scratch: Path, *, seconds: float) -> 
     if recipe.host:
         variants["host"] = ("", recipe.host, "")
     if recipe.times > 1:
-        variants["larger"] = ("data", [*recipe.larger_edits, *recipe.replay], recipe.larger)
+        variants["larger"] = ("data", [*recipe.larger_edits, *recipe.replay, *recipe.host], recipe.larger)
     lay_out(recipe, fetched, scratch / "unchanged")
     _import_before(scratch / "unchanged")
     running: dict[str, Variant] = {}
@@ -178,8 +178,8 @@ def shares(times: Times, batch_times: int) -> Shares:
     found = {name: max(0.0, 1 - ratio) for name, ratio in left.items() if name != "larger"}
     found["oversubscribed"] = max(found["oversubscribed"], found.pop("workers", 0.0))
     if "larger" in left:
-        overhead = (batch_times * (1 - found["data"]) - left["larger"]) / (batch_times - 1)
-        found["dispatch"] = max(0.0, overhead - found["optimizer"] - found.get("host", 0.0))
+        overhead = (batch_times * (1 - found["data"] - found.get("host", 0.0)) - left["larger"]) / (batch_times - 1)
+        found["dispatch"] = max(0.0, overhead - found["optimizer"])
     found["work"] = max(0.0, 1 - sum(found.values()) + found["oversubscribed"])
     return found
 

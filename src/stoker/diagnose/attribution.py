@@ -140,7 +140,7 @@ def _on_cpu(measured: Measurements, step: float) -> Attribution:
     data += making
     host = min(phases.rest, step - data - oversubscribed)
     busy = step - data - oversubscribed - host
-    held = min(busy, interpreter_seconds(measured, phases, step))  # in all phases alike: each operation asks for the lock again
+    held = min(busy, interpreter_seconds(measured, step))  # in all phases alike: each operation asks for the lock again
     optimizer = min(phases.optimizer, busy) * (1 - held / busy if busy > 0 else 1.0)
     core = busy - held - optimizer
     python = min(core, work.shares.get("python", 0.0) * (cached or step)) if work is not None else 0.0
@@ -182,17 +182,9 @@ def _on_cpu(measured: Measurements, step: float) -> Attribution:
     # In float64, half of what computes, moves memory or updates weights is waste.
     kept = 1 - RULE.float32_gain if measured.precision == "fp64" else 1.0
     compute, memory = left * compute, left * memory
-    parts = Parts(
-        data=data,
-        host=host,
-        oversubscribed=oversubscribed,
-        dispatch=dispatch,
-        precision=(1 - kept) * (optimizer + compute + memory),
-        optimizer=kept * optimizer,
-        compute=kept * compute,
-        memory=kept * memory,
-        kernel=left * kernel,
-    )
+    kinds = {"optimizer": kept * optimizer, "compute": kept * compute, "memory": kept * memory, "kernel": left * kernel}
+    kinds |= {"dispatch": dispatch, "precision": (1 - kept) * (optimizer + compute + memory)}
+    parts = Parts(data=data, host=host, oversubscribed=oversubscribed, **kinds)
     return Attribution(step=step, parts=parts, residual=residual, host_limits=False)
 
 
@@ -202,23 +194,23 @@ def _in_forward(measured: Measurements) -> float:
     return min(1.0, sum(one.share for one in lines if one.place.function.rpartition(".")[2] == "forward"))
 
 
-def interpreter_seconds(measured: Measurements, phases: Phases, step: float) -> float:
+def interpreter_seconds(measured: Measurements, step: float) -> float:
     """Seconds of a step that the loop waits for a thread that computes in Python: it holds the interpreter lock meanwhile."""
     thread, asleep = measured.busy_thread, measured.asleep
     if thread is None or asleep is None or thread.share < RULE.busy_thread:
         return 0.0
-    return min(thread.share * step, max(0.0, (asleep - (measured.waited_for_cores or 0.0)) * step - phases.next))
+    waits = scaled_phases(measured, step).next
+    return min(thread.share * step, max(0.0, (asleep - (measured.waited_for_cores or 0.0)) * step - waits))
 
 
 def waits_for_interpreter(measured: Measurements) -> bool:
     """Whether the loop waits for such a thread most of the time: a mean over all steps, which may vary however they like."""
-    step = measured.loop.median
-    return interpreter_seconds(measured, scaled_phases(measured, step), step) >= RULE.clear_majority * step > 0
+    return interpreter_seconds(measured, 1.0) >= RULE.clear_majority
 
 
 def holding_thread(measured: Measurements, attribution: Attribution) -> BusyThread | None:
     """The thread that makes the loop wait for the interpreter lock, if that is most of the part `host`."""
-    seconds = interpreter_seconds(measured, scaled_phases(measured, attribution.step), attribution.step)
+    seconds = interpreter_seconds(measured, attribution.step)
     return measured.busy_thread if seconds > 0 and 2 * seconds >= attribution.parts.host else None
 
 
@@ -228,8 +220,6 @@ def crowded(measured: Measurements, *, communicating: bool = True) -> bool:
     more = 1 if measured.ranks and communicating else 0  # one thread sends and receives
     if not measured.loader.workers and measured.own_processes >= RULE.busy_process:
         more += 1  # it makes batches in processes that are not a loader's
-    if measured.busy_thread is not None and measured.busy_thread.share >= RULE.busy_thread:
-        more += 1
     return processes * (measured.machine.threads + measured.loader.workers) + more > measured.machine.cores
 
 
@@ -241,9 +231,11 @@ def _threads_gain(measured: Measurements) -> float:
     if not fewer or not now:
         return 0.0
     gain = 1 - min(fewer) / now
-    if not crowded(measured):  # each has its own core, and may wait for the others: what was measured twice is not chance
-        usual = min(now, seconds_of(measured.cached) or measured.loop.median)
-        gain = min(1 - min(fewer) / usual, (gain_of(measured, "threads") or 0.0) * measured.loop.median / usual)
+    if not crowded(measured):
+        # Each has its own core, and may wait for the others: what was measured twice is not chance, nor due to other programs.
+        usual, disturbed = min(now, seconds_of(measured.cached) or measured.loop.median), measured.waited_for_cores
+        twice = min(1 - min(fewer) / usual, (gain_of(measured, "threads") or 0.0) * measured.loop.median / usual)
+        gain = twice - disturbed if disturbed is not None else 0.0
     return gain if gain >= RULE.min_threads_gain else 0.0
 
 
@@ -303,7 +295,7 @@ def _on_cuda(measured: Measurements, step: float) -> Attribution:
     # The most seconds that a host needs for the operations of a step; more is Python between them.
     count = max(work.ops, work.kernels or 0.0) if work is not None else 0.0
     issuing = RULE.issue_cost * launch_seconds * count if launch_seconds and count else math.inf
-    python = max(0.0, launch - issuing, min(launch, interpreter_seconds(measured, phases, step)))
+    python = max(0.0, launch - issuing, min(launch, interpreter_seconds(measured, step)))
     host, launch, left = host + python, launch - python, left - python
     parts = _kernels(measured, left - launch, device)
     parts = {**parts, "data": data, "transfer": transfer, "sync": sync, "host": host, "launch": launch}

@@ -15,6 +15,7 @@ Every number that decides is in thresholds.py, every sentence in wording.py.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import msgspec
 
@@ -37,17 +38,9 @@ def conclude(measured: Measurements, *, correctness: list[str] | None = None) ->
     """The bottleneck of a training run with its evidence and advice, or why it cannot be named."""
     attribution = attribute(measured)
     reason = doubt(measured, attribution)
-    spread, correctness = measured.loop.spread, correctness or []
+    given: dict[str, Any] = {"spread": measured.loop.spread, "correctness": correctness or [], "measurements": measured}
     if reason is not None:
-        return Finding(
-            verdict="none",
-            confidence="low",
-            spread=spread,
-            likely=likely_cause(measured, attribution),
-            why=reason,
-            correctness=correctness,
-            measurements=measured,
-        )
+        return Finding(verdict="none", confidence="low", likely=likely_cause(measured, attribution), why=reason, **given)
     causes, rare = rank(measured, attribution), dominant_rare_steps(measured)
     verdict = causes[0].verdict
     if rare is not None and _leads(rare, causes):
@@ -60,18 +53,8 @@ def conclude(measured: Measurements, *, correctness: list[str] | None = None) ->
         why = wording.evidence(verdict, place, measured, attribution)
         confidence, advice = _confidence(measured, attribution, causes), advise(measured, attribution, causes)
         advice += advise_on_rare_steps(rare) if rare is not None else []
-    return Finding(
-        verdict=verdict,
-        confidence=confidence,
-        spread=spread,
-        causes=causes,
-        why=why,
-        place=place,
-        ladder=ladder(measured, attribution),
-        next=advice,
-        correctness=correctness,
-        measurements=measured,
-    )
+    given |= {"causes": causes, "ladder": ladder(measured, attribution), "next": advice}
+    return Finding(verdict=verdict, confidence=confidence, why=why, place=place, **given)
 
 
 def likely_cause(measured: Measurements, attribution: Attribution) -> Cause | None:
@@ -294,7 +277,10 @@ def disturbed(measured: Measurements, attribution: Attribution) -> str | None:
 def _waited_for_cores(measured: Measurements) -> float | None:
     """Share of the time ready to run while others had the core; None where these may have been threads of the program itself."""
     if not crowded(measured):
-        return measured.waited_for_cores
+        waited, thread, cores = measured.waited_for_cores, measured.busy_thread, measured.machine.cores
+        if waited is None or thread is None or measured.machine.threads < cores:
+            return waited
+        return max(0.0, waited - min(thread.share, 1 / (cores + 1)))  # one more thread than cores: what each waits at most
     if crowded(measured, communicating=False):
         return None
     # Threads that send and receive make the crowd: without the all-reduce they sleep.

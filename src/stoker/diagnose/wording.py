@@ -319,12 +319,11 @@ def _evidence(verdict: Verdict, measured: Measurements, attribution: Attribution
         often = f"{number:,.0f} times per step" if number else "in each step"
         return f"the host waits for the GPU {often}; a step takes {step}, its kernels {time_of(device)}"
     if verdict == "host":
-        thread, phases = holding_thread(measured, attribution), scaled_phases(measured, attribution.step)
+        thread, rest = holding_thread(measured, attribution), scaled_phases(measured, attribution.step).rest
         if thread is not None:
-            waited = time_of(interpreter_seconds(measured, phases, attribution.step))
+            waited = time_of(interpreter_seconds(measured, attribution.step))
             held = f"thread {thread.name} computes in Python for {percent(thread.share)} of the time and holds the interpreter lock"
             return f"{held}, for which the loop waits {waited} of a step of {step}"
-        rest = phases.rest
         where = f", {time_of(rest)} of it after the step of the optimizer" if rest > 0 else ""
         return f"{time_of(parts.host)} of a step of {step} is neither data nor operations of torch{where}"
     if verdict == "oversubscribed":
