@@ -4,7 +4,7 @@ Each program of `benchmarks.verdicts.table` is diagnosed as a user would do it, 
 fresh processes with the same seed. What counts:
 
 - tried: an advised fix whose trial gave a speed-up. Advice that is no fix of the registry (`host`: move a line) cannot be tried. What
-  could not be tried, or varied too much for a number, is listed with the reason and counts nowhere.
+  could not be tried, or varied too much for one number, is listed with the reason and counts nowhere.
 - predicted: a tried fix whose prediction is one number. A range, a bound or nothing counts as not predicted.
 - share: predicted of tried. error: |predicted / tried - 1|.
 
