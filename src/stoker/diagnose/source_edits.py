@@ -399,9 +399,9 @@ class SiteFinder(Fix):
         """All calls found; `loader` is that of the training loop."""
         imported = [getattr(one, "__dict__", {}).get("__loader__") for one in list(sys.modules.values())]
         made = next((site for ref, site in self._loaders if loader is not None and ref() is loader), None)
-        facts: dict[str, Any] = {"indexed": False}
+        facts: dict[str, Any] = {**self._found, "indexed": False}
         if loader is not None:
-            facts = {
+            facts |= {
                 "loader_kind": type(loader).__name__,
                 "workers": loader.num_workers,
                 "persistent": loader.persistent_workers,
@@ -417,7 +417,6 @@ class SiteFinder(Fix):
             model_kind=self._model_kind,
             device=self._device,
             **facts,
-            **self._found,
         )
 
     def _after(self, owner: Any, name: str, seen: Any) -> None:
