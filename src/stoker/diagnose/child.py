@@ -24,7 +24,7 @@ from importlib.machinery import ModuleSpec
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
@@ -154,7 +154,9 @@ def _run_child(sandbox: Sandbox, request: Request, answer_type: type[T], main: s
 
 
 class Child:
-    """One run of one program."""
+    """One run of one program. Subclasses have another session, and override `_answer`."""
+
+    answer_type: type[Any] = Answer
 
     def __init__(self, request: Request, connection: Connection, edits: FileEdits = NO_EDITS) -> None:
         from stoker.diagnose.measure_windows import measure_all
@@ -237,34 +239,41 @@ class Child:
             self._connection.send_bytes(msgspec.msgpack.encode(Answer(measurements=measured, complete=False)))
 
     def _end(self, failure: str | None) -> NoReturn:
-        session = self.session
+        """Send the answer, or why there is none, and end this process. `failure` is how the program failed, if it did."""
+        program = self._request.program
         try:
-            session.remove()
-            if session.failure is not None:
-                raise session.failure
-            ranks = session.ranks
-            found = session.recorder.of_rank(ranks.rank) if ranks is not None else None
-            if ranks is None or found is None:
-                measured = session.measurements()
-            else:
-                ranks.publish(found)
-                measured = ranks.take_turns(session.measurements)
-                measured = msgspec.structs.replace(measured, ranks=ranks.all()) if ranks.rank == 0 else measured
-            wrong: list[str] = []
-            if self._request.check_seconds:
-                from stoker.diagnose.correctness import find_faults
-
-                wrong = find_faults(session.sources, measured.losses, seconds=self._request.check_seconds)
-            if failure is not None:
-                notes = [f"{failure}; only what was measured before is known.", *measured.notes]
-                measured = msgspec.structs.replace(measured, notes=notes)
-            answer = Answer(measurements=measured, wrong=wrong)
+            self.session.remove()
+            if self.session.failure is not None:
+                raise self.session.failure
+            answer = self._answer(failure)
         except StokerError as error:
-            answer = Answer(error=failure or f"{self._request.program}: {error}")
+            answer = self.answer_type(error=failure or f"{program}: {error}")
         except Exception as error:
             traceback.print_exception(error)
-            answer = Answer(error=f"{self._request.program} could not be measured: {type(error).__name__}: {one_line(error)}")
+            answer = self.answer_type(
+                error=failure or f"{program} could not be measured: {type(error).__name__}: {one_line(error)}"
+            )
         self._leave_with(answer)
+
+    def _answer(self, failure: str | None) -> msgspec.Struct:
+        """The measurements and the faults of the batches."""
+        session, ranks = self.session, self.session.ranks
+        found = session.recorder.of_rank(ranks.rank) if ranks is not None else None
+        if ranks is None or found is None:
+            measured = session.measurements()
+        else:
+            ranks.publish(found)
+            measured = ranks.take_turns(session.measurements)
+            measured = msgspec.structs.replace(measured, ranks=ranks.all()) if ranks.rank == 0 else measured
+        wrong: list[str] = []
+        if self._request.check_seconds:
+            from stoker.diagnose.correctness import find_faults
+
+            wrong = find_faults(session.sources, measured.losses, seconds=self._request.check_seconds)
+        if failure is not None:
+            notes = [f"{failure}; only what was measured before is known.", *measured.notes]
+            measured = msgspec.structs.replace(measured, notes=notes)
+        return Answer(measurements=measured, wrong=wrong)
 
     def _leave_with(self, answer: msgspec.Struct) -> NoReturn:
         """Send the answer, and end this process and its workers; of the program, only the exit functions of one that has ended run."""
