@@ -52,7 +52,10 @@ def _print_thresholds(ctx: click.Context, param: click.Parameter, value: bool) -
 @click.option("--try", "tries", is_flag=True, help="Try each fix of NEXT in a fresh process, and compare its losses.")
 @click.option("--apply", "patch", type=base.PATH, metavar="FILE.patch", help="Write the fixes that gain as a patch of your files.")
 @click.option(
-    "--budget", type=click.FloatRange(min=0, min_open=True), metavar="S", help="With --try and --apply: start no run after S seconds."
+    "--budget",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="S",
+    help="With --try and --apply: start no run after S seconds.",
 )
 @click.option("--report", type=base.PATH, metavar="FILE.html", help="Write an HTML report: one file, no scripts.")
 @click.option("--seconds", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Start no measurement after S seconds.")

@@ -240,7 +240,13 @@ def _records(folder: Path) -> Iterator[SavedPath]:
 
 
 def _restore(folder: Path) -> None:
-    """Restore every path that has a record, and remove the records."""
+    """Restore every path that has a record, and remove the records.
+
+    1. Make folders writable, and remove what is new.
+    2. Remove what was moved into folders that were themselves moved or replaced.
+    3. Create folders, files and links again, parents before their contents.
+    4. Restore the metadata of folders, contents before their parents.
+    """
     found = sorted(_records(folder), key=lambda record: len(record.path))
     records = [record for record in found if record.names is None]
     there = {record.path for record in records if record.kind != "nothing"}
@@ -253,7 +259,7 @@ def _restore(folder: Path) -> None:
     for record in found:
         for name in os.listdir(record.path) if record.names is not None and _is_folder(record.path) else []:
             if name not in (record.names or []) and record.path + name not in there:
-                _disk.remove_tree(Path(record.path, name))  # of another folder that was moved here
+                _disk.remove_tree(Path(record.path, name))
     for record in records:
         if record.kind == "folder" and not _is_folder(record.path):
             _disk.remove_file(Path(record.path))
