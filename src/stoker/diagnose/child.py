@@ -159,14 +159,14 @@ class Child:
     answer_type: type[Any] = Answer
 
     def __init__(self, request: Request, connection: Connection, edits: FileEdits = NO_EDITS) -> None:
-        from stoker.diagnose.measure_windows import measure_all
-        from stoker.diagnose.session import Session  # torch is imported here
+        from stoker.diagnose.measure_windows import measure_all  # not needed in the process that starts the child
+        from stoker.diagnose.session import Session
 
         self._request = request
         self._connection = connection
         self._edits = edits
         self._pid = os.getpid()
-        self._has_ended = False  # whether the program has come to its own end
+        self._has_ended = False  # whether the program came to its own end
         self.session = Session(measure_all, on_done=self._done, seconds=request.seconds, pace=request.pace)
         self.session.on_progress = self._send_so_far
 
@@ -179,7 +179,7 @@ class Child:
         os._exit = self._leave_early
         _refuse_spawn()
         failure: str | None = None
-        status: object = 1  # with which a fork of the program ends
+        status: object = 1  # the exit status of a fork of the program
         try:
             self._run_program()
             status = 0
@@ -224,7 +224,7 @@ class Child:
         loader.exec_module(module)
 
     def _leave_early(self, status: int) -> NoReturn:
-        """In place of `os._exit`, which would end this process without an answer."""
+        """Replaces `os._exit`, which would end this process without an answer."""
         if os.getpid() != self._pid:
             _exit(status)
         self._end(f"{self._request.program} {EXITED} {status}" if status else None)
@@ -276,7 +276,7 @@ class Child:
         return Answer(measurements=measured, wrong=wrong)
 
     def _leave_with(self, answer: msgspec.Struct) -> NoReturn:
-        """Send the answer, and end this process and its workers; of the program, only the exit functions of one that has ended run."""
+        """Send the answer, and end this process and its workers. Exit functions run only if the program came to its own end."""
         # Not JSON: a loss may be NaN.
         self._connection.send_bytes(msgspec.msgpack.encode(answer))
         self._connection.close()
