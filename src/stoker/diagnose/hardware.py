@@ -85,7 +85,7 @@ def _undisturbed(threads: int) -> Iterator[None]:
 
 def _best_seconds(run: Callable[[], object], *, at_most: float, device: Device = "cpu") -> float:
     """The fastest of several runs, each until the device is idle. The first one warms up and does not count."""
-    wait = torch.cuda.synchronize if device == "cuda" else lambda: None
+    wait: Callable[[], object] = torch.cuda.synchronize if device == "cuda" else lambda: None
     run()
     wait()
     best, begin = float("inf"), now_ns()
