@@ -52,10 +52,10 @@ class SlowLine:
 
     phase: str  # the phase with most of it
     in_phase: float  # share of the extra time in this phase
-    place: SourceLine | None  # the innermost line of the user's with most of it; of a library if other steps run that line, too
-    called: SourceLine | None  # the line of the user's that called the function of `place`
+    place: SourceLine | None  # the user's innermost line with most of it; of a library if other steps run that line, too
+    called: SourceLine | None  # the user's line that called the function of `place`
     alone: bool  # whether other steps spend next to no time there
-    iterated: SourceLine | None = None  # the line of the user's that waits meanwhile for the next item of a `for` statement
+    iterated: SourceLine | None = None  # the user's line that waits meanwhile for the next item of a `for` statement
 
 
 class OtherThreads:
@@ -89,7 +89,7 @@ def _ran_ns() -> dict[threading.Thread, int]:
 class Sampler:
     """Samples the running line a thousand times per second: time by line and phase, and the lines of slow steps.
 
-    A frame of torch or another package counts for the innermost line of the user's that called it. A timer's signal samples within the
+    A frame of torch or another package counts for the user's innermost line that called it. A timer's signal samples within the
     thread itself. A sampling thread would get the interpreter's lock mostly where torch releases it, and blame those lines too much;
     it is the fallback if the program uses the timer, or runs in another thread than the main one.
     `hooks` say which phase runs; without them there is one phase. Steps of at least `slow_from` seconds are slow.
@@ -185,7 +185,7 @@ class Sampler:
 
         1. The phase with most of the extra time.
         2. The chain of calls with most of the extra time (`MOSTLY`), from the outermost inwards.
-        3. Of this chain, the innermost line of the user's that only slow steps run; else a line of a library that only they run.
+        3. Of this chain, the user's innermost line that only slow steps run; else a line of a library that only they run.
         """
         others, slow = max(1, self._steps[0]), self._steps[1]
         if not slow:
@@ -246,7 +246,7 @@ def _with_callees(stacks: Counter[Stack]) -> Counter[Stack]:
 
 
 def _iterating(stack: Stack) -> SourceLine | None:
-    """The outermost line of the user's in a stack that requests the next item of an iterable; None without one."""
+    """The user's outermost line in a stack that requests the next item of an iterable; None without one."""
     for depth, (outer, inner) in enumerate(pairwise(stack), 1):
         code = inner[0]
         gives_items = bool(code.co_flags & inspect.CO_GENERATOR) or code.co_name in ("__next__", "__iter__", "__getitem__")
