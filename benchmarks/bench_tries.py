@@ -10,9 +10,9 @@ fresh processes with the same seed. What counts:
 
 `DEVELOPED` are programs whose trials were seen when the rule was set; `unseen` sums up the others. `--parallel` runs programs side by
 side, each on two cores of its own, those of a GPU one after the other on cores of theirs; `--only` runs some, and leaves what is known
-of the others; `--missing` runs those that have no row yet, so that a run can be continued. Programs are in an order that spreads over
-devices and causes, wherever `--minutes` ends it: no trial begins later, and a row is written as soon as it is known. `--again` judges
-kept findings by the rule of now: what was measured and what was tried stay.
+of the others; `--missing` runs those that have no row yet, or no time for all trials, so that a run can be continued. Programs are in
+an order that spreads over devices and causes, wherever `--minutes` ends it: no trial begins later, and a row is written as soon as it
+is known. `--again` judges kept findings by the rule of now: what was measured and what was tried stay.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from benchmarks.verdicts.lanes import make_lanes, side_by_side, usable_cores
 from benchmarks.verdicts.measure import ROOT
 from benchmarks.verdicts.needs import can_run, data_for
 from benchmarks.verdicts.table import PROGRAMS, Program
+from stoker.diagnose import wording
 from stoker.diagnose.api import measure_script
 from stoker.diagnose.finding import Finding
 from stoker.diagnose.fixes import FIXES
@@ -49,8 +50,8 @@ QUESTION = "By how much does the speed-up of a fix differ from what `stoker diag
 SMALL = ("data-mlp", "dispatch-mlp")
 WITHOUT_FIX = ("host", "sync", "straggler", "communication")
 """Causes that the user removes by moving lines: little can be tried for them, so their programs come later."""
-LEAST_SECONDS = 45.0
-"""Of a program: one diagnosis and one trial with its baselines."""
+LEAST_SECONDS = 70.0
+"""Of a program: its diagnosis and a few trials with their baselines."""
 ASKED = {"share": 0.60, "median": 0.04, "p90": 0.10}
 DEVELOPED = (
     "host-mlp", "memory-mlp", "oversubscribed-tabular", "mixed-host-dispatch", "other-padded-text", "other-sketch-strokes",
@@ -207,11 +208,16 @@ def _known(path: Path) -> dict[str, Row]:
     return {row["name"]: row for row in rows}
 
 
+def _is_whole(row: Row) -> bool:
+    """Whether the program ran, and there was time for all of its trials."""
+    return row["verdict"] != "error" and wording.TRIAL["no_time"] not in row.get("could_not_be_tried", {}).values()
+
+
 def _asked() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=QUESTION)
     parser.add_argument("--small", action="store_true", help="Two programs, no result file.")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="Programs whose names begin so; what is known of others stays.")
-    parser.add_argument("--missing", action="store_true", help="Only programs that have no row in the results yet.")
+    parser.add_argument("--missing", action="store_true", help="Only programs of which the results do not have all trials yet.")
     parser.add_argument(
         "--again", type=Path, nargs="+", metavar="FOLDER", help="Judge findings that were kept there; runs nothing."
     )
@@ -280,7 +286,9 @@ def main() -> None:
     end = time.monotonic() + 60 * asked.minutes
     path = asked.out or record.RESULTS / "bench_tries.json"
     rows = {} if asked.small else _known(path)
-    chosen = _chosen(SMALL if asked.small else asked.only or [""], list(rows) if asked.missing else [])
+    chosen = _chosen(
+        SMALL if asked.small else asked.only or [""], [name for name, row in rows.items() if asked.missing and _is_whole(row)]
+    )
     lanes = make_lanes(asked.parallel, usable_cores(), gpu=any(one.device == "cuda" for one in chosen))
     try:
         with data_for(chosen) as data:

@@ -19,11 +19,36 @@ def threads(folder: Path, **waited: int) -> None:
 
 def test_the_thread_that_waited_most_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_clock, "TASKS", tmp_path)
+    monkeypatch.setattr(_clock, "PROC", tmp_path / "nowhere")
     threads(tmp_path, t1=100, t2=5000)
     waiting = RunQueueDelay()
     threads(tmp_path, t1=400, t2=5100, t3=250)
     (tmp_path / "t4").mkdir()  # a thread that ends while it is looked at
     assert waiting.end()[0] == 300
+
+
+@pytest.mark.parametrize(("others", "waited"), [(0.0, 0.0), (0.25, 0.25), (5.0, 1.0)])
+def test_a_wait_for_own_threads_does_not_count(
+    others: float, waited: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread waits for one second, while other programs have this core for some seconds, and another core for nine."""
+
+    def busy(own: float, other: float) -> None:
+        monkeypatch.setattr(_clock, "busy_ns", lambda: int(own * 1e9))
+        ticks = [round(seconds * os.sysconf("SC_CLK_TCK")) for seconds in (own, 0, other, 77, 7, 0, 0, 8)]
+        mine = " ".join(map(str, ticks))
+        (tmp_path / "stat").write_text(f"cpu {mine}\ncpu{core} {mine}\ncpu{core}9 {ticks[0]} 0 {9 * ticks[2]} 0 0 0 0 0\nintr 9\n")
+
+    core = min(os.sched_getaffinity(0))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {core})
+    monkeypatch.setattr(_clock, "TASKS", tmp_path)
+    monkeypatch.setattr(_clock, "PROC", tmp_path)
+    threads(tmp_path, t1=0)
+    busy(1.0, 2.0)
+    waiting = RunQueueDelay()
+    threads(tmp_path, t1=10**9)
+    busy(3.0, 2.0 + others)
+    assert waiting.end()[0] == pytest.approx(waited * 1e9)
 
 
 def test_a_system_that_does_not_report_gives_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from stoker._text import printable
+from stoker._text import printable, readable_seconds
 
 
 @pytest.mark.parametrize(
@@ -35,3 +35,11 @@ def test_nothing_that_steers_is_left(text: str) -> None:
     assert shown.isprintable() or all(char.isprintable() or char.isspace() for char in shown)
     assert not set(shown) & {"\x1b", "\r", "\n", "\x07", "\x9b"}
     shown.encode()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(0.00123, "1.23 ms"), (0.00099985, "1 ms"), (0.9996, "1 s"), (0.0009994, "999 µs"), (5e-10, "0.5 ns"), (4000.0, "1 h 6 min")],
+)
+def test_seconds_have_the_unit_that_fits_what_is_shown(seconds: float, shown: str) -> None:
+    assert readable_seconds(seconds) == shown

@@ -81,8 +81,10 @@ def of_public(found: Row) -> Iterator[str]:
     yield "| public scripts | recipes | diagnosed | ran | verdict | NO VERDICT, likely cause named | with an ablation | top-1 | top-2 |"
     yield f"|{' --- |' * 9}"
     keys = ("recipes", "diagnosed", "ran", "verdict", "likely", "judged", "top_1", "top_2")
-    for name, numbers in (("all, by the rule of today", found["scripts"]), ("second set, as first diagnosed", found.get("unseen"))):
-        if numbers and numbers["diagnosed"]:
+    sets = found.get("sets", {"2": found.get("unseen", {"diagnosed": 0})})
+    later = {f"set {number}, as first diagnosed": numbers for number, numbers in sets.items()}
+    for name, numbers in {"all, by the rule of today": found["scripts"], **later}.items():
+        if numbers["diagnosed"]:
             yield f"| {name} | {' | '.join(str(numbers[key]) for key in keys)} |"
 
 

@@ -27,12 +27,13 @@ def now_utc() -> str:
 
 
 class RunQueueDelay:
-    """How long threads of this process wait for a CPU core, from its creation on."""
+    """How long threads of this process wait for a CPU core that another program has, from its creation on."""
 
-    __slots__ = ("_before", "_begin_ns")
+    __slots__ = ("_before", "_begin_ns", "_others_ns")
 
     def __init__(self) -> None:
         self._before = _waited_ns()
+        self._others_ns = _others_ns()
         self._begin_ns = now_ns()
 
     def end(self) -> tuple[int | None, int]:
@@ -40,7 +41,24 @@ class RunQueueDelay:
         spent, after = now_ns() - self._begin_ns, _waited_ns()
         if not after:
             return None, spent
-        return max(waited - self._before.get(thread, 0) for thread, waited in after.items()), spent
+        waited = max(waited - self._before.get(thread, 0) for thread, waited in after.items())
+        others_ns = _others_ns()
+        if self._others_ns is not None and others_ns is not None:
+            # The rest of the wait was for other threads of this process.
+            waited = max(0, min(waited, others_ns - self._others_ns))
+        return waited, spent
+
+
+def _others_ns() -> int | None:
+    """Time that the cores of this process have spent on other processes, plus a constant; None where the system does not report it."""
+    with contextlib.suppress(OSError, ValueError):
+        lines = [line.split() for line in (PROC / "stat").read_text().splitlines() if line.startswith("cpu")]
+        cores = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+        # user, nice, system, idle, iowait, irq, softirq
+        ticks = [sum(map(int, [*times[:3], *times[5:7]])) for name, *times in lines if name in cores]
+        if any(ticks):
+            return sum(ticks) * 10**9 // os.sysconf("SC_CLK_TCK") - busy_ns()
+    return None
 
 
 def _waited_ns() -> dict[str, int]:

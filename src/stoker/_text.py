@@ -35,6 +35,7 @@ def readable_seconds(seconds: float) -> str:
         return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60)} min"
     if seconds >= 60:
         return f"{int(seconds // 60)} min {int(seconds % 60)} s"
+    seconds = float(f"{seconds:.3g}")  # 999.9 ms are 1 s
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if seconds >= size:
             return f"{seconds / size:.3g} {unit}"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks.verdicts.measure import ROOT
-from benchmarks.verdicts.public import data
+from benchmarks.verdicts.public import ablation, data
 from benchmarks.verdicts.public.ablation import measure, noise, shares
 from benchmarks.verdicts.public.recipes import Recipe, Repository, edit, fetch, lay_out, read_recipes
 from benchmarks.verdicts.public.results import judge, judged, with_lines
@@ -151,6 +151,7 @@ def test_what_was_said_at_first_of_an_unseen_script_stays_counted(tmp_path: Path
     found = judged(with_lines(rows, tmp_path, recipes), recipes)
     assert (found["scripts"]["judged"], found["scripts"]["top_1"]) == (1, 1)
     assert (found["unseen"]["judged"], found["unseen"]["top_1"]) == (1, 0)
+    assert found["sets"] == {"2": found["unseen"]}
     assert found["programs"][0]["first"] == {"verdict": "compute", "second": None, "likely": None}
 
 
@@ -158,9 +159,14 @@ def test_shares_are_what_is_gone_without_a_cause() -> None:
     times = {
         "baseline": [9.0, 11.0, 19.0, 21.0],  # a machine that becomes slower: each is compared with the slices around it
         "data": [6.0, 9.0, 12.0], "optimizer": [9.0, 13.5, 18.0], "oversubscribed": [12.0, 18.0, 24.0],
-        "workers": [9.0, 13.5, 18.0], "larger": [25.0, 37.5, 50.0],
+        "workers": [9.0, 13.5, 18.0], "larger": [9.0, 13.5, 18.0],  # the last with batches that cost nothing
     }  # fmt: skip
     assert shares(times, 4) == pytest.approx({"data": 0.4, "optimizer": 0.1, "oversubscribed": 0.1, "dispatch": 0.4, "work": 0.1})
+    with_host = {
+        "host": [8.0, 12.0, 16.0],
+        "larger": [7.0, 10.5, 14.0],
+    }  # 0.6 - 0.2 without both: 0.1 of the optimizer, 0.2 of calls
+    assert shares(times | with_host, 4)["dispatch"] == pytest.approx(0.2)
     assert noise(times) == pytest.approx(0.0)
     assert noise(times | {"data": [6.0, 12.0, 15.0]}) == pytest.approx(2 * 1.25 * 1.4826 * 0.05 / 3**0.5)
 
@@ -186,10 +192,28 @@ def test_a_variant_that_ends_early_is_measured_by_its_other_rounds() -> None:
         ({"data": 0.11, "optimizer": 0.1, "dispatch": 0.7, "work": 0.09}, {"dispatch"}),
         ({"data": 0.11, "optimizer": 0.1, "dispatch": 0.1, "work": 0.69}, {"data", "compute", "memory", "kernel"}),
         ({"data": 0.0, "host": 0.5, "optimizer": 0.1, "dispatch": 0.3, "work": 0.1}, {"host"}),
+        ({"data": 0.65, "optimizer": 0.1, "dispatch": 0.65, "work": 0.0}, {"data"}),  # calls are what data leaves of a step
     ],
 )
 def test_an_ablation_accepts_one_cause_unless_a_share_is_near_a_limit(found: dict[str, float], causes: set[str]) -> None:
     assert accepted(found) == causes
+
+
+def test_as_many_batches_are_served_again_as_are_made_in_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few lines of text may be longer than others, and many images would take minutes."""
+    seconds_each, made = 0.0, 0
+    monkeypatch.setattr(ablation.time, "monotonic", lambda: 1 + made * seconds_each)
+
+    @ablation._replayed
+    def batch() -> int:
+        nonlocal made
+        made += 1
+        return made
+
+    assert [batch() for _ in range(200)][-64:] == list(range(9, 65)) + list(range(1, 9))
+    seconds_each, made = 0.3, 0
+    again = ablation._replayed(batch.__wrapped__)  # type: ignore[attr-defined]
+    assert [again() for _ in range(10)] == [*range(1, 9), 1, 2]
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from benchmarks.verdicts.table import PROGRAMS
 from tests.diagnose.findings import on_gpu
 from tests.diagnose.measured import around, on_cpu
 
+from stoker.diagnose import wording
 from stoker.diagnose.measurements import Advice, TrialResult, WhatIf
 from stoker.diagnose.verdict import conclude
 
@@ -88,3 +89,11 @@ def test_a_program_without_enough_time_is_not_run() -> None:
     asked = argparse.Namespace(limit=90.0, pace=1.0, seconds=1.0, keep=None)
     row = bench_tries.run_apart(PROGRAMS[0], asked, time.monotonic() + bench_tries.LEAST_SECONDS / 2, None)
     assert row["verdict"] == "not run"
+
+
+def test_a_run_is_continued_with_what_was_not_tried() -> None:
+    row = {"verdict": "data", "could_not_be_tried": {"feed": "its samples differ"}}
+    assert bench_tries._is_whole(row)
+    assert bench_tries._is_whole({"verdict": "none"})
+    assert not bench_tries._is_whole({"verdict": "error"})
+    assert not bench_tries._is_whole({**row, "could_not_be_tried": {"feed": wording.TRIAL["no_time"]}})

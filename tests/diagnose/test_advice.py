@@ -262,6 +262,13 @@ def test_autocast_on_a_cpu_promises_nothing_before_steps_with_it_were_measured()
         assert [one.predicted is not None and "not measured" not in one.sentence for one in steps] == [True] * advised
 
 
+def test_a_feed_is_as_unsure_as_the_cached_steps_that_it_is_measured_beside() -> None:
+    what_ifs = {"feed": switched_on(rounds(*[10] * 5), rounds(*[11] * 5))}
+    steady, unsteady = (on_cpu(next=20.0, cached=rounds(*cached), what_ifs=what_ifs) for cached in ((9.7, 9.7), (8.7, 10.7)))
+    found = [next(step for step in conclude(one).next if step.name == "feed") for one in (steady, unsteady)]
+    assert [step.predicted is not None for step in found] == [True, False]
+
+
 PAGES = {"loop": [2000.0, 2600.0, 1500.0], "cached": [2000.0, 2600.0, 1500.0]}
 
 

@@ -426,6 +426,15 @@ def test_a_rare_wait_at_a_line_of_its_own_is_data_however_short() -> None:
     assert verdict_of_rare_steps(msgspec.structs.replace(rare, alone=False)) is None
 
 
+@pytest.mark.parametrize(
+    ("rest", "phase", "verdict"), [(20.0, "rest", "host"), (20.0, "forward", "none"), (1.0, "rest", "none"), (20.0, None, "none")]
+)
+def test_a_line_of_the_loop_that_takes_longer_and_longer_is_host(rest: float, phase: str | None, verdict: str) -> None:
+    """Such as the mean of all losses since the start of an epoch: all steps run it, and it is their first cause as well."""
+    rare = RareSteps(share=0.3, every=3.0, seconds=0.08, others=0.03, phase=phase, alone=False, place=UPLOAD)
+    assert conclude(on_cpu(rest=rest, rare=rare)).verdict == verdict
+
+
 def test_rare_steps_and_time_between_epochs_both_count() -> None:
     upload = RareSteps(share=0.4, every=25, seconds=0.1, others=0.01, phase="rest", alone=True, place=UPLOAD)
     valid = RareSteps(share=0.3, every=30, seconds=0.1, others=0.01, between_epochs=True, place=CALLED)

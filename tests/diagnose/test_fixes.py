@@ -213,6 +213,21 @@ def test_two_batches_in_one() -> None:
     assert fix.used
 
 
+def test_two_batches_are_one_in_a_trial_where_no_loader_makes_them(request: pytest.FixtureRequest) -> None:
+    fix, batches = Batch(), iter([torch.zeros(2), torch.ones(2), torch.ones(2)])
+    assert fix.next_batch(lambda: next(batches)).tolist() == [0, 0, 1, 1]
+    assert fix.used
+    assert len(Fused().next_batch(lambda: next(batches))) == 2, "the control: other fixes take one"
+    ragged = iter([torch.zeros(2, 3), torch.ones(2, 4), torch.ones(2, 5)])
+    assert [fix.next_batch(lambda: next(ragged)).shape[1] for _ in range(2)] == [3, 5]
+    assert not fix.used
+    assert "one row per sample" in fix.unused_reason
+    fix = installed(Batch(), request)
+    loader = DataLoader(TensorDataset(torch.arange(40)), batch_size=6)
+    whole = iter(loader)
+    assert len(fix.next_batch(lambda: next(whole))[0]) == 12, "doubled once"
+
+
 def test_sdpa_leaves_out_the_weights_of_attention(request: pytest.FixtureRequest) -> None:
     attention = nn.MultiheadAttention(8, 2, batch_first=True)
     x = torch.randn(2, 5, 8)
@@ -401,3 +416,14 @@ def test_a_model_under_autocast_can_be_captured(request: pytest.FixtureRequest) 
         assert torch.allclose(out, expected, atol=1e-2)
     assert fix.used
     assert torch.is_autocast_cache_enabled()
+
+
+def test_float32_also_works_where_the_loop_takes_samples_from_a_tensor() -> None:
+    """Its batches are rows of indices; the model gets float64 from somewhere else."""
+    model, table = nn.Linear(4, 1).double(), torch.ones(8, 4, dtype=torch.float64)
+    fix = Float32()
+    [rows] = fix.on([model], None, [torch.tensor([1, 2])])
+    assert model(table[rows]).dtype is torch.float32
+    assert model(input=table[rows]).dtype is torch.float32
+    fix.remove()
+    assert model(table[rows]).dtype is torch.float64

@@ -53,9 +53,25 @@ def free_timer() -> Iterator[None]:
 
 def test_the_timer_is_given_back(free_timer: None) -> None:
     with Sampler():
-        assert signal.getitimer(signal.ITIMER_REAL)[1] > 0
+        assert callable(signal.getsignal(signal.SIGALRM))
     assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
     assert signal.getsignal(signal.SIGALRM) == signal.SIG_DFL
+
+
+def test_a_sample_does_not_interrupt_another(free_timer: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside a thread that holds the interpreter a sample takes longer than the time between two."""
+    sampler, depths = Sampler(), [0]
+
+    def slow(frame: object) -> None:
+        depths.append(depths[-1] + 1)
+        time.sleep(0.005)
+        depths.append(depths[-1] - 1)
+
+    monkeypatch.setattr(sampler, "see", slow)
+    with sampler:
+        while len(depths) < 9:
+            time.sleep(0.001)
+    assert set(depths) == {0, 1}
 
 
 def test_a_timer_of_the_programs_own_is_not_touched(free_timer: None) -> None:

@@ -137,7 +137,7 @@ def test_the_time_of_a_folder_is_restored_if_a_folder_in_it_is_removed_first(tmp
     assert (deep / "a.pt").read_bytes() == b"a"
 
 
-def test_a_name_that_is_no_utf_8_is_restored(tmp_path: Path) -> None:
+def test_a_name_that_is_not_valid_utf_8_is_restored(tmp_path: Path) -> None:
     path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff.txt")
     Path(path).write_text("before")
     journal = WriteJournal(tmp_path / "journal")

@@ -161,10 +161,10 @@ def test_loaders_with_ways_of_their_own_are_left_alone() -> None:
     data = TensorDataset(torch.ones(8, 2))
     assert why_not_gathered(DataLoader(data, 2)) == ""
     assert "do not come from" in why_not_gathered(None)
-    assert "sampler of its own" in why_not_gathered(DataLoader(data, sampler=[1, 2]))
-    assert "sampler of its own" in why_not_gathered(DataLoader(data, batch_size=None))
-    assert "way of its own" in why_not_gathered(DataLoader(data, collate_fn=list))
-    assert "way of its own" in why_not_gathered(DataLoader(data, generator=torch.Generator()))
+    assert "custom sampler" in why_not_gathered(DataLoader(data, sampler=[1, 2]))
+    assert "custom sampler" in why_not_gathered(DataLoader(data, batch_size=None))
+    assert "custom collate_fn" in why_not_gathered(DataLoader(data, collate_fn=list))
+    assert "custom collate_fn" in why_not_gathered(DataLoader(data, generator=torch.Generator()))
 
 
 @pytest.mark.gpu

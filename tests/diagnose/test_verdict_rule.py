@@ -13,7 +13,19 @@ from hypothesis import strategies as st
 from tests.diagnose.measured import COMPUTING, H200, LOG, MOVING, MS, TWO_CORES, around, on_cpu, on_gpu
 
 from stoker.diagnose.attribution import attribute
-from stoker.diagnose.measurements import Blame, BusyThread, Loader, Machine, Measurements, Phases, Stretch, Sync, Work
+from stoker.diagnose.measurements import (
+    Blame,
+    BusyThread,
+    Loader,
+    Machine,
+    Measurements,
+    Phases,
+    RareSteps,
+    Stretch,
+    Sync,
+    WhatIf,
+    Work,
+)
 from stoker.diagnose.thresholds import RULE
 from stoker.diagnose.verdict import WORK, conclude, doubt, rank
 
@@ -197,6 +209,61 @@ def test_threads_that_have_a_core_each_are_not_crowd() -> None:
     assert "oversubscribed" not in {cause.verdict for cause in causes if cause.share}
     crowd = rank(on_cpu(machine=msgspec.structs.replace(TWO_CORES, threads=3), fewer_threads={"1": 0.007, "3": 0.0097}))
     assert crowd[0].verdict == "oversubscribed"
+
+
+def test_threads_that_have_a_core_each_may_wait_for_each_other() -> None:
+    """A gain by fewer threads counts if two measurements have it: one on cached batches, one in turn with the baseline."""
+
+    def causes(fewer: float, fixed: float, usual: float = 9.7, waited: float | None = 0.005) -> dict[str, float]:
+        tried = WhatIf(as_it_is=around(9.8 * MS), with_fix=around(fixed * MS))
+        by_threads = {"1": fewer * MS, "2": usual * MS}
+        measured = on_cpu(fewer_threads=by_threads, what_ifs={"threads": tried}, waited_for_cores=waited)
+        return {one.verdict: one.share for one in rank(measured)}
+
+    both = causes(7.0, 7.1)
+    assert next(iter(both)) == "oversubscribed"
+    assert both["oversubscribed"] == pytest.approx(0.26, abs=0.02), "a share of the step, the smaller of both gains"
+    assert "oversubscribed" not in causes(7.0, 9.7)
+    assert "oversubscribed" not in causes(9.6, 7.1)
+    assert "oversubscribed" not in causes(9.7, 7.1, usual=14.0), "two threads were slow once, but not in the loop"
+    assert causes(7.0, 7.1, waited=0.09)["oversubscribed"] == pytest.approx(0.17, abs=0.02), "other programs made some of them wait"
+    assert "oversubscribed" not in causes(7.0, 7.1, waited=None)
+
+
+HALF_CALLS = {"gemm": 0.45, "elementwise": 0.15, "reduce": 0.05, "optimizer": 0.05, "other": 0.3}
+"""Of a profile: most of a step is within operations, which may be too small all the same."""
+
+
+def twice(ratio: float) -> dict[str, WhatIf]:
+    """A step of two batches in one takes this much longer."""
+    return {"batch": WhatIf(as_it_is=around(9.7 * MS), with_fix=around(9.7 * ratio * MS))}
+
+
+def test_what_does_not_grow_with_the_batch_is_dispatch() -> None:
+    options: dict[str, Any] = {"ops": 700.0, "shares": HALF_CALLS}
+    plain, small, large = (conclude(on_cpu(**options, what_ifs=ifs)) for ifs in ({}, twice(1.2), twice(1.9)))
+    assert (plain.verdict, small.verdict, large.verdict) == ("compute", "dispatch", "compute")
+    assert small.causes[0].share == pytest.approx(0.8 * 9.7 / 9.8 - 0.5 / 9.8, abs=0.03), "all that is fixed but the optimizer's"
+    assert "twice the batch takes 1.20x as long" in small.why
+    few = attribute(on_cpu(ops=10.0, shares=HALF_CALLS, what_ifs=twice(1.2))).parts
+    assert few.dispatch <= RULE.issue_cost * 10 * TWO_CORES.dispatch_seconds, "a large table that each step clears is not calls"
+
+
+def test_an_estimate_comes_before_what_was_measured_only_if_it_is_clearly_larger() -> None:
+    calls = {"gemm": 0.02, "elementwise": 0.02, "optimizer": 0.05, "other": 0.91}
+    for data, first in ((9.2, "data"), (4.0, "dispatch")):
+        causes = rank(on_cpu(next=data, ops=3000.0, shares=calls))
+        shares = {one.verdict: one.share for one in causes}
+        assert (causes[0].verdict, shares["data"] >= RULE.waste_first) == (first, True)
+    assert shares["dispatch"] > RULE.close_causes * shares["data"]
+
+
+def test_calls_come_before_work_from_half_of_it_on() -> None:
+    """Three causes of a similar size: the two kinds of work are more than the calls between them."""
+    shares = {"gemm": 0.28, "elementwise": 0.26, "optimizer": 0.05, "other": 0.4}
+    causes = rank(on_cpu(ops=200.0, shares=shares))
+    assert [one.verdict for one in causes[:2]] == ["compute", "dispatch"]
+    assert causes[1].share > causes[0].share
 
 
 def test_a_wait_that_was_seen_is_not_a_python_of_the_loop() -> None:
@@ -417,3 +484,20 @@ def test_steps_are_irregular_beside_a_thread_that_holds_the_interpreter_lock() -
     assert loop.tail > RULE.max_mean_off_median
     assert conclude(on_cpu(loop=loop, busy_thread=thread, asleep=0.95, **options)).verdict == "host"
     assert conclude(on_cpu(loop=loop, **options)).verdict == "none", "negative control"
+
+
+def test_rare_steps_may_be_those_that_wait_for_the_interpreter_lock() -> None:
+    """Most of the time is in each fifth step, which no line explains, and threads of the program share its cores."""
+    loop = Stretch(seconds=[*[20 * MS] * 4, 600 * MS] * 6)
+    rare = RareSteps(share=0.85, every=5.0, seconds=600 * MS, others=20 * MS)
+    thread = BusyThread(name="statistics", share=0.95, place=LOG)
+    options: dict[str, Any] = {"loop": loop, "rare": rare, "shares": AROUND, "busy_thread": thread, "waited_for_cores": 0.2}
+    held = conclude(on_cpu(asleep=0.8, **options))
+    assert (held.verdict, held.place, held.confidence) == ("host", LOG, "low")
+    assert conclude(on_cpu(asleep=0.5, **options)).verdict == "none", "negative control: it waits for less than half of the time"
+    other_core = msgspec.structs.replace(TWO_CORES, threads=1)
+    assert "other programs" in conclude(on_cpu(asleep=0.8, machine=other_core, **options)).why
+    options["waited_for_cores"] = 0.5
+    assert "other programs" in conclude(on_cpu(asleep=1.0, **options)).why, (
+        "more than three threads on two cores wait for each other"
+    )

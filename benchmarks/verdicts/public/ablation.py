@@ -2,12 +2,13 @@
 
 Each cause is taken away alone, in a process of its own:
 
-* `data`: the first batches are kept and served again, so that making a batch costs nothing.
+* `data`: the first batches (8 to 64, those of the first second) are kept and served again, so that making a batch costs nothing.
 * `optimizer`: `step()` does nothing.
 * `host`: edits of the recipe take Python work out of the loop.
 * `oversubscribed`: torch computes with one thread. A share is what a step gains by that.
-* `dispatch`: each batch is `times` larger. Time per step is modelled as overhead plus work that grows with the batch. The overhead
-  that is not the optimizer's and not the loop's is the price of calling operations.
+* `dispatch`: each batch is `times` larger, without `data` and `host`: making a batch also costs something that does not grow with it,
+  and epochs of fewer steps end more often. Time per step is modelled as overhead plus work that grows with the batch. The overhead
+  that is not the optimizer's is the price of calling operations.
 
 * `workers`: loaders make their batches in the training process, where a recipe says that they have workers. With `oversubscribed`, the
   larger gain counts: a program that has more threads and workers than cores can give up either.
@@ -49,7 +50,8 @@ from benchmarks.verdicts.forked import end_forked, start_forked
 from benchmarks.verdicts.public.recipes import Edit, Recipe, edit, lay_out
 
 SLOW_IMPORTS = ("torchvision", "pandas", "scipy", "sklearn", "matplotlib.pyplot", "gymnasium")
-KEPT_BATCHES = 8
+LEAST_KEPT, MOST_KEPT, KEEP_SECONDS = 8, 64, 1.0
+"""Batches that are served again: a few lines of text may be longer than others, and many images take much memory."""
 WARM_STEPS, WARM_SECONDS = 5, 3.0
 STEPS_A_SLICE, ROUNDS, MIN_ROUNDS = 4, 6, 2
 LONGEST, START_SECONDS = 18.0, 60.0
@@ -71,7 +73,7 @@ def measure(recipe: Recipe, fetched: Path, scratch: Path, *, seconds: float) -> 
     if recipe.host:
         variants["host"] = ("", recipe.host, "")
     if recipe.times > 1:
-        variants["larger"] = ("", recipe.larger_edits, recipe.larger)
+        variants["larger"] = ("data", [*recipe.larger_edits, *recipe.replay, *recipe.host], recipe.larger)
     lay_out(recipe, fetched, scratch / "unchanged")
     _import_before(scratch / "unchanged")
     running: dict[str, Variant] = {}
@@ -176,8 +178,8 @@ def shares(times: Times, batch_times: int) -> Shares:
     found = {name: max(0.0, 1 - ratio) for name, ratio in left.items() if name != "larger"}
     found["oversubscribed"] = max(found["oversubscribed"], found.pop("workers", 0.0))
     if "larger" in left:
-        overhead = (batch_times - left["larger"]) / (batch_times - 1)
-        found["dispatch"] = max(0.0, overhead - found["optimizer"] - found.get("host", 0.0))
+        overhead = (batch_times * (1 - found["data"] - found.get("host", 0.0)) - left["larger"]) / (batch_times - 1)
+        found["dispatch"] = max(0.0, overhead - found["optimizer"])
     found["work"] = max(0.0, 1 - sum(found.values()) + found["oversubscribed"])
     return found
 
@@ -270,10 +272,19 @@ def _replay_loaders(loader_class: Any) -> None:
 
     def iterate(self: Any) -> Iterator[Any]:
         if id(self) not in kept:
-            kept[id(self)] = list(itertools.islice(real_iter(self), KEPT_BATCHES))
+            begin, kept[id(self)] = time.monotonic(), []
+            for batch in real_iter(self):
+                kept[id(self)].append(batch)
+                if _enough(kept[id(self)], begin):
+                    break
         yield from itertools.islice(itertools.cycle(kept[id(self)]), len(self))
 
     loader_class.__iter__ = iterate
+
+
+def _enough(kept: list[Any], begin: float) -> bool:
+    """Whether the batches kept since `begin` are enough."""
+    return len(kept) >= MOST_KEPT or (len(kept) >= LEAST_KEPT and time.monotonic() - begin > KEEP_SECONDS)
 
 
 def _keep_memory() -> None:
@@ -303,10 +314,13 @@ def _without_workers(loader_class: Any) -> None:
 def _replayed(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function whose first results are given again."""
     results: list[Any] = []
+    begin = 0.0
 
     @functools.wraps(function)
     def call(*arguments: Any, **named: Any) -> Any:
-        if len(results) < KEPT_BATCHES:
+        nonlocal begin
+        begin = begin or time.monotonic()
+        if not _enough(results, begin):
             results.append(function(*arguments, **named))
         else:
             results.append(results.pop(0))

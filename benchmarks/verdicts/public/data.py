@@ -218,6 +218,66 @@ def _stocks(path: Path, rng: np.random.Generator) -> None:
     np.savetxt(path, table, delimiter=",", fmt="%.3f", header=",".join([*(f"S{n}" for n in range(81)), "NDX"]), comments="")
 
 
+def _clicks(path: Path, rng: np.random.Generator) -> None:
+    """A CSV file like Criteo's: 20,000 rows of a label, 13 counts and 26 categories."""
+    head = ["label", *(f"I{n}" for n in range(1, 14)), *(f"C{n}" for n in range(1, 27))]
+    labels, counts = rng.integers(0, 2, (20_000, 1)), rng.integers(0, 1000, (20_000, 13))
+    rows = np.concatenate([labels, counts, np.minimum(rng.zipf(1.5, (20_000, 26)), 3000)], axis=1).tolist()
+    lines = (",".join([*map(str, row[:14]), *(f"c{value:04x}" for value in row[14:])]) for row in rows)
+    path.write_text(",".join(head) + "\n" + "\n".join(lines) + "\n")
+
+
+def _servers(path: Path, rng: np.random.Generator) -> None:
+    """SMD_train.npy, SMD_test.npy and SMD_test_label.npy: 120,000 and 2,000 times, 38 values."""
+    path.mkdir(parents=True, exist_ok=True)
+    for part, count in (("train", 120_000), ("test", 2000)):
+        np.save(path / f"SMD_{part}.npy", rng.random((count, 38), dtype=np.float32))
+    np.save(path / "SMD_test_label.npy", (rng.random(2000) < 0.05).astype(np.float32))
+
+
+def _motions(path: Path, rng: np.random.Generator) -> None:
+    """train.pt, val.pt and test.pt like UCI HAR: 4,000, 128 and 128 samples of nine channels and 128 times, six classes."""
+    import torch
+
+    path.mkdir(parents=True, exist_ok=True)
+    for part, count in (("train", 4000), ("val", 128), ("test", 128)):
+        samples = torch.from_numpy(rng.normal(0, 1, (count, 9, 128)).astype(np.float32))
+        torch.save({"samples": samples, "labels": torch.from_numpy(rng.integers(0, 6, count))}, path / f"{part}.pt")
+
+
+def _heartbeats(path: Path, rng: np.random.Generator) -> None:
+    """Pickled lists of rows, two values and a label: 3,000 for training in train/ecg.pkl and 800 in test/ecg.pkl."""
+    for part, count in (("train", 3000), ("test", 800)):
+        (path / part).mkdir(parents=True, exist_ok=True)
+        waves = np.sin(np.arange(count)[:, None] / np.array([7.0, 11.0])) + rng.normal(0, 0.1, (count, 2))
+        (path / part / "ecg.pkl").write_bytes(pickle.dumps(np.column_stack([waves, np.zeros(count)]).tolist()))
+
+
+def _headlines(path: Path, rng: np.random.Generator) -> None:
+    """class.txt, and lines of a headline of 10 to 40 characters and its class: 40,000 to train on, 2,500 in dev.txt and test.txt."""
+    path.mkdir(parents=True, exist_ok=True)
+    (path / "class.txt").write_text("\n".join(f"class{n}" for n in range(10)))
+    letters = np.array([chr(0x4E00 + n) for n in range(3000)])
+    for part, count in (("train", 40_000), ("dev", 2500), ("test", 2500)):
+        lines = ("".join(letters[rng.integers(0, 3000, rng.integers(10, 41))]) + f"\t{rng.integers(10)}" for _ in range(count))
+        (path / f"{part}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _tagged(path: Path, rng: np.random.Generator) -> None:
+    """Vocabularies char, word and tag, and data: 6,000 sentences of 5 to 20 words as numbers of characters, of the word and of its tag."""
+    path.mkdir(parents=True, exist_ok=True)
+    special = ["<PAD>", "<SOS>", "<EOS>", "<UNK>"]
+    for name, count in (("char", 60), ("word", 3000), ("tag", 9)):
+        (path / name).write_text("".join(f"{one}\n" for one in [*special, *(f"{name}{n}" for n in range(count))]))
+    with (path / "data").open("w") as lines:
+        for _ in range(6000):
+            length = rng.integers(5, 21)
+            words = (
+                f"{'+'.join(map(str, rng.integers(4, 64, rng.integers(2, 9))))}:{rng.integers(4, 3004)}" for _ in range(length)
+            )
+            lines.write(" ".join(words) + "\t" + " ".join(map(str, rng.integers(4, 13, length))) + "\n")
+
+
 MAKERS: dict[str, Maker] = {
     "mnist": _mnist,
     "words": _words,
@@ -242,4 +302,10 @@ MAKERS: dict[str, Maker] = {
     "roads": _roads,
     "springs": _springs,
     "stocks": _stocks,
+    "clicks": _clicks,
+    "servers": _servers,
+    "motions": _motions,
+    "heartbeats": _heartbeats,
+    "headlines": _headlines,
+    "tagged": _tagged,
 }

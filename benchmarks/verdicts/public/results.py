@@ -1,6 +1,6 @@
 """Verdicts of public scripts beside their ablations: which are right, and how they get into the result file.
 
-Scripts of the second set were added when the rule was finished. What was said of one at first is kept (`first`), and `unseen` counts
+Scripts of later sets were added when the rule was finished. What was said of one at first is kept (`first`), and `unseen` counts
 that alone, whatever the rule says later.
 """
 
@@ -58,7 +58,7 @@ def judge(verdicts: Mapping[str, Row], truths: Mapping[str, Row], recipes: int) 
 
 
 def judged(rows: Iterable[Row], recipes: Mapping[str, Recipe]) -> Row:
-    """Rows of scripts judged again: all of them, and those of the second set by what was said at first."""
+    """Rows of scripts judged again: all of them, and those of later sets, also set by set, by what was said at first."""
     rows = [row for row in rows if row["name"] in recipes]
     truths = {
         row["name"]: {"shares": row["ablation"], "noise": row["noise"]}
@@ -67,8 +67,15 @@ def judged(rows: Iterable[Row], recipes: Mapping[str, Recipe]) -> Row:
     }
     verdicts = {row["name"]: {key: value for key, value in row.items() if key not in JUDGED} for row in rows}
     first = {name: row | row["first"] for name, row in verdicts.items() if "first" in row}
-    unseen = judge(first, truths, sum(recipe.set == 2 for recipe in recipes.values()))["scripts"]
-    return {**judge(verdicts, truths, len(recipes)), "unseen": unseen}
+
+    def of_sets(*sets: int) -> Row:
+        chosen = {name: row for name, row in first.items() if recipes[name].set in sets}
+        numbers: Row = judge(chosen, truths, sum(recipe.set in sets for recipe in recipes.values()))["scripts"]
+        return numbers
+
+    later = sorted({recipe.set for recipe in recipes.values()} - {1})
+    sets = {str(number): of_sets(number) for number in later}
+    return {**judge(verdicts, truths, len(recipes)), "unseen": of_sets(*later), "sets": sets}
 
 
 def with_lines(rows: Iterable[Row], folder: Path, recipes: Mapping[str, Recipe]) -> list[Row]:
@@ -78,7 +85,7 @@ def with_lines(rows: Iterable[Row], folder: Path, recipes: Mapping[str, Recipe])
         if "verdict" not in said or name not in recipes:
             continue
         table[name] = {**table.get(name, {}), **said}
-        if recipes[name].set == 2:
+        if recipes[name].set > 1:
             table[name].setdefault("first", {key: said.get(key) for key in ("verdict", "second", "likely")})
     for name, truth in known(folder / FILES["ablate"]).items():
         row = table.get(name)

@@ -18,6 +18,9 @@ WASTE_MARGIN, WORK_MARGIN = 0.04, 0.12
 
 def accepted(shares: Mapping[str, float]) -> set[str]:
     """The verdicts that the shares of an ablation allow."""
+    if "dispatch" in shares:  # of one step, and what other causes leave of it
+        left = max(0.0, 1 - sum(shares.get(cause, 0.0) for cause in ("data", "host", "optimizer")))
+        shares = {**shares, "dispatch": min(shares["dispatch"], left)}
     work = sum(shares.get(cause, 0.0) for cause in ("optimizer", "dispatch", "work"))
     limits = dict.fromkeys(WASTE, WASTE_FIRST) | {"optimizer": OPTIMIZER_FIRST * work, "dispatch": DISPATCH_FIRST * work}
     margins = dict.fromkeys(WASTE, WASTE_MARGIN) | dict.fromkeys(("optimizer", "dispatch"), WORK_MARGIN * work)

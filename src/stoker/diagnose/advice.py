@@ -230,10 +230,15 @@ def error_between(rounds: Sequence[float]) -> float:
 def _data(predictor: SpeedPredictor) -> list[Advice]:
     measured, step = predictor.measured, predictor.attribution.step
     loader, cached, gathered = measured.loader, measured.cached, measured.what_ifs.get("feed")
+    between = error_between([middle for _, middle in cached.by_piece()]) if cached is not None else 0.0
+    unsure = (
+        2 * max(cached.error, between) if cached is not None and cached.seconds else 0.0
+    )  # of steps on cached batches, as a share
     if gathered is not None:
         left = predictor.without_data
         least = min(left, predictor.without("data"))
-        steps = [predictor.predict("feed", wording.advice("feed"), *seconds_with(gathered, left), least=least)]
+        then, error = seconds_with(gathered, left)
+        steps = [predictor.predict("feed", wording.advice("feed"), then, math.hypot(error, unsure * then), least=least)]
     else:
         steps = [predictor.at_most("feed", wording.advice("feed"), predictor.without("data"))]
     starting = measured.between_epochs.get("loader", 0.0)
@@ -254,10 +259,8 @@ def _data(predictor: SpeedPredictor) -> list[Advice]:
             # It was not measured how cores would be shared, nor what it takes to hand a batch over: up to 2 ms were seen.
             steps.append(predictor.at_most("workers", sentence, left))
     if cached is not None:
-        between = error_between([middle for _, middle in cached.by_piece()])
-        error = 2 * max(cached.error, between) * cached.median if cached.seconds else 0.0
         least = min(cached.median, predictor.without("data"))
-        steps.append(predictor.predict("cached", wording.advice("cached"), cached.median, error, least=least))
+        steps.append(predictor.predict("cached", wording.advice("cached"), cached.median, unsure * cached.median, least=least))
     return steps
 
 

@@ -140,7 +140,7 @@ def _on_cpu(measured: Measurements, step: float) -> Attribution:
     data += making
     host = min(phases.rest, step - data - oversubscribed)
     busy = step - data - oversubscribed - host
-    held = min(busy, interpreter_seconds(measured, phases, step))  # in all phases alike: each operation asks for the lock again
+    held = min(busy, interpreter_seconds(measured, step))  # in all phases alike: each operation asks for the lock again
     optimizer = min(phases.optimizer, busy) * (1 - held / busy if busy > 0 else 1.0)
     core = busy - held - optimizer
     python = min(core, work.shares.get("python", 0.0) * (cached or step)) if work is not None else 0.0
@@ -161,8 +161,14 @@ def _on_cpu(measured: Measurements, step: float) -> Attribution:
     in_core = core / (core + optimizer) if core + optimizer > 0 else 0.0
     around = (work.shares.get("other", 0.0) * (cached or step) - phases.rest - making) * (1 - gain)
     # An operation needs at most `issuing`; more is Python, but for memory from the system. Operations of compiled code are not counted.
-    issuing = math.inf if measured.compiled else RULE.issue_cost * work.ops * machine.dispatch_seconds
-    dispatch = min(core, max(min(around, issuing), work.ops * machine.dispatch_seconds * in_core))
+    small = work.ops * machine.dispatch_seconds
+    issuing = math.inf if measured.compiled else RULE.issue_cost * small
+    dispatch = max(min(around + RULE.inside_small * small * in_core, issuing), small * in_core)
+    by_batch = gain_of(measured, "batch")
+    if by_batch is not None:  # a step of two batches takes longer, but what it takes once is not work on samples
+        fixed = (1 + by_batch) * (cached or step) - phases.rest - making - python
+        dispatch = max(dispatch, min(fixed * (1 - gain) - optimizer, issuing))
+    dispatch = min(core, dispatch)
     between = min(core - dispatch, max(0.0, around - issuing - for_pages))
     host, core = host + between, core - between
     # Matmuls, moving memory, and operations that are neither (factorizations, custom ones).
@@ -176,17 +182,9 @@ def _on_cpu(measured: Measurements, step: float) -> Attribution:
     # In float64, half of what computes, moves memory or updates weights is waste.
     kept = 1 - RULE.float32_gain if measured.precision == "fp64" else 1.0
     compute, memory = left * compute, left * memory
-    parts = Parts(
-        data=data,
-        host=host,
-        oversubscribed=oversubscribed,
-        dispatch=dispatch,
-        precision=(1 - kept) * (optimizer + compute + memory),
-        optimizer=kept * optimizer,
-        compute=kept * compute,
-        memory=kept * memory,
-        kernel=left * kernel,
-    )
+    kinds = {"optimizer": kept * optimizer, "compute": kept * compute, "memory": kept * memory, "kernel": left * kernel}
+    kinds |= {"dispatch": dispatch, "precision": (1 - kept) * (optimizer + compute + memory)}
+    parts = Parts(data=data, host=host, oversubscribed=oversubscribed, **kinds)
     return Attribution(step=step, parts=parts, residual=residual, host_limits=False)
 
 
@@ -196,17 +194,23 @@ def _in_forward(measured: Measurements) -> float:
     return min(1.0, sum(one.share for one in lines if one.place.function.rpartition(".")[2] == "forward"))
 
 
-def interpreter_seconds(measured: Measurements, phases: Phases, step: float) -> float:
+def interpreter_seconds(measured: Measurements, step: float) -> float:
     """Seconds of a step that the loop waits for a thread that computes in Python: it holds the interpreter lock meanwhile."""
     thread, asleep = measured.busy_thread, measured.asleep
     if thread is None or asleep is None or thread.share < RULE.busy_thread:
         return 0.0
-    return min(thread.share * step, max(0.0, (asleep - (measured.waited_for_cores or 0.0)) * step - phases.next))
+    waits = scaled_phases(measured, step).next
+    return min(thread.share * step, max(0.0, (asleep - (measured.waited_for_cores or 0.0)) * step - waits))
+
+
+def waits_for_interpreter(measured: Measurements) -> bool:
+    """Whether the loop waits for such a thread most of the time: a mean over all steps, which may vary however they like."""
+    return interpreter_seconds(measured, 1.0) >= RULE.clear_majority
 
 
 def holding_thread(measured: Measurements, attribution: Attribution) -> BusyThread | None:
     """The thread that makes the loop wait for the interpreter lock, if that is most of the part `host`."""
-    seconds = interpreter_seconds(measured, scaled_phases(measured, attribution.step), attribution.step)
+    seconds = interpreter_seconds(measured, attribution.step)
     return measured.busy_thread if seconds > 0 and 2 * seconds >= attribution.parts.host else None
 
 
@@ -222,14 +226,25 @@ def crowded(measured: Measurements, *, communicating: bool = True) -> bool:
 def _threads_gain(measured: Measurements) -> float:
     """Share of a step without its data that fewer threads save."""
     threads = measured.machine.threads
-    if not crowded(measured):
-        return 0.0  # each has its own core: a gain by fewer threads then comes from another program
     now = measured.fewer_threads.get(str(threads)) or seconds_of(measured.cached)
     fewer = [seconds for number, seconds in measured.fewer_threads.items() if int(number) < threads]
     if not fewer or not now:
         return 0.0
     gain = 1 - min(fewer) / now
+    if not crowded(measured):
+        # Each has its own core, and may wait for the others: what was measured twice is not chance, nor due to other programs.
+        usual, disturbed = min(now, seconds_of(measured.cached) or measured.loop.median), measured.waited_for_cores
+        twice = min(1 - min(fewer) / usual, (gain_of(measured, "threads") or 0.0) * measured.loop.median / usual)
+        gain = twice - disturbed if disturbed is not None else 0.0
     return gain if gain >= RULE.min_threads_gain else 0.0
+
+
+def gain_of(measured: Measurements, fix: str) -> float | None:
+    """Share of a step that a fix saves, or adds where it is negative, measured in turn with the baseline; None where it was not."""
+    tried = measured.what_ifs.get(fix)
+    return (
+        1 - tried.with_fix.median / tried.as_it_is.median if tried and tried.with_fix.seconds and tried.as_it_is.seconds else None
+    )
 
 
 def flops_seconds(measured: Measurements) -> float:
@@ -280,7 +295,7 @@ def _on_cuda(measured: Measurements, step: float) -> Attribution:
     # The most seconds that a host needs for the operations of a step; more is Python between them.
     count = max(work.ops, work.kernels or 0.0) if work is not None else 0.0
     issuing = RULE.issue_cost * launch_seconds * count if launch_seconds and count else math.inf
-    python = max(0.0, launch - issuing, min(launch, interpreter_seconds(measured, phases, step)))
+    python = max(0.0, launch - issuing, min(launch, interpreter_seconds(measured, step)))
     host, launch, left = host + python, launch - python, left - python
     parts = _kernels(measured, left - launch, device)
     parts = {**parts, "data": data, "transfer": transfer, "sync": sync, "host": host, "launch": launch}

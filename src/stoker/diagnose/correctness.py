@@ -1,9 +1,9 @@
 """Faults in the batches of a training run, found within a given time after its speed is measured.
 
-`audit_loaders` is the public entry point. It runs the audit of `stoker.audit`, which reads the loader as a training run would and
-knows samples by their content, on as much as there is time for. Afterwards the loader, its epoch and all random states are as before; a
-loader that can be read only once is not read. `find_faults` does the same for a diagnosed program, whose other loaders it searches
-for validation data (`validation_loaders`).
+`audit_loaders` is the public function. It runs `stoker.audit`, which reads the loader as a training run would and identifies samples by
+their content, on as many batches as there is time for. The state of the loader and all random states are restored afterwards; a loader
+that can be read only once is not read. `find_faults` does the same for a diagnosed program, and searches its other loaders for
+validation data (`validation_loaders`).
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class _TimeUp(Exception):
 
 
 @dataclass(frozen=True)
-class _Again:
-    """An iterable of which each pass is made by a function."""
+class _Repeatable:
+    """An iterable that calls a function for each pass."""
 
     make: Callable[[], Iterator[Any]]
 
@@ -67,7 +67,7 @@ class _Again:
 
 def find_faults(sources: Sources, losses: Sequence[float], *, seconds: float) -> list[str]:
     """Faults of the batches and losses of a program whose training loop is known."""
-    source = sources.found
+    source = sources.training
     loader = None if source is None else source.loader if source.loader is not None else source.iterable
     wrong = wrong_losses(losses)
     if source is None or loader is None or not source.gives_batches:
@@ -75,7 +75,7 @@ def find_faults(sources: Sources, losses: Sequence[float], *, seconds: float) ->
     others = [in_process(other) for other in validation_loaders(loader, sources)]
     loader = in_process(loader)
     others = comparable(loader, others)
-    together = _Again(lambda: itertools.chain.from_iterable(others)) if others else None
+    together = _Repeatable(lambda: itertools.chain.from_iterable(others)) if others else None
     return [*audit_loaders(loader, together, seconds=seconds), *wrong]
 
 
@@ -115,7 +115,7 @@ def audit_loaders(
         return []
     valid_loader = None if isinstance(valid_loader, Iterator) else valid_loader
     try:
-        with _as_it_was(train_loader), _as_it_was(valid_loader):
+        with _restored(train_loader), _restored(valid_loader):
             report = _audit(train_loader, valid_loader, seconds)
     except OptionError:  # batches without anything to compare
         return audit_loaders(train_loader, seconds=seconds) if valid_loader is not None else []
@@ -124,16 +124,16 @@ def audit_loaders(
     except StokerError:
         raise
     except Exception as error:  # the user's: a sample cannot be read
-        if getattr(train_loader, "num_workers", 0):  # perhaps the dataset needs to be in a worker
+        if getattr(train_loader, "num_workers", 0):  # perhaps the dataset works only in a worker
             return []
         return [f"samples that cannot be read: {type(error).__name__}: {' '.join(str(error).split())}"]
     num_batches = length_of(train_loader)
     whole = num_batches is None or report.num_batches >= num_batches
     aside = "" if whole else f" ({report.num_batches:,} of {num_batches:,} batches were read.)"
-    given = isinstance(train_loader, list | tuple)  # a repeated batch was repeated by intent
+    given = isinstance(train_loader, list | tuple)  # batches that are repeated on purpose
     wrong = []
     for found in report.checks:
-        # An unshuffled order, as the loader declares, is right for validation, but seldom for training.
+        # An unshuffled order is right for validation, but seldom for training.
         unshuffled = found.kind == "order" and found.text.startswith("Not shuffled")
         noted = found.kind in ("not finite", "same order") and found.severity == "note"
         intended = given and found.kind in ("seen twice", "reused memory")
@@ -152,7 +152,7 @@ def _declared(loader: Any) -> list[str]:
 
 
 def _audit(train_loader: Any, valid_loader: Any, seconds: float) -> AuditReport:
-    """Audit as much as there is time for: first a little, to estimate how long a sample takes."""
+    """Audit as many batches as there is time for: first a few, to estimate how long a sample takes."""
     start = now_ns()
 
     def stop(phase: str, share: float, count: int) -> None:
@@ -160,7 +160,7 @@ def _audit(train_loader: Any, valid_loader: Any, seconds: float) -> AuditReport:
             raise _TimeUp
 
     def audit_some(batches: int, samples: int) -> AuditReport:
-        apart = _Again(lambda: itertools.islice(valid_loader, batches)) if valid_loader is not None else None
+        apart = _Repeatable(lambda: itertools.islice(valid_loader, batches)) if valid_loader is not None else None
         return audit(train_loader, max_batches=batches, reference_limit=samples, apart_from=apart, progress=stop)
 
     probed, dataset = PROBED_SAMPLES, claims_of(train_loader).dataset
@@ -180,7 +180,7 @@ def _audit(train_loader: Any, valid_loader: Any, seconds: float) -> AuditReport:
 
 
 @contextlib.contextmanager
-def _as_it_was(loader: Any) -> Iterator[None]:
+def _restored(loader: Any) -> Iterator[None]:
     """Restore random states and the position of the loader."""
     with kept_seeds():
         sampler = getattr(loader, "sampler", None)
@@ -199,8 +199,8 @@ def _as_it_was(loader: Any) -> Iterator[None]:
 
 # ---- loaders of a program that its training loop does not iterate: its validation data ----
 #
-# A diagnosis ends a program within its first epoch, so a validation after it never runs. But its loader exists already, or what
-# creates it. Data that is trained on by intent, in another loop or stage, is not taken for validation data.
+# A diagnosis usually ends a program within its first epoch, before a validation. But the validation loader, or the trainer that creates
+# it, exists already. Data that is trained on by intent, in another loop or stage, is not taken for validation data.
 
 MOST_LOADERS = 8
 

@@ -1,10 +1,10 @@
-"""Several processes that train together, measured by all of them at the same steps.
+"""A distributed run, measured by all of its processes at the same steps. measure_windows.py and child.py use it.
 
-Each process has its own session. What all must do alike, such as the number of steps of a window, rank 0 decides and publishes
-through the key-value store of torch.distributed; nothing is added to the program's collectives. A window without the all-reduce
-(`MeasuredRanks.part`) shows how long each rank takes alone, and so which one is slow. A window in which all ranks meet before each
-all-reduce (`MeasuredRanks.meet`) shows what it costs when no rank is late: a rank that slept until the last one came wakes up
-slowly, which is not a cost of the all-reduce. Rank 0 makes the verdict.
+Each process has its own session. Rank 0 decides what all must do alike, such as the number of steps of a window, and publishes it
+through the key-value store of torch.distributed; no collective is added. A window without the all-reduce (`MeasuredRanks.part`) shows
+how long each rank takes alone, and so which one is slow. A window in which all ranks meet before each all-reduce (`MeasuredRanks.meet`)
+shows what it costs when no rank is late: a rank that sleeps until the last one arrives wakes up slowly, which is not a cost of the
+all-reduce. Rank 0 makes the verdict.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from stoker.diagnose.measurements import Rank
 
 PATIENCE = timedelta(seconds=60)
 MEETING_SECONDS = 5.0  # how long a meeting waits for the other ranks
-PAUSE_SECONDS = 5e-5  # between two looks at who is there: a process that spins would take the core of one that is on its way
+PAUSE_SECONDS = 5e-5  # between two checks whether all ranks are there: a process that spins would take the core of another rank
 COLLECTIVES = (
     *("all_reduce", "reduce", "broadcast", "barrier", "all_gather", "gather", "scatter", "all_to_all", "all_to_all_single"),
     *("all_gather_into_tensor", "reduce_scatter", "reduce_scatter_tensor", "all_gather_object", "broadcast_object_list"),
@@ -36,33 +36,33 @@ COLLECTIVES = (
 class Meeting:
     """A barrier in each step of a window, before the all-reduce.
 
-    A rank that does not come is waited for once, and not for long.
+    After one rank did not arrive in time, no rank waits again.
     """
 
     def __init__(self, store: Any, number: int, *, name: str) -> None:
         self._store = store
         self._number = number
         self._name = name
-        self.held = 0  # how often all ranks came
-        self.missed = False  # whether a rank did not come
+        self.held = 0  # how often all ranks arrived
+        self.missed = False  # whether a rank did not arrive in time
 
     def wait(self) -> None:
-        """Wait until all ranks are here."""
+        """Wait until all ranks have arrived."""
         if self.missed:
             return
         key = f"{self._name}/{self.held}"
-        come, until_ns = self._store.add(key, 1), now_ns() + int(MEETING_SECONDS * 1e9)
-        while come < self._number:
+        arrived, until_ns = self._store.add(key, 1), now_ns() + int(MEETING_SECONDS * 1e9)
+        while arrived < self._number:
             if now_ns() > until_ns:
                 self.missed = True
                 return
             time.sleep(PAUSE_SECONDS)
-            come = self._store.add(key, 0)
+            arrived = self._store.add(key, 0)
         self.held += 1
 
 
 class MeasuredRanks:
-    """The processes that train together, as one of them sees them."""
+    """The processes of a distributed run, used by one of them."""
 
     def __init__(self, rank: int, number: int, store: Any) -> None:
         self.rank = rank
@@ -151,7 +151,7 @@ class MeasuredRanks:
 
 
 def find_ranks() -> MeasuredRanks | None:
-    """The processes that train together; None if there is only one."""
+    """The processes of a distributed run; None if there is only one process."""
     distributed = torch.distributed
     if not distributed.is_available() or not distributed.is_initialized() or distributed.get_world_size() < 2:
         return None

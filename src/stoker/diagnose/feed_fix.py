@@ -1,8 +1,9 @@
-"""Columns of a dataset, for the fix `feed`: the arrays that its samples are rows or windows of, or copies made by reading it once.
+"""For the fix `feed` of fixes.py: the columns of a dataset, from which a whole batch is gathered at once.
 
-`columns_of` finds them by comparing a few samples; `gathering` makes batches from columns that look like given batches. A column is used
-only where it gave, bit for bit, what the dataset and its collate function gave for the same indices: twice, and alone as in a batch.
-Samples that differ from call to call, or depend on the others of their batch, have no columns.
+Columns are the arrays whose rows or windows the samples are (`columns_of` finds them by comparing a few samples), or copies made by
+reading the dataset once. A column is used only if it gives, bit for bit, what the dataset and its collate function give for the same
+indices: twice, and for a single sample as in a batch. Samples that differ from call to call, or that depend on the others of their batch,
+have no columns. `gathering` makes batches from columns that are made of given batches.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def columns_of(dataset: Any, collate: Collate) -> Columns | str:
     found = [_find(leaf, numbers, count, arrays) for leaf in leaves]
     if None not in found:
         return Columns(columns=[one for one in found if one is not None], form=form, count=count)
-    # A collate function of the program's may pad: alone, a sample has the shape that is its own.
+    # A collate function may pad: a single sample keeps its own shape.
     return _read_all(made, count, leaves, form, name, chunk=CHUNK if collate is default_collate else 1)
 
 
@@ -110,7 +111,7 @@ def _read_all(made: Make, count: int, probe: list[Any], form: TreeSpec, name: st
         for column, leaf in zip(whole, leaves, strict=True):
             column[start:stop] = leaf
         seconds = (now_ns() - begin) / 1e9
-        # A single chunk may have waited for other programs: less than a second says nothing about the rest.
+        # A single chunk may have waited for other programs: the rest is estimated only after a second.
         if seconds > min(1, MAX_SECONDS) and seconds * count / stop > MAX_SECONDS:
             return f"{name} has {count:,} samples: reading them all would take too long for a trial"
     return Columns(columns=[TensorColumn(values=one, dtype=one.dtype) for one in whole], form=form, count=count)
@@ -132,7 +133,7 @@ def _tensors_within(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
 
 
 def _find(leaf: torch.Tensor, numbers: list[int], count: int, arrays: list[torch.Tensor]) -> TensorColumn | None:
-    """The array whose rows or windows the samples are."""
+    """The array whose rows or windows the samples are; None if there is none."""
     for column in (one for values in arrays for one in _candidates(leaf, numbers, count, values)):
         reaches = column.offset + column.stride * (count - 1) + (column.length or 1) <= len(column.values)
         if reaches and same_bits([column.gather(torch.tensor(numbers))], [leaf]):
@@ -173,9 +174,11 @@ def same_bits(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
 
 
 def gathering(batches: Sequence[Any], rows: int, size: int) -> Iterator[Any] | None:
-    """Endless batches of `size` samples like these, each gathered at once from columns of `rows` rows."""
-    # None where a batch is not made of tensors with one row per sample. The columns repeat the batches, so that gathering costs what it
-    # would cost, in memory of the same size.
+    """Endless batches of `size` samples, gathered from columns of `rows` rows that repeat these batches.
+
+    None where a batch is not made of tensors with one row per sample. As the columns are as large as those of the dataset, gathering
+    takes as long as from these.
+    """
     flat = [tree_flatten(batch) for batch in batches]
     if not flat or not flat[0][0] or any(form != flat[0][1] for _, form in flat):
         return None

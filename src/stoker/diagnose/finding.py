@@ -1,4 +1,8 @@
-"""The result of a diagnosis, and its text on a terminal; report.py makes the HTML page."""
+"""The result of a diagnosis (`Finding`) and its text on a terminal: VERDICT, WHY, NEXT, PATCH, WRONG and NOTE.
+
+Sentences come from wording.py; here is their order and layout. Lines are wrapped at the width of a terminal, but not in a pipe or a
+log. Names from the program are shown as text, never interpreted. report.py makes the HTML page.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +19,11 @@ from stoker.diagnose.wording import TITLES, outcome, patch_lines, per_second, pe
 if TYPE_CHECKING:
     from rich.console import Console
 
-SAME = 1.005  # a level of the ladder less than this times the one before it is not shown: nothing is gained there
+SAME = 1.005  # a level of the ladder is shown if it is at least this many times the one before it
 LABEL_WIDTH = 9
 NARROWEST = 40
 MOST_NOTES = 6
-WIDEST_HEAD = 60  # of what to do next, with its numbers beside it
+WIDEST_HEAD = 60  # of an advice whose numbers are on the same line
 ALARMING = "bold red"
 
 
@@ -42,14 +46,14 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     causes: list[Cause] = []
     """The first is the verdict; empty if there is none."""
     likely: Cause | None = None
-    """Without a verdict, the cause that it would name if the measurements could be trusted; None if they say nothing."""
+    """Without a verdict, the likely cause; None if the measurements do not show one."""
     why: str
     place: SourceLine | None = None
     ladder: dict[str, float] = {}
     """Steps per second: now, data_free, sync_free, launch_free (CPU: host_free, dispatch_free), roofline; each at least the one before."""
     next: list[Advice] = []
     correctness: list[str] = []
-    """What is wrong with the batches, besides speed."""
+    """Faults in the batches and losses, besides speed."""
     patch: Patch | None = None
     measurements: Measurements | None = None
 
@@ -80,27 +84,27 @@ class LadderLevel(NamedTuple):
 
 
 def headline(finding: Finding) -> str:
-    """The verdict in one sentence; why there is none where there is none."""
+    """The verdict in one sentence, or why there is none."""
     title = TITLES.get(finding.verdict, finding.verdict)
     sentence = finding.causes[0].sentence if finding.causes else finding.why
     return f"{title}: {sentence}" if sentence else title
 
 
 def certainty(finding: Finding) -> str:
-    """How sure it is."""
+    """The confidence and the spread of a finding."""
     sure = "" if finding.verdict == "none" else f"confidence {finding.confidence}, "
     likely = f"; likely {TITLES[finding.likely.verdict]}: {finding.likely.sentence}" if finding.likely is not None else ""
     return f"{sure}spread {percent(finding.spread)}{likely}"
 
 
 def place_beside(finding: Finding) -> SourceLine | None:
-    """The line to inspect, where `why` does not name it."""
+    """The line to inspect, unless `why` names it."""
     place = finding.place
     return None if place is None or f"{place.file}:{place.line}" in finding.why else place
 
 
 def ladder_levels(finding: Finding) -> list[LadderLevel]:
-    """The ladder from below, without the levels at which nothing is gained and those that are not finite."""
+    """The levels of the ladder at which something is gained, the first one included; levels that are not finite are left out."""
     found: list[LadderLevel] = []
     for name, rate in finding.ladder.items():
         if not (math.isfinite(rate) and rate > 0):
@@ -112,32 +116,32 @@ def ladder_levels(finding: Finding) -> list[LadderLevel]:
 
 
 class ReportLine(NamedTuple):
-    """One line before it is folded; only the first of a part has a label."""
+    """One line before it is wrapped; only the first of a section has a label."""
 
     label: str
     text: str
     style: str = ""
-    hang: int = 0  # by how much its second line is moved to the right
+    hang: int = 0  # indentation of its other lines
 
 
 def show(finding: Finding, console: Console | None = None) -> None:
-    """Print a finding, with colours where they are seen."""
+    """Print a finding, with colours on a terminal."""
     from rich.console import Console
     from rich.text import Text
 
     console = Console(highlight=False) if console is None else console
     width = max(NARROWEST, console.width) if console.is_terminal else None
-    for line in _folded(finding, width):
+    for line in _wrapped(finding, width):
         label = Text(line.label.ljust(LABEL_WIDTH), style="bold")
         console.print(label + Text(line.text, style=line.style), soft_wrap=True)
 
 
 def text(finding: Finding, *, width: int | None = None) -> str:
-    """The finding as plain text; without a width nothing is folded."""
-    return "".join(f"{line.label.ljust(LABEL_WIDTH)}{line.text}".rstrip() + "\n" for line in _folded(finding, width))
+    """The finding as plain text, wrapped at `width` if there is one."""
+    return "".join(f"{line.label.ljust(LABEL_WIDTH)}{line.text}".rstrip() + "\n" for line in _wrapped(finding, width))
 
 
-def _folded(finding: Finding, width: int | None) -> Iterator[ReportLine]:
+def _wrapped(finding: Finding, width: int | None) -> Iterator[ReportLine]:
     from rich.console import Console
     from rich.text import Text
 
@@ -147,7 +151,7 @@ def _folded(finding: Finding, width: int | None) -> Iterator[ReportLine]:
         if room is None:
             yield line
             continue
-        # Rich folds by the cells that letters take, of which some take two.
+        # Rich wraps by the width of characters in terminal cells.
         folder = Console(width=room, highlight=False)
         first, *rest = Text(line.text).wrap(folder, room, overflow="fold", no_wrap=False) or [Text()]
         yield ReportLine(line.label, first.plain.rstrip(), line.style)
@@ -185,7 +189,7 @@ def _lines(finding: Finding, room: int | None) -> Iterator[ReportLine]:
 
 
 def _ladder(finding: Finding, room: int | None) -> Iterator[ReportLine]:
-    """The levels in a line, cut between levels where it is too long."""
+    """The levels in one line, or in several where it is too long."""
     levels = [f"{level.name} {per_second(level.rate)}" for level in ladder_levels(finding)]
     if not levels:
         return
@@ -200,7 +204,7 @@ def _ladder(finding: Finding, room: int | None) -> Iterator[ReportLine]:
 
 
 def _next(steps: list[Advice], room: int | None) -> Iterator[ReportLine]:
-    """What to do, with what was predicted and tried: beside it where all fit, else below it."""
+    """Each advice with its prediction and trial: on the same line where all fit, else below it."""
     heads = [printable(f"{number}. {step.sentence}") for number, step in enumerate(steps, 1)]
     tails = []
     for step in steps:

@@ -13,7 +13,7 @@ import random
 import warnings
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -62,6 +62,10 @@ class Fix:
     def batch(self, value: Any) -> Any:
         """What the loop gets instead of a batch."""
         return value
+
+    def next_batch(self, give: Callable[[], Any]) -> Any:
+        """What the loop gets in a trial; `give` returns the next batch of the program."""
+        return self.batch(give())
 
     def on(self, roots: Sequence[torch.nn.Module], optimizer: torch.optim.Optimizer | None, batches: list[Any]) -> list[Any]:
         """Switch it on in a program that runs; returns the batches that the program gets."""
@@ -190,7 +194,10 @@ class Autocast(ModuleFix):
 
 
 class Batch(LoaderFix):
-    """`batch_size` doubled, also within a batch sampler. Samples per second are compared; losses differ."""
+    """`batch_size` doubled, also within a batch sampler; two batches in one where no DataLoader makes them.
+
+    Samples per second are compared; losses differ.
+    """
 
     tolerance = None
     samples_per_step = 2.0
@@ -201,6 +208,7 @@ class Batch(LoaderFix):
         super().__init__(value)
         self._doubled: list[Any] = []
         """Batch samplers that are doubled already: other libraries make loaders of the parts of loaders."""
+        self._fails = False  # whether two batches were found that are not one
 
     def _change(self, options: dict[str, Any]) -> None:
         sampler = options.get("batch_sampler") or options.get("sampler")
@@ -221,6 +229,16 @@ class Batch(LoaderFix):
         kept = [one for one in twice if one is not None]
         self.used = len(kept) == len(batches) > 0
         return kept if self.used else batches
+
+    def next_batch(self, give: Callable[[], Any]) -> Any:
+        value = give()
+        if self._doubled or self._fails:
+            return value
+        twice = doubled(value, give())
+        self.used, self._fails = twice is not None, twice is None
+        if twice is None:
+            self.unused_reason = "the batches do not have one row per sample"
+        return value if twice is None else twice
 
     def _made(self, loader: DataLoader[Any]) -> None:
         if loader.batch_sampler is not None:
@@ -284,6 +302,9 @@ class Float32(Fix):
                 self._undo.callback(_set_data, tensor, tensor.data)
                 _set_data(tensor, tensor.data.float())
                 self.used = True
+        for module in roots if self.used else ():  # a loop may take its samples from a tensor by itself
+            cast = module.register_forward_pre_hook(lambda _, args, kwargs: self.batch((args, kwargs)), with_kwargs=True)
+            self._undo.callback(cast.remove)
 
     def batch(self, value: Any) -> Any:
         return tree_map_only(torch.Tensor, lambda one: one.float() if one.dtype is torch.float64 else one, value)

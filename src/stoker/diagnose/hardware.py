@@ -1,8 +1,8 @@
-"""Rates of this machine, measured in about a second, to compare with what a training run reaches.
+"""Rates of this machine (`measure_machine`), measured in about a second, to compare with what a training run reaches.
 
-Datasheets are wrong by a quarter and more, so every peak is measured, once per process (`measure_machine`). Nothing of the user's is
-touched: no random number is drawn, no module, optimizer or `backward` is called whose hooks a session listens to, and flags and
-threads are restored. `pages_so_far`, `page_seconds` and `keep_memory` are about memory pages from the system.
+Datasheets are wrong by a quarter and more, so every peak is measured, once per process. The state of the program does not change: no
+random number is drawn, no function is called that hooks.py has hooked, and flags and threads are restored. `pages_so_far`,
+`page_seconds` and `keep_memory` are about memory pages from the system.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Records of a diagnosis: `Measurements`, what was measured of a training run, and the types of its verdict (finding.py has the whole).
+"""The records of a diagnosis: `Measurements`, and the parts of a `Finding` (finding.py) such as causes, advice and trials.
 
-Each number of `Measurements` comes from its own window of steps, in which one thing is different. Times are seconds per step. The
-letters are those of the method: T the unchanged loop, D the loader alone, X copies alone, C cached batches, H the host's issue time,
-G the device alone. Field names are the JSON form (schema 1), which docs/diagnosing.md describes.
+Each number of `Measurements` comes from its own window of steps, in which one thing is different. Times are seconds per step. Letters
+name the windows: T the unchanged loop, D the loader alone, X copies alone, C cached batches, H the host's issue time, G the device
+alone. Field names are the JSON form (schema 1), which docs/diagnosing.md describes.
 """
 
 from __future__ import annotations
@@ -19,11 +19,9 @@ SE_OF_MEDIAN = 1.2533 / 0.6745
 MEDIAN_OF_FEW = 1.2533
 """Standard error of a median, in that of a mean, for normal values."""
 SIGMA_OF_DISTANCE = 1.4826
-"""Standard deviation of normal values, in their median distance from the median: one round at another speed does not matter."""
-
-
+"""Standard deviation of normal values, in their median distance from the median, on which one outlier has no effect."""
 LEVEL_STEPS = 15
-"""Steps whose median is the speed of the machine at their time: a third of them may be slow by themselves."""
+"""Steps whose median is the speed of the machine at their time: up to a third of them may be slow steps."""
 
 
 class Stretch(msgspec.Struct, frozen=True, kw_only=True):
@@ -229,7 +227,7 @@ class RareSteps(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BusyThread(msgspec.Struct, frozen=True, kw_only=True):
-    """Another Python thread of the program that computes beside the loop."""
+    """Another Python thread of the program that computes at the same time as the loop."""
 
     name: str
     share: float  # of the time, in which it had a core
@@ -360,7 +358,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Patch(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of `--apply`."""
+    """The result of `--apply`."""
 
     file: str | None = None
     """The patch that was written; None if none was."""

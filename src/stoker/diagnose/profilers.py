@@ -125,9 +125,9 @@ class Sampler:
         in_main = threading.current_thread() is threading.main_thread()
         unused = signal.getsignal(signal.SIGALRM) in (signal.SIG_DFL, None) and signal.getitimer(signal.ITIMER_REAL)[0] == 0.0
         if in_main and unused:
-            signal.signal(signal.SIGALRM, lambda number, frame: self.see(frame))
+            signal.signal(signal.SIGALRM, self._on_timer)
             signal.siginterrupt(signal.SIGALRM, False)  # system calls are not interrupted
-            signal.setitimer(signal.ITIMER_REAL, INTERVAL_SECONDS, INTERVAL_SECONDS)
+            signal.setitimer(signal.ITIMER_REAL, INTERVAL_SECONDS)
         else:
             self._stop.clear()
             self._thread = threading.Thread(target=self._watch, name="stoker-sampler", daemon=True)
@@ -145,6 +145,12 @@ class Sampler:
         else:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+    def _on_timer(self, number: int, frame: FrameType | None) -> None:
+        self.see(frame)
+        # Started again only now: where another thread holds the interpreter, signals would interrupt their own handler without end.
+        if self.runs:
+            signal.setitimer(signal.ITIMER_REAL, INTERVAL_SECONDS)
 
     def _watch(self) -> None:
         while not self._stop.wait(INTERVAL_SECONDS):

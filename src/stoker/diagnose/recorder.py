@@ -1,11 +1,11 @@
-"""What a session records, and the `Measurements` made of it.
+"""What the measurement windows record (`Recorder`), and the `Measurements` made of it.
 
 `StepSeries` holds the steps of one kind of measurement, from one or more windows. `Recorder` holds all series and everything else that
 was measured; `Recorder.measurements` can be called at any time.
 
-A step that starts an epoch is a different kind of step, kept apart from the others. What it waits longer for its batch (workers that
-start, the first batch) belongs to the loader, and every step gets its part of it. The rest of the time between two epochs
-(validation, checkpoints) belongs to no step.
+The first step of an epoch is recorded separately. The additional time that it waits for its batch (workers that start, the first batch)
+is time of the loader, and is divided among all steps of the epoch. The rest of the time between two epochs (validation, checkpoints)
+does not count for any step.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ from stoker.errors import TrainError
 MIN_EPOCHS = 12  # with this many epochs, the mean step of an epoch can take the place of a step
 MIN_EPOCHS_OF_A_TRIAL = 3
 MIN_GROUPS = 16
-MAX_IN_TURN = 4  # steps that differ in turn; slow ones that come later are rare
-REPEATS = 0.4  # spread of the means of such groups, in that of single steps, up to which steps differ in turn
-WORTH_A_NOTE = 0.10  # share of all time between epochs
+MAX_PERIOD = 4  # of steps that alternate; long steps with a longer period are rare steps
+PERIODIC = 0.4  # spread of the means of periods, relative to that of single steps, up to which steps alternate
+WORTH_A_NOTE = 0.10  # share of the time between epochs from which on a note reports it
 
 
 class EpochStart(NamedTuple):
@@ -61,7 +61,7 @@ class EpochStart(NamedTuple):
     at: int  # number of steps of the series before it
     window: int
     times: StepTimes
-    ours: bool = False  # whether the diagnosis started this epoch, so that nothing of the program ran between the two epochs
+    ours: bool = False  # whether the diagnosis started this epoch, so that no code of the program ran between the two epochs
     device_seconds: float | None = None  # its time on a GPU's timeline
 
 
@@ -108,7 +108,7 @@ class StepSeries:
         return [max(0.0, one.times.phases_ns[NEXT] / 1e9 - usual) for one in self.epoch_starts]
 
     def extra_rests(self, *, on_gpu: bool, behind: float = 0.0) -> list[float]:
-        """Seconds between epochs besides that wait, and within the epoch start where it took far longer than other steps.
+        """Seconds between epochs without that wait; with the additional time of an epoch start that took far longer than other steps.
 
         A line between epochs may wait for a GPU that is `behind` by as many seconds at the end of an epoch: these are its steps.
         """
@@ -138,7 +138,7 @@ class StepSeries:
             if before.window == after.window < len(found) and others:
                 first = list(before.times.phases_ns)
                 first[REST] -= before.times.between_ns
-                if first[REST] < 0:  # a validation with gradients looks like a step
+                if first[REST] < 0:  # a validation with gradients was taken for a step
                     first = [first[NEXT], *mean_step(others).phases_ns[1:]]
                 found[before.window].append(mean_step([StepTimes(tuple(first), False), *others]))
         return found
@@ -149,11 +149,11 @@ class BetweenEpochs(NamedTuple):
 
     loader: float
     other: float
-    steps: float  # steps of an epoch
+    steps: float | None  # steps of an epoch
 
 
 def between_epochs(series: Sequence[StepSeries], length: float | None, *, on_gpu: bool = False) -> BetweenEpochs | None:
-    """Time between epochs; None if none ended, or if neither the series nor `length` says how many steps an epoch has."""
+    """Time between epochs; None if no epoch ended, or if the number of its steps is not known (nor given as `length`)."""
     lengths = [found for one in series for found in one.epoch_lengths()]
     steps = statistics.median(lengths) if lengths else length
     on_device = [seconds for one in series for seconds in one.device_seconds or ()]
@@ -178,7 +178,7 @@ class Recorder:
     """Raw measurements of one session."""
 
     early: list[StepTimes] = field(default_factory=list)
-    """Steps of the warm-up, epoch starts included: all there is of a program that ends in it."""
+    """Steps of the warm-up, epoch starts included: the only ones of a program that ends in it."""
     phased: StepSeries = field(default_factory=StepSeries)  # baseline steps with their phases, where these cannot be timed within T
     loop: StepSeries = field(default_factory=StepSeries)  # T: baseline steps
     cached: StepSeries = field(default_factory=StepSeries)  # C: steps with cached batches
@@ -228,45 +228,47 @@ class Recorder:
         """Everything known so far. Measures the machine unless one is given; raises `TrainError` if nothing was measured."""
         measured = next((one for one in (self.loop, self.phased) if one.steps), StepSeries(steps=self.early[1:]))
         if not measured.steps:  # the first of `early` includes the time before it
-            nothing = "no optimizer of torch made a step. Nothing was trained, or not with torch.optim, or in other processes."
-            one = "the training ended after one step, before anything could be measured. Let it train for at least 30 steps."
-            raise TrainError(one if hooks.steps else nothing)
-        source, batches = sources.found, self._batches
+            no_step = "no optimizer of torch made a step. Nothing was trained, or not with torch.optim, or in other processes."
+            one_step = "the training ended after one step, before anything could be measured. Let it train for at least 30 steps."
+            raise TrainError(one_step if hooks.steps else no_step)
+        source, batches = sources.training, self._batches
         together = self._steps_together(source, len(self.loop.steps))
         phased = in_groups(self.phased.steps or measured.steps, together)
+        # The time between epochs: what the loader takes to start one, and the rest (validation, checkpoints).
         starts = [EpochStart(0, number, one) for number, one in enumerate(self.early) if one.new_epoch]  # each alone
         early = StepSeries(steps=[one for one in self.early[1:] if not one.new_epoch], epoch_starts=starts)
-        lost = between_epochs([early, self.phased, self.loop], _epoch_length(source, batches), on_gpu=self.on_gpu)
-        starting = lost.loader if lost is not None and not self.apart.steps else 0.0  # with several ranks, others wait meanwhile
+        found = between_epochs([early, self.phased, self.loop], _epoch_length(source, batches), on_gpu=self.on_gpu)
+        between = found or BetweenEpochs(0.0, 0.0, None)
+        starting = between.loader if not self.apart.steps else 0.0  # with several ranks, others wait meanwhile
+        # T: the steps of the loop, or the mean steps of its epochs, which include the time to start them.
         epochs = self._epochs(measured, source)
         loop = [[one.seconds for one in window] for window in epochs] or _means(measured.windows(), together)
-        step = statistics.median(one for window in loop for one in window) + (0.0 if epochs else starting)
+        added = 0.0 if epochs else starting
+        # The mean step by the wall clock, which rare steps make longer.
         slow = self.slow_steps(bursts=_workers(source) > 0) if not epochs else None
         mean = slow.mean if slow is not None else statistics.fmean(one for window in loop for one in window)
-        other = lost.other if lost is not None else 0.0
-        wall = mean + (0.0 if epochs else starting) + other
-        length, place = lost.steps if lost is not None else None, source.place if source is not None else None
-        rare = self._rare(slow, wall, other, length, place)
+        wall = mean + added + between.other
+        rare = self._rare(slow, wall, between, source.place if source is not None else None)
+        with_between = statistics.median(one for window in loop for one in window) + added + between.other
+        note = f"{percent(between.other / wall)} of the time passes between epochs (validation, checkpoints): it is not in the verdict."
+        notes = [note] if WORTH_A_NOTE < between.other / wall <= RULE.rare_verdict_share else []  # with more it is the verdict
         optimizer, steps, alone = hooks.optimizer, [one.seconds for one in measured.steps], self.device_only
         cores_used = self.cores_used.get("cached") or self.cores_used.get("loop")
-        note = f"{percent(other / wall)} of the time passes between epochs (validation, checkpoints): it is not in the verdict."
-        notes = [note] if WORTH_A_NOTE < other / wall <= RULE.rare_verdict_share else []  # with more it is the verdict
         cached = _means(self.cached.windows(with_data=False), together) if self.cached.steps else []
         phases = {name: [one.phases[name] for one in alone] for name in ("forward", "backward", "optimizer")} if alone else {}
-        machine = machine or measure_machine(device)
         slow_limit = 3 * statistics.median(steps)
         return Measurements(
             device=device,
             steps_seen=hooks.steps,
-            loop=by_window(loop if epochs else [[one + starting for one in window] for window in loop]),
+            loop=by_window([[one + added for one in window] for window in loop]),
             wall_seconds=wall,
             rare=rare[0] if rare else None,
             also_rare=rare[1] if len(rare) > 1 else None,
             phases=self._phases(phased, source, starting),
             cached=by_window(at_one_level(cached, loop)) if self.cached.steps else None,
-            copies_alone=_stretch([one * batches for one in self.copies]),
-            host_issue=_stretch(self.host_issue),
-            device_alone=_stretch([one.seconds for one in alone]),
+            copies_alone=Stretch(seconds=[one * batches for one in self.copies]) if self.copies else None,
+            host_issue=Stretch(seconds=self.host_issue) if self.host_issue else None,
+            device_alone=Stretch(seconds=[one.seconds for one in alone]) if alone else None,
             device_phases={name: statistics.median(seconds) for name, seconds in phases.items()},
             blocked_under_sleep=sum(one.blocked for one in alone) > len(alone) / 2 if alone else None,
             loader_alone=self._alone(source, phased, batches, together, loop),
@@ -279,7 +281,7 @@ class Recorder:
             blames=self.blames,
             loader=self._loader(source, batches),
             work=self.work,
-            machine=machine,
+            machine=machine or measure_machine(device),
             measuring_seconds=(now_ns() - self.first_ns) / 1e9 if self.first_ns else 0.0,
             precision=hooks.precision or "fp32",
             optimizer=type(optimizer).__name__ if optimizer is not None else None,
@@ -289,7 +291,7 @@ class Recorder:
             busy_thread=max(self.busy_threads, key=lambda one: one.share, default=None),
             asleep=statistics.median(self.asleep) if self.asleep else None,
             compiled=compiled(),
-            between_epochs={} if lost is None else {"loader": lost.loader / (step + other), "other": other / (step + other)},
+            between_epochs={name: getattr(found, name) / with_between for name in ("loader", "other")} if found else {},
             slow_steps=sum(one > slow_limit for one in steps),
             notes=[*self.notes, *notes],
             losses=[float(one) for one in hooks.losses],
@@ -297,17 +299,17 @@ class Recorder:
 
     def slow_steps(self, *, bursts: bool) -> Slow | None:
         """The slow steps of T that take a share of its time worth reporting; None without any."""
-        # Where batches come in bursts, because worker processes make them, the wait for a batch is left out.
+        # The wait for a batch is left out where workers make the batches, because these come in bursts.
         waits, loop = bursts and not self.on_gpu, self.loop
         windows = loop.windows(with_data=not waits)
-        for start in reversed(loop.epoch_starts):  # steps as well; what is special about them is reported elsewhere
+        for start in reversed(loop.epoch_starts):  # they count as usual steps here: their additional time is reported separately
             if start.window < len(windows) and windows[start.window]:
                 first = (loop.window_starts or [0])[start.window]
                 windows[start.window].insert(start.at - first, statistics.median(windows[start.window]))
-        turn = self._steps_in_turn()
-        best = slow_of_windows([window for window in (_means(windows, turn) if turn > 1 else windows) if window])
+        period = self._period_of_steps()
+        best = slow_of_windows([window for window in (_means(windows, period) if period > 1 else windows) if window])
         if best is not None and best.every is not None:
-            best = replace(best, every=best.every * turn)
+            best = replace(best, every=best.every * period)
         if best is None or best.share < RULE.rare_min_share:
             return None
         if not waits:
@@ -316,7 +318,7 @@ class Recorder:
         return replace(best, share=best.share * best.mean / (best.mean + waited), mean=best.mean + waited)
 
     def last_window(self, series: StepSeries, source: Source | None) -> list[float]:
-        """Seconds of the steps of the last window, each with its part of the time to start an epoch."""
+        """Seconds of the steps of the last window, each with its share of the time to start an epoch."""
         epochs = self._epochs(series, source, least=MIN_EPOCHS_OF_A_TRIAL)
         if epochs:
             return [one.seconds for one in epochs[-1]]
@@ -340,14 +342,12 @@ class Recorder:
             waited_for_cores=statistics.median(self.waited_apart) if self.waited_apart else None,
         )
 
-    def _rare(
-        self, slow: Slow | None, wall: float, other: float, length: float | None, place: SourceLine | None
-    ) -> list[RareSteps]:
+    def _rare(self, slow: Slow | None, wall: float, between: BetweenEpochs, place: SourceLine | None) -> list[RareSteps]:
         """Rare steps and the time between epochs, the larger share first. `place` is the line of the training loop."""
-        found = []
+        found, other, length = [], between.other, between.steps
         if length is not None and other / wall > RULE.rare_min_share:
-            between = RareSteps(share=other / wall, every=length, seconds=other * length, others=wall - other, between_epochs=True)
-            found.append(_with_line(between, self.epoch_line, place))
+            gap = RareSteps(share=other / wall, every=length, seconds=other * length, others=wall - other, between_epochs=True)
+            found.append(_with_line(gap, self.epoch_line, place))
         if slow is not None:
             share = slow.share * (wall - other) / wall
             rare = RareSteps(share=share, every=slow.every, seconds=slow.seconds, others=slow.others)
@@ -374,22 +374,22 @@ class Recorder:
         return statistics.median(self.batches_per_step) if any(self.batches_per_step) else 1
 
     def _steps_together(self, source: Source | None, num_steps: int) -> int:
-        """Number of consecutive steps whose mean counts as one step, because they differ for a good reason."""
-        wanted = max(1, _workers(source), self._steps_in_turn())  # batches come in bursts of one per worker
+        """Number of consecutive steps whose mean counts as one step, because single steps differ for a known reason."""
+        wanted = max(1, _workers(source), self._period_of_steps())  # batches come in bursts of one per worker
         if self.batch_bytes and max(self.batch_bytes) > 1.05 * min(self.batch_bytes):
             wanted *= 4
         return max(1, min(wanted, num_steps // MIN_GROUPS))
 
-    def _steps_in_turn(self) -> int:
-        """Number of steps after which they repeat, such as a long one and a short one in turn; 1 if they do not, or are rare."""
+    def _period_of_steps(self) -> int:
+        """Period of steps that alternate, such as a long and a short one; 1 if they do not, or if long ones are rare."""
         windows = [window for window in self.loop.windows() if window]
         slow = slow_of_windows(windows)
         limit = (slow.others + slow.seconds) / 2 if slow is not None else math.inf
         spread, of_others = (by_window(one).spread for one in (windows, [[s for s in w if s <= limit] for w in windows]))
         if self.on_gpu or not RULE.max_spread_cpu < min(spread, of_others) < math.inf:
             return 1
-        spreads = {size: by_window(_means(windows, size)).spread for size in range(2, MAX_IN_TURN + 1)}
-        return next((size for size, of_groups in spreads.items() if of_groups <= REPEATS * spread), 1)
+        spreads = {size: by_window(_means(windows, size)).spread for size in range(2, MAX_PERIOD + 1)}
+        return next((size for size, of_groups in spreads.items() if of_groups <= PERIODIC * spread), 1)
 
     def _alone(
         self, source: Source | None, phased: list[StepTimes], batches: float, together: int, loop: list[list[float]]
@@ -433,8 +433,8 @@ def _with_line(rare: RareSteps, line: SlowLine | None, loop: SourceLine | None) 
         return rare
     phase = line.phase if line.in_phase >= MOSTLY and not rare.between_epochs else None
     outer = line.iterated
-    around = outer is not None and loop is not None and (outer.file, outer.function) == (loop.file, loop.function)
-    in_outer_loop = around and outer is not None and loop is not None and outer.line < loop.line
+    same_function = outer is not None and loop is not None and (outer.file, outer.function) == (loop.file, loop.function)
+    in_outer_loop = same_function and outer is not None and loop is not None and outer.line < loop.line
     return msgspec.structs.replace(
         rare, phase=phase, alone=line.alone, place=line.place, called=line.called, in_outer_loop=in_outer_loop
     )
@@ -460,10 +460,6 @@ def _workers(source: Source | None) -> int:
 def by_window(windows: list[list[float]]) -> Stretch:
     """The steps of all windows, and the number in each."""
     return Stretch(seconds=[one for window in windows for one in window], pieces=[len(window) for window in windows])
-
-
-def _stretch(seconds: list[float]) -> Stretch | None:
-    return Stretch(seconds=seconds) if seconds else None
 
 
 def _epoch_length(source: Source | None, batches: float) -> float | None:

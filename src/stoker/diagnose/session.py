@@ -1,12 +1,12 @@
 """The session: a state machine that measures a running training loop, one window of steps after another.
 
-1. `search`: hooks and watched loops find the training loop, which runs undisturbed.
-2. `measure`: the session gives the loop its batches. At each `next` it ends a step, sends the step's times to the plan, and gets from
-   it the input of the next step: a real batch (baseline), a copy of an earlier one (no data cost), or first some time in which the
-   loader runs alone. The plan is a generator: `stoker.diagnose.measure_windows`, unless a subclass has another.
-3. `done`: the hooks are removed, and `measurements` returns the result.
+1. Search: loops.py finds the training loop, which runs undisturbed.
+2. Measure: the session gives the loop its batches. At each `next` it ends a step, sends the step's times to the plan, and gets the
+   input of the next step from it: a real batch (baseline) or a copy of an earlier one (no data cost). The plan is a generator:
+   `measure_all` of measure_windows.py, or that of a trial or of the gate.
+3. Done: the hooks are removed, and `measurements` returns the result.
 
-Where several processes train together, all of them make the same number of steps.
+In a distributed run, all processes make the same number of steps.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import statistics
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from stoker._clock import now_ns
 from stoker.diagnose.distributed import MeasuredRanks
@@ -47,9 +47,8 @@ MAX_STEPS = 600  # per window
 MAX_CACHED = 16
 MAX_CACHED_BYTES = 256 << 20
 MAX_BACKWARDS, MAX_WITHOUT_OPTIMIZER = 200, 12
-"""Backward passes without an optimizer step after which each counts as a step: if there is an optimizer, and if there is none."""
+"""Backward passes without an optimizer step after which each one counts as a step: with an optimizer in the process, and without."""
 
-State = Literal["search", "measure", "done"]
 Extend = Callable[[float, Callable[[], list[float]]], bool]
 """Whether a window needs more steps: called with the seconds of the last step, and a function that returns those of all."""
 
@@ -58,8 +57,8 @@ class StepInput(NamedTuple):
     """What a step gets."""
 
     cached: bool = False  # a copy of an earlier batch instead of a real one
-    before: Callable[[], object] | None = None  # called when the batch is there, outside of all times
-    timer: LoopTimer | None = None  # times the steps after this one, until it is over; they get batches of the same kind
+    before: Callable[[], object] | None = None  # called when the batch is there; not timed
+    timer: LoopTimer | None = None  # times the steps after this one, which get batches of the same kind
 
 
 REAL, CACHED = StepInput(), StepInput(cached=True)
@@ -68,10 +67,10 @@ Plan = Generator[StepInput, StepTimes, None]
 
 @dataclass(kw_only=True, slots=True)
 class LoopTimer:
-    """Measures a window of short steps by two clock reads per iteration and nothing else.
+    """Measures a window of short steps with only two clock reads per iteration.
 
-    Python code that runs after operations have filled the caches costs several times what it costs alone, so times are kept raw until
-    the window is over.
+    Python code that runs after operations have filled the CPU caches takes several times as long, so raw times are kept until the
+    window is over.
     """
 
     series: StepSeries
@@ -82,10 +81,10 @@ class LoopTimer:
     add_epoch_start: Callable[[StepTimes], None] | None = None
     extend: Extend | None = None
     _until_ns: int = 0
-    _asked: list[int] = field(default_factory=list)
-    _given: list[int] = field(default_factory=list)
+    _starts: list[int] = field(default_factory=list)  # when each iteration requested its batch
+    _given: list[int] = field(default_factory=list)  # when it got the batch
     _between: dict[int, int] = field(default_factory=dict)
-    """Nanoseconds between two epochs besides the wait for a batch, by the number of the iteration."""
+    """Nanoseconds between two epochs without the wait for a batch, by the index of the iteration."""
     _ended_ns: int | None = None  # when the epoch ended, until the next one begins
 
     def is_over(self, now_ns: int) -> bool:
@@ -98,51 +97,51 @@ class LoopTimer:
             return False
         if number < min(self.most, self.least + len(self._between)):
             return False
-        return self.extend is None or not self.extend((now_ns - self._asked[-1]) / 1e9, lambda: self._counted(now_ns))
+        return self.extend is None or not self.extend((now_ns - self._starts[-1]) / 1e9, lambda: self._counted(now_ns))
 
     def _counted(self, now_ns: int) -> list[float]:
         """Seconds of the iterations so far that count."""
-        iterations = enumerate(pairwise([*self._asked, now_ns]))
+        iterations = enumerate(pairwise([*self._starts, now_ns]))
         return [(end - begin) / 1e9 for number, (begin, end) in iterations if number not in self._between]
 
-    def add(self, asked_ns: int, given_ns: int) -> None:
-        """Add an iteration: when its batch was asked for, and when it was there."""
-        self._asked.append(asked_ns)
+    def add(self, start_ns: int, given_ns: int) -> None:
+        """Add an iteration: when it requested its batch, and when it got it."""
+        self._starts.append(start_ns)
         self._given.append(given_ns)
 
-    def end_epoch(self, asked_ns: int) -> None:
-        """The epoch had no batch left when one was asked for."""
-        self._ended_ns = asked_ns
+    def end_epoch(self, now_ns: int) -> None:
+        """The epoch ended: a batch was requested, and there was none left."""
+        self._ended_ns = now_ns
 
     def mark_epoch_start(self, between_ns: int) -> None:
         """The iteration added last started an epoch, `between_ns` after the one before had ended."""
         if self._ended_ns is not None:
-            self._asked[-1], self._ended_ns = self._ended_ns, None
+            self._starts[-1], self._ended_ns = self._ended_ns, None
         self._between[len(self._given) - 1] = between_ns
 
     def end(self, now_ns: int | None = None) -> int:
-        """Write the times to the series, and return the number of iterations. Without a time, the last one has no end."""
+        """Add the steps to the series, and return their number. Without a time, the last iteration has no end and does not count."""
         last = self._ended_ns if self._ended_ns is not None else now_ns
-        ends = [*self._asked[1:], *([] if last is None else [last])]
-        all_alike = 4 * len(self._between) >= 3 * len(ends)  # if nearly all start an epoch, they are the steps
-        for number, (asked, given, end) in enumerate(zip(self._asked, self._given, ends, strict=False)):
-            between, new_epoch = self._between.get(number, 0), number in self._between and not all_alike
+        ends = [*self._starts[1:], *([] if last is None else [last])]
+        all_start_epochs = 4 * len(self._between) >= 3 * len(ends)  # nearly all: then they count as steps
+        for number, (start, given, end) in enumerate(zip(self._starts, self._given, ends, strict=False)):
+            between, new_epoch = self._between.get(number, 0), number in self._between and not all_start_epochs
             spent = [0] * len(NAMES)
-            spent[NEXT], spent[REST] = given - asked - between, end - given + between
+            spent[NEXT], spent[REST] = given - start - between, end - given + between
             times = StepTimes(tuple(spent), new_epoch, between)
             if not new_epoch:
                 self.series.steps.append(times)
             elif self.add_epoch_start is not None:
                 self.add_epoch_start(times)
-        self._asked.clear()
+        self._starts.clear()
         self._given.clear()
         return len(ends)
 
 
 class Session:
-    """One diagnosis of one program. `plan` is called with the session, and says what its steps are measured for.
+    """One diagnosis of one program. `plan` is called with the session, and decides the input of each step.
 
-    `step_per_batch` counts each iteration as a step, whatever happens in it. `pace` scales the length of all windows, and `seconds`
+    `step_per_batch` counts each iteration as a step, also without an optimizer. `pace` scales the length of all windows, and `seconds`
     limits the time of measuring.
     """
 
@@ -155,7 +154,7 @@ class Session:
         pace: float = 1.0,
         seconds: float | None = None,
     ) -> None:
-        self.state: State = "search"
+        self.done = False  # whether everything is measured, or measuring has failed
         self.failure: Exception | None = None
         self.hooks = StepHooks()
         self.sources = Sources(self.hooks)
@@ -163,17 +162,18 @@ class Session:
         self.device: Device = "cpu"
         self.ranks: MeasuredRanks | None = None  # the processes that train together, if there are several
         self.step_per_batch = step_per_batch
-        # How the plan wants steps to be run.
-        self.endless = False  # whether epochs end no more: the session begins another pass instead
-        self.short_steps = False  # whether steps are so short that their times are taken without hooks
+        # Set by the plan.
+        self.endless = False  # whether epochs do not end: the session starts another pass instead
+        self.short_steps = False  # whether steps are so short that they are timed without hooks
         self.short_cached_steps = False  # the same for steps with cached batches
-        self.caching = False  # whether batches are cached as they come: their iterable cannot be restarted, and may end soon
-        self.replacement: Iterator[Any] | None = None  # gives batches in place of the loop's own, while that is measured
-        self.fix_on: str | None = None  # The fix that is measured now. An error of the program meanwhile is not its own fault.
+        self.caching = False  # whether each batch is cached: their iterable cannot be restarted, and may end soon
+        self.replacement: Iterator[Any] | None = None  # gives batches instead of the loop's own iterator
+        self.fix_on: str | None = None  # the fix that is measured now: it may be the cause of an error of the program
+        # Used by the plan.
         self.batches: list[Any] = []  # the cached batches
-        self.watched: WatchedIterator | None = None  # the iterator of the training loop, since a batch was asked for
+        self.watched: WatchedIterator | None = None  # the iterator of the training loop, from its first batch on
         self.on_progress: Callable[[Measurements], None] | None = None  # gets what is known before windows that may end the process
-        # How far it is.
+        # The progress of the session.
         self._on_done = on_done
         self._pace = pace
         self._max_seconds = seconds
@@ -187,11 +187,6 @@ class Session:
         self._backwards = 0
         self._epoch_ended_ns: int | None = None  # until the next epoch begins
         self._epoch_sampler = Sampler(self.hooks, slow_from=0.0)  # runs between two epochs
-
-    @property
-    def done(self) -> bool:
-        """Whether everything is measured, or measuring has failed."""
-        return self.state == "done"
 
     def measurements(self, machine: Machine | None = None) -> Measurements:
         """Everything known so far. Measures the machine unless one is given; raises `TrainError` if nothing was measured."""
@@ -213,7 +208,7 @@ class Session:
         self.sources.remove()
 
     def _count_backward(self) -> None:
-        """Notice that the program updates its weights by hand, with no step of an optimizer."""
+        """Detect that the program updates its weights itself, without an optimizer."""
         self._backwards += 1
         if self._backwards > MAX_BACKWARDS or (self._backwards == MAX_WITHOUT_OPTIMIZER and not has_optimizer()):
             self.hooks.by_hand, self.hooks.on_backward = True, None
@@ -229,7 +224,6 @@ class Session:
 
     def take_control(self) -> None:
         """Begin to measure: the training loop is known."""
-        self.state = "measure"
         self.hooks.keep_roots()
         optimizer = self.hooks.optimizer
         weights = optimizer.param_groups[0]["params"][0].device.type if optimizer is not None else self.hooks.trained_on
@@ -237,7 +231,7 @@ class Session:
             self.device = "cuda"
         self._set_input(next(self._plan))
         # Without a loop, a step ends when the optimizer has stepped.
-        self.hooks.on_step = None if self.sources.found is not None else self._begin_iteration
+        self.hooks.on_step = None if self.sources.training is not None else self._begin_iteration
         self.sources.next_batch = self._next_batch
         self.sources.on_iteration = self._begin_iteration
 
@@ -261,18 +255,18 @@ class Session:
         return value
 
     def _next_batch_timed(self, watched: WatchedIterator) -> Any:
-        """The same while a `LoopTimer` takes the times."""
+        """The same for steps that a `LoopTimer` times."""
         self._end_epoch_gap()
-        timer, asked = self._timer, now_ns()
-        if timer is None or timer.is_over(asked):
-            self._end_timer(asked)
+        timer, start = self._timer, now_ns()
+        if timer is None or timer.is_over(start):
+            self._end_timer(start)
             return self._next_batch(watched)
         try:
             value = self._cached_batch() if timer.cached else self._real_batch(watched)
         except StopIteration:
-            timer.end_epoch(asked)
+            timer.end_epoch(start)
             raise
-        timer.add(asked, now_ns())
+        timer.add(start, now_ns())
         if self.hooks.new_epoch:
             self.hooks.new_epoch = False
             timer.mark_epoch_start(0 if self._epoch_ended_ns is None else max(0, watched.started_ns - self._epoch_ended_ns))
@@ -280,7 +274,7 @@ class Session:
         return value
 
     def _begin_iteration(self) -> None:
-        """Called where batches are not the session's to give: by a `while` loop, or after an optimizer step without a loop."""
+        """Called where the session does not give the batches: by a `while` loop, or after an optimizer step without a loop."""
         if self.hooks.stepped or self.hooks.paused:
             self._advance()
         self.hooks.enter(PREPARE)
@@ -296,7 +290,7 @@ class Session:
             self._set_input(self._plan.send(times))
         except StopIteration:
             self._end(None)
-        except Exception as error:  # an error of the diagnosis, which must not look like one of the program
+        except Exception as error:  # an error of the diagnosis: it must not be raised in the program
             self._end(error)
         self.hooks.restart_clock()
 
@@ -319,14 +313,14 @@ class Session:
             self._timer, self.sources.next_batch = None, self._next_batch
 
     def _end_epoch_gap(self) -> None:
-        """Stop to sample lines if the time between two epochs was sampled."""
+        """Stop sampling lines if the time between two epochs was sampled."""
         if self._epoch_sampler.runs:
             self._epoch_sampler.stop()
             self._epoch_sampler.end_step(StepTimes((0,) * len(NAMES), True))
             self.recorder.epoch_line = self._epoch_sampler.rare_line()
 
     def _end(self, failure: Exception | None) -> None:
-        self.failure, self.state = failure, "done"
+        self.failure, self.done = failure, True
         self.remove()
         self._on_done()
 
@@ -350,19 +344,19 @@ class Session:
 
     def _cached_batch(self) -> Any:
         self._num_cached += 1
-        # On a GPU a step is timed between two events, so nothing may be copied meanwhile.
+        # On a GPU a step is timed between two events, so tensors must not be copied within it.
         return copied(self.batches[self._num_cached % len(self.batches)], tensors=self.device == "cpu")
 
     @property
     def can_cache(self) -> bool:
         """Whether the loop can be given copies of earlier batches."""
-        found = self.sources.found
+        found = self.sources.training
         return found is not None and found.iterable is not None and found.gives_batches
 
     @property
     def can_repeat(self) -> bool:
-        """Whether there are always more batches."""
-        found = self.sources.found
+        """Whether the iterable of the loop can be iterated again."""
+        found = self.sources.training
         return found is not None and found.gives_batches and found.can_repeat
 
     @property
@@ -373,7 +367,7 @@ class Session:
     @property
     def queue(self) -> int:
         """Batches that workers prefetch."""
-        loader = self.sources.found.loader if self.sources.found is not None else None
+        loader = self.sources.training.loader if self.sources.training is not None else None
         return loader.num_workers * (loader.prefetch_factor or 2) if loader is not None else 0
 
     def cache_batches(self) -> None:
@@ -408,7 +402,7 @@ class Session:
 
     @property
     def no_time_for_fixes(self) -> bool:
-        """Whether no further steps with a fix are measured. All else is known then, so this may take longer."""
+        """Whether no more fixes are measured. They come last, and may take longer than the time limit."""
         share = FIX_TIME if self._max_seconds is None else 1.0
         return bool(self.agree(now_ns() - self.begin_ns > share * self.max_seconds * 1e9))
 
@@ -449,10 +443,12 @@ class Session:
         extend: Extend | None = None,
         each: Callable[[StepTimes], None] | None = None,
     ) -> Plan:
-        """Run a window of at least `seconds` and `least` steps, and add its steps to a series."""
-        # `each` gets the times of each step. `extend` may ask for more steps, except where several processes train together.
-        agreed: int | None = None
-        if self.ranks is not None:  # all must make the same number of steps
+        """Run a window of at least `seconds` and `least` steps, and add its steps to a series.
+
+        `each` gets the times of each step. `extend` may request more steps, except in a distributed run.
+        """
+        agreed: int | None = None  # the number of steps that all processes make
+        if self.ranks is not None:
             recent = statistics.median(one.seconds for one in (self.recorder.loop.steps or self.recorder.early)[-6:])
             agreed = int(self.agree(max(least, min(MAX_STEPS, self.scaled(seconds) // max(recent, 1e-6)))))
             seconds, least = 0.0, agreed
@@ -468,21 +464,21 @@ class Session:
                 add_epoch_start=add_epoch_start,
                 extend=extend,
             )
-            yield step_input._replace(timer=timer)  # a step that does not count, and then all that do
+            yield step_input._replace(timer=timer)  # one step that does not count, then all steps of the timer
             return
-        begin, count, tries, first = now_ns(), 0, 0, len(series.steps)
+        begin, count, total, first = now_ns(), 0, 0, len(series.steps)
         marks = StepMarks() if self.device == "cuda" else None
         most = MAX_STEPS
-        if marks is not None and self._device_step:  # the host is ahead of the device, and its clock says little
+        if marks is not None and self._device_step:  # the host runs ahead of the device, so its clock is not used
             most = max(least, round(length / self._device_step))
         more = False
-        while more or (count if agreed is None else tries) < least or now_ns() - begin < length * 1e9:
+        while more or (count if agreed is None else total) < least or now_ns() - begin < length * 1e9:
             times = yield step_input
-            tries += 1
+            total += 1
             if each is not None:
                 each(times)
             # A step that starts an epoch does not count, unless nearly all do.
-            counts = not times.new_epoch or (tries > 2 * least and 4 * count < tries)
+            counts = not times.new_epoch or (total > 2 * least and 4 * count < total)
             if marks is not None:
                 marks.add(counted=counts)
             if counts:
@@ -493,7 +489,7 @@ class Session:
             done = count >= most or (count >= least and now_ns() - begin >= length * 1e9)
             if done and extend is not None and agreed is None:
                 more = extend(times.seconds, lambda: [one.seconds for one in series.steps[first:]])
-            if agreed is None and not more and (count >= most or tries > 40 + 4 * least + 2 * count):
+            if agreed is None and not more and (count >= most or total > 40 + 4 * least + 2 * count):
                 break
         if marks is not None:
             spent = marks.seconds()

@@ -12,6 +12,7 @@ import ast
 import difflib
 import functools
 import io
+import itertools
 import os
 import re
 import sys
@@ -53,7 +54,7 @@ class Edit(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file of the user's, its text and its syntax tree."""
+    """A file of the user, its text and its syntax tree."""
 
     path: str
     data: bytes
@@ -77,7 +78,7 @@ class SourceFile:
 
     @functools.cached_property
     def lines(self) -> list[tuple[int, int, int]]:
-        """Of each line: where it starts, where its line end starts, and where the next line starts. Lines end as Python ends them."""
+        """Offsets of each line: its start, the start of its line end, and the start of the next line."""
         found, start = [], 0
         for end in LINE_END.finditer(self.text):
             found.append((start, *end.span()))
@@ -127,7 +128,7 @@ class SourceFile:
         return Edit(file=self.path, start=offset, end=offset, text=text)
 
     def newline_at(self, line: int) -> str:
-        """The line end of a line; of the first one where it has none."""
+        """The line end of a line; that of the first line if it has none."""
         _, end, after = self.lines[line - 1]
         first = self.lines[0]
         return self.text[end:after] or self.text[first[1] : first[2]] or "\n"
@@ -143,7 +144,7 @@ class SourceFile:
 
 
 def with_keyword(source: SourceFile, call: ast.Call, name: str, value: str) -> list[Edit]:
-    """Give a call a keyword argument; no edit where it has this value already."""
+    """Add a keyword argument to a call, or change it; no edit if it has this value already."""
     if any(isinstance(one, ast.Starred) for one in call.args) or any(one.arg is None for one in call.keywords):
         raise TrainError(f"line {call.lineno} passes * or ** arguments, which may contain {name}")
     for one in call.keywords:
@@ -166,7 +167,7 @@ def with_keyword(source: SourceFile, call: ast.Call, name: str, value: str) -> l
 
 
 def _is_alone(call: ast.Call, last: ast.expr, before: str) -> bool:
-    """Whether the last argument is in one line, with nothing before it but its name."""
+    """Whether the last argument is on a line of its own, after at most its name."""
     named = next((one.arg for one in call.keywords if one.value is last), None)
     return last.lineno == last.end_lineno and before.strip().replace(" ", "") in ("", f"{named}=")
 
@@ -176,7 +177,7 @@ def _line_of(source: SourceFile, offset: int) -> tuple[int, int, int]:
 
 
 def _after_argument(text: str, at: int, close: int) -> tuple[int, int]:
-    """The end of the last argument with its own parentheses, and where a comma follows; at the end of the call where none does."""
+    """The end of the last argument with its parentheses, and the position of the comma after it; `close` if there is none."""
     end, comma, comment = at, close, False
     for place in range(at, close):
         letter = text[place]
@@ -199,13 +200,13 @@ def line_after(source: SourceFile, statement: ast.stmt, code: str) -> Edit:
 
 
 def torch_name(source: SourceFile) -> tuple[str, list[Edit]]:
-    """The name that a file gives to torch, and the edit that imports it where it has none."""
+    """The name of torch in a file, and the edit that imports it if it is not imported."""
     name, at = torch_import(source)
     return (name, []) if name is not None else ("torch", [line_after(source, at, "import torch")])
 
 
 def torch_import(source: SourceFile) -> tuple[str | None, ast.stmt]:
-    """The name that a file gives to torch, None if it has none, and the last of the imports around that."""
+    """The name of torch in a file (None if it is not imported), and the last statement of the block of imports."""
     body = source.tree.body
     imports = [isinstance(one, ast.Import | ast.ImportFrom) for one in body]
     if not any(imports):
@@ -221,7 +222,7 @@ def torch_import(source: SourceFile) -> tuple[str | None, ast.stmt]:
 
 
 def within(source: SourceFile, first: ast.stmt, last: ast.stmt, header: str) -> list[Edit]:
-    """Put statements that follow each other under a `with`, each of their lines further to the right."""
+    """Indent consecutive statements under a `with` statement."""
     indent = source.alone_on_its_lines(first, last)
     end = last.end_lineno or last.lineno
     for node in ast.walk(source.tree):
@@ -272,7 +273,7 @@ def check_edits(sources: Mapping[str, SourceFile], edits: Sequence[Edit]) -> Non
             raise TrainError(f"line {getattr(error, 'lineno', None) or 1} of {path} would not be Python: {error}") from None
         for node in ast.walk(tree):
             names = [one.arg for one in node.keywords if one.arg is not None] if isinstance(node, ast.Call) else []
-            if len(names) > len(set(names)):  # which only compiling finds
+            if len(names) > len(set(names)):  # ast.parse does not check it
                 raise TrainError("two edits give a call the same argument")
 
 
@@ -288,8 +289,8 @@ def as_file_edits(edits: Sequence[Edit]) -> FileEdits:
 
 
 def unified_diff(sources: Mapping[str, SourceFile], edits: Sequence[Edit], folder: Path) -> bytes:
-    """The edits as a patch; the names in it are relative to a folder, in which `git apply` is called."""
-    # Without the line "diff --git": names would then be relative to the top of the repository, and other files skipped in silence.
+    """The edits as a patch with names relative to a folder, in which `git apply` is called."""
+    # Without the line "diff --git": with it, names would be relative to the top of the repository, and files silently skipped.
     return b"".join(
         part
         for path, some in by_file(edits).items()
@@ -309,7 +310,7 @@ def _lines(data: bytes) -> list[bytes]:
 
 
 def _quoted(name: str) -> bytes:
-    """A name as it is in a patch: quoted as in C where it has letters that end it, with a tab behind it where it has a space."""
+    """A file name as in a patch: quoted as in C if it has special characters, followed by a tab if it has a space."""
     raw = name.encode("utf-8", "surrogateescape")
     if any(one < 32 or one in b'"\\' or one == 127 for one in raw):
         octal = "".join(chr(one) if 32 <= one < 127 and one not in b'"\\' else f"\\{one:03o}" for one in raw)
@@ -328,7 +329,7 @@ LOADER_CLASSES = (RandomSampler, SequentialSampler)
 
 
 class CallSite(msgspec.Struct, frozen=True, kw_only=True):
-    """A call, by the end of its closing parenthesis."""
+    """A call, by the position after its closing parenthesis."""
 
     file: str
     line: int
@@ -337,10 +338,10 @@ class CallSite(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EditSites(msgspec.Struct, frozen=True, kw_only=True):
-    """What the program does, and where; lists are empty where it does not."""
+    """The calls of a program that fixes edit, and facts about its loader."""
 
     main: str  # the file that is run
-    files: list[str] = []  # all files of the user's that were imported
+    files: list[str] = []  # all imported files of the user
     loader: list[CallSite] = []  # of the training loop
     loader_kind: str = ""  # its class
     workers: int = 0
@@ -349,10 +350,10 @@ class EditSites(msgspec.Struct, frozen=True, kw_only=True):
     gathers: str = ""  # why a list of indices does not give a whole batch of its dataset; empty if it does
     shuffles: bool = False
     indexed: bool = True  # whether its samples are found by index
-    optimizers: list[CallSite] = []  # that could be fused
+    optimizers: list[CallSite] = []  # calls that make an optimizer that could be fused
     copies: list[CallSite] = []  # copies of batches to the GPU that the host waits for
     zeroing: list[CallSite] = []  # calls of zero_grad that keep gradients
-    embeddings: list[CallSite] = []  # large tables with dense gradients
+    embeddings: list[CallSite] = []  # calls that make a large embedding with dense gradients
     model: list[CallSite] = []  # calls that make the model, each the value of an assignment
     model_kind: str = ""  # the class of the last one, with its module
     forward: list[CallSite] = []  # calls of the model in training
@@ -365,7 +366,7 @@ class SiteFinder(Fix):
     def __init__(self, value: int | None = None) -> None:
         super().__init__(value)
         self.used = True
-        self._folder = Path.cwd()  # the program may leave it, and names of files may be relative to it
+        self._folder = Path.cwd()  # file names may be relative to it, and the program may change it
         self._loaders: list[tuple[weakref.ref[Any], CallSite | None]] = []
         self._made: dict[int, tuple[weakref.ref[Any], list[FrameSite], CallSite | None]] = {}
         self._optimizers: dict[int, tuple[weakref.ref[Any], CallSite | None]] = {}
@@ -373,7 +374,7 @@ class SiteFinder(Fix):
         self._device, self._model_kind = "cpu", ""
 
     def install(self) -> None:
-        """Watch what is made, copied and set to zero."""
+        """Watch the constructors, copies and `zero_grad` of torch."""
         self._after(DataLoader, "__init__", self._loader_made)
         self._after(Optimizer, "__init__", self._optimizer_made)
         self._after(torch.nn.Module, "__init__", self._module_made)
@@ -386,7 +387,7 @@ class SiteFinder(Fix):
         self._undo.callback(register_optimizer_step_pre_hook(self._stepped).remove)
 
     def begin(self, roots: Sequence[torch.nn.Module], optimizer: torch.optim.Optimizer | None) -> None:
-        """Find the lines that make the models, and watch the calls of these."""
+        """Find the calls that make the models, and watch the calls of the models."""
         for module in roots:
             weight = next((one for one in module.parameters() if one.requires_grad), None)
             if weight is not None:
@@ -395,28 +396,27 @@ class SiteFinder(Fix):
                 self._undo.callback(module.register_forward_pre_hook(BeforeForward(self._called)).remove)
 
     def sites(self, loader: DataLoader[Any] | None) -> EditSites:
-        """Everything found; `loader` is that of the training loop."""
-        loaders = [getattr(one, "__dict__", {}).get("__loader__") for one in list(sys.modules.values())]
+        """All calls found; `loader` is that of the training loop."""
+        imported = [getattr(one, "__dict__", {}).get("__loader__") for one in list(sys.modules.values())]
         made = next((site for ref, site in self._loaders if loader is not None and ref() is loader), None)
+        facts: dict[str, Any] = {**self._found, "indexed": False}
+        if loader is not None:
+            facts |= {
+                "loader_kind": type(loader).__name__,
+                "workers": loader.num_workers,
+                "persistent": loader.persistent_workers,
+                "pinned": loader.pin_memory,
+                "shuffles": isinstance(loader.sampler, RandomSampler),
+                "indexed": not isinstance(loader.dataset, IterableDataset),
+            }
         return EditSites(
             main=self._path(str(getattr(sys.modules["__main__"], "__file__", ""))),
-            files=sorted({self._path(one.path) for one in loaders if isinstance(one, OwnLoader)}),
+            files=sorted({self._path(one.path) for one in imported if isinstance(one, OwnLoader)}),
             loader=[made] if made is not None else [],
-            loader_kind=type(loader).__name__ if loader is not None else "",
-            workers=loader.num_workers if loader is not None else 0,
-            persistent=bool(loader is not None and loader.persistent_workers),
-            pinned=bool(loader is not None and loader.pin_memory),
             gathers=why_not_gathered(loader),
-            shuffles=loader is not None and isinstance(loader.sampler, RandomSampler),
-            indexed=loader is not None and not isinstance(loader.dataset, IterableDataset),
-            optimizers=self._found.get("optimizers", []),
-            copies=self._found.get("copies", []),
-            zeroing=self._found.get("zeroing", []),
-            embeddings=self._found.get("embeddings", []),
-            model=self._found.get("model", []),
             model_kind=self._model_kind,
-            forward=self._found.get("forward", []),
             device=self._device,
+            **facts,
         )
 
     def _after(self, owner: Any, name: str, seen: Any) -> None:
@@ -464,14 +464,10 @@ class SiteFinder(Fix):
             self._add("forward", self._site(outside_torch(sys._getframe(1))))
 
     def _module_made(self, frame: FrameType, module: Any, *_: Any) -> None:
-        direct = caller = constructor_caller(frame, module)
-        found: list[FrameSite] = []
-        while caller is not None and len(found) < MAX_FRAMES:
-            site = self._site(caller)
-            if site is not None and site.own:
-                found.append((caller.f_code, site))
-            caller = caller.f_back
-        self._made[id(module)] = (weakref.ref(module), found, self._site(direct))
+        direct = constructor_caller(frame, module)
+        sites = ((caller.f_code, self._site(caller)) for caller in _frames(direct))
+        own = ((code, site) for code, site in sites if site is not None and site.own)
+        self._made[id(module)] = (weakref.ref(module), list(itertools.islice(own, MAX_FRAMES)), self._site(direct))
 
     def _assignment_of(self, module: torch.nn.Module) -> CallSite | None:
         """The call that makes a module and whose value is assigned to a name.
@@ -510,10 +506,8 @@ FrameSite = tuple[CodeType, CallSite]
 
 def constructor_caller(frame: FrameType, made: object) -> FrameType | None:
     """The frame that calls the class of an object, seen from one of its `__init__` methods."""
-    found: FrameType | None = frame
-    while found is not None and (_is_constructor(found, made) or found.f_code.co_filename.startswith(STOKER)):
-        found = found.f_back
-    return found
+    outer = (one for one in _frames(frame) if not _is_constructor(one, made) and not one.f_code.co_filename.startswith(STOKER))
+    return next(outer, None)
 
 
 def _is_constructor(frame: FrameType, made: object) -> bool:
@@ -524,12 +518,11 @@ def _is_constructor(frame: FrameType, made: object) -> bool:
 
 def outside_torch(frame: FrameType | None) -> FrameType | None:
     """The innermost frame that is neither torch's nor stoker's."""
-    while frame is not None and os.path.realpath(frame.f_code.co_filename).startswith((STOKER, TORCH)):
-        frame = frame.f_back
-    return frame
+    return next((one for one in _frames(frame) if not os.path.realpath(one.f_code.co_filename).startswith((STOKER, TORCH))), None)
 
 
-def _frames(frame: FrameType | None) -> Any:
+def _frames(frame: FrameType | None) -> Iterator[FrameType]:
+    """A frame and all that called it, the innermost first."""
     while frame is not None:
         yield frame
         frame = frame.f_back
@@ -550,7 +543,7 @@ def assigned_to(site: CallSite, *, whole: bool = False) -> ast.expr | None:
 
 
 def _value_of(target: ast.expr, frame: FrameType) -> Any:
-    """What a name or an attribute is in a frame; None if it is nothing there."""
+    """The value of a name or an attribute in a frame; None if there is no such name."""
     if isinstance(target, ast.Name):
         return frame.f_locals.get(target.id, frame.f_globals.get(target.id))
     return getattr(_value_of(target.value, frame), target.attr, None) if isinstance(target, ast.Attribute) else None
@@ -564,15 +557,15 @@ def why_not_gathered(loader: DataLoader[Any] | None) -> str:
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__") or not len(dataset):
         return f"the samples of {name} are not found by index"
     if loader.batch_size is None or type(loader.batch_sampler) is not BatchSampler or type(loader.sampler) not in LOADER_CLASSES:
-        return "the DataLoader has a sampler of its own"
+        return "the DataLoader has a custom sampler or no batch size"
     if loader.collate_fn is not default_collate or loader.generator is not None or hasattr(dataset, "__getitems__"):
-        return "the DataLoader makes its batches in a way of its own"
-    convert: Callable[[Any], Any] = default_convert  # what a loader without batches of its own makes of a sample
+        return "the DataLoader has a custom collate_fn or generator, or its dataset makes the batches"
+    convert: Callable[[Any], Any] = default_convert  # applied to each sample by a loader with batch_size=None
     numbers = [(7919 * number) % len(dataset) for number in range(PROBES)]
     try:
         with kept_seeds():
             batch, whole = default_collate([dataset[number] for number in numbers]), convert(dataset[numbers])
-    except Exception as error:  # of the user's own code, for a list that it did not expect
+    except Exception as error:  # of the user's code, which may not accept a list
         return f"{name} takes one index at a time ({type(error).__name__})"
     (some, _), (others, _) = tree_flatten(batch), tree_flatten(whole)
     tensors = all(isinstance(one, torch.Tensor) for one in (*some, *others)) and len(some) == len(others)

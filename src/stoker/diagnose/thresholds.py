@@ -37,14 +37,10 @@ class Thresholds:
     max_drift: float = _limit(0.5, "change of the machine's speed where it is unknown whether other programs had the cores")
     self_crowding: float = _limit(0.25, "share lost to more threads than cores from which the spread is the program's own")
     max_residual: float = _limit(0.15, "share by which the parts of a step, measured one by one, may miss the step")
-    max_mean_off_median: float = _limit(
-        0.15, "distance of the mean step (wall clock) from the median step, as a share of the median"
-    )
+    max_mean_off_median: float = _limit(0.15, "distance of the mean step (wall clock) from the median step, as a share of it")
 
     # Which steps are rare (a checkpoint, a validation, an upload), and when are they the verdict?
-    slow_step: float = _limit(
-        1.5, "times the median from which a step may be a rare one; steps of the benchmark programs reach 2.7 on a quiet machine"
-    )
+    slow_step: float = _limit(1.5, "times the median from which a step may be rare; those of quiet benchmark programs reach 2.7")
     max_slow_fraction: float = _limit(1 / 3, "share of all steps: slow steps that are more frequent are not rare")
     rare_min_span: float = _limit(0.3, "share of a window from its first slow step to its last for them to have a period")
     rare_periods: int = _limit(3, "periods between rare steps that a window waits for")
@@ -58,9 +54,7 @@ class Thresholds:
     # How is the time of a step attributed to causes?
     min_fraction: float = _limit(1e-4, "least share of a step that is left when estimates take all of it away")
     loader_slowdown: float = _limit(1.25, "times its time alone that a loader takes beside the training (shared caches and cores)")
-    copy_slowdown: float = _limit(
-        1.6, "times their time alone that copies of new batches take; measured: 4.98 ms alone, 7.8 in the loop"
-    )
+    copy_slowdown: float = _limit(1.6, "times their time alone that copies take; measured: 4.98 ms alone, 7.8 in the loop")
     min_forward: float = _limit(0.02, "share in modules below which the forward pass is functions and lies in `prepare`")
     min_threads_gain: float = _limit(0.05, "gain by fewer threads below which it is noise")
     near_peak: float = _limit(0.35, "share of a measured peak (FLOP/s, bandwidth) from which operations count as reaching it")
@@ -72,6 +66,7 @@ class Thresholds:
     issue_cost: float = _limit(
         10.0, "times a launch (GPU) or a dispatch (CPU) that an operation takes at most, more is Python; measured: up to 3 and 3.3"
     )
+    inside_small: float = _limit(0.5, "share of a dispatch (CPU) within the operation, work by a profile; measured: 0.55")
     launch_queue: int = _limit(800, "kernels that can wait for a GPU (about a thousand): a step with more blocks by itself")
     short_pause_us: float = _limit(100.0, "microseconds between operations that modules of torch need for themselves")
 
@@ -84,9 +79,7 @@ class Thresholds:
     # How sure is it?
     busy_thread: float = _limit(0.2, "share of the time that another Python thread computes, from which it can hold up the loop")
     busy_process: float = _limit(0.1, "cores that other processes of the program use, from which they compete with its threads")
-    min_roof: float = _limit(
-        0.02, "share of the last level of the ladder from which the time at peak FLOP/s is shown as a roofline"
-    )
+    min_roof: float = _limit(0.02, "share of the ladder's last level from which the time at peak FLOP/s is shown as a roofline")
     close_causes: float = _limit(1.25, "ratio of the first two shares below which they could change places")
     clear_majority: float = _limit(0.5, "share from which the first cause is clear whatever the second has")
     low_confidence_residual: float = _limit(0.12, "unexplained share above which confidence is low")
@@ -122,9 +115,7 @@ class Thresholds:
     baseline_change: float = _limit(
         0.12, "log ratio of baseline steps, beside a fix against those of the loop, above which memory may vary as in the loop"
     )
-    float32_gain: float = _limit(
-        0.5, "share of work in float64 (matmuls, memory traffic, updates) that float32 saves: half the bytes"
-    )
+    float32_gain: float = _limit(0.5, "share of work in float64 (matmuls, memory, updates) that float32 saves: half the bytes")
     mention_pages: float = _limit(0.1, "share spent on memory from the system from which the evidence mentions it")
     unused_rows: float = _limit(4.0, "rows of an embedding per row that a step looks up, from which sparse gradients are advised")
     malloc_share: float = _limit(0.03, "share spent on memory from the system from which `malloc` is advised")
@@ -140,9 +131,7 @@ class Thresholds:
 
     # What is said of a trial (`--try`)?
     max_trials: int = _limit(8, "fixes that are tried")
-    trial_max_error: float = _limit(
-        0.35, "half interval of the log speed-up above which a range is given instead (ends a factor 2 apart)"
-    )
+    trial_max_error: float = _limit(0.35, "half interval of the log speed-up above which a range (a factor 2) is given instead")
     trial_sure: float = _limit(0.05, "half interval of the log speed-up up to which no further windows are measured")
     trial_processes: float = _limit(
         0.015,

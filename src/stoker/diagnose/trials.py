@@ -9,6 +9,7 @@ Losses are kept as the program computes them and read at the end, so that nothin
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import math
 import statistics
@@ -90,8 +91,8 @@ class TrialSession(Session):
             self._fix.begin(self.hooks.roots, self.hooks.optimizer)
 
     def _real_batch(self, watched: WatchedIterator) -> Any:
-        value = super()._real_batch(watched)
-        return value if self._fix is None else self._fix.batch(value)
+        give = functools.partial(super()._real_batch, watched)
+        return give() if self._fix is None else self._fix.next_batch(give)
 
     def windows(self) -> Plan:
         """Measure until no further window is asked for."""
@@ -120,7 +121,7 @@ class TrialSession(Session):
         if mode.cached:
             times += [one.without_data for one in series.steps[before:]]
         else:
-            times += self.recorder.last_window(series, self.sources.found)
+            times += self.recorder.last_window(series, self.sources.training)
 
     def _chunks(self, mode: StepInput, stretch: float, times: list[float]) -> Plan:
         """Several steps between two synchronizations: the host runs ahead of the device, so the time of one step says little."""
@@ -190,7 +191,7 @@ class TrialChild(Child):
         self._leave_with(outcome)
 
     def _sites(self) -> EditSites | None:
-        found = self.session.sources.found
+        found = self.session.sources.training
         return self._fix.sites(found.loader if found is not None else None) if isinstance(self._fix, SiteFinder) else None
 
 
@@ -477,8 +478,8 @@ def alternate(base: TrialProcess, tried: TrialProcess, seconds: float) -> Compar
             stretch = side.stretch(seconds / WINDOWS)
             if stretch is not None and stretch.seconds:
                 into.append(stretch)
-        if before and number == 0:  # as long as other programs, with fewer rounds where steps are long
-            window = max(seconds / WINDOWS, LEAST_STEPS * before[0].median)
+        if before and number == 0:  # fewer rounds where steps are long: a window has eight at least, with those that do not count
+            window = max(seconds / WINDOWS, CHUNKS * LEAST_CHUNK * before[0].median)
             most = max(WINDOWS, int(MOST_ROUNDS * seconds / WINDOWS / window))
     return Comparison(base=before, tried=after, outcome=tried.end())
 

@@ -15,12 +15,13 @@ Every number that decides is in thresholds.py, every sentence in wording.py.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import msgspec
 
 from stoker.diagnose import wording
 from stoker.diagnose.advice import advise, advise_on_rare_steps, line_of
-from stoker.diagnose.attribution import Attribution, attribute, crowded, flops_seconds, holding_thread
+from stoker.diagnose.attribution import Attribution, attribute, crowded, flops_seconds, holding_thread, waits_for_interpreter
 from stoker.diagnose.finding import Finding
 from stoker.diagnose.measurements import Cause, Confidence, Device, Loader, Measurements, RareSteps, Stretch, Verdict
 from stoker.diagnose.thresholds import RULE
@@ -37,17 +38,9 @@ def conclude(measured: Measurements, *, correctness: list[str] | None = None) ->
     """The bottleneck of a training run with its evidence and advice, or why it cannot be named."""
     attribution = attribute(measured)
     reason = doubt(measured, attribution)
-    spread, correctness = measured.loop.spread, correctness or []
+    given: dict[str, Any] = {"spread": measured.loop.spread, "correctness": correctness or [], "measurements": measured}
     if reason is not None:
-        return Finding(
-            verdict="none",
-            confidence="low",
-            spread=spread,
-            likely=likely_cause(measured, attribution),
-            why=reason,
-            correctness=correctness,
-            measurements=measured,
-        )
+        return Finding(verdict="none", confidence="low", likely=likely_cause(measured, attribution), why=reason, **given)
     causes, rare = rank(measured, attribution), dominant_rare_steps(measured)
     verdict = causes[0].verdict
     if rare is not None and _leads(rare, causes):
@@ -60,18 +53,8 @@ def conclude(measured: Measurements, *, correctness: list[str] | None = None) ->
         why = wording.evidence(verdict, place, measured, attribution)
         confidence, advice = _confidence(measured, attribution, causes), advise(measured, attribution, causes)
         advice += advise_on_rare_steps(rare) if rare is not None else []
-    return Finding(
-        verdict=verdict,
-        confidence=confidence,
-        spread=spread,
-        causes=causes,
-        why=why,
-        place=place,
-        ladder=ladder(measured, attribution),
-        next=advice,
-        correctness=correctness,
-        measurements=measured,
-    )
+    given |= {"causes": causes, "ladder": ladder(measured, attribution), "next": advice}
+    return Finding(verdict=verdict, confidence=confidence, why=why, place=place, **given)
 
 
 def likely_cause(measured: Measurements, attribution: Attribution) -> Cause | None:
@@ -144,8 +127,13 @@ def _rank_parts(measured: Measurements, attribution: Attribution, rare: dict[Ver
     shares = {name: left * share + rare.get(name, 0.0) for name, share in of_step.items()}
     last = WORK if attribution.host_limits else ()  # a GPU that waits for its host is not held back by its kernels
     tiny = {name for name in names if shares[name] < RULE.min_cause_share and not (name == "launch" and attribution.host_limits)}
+    weights, work = dict(shares), max(WORK, key=lambda name: shares.get(name, 0.0))
+    if "dispatch" in first:  # an estimate: what is measured comes first unless it is clearly smaller
+        weights["dispatch"] /= RULE.close_causes
+    elif shares.get("dispatch", 0.0) < sum(shares.get(name, 0.0) for name in WORK):  # the work as a whole is larger than its calls
+        weights[work] = max(shares[work], shares.get("dispatch", 0.0) + RULE.min_fraction)
     # The order of the names decides between equal shares: what hides others comes first.
-    order = sorted(names, key=lambda name: (name in tiny, name in last, name not in first, -shares[name], names.index(name)))
+    order = sorted(names, key=lambda name: (name in tiny, name in last, name not in first, -weights[name], names.index(name)))
     return [
         Cause(verdict=name, share=shares[name], sentence=wording.cause(name, shares[name], measured))
         for place, name in enumerate(order)
@@ -173,8 +161,12 @@ def dominant_rare_steps(measured: Measurements) -> RareSteps | None:
     rare, also = measured.rare, measured.also_rare
     if rare is None or rare.share + (also.share if also is not None else 0.0) <= RULE.rare_verdict_share:
         return None
-    by_crowd = _shares_cores(measured) and verdict_of_rare_steps(rare, measured.loader) is None
-    return None if by_crowd else rare
+    if verdict_of_rare_steps(rare, measured.loader) is not None:
+        return rare
+    competes = _shares_cores(measured) or waits_for_interpreter(measured)
+    # A line of the loop that takes longer and longer: these steps have more of the same.
+    longer = rare.phase == "rest" and _rank_parts(measured, attribute(measured))[0].verdict == "host"
+    return None if competes or longer else rare
 
 
 def _shares_cores(measured: Measurements) -> bool:
@@ -212,7 +204,7 @@ def doubt(measured: Measurements, attribution: Attribution | None = None) -> str
     attribution = attribute(measured) if attribution is None else attribution
     rare = dominant_rare_steps(measured)
     if rare is None:
-        return _doubt_of_parts(measured, attribution)
+        return _doubt_of_parts(measured, attribution) if not waits_for_interpreter(measured) else disturbed(measured, attribution)
     busy = disturbed(measured, attribution)
     if busy is not None:
         return busy
@@ -287,7 +279,10 @@ def disturbed(measured: Measurements, attribution: Attribution) -> str | None:
 def _waited_for_cores(measured: Measurements) -> float | None:
     """Share of the time ready to run while others had the core; None where these may have been threads of the program itself."""
     if not crowded(measured):
-        return measured.waited_for_cores
+        waited, thread, cores = measured.waited_for_cores, measured.busy_thread, measured.machine.cores
+        if waited is None or thread is None or measured.machine.threads < cores:
+            return waited
+        return max(0.0, waited - min(thread.share, 1 / (cores + 1)))  # one more thread than cores: what each waits at most
     if crowded(measured, communicating=False):
         return None
     # Threads that send and receive make the crowd: without the all-reduce they sleep.

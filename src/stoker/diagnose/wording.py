@@ -1,7 +1,9 @@
-"""The words of a finding.
+"""Every sentence of a finding, and how its numbers are written. Change what a report says here.
 
-- Names and numbers: `TITLES`, `percent`, `times`, `duration`, …
-- Sentences: `cause`, `evidence`, `no_verdict`, `advice`. The wording is in the tables `CAUSES`, `NO_VERDICT`, `ADVICE` and `TRIAL`.
+- Sentences: `cause`, `evidence`, `no_verdict` and `advice`, from the tables `CAUSES`, `NO_VERDICT`, `ADVICE`, `PATCH` and `TRIAL`.
+- Numbers: `percent`, `times`, `duration`, `size`, …
+
+verdict.py and advice.py fill the sentences into a finding; finding.py prints it, and report.py makes the HTML page.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from stoker.diagnose.attribution import (
     Attribution,
     copies_seconds,
     flops_seconds,
+    gain_of,
     holding_thread,
     interpreter_seconds,
     scaled_phases,
@@ -26,26 +29,26 @@ from stoker.diagnose.thresholds import RULE
 
 UNKNOWN = "unknown"
 TITLES: dict[str, str] = {name: f"{name}-bound" for name in get_args(Verdict)}
-"""What each verdict is called."""
+"""The name of each verdict in a report."""
 TITLES |= {"oversubscribed": "oversubscribed", "straggler": "held by a straggler", "none": "NO VERDICT"}
 KINDS = {"gemm": "matmuls", "elementwise": "element-wise", "search": "sorts", "other_ops": "other operations"}
-"""Classes of operations whose name is not what people say."""
+"""Classes of operations with another name in a report."""
 
 
 def outcome(tried: TrialResult) -> str:
-    """What a try came to, in a few words."""
+    """The result of a trial, in a few words."""
     if tried.error is not None:
         return f"could not be tried: {tried.error}"
     return f"tried {interval(tried)}   {losses(tried)}"
 
 
 def interval(tried: TrialResult) -> str:
-    """The speed-up of a try with its interval: 2.11x (2.02-2.20)."""
+    """The speed-up of a trial with its interval: 2.11x (2.02-2.20)."""
     return f"{times(tried.speedup)} ({times(tried.low)}-{times(tried.high)})".replace("x-", "-").replace("x)", ")")
 
 
 def losses(tried: TrialResult) -> str:
-    """How the losses of a try compare."""
+    """How the losses of a trial compare with those of the baseline."""
     difference = tried.largest_difference
     if difference is None or not math.isfinite(difference) or tried.losses in ("equal", "not compared"):
         return f"losses {tried.losses}"
@@ -53,7 +56,7 @@ def losses(tried: TrialResult) -> str:
 
 
 def patch_lines(patch: Patch) -> list[str]:
-    """What came of a patch: what it is, how to apply it, and why other fixes are not in it."""
+    """The result of `--apply`: what the patch contains, how to apply it, and why other fixes are not in it."""
     lines = ["none was written" if patch.left_out else f"none was written: {patch.why or PATCH['no_advice']}"]
     if patch.file is not None and patch.tried is not None:
         where = f" -C {shlex.quote(patch.folder)}" if patch.folder is not None else ""
@@ -84,7 +87,7 @@ def times(ratio: float) -> str:
 
 
 def predicted(step: Advice) -> str:
-    """What is predicted: a number, or a range where it is not sure; nothing where nothing is known."""
+    """The predicted speed-up: a number, or a range if it is not certain; empty if nothing is predicted."""
     low, high = step.predicted_low, step.predicted_high
     if high is None or low is None:
         number = times(step.predicted) if step.predicted is not None else ""
@@ -100,14 +103,14 @@ def per_second(rate: float) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """A time, or that it is unknown."""
+    """A time, or `UNKNOWN`."""
     if seconds is None or not math.isfinite(seconds) or seconds < 0:
         return UNKNOWN
     return readable_seconds(seconds) if seconds > 0 else "0"
 
 
 def size(num_bytes: float | None) -> str:
-    """A number of bytes, or that it is unknown."""
+    """A number of bytes, or `UNKNOWN`."""
     return readable_bytes(num_bytes) if num_bytes is not None and math.isfinite(num_bytes) else UNKNOWN
 
 
@@ -119,7 +122,7 @@ def count(number: float | None) -> str:
 
 
 def flops(number: float | None, unit: str = "FLOP") -> str:
-    """Floating-point operations with the fitting thousand."""
+    """Floating-point operations with an SI prefix."""
     if number is None or not math.isfinite(number):
         return UNKNOWN
     for prefix, thousand in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
@@ -133,7 +136,7 @@ def time_of(seconds: float) -> str:
     return readable_seconds(seconds) if seconds > 0 else "0 s"
 
 
-# Sentences of a finding: the causes, their evidence, why there is no verdict, and advice.
+# ---- sentences: causes, why there is no verdict, advice, patches and trials ----
 
 CAUSES: dict[Verdict, str] = {
     "straggler": "{share} of each step the other processes wait for rank {slowest}",
@@ -142,7 +145,7 @@ CAUSES: dict[Verdict, str] = {
     "transfer": "{share} of each step copies batches to the GPU",
     "sync": "{share} of each step the host waits for the GPU{waits}",
     "host": "{share} of each step is Python of the loop itself",
-    "oversubscribed": "{share} of each step is lost because {threads} threads{workers} share {cores} cores",
+    "oversubscribed": "{share} of each step {threads} threads{workers} on {cores} cores wait for each other",
     "launch": "{share} of each step the GPU is idle: {kernels} kernels are issued more slowly than they run",
     "dispatch": "{share} of each step dispatches {ops} operations that are too small",
     "optimizer": "{share} of each step is the step of the optimizer",
@@ -237,7 +240,7 @@ TRIAL = {
 
 
 def cause(name: Verdict, share: float, measured: Measurements) -> str:
-    """A cause with its numbers."""
+    """The sentence of a cause, with its numbers."""
     work, machine, ranks = measured.work, measured.machine, measured.ranks
     sentence = CAUSES[name]
     if name == "data" and measured.loader.kind == "loop":
@@ -261,7 +264,7 @@ def cause(name: Verdict, share: float, measured: Measurements) -> str:
 
 
 def cause_of_rare_steps(rare: RareSteps) -> str:
-    """Rare steps as the first cause."""
+    """The sentence of rare steps as the first cause."""
     every = f"{rare.every:,.0f}" if rare.every is not None else "many"
     at = f", {rare.place.file}:{rare.place.line} `{rare.place.function}`" if rare.place is not None else ""
     where = f"passes between epochs, each of {every} steps" if rare.between_epochs else f"is in 1 of {every} steps"
@@ -288,12 +291,12 @@ def no_verdict_of_rare_steps(reason: str, rare: RareSteps, **numbers: str) -> st
 
 
 def advice(name: str, **numbers: object) -> str:
-    """What to do."""
+    """The sentence of an advice."""
     return ADVICE[name].format(**numbers)
 
 
 def evidence(verdict: Verdict, place: SourceLine | None, measured: Measurements, attribution: Attribution) -> str:
-    """The numbers behind a verdict, and the user's line."""
+    """The evidence of a verdict: its numbers, and the user's line."""
     numbers = _evidence(verdict, measured, attribution)
     return f"{place}: {numbers}" if place is not None else numbers
 
@@ -316,12 +319,11 @@ def _evidence(verdict: Verdict, measured: Measurements, attribution: Attribution
         often = f"{number:,.0f} times per step" if number else "in each step"
         return f"the host waits for the GPU {often}; a step takes {step}, its kernels {time_of(device)}"
     if verdict == "host":
-        thread, phases = holding_thread(measured, attribution), scaled_phases(measured, attribution.step)
+        thread, rest = holding_thread(measured, attribution), scaled_phases(measured, attribution.step).rest
         if thread is not None:
-            waited = time_of(interpreter_seconds(measured, phases, attribution.step))
+            waited = time_of(interpreter_seconds(measured, attribution.step))
             held = f"thread {thread.name} computes in Python for {percent(thread.share)} of the time and holds the interpreter lock"
             return f"{held}, for which the loop waits {waited} of a step of {step}"
-        rest = phases.rest
         where = f", {time_of(rest)} of it after the step of the optimizer" if rest > 0 else ""
         return f"{time_of(parts.host)} of a step of {step} is neither data nor operations of torch{where}"
     if verdict == "oversubscribed":
@@ -343,7 +345,9 @@ def _evidence(verdict: Verdict, measured: Measurements, attribution: Attribution
         ops, each = work.ops if work is not None else 0.0, time_of(machine.dispatch_seconds)
         spent = f"({time_of(parts.dispatch)} of {step})"
         counted = f"{ops:,.0f} operations per step, each of which costs" if ops else "each operation costs"
-        return f"{counted} about {each} however small it is {spent}"
+        by_batch = gain_of(measured, "batch")
+        larger = f"; a step of twice the batch takes {times(1 - by_batch)} as long" if by_batch is not None else ""
+        return f"{counted} at least {each} however small it is {spent}{larger}"
     if verdict in ("straggler", "communication"):
         slowest = sorted(measured.ranks, key=lambda one: -one.apart_seconds)[:4]
         own = ", ".join(f"rank {one.rank} {time_of(one.apart_seconds)}" for one in slowest)
@@ -415,7 +419,7 @@ def _evidence_of_work(measured: Measurements, busy: float, step: str) -> str:
 
 
 def _evidence_of_pages(measured: Measurements) -> list[str]:
-    """That memory is allocated again in each step, where that takes much of it."""
+    """The share of a step that gets memory from the system again, if it is worth mentioning."""
     seconds = measured.for_pages("loop")
     share = sum(seconds) / len(seconds) / measured.loop.median if seconds else 0.0
     if share < RULE.mention_pages:
@@ -425,7 +429,3 @@ def _evidence_of_pages(measured: Measurements) -> list[str]:
 
 def _and_workers(measured: Measurements) -> str:
     return f" and {measured.loader.workers} workers" if measured.loader.workers else ""
-
-
-# A finding on a terminal: VERDICT, WHY, NEXT, WRONG and NOTE, each in a few lines. Lines are folded at the width of a terminal, but not in
-# a pipe or a log. Names from the program are shown as text, never interpreted.
