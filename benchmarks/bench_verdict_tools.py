@@ -183,7 +183,7 @@ def merge_into(path: Path, files: Sequence[Path]) -> None:
     """Write the answers of other result files to one, and count again; the record names the machine of the last of them."""
     rows = _rows(path)
     measured = {}
-    for other in files:
+    for other in files or [path]:
         for name, row in _rows(other).items():
             rows[name] = {**rows.get(name, {}), **row}
         measured = {key: value for key, value in json.loads(other.read_text()).items() if key in ("command", "commit", "machine")}

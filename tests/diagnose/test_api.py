@@ -192,6 +192,42 @@ def test_a_program_that_ends_by_exit_has_measurements(run: Run) -> None:
     assert measured.steps_seen >= 12
 
 
+ENDS = """
+import atexit, os, sys, threading, time
+import torch
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+def say(*words):
+    with open(os.environ["SAID"], "a") as file:
+        print(*words, file=file)
+say(type(__builtins__).__name__, __cached__)
+for end in ("sys.exit(3)", "1 / 0", "pass"):
+    fork = os.fork()
+    if fork == 0:
+        exec(end)
+        sys.exit()
+    say("fork", os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1]))
+def train():
+    time.sleep(0.2)
+    for step in range(40):
+        model(torch.ones(1, 4)).sum().backward()
+        optimizer.step()
+    say("trained")
+atexit.register(say, "end")
+threading.Thread(target=train).start()
+"""
+
+
+def test_threads_exit_functions_and_forks_end_as_they_would_alone(
+    run: Run, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = tmp_path_factory.mktemp("cache") / "said.txt"
+    monkeypatch.setenv("TEST_CACHE", str(said.parent))  # not protected
+    monkeypatch.setenv("SAID", str(said))
+    assert run(ENDS).steps_seen > 0
+    assert said.read_text().split("\n") == ["module None", "fork 3", "fork 1", "fork 0", "trained", "end", ""]
+
+
 EPOCHS = """
 import time
 import torch

@@ -427,13 +427,12 @@ def test_a_rare_wait_at_a_line_of_its_own_is_data_however_short() -> None:
 
 
 @pytest.mark.parametrize(
-    ("phase", "seconds", "verdict"),
-    [("rest", 0.031, "host"), ("rest", 0.029, None), ("forward", 0.9, None), ("optimizer", 0.9, None)],
+    ("rest", "phase", "verdict"), [(20.0, "rest", "host"), (20.0, "forward", "none"), (1.0, "rest", "none"), (20.0, None, "none")]
 )
-def test_a_line_of_the_loop_that_takes_longer_and_longer_is_host(phase: str, seconds: float, verdict: str | None) -> None:
-    """Such as the mean of all losses since the start of an epoch: all steps run it."""
-    rare = RareSteps(share=0.3, every=3.0, seconds=seconds, others=0.010, phase=phase, alone=False, place=UPLOAD)
-    assert verdict_of_rare_steps(rare, Loader(kind="DataLoader")) == verdict
+def test_a_line_of_the_loop_that_takes_longer_and_longer_is_host(rest: float, phase: str | None, verdict: str) -> None:
+    """Such as the mean of all losses since the start of an epoch: all steps run it, and it is their first cause as well."""
+    rare = RareSteps(share=0.3, every=3.0, seconds=0.08, others=0.03, phase=phase, alone=False, place=UPLOAD)
+    assert conclude(on_cpu(rest=rest, rare=rare)).verdict == verdict
 
 
 def test_rare_steps_and_time_between_epochs_both_count() -> None:

@@ -127,8 +127,8 @@ def test_a_loader_that_is_trained_on_too_is_not_validation_data(sources: Sources
         if not sources.settled:
             sources.find_training_loop()
     alive += [one, other]
-    assert sources.found is not None
-    assert validation_loaders(sources.found.loader, sources) == []
+    assert sources.training is not None
+    assert validation_loaders(sources.training.loader, sources) == []
 
 
 def test_data_that_cannot_be_compared_hides_nothing_else(sources: Sources, alive: list[Any]) -> None:

@@ -416,3 +416,14 @@ def test_a_model_under_autocast_can_be_captured(request: pytest.FixtureRequest) 
         assert torch.allclose(out, expected, atol=1e-2)
     assert fix.used
     assert torch.is_autocast_cache_enabled()
+
+
+def test_float32_also_works_where_the_loop_takes_samples_from_a_tensor() -> None:
+    """Its batches are rows of indices; the model gets float64 from somewhere else."""
+    model, table = nn.Linear(4, 1).double(), torch.ones(8, 4, dtype=torch.float64)
+    fix = Float32()
+    [rows] = fix.on([model], None, [torch.tensor([1, 2])])
+    assert model(table[rows]).dtype is torch.float32
+    assert model(input=table[rows]).dtype is torch.float32
+    fix.remove()
+    assert model(table[rows]).dtype is torch.float64

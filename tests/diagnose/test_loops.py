@@ -46,15 +46,15 @@ def test_the_innermost_loop_with_steps_between_its_turns_trains(sources: Sources
                 pass
             assert batch is not None
             step(sources)
-    assert sources.found is not None
-    assert sources.found.place == place(2)
+    assert sources.training is not None
+    assert sources.training.place == place(2)
 
 
 def test_a_loop_over_numbers_is_found_where_nothing_gives_batches(sources: Sources) -> None:
     for _ in sources.watched(range(6), place(2)):
         step(sources)
-    assert sources.found is not None
-    assert not sources.found.gives_batches
+    assert sources.training is not None
+    assert not sources.training.gives_batches
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -76,16 +76,16 @@ def test_a_loop_that_runs_beside_the_training_in_another_thread_does_not_train(s
     for _ in sources.watched(range(8), place(2)):
         step(sources)
         turn()
-    assert sources.found is not None
-    assert sources.found.place == place(2 if known else 1)
+    assert sources.training is not None
+    assert sources.training.place == place(2 if known else 1)
 
 
 def test_several_steps_per_batch_belong_to_the_loop_over_batches(sources: Sources) -> None:
     for _ in sources.watched(BATCHES, place(1)):
         for _ in sources.watched(range(2), place(2)):
             step(sources)
-    assert sources.found is not None
-    assert sources.found.place == place(1)
+    assert sources.training is not None
+    assert sources.training.place == place(1)
 
 
 def test_a_generator_that_prepares_batches_is_what_the_loop_goes_through(sources: Sources) -> None:
@@ -97,17 +97,17 @@ def test_a_generator_that_prepares_batches_is_what_the_loop_goes_through(sources
 
     for _ in sources.watched(prepared(), place(1)):
         step(sources)
-    assert sources.found is not None
-    assert sources.found.place == place(1)
-    assert sources.found.loader is loader
+    assert sources.training is not None
+    assert sources.training.place == place(1)
+    assert sources.training.loader is loader
 
 
 def test_what_only_passes_batches_on_is_seen_through(sources: Sources) -> None:
     loader = DataLoader(TensorDataset(torch.ones(40, 2)), batch_size=2)
     for _ in sources.watched(zip(loader, range(100), strict=False), place(1)):
         step(sources)
-    assert sources.found is not None
-    assert sources.found.iterable is loader
+    assert sources.training is not None
+    assert sources.training.iterable is loader
 
 
 def test_a_loader_that_no_user_iterates_is_found(sources: Sources) -> None:
@@ -117,8 +117,8 @@ def test_a_loader_that_no_user_iterates_is_found(sources: Sources) -> None:
     for _ in range(6):
         next(iterator)
         step(sources)
-    assert sources.found is not None
-    assert sources.found.iterable is loader
+    assert sources.training is not None
+    assert sources.training.iterable is loader
 
 
 ROWS = TensorDataset(torch.ones(40, 2))
@@ -141,9 +141,9 @@ def test_a_loader_that_each_epoch_makes_again_is_known_by_its_place(sources: Sou
         loader = DataLoader(ROWS, batch_size=batch_size)
         iterator = epoch(sources, loader)
         assert isinstance(iterator, WatchedIterator)
-    assert sources.found is not None
-    assert sources.found.iterable is loader
-    assert sources.found is iterator.source
+    assert sources.training is not None
+    assert sources.training.iterable is loader
+    assert sources.training is iterator.source
     assert len(handed) >= 3
     assert len(sources._loaders) == 1, "those of earlier epochs are let go"
 
@@ -151,9 +151,9 @@ def test_a_loader_that_each_epoch_makes_again_is_known_by_its_place(sources: Sou
 def test_worker_processes_of_such_loaders_start_and_end(sources: Sources) -> None:
     for _ in range(3):
         epoch(sources, DataLoader(ROWS, batch_size=8, num_workers=2))
-    assert sources.found is not None
-    assert sources.found.loader is not None
-    assert sources.found.loader.num_workers == 2
+    assert sources.training is not None
+    assert sources.training.loader is not None
+    assert sources.training.loader.num_workers == 2
     assert sources.hooks.steps == 15
 
 
@@ -169,8 +169,8 @@ def test_a_loader_of_a_validation_does_not_take_over(sources: Sources) -> None:
                 "without gradients"
             )
             assert not isinstance(epoch(sources, training, trains=False), WatchedIterator), "a look at what is trained on"
-        assert sources.found is not None
-        assert sources.found.iterable is training
+        assert sources.training is not None
+        assert sources.training.iterable is training
     assert known in sources.passed
 
 
@@ -190,16 +190,16 @@ def test_a_form_around_the_loader_that_only_says_that_it_is_one_does_not_take_ov
 
     for _ in range(3):
         epoch(sources, Form())  # type: ignore[arg-type]
-    assert sources.found is not None
-    assert sources.found.iterable is loader
-    assert sources.found.place == place(3)
+    assert sources.training is not None
+    assert sources.training.iterable is loader
+    assert sources.training.place == place(3)
 
 
 def test_negative_control_without_a_check_of_what_was_there_a_validation_takes_over(sources: Sources) -> None:
     known = DataLoader(TensorDataset(torch.ones(6, 2)), batch_size=2)
     epoch(sources, DataLoader(ROWS, batch_size=4))
-    assert sources._there is not None
-    sources._there.clear()
+    assert sources._existing is not None
+    sources._existing.clear()
     assert isinstance(epoch(sources, known, trains=False), WatchedIterator)
 
 
@@ -207,15 +207,15 @@ def test_a_while_loop_is_known_by_its_turns(sources: Sources) -> None:
     for _ in range(6):
         sources.iteration(place(1))
         step(sources)
-    assert sources.found is not None
-    assert sources.found.iterable is None
+    assert sources.training is not None
+    assert sources.training.iterable is None
 
 
 def test_steps_without_any_loop_end_the_search(sources: Sources) -> None:
     for _ in range(6):
         step(sources)
     assert sources.settled
-    assert sources.found is None
+    assert sources.training is None
 
 
 def test_a_loop_without_steps_is_soon_watched_no_more(sources: Sources) -> None:

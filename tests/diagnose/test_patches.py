@@ -145,6 +145,11 @@ def test_all_edits_together_are_python(sites: EditSites, tmp_path: Path) -> None
         ("compile", PROGRAM.replace("model = nn", "model, _ = nn").replace("Linear(4, 1)", "Linear(4, 1), 0"), "no line of yours"),
         ("autocast", PROGRAM.replace("    out = model(x)", "    if True: out = model(x)"), "more than one statement"),
         ("autocast", PROGRAM.replace("out.sum()", "out.sum() + model(x).sum()"), "called at several lines"),
+        (
+            "autocast",
+            "from torch.amp import autocast\n" + PROGRAM.replace("workers = 0", "autocast('cpu'); workers = 0"),
+            "sets it already",
+        ),
         ("autocast", PROGRAM.replace("loss = out.sum()", "loss = out.sum(); '''\n'''"), "string of several lines"),
         ("set_to_none", PROGRAM.replace("set_to_none=False", ""), "no line calls"),
         ("sparse", PROGRAM, "no large nn.Embedding"),

@@ -58,7 +58,7 @@ def test_a_cpu_has_no_device() -> None:
 def test_the_ladder_says_what_is_left_and_what_has_gone() -> None:
     drawn = report.ladder_bars(on_gpu())
     assert [round(level.left) for level in drawn] == [100, 45, 24, 3]
-    assert [level.gain for level in drawn] == ["", "2.23x", "1.86x", "9.42x"]
+    assert [f"{level.level.gain:.2f}" for level in drawn] == ["1.00", "2.23", "1.86", "9.42"]
     assert sum(level.gone for level in drawn) == pytest.approx(100 - drawn[-1].left)
 
 

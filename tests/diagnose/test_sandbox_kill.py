@@ -42,8 +42,7 @@ def start(home: Path, mode: str) -> tuple[subprocess.Popen[str], int]:
     command = [sys.executable, "-m", "stoker", "diagnose", "train.py"]
     process = subprocess.Popen(command, cwd=home, env=variables, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
-    line = next(line for line in process.stderr if not line.startswith("stoker: "))  # the first one that the program prints
-    return process, int(line)
+    return process, next(int(line) for line in process.stderr if line.strip().isdigit())
 
 
 @pytest.mark.parametrize("mode", ["overlay", "journal"])

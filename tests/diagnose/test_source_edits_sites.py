@@ -116,6 +116,17 @@ def test_a_model_may_be_an_attribute(tmp_path: Path) -> None:
     assert sources_of(sites_of(tmp_path, text).model) == ["torch.nn.Linear(4, 1)"]
 
 
+def test_a_model_may_be_made_in_a_function_that_has_returned(tmp_path: Path) -> None:
+    text = (
+        "import torch\nclass Run:\n    def __init__(self):\n        self.net = torch.nn.Linear(4, 1)\n"
+        "    def fit(self):\n        begin(self.net)\n"
+        "def build():\n    net = torch.nn.Linear(4, 2)\n    return net, 1\n"
+        "def wrapped():\n    net = [torch.nn.Linear(4, 3)]\n    return net\n"
+        "Run().fit()\npair = build()\nbegin(pair[0])\nbegin(wrapped()[0])\n"
+    )
+    assert sources_of(sites_of(tmp_path, text).model) == ["torch.nn.Linear(4, 1)", "torch.nn.Linear(4, 2)"]
+
+
 class Rows(Dataset[Any]):
     """Samples whose form is given."""
 

@@ -117,8 +117,8 @@ def diagnosed(loop: Loop) -> Finding:
     recorder.rare_line = rare if loop.every and loop.line else None
     recorder.epoch_line = SlowLine(phase="rest", in_phase=1.0, place=LINE, called=None, alone=True) if loop.epoch else None
     sources = Sources(hooks)
-    sources.found = Source([1], None)
-    sources.found.gives_batches = True
+    sources.training = Source([1], None)
+    sources.training.gives_batches = True
     return conclude(recorder.measurements(sources, hooks, "cpu", MACHINE))
 
 

@@ -8,6 +8,8 @@ exits at once: no more code of the program runs, and no checkpoint is written. `
 
 from __future__ import annotations
 
+import atexit
+import builtins
 import faulthandler
 import importlib.util
 import multiprocessing
@@ -16,6 +18,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import traceback
 from importlib.machinery import ModuleSpec
 from multiprocessing.connection import Connection, Pipe
@@ -161,6 +164,7 @@ class Child:
         self._connection = connection
         self._edits = edits
         self._pid = os.getpid()
+        self._has_ended = False  # whether the program has come to its own end
         self.session = Session(measure_all, on_done=self._done, seconds=request.seconds, pace=request.pace)
         self.session.on_progress = self._send_so_far
 
@@ -173,9 +177,12 @@ class Child:
         os._exit = self._leave_early
         _refuse_spawn()
         failure: str | None = None
+        status: object = 1  # with which a fork of the program ends
         try:
             self._run_program()
+            status = 0
         except SystemExit as end:
+            status = end.code
             if end.code not in (None, 0):
                 failure = f"{self._request.program} {EXITED} {end.code!r}"
         except KeyboardInterrupt:
@@ -188,8 +195,10 @@ class Child:
                 failure = None
             elif not isinstance(error, StokerError):
                 traceback.print_exception(error.with_traceback(_from_own(error.__traceback__)))
-        if os.getpid() != self._pid:  # a fork of the program that has ended
-            _exit(0)
+        if os.getpid() != self._pid:  # a fork of the program, which ends as it would alone
+            raise SystemExit(status)
+        _join_threads()
+        self._has_ended = True
         self._end(failure)
 
     def _run_program(self) -> None:
@@ -207,7 +216,7 @@ class Child:
         module.__file__, module.__loader__ = file, loader
         module.__spec__ = spec if request.module else None
         module.__package__ = spec.parent if request.module else None
-        module.__dict__["__builtins__"] = __builtins__
+        module.__dict__.update(__builtins__=builtins, __cached__=None)
         sys.argv = [file, *request.arguments]
         sys.modules["__main__"] = module
         loader.exec_module(module)
@@ -258,16 +267,27 @@ class Child:
         self._leave_with(answer)
 
     def _leave_with(self, answer: msgspec.Struct) -> NoReturn:
-        """Send the answer, and end this process and its workers without running more of the program."""
+        """Send the answer, and end this process and its workers; of the program, only the exit functions of one that has ended run."""
         # Not JSON: a loss may be NaN.
         self._connection.send_bytes(msgspec.msgpack.encode(answer))
         self._connection.close()
+        if self._has_ended:
+            atexit._run_exitfuncs()
         for worker in multiprocessing.active_children():
             worker.terminate()
         for stream in (sys.stdout, sys.stderr):
             if stream is not None and not stream.closed:
                 stream.flush()
         _exit(0)
+
+
+def _join_threads() -> None:
+    """Wait for the threads of a program whose main thread has ended, as Python does. Threads of a pool end with the process."""
+    from concurrent.futures.thread import _threads_queues as pooled
+
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon and thread not in pooled:
+            thread.join()
 
 
 def _describe(error: BaseException) -> str:

@@ -67,7 +67,7 @@ class _Repeatable:
 
 def find_faults(sources: Sources, losses: Sequence[float], *, seconds: float) -> list[str]:
     """Faults of the batches and losses of a program whose training loop is known."""
-    source = sources.found
+    source = sources.training
     loader = None if source is None else source.loader if source.loader is not None else source.iterable
     wrong = wrong_losses(losses)
     if source is None or loader is None or not source.gives_batches:

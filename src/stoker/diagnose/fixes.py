@@ -302,6 +302,9 @@ class Float32(Fix):
                 self._undo.callback(_set_data, tensor, tensor.data)
                 _set_data(tensor, tensor.data.float())
                 self.used = True
+        for module in roots if self.used else ():  # a loop may take its samples from a tensor by itself
+            cast = module.register_forward_pre_hook(lambda _, args, kwargs: self.batch((args, kwargs)), with_kwargs=True)
+            self._undo.callback(cast.remove)
 
     def batch(self, value: Any) -> Any:
         return tree_map_only(torch.Tensor, lambda one: one.float() if one.dtype is torch.float64 else one, value)

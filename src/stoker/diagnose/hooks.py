@@ -327,7 +327,7 @@ class StepHooks:
         # A hook on every module would take longer than many steps. So all modules are watched for a step or two of the warm-up, and
         # later only the outermost. If torch has compiled modules, these are the outermost: a wrapper would have to be traced.
         if compiled():
-            self.roots = _alive(sys.modules["torch._dynamo.eval_frame"].OptimizedModule)[:MAX_ROOTS]
+            self.roots = objects_of(sys.modules["torch._dynamo.eval_frame"].OptimizedModule)[:MAX_ROOTS]
             return
         original = torch.nn.Module.__call__
 
@@ -382,14 +382,14 @@ class BeforeForward:
     def _do_nothing(module: torch.nn.Module, args: Any) -> None: ...
 
 
-def _alive(kind: type) -> list[Any]:
-    """All objects of a class in this process."""
+def objects_of(kind: type) -> list[Any]:
+    """All objects of a class in this process, those of its subclasses included."""
     return [one for one in gc.get_objects() if issubclass(type(one), kind)]  # not isinstance: a proxy's __class__ may raise
 
 
 def has_optimizer() -> bool:
     """Whether this process has an optimizer of torch."""
-    return bool(_alive(Optimizer))
+    return bool(objects_of(Optimizer))
 
 
 def compiled() -> bool:

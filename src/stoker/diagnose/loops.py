@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import gc
 import importlib.util
 import linecache
 import os
@@ -32,7 +31,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from stoker._clock import now_ns
-from stoker.diagnose.hooks import NEXT, StepHooks, is_own, leaves, shown
+from stoker.diagnose.hooks import NEXT, StepHooks, is_own, leaves, objects_of, shown
 from stoker.diagnose.measurements import SourceLine
 
 PATIENCE_SECONDS = 3.0
@@ -42,44 +41,6 @@ MAX_STEPS_PER_BATCH = 8
 STEPLESS_PASSES = 3  # passes without an optimizer step after which a loop is no longer watched
 
 _original_iter = DataLoader.__iter__
-
-
-def wait_for_workers(iterator: Any) -> None:
-    """Wait until the workers of a DataLoader have made all requested batches and are idle, for at most some seconds."""
-    queue = getattr(iterator, "_worker_result_queue", None)
-    if queue is None:
-        return
-    begin, pause = now_ns(), threading.Event()
-    while now_ns() - begin < PATIENCE_SECONDS * 1e9:
-        pinned = getattr(iterator, "_data_queue", queue)
-        ready = queue.qsize() + (pinned.qsize() if pinned is not queue else 0)
-        early = sum(len(info) > 1 for info in iterator._task_info.values())  # received out of order
-        if ready + early >= iterator._tasks_outstanding:
-            return
-        pause.wait(0.01)
-
-
-def length_of(iterable: Any) -> int | None:
-    """The length of an iterable; None if it has none."""
-    try:
-        return len(iterable)
-    except (TypeError, NotImplementedError):
-        return None
-
-
-WORKER_SECONDS = 20.0  # time limit of a batch from workers that the program does not have: its dataset may hang in a worker
-
-
-def batches_of_workers(loader: DataLoader[Any], workers: int) -> Iterator[Any]:
-    """Endless batches of a loader, made by this number of persistent worker processes."""
-    options: dict[str, Any] = {"batch_size": None, "sampler": loader.sampler}
-    if loader.batch_sampler is not None:
-        options = {"batch_sampler": loader.batch_sampler}
-    same = ("dataset", "collate_fn", "pin_memory", "worker_init_fn", "multiprocessing_context", "generator")
-    options |= {name: getattr(loader, name) for name in same}
-    other: DataLoader[Any] = DataLoader(**options, num_workers=workers, persistent_workers=True, timeout=WORKER_SECONDS)
-    while True:
-        yield from _original_iter(other)
 
 
 class Source:
@@ -104,6 +65,11 @@ class Source:
             self.steps_between += 1
             self.with_gradients = torch.is_grad_enabled()
         self._seen_steps = steps
+
+    def take_inner(self) -> Source | None:
+        """Forget `inner` until its `next` sets it again."""
+        inner, self.inner = self.inner, None
+        return inner
 
     def new_pass(self) -> Iterator[Any]:
         """A new iterator."""
@@ -143,7 +109,7 @@ class WatchedIterator:
 
     def __next__(self) -> Any:
         sources = self._sources
-        if sources.found is self.source:
+        if sources.training is self.source:
             return sources.next_batch(self)
         return next(self.iterator) if sources.settled else self._observe()
 
@@ -159,7 +125,7 @@ class WatchedIterator:
         source.begin_iteration(sources.hooks.steps_here, first=self._first)
         self._first = False
         sources.running.append(source)
-        before, source.inner = source.inner, None  # set again by the `next` of the inner source
+        before = source.take_inner()
         try:
             value = next(self.iterator)
         except StopIteration:
@@ -203,7 +169,7 @@ class WatchedIterable:
     def __iter__(self) -> Iterator[Any]:
         started = now_ns()
         iterator = iter(self._iterable)
-        if self._sources.found is self._source and not self._source.may_train:
+        if self._sources.training is self._source and not self._source.may_train:
             return iterator
         self._source.iterable = self._iterable
         return WatchedIterator(self._sources, self._source, iterator, started)
@@ -220,11 +186,11 @@ class Sources:
 
     def __init__(self, hooks: StepHooks) -> None:
         self.hooks = hooks
-        self.found: Source | None = None
+        self.training: Source | None = None  # the source of the training loop, once it is known
         self.settled = False  # whether the training loop is known, or known not to exist
         self.running: list[Source] = []
         self.next_batch: Callable[[WatchedIterator], Any] = lambda watched: next(watched.iterator)
-        """Gives the batches of the training loop, once it is known."""
+        """Gives the batches of the training loop."""
         self.on_iteration: Callable[[], None] = lambda: None
         """Called at each iteration of a training loop that is a `while` statement."""
         self.stepless: list[Any] = []  # iterables of loops without optimizer steps
@@ -233,19 +199,19 @@ class Sources:
         self.trained: weakref.WeakSet[DataLoader[Any]] = weakref.WeakSet()  # loaders with optimizer steps between their batches
         self._loops: dict[SourceLine, Source] = {}
         self._loaders: dict[int, Source] = {}
-        self._there: weakref.WeakSet[DataLoader[Any]] | None = None  # loaders that existed when the first step had ended
-        self._passes: dict[SourceLine, int] = {}
-        self._plain: set[SourceLine] = set()
+        self._existing: weakref.WeakSet[DataLoader[Any]] | None = None  # loaders that existed when the first step had ended
+        self._stepless_passes: dict[SourceLine, int] = {}
+        self._ignored: set[SourceLine] = set()
 
     def watched(self, iterable: Iterable[Any], place: SourceLine) -> Iterable[Any]:
         """The iterable that a `for` statement gets instead of its own."""
-        if place in self._plain or (self.settled and (self.found is None or self.found.place != place)):
+        if place in self._ignored or (self.settled and (self.training is None or self.training.place != place)):
             return iterable
         if isinstance(iterable, DataLoader):  # watched by `watch_loaders`
             if not self.settled:
                 self._of_loader(iterable, place).place = place
-            elif self.found is not None:
-                self._hand_over(self.found, iterable)
+            elif self.training is not None:
+                self._replace_loader(self.training, iterable)
             return iterable
         source = self._loops.setdefault(place, Source(iterable, place))
         return WatchedIterable(self, source, iterable)
@@ -253,7 +219,7 @@ class Sources:
     def iteration(self, place: SourceLine) -> None:
         """An iteration of a `while` statement begins."""
         if self.settled:
-            if self.found is not None and self.found.place == place:
+            if self.training is not None and self.training.place == place:
                 self.on_iteration()
             return
         source = self._loops.setdefault(place, Source(None, place))
@@ -267,7 +233,7 @@ class Sources:
         @functools.wraps(_original_iter)
         def watched_iter(loader: DataLoader[Any]) -> Any:
             if sources.settled:  # is this a pass of the training loop?
-                found = sources.found
+                found = sources.training
                 is_training = found is not None and found.iterable is loader
                 (sources.trained if is_training else sources.passed).add(loader)
                 if found is None or not is_training or not found.may_train:
@@ -292,9 +258,9 @@ class Sources:
         """Note a pass that ended without an optimizer step."""
         if source.place is None or isinstance(source.iterable, DataLoader):
             return
-        count = self._passes[source.place] = self._passes.get(source.place, 0) + 1
+        count = self._stepless_passes[source.place] = self._stepless_passes.get(source.place, 0) + 1
         if count >= STEPLESS_PASSES and not source.steps_between:
-            self._plain.add(source.place)
+            self._ignored.add(source.place)
             self._loops.pop(source.place, None)
 
     def _of_loader(self, loader: DataLoader[Any], place: SourceLine | None) -> Source:
@@ -303,11 +269,11 @@ class Sources:
         if found is None:
             there = [one for one in self._loaders.values() if one.place == place]
             there.sort(key=lambda one: one.iterable.dataset is not loader.dataset)  # the same data first
-            found = next((one for one in there if self._hand_over(one, loader)), None) or Source(loader, None)
+            found = next((one for one in there if self._replace_loader(one, loader)), None) or Source(loader, None)
             self._loaders[id(loader)] = found
         return found
 
-    def _hand_over(self, source: Source, loader: DataLoader[Any]) -> bool:
+    def _replace_loader(self, source: Source, loader: DataLoader[Any]) -> bool:
         """Continue a source with another loader if each epoch creates a new one."""
         # A loader that existed at the first step, such as that of a validation in the same loop, is not a new one.
         former = source.iterable
@@ -315,7 +281,7 @@ class Sources:
             return False
         if not issubclass(type(loader), DataLoader):  # a wrapper with the __class__ of a DataLoader
             return False
-        if self._there is None or loader in self._there or type(loader.dataset) is not type(former.dataset):
+        if self._existing is None or loader in self._existing or type(loader.dataset) is not type(former.dataset):
             return False
         self._loaders.pop(id(former), None)
         self._loaders[id(loader)] = source
@@ -324,7 +290,7 @@ class Sources:
 
     def select(self, source: Source) -> None:
         """Set the training loop."""
-        self.found, self.settled = source, True
+        self.training, self.settled = source, True
         known = [*self._loops.values(), *self._loaders.values()]
         self.stepless = [one.iterable for one in known if one.gives_batches and one.can_repeat and not one.steps_between]
         self.trained.update(one.iterable for one in self._loaders.values() if one.steps_between)
@@ -335,8 +301,8 @@ class Sources:
     def find_training_loop(self) -> bool:
         """Search the loops seen so far; True if the search is over."""
         steps = self.hooks.steps
-        if self._there is None:
-            self._there = weakref.WeakSet(one for one in gc.get_objects() if issubclass(type(one), DataLoader))
+        if self._existing is None:
+            self._existing = weakref.WeakSet(objects_of(DataLoader))
         if steps < MIN_STEPS:
             return False
         candidates = [one for one in (*self._loops.values(), *self._loaders.values()) if one.steps_between >= MIN_STEPS - 1]
@@ -357,6 +323,47 @@ class Sources:
             best.place = next((one.place for one in self._loaders.values() if one.place is not None and not one.nexts), None)
         self.select(best)
         return True
+
+
+# ---- helpers for loaders ----
+
+
+def wait_for_workers(iterator: Any) -> None:
+    """Wait until the workers of a DataLoader have made all requested batches and are idle, for at most some seconds."""
+    queue = getattr(iterator, "_worker_result_queue", None)
+    if queue is None:
+        return
+    begin, pause = now_ns(), threading.Event()
+    while now_ns() - begin < PATIENCE_SECONDS * 1e9:
+        pinned = getattr(iterator, "_data_queue", queue)
+        ready = queue.qsize() + (pinned.qsize() if pinned is not queue else 0)
+        early = sum(len(info) > 1 for info in iterator._task_info.values())  # received out of order
+        if ready + early >= iterator._tasks_outstanding:
+            return
+        pause.wait(0.01)
+
+
+def length_of(iterable: Any) -> int | None:
+    """The length of an iterable; None if it has none."""
+    try:
+        return len(iterable)
+    except (TypeError, NotImplementedError):
+        return None
+
+
+WORKER_SECONDS = 20.0  # time limit of a batch from workers that the program does not have: its dataset may hang in a worker
+
+
+def batches_of_workers(loader: DataLoader[Any], workers: int) -> Iterator[Any]:
+    """Endless batches of a loader, made by this number of persistent worker processes."""
+    options: dict[str, Any] = {"batch_size": None, "sampler": loader.sampler}
+    if loader.batch_sampler is not None:
+        options = {"batch_sampler": loader.batch_sampler}
+    same = ("dataset", "collate_fn", "pin_memory", "worker_init_fn", "multiprocessing_context", "generator")
+    options |= {name: getattr(loader, name) for name in same}
+    other: DataLoader[Any] = DataLoader(**options, num_workers=workers, persistent_workers=True, timeout=WORKER_SECONDS)
+    while True:
+        yield from _original_iter(other)
 
 
 # ---- watching the loops of the user's files: an import hook that rewrites them ----

@@ -81,7 +81,7 @@ def phases(session: Session) -> Plan:
     # It comes first, so that the first losses are seen.
     recorder = session.recorder
     early, one_batch = recorder.early[-6:], max(recorder.batches_per_step, default=1) <= 1
-    may_be = session.sources.found is not None and one_batch
+    may_be = session.sources.training is not None and one_batch
     session.short_steps = bool(session.agree(may_be and statistics.median(one.seconds for one in early) < SHORT_STEP))
     short = statistics.median(one.without_data for one in early) < SHORT_STEP
     session.short_cached_steps = bool(session.agree(session.short_steps or (may_be and short and session.device == "cpu")))
@@ -229,7 +229,7 @@ def _pull(watched: WatchedIterator) -> tuple[float, bool]:
 
 def profile_batches(session: Session) -> None:
     """Profile how a batch is made, and what it reads."""
-    source, watched, recorder = session.sources.found, session.watched, session.recorder
+    source, watched, recorder = session.sources.training, session.watched, session.recorder
     if source is None or not source.gives_batches:
         return
     seconds, loader = session.scaled(0.5), source.loader
@@ -429,7 +429,7 @@ def seconds_before_profile(recorder: Recorder, seconds: float) -> float | None:
 #
 # Until the first window of the baseline has ended, the program computes what it would have computed alone.
 
-FIXES = ("feed", "fused", "threads", "tf32", "pinned", "workers", "autocast", "batch", "float32", "graph", "malloc")
+FIX_ORDER = ("feed", "fused", "threads", "tf32", "pinned", "workers", "autocast", "batch", "float32", "graph", "malloc")
 """The safest first: a program that raises an error with a fix has ended, and what comes after is not measured."""
 FIXES_OF_BATCHES = ("pinned", "batch", "float32")  # fixes that change cached batches
 MIN_OPTIMIZER_SHARE = 0.03
@@ -521,7 +521,7 @@ def fixes_wanted(measured: Measurements) -> list[str]:
     on_device = measured.device_phases.get("optimizer", 0.0) / max(sum(measured.device_phases.values()), 1e-9)
     if max(on_host, on_device) >= MIN_OPTIMIZER_SHARE and not measured.optimizer_fused:
         advised.add("fused")
-    return [name for name in FIXES if name in advised and (measured.cached is not None or name not in FIXES_OF_BATCHES)]
+    return [name for name in FIX_ORDER if name in advised and (measured.cached is not None or name not in FIXES_OF_BATCHES)]
 
 
 def fix_inside(name: str, measured: Measurements) -> Fix | None:
@@ -567,7 +567,7 @@ def measure_fixes(session: Session, known: set[str], *, safe: bool = False) -> P
 
 def _feed_gain(session: Session, rounds: int) -> Plan:
     """The loop with batches gathered at once, in turn with cached batches."""
-    found, size = session.sources.found, session.recorder.batch_rows
+    found, size = session.sources.training, session.recorder.batch_rows
     if found is None or not size or not session.can_repeat:
         return
     dataset = found.loader.dataset if found.loader is not None else ()
@@ -579,7 +579,7 @@ def _feed_gain(session: Session, rounds: int) -> Plan:
 
 def _workers_gain(session: Session, rounds: int, workers: int) -> Plan:
     """The loop with batches of worker processes, in turn with its own batches."""
-    loader = session.sources.found.iterable if session.sources.found is not None else None
+    loader = session.sources.training.iterable if session.sources.training is not None else None
     if type(loader) is not DataLoader or isinstance(loader.dataset, IterableDataset) or not session.can_repeat:
         return  # each worker would give all samples; and others may change the batches of their loader
     queue = 2 * workers

@@ -107,13 +107,14 @@ class EditableProgram:
             raise TrainError(f"{self.sites.loader_kind} is not the DataLoader of torch")
         return self.calls(self.sites.loader, "the batches do not come from a DataLoader")[0]
 
-    def refuse_if_mentioned(self, *names: str) -> None:
-        """Raise `TrainError` if a file of the user's already sets what a fix would set."""
+    def refuse_if_mentioned(self, *names: str, plain: bool = False) -> None:
+        """Raise `TrainError` if a file of the user's already sets what a fix would set; `plain` names count as well as attributes."""
         for path in self.sites.files:
             source = self.source(path)
             for node in ast.walk(source.tree):
-                if isinstance(node, ast.Attribute) and node.attr in names:
-                    raise TrainError(f"{shown(path)}:{node.lineno} sets it already ({node.attr})")
+                name = node.attr if isinstance(node, ast.Attribute) else node.id if plain and isinstance(node, ast.Name) else None
+                if isinstance(node, ast.expr) and name in names:
+                    raise TrainError(f"{shown(path)}:{node.lineno} sets it already ({name})")
 
 
 def _set_flag(program: EditableProgram, code: str, *names: str) -> list[Edit]:
@@ -199,6 +200,7 @@ def _compile(program: EditableProgram) -> list[Edit]:
 
 def _autocast(program: EditableProgram) -> list[Edit]:
     """The call of the model and what follows it up to the backward pass, under `torch.autocast`."""
+    program.refuse_if_mentioned("autocast", plain=True)
     found = program.calls(program.sites.forward, "the model is not called in your files")
     source = found[0][0]
     blocks = {_until_backward(one, call) for one, call in found}

@@ -149,7 +149,7 @@ class BetweenEpochs(NamedTuple):
 
     loader: float
     other: float
-    steps: float  # steps of an epoch
+    steps: float | None  # steps of an epoch
 
 
 def between_epochs(series: Sequence[StepSeries], length: float | None, *, on_gpu: bool = False) -> BetweenEpochs | None:
@@ -231,34 +231,36 @@ class Recorder:
             no_step = "no optimizer of torch made a step. Nothing was trained, or not with torch.optim, or in other processes."
             one_step = "the training ended after one step, before anything could be measured. Let it train for at least 30 steps."
             raise TrainError(one_step if hooks.steps else no_step)
-        source, batches = sources.found, self._batches
+        source, batches = sources.training, self._batches
         together = self._steps_together(source, len(self.loop.steps))
         phased = in_groups(self.phased.steps or measured.steps, together)
+        # The time between epochs: what the loader takes to start one, and the rest (validation, checkpoints).
         starts = [EpochStart(0, number, one) for number, one in enumerate(self.early) if one.new_epoch]  # each alone
         early = StepSeries(steps=[one for one in self.early[1:] if not one.new_epoch], epoch_starts=starts)
-        lost = between_epochs([early, self.phased, self.loop], _epoch_length(source, batches), on_gpu=self.on_gpu)
-        starting = lost.loader if lost is not None and not self.apart.steps else 0.0  # with several ranks, others wait meanwhile
+        found = between_epochs([early, self.phased, self.loop], _epoch_length(source, batches), on_gpu=self.on_gpu)
+        between = found or BetweenEpochs(0.0, 0.0, None)
+        starting = between.loader if not self.apart.steps else 0.0  # with several ranks, others wait meanwhile
+        # T: the steps of the loop, or the mean steps of its epochs, which include the time to start them.
         epochs = self._epochs(measured, source)
         loop = [[one.seconds for one in window] for window in epochs] or _means(measured.windows(), together)
-        step = statistics.median(one for window in loop for one in window) + (0.0 if epochs else starting)
+        added = 0.0 if epochs else starting
+        # The mean step by the wall clock, which rare steps make longer.
         slow = self.slow_steps(bursts=_workers(source) > 0) if not epochs else None
         mean = slow.mean if slow is not None else statistics.fmean(one for window in loop for one in window)
-        other = lost.other if lost is not None else 0.0
-        wall = mean + (0.0 if epochs else starting) + other
-        length, place = lost.steps if lost is not None else None, source.place if source is not None else None
-        rare = self._rare(slow, wall, other, length, place)
+        wall = mean + added + between.other
+        rare = self._rare(slow, wall, between, source.place if source is not None else None)
+        with_between = statistics.median(one for window in loop for one in window) + added + between.other
+        note = f"{percent(between.other / wall)} of the time passes between epochs (validation, checkpoints): it is not in the verdict."
+        notes = [note] if WORTH_A_NOTE < between.other / wall <= RULE.rare_verdict_share else []  # with more it is the verdict
         optimizer, steps, alone = hooks.optimizer, [one.seconds for one in measured.steps], self.device_only
         cores_used = self.cores_used.get("cached") or self.cores_used.get("loop")
-        note = f"{percent(other / wall)} of the time passes between epochs (validation, checkpoints): it is not in the verdict."
-        notes = [note] if WORTH_A_NOTE < other / wall <= RULE.rare_verdict_share else []  # with more it is the verdict
         cached = _means(self.cached.windows(with_data=False), together) if self.cached.steps else []
         phases = {name: [one.phases[name] for one in alone] for name in ("forward", "backward", "optimizer")} if alone else {}
-        machine = machine or measure_machine(device)
         slow_limit = 3 * statistics.median(steps)
         return Measurements(
             device=device,
             steps_seen=hooks.steps,
-            loop=by_window(loop if epochs else [[one + starting for one in window] for window in loop]),
+            loop=by_window([[one + added for one in window] for window in loop]),
             wall_seconds=wall,
             rare=rare[0] if rare else None,
             also_rare=rare[1] if len(rare) > 1 else None,
@@ -279,7 +281,7 @@ class Recorder:
             blames=self.blames,
             loader=self._loader(source, batches),
             work=self.work,
-            machine=machine,
+            machine=machine or measure_machine(device),
             measuring_seconds=(now_ns() - self.first_ns) / 1e9 if self.first_ns else 0.0,
             precision=hooks.precision or "fp32",
             optimizer=type(optimizer).__name__ if optimizer is not None else None,
@@ -289,7 +291,7 @@ class Recorder:
             busy_thread=max(self.busy_threads, key=lambda one: one.share, default=None),
             asleep=statistics.median(self.asleep) if self.asleep else None,
             compiled=compiled(),
-            between_epochs={} if lost is None else {"loader": lost.loader / (step + other), "other": other / (step + other)},
+            between_epochs={name: getattr(found, name) / with_between for name in ("loader", "other")} if found else {},
             slow_steps=sum(one > slow_limit for one in steps),
             notes=[*self.notes, *notes],
             losses=[float(one) for one in hooks.losses],
@@ -340,14 +342,12 @@ class Recorder:
             waited_for_cores=statistics.median(self.waited_apart) if self.waited_apart else None,
         )
 
-    def _rare(
-        self, slow: Slow | None, wall: float, other: float, length: float | None, place: SourceLine | None
-    ) -> list[RareSteps]:
+    def _rare(self, slow: Slow | None, wall: float, between: BetweenEpochs, place: SourceLine | None) -> list[RareSteps]:
         """Rare steps and the time between epochs, the larger share first. `place` is the line of the training loop."""
-        found = []
+        found, other, length = [], between.other, between.steps
         if length is not None and other / wall > RULE.rare_min_share:
-            between = RareSteps(share=other / wall, every=length, seconds=other * length, others=wall - other, between_epochs=True)
-            found.append(_with_line(between, self.epoch_line, place))
+            gap = RareSteps(share=other / wall, every=length, seconds=other * length, others=wall - other, between_epochs=True)
+            found.append(_with_line(gap, self.epoch_line, place))
         if slow is not None:
             share = slow.share * (wall - other) / wall
             rare = RareSteps(share=share, every=slow.every, seconds=slow.seconds, others=slow.others)

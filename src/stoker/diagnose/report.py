@@ -8,12 +8,12 @@ forbids scripts and requests.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -21,14 +21,13 @@ import stoker
 from stoker._disk import write_file
 from stoker._text import printable
 from stoker.diagnose import wording as show
-from stoker.diagnose.finding import Finding, certainty, ladder_levels, place_beside
+from stoker.diagnose.finding import Finding, LadderLevel, certainty, ladder_levels, place_beside
 from stoker.diagnose.measurements import Advice, Loader, Machine, Measurements, Work
 from stoker.errors import OptionError
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-T = TypeVar("T")
 TEMPLATE = "report.html.jinja"
 SUFFIX = ".html"
 MOST_CAUSES = 4
@@ -98,8 +97,7 @@ def _values(finding: Finding) -> dict[str, Any]:
         "place": place_beside(finding),
         "certainty": certainty(finding),
         "others": [(show.TITLES.get(cause.verdict, cause.verdict), cause) for cause in finding.causes[1:MOST_CAUSES]],
-        "percent": show.percent,
-        "times": show.times,
+        "show": show,
         "ladder": ladder_bars(finding),
         "tries": trials,
         "one": one,
@@ -147,42 +145,28 @@ class Bar(NamedTuple):
 
 
 class LadderBar(NamedTuple):
-    """The remaining share of a step at one level of the ladder, and what was removed since the level before, in percent."""
+    """A level of the ladder: the remaining share of a step, and the share removed since the level before, in percent."""
 
-    name: str
-    rate: str
-    time: str
-    gain: str
+    level: LadderLevel
     left: float
     gone: float
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TrialBar:
-    """An advice with a bar for its prediction and one for its trial."""
+class TrialBar(NamedTuple):
+    """An advice with a bar for its prediction and one for its trial, with the interval of the trial."""
 
     step: Advice
     predicted: float | None
-    predicted_text: str  # the prediction, or its range
     measured: float | None
     low: float
     high: float
-    measured_text: str
-    losses: str
-    peak: str
 
 
 def ladder_bars(finding: Finding) -> list[LadderBar]:
     """The levels as times of a step; the first has the full width."""
     levels = ladder_levels(finding)
-    drawn: list[LadderBar] = []
-    before = 100.0
-    for level in levels:
-        left = percent_of(1 / level.rate, 1 / levels[0].rate)
-        rate, time, gain = show.per_second(level.rate), show.duration(1 / level.rate), show.times(level.gain) if drawn else ""
-        drawn.append(LadderBar(level.name, rate, time, gain, left, max(0.0, before - left)))
-        before = left
-    return drawn
+    left = [percent_of(1 / level.rate, 1 / levels[0].rate) for level in levels]
+    return [LadderBar(level, now, max(0.0, before - now)) for level, now, before in zip(levels, left, [100.0, *left], strict=False)]
 
 
 def host_bars(measured: Measurements) -> list[Bar]:
@@ -234,18 +218,11 @@ def trial_bars(steps: Iterable[Advice]) -> tuple[list[TrialBar], float]:
 
 def _trial_bar(step: Advice, largest: float) -> TrialBar:
     tried = step.tried if step.tried is not None and step.tried.error is None else None
-    low, high = (percent_of(tried.low, largest), percent_of(tried.high, largest)) if tried else (0.0, 0.0)
-    return TrialBar(
-        step=step,
-        predicted=percent_of(step.predicted, largest) if step.predicted is not None else None,
-        predicted_text=show.predicted(step),
-        measured=percent_of(tried.speedup, largest) if tried else None,
-        low=low,
-        high=max(low, high),
-        measured_text=show.interval(tried) if tried else "",
-        losses=show.losses(tried) if tried else "",
-        peak=show.size(tried.peak_bytes) if tried and tried.peak_bytes is not None else "",
-    )
+    predicted = percent_of(step.predicted, largest) if step.predicted is not None else None
+    if tried is None:
+        return TrialBar(step, predicted, None, 0.0, 0.0)
+    low, high = percent_of(tried.low, largest), percent_of(tried.high, largest)
+    return TrialBar(step, predicted, percent_of(tried.speedup, largest), low, max(low, high))
 
 
 def percent_of(value: float, whole: float) -> float:
@@ -273,7 +250,7 @@ class ReportTable:
 
     title: str
     heads: tuple[str, ...]
-    rows: list[tuple[str, ...]]
+    rows: Sequence[tuple[str, ...]]
     texts: int = 1  # how many columns, from the left, are text; the others are numbers
 
     @property
@@ -344,13 +321,13 @@ def _windows(measured: Measurements) -> list[tuple[str, ...]]:
     ]
 
 
-def _facts(title: str, rows: Iterable[tuple[str, str | None]]) -> ReportTable:
+Fact = tuple[str, Any] | tuple[str, Any, Callable[[Any], str]]  # a name, a value, and how the value is written
+
+
+def _facts(title: str, facts: Iterable[Fact]) -> ReportTable:
     """A table of names and values; values that are None are left out."""
-    return ReportTable(title=title, heads=("", ""), rows=[(name, value) for name, value in rows if value is not None], texts=2)
-
-
-def _known(value: T | None, shown: Callable[[T], str | None]) -> str | None:
-    return None if value is None else shown(value)
+    rows = [(name, shown[0](value) if shown else value) for name, value, *shown in facts if value is not None]
+    return ReportTable(title=title, heads=("", ""), rows=rows, texts=2)
 
 
 def _rate(num_bytes: float) -> str:
@@ -363,16 +340,16 @@ def _listed(values: Mapping[str, float], shown: Callable[[float], str]) -> str |
 
 def machine_table(machine: Machine) -> ReportTable:
     """Rates of the machine."""
-    rows = [
+    rows: list[Fact] = [
         ("GPU", machine.gpu or "none"),
         ("cores, and threads of torch", f"{machine.cores:,}, {machine.threads:,}"),
         ("copy in memory", _rate(machine.memcpy_bytes)),
         *((f"matmul, {kind}", show.flops(rate, "FLOP/s")) for kind, rate in machine.matmul_flops.items()),
         ("one small operation", show.duration(machine.dispatch_seconds)),
-        ("one kernel launch", _known(machine.launch_seconds, show.duration)),
-        ("to the device, pageable", _known(machine.h2d_pageable_bytes, _rate)),
-        ("to the device, pinned", _known(machine.h2d_pinned_bytes, _rate)),
-        ("disk", _known(machine.disk_bytes, _rate)),
+        ("one kernel launch", machine.launch_seconds, show.duration),
+        ("to the device, pageable", machine.h2d_pageable_bytes, _rate),
+        ("to the device, pinned", machine.h2d_pinned_bytes, _rate),
+        ("disk", machine.disk_bytes, _rate),
     ]
     return _facts("The machine", rows)
 
@@ -380,15 +357,15 @@ def machine_table(machine: Machine) -> ReportTable:
 def loader_table(loader: Loader) -> ReportTable:
     """Where batches come from."""
     read, used, reads = loader.bytes_read, loader.bytes_used, loader.reads
-    rows = [
+    rows: list[Fact] = [
         ("kind", loader.kind),
         ("dataset", loader.dataset),
-        ("read by", _known(loader.place, str)),
+        ("read by", loader.place, str),
         ("worker processes", f"{loader.workers:,}"),
-        ("batch size", _known(loader.batch_size, "{:,}".format)),
-        ("pinned memory", _known(loader.pinned, YES_NO.get)),
-        ("read from files per step", _known(read, show.size)),
-        ("used by the model per step", _known(used, show.size)),
+        ("batch size", loader.batch_size, "{:,}".format),
+        ("pinned memory", loader.pinned, YES_NO.__getitem__),
+        ("read from files per step", read, show.size),
+        ("used by the model per step", used, show.size),
         ("read for each byte used", show.count(read / used) if read is not None and used and read >= used else None),
     ]
     if reads is not None:
@@ -396,28 +373,28 @@ def loader_table(loader: Loader) -> ReportTable:
         in_cache = 1 - from_disk / reads.bytes_read if reads.bytes_read and from_disk is not None else None
         files = f"{reads.files:,} for {reads.batches:,} batches" if reads.reads_a_file is not None else None
         rows += [
-            ("samples that read no file", _known(reads.cache_hits, show.percent)),
+            ("samples that read no file", reads.cache_hits, show.percent),
             ("files that a worker read", files),
-            ("reads of each of them", _known(reads.reads_a_file, show.count)),
+            ("reads of each of them", reads.reads_a_file, show.count),
             ("bytes in the page cache", show.percent(max(0.0, in_cache)) if in_cache is not None else None),
             ("from the disk per batch", show.size(from_disk) if in_cache is None and from_disk else None),
         ]
-    rows.append(("until the first batch", _known(loader.startup_seconds, show.duration)))
+    rows.append(("until the first batch", loader.startup_seconds, show.duration))
     return _facts("The loader", rows)
 
 
 def program_table(measured: Measurements) -> ReportTable:
     """Facts about the program."""
-    rows = [
+    rows: list[Fact] = [
         ("device", measured.device),
         ("steps seen", f"{measured.steps_seen:,}"),
         ("steps over three times the median", f"{measured.slow_steps:,}"),
-        ("time in which other programs had its cores", _known(measured.waited_for_cores, show.percent)),
+        ("time in which other programs had its cores", measured.waited_for_cores, show.percent),
         ("precision of most matmuls", measured.precision),
         ("optimizer", measured.optimizer),
-        ("optimizer is fused", _known(measured.optimizer_fused, YES_NO.get)),
+        ("optimizer is fused", measured.optimizer_fused, YES_NO.__getitem__),
         ("compiled", YES_NO[measured.compiled]),
-        ("issuing waits for the device", _known(measured.blocked_under_sleep, YES_NO.get)),
+        ("issuing waits for the device", measured.blocked_under_sleep, YES_NO.__getitem__),
         ("first losses", ", ".join(f"{loss:.4g}" for loss in measured.losses[:5]) or None),
     ]
     return _facts("The program", rows)
@@ -426,13 +403,13 @@ def program_table(measured: Measurements) -> ReportTable:
 def work_table(work: Work) -> ReportTable:
     """The operations of a step."""
     copied = f"{show.size(work.h2d_bytes)} in {show.count(work.h2d_copies)} copies" if work.h2d_copies else None
-    rows = [
+    rows: list[Fact] = [
         ("operations", show.count(work.ops)),
-        ("kernels", _known(work.kernels, show.count)),
+        ("kernels", work.kernels, show.count),
         ("floating-point operations", show.flops(work.flops)),
         ("the same by type", _listed(work.flops_by_dtype, show.flops)),
         ("copied to the device", copied),
-        ("peak memory of the device", _known(work.peak_bytes, show.size)),
+        ("peak memory of the device", work.peak_bytes, show.size),
         ("time by kind", _listed({show.KINDS.get(kind, kind): share for kind, share in work.shares.items()}, show.percent)),
     ]
     return _facts("The work of a step", rows)

@@ -231,7 +231,7 @@ class Session:
             self.device = "cuda"
         self._set_input(next(self._plan))
         # Without a loop, a step ends when the optimizer has stepped.
-        self.hooks.on_step = None if self.sources.found is not None else self._begin_iteration
+        self.hooks.on_step = None if self.sources.training is not None else self._begin_iteration
         self.sources.next_batch = self._next_batch
         self.sources.on_iteration = self._begin_iteration
 
@@ -350,13 +350,13 @@ class Session:
     @property
     def can_cache(self) -> bool:
         """Whether the loop can be given copies of earlier batches."""
-        found = self.sources.found
+        found = self.sources.training
         return found is not None and found.iterable is not None and found.gives_batches
 
     @property
     def can_repeat(self) -> bool:
         """Whether the iterable of the loop can be iterated again."""
-        found = self.sources.found
+        found = self.sources.training
         return found is not None and found.gives_batches and found.can_repeat
 
     @property
@@ -367,7 +367,7 @@ class Session:
     @property
     def queue(self) -> int:
         """Batches that workers prefetch."""
-        loader = self.sources.found.loader if self.sources.found is not None else None
+        loader = self.sources.training.loader if self.sources.training is not None else None
         return loader.num_workers * (loader.prefetch_factor or 2) if loader is not None else 0
 
     def cache_batches(self) -> None:

@@ -368,7 +368,7 @@ class SiteFinder(Fix):
         self.used = True
         self._folder = Path.cwd()  # file names may be relative to it, and the program may change it
         self._loaders: list[tuple[weakref.ref[Any], CallSite | None]] = []
-        self._made: dict[int, tuple[weakref.ref[Any], list[FrameSite]]] = {}
+        self._made: dict[int, tuple[weakref.ref[Any], list[FrameSite], CallSite | None]] = {}
         self._optimizers: dict[int, tuple[weakref.ref[Any], CallSite | None]] = {}
         self._found: dict[str, list[CallSite]] = {}
         self._device, self._model_kind = "cpu", ""
@@ -399,9 +399,9 @@ class SiteFinder(Fix):
         """All calls found; `loader` is that of the training loop."""
         imported = [getattr(one, "__dict__", {}).get("__loader__") for one in list(sys.modules.values())]
         made = next((site for ref, site in self._loaders if loader is not None and ref() is loader), None)
-        facts: dict[str, Any] = {"indexed": False}
+        facts: dict[str, Any] = {**self._found, "indexed": False}
         if loader is not None:
-            facts = {
+            facts |= {
                 "loader_kind": type(loader).__name__,
                 "workers": loader.num_workers,
                 "persistent": loader.persistent_workers,
@@ -417,7 +417,6 @@ class SiteFinder(Fix):
             model_kind=self._model_kind,
             device=self._device,
             **facts,
-            **self._found,
         )
 
     def _after(self, owner: Any, name: str, seen: Any) -> None:
@@ -465,20 +464,26 @@ class SiteFinder(Fix):
             self._add("forward", self._site(outside_torch(sys._getframe(1))))
 
     def _module_made(self, frame: FrameType, module: Any, *_: Any) -> None:
-        sites = ((caller.f_code, self._site(caller)) for caller in _frames(constructor_caller(frame, module)))
+        direct = constructor_caller(frame, module)
+        sites = ((caller.f_code, self._site(caller)) for caller in _frames(direct))
         own = ((code, site) for code, site in sites if site is not None and site.own)
-        self._made[id(module)] = (weakref.ref(module), list(itertools.islice(own, MAX_FRAMES)))
+        self._made[id(module)] = (weakref.ref(module), list(itertools.islice(own, MAX_FRAMES)), self._site(direct))
 
     def _assignment_of(self, module: torch.nn.Module) -> CallSite | None:
-        """The call that makes a module and whose value is assigned to a name that still is this module."""
-        ref, found = self._made.get(id(module), (None, []))
+        """The call that makes a module and whose value is assigned to a name.
+
+        The name must still be this module, or the call must be that of its class if the function with this line has returned.
+        """
+        ref, found, direct = self._made.get(id(module), (None, [], None))
         live = list(_frames(sys._getframe(1)))
         for code, site in found if ref is not None and ref() is module else []:
             target = assigned_to(site)
             frames = [one for one in live if one.f_code is code]
             if target is not None and any(_value_of(target, one) is module for one in frames):
                 return site
-        return None
+        returned = all(one.f_code is not code for code, site in found[:1] for one in live)
+        whole = direct is not None and direct.own and returned and assigned_to(direct, whole=True) is not None
+        return direct if whole and ref is not None and ref() is module else None
 
     def _site(self, frame: FrameType | None) -> CallSite | None:
         """The call that a frame is in; None if its position is not known."""
@@ -523,14 +528,15 @@ def _frames(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def assigned_to(site: CallSite) -> ast.expr | None:
-    """The name or attribute that the value of a call is assigned to; None if its statement is anything else."""
+def assigned_to(site: CallSite, *, whole: bool = False) -> ast.expr | None:
+    """The name or attribute that a statement assigns a value with this call to (with `whole`, that of the call); else None."""
     try:
         source = SourceFile.read(site.file)
-        statement = source.statement_of(source.call_ending_at(site.line, site.column))
+        call = source.call_ending_at(site.line, site.column)
+        statement = source.statement_of(call)
     except TrainError:
         return None
-    if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+    if isinstance(statement, ast.Assign) and len(statement.targets) == 1 and (statement.value is call or not whole):
         target = statement.targets[0]
         return target if isinstance(target, ast.Name | ast.Attribute) else None
     return None

@@ -46,9 +46,7 @@ class Thresholds:
     rare_periods: int = _limit(3, "periods between rare steps that a window waits for")
     rare_min_share: float = _limit(0.05, "share of all time from which rare steps are measured further")
     rare_verdict_share: float = _limit(0.15, "share of all time above which rare steps are a cause of their own")
-    rare_ratio: float = _limit(
-        3.0, "times a usual step from which a rare wait for a batch, or a rare rest, counts whatever line it is at"
-    )
+    rare_data_ratio: float = _limit(3.0, "times a usual step from which a rare wait for a batch is data whatever line it is at")
     level_min_steps: int = _limit(8, "steps of a window whose median gives the machine's speed")
     level_max_change: float = _limit(0.15, "change of speed across a window above which the window is left out")
     level_min_windows: int = _limit(2, "steady windows needed to leave out the others")

@@ -121,7 +121,7 @@ class TrialSession(Session):
         if mode.cached:
             times += [one.without_data for one in series.steps[before:]]
         else:
-            times += self.recorder.last_window(series, self.sources.found)
+            times += self.recorder.last_window(series, self.sources.training)
 
     def _chunks(self, mode: StepInput, stretch: float, times: list[float]) -> Plan:
         """Several steps between two synchronizations: the host runs ahead of the device, so the time of one step says little."""
@@ -191,7 +191,7 @@ class TrialChild(Child):
         self._leave_with(outcome)
 
     def _sites(self) -> EditSites | None:
-        found = self.session.sources.found
+        found = self.session.sources.training
         return self._fix.sites(found.loader if found is not None else None) if isinstance(self._fix, SiteFinder) else None
 
 

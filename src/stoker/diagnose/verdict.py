@@ -62,9 +62,7 @@ def likely_cause(measured: Measurements, attribution: Attribution) -> Cause | No
     if len(measured.loop.seconds) < RULE.min_steps or attribution.step <= 0 or measured.work is None:
         return None
     rare = dominant_rare_steps(measured)  # on a busy machine these may be steps that waited for a core: then no line explains them
-    explained = (
-        rare is not None and (rare.alone or rare.phase != "rest") and verdict_of_rare_steps(rare, measured.loader) is not None
-    )
+    explained = rare is not None and verdict_of_rare_steps(rare, measured.loader) is not None
     first = (rank if explained else _rank_parts)(measured, attribution)[0]
     return first if first.share >= RULE.waste_first else None
 
@@ -163,8 +161,12 @@ def dominant_rare_steps(measured: Measurements) -> RareSteps | None:
     rare, also = measured.rare, measured.also_rare
     if rare is None or rare.share + (also.share if also is not None else 0.0) <= RULE.rare_verdict_share:
         return None
+    if verdict_of_rare_steps(rare, measured.loader) is not None:
+        return rare
     competes = _shares_cores(measured) or waits_for_interpreter(measured)
-    return None if competes and verdict_of_rare_steps(rare, measured.loader) is None else rare
+    # A line of the loop that takes longer and longer: these steps have more of the same.
+    longer = rare.phase == "rest" and _rank_parts(measured, attribute(measured))[0].verdict == "host"
+    return None if competes or longer else rare
 
 
 def _shares_cores(measured: Measurements) -> bool:
@@ -187,9 +189,9 @@ def verdict_of_rare_steps(rare: RareSteps, loader: Loader = NO_LOADER) -> Verdic
         return None
     # Between batch and model, a loop makes its batches if no iterable does; else a line that only rare steps run is its own.
     waits = rare.phase == "next" or (rare.phase == "prepare" and (loader.kind == "loop" or not rare.alone))
-    # After the step of the optimizer all lines are the loop's own: one that takes longer and longer is not of rare steps alone.
-    is_known = rare.alone or (rare.seconds >= RULE.rare_ratio * rare.others and (waits or rare.phase == "rest"))
-    return ("data" if waits else "host") if is_known else None
+    if waits:
+        return "data" if rare.alone or rare.seconds >= RULE.rare_data_ratio * rare.others else None
+    return "host" if rare.alone else None
 
 
 def doubt(measured: Measurements, attribution: Attribution | None = None) -> str | None:
