@@ -186,6 +186,26 @@ def test_a_large_file_that_is_removed_is_the_same_file_again(tmp_path: Path, mon
     assert path.stat().st_nlink == 2
 
 
+def test_hard_links_stay_together(tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("a", "b", "c", "d")]
+    for path, other in ((paths[0], paths[1]), (paths[2], paths[3])):
+        path.write_text("before")
+        other.hardlink_to(path)
+    journal = WriteJournal(tmp_path / "journal")
+    (tmp_path / "new").write_text("new")
+    journal.save(str(paths[0]))
+    paths[0].write_text("after")  # seen by both names
+    for path in (paths[1], tmp_path / "new"):
+        journal.save(str(path), moves=True)
+    (tmp_path / "new").replace(paths[1])
+    journal.save(str(paths[2]), removes=True)
+    paths[2].unlink()
+    journal.close()
+    assert [path.read_text() for path in paths] == ["before"] * 4
+    assert paths[0].samefile(paths[1])
+    assert paths[2].samefile(paths[3])
+
+
 def test_the_holes_of_a_file_are_not_stored(tmp_path: Path) -> None:
     path = tmp_path / "sparse.bin"
     with path.open("wb") as file:

@@ -103,6 +103,33 @@ def test_a_slow_device_is_found_though_the_host_waits_for_it_only_now_and_then(r
     assert 20_000 < step < 23_000
 
 
+@pytest.mark.parametrize(("period", "length"), [(1000, 500), (5000, 150)])
+def test_phases_that_come_again_are_reported_three_times(period: int, length: int, rng: np.random.Generator) -> None:
+    phases = np.where(np.arange(60_000) % period >= period - length, 0.2, 0.0)
+    assert len(found(gaussian(60_000, rng, 0.01) + phases)) == 3
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "rise", "within"),
+    [(42_000, 44_000, 0.2, 400), (42_000, 42_150, 0.4, 100)],
+    ids=["longer", "larger"],
+)
+def test_what_is_longer_or_larger_than_the_phases_before_is_reported(
+    start: int, end: int, rise: float, within: int, rng: np.random.Generator
+) -> None:
+    steps = gaussian(45_000, rng, 0.01) + np.where(np.arange(45_000) % 5000 >= 4850, 0.2, 0.0)
+    steps[start:end] += rise
+    *_, last = found(steps)
+    assert start < last <= start + within
+
+
+def test_negative_control_what_came_before_long_ago_is_reported_again(rng: np.random.Generator) -> None:
+    steps = gaussian(60_000, rng, 0.01)
+    for at in (2000, 3000, 4000, 50_000):
+        steps[at : at + 150] += 0.2
+    assert [step // 1000 for step in found(steps)] == [2, 3, 4, 50]
+
+
 def test_strong_noise_needs_longer(rng: np.random.Generator) -> None:
     times = SlowdownDetector()
     (step,) = found(slowed(MODELS["lognormal, 10 %"](24_000, rng), 20_000), times)

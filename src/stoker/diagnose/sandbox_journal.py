@@ -16,6 +16,7 @@ import ctypes
 import errno
 import fcntl
 import hashlib
+import itertools
 import json
 import os
 import platform
@@ -33,6 +34,7 @@ from stoker import _disk
 
 Kind = Literal["nothing", "file", "folder", "link", "other"]
 LOCK, RECORD = "lock", ".json"
+MAX_SEARCHED = 2000  # files of a folder in which other names of a file are looked for
 LARGE = 64 << 20  # bytes from which a file that is only renamed or removed is not copied: the journal gets a hard link
 
 
@@ -48,6 +50,7 @@ class SavedPath(msgspec.Struct, frozen=True, kw_only=True):
     owner: tuple[int, int] = (-1, -1)
     times_ns: tuple[int, int] = (0, 0)
     changed_ns: int = 0  # its ctime, which no program can set
+    links: list[str] = []  # other paths of the same file, in its folder
     names: list[str] | None = None  # what was in a folder that was removed, moved or replaced
 
 
@@ -146,6 +149,10 @@ class WriteJournal:
             if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
                 return SavedPath(path=path, kind="nothing")
             raise
+        links = _hard_links(path, found.st_ino) if stat.S_ISREG(found.st_mode) and found.st_nlink > 1 else []
+        for record in (self._record_of(one) for one in links):
+            if record is not None and record.inode == found.st_ino:  # it may have been changed by that name
+                return msgspec.structs.replace(record, path=path, links=links)
         copy = target = None
         kind: Kind = "other"
         if stat.S_ISDIR(found.st_mode):
@@ -160,6 +167,7 @@ class WriteJournal:
             copy = place.name
         return SavedPath(
             path=path,
+            links=links,
             kind=kind,
             copy=copy,
             target=target,
@@ -281,6 +289,12 @@ def _restore_one(record: SavedPath, folder: Path) -> None:
         return
     if found is not None and stat.S_ISDIR(found.st_mode):
         _disk.remove_tree(path)
+    if found is None or found.st_ino != record.inode:
+        for other in (one for one in record.links if os.path.lexists(one) and os.lstat(one).st_ino == record.inode):
+            _disk.remove_file(path)
+            _disk.disk.link(Path(other), path)
+            found = os.lstat(path)
+            break
     if record.target is not None:
         _disk.remove_file(path)
         _disk.disk.symlink(record.target, path)
@@ -305,6 +319,12 @@ def _restore_metadata(record: SavedPath) -> None:
     if record.kind != "link":
         _disk.disk.chmod(path, record.mode)
     _disk.disk.utime(path, record.times_ns)
+
+
+def _hard_links(path: str, inode: int) -> list[str]:
+    with os.scandir(os.path.dirname(path)) as entries:
+        first = itertools.islice(entries, MAX_SEARCHED)
+        return [one.path for one in first if one.inode() == inode and one.path != path]
 
 
 def _linked(path: Path, place: Path) -> bool:

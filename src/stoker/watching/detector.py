@@ -15,7 +15,8 @@ Algorithm of a `Detector`, which gets the level of one block of steps after the 
 6. A statistic enters the history `DELAY` blocks late, so that a slowdown does not hide itself.
 
 After a slowdown the detector reports nothing until the level is back, or until `PATIENCE` blocks have passed: then the new level becomes
-the baseline. A lasting speedup becomes the baseline at once.
+the baseline. A lasting speedup becomes the baseline at once. After `RECURRING` slowdowns that ended by themselves, the next one is reported
+only if it is larger or lasts twice as long: a training may have phases.
 
 `SlowdownDetector` has two detectors. The fast one sees blocks of 10 steps and adapts to the last 8,000 steps: it finds a slowdown within 89
 steps. The slow one sees at least 256 steps at a time and keeps its first baseline: it finds what the fast one cannot, such as a drift, a
@@ -50,6 +51,8 @@ FAST_HISTORY = 800  # statistics that make the baseline
 SLOW_HISTORY = 64
 DELAY = 12
 PATIENCE = 204
+RECURRING = 3  # slowdowns that ended, after which more of the same are usual: phases of a training, the time after an evaluation
+RECENT = 4000  # blocks in which these have to lie
 FAST_SHIFT = 0.055  # of the logarithm; no smaller rise is reported
 SLOW_SHIFT = 0.075  # larger, as clocks wander by some percent within hours
 TO_FIND = 0.085  # of the logarithm: a threshold above it would miss a slowdown of 10 %
@@ -97,6 +100,11 @@ class Detector:
         self._to_skip = warm_up
         self._until_estimate = 0
         self._slow_blocks = 0
+        self._is_held = False  # whether the level is up as it was before, which is not reported
+        self._highest = -math.inf  # statistic of the present slowdown
+        self._count = 0
+        self._passed: deque[tuple[int, int, float]] = deque(maxlen=RECURRING)
+        """Slowdowns that have ended: when, how many blocks they took, and their highest statistic."""
 
     @property
     def current(self) -> float:
@@ -120,19 +128,27 @@ class Detector:
                 return None
         baseline, threshold = self.baseline, self.threshold
         self.is_suspicious = is_above = level > baseline + threshold
-        if self.is_slow:
+        least = self._least
+        self._count += 1
+        if self.is_slow or self._is_held:
             self._slow_blocks += 1
+            self._highest = max(self._highest, least)
             if level < baseline + threshold / 2 and max(window) < baseline + threshold / 2:
-                self.is_slow = False
-                return "recovered"
+                self._passed.append((self._count, self._slow_blocks, self._highest))
+                was_reported, self.is_slow, self._is_held = self.is_slow, False, False
+                return "recovered" if was_reported else None
+            if self._is_held and not self._is_recurring():
+                self.is_slow, self._is_held = True, False
+                return "slower"
             if self._slow_blocks >= PATIENCE:
                 self.relearn()
             return None
-        least = self._least
         if is_above and least > baseline + threshold and self._confirm(baseline + threshold):
-            self.is_slow, self._slow_blocks = True, 0
+            self._slow_blocks, self._highest = 0, least
             self._late.clear()
-            return "slower"
+            self._is_held = self._is_recurring()
+            self.is_slow = not self._is_held
+            return "slower" if self.is_slow else None
         if level < baseline - threshold and max(window) < baseline - threshold:
             self.relearn()
         elif self._adapts or len(self._history) < self._capacity:
@@ -145,6 +161,14 @@ class Detector:
                     self._estimate()
         return None
 
+    def _is_recurring(self) -> bool:
+        """Whether several slowdowns that have ended were as large as this one and not much shorter, and not long ago."""
+        passed = self._passed
+        if len(passed) < RECURRING or self._count - passed[0][0] > RECENT:
+            return False
+        longest = min(2 * max(blocks for _, blocks, _ in passed), PATIENCE - 1)
+        return self._slow_blocks < longest and self._highest < max(highest for *_, highest in passed) + self._least_shift
+
     def relearn(self) -> None:
         """Forget the baseline: the level of now is normal."""
         self._window.clear()
@@ -152,7 +176,8 @@ class Detector:
         self._late.clear()
         self._history.clear()
         self.baseline, self.threshold = math.nan, math.inf
-        self.is_slow = self.is_suspicious = False
+        self.is_slow = self.is_suspicious = self._is_held = False
+        self._passed.clear()
         self._until_estimate = 0
 
     def _estimate(self) -> None:

@@ -22,7 +22,7 @@ from stoker._clock import now_ns, thread_busy_ns
 from stoker._text import readable_seconds
 from stoker.watching.cause import Explanation, Slowdown, WatchedRanks, explain, find_ranks, slow_rank
 from stoker.watching.counters import Counters, read_counters
-from stoker.watching.detector import BLOCK, CAP, SlowdownDetector, UsualTimes
+from stoker.watching.detector import BLOCK, CAP, FAST_SHIFT, SlowdownDetector, UsualTimes
 
 SLOW = 3.0  # a slow step takes at least this many times the median
 DATA_BOUND = 0.10  # share of waiting from which data is the bottleneck
@@ -253,7 +253,7 @@ class Watch(Generic[T]):
         if len(recent) >= slow + 2 * BLOCK:
             # Without the blocks around its begin, which may be partly slow.
             before, after = _capped_mean(recent[: -slow - BLOCK]), _capped_mean(recent[BLOCK - slow :])
-            if after > before:
+            if after > before * math.exp(FAST_SHIFT):  # else a pause among the steps before hides it
                 return before / 1e9, after / 1e9
         before, after = self._times.change
         return before / 1e9, after / 1e9
