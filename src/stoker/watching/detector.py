@@ -16,7 +16,7 @@ Algorithm of a `Detector`, which gets the level of one block of steps after the 
 
 After a slowdown the detector reports nothing until the level is back, or until `PATIENCE` blocks have passed: then the new level becomes
 the baseline. A lasting speedup becomes the baseline at once. After `RECURRING` slowdowns that ended by themselves, the next one is reported
-only if it is larger or lasts twice as long: a training may have phases.
+only if it is larger or lasts twice as long: a training run may have phases.
 
 `SlowdownDetector` has two detectors. The fast one sees blocks of 10 steps and adapts to the last 8,000 steps: it finds a slowdown within 89
 steps. The slow one sees at least 256 steps at a time and keeps its first baseline: it finds what the fast one cannot, such as a drift, a
@@ -51,7 +51,9 @@ FAST_HISTORY = 800  # statistics that make the baseline
 SLOW_HISTORY = 64
 DELAY = 12
 PATIENCE = 204
-RECURRING = 3  # slowdowns that ended, after which more of the same are usual: phases of a training, the time after an evaluation
+RECURRING = (
+    3  # slowdowns that ended, after which more of the same are usual: phases of a training run, the time after an evaluation
+)
 RECENT = 4000  # blocks in which these have to lie
 FAST_SHIFT = 0.055  # of the logarithm; no smaller rise is reported
 SLOW_SHIFT = 0.075  # larger, as clocks wander by some percent within hours
