@@ -253,7 +253,12 @@ def _restore(folder: Path) -> None:
     records = [record for record in found if record.names is None]
     there = {record.path for record in records if record.kind != "nothing"}
     for record in records:
-        if record.kind == "folder" and _is_folder(record.path) and not os.access(record.path, os.W_OK):
+        if record.kind != "folder":
+            continue
+        if not _is_folder(record.path):  # first of all: what is removed below must not be behind a symlink in place of a folder
+            _disk.remove_file(Path(record.path))
+            _disk.disk.mkdir(Path(record.path), 0o700)
+        elif not os.access(record.path, os.W_OK):
             _disk.disk.chmod(Path(record.path), 0o700)  # until its own mode is restored
     for record in records:
         if record.kind == "nothing":
@@ -262,15 +267,17 @@ def _restore(folder: Path) -> None:
         for name in os.listdir(record.path) if record.names is not None and _is_folder(record.path) else []:
             if name not in (record.names or []) and record.path + name not in there:
                 _disk.remove_tree(Path(record.path, name))  # of another folder that was moved here
-    for record in records:
-        if record.kind == "folder" and not _is_folder(record.path):
-            _disk.remove_file(Path(record.path))
-            _disk.disk.mkdir(Path(record.path), 0o700)
-        elif record.kind in ("file", "link"):
+    failures = []
+    for record in [one for one in records if one.kind in ("file", "link")]:
+        try:
             _restore_one(record, folder)
+        except OSError as error:  # the others are restored nevertheless
+            failures.append(error)
     for record in reversed(records):
         if record.kind == "folder":
             _restore_metadata(record)
+    if failures:
+        raise failures[0]
     for path in folder.iterdir():
         if path.name != LOCK:
             _disk.remove_file(path)
@@ -299,7 +306,8 @@ def _restore_one(record: SavedPath, folder: Path) -> None:
     elif record.copy is not None:
         with open(folder / record.copy, "rb") as copy:
             # In place where it is still the same file: it may have hard links, and be open in other processes.
-            _disk.restore_file(copy, path, in_place=found is not None and found.st_ino == record.inode)
+            is_same = found is not None and found.st_ino == record.inode and stat.S_ISREG(found.st_mode)
+            _disk.restore_file(copy, path, in_place=is_same)
     _restore_metadata(record)
 
 
