@@ -4,7 +4,7 @@ Each program of `benchmarks.verdicts.table` is diagnosed as a user would do it, 
 fresh processes with the same seed. What counts:
 
 - tried: an advised fix whose trial gave a speed-up. Advice that is no fix of the registry (`host`: move a line) cannot be tried. What
-  could not be tried, or varied too much for a number, is listed with the reason and counts nowhere.
+  could not be tried, or varied too much for one number, is listed with the reason and counts nowhere.
 - predicted: a tried fix whose prediction is one number. A range, a bound or nothing counts as not predicted.
 - share: predicted of tried. error: |predicted / tried - 1|.
 
@@ -55,12 +55,17 @@ LEAST_SECONDS = 70.0
 ASKED = {"share": 0.60, "median": 0.04, "p90": 0.10}
 DEVELOPED = (
     "host-mlp", "memory-mlp", "oversubscribed-tabular", "mixed-host-dispatch", "other-padded-text", "other-sketch-strokes",
-    "other-experts", "other-closure-mlp", "other-gated-scaling", "other-norm-mlp", "everyday-periodic-log", "everyday-fresh-buffers",
-    "data-mlp", "optimizer-transformer", "dispatch-gru", "mixed-data-compute", "story-series-attention", "other-augmented-tiles",
-    "other-checkpoints", "other-online-ranker", "other-dense-autoencoder", "other-pendulum-policy", "everyday-restarted-workers",
-    "everyday-queued-batches",
+    "other-experts", "other-closure-mlp", "other-gated-scaling", "other-norm-mlp", "everyday-periodic-log",
+    "everyday-fresh-buffers", "data-mlp", "optimizer-transformer", "dispatch-gru", "mixed-data-compute", "story-series-attention",
+    "other-augmented-tiles", "other-checkpoints", "other-online-ranker", "other-dense-autoencoder", "other-pendulum-policy",
+    "everyday-restarted-workers", "everyday-queued-batches", "compute-mlp", "compute-tabular", "data-gru", "data-tabular",
+    "dispatch-columns", "dispatch-transformer", "memory-convolution", "memory-tabular", "memory-transformer", "mixed-data-memory",
+    "optimizer-gru", "other-churn-frame", "other-running-auc", "other-short-epochs", "story-bars", "compute-gpu-mlp",
+    "launch-transformer", "optimizer-gpu-transformer", "precision-tabular", "compute-transformer", "data-transformer",
+    "dispatch-mlp", "everyday-doubles", "everyday-spectral-penalty", "everyday-wide-floats", "kernel-mlp", "launch-mlp",
+    "optimizer-mlp", "optimizer-tabular", "oversubscribed-mlp", "oversubscribed-transformer", "precision-mlp", "transfer-mlp",
 )  # fmt: skip
-"""The last twelve were held out first: docs/journal.md has what they showed then, and what was changed for it."""
+"""All but the first twelve were held out first: docs/journal.md has what they showed then, and what was changed for it."""
 NOT_ADVISED = {name for names in ALSO.values() for name in names}
 """Fixes that `--try` lists only if they help; they are not advice, so they do not count."""
 CLEAR = 1.10
@@ -264,11 +269,13 @@ def _judge_again(asked: argparse.Namespace) -> None:
 
 
 def read_finding(path: Path) -> Finding:
-    """A finding that was kept. Speed-ups of failed trials are NaN, which JSON has no word for."""
+    """A finding that was kept. Speed-ups of failed trials and some losses are NaN, which JSON has no word for."""
     given = json.loads(path.read_bytes())
     for step in given["next"]:
         if step["tried"] is not None:
             step["tried"] |= {name: math.nan for name in ("speedup", "low", "high") if step["tried"][name] is None}
+    if given["measurements"] is not None:
+        given["measurements"]["losses"] = [math.nan if loss is None else loss for loss in given["measurements"]["losses"]]
     return msgspec.convert(given, type=Finding)
 
 

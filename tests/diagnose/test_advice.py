@@ -41,7 +41,7 @@ def test_threads_that_gain_nothing_wait(by_threads: dict[str, float], cores_used
 
 
 def advised(name: str, **more: Any) -> Advice:
-    what_ifs = {"fused": WhatIf(as_it_is=around(5.0 * MS), with_fix=around(4.5 * MS))}
+    what_ifs = {"fused": WhatIf(as_it_is=around(5.0 * MS), with_fix=around(4.0 * MS))}
     measured = on_cpu(next=20.0, forward=1.9, backward=2.0, optimizer=0.9, what_ifs=what_ifs, **more)
     return next(step for step in conclude(measured).next if step.name == name)
 
@@ -179,7 +179,7 @@ def test_a_few_rounds_beside_a_baseline_that_changed_lie_between_the_ratio_and_t
     """The loop took 10 ms, and steps beside the fix 14: either all steps take longer, or those with the fix took 7 ms before, too."""
     one, several = (WhatIf(as_it_is=rounds(*[14] * number), with_fix=rounds(*[7] * number)) for number in (1, 5))
     assert seconds_with(one, 0.010) == pytest.approx((0.006, 0.001))
-    assert seconds_with(several, 0.010) == pytest.approx((0.005, 0.0)), "each is compared with those next to it"
+    assert seconds_with(several, 0.010) == pytest.approx((0.005, 0.002)), "each is compared with those next to it"
     assert seconds_with(one, 0.014) == pytest.approx((0.007, 0.0)), "the control: nothing has changed"
 
 
@@ -269,22 +269,31 @@ def test_a_feed_is_as_unsure_as_the_cached_steps_that_it_is_measured_beside() ->
     assert [step.predicted is not None for step in found] == [True, False]
 
 
-PAGES = {"loop": [2000.0, 2600.0, 1500.0], "cached": [2000.0, 2600.0, 1500.0]}
-
-
-@pytest.mark.parametrize(
-    ("beside", "is_number"),
-    [
-        (10.0, True),  # rounds next to each other have seen how memory varies
-        (7.0, False),  # but they got less of it than the loop: the next process may be like either
-    ],
-)
-def test_memory_that_varies_makes_a_range_if_rounds_are_not_those_of_the_loop(beside: float, is_number: bool) -> None:
+@pytest.mark.parametrize(("pages", "is_number"), [([2000.0, 2000.0, 2000.0], True), ([2000.0, 2600.0, 0.0], False)])
+def test_memory_that_comes_and_goes_makes_a_range_however_sure_the_rounds_are(pages: list[float], is_number: bool) -> None:
+    """Autocast was predicted as 1.95 in a process with pages, and gave 3.08 in one without them."""
     machine = msgspec.structs.replace(on_cpu().machine, page_seconds=1e-6)
-    what_ifs = {"autocast": switched_on(rounds(*[beside] * 5), rounds(*[beside / 2] * 5))}
-    step = next(step for step in conclude(on_cpu(machine=machine, pages=PAGES, what_ifs=what_ifs)).next if step.name == "autocast")
+    what_ifs = {"autocast": switched_on(rounds(*[10] * 5), rounds(*[5] * 5))}
+    measured = on_cpu(machine=machine, pages={"loop": pages, "cached": pages}, what_ifs=what_ifs)
+    step = next(step for step in conclude(measured).next if step.name == "autocast")
     assert (step.predicted is not None) == is_number
     assert step.predicted_low is not None
+
+
+@pytest.mark.parametrize(("beside", "error"), [(10.0, 0.0), (11.0, 0.0), (13.0, 1.5), (7.0, 1.5)])
+def test_a_baseline_beside_the_fix_that_is_not_that_of_the_loop_makes_a_range(beside: float, error: float) -> None:
+    what_if = switched_on(rounds(*[beside] * 5), rounds(*[beside / 2] * 5))
+    assert seconds_with(what_if, 10 * MS) == pytest.approx((5 * MS, error * MS))
+
+
+def test_a_fix_changes_all_of_a_step_but_its_data() -> None:
+    """Steps on cached batches took 1.7 ms less, and data take 0.7 of them: the rest is another reason."""
+    what_ifs = {"fused": switched_on(rounds(*[13] * 5), rounds(*[13 / 3] * 5))}
+    measured = on_cpu(optimizer=5.0, next=0.5, cached=rounds(*[13] * 5), what_ifs=what_ifs)
+    found = attribute(measured)
+    assert found.step - 13 * MS > 2 * found.parts.data
+    step = next(step for step in conclude(measured).next if step.name == "fused")
+    assert step.predicted == pytest.approx(found.step / (found.parts.data + (found.step - found.parts.data) / 3))
 
 
 @pytest.mark.parametrize(("windows", "most"), [([80.0, 80.0, 80.0], 0.0), ([80.0, 50.0, 70.0], 30.0), ([80.0], 80.0)])

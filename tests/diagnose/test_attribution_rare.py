@@ -165,17 +165,17 @@ def test_turns_ask_when_they_have_lasted_their_time() -> None:
 
 def usual(sampler: Sampler, clock: Clock) -> None:
     clock.now += 10
-    sampler.see(sys._getframe())
+    sampler.sample(sys._getframe())
 
 
 def rare(sampler: Sampler, clock: Clock) -> None:
     clock.now += 500
-    sampler.see(sys._getframe())
+    sampler.sample(sys._getframe())
 
 
 def elsewhere(sampler: Sampler, clock: Clock) -> None:
     clock.now += 500
-    sampler.see(sys._getframe())
+    sampler.sample(sys._getframe())
 
 
 def sampled(
@@ -238,12 +238,12 @@ def test_samples_during_the_end_of_a_step_belong_to_the_next() -> None:
             nonlocal calls
             calls += 1
             assert calls <= 3, "the step does not end"
-            sampler.see(sys._getframe())
+            sampler.sample(sys._getframe())
             super().__setitem__(key, value)
 
     sampler._stacks = (Interrupted(), Interrupted())
     for _ in range(3):
-        sampler.see(sys._getframe())
+        sampler.sample(sys._getframe())
     sampler.end_step(StepTimes((0, 0, 0, 0, 0, 10), False))
     assert (calls, len(sampler._step)) == (3, 3)
 

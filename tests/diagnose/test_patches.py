@@ -258,7 +258,10 @@ def test_a_gain_with_the_same_losses_is_written(sites: EditSites, tmp_path: Path
     patch = offered(advised("fused", "batch"), sites, {"fused": 0.5}, tmp_path)
     assert Path(sites.main).read_bytes() == before  # the file is not touched
     assert (patch.fixes, patch.tried and round(patch.tried.speedup), patch.tried and patch.tried.losses) == (["fused"], 2, "equal")
-    assert patch.left_out == {"batch": "is not an edit of known lines", "set_to_none": "no gain was measured: 1.00x (0.97-1.03)"}
+    assert patch.left_out == {
+        "batch": "cannot be made by editing lines of the program",
+        "set_to_none": "no gain was measured: 1.00x (0.97-1.03)",
+    }
     assert patch.folder == str(Path(sites.main).parent)
     lines = patch_lines(patch)
     assert lines[0].endswith("a.patch: fused   tried 2.00x (1.94-2.06)   losses equal")
@@ -330,7 +333,7 @@ def test_fixes_that_hinder_each_other_are_not_in_one_patch(sites: EditSites, tmp
 
     patch = make_patch(advised("fused", "feed"), run, path=tmp_path / "a.patch", seconds=0.1, tell=lambda text: None)
     assert patch.fixes == ["fused"]
-    assert patch.left_out["feed"] == "not together with the others: both at once fail"
+    assert patch.left_out["feed"] == "not combined with the others: both at once fail"
 
 
 def test_a_file_that_was_changed_meanwhile_gets_no_patch(tmp_path: Path) -> None:

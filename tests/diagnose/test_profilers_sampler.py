@@ -29,12 +29,12 @@ def test_time_goes_to_the_line_that_runs_by_phase(monkeypatch: pytest.MonkeyPatc
     sampler = Sampler(hooks)
     hooks.phase = NEXT
     clock.now += 30
-    sampler.see(sys._getframe())
+    sampler.sample(sys._getframe())
     clock.now += 10
-    sampler.see(sys._getframe())
+    sampler.sample(sys._getframe())
     hooks.phase = BACKWARD
     clock.now += 1000
-    sampler.see(None)
+    sampler.sample(None)
     blames = sampler.blames()
     assert list(blames) == ["next"]
     assert [one.share for one in blames["next"]] == [0.75, 0.25]
@@ -67,7 +67,7 @@ def test_a_sample_does_not_interrupt_another(free_timer: None, monkeypatch: pyte
         time.sleep(0.005)
         depths.append(depths[-1] - 1)
 
-    monkeypatch.setattr(sampler, "see", slow)
+    monkeypatch.setattr(sampler, "sample", slow)
     with sampler:
         while len(depths) < 9:
             time.sleep(0.001)
@@ -111,11 +111,11 @@ def test_a_thread_that_computes_and_the_sleep_of_this_one_are_seen() -> None:
 
 def test_a_loop_that_waits_for_its_next_item_is_seen() -> None:
     def chunks(sampler: Sampler) -> Iterator[int]:
-        sampler.see(sys._getframe())
+        sampler.sample(sys._getframe())
         yield 1
 
     def validate(sampler: Sampler) -> None:
-        sampler.see(sys._getframe())
+        sampler.sample(sys._getframe())
 
     found = []
     for work in (lambda sampler: list(chunks(sampler)), validate):

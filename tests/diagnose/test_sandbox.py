@@ -11,10 +11,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.diagnose.library_idioms import IDIOMS
+from tests.diagnose.measured import on_cpu
 
 from stoker.diagnose import sandbox
+from stoker.diagnose.measurements import Measurements
 from stoker.errors import TrainError
 
 Found = dict[str, Any]
@@ -97,3 +100,9 @@ def test_negative_control_without_its_parts_the_sandbox_fails(found: Found, tmp_
     assert len(uncopied["changed"]) > 20  # only what is new is removed
     different = [name for name, result in unmoved["results"].items() if result != found["alone"]["results"][name]]
     assert different == ["temporary_file_into_a_new_folder", "from_temporary_files_to_here"]
+
+
+@pytest.mark.parametrize("mode", sandbox.MODES)
+def test_measurements_of_every_mode_can_be_read_again(mode: Any) -> None:
+    measured = msgspec.structs.replace(on_cpu(), sandbox=mode)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(measured), type=Measurements).sandbox == mode

@@ -128,7 +128,7 @@ def test_the_interval_holds_what_steps_differ_by() -> None:
 def test_the_interval_holds_what_two_processes_of_the_program_differ_by() -> None:
     compared = Comparison(base=[steps(2.0)] * 4, tried=[steps(1.0)] * 4, outcome=Outcome(losses=LOSSES))
     unsure = judge("fused", BaselineRuns(difference=0.3, losses=[LOSSES]), compared)
-    assert "vary too much for a number" in str(unsure.error)
+    assert "vary too much for one number" in str(unsure.error)
     narrow, wide = (judge("fused", BaselineRuns(difference=one, losses=[LOSSES]), compared) for one in (0.0, 0.1))
     assert narrow.low > 1.93
     assert wide.low == pytest.approx(2 * math.exp(-0.2), rel=0.02)

@@ -187,7 +187,7 @@ def test_the_reason_names_what_a_step_takes_without_the_workers_that_crowd_it() 
     _, options = ON_CPU["workers"]
     for fewer in ({}, {"1": 0.009, "2": 0.007}):
         why = conclude(on_cpu(**options, fewer_threads=fewer)).why
-        assert "2 threads and 12 workers on 2 cores; a step takes 12.7 ms beside the workers, and 7 ms on batches" in why
+        assert "2 threads and 12 workers on 2 cores; a step takes 12.7 ms while workers run, and 7 ms on cached batches" in why
 
 
 def test_a_difference_that_the_loader_cannot_explain_is_not_called_data() -> None:

@@ -49,7 +49,7 @@ def test_pages_that_are_not_in_the_page_cache_are_evidence(from_disk: float | No
     reads = Reads(batches=8, samples=64, bytes_from_disk=from_disk)
     loader = Loader(kind="DataLoader", stages={"transform": 0.9}, bytes_used=0.26e6, reads=reads)
     why = conclude(on_cpu(next=30.0, loader=loader)).why
-    assert ("come from the disk" in why) == told
+    assert ("read from the disk" in why) == told
 
 
 @pytest.mark.parametrize(("pages", "told"), [(3_000.0, True), (10.0, False)])

@@ -18,10 +18,10 @@ NO_VERDICT = 3
 
 
 class _Diagnose(base.Command):
-    """`--json` prints the finding; followed by the name of a JSON file it writes it there, beside what is shown."""
+    """Takes `--json`, which prints the finding as JSON, and `--json FILE.json`, which also writes it to a file."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Give the file of `--json` to an option of its own: a flag that may have a value would take the script for it."""
+        """Turn `--json FILE.json` into `--json-file`: an option with an optional value would take the script for it."""
         at = args.index("--") if "--" in args else len(args)
         found: list[str] = []
         for one in args[:at]:
@@ -52,12 +52,15 @@ def _print_thresholds(ctx: click.Context, param: click.Parameter, value: bool) -
 @click.option("--try", "tries", is_flag=True, help="Try each fix of NEXT in a fresh process, and compare its losses.")
 @click.option("--apply", "patch", type=base.PATH, metavar="FILE.patch", help="Write the fixes that gain as a patch of your files.")
 @click.option(
-    "--budget", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Of --try and --apply: start no run after S seconds."
+    "--budget",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="S",
+    help="With --try and --apply: start no run after S seconds.",
 )
 @click.option("--report", type=base.PATH, metavar="FILE.html", help="Write an HTML report: one file, no scripts.")
 @click.option("--seconds", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Start no measurement after S seconds.")
 @base.json_option
-@click.option("--json-file", type=base.PATH, metavar="FILE.json", help="As --json FILE.json: write the result there, too.")
+@click.option("--json-file", type=base.PATH, metavar="FILE.json", help="Same as --json FILE.json: also write the result there.")
 @click.option(
     "--thresholds",
     is_flag=True,
@@ -97,9 +100,9 @@ def command(
         raise OptionError("--budget was given without --try or --apply; expected one of them. --seconds bounds a diagnosis.")
     finding = diagnose_script(script, arguments, module=is_module, quiet=base.drops_script_output(), seconds=seconds)
     if rank:
-        return  # the first of several processes reports for all
+        return  # rank 0 reports for all processes
 
-    # The script's output has been shown once, and it now runs a dozen times.
+    # Quiet: the output of the script has been shown once, and it now runs up to a dozen times.
     if tries:
         from stoker.diagnose.trials import try_advice
 

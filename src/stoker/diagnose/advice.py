@@ -96,20 +96,17 @@ class SpeedPredictor:
         error: float = 0.0,
         *,
         least: float | None = None,
-        pages: float | None = None,
     ) -> Advice:
         """A fix that leaves `left` seconds of a step, known to `error` seconds (two standard errors); None where that is unknown."""
-        # It leaves at least `least` seconds: no fix gains more than the cause that it removes. `pages` is by how many seconds memory
-        # from the system may change it; None for as many as in the windows so far.
+        # It leaves at least `least` seconds: no fix gains more than the cause that it removes.
         measured, now = self.measured, self.attribution.step
         if left is None or now <= 0:
             return Advice(name=name, sentence=sentence, predicted=None)
         shortest = now / RULE.max_speedup
         least = max(shortest, min(now, least or 0.0))
         left = max(left, least)
-        if pages is None:
-            pages = max(variation_of_pages(measured, "loop", name in WITHOUT_DATA), variation_of_pages(measured, "cached"))
-        pages = min(pages, left / 2)
+        pages = max(variation_of_pages(measured, "loop", name in WITHOUT_DATA), variation_of_pages(measured, "cached"))
+        pages = min(pages, left / 2)  # another process may get more memory from the system, or less
         # How much such a step differs from process to process, as a share of it.
         if measured.device == "cuda":
             issue = seconds_of(measured.host_issue)
@@ -149,7 +146,7 @@ class SpeedPredictor:
             return []
         if what_if is None:
             return [self.at_most(name, sentence, step - saves) if saves < math.inf else self.predict(name, sentence)]
-        changed = step if name in WITH_DATA else self.without_data
+        changed = step if name in WITH_DATA else self.without("data")
         samples = 2 if name == "batch" else 1
         then, error = seconds_with(what_if, changed)
         left, error = step - changed + then / samples, error / samples
@@ -162,9 +159,7 @@ class SpeedPredictor:
         if few and name == "threads" and (known := self.measured.fewer_threads.get(str(best_threads(self.measured)))):
             # Steps with as many threads were measured before, and what they took then is as likely.
             error = math.hypot(error, abs(left - min(left, step - self.without_data) - known))
-        # Rounds next to each other have seen how memory varies, unless it is another state of the process than that of the loop.
-        seen = not few and baseline_change(what_if, changed) <= RULE.baseline_change
-        found = self.predict(name, sentence, left, error, pages=0.0 if seen else None)
+        found = self.predict(name, sentence, left, error)
         if no_gain:  # the steps beside it did not need it: a number would say nothing about those that do
             found = msgspec.structs.replace(found, predicted=None)
         return [found]
@@ -205,16 +200,12 @@ def seconds_with(what_if: WhatIf, before: float) -> tuple[float, float]:
     within = math.hypot(what_if.as_it_is.error, what_if.with_fix.error)
     seconds = before * ratio_of(what_if)
     error = seconds * math.hypot(2 * max(within, error_between(ratios_of(what_if))), half)
-    if len(ratios_of(what_if)) >= RULE.min_rounds:
-        return seconds, error
-    # Steps without the fix may have changed since `before`. A few rounds cannot tell whether those with it would have done so, too.
+    # Steps without the fix may have changed since `before`, and it is unknown whether those with it have done so, too.
     unchanged = ratio_of(what_if) * what_if.as_it_is.median
-    return (seconds + unchanged) / 2, math.hypot(error, abs(seconds - unchanged) / 2)
-
-
-def baseline_change(what_if: WhatIf, before: float) -> float:
-    """Log ratio of baseline steps beside the fix and of those of earlier windows, which took `before` seconds."""
-    return abs(math.log(what_if.as_it_is.median / before)) if what_if.as_it_is.median > 0 and before > 0 else 0.0
+    if len(ratios_of(what_if)) < RULE.min_rounds:
+        return (seconds + unchanged) / 2, math.hypot(error, abs(seconds - unchanged) / 2)
+    is_other = abs(unchanged - seconds) > RULE.baseline_change * seconds
+    return seconds, math.hypot(error, unchanged - seconds) if is_other else error
 
 
 def error_between(rounds: Sequence[float]) -> float:

@@ -24,7 +24,7 @@ from importlib.machinery import ModuleSpec
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
@@ -156,17 +156,19 @@ def _run_child(sandbox: Sandbox, request: Request, answer_type: type[T], main: s
 
 
 class Child:
-    """One run of one program."""
+    """One run of one program. Subclasses have another session, and override `_answer`."""
+
+    answer_type: type[Any] = Answer
 
     def __init__(self, request: Request, connection: Connection, edits: FileEdits = NO_EDITS) -> None:
-        from stoker.diagnose.measure_windows import measure_all
-        from stoker.diagnose.session import Session  # torch is imported here
+        from stoker.diagnose.measure_windows import measure_all  # not needed in the process that starts the child
+        from stoker.diagnose.session import Session
 
         self._request = request
         self._connection = connection
         self._edits = edits
         self._pid = os.getpid()
-        self._has_ended = False  # whether the program has come to its own end
+        self._has_ended = False  # whether the program came to its own end
         self.session = Session(measure_all, on_done=self._done, seconds=request.seconds, pace=request.pace)
         self.session.on_progress = self._send_so_far
 
@@ -179,7 +181,7 @@ class Child:
         os._exit = self._leave_early
         _refuse_spawn()
         failure: str | None = None
-        status: object = 1  # with which a fork of the program ends
+        status: object = 1  # the exit status of a fork of the program
         try:
             self._run_program()
             status = 0
@@ -224,7 +226,7 @@ class Child:
         loader.exec_module(module)
 
     def _leave_early(self, status: int) -> NoReturn:
-        """In place of `os._exit`, which would end this process without an answer."""
+        """Replaces `os._exit`, which would end this process without an answer."""
         if os.getpid() != self._pid:
             _exit(status)
         self._end(f"{self._request.program} {EXITED} {status}" if status else None)
@@ -239,37 +241,44 @@ class Child:
             self._connection.send_bytes(msgspec.msgpack.encode(Answer(measurements=measured, complete=False)))
 
     def _end(self, failure: str | None) -> NoReturn:
-        session = self.session
+        """Send the answer, or why there is none, and end this process. `failure` is how the program failed, if it did."""
+        program = self._request.program
         try:
-            session.remove()
-            if session.failure is not None:
-                raise session.failure
-            ranks = session.ranks
-            found = session.recorder.of_rank(ranks.rank) if ranks is not None else None
-            if ranks is None or found is None:
-                measured = session.measurements()
-            else:
-                ranks.publish(found)
-                measured = ranks.take_turns(session.measurements)
-                measured = msgspec.structs.replace(measured, ranks=ranks.all()) if ranks.rank == 0 else measured
-            wrong: list[str] = []
-            if self._request.check_seconds:
-                from stoker.diagnose.correctness import find_faults
-
-                wrong = find_faults(session.sources, measured.losses, seconds=self._request.check_seconds)
-            if failure is not None:
-                notes = [f"{failure}; only what was measured before is known.", *measured.notes]
-                measured = msgspec.structs.replace(measured, notes=notes)
-            answer = Answer(measurements=measured, wrong=wrong)
+            self.session.remove()
+            if self.session.failure is not None:
+                raise self.session.failure
+            answer = self._answer(failure)
         except StokerError as error:
-            answer = Answer(error=failure or f"{self._request.program}: {error}")
+            answer = self.answer_type(error=failure or f"{program}: {error}")
         except Exception as error:
             traceback.print_exception(error)
-            answer = Answer(error=f"{self._request.program} could not be measured: {type(error).__name__}: {one_line(error)}")
+            answer = self.answer_type(
+                error=failure or f"{program} could not be measured: {type(error).__name__}: {one_line(error)}"
+            )
         self._leave_with(answer)
 
+    def _answer(self, failure: str | None) -> msgspec.Struct:
+        """The measurements and the faults of the batches."""
+        session, ranks = self.session, self.session.ranks
+        found = session.recorder.of_rank(ranks.rank) if ranks is not None else None
+        if ranks is None or found is None:
+            measured = session.measurements()
+        else:
+            ranks.publish(found)
+            measured = ranks.take_turns(session.measurements)
+            measured = msgspec.structs.replace(measured, ranks=ranks.all()) if ranks.rank == 0 else measured
+        wrong: list[str] = []
+        if self._request.check_seconds:
+            from stoker.diagnose.correctness import find_faults
+
+            wrong = find_faults(session.sources, measured.losses, seconds=self._request.check_seconds)
+        if failure is not None:
+            notes = [f"{failure}; only what was measured before is known.", *measured.notes]
+            measured = msgspec.structs.replace(measured, notes=notes)
+        return Answer(measurements=measured, wrong=wrong)
+
     def _leave_with(self, answer: msgspec.Struct) -> NoReturn:
-        """Send the answer, and end this process and its workers; of the program, only the exit functions of one that has ended run."""
+        """Send the answer, and end this process and its workers. Exit functions run only if the program came to its own end."""
         # Not JSON: a loss may be NaN.
         self._connection.send_bytes(msgspec.msgpack.encode(answer))
         self._connection.close()

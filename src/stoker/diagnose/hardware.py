@@ -83,17 +83,16 @@ def _undisturbed(threads: int) -> Iterator[None]:
         yield
 
 
-def _best_seconds(run: Callable[[], object], *, at_most: float, wait: Callable[[], None] | None = None) -> float:
-    """The fastest of several runs. The first one warms up and does not count."""
+def _best_seconds(run: Callable[[], object], *, at_most: float, device: Device = "cpu") -> float:
+    """The fastest of several runs, each until the device is idle. The first one warms up and does not count."""
+    wait: Callable[[], object] = torch.cuda.synchronize if device == "cuda" else lambda: None
     run()
-    if wait is not None:
-        wait()
+    wait()
     best, begin = float("inf"), now_ns()
     while now_ns() - begin < at_most * 1e9 or best == float("inf"):
         start = now_ns()
         run()
-        if wait is not None:
-            wait()
+        wait()
         best = min(best, (now_ns() - start) / 1e9)
     return best
 
@@ -101,7 +100,6 @@ def _best_seconds(run: Callable[[], object], *, at_most: float, wait: Callable[[
 def matmul_flops(kind: str, device: Device) -> float:
     """FLOP per second of one large matmul. Its size grows until it takes some milliseconds, so slow types cost little time."""
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(kind, torch.float32)
-    wait = torch.cuda.synchronize if device == "cuda" else None
     rate, size, largest = 0.0, *((2048, 8192) if device == "cuda" else (256, 1024))
     with contextlib.ExitStack() as stack, torch.no_grad():
         if device == "cuda":
@@ -110,7 +108,7 @@ def matmul_flops(kind: str, device: Device) -> float:
         while size <= largest:
             left = torch.full((size, size), 0.5, dtype=dtype, device=device)
             out = torch.empty_like(left)
-            seconds = _best_seconds(lambda left=left, out=out: torch.mm(left, left, out=out), at_most=0.02, wait=wait)  # type: ignore[misc]
+            seconds = _best_seconds(lambda left=left, out=out: torch.mm(left, left, out=out), at_most=0.02, device=device)  # type: ignore[misc]
             rate = max(rate, 2 * size**3 / seconds)
             if seconds > 0.02:
                 break
@@ -165,8 +163,7 @@ def disk_bytes(path: Path | None = None) -> float | None:
 def _copy_bytes(device: Device, size: int, at_most: float) -> float:
     source = torch.full((size,), 1, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    wait = torch.cuda.synchronize if device == "cuda" else None
-    return 2 * size / _best_seconds(lambda: target.copy_(source), at_most=at_most, wait=wait)
+    return 2 * size / _best_seconds(lambda: target.copy_(source), at_most=at_most, device=device)
 
 
 def _upload_bytes(*, pinned: bool) -> float:
@@ -178,7 +175,7 @@ def _upload_bytes(*, pinned: bool) -> float:
         for source in sources:
             target.copy_(source, non_blocking=pinned)
 
-    return len(sources) * COPY_BYTES / _best_seconds(run, at_most=0.05, wait=torch.cuda.synchronize)
+    return len(sources) * COPY_BYTES / _best_seconds(run, at_most=0.05, device="cuda")
 
 
 def _launch_seconds() -> float:
@@ -217,21 +214,24 @@ def pages_so_far() -> int:
 
 
 def page_seconds() -> float:
-    """Seconds to get a page and write to it; the best of a few rounds."""
-    size, best = mmap.PAGESIZE, float("inf")
+    """Seconds to get a page and write to it: what the first write to each page takes longer than the second."""
+    first = second = float("inf")  # the best of a few rounds each: another program may interrupt any of them
     for _ in range(ROUNDS):
         with mmap.mmap(-1, BYTES) as memory:
-            before, begin = pages_so_far(), now_ns()
-            for at in range(0, BYTES, size):
-                memory[at] = 1
-            spent, got = now_ns() - begin, pages_so_far() - before
-            begin = now_ns()
-            for at in range(0, BYTES, size):  # again with the pages there: the cost of the loop itself
-                memory[at] = 1
-            spent -= now_ns() - begin
-        if got:
-            best = min(best, max(0, spent) / 1e9 / got)
-    return best if best < float("inf") else 0.0
+            before = pages_so_far()
+            spent = _write_pages(memory)
+            got = pages_so_far() - before
+            if got:
+                first, second = min(first, spent / got), min(second, _write_pages(memory) / got)
+    return max(0.0, first - second) if first < float("inf") else 0.0
+
+
+def _write_pages(memory: mmap.mmap) -> float:
+    """Seconds to write a byte to each page."""
+    begin = now_ns()
+    for at in range(0, BYTES, mmap.PAGESIZE):
+        memory[at] = 1
+    return (now_ns() - begin) / 1e9
 
 
 def keep_memory() -> bool:

@@ -506,7 +506,7 @@ class OwnFinder(MetaPathFinder):
     edits: FileEdits
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """The spec of a module of the user's; None for all others."""
+        """The spec of one of the user's modules; None for all others."""
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is None or not isinstance(spec.loader, SourceFileLoader) or spec.origin is None or not is_own(spec.origin):
             return None

@@ -14,6 +14,7 @@ from typing import Literal
 import msgspec
 
 Device = Literal["cpu", "cuda"]
+SandboxMode = Literal["overlay", "journal", "copies", "off"]
 SE_OF_MEDIAN = 1.2533 / 0.6745
 """Standard error of a median for normal times, in half interquartile ranges over the root of the number of steps."""
 MEDIAN_OF_FEW = 1.2533
@@ -305,7 +306,7 @@ class Measurements(msgspec.Struct, frozen=True, kw_only=True):
     """Share of all time between epochs: `loader`, until it gives batches again (also in T), and `other` (in no step)."""
     slow_steps: int = 0
     """Steps of more than three times the median (garbage collection, logging, checkpoints)."""
-    sandbox: Literal["overlay", "journal", "off"] | None = None
+    sandbox: SandboxMode | None = None
     """How the user's files were protected; None for a step in this process."""
     notes: list[str] = []
     losses: list[float] = []

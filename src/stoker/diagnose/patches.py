@@ -81,7 +81,7 @@ class EditableProgram:
     sources: dict[str, SourceFile] = field(default_factory=dict)  # the files that were read so far
 
     def source(self, path: str) -> SourceFile:
-        """A file of the user's. Raises `TrainError` for any other."""
+        """One of the user's files. Raises `TrainError` for any other."""
         if not is_own(path):
             raise TrainError(f"{path} belongs to an installed package")
         if path not in self.sources:
@@ -108,7 +108,7 @@ class EditableProgram:
         return self.calls(self.sites.loader, "the batches do not come from a DataLoader")[0]
 
     def refuse_if_mentioned(self, *names: str, plain: bool = False) -> None:
-        """Raise `TrainError` if a file of the user's already sets what a fix would set; `plain` names count as well as attributes."""
+        """Raise `TrainError` if one of the user's files already sets what a fix would set; `plain` names count as well as attributes."""
         for path in self.sites.files:
             source = self.source(path)
             for node in ast.walk(source.tree):

@@ -52,10 +52,10 @@ class SlowLine:
 
     phase: str  # the phase with most of it
     in_phase: float  # share of the extra time in this phase
-    place: SourceLine | None  # the innermost line of the user's with most of it; of a library if other steps run that line, too
-    called: SourceLine | None  # the line of the user's that called the function of `place`
+    place: SourceLine | None  # the user's innermost line with most of it; of a library if other steps run that line, too
+    called: SourceLine | None  # the user's line that called the function of `place`
     alone: bool  # whether other steps spend next to no time there
-    iterated: SourceLine | None = None  # the line of the user's that waits meanwhile for the next item of a `for` statement
+    iterated: SourceLine | None = None  # the user's line that waits meanwhile for the next item of a `for` statement
 
 
 class OtherThreads:
@@ -87,9 +87,9 @@ def _ran_ns() -> dict[threading.Thread, int]:
 
 
 class Sampler:
-    """Samples the running line a thousand times per second: time by line and phase, and where slow steps spend theirs.
+    """Samples the running line a thousand times per second: time by line and phase, and the lines of slow steps.
 
-    A frame of torch or another package counts for the innermost line of the user's that called it. A timer's signal samples within the
+    A frame of torch or another package counts for the user's innermost line that called it. A timer's signal samples within the
     thread itself. A sampling thread would get the interpreter's lock mostly where torch releases it, and blame those lines too much;
     it is the fallback if the program uses the timer, or runs in another thread than the main one.
     `hooks` say which phase runs; without them there is one phase. Steps of at least `slow_from` seconds are slow.
@@ -147,16 +147,16 @@ class Sampler:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
     def _on_timer(self, number: int, frame: FrameType | None) -> None:
-        self.see(frame)
+        self.sample(frame)
         # Started again only now: where another thread holds the interpreter, signals would interrupt their own handler without end.
         if self.runs:
             signal.setitimer(signal.ITIMER_REAL, INTERVAL_SECONDS)
 
     def _watch(self) -> None:
         while not self._stop.wait(INTERVAL_SECONDS):
-            self.see(sys._current_frames().get(self._target))
+            self.sample(sys._current_frames().get(self._target))
 
-    def see(self, frame: FrameType | None) -> None:
+    def sample(self, frame: FrameType | None) -> None:
         """Count the time since the last sample for the current line: a long call into C is sampled once, at its end."""
         now = now_ns()
         phase = self._hooks.phase if self._hooks is not None else 0
@@ -181,25 +181,30 @@ class Sampler:
             self._stacks[slow][stack] += spent
 
     def rare_line(self) -> SlowLine | None:
-        """Where slow steps spend their extra time; None without slow steps."""
+        """Where slow steps spend their extra time; None without slow steps.
+
+        1. The phase with most of the extra time.
+        2. The chain of calls with most of the extra time (`MOSTLY`), from the outermost inwards.
+        3. Of this chain, the user's innermost line that only slow steps run; else a line of a library that only they run.
+        """
         others, slow = max(1, self._steps[0]), self._steps[1]
         if not slow:
             return None
         longer = [most / slow - usual / others for usual, most in zip(*self._phases, strict=True)]
         phase = max(range(len(NAMES)), key=lambda number: longer[number])
-        usual, most = (_with_callers(one) for one in self._stacks)
+        usual, most = (_with_callees(one) for one in self._stacks)
         extra = {stack: spent / slow - usual[stack] / others for stack, spent in most.items()}
         total = sum(spent for stack, spent in extra.items() if len(stack) == 1)
         chain: list[Stack] = [()]
         while deeper := [one for one in extra if one[:-1] == chain[-1] and extra[one] >= MOSTLY * total > 0]:
             chain.append(max(deeper, key=lambda one: extra[one]))
         whole = sum(spent for stack, spent in usual.items() if len(stack) == 1)
-        of_tool = str(PurePath(__file__).parent)
+        own_folder = str(PurePath(__file__).parent)
         alone = [
-            one for one in chain[1:] if usual[one] <= NEXT_TO_NOTHING * whole and not one[-1][0].co_filename.startswith(of_tool)
+            one for one in chain[1:] if usual[one] <= NEXT_TO_NOTHING * whole and not one[-1][0].co_filename.startswith(own_folder)
         ]
         own = [one for one in chain[1:] if is_own(one[-1][0].co_filename)]
-        # In a library the first is the line of its loop that calls what is rare; the next one says what that is.
+        # In a library, the first line is in its loop and calls the rare code; the second one is that code.
         here = next((one for one in reversed(own) if one in alone), (alone[:2] or own[-1:] or [()])[-1])
         above = next((one for one in reversed(own) if len(one) < len(here)), ())
         return SlowLine(
@@ -231,8 +236,8 @@ def _stack(frame: FrameType | None) -> Stack:
     return tuple(reversed(found))[:MAX_DEPTH]
 
 
-def _with_callers(stacks: Counter[Stack]) -> Counter[Stack]:
-    """The time in each call, that in the calls which it makes included."""
+def _with_callees(stacks: Counter[Stack]) -> Counter[Stack]:
+    """The time in each call, including the calls that it makes."""
     found: Counter[Stack] = Counter()
     for stack, spent in stacks.items():
         for depth in range(1, len(stack) + 1):
@@ -241,7 +246,7 @@ def _with_callers(stacks: Counter[Stack]) -> Counter[Stack]:
 
 
 def _iterating(stack: Stack) -> SourceLine | None:
-    """The outermost line of the user's in a stack that asks for the next item of an iterable; None without one."""
+    """The user's outermost line in a stack that requests the next item of an iterable; None without one."""
     for depth, (outer, inner) in enumerate(pairwise(stack), 1):
         code = inner[0]
         gives_items = bool(code.co_flags & inspect.CO_GENERATOR) or code.co_name in ("__next__", "__iter__", "__getitem__")

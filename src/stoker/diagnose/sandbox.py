@@ -25,16 +25,16 @@ import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self
+from typing import Self, get_args
 
 import msgspec
 
 from stoker import _disk
 from stoker.diagnose import sandbox_journal, sandbox_overlay
+from stoker.diagnose.measurements import SandboxMode
 from stoker.errors import OptionError, TrainError
 
-Mode = Literal["overlay", "journal", "copies", "off"]
-MODES: tuple[Mode, ...] = ("overlay", "journal", "copies", "off")
+MODES: tuple[SandboxMode, ...] = get_args(SandboxMode)  # in the order in which they are tried
 MAX_COPIED = 2 << 30  # bytes that the mode `copies` copies, at most
 VARIABLE = "STOKER_SANDBOX"
 IN_HOME = (".cache", ".triton", ".nv/ComputeCache", ".cupy", ".config/matplotlib")  # default caches, in the home folder
@@ -51,7 +51,7 @@ MAX_NAMED = 3
 class SandboxPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What a process needs to enter the sandbox."""
 
-    modes: list[Mode]  # to try, the best first
+    modes: list[SandboxMode]  # to try, the best first
     scratch: str | None  # the folder for changes of an overlay
     rules: dict[str, bool]  # folders, and whether each is protected; the innermost decides
     needed: list[str]  # folders that an overlay must protect
@@ -61,7 +61,7 @@ class SandboxPlan(msgspec.Struct, frozen=True, kw_only=True):
 class Entered(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of the process: its mode, and protected folders at which no overlay could be mounted; or why it has no mode."""
 
-    mode: Mode | None = None
+    mode: SandboxMode | None = None
     unprotected: list[str] = []
     error: str = ""
 
@@ -97,8 +97,8 @@ class Sandbox:
         given = os.environ.get(VARIABLE)
         if given is not None and given not in MODES:
             raise OptionError(f"{VARIABLE} is {given!r}; expected one of {', '.join(MODES)}, or unset it.")
-        self.mode: Mode | None = None
-        self._modes: list[Mode] = [one for one in MODES if one == given or (given is None and one != "off")]
+        self.mode: SandboxMode | None = None
+        self._modes: list[SandboxMode] = [one for one in MODES if one == given or (given is None and one != "off")]
         self._here = os.path.realpath(Path.cwd())
         home = os.path.realpath(os.path.expanduser("~"))
         self._copied = sorted({self._here, *([] if program is None else [os.path.realpath(program.parent)])})
@@ -259,7 +259,7 @@ def enter(plan_json: str) -> None:
     raise SystemExit(1)
 
 
-def _enter_mode(mode: Mode, plan: SandboxPlan, answers: socket.socket) -> None:
+def _enter_mode(mode: SandboxMode, plan: SandboxPlan, answers: socket.socket) -> None:
     """Enter in this mode, and answer. Raises `OSError` if the machine does not permit it."""
     unprotected, descriptors = [], []
     if mode == "overlay" and plan.scratch is not None:

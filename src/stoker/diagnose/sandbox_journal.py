@@ -248,14 +248,21 @@ def _records(folder: Path) -> Iterator[SavedPath]:
 
 
 def _restore(folder: Path) -> None:
-    """Restore every path that has a record, and remove the records."""
+    """Restore every path that has a record, and remove the records.
+
+    1. Create folders again, parents before their contents, and make them writable. Nothing is removed before: a symlink in place of a
+       folder may lead to other files of the user.
+    2. Remove what is new, and what was moved into folders that were themselves moved or replaced.
+    3. Create files and links again.
+    4. Restore the metadata of folders, contents before their parents.
+    """
     found = sorted(_records(folder), key=lambda record: len(record.path))
     records = [record for record in found if record.names is None]
     there = {record.path for record in records if record.kind != "nothing"}
     for record in records:
         if record.kind != "folder":
             continue
-        if not _is_folder(record.path):  # first of all: what is removed below must not be behind a symlink in place of a folder
+        if not _is_folder(record.path):
             _disk.remove_file(Path(record.path))
             _disk.disk.mkdir(Path(record.path), 0o700)
         elif not os.access(record.path, os.W_OK):
@@ -266,7 +273,7 @@ def _restore(folder: Path) -> None:
     for record in found:
         for name in os.listdir(record.path) if record.names is not None and _is_folder(record.path) else []:
             if name not in (record.names or []) and record.path + name not in there:
-                _disk.remove_tree(Path(record.path, name))  # of another folder that was moved here
+                _disk.remove_tree(Path(record.path, name))
     failures = []
     for record in [one for one in records if one.kind in ("file", "link")]:
         try:

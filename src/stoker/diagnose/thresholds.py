@@ -113,7 +113,7 @@ class Thresholds:
     )
     thread_wait_steady: float = _limit(0.1, "least variation of such steps, where those on cached batches were steady")
     baseline_change: float = _limit(
-        0.12, "log ratio of baseline steps, beside a fix against those of the loop, above which memory may vary as in the loop"
+        0.12, "change of baseline steps beside a fix, as a share of those of the loop, from which it is part of the range"
     )
     float32_gain: float = _limit(0.5, "share of work in float64 (matmuls, memory, updates) that float32 saves: half the bytes")
     mention_pages: float = _limit(0.1, "share spent on memory from the system from which the evidence mentions it")

@@ -13,7 +13,6 @@ import functools
 import itertools
 import math
 import statistics
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
@@ -28,7 +27,7 @@ from stoker._clock import now_ns
 from stoker.diagnose import wording
 from stoker.diagnose.advice import best_threads, workers_to_use
 from stoker.diagnose.attribution import attribute
-from stoker.diagnose.child import Child, Request, one_line, sandbox_for, start_child
+from stoker.diagnose.child import Child, Request, sandbox_for, start_child
 from stoker.diagnose.finding import Finding
 from stoker.diagnose.fixes import FIXES, Fix, draw_each_epoch, fix_named, set_seeds
 from stoker.diagnose.loops import WatchedIterator
@@ -149,6 +148,8 @@ class TrialSession(Session):
 class TrialChild(Child):
     """The process of one trial."""
 
+    answer_type = Outcome
+
     def __init__(self, request: TrialRequest, connection: Connection) -> None:
         super().__init__(request, connection, as_file_edits(request.edits))
         self._fix = (
@@ -169,26 +170,17 @@ class TrialChild(Child):
         length: float = msgspec.msgpack.decode(self._connection.recv_bytes(), type=float)
         return length
 
-    def _end(self, failure: str | None) -> NoReturn:
-        try:
-            self.session.remove()
-            if self.session.failure is not None:
-                raise self.session.failure
-            if failure is None and not self.session.done:
-                steps = self.session.hooks.steps
-                failure = f"the program ended after {steps:,} steps, before it could be compared; let it train longer."
-            outcome = Outcome(
-                losses=[float(loss) for loss in self.session.hooks.losses],
-                peak_bytes=peak_bytes(self.session.device),
-                unused_reason=self._fix.unused_reason if self._fix is not None and not self._fix.used else None,
-                error=failure,
-                sites=self._sites(),
-            )
-        except Exception as error:
-            traceback.print_exception(error)
-            message = f"{self._request.program} could not be measured: {type(error).__name__}: {one_line(error)}"
-            outcome = Outcome(error=failure or message)
-        self._leave_with(outcome)
+    def _answer(self, failure: str | None) -> Outcome:
+        if failure is None and not self.session.done:
+            steps = self.session.hooks.steps
+            failure = f"the program ended after {steps:,} steps, before it could be compared; let it train longer."
+        return Outcome(
+            losses=[float(loss) for loss in self.session.hooks.losses],
+            peak_bytes=peak_bytes(self.session.device),
+            unused_reason=self._fix.unused_reason if self._fix is not None and not self._fix.used else None,
+            error=failure,
+            sites=self._sites(),
+        )
 
     def _sites(self) -> EditSites | None:
         found = self.session.sources.training

@@ -144,15 +144,15 @@ CAUSES: dict[Verdict, str] = {
     "data": "{share} of each step waits for the loader",
     "transfer": "{share} of each step copies batches to the GPU",
     "sync": "{share} of each step the host waits for the GPU{waits}",
-    "host": "{share} of each step is Python of the loop itself",
+    "host": "{share} of each step is Python code of the training loop",
     "oversubscribed": "{share} of each step {threads} threads{workers} on {cores} cores wait for each other",
     "launch": "{share} of each step the GPU is idle: {kernels} kernels are issued more slowly than they run",
     "dispatch": "{share} of each step dispatches {ops} operations that are too small",
-    "optimizer": "{share} of each step is the step of the optimizer",
+    "optimizer": "{share} of each step is the optimizer",
     "precision": "{share} of each step would be saved if matmuls were not in float32",
     "compute": "{share} of each step computes matmuls",
     "memory": "{share} of each step moves memory in element-wise operations, reductions and copies",
-    "kernel": "{share} of each step is kernels that are far from what the GPU can do",
+    "kernel": "{share} of each step is kernels far below the peak of the GPU",
 }
 CAUSE_IN_LOOP = "{share} of each step builds its batch in the loop"
 CAUSE_FLOAT64 = "{share} of each step would be saved in float32: most matmuls are in float64"
@@ -185,29 +185,29 @@ ADVICE = {
     "pinned": "batches in pinned memory, copied while the GPU works (pin_memory=True, .to(device, non_blocking=True))",
     "resident": "keep the columns on the GPU (stoker.Feed, device=...)",
     "sync": "keep metrics on the GPU and read them every 50 steps{where}",
-    "host": "do less in the loop besides the step",
+    "host": "do less in the loop outside of the step",
     "host_at": "do it less often or outside of the loop: {place}",
     "interpreter": "move it to another process, or to code that releases the interpreter lock, as NumPy and torch do: {place}",
     "host_in_model": "replace Python in the model by operations on whole tensors, or compute it once before the training: {place}",
     "graph": "capture the step as a CUDA graph (stoker.Trainer does it)",
-    "graph_of_model": "CUDA graphs of the model's passes, with a fused optimizer; more by one of the whole step (stoker.Trainer)",
+    "graph_of_model": "CUDA graphs of forward and backward, with a fused optimizer; one of the whole step gains more (stoker.Trainer)",
     "compile": "compile the model (torch.compile)",
     "compile_launch": "compile the model (torch.compile, mode='reduce-overhead')",
-    "compile_dispatch": "compile the model, which makes few operations of many (torch.compile)",
-    "compile_memory": "compile the model, which joins operations on the same memory (torch.compile)",
-    "batch": "a batch twice as large, in samples per second (this changes the training: check the losses)",
+    "compile_dispatch": "compile the model, which fuses many operations into few (torch.compile)",
+    "compile_memory": "compile the model, which fuses operations on the same memory (torch.compile)",
+    "batch": "double the batch size; gains are in samples per second (this changes the training: check the losses)",
     "fused": "one kernel for all weights: {optimizer}(..., fused=True)",
-    "malloc": "keep freed memory in the process ({environment}): {pages} pages per step come from the system again",
+    "malloc": "keep freed memory in the process ({environment}): {pages} pages per step are requested from the system again",
     "threads": "torch.set_num_threads({best}) instead of {now}, or OMP_NUM_THREADS={best}",
     "tf32": "torch.set_float32_matmul_precision('high')",
     "autocast": "compute in bfloat16 (torch.autocast)",
     "autocast_unmeasured": "try bfloat16 (torch.autocast); it was not measured here, and some programs are slower with it on a CPU",
-    "balance": "find what rank {slowest} does more than the others, or give it less: `stoker diagnose` of that process alone shows it",
+    "balance": "find what rank {slowest} does that others do not, or give it less work: `stoker diagnose` of that process alone shows it",
     "exchange": "all-reduce less: gradients of several batches at once (no_sync), in bfloat16 (a DDP communication hook), larger batches",
     "rare_data": "read the data of the next batches before they are needed: worker processes, or stoker.Feed{where}",
-    "rare_between_epochs": "do less between epochs: validate and save less often, on fewer samples, or beside the training{where}",
-    "rare": "do it less often, or in a thread beside the training{where}",
-    "rare_model": "find out what some steps of the model do more than the others{where}",
+    "rare_between_epochs": "do less between epochs: validate and save less often, on fewer samples, or parallel to the training{where}",
+    "rare": "do it less often, or in another thread{where}",
+    "rare_model": "find out what slows down some steps of the model{where}",
     "sparse": "sparse gradients for the embedding (nn.Embedding(..., sparse=True) with SGD or SparseAdam): a step uses at most {used} of "
     "{rows} rows, and all get a gradient and an update",
     "float32": "compute in float32 instead of float64 (arrays of NumPy are float64 unless converted: .float(), dtype=np.float32)",
@@ -219,12 +219,12 @@ PATCH = {
     "not_measured": "no step was measured, so no fix could be compared: {why}",
     "no_verdict": "without a verdict, fixes of the likely cause and some that fit most programs were tried, each measured by itself",
     "together_no_time": "there was no time left to try it together with {best}",
-    "no_edit": "is not an edit of known lines",
+    "no_edit": "cannot be made by editing lines of the program",
     "nothing": "there is nothing to edit: the lines are already as proposed",
     "no_gain": "no gain was measured: {measured}",
     "no_more": "with it the program is not faster than with {best} alone",
-    "apart": "not together with the others: {why}",
-    "draws": "workers that are kept draw one seed less per epoch: a shuffled order is another one from the second epoch on",
+    "apart": "not combined with the others: {why}",
+    "draws": "persistent workers draw one random seed less per epoch: from the second epoch on, a shuffled order is different",
     "changed": "it is refused, because it changes the training: {losses}",
     "not compared": "its losses cannot be compared: those of the program differ from run to run, or there are none",
 }
@@ -233,7 +233,7 @@ TRIAL = {
     "no_time": "there was no time left to try it",
     "baseline_failed": "the baseline could not be measured: {error}",
     "ended": "the program ended before it could be compared",
-    "varies": "times vary too much for a number: it is between {low:.2g} and {high:.2g} times faster",
+    "varies": "times vary too much for one number: it is between {low:.2g} and {high:.2g} times faster",
     "speed_changed": "a baseline step took {before:,.3g} ms when it was diagnosed, and {after:,.3g} ms when fixes were tried: the machine "
     "has changed its speed, and predictions are of the speed before.",
 }
@@ -331,7 +331,7 @@ def _evidence(verdict: Verdict, measured: Measurements, attribution: Attribution
         best = min(by_threads, key=lambda number: by_threads[number], default=None)
         cached = seconds_of(measured.cached)
         if measured.loader.workers and cached is not None and best in (None, str(machine.threads)):
-            text += f"; a step takes {step} beside the workers, and {time_of(cached)} on batches that are there already"
+            text += f"; a step takes {step} while workers run, and {time_of(cached)} on cached batches"
         elif best is not None:
             now = by_threads.get(str(machine.threads)) or seconds_of(measured.cached) or attribution.step
             text += f"; with {best} a step without its data takes {time_of(by_threads[best])}, not {time_of(now)}"
@@ -380,9 +380,7 @@ def _evidence_of_data(measured: Measurements, attribution: Attribution) -> str:
     from_disk = loader.reads.bytes_from_disk if loader.reads is not None else None
     if from_disk and loader.bytes_used and from_disk > RULE.mention_read_amplification * loader.bytes_used:
         used = readable_bytes(loader.bytes_used)
-        parts.append(
-            f"{readable_bytes(from_disk)} come from the disk for each batch, which are not in the page cache; {used} are used"
-        )
+        parts.append(f"{readable_bytes(from_disk)} per batch are read from the disk, not from the page cache; {used} are used")
     if loader.stages:
         stage = max(loader.stages, key=lambda name: loader.stages[name])
         parts.append(f"{stage} is {percent(loader.stages[stage])} of making a batch")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import linecache
 import sys
-import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
@@ -23,12 +22,11 @@ from torch.multiprocessing import reductions
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from stoker._batch import tensors_of
-from stoker.diagnose.child import Child, one_line
+from stoker.diagnose.child import Child
 from stoker.diagnose.hooks import own_frame, shown
 from stoker.diagnose.measurements import SourceLine
 from stoker.diagnose.ops import Counting, Profiling
 from stoker.diagnose.session import Plan, Session
-from stoker.errors import StokerError
 from stoker.gate.budget import CountAnswer, CountRequest, Counts, summarize
 
 WAITING = {
@@ -275,21 +273,15 @@ class CountSession(Session):
 class CountChild(Child):
     """The child process that runs the script."""
 
+    answer_type = CountAnswer
+
     def __init__(self, request: CountRequest, connection: Connection) -> None:
         super().__init__(request, connection)
         self._count_session = CountSession(on_done=self._done, warmup=request.warmup, steps=request.steps)
         self.session = self._count_session
 
-    def _end(self, failure: str | None) -> NoReturn:
-        try:
-            self.session.remove()
-            answer = self._count_session.answer() if failure is None else CountAnswer(error=f"{failure}.")
-        except StokerError as error:
-            answer = CountAnswer(error=f"{self._request.program}: {error}")
-        except Exception as error:
-            traceback.print_exception(error)
-            answer = CountAnswer(error=f"{self._request.program} could not be counted: {type(error).__name__}: {one_line(error)}")
-        self._leave_with(answer)
+    def _answer(self, failure: str | None) -> CountAnswer:
+        return self._count_session.answer() if failure is None else CountAnswer(error=f"{failure}.")
 
 
 def main(arguments: list[str]) -> NoReturn:
