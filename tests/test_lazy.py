@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 import types
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from stoker._lazy import lazy
+from stoker._lazy import import_first, lazy
 
 
 @pytest.fixture
@@ -45,3 +47,15 @@ def test_an_unknown_name_is_an_attribute_error(package: types.ModuleType) -> Non
     with pytest.raises(AttributeError, match="module 'lazy_package' has no attribute 'rot'"):
         _ = package.rot
     assert not hasattr(package, "gone"), "a name that its module does not have"
+
+
+def test_modules_of_a_program_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "colorsys.py").write_text("mine = True")
+    (tmp_path / "os.py").write_text("mine = True")
+    for name in ("colorsys", "os"):
+        monkeypatch.setitem(sys.modules, name, importlib.import_module(name))
+    assert not hasattr(sys.modules["colorsys"], "mine")
+    import_first(tmp_path)
+    assert importlib.import_module("colorsys").mine
+    assert not hasattr(importlib.import_module("os"), "mine"), "Python has it from the start"

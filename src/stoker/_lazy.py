@@ -1,10 +1,11 @@
-"""Lazy names: a package names all it offers on one page, and each is imported when it is first used."""
+"""Imports: lazy names of a package, which lists all it offers on one page, and the modules of a program that stoker runs."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Mapping
 from importlib import import_module
+from pathlib import Path
 
 
 def lazy(
@@ -26,3 +27,19 @@ def lazy(
         return sorted({*vars(sys.modules[package]), *names, *modules})
 
     return get, list_names, sorted(names)
+
+
+def import_first(folder: Path) -> None:
+    """Let a program that begins now import the modules of its folder first, as Python does for a script.
+
+    A module of the same name that stoker has imported, such as `secrets` or `statistics`, is imported again by the program.
+    """
+    if sys.flags.safe_path:
+        return
+    sys.path.insert(0, str(folder))
+    own = {path.stem for path in folder.glob("*.py")} | {path.parent.name for path in folder.glob("*/__init__.py")}
+    for name in own - {"stoker", "torch", "numpy", "msgspec"}:
+        origin = getattr(getattr(sys.modules.get(name), "__spec__", None), "origin", None)
+        if origin not in (None, "built-in", "frozen") and folder not in Path(origin).parents:
+            for module in [one for one in sys.modules if one == name or one.startswith(f"{name}.")]:
+                del sys.modules[module]

@@ -218,6 +218,13 @@ threading.Thread(target=train).start()
 """
 
 
+def test_a_module_of_the_users_may_have_the_name_of_one_that_stoker_imports(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("rate = 0.25")
+    update = "loss.backward(); weights.data.add_(weights.grad, alpha=-0.01); weights.grad = None"
+    measured = run("import click\nassert click.rate == 0.25\n" + BY_HAND.replace("UPDATE", update).replace("END", ""))
+    assert measured.steps_seen >= 12
+
+
 def test_threads_exit_functions_and_forks_end_as_they_would_alone(
     run: Run, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -105,6 +105,19 @@ def test_accumulated_batches_are_one_step(listening: StepHooks, clock: Clock) ->
     assert by_name(listening) == {"next": 2, "forward": 6, "optimizer": 7}
 
 
+def test_optimizers_that_step_within_the_backward_pass_are_one_step(listening: StepHooks, clock: Clock) -> None:
+    net = Net(clock)
+    optimizers = {}
+    for weight in net.parameters():
+        optimizers[weight] = Sgd([weight], lr=0.1)
+        optimizers[weight].clock = clock
+        weight.register_post_accumulate_grad_hook(lambda one: optimizers[one].step())
+    for step in range(1, 4):
+        net(torch.ones(1, 2)).backward()
+        assert listening.steps == step
+        assert by_name(listening)["optimizer"] == 14
+
+
 def test_a_closure_is_not_taken_for_the_optimizer(listening: StepHooks, clock: Clock) -> None:
     """Lightning runs forward and backward within the step of the optimizer."""
     net, optimizer = made(clock)

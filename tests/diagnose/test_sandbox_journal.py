@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -184,6 +185,70 @@ def test_a_large_file_that_is_removed_is_the_same_file_again(tmp_path: Path, mon
     assert path.samefile(other)
     assert path.stat().st_mtime == 1e9
     assert path.stat().st_nlink == 2
+
+
+@pytest.mark.parametrize("way", ["removed", "moved"])
+def test_what_is_behind_a_symlink_in_place_of_a_folder_stays(way: str, tmp_path: Path) -> None:
+    folder, other = tmp_path / "run", tmp_path / "data"
+    for path in (folder, other):
+        path.mkdir()
+    (folder / "old.pt").write_text("old")
+    (other / "new.pt").write_text("of the user")
+    journal = WriteJournal(tmp_path / "journal")
+    journal.save(str(folder / "new.pt"))
+    (folder / "new.pt").write_text("new")
+    if way == "removed":
+        for name in ("old.pt", "new.pt"):
+            journal.save(str(folder / name), removes=True)
+            (folder / name).unlink()
+        journal.save(str(folder), removes=True)
+        folder.rmdir()
+    else:
+        for path in (folder, tmp_path / "moved"):
+            journal.save(str(path), moves=True)
+        folder.rename(tmp_path / "moved")
+    journal.save(str(folder))
+    folder.symlink_to("data")
+    journal.close()
+    assert (other / "new.pt").read_text() == "of the user"
+    assert [path.name for path in folder.iterdir()] == ["old.pt"]
+    assert not folder.is_symlink()
+
+
+def test_a_symlink_may_get_the_inode_of_the_file_that_it_replaces(tmp_path: Path) -> None:
+    path = tmp_path / "a.pt"
+    path.write_text("before")
+    journal = WriteJournal(tmp_path / "journal")
+    journal.save(str(path), removes=True)
+    path.unlink()
+    for number in range(100):  # until the system gives the number again
+        path.unlink(missing_ok=True)
+        path.symlink_to(f"nowhere{number}")
+    journal.close()
+    assert path.read_text() == "before"
+
+
+def test_a_file_that_cannot_be_restored_does_not_keep_the_others_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = [tmp_path / name for name in ("a", "bb", "ccc")]
+    journal = WriteJournal(tmp_path / "journal")
+    for path in paths:
+        path.write_text("before")
+        journal.save(str(path))
+        path.write_text("after")
+    restore = sandbox_journal._disk.restore_file
+
+    def failing(source: object, path: Path, **options: bool) -> None:
+        if path == paths[1]:
+            raise OSError(errno.EIO, "broken")
+        restore(source, path, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(sandbox_journal._disk, "restore_file", failing)
+    with pytest.raises(OSError, match="broken"):
+        journal.close()
+    monkeypatch.setattr(sandbox_journal._disk, "restore_file", restore)
+    assert [path.read_text() for path in paths] == ["before", "after", "before"]
+    assert recover(tmp_path / "journal")
+    assert paths[1].read_text() == "before"
 
 
 def test_hard_links_stay_together(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
+from stoker._lazy import import_first
 from stoker.diagnose.hooks import is_own, shown
 from stoker.diagnose.loops import NO_EDITS, FileEdits, OwnLoader, rewrite_imports
 from stoker.diagnose.measurements import Measurements
@@ -79,7 +80,8 @@ def start_child(
     With `quiet` its output is discarded, except that its errors go to the file descriptor `stderr` if there is one.
     """
     enter_sandbox = "from stoker.diagnose.sandbox import enter; enter(sys.argv.pop())"
-    code = f"import sys; {enter_sandbox}; from {main} import main; main(sys.argv[1:])"
+    # Modules of the current folder must not hide those that stoker imports; the program gets its own path later.
+    code = f"import sys; sys.path[: not sys.flags.safe_path] = []; {enter_sandbox}; from {main} import main; main(sys.argv[1:])"
     # Without the log lines of torch's profiler, and with the same order of sets of strings each time.
     environ = {"PYTHONHASHSEED": "0", **os.environ, "KINETO_LOG_LEVEL": "99"}
     output = subprocess.DEVNULL if quiet else sys.stderr.fileno()
@@ -196,7 +198,7 @@ class Child:
                 session.recorder.notes.append(f"the gain of {session.fix_on} could not be measured: {failure}.")
                 failure = None
             elif not isinstance(error, StokerError):
-                traceback.print_exception(error.with_traceback(_from_own(error.__traceback__)))
+                sys.excepthook(type(error), error.with_traceback(_from_own(error.__traceback__)), error.__traceback__)
         if os.getpid() != self._pid:  # a fork of the program, which ends as it would alone
             raise SystemExit(status)
         _join_threads()
@@ -206,11 +208,11 @@ class Child:
     def _run_program(self) -> None:
         request = self._request
         if request.module:
+            import_first(Path.cwd())
             spec = _find_module(request.program)
-            sys.path[0] = str(Path.cwd())
         else:
             path = Path(request.program)
-            sys.path[0] = str(path.resolve().parent)
+            import_first(path.resolve().parent)
             spec = ModuleSpec("__main__", None, origin=str(path))
         file = str(spec.origin)
         loader = OwnLoader("__main__", file, self.session.sources, self._edits)

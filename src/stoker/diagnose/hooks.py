@@ -125,6 +125,7 @@ class StepHooks:
         self.steps = 0  # optimizer steps so far
         self.stepped = False  # whether an optimizer has stepped since `end_step`
         self.by_hand = False  # whether the program updates its weights without an optimizer: a backward pass is then a step
+        self._is_in_backward = self._has_inner_step = False  # whether an optimizer has made its step in the backward pass
         self.trained_on: str | None = None  # the device of the last backward pass
         self.thread: int | None = None  # the thread that called the last backward pass
         self.new_epoch = False
@@ -237,11 +238,14 @@ class StepHooks:
                     self.losses.append(tensors.detach().clone())  # a CUDA graph writes the next one to the same memory
             outer = self.phase if name == "grad" else self._after_backward
             self.enter(BACKWARD)
+            self._is_in_backward = True
             try:
                 return original(*args, **kwargs)
             finally:
+                self._is_in_backward = False
                 self.enter(outer)
-                if self.by_hand:
+                if self.by_hand or self._has_inner_step:
+                    self._has_inner_step = False
                     self._count_step()
 
         replace(self._undo, torch.autograd, name, backward)
@@ -307,9 +311,11 @@ class StepHooks:
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         self._after_backward = REST
-        self.enter(REST)
+        self.enter(BACKWARD if self._is_in_backward else REST)
         self.optimizer = optimizer
-        if self._is_capturing:  # nothing is computed yet
+        if self._is_in_backward:  # an optimizer per weight, called by hooks of the gradients: all of them are one step
+            self._has_inner_step = True
+        elif self._is_capturing:  # nothing is computed yet
             self._has_captured_step = True
         elif not self.by_hand:
             self._count_step()

@@ -250,16 +250,22 @@ def _records(folder: Path) -> Iterator[SavedPath]:
 def _restore(folder: Path) -> None:
     """Restore every path that has a record, and remove the records.
 
-    1. Make folders writable, and remove what is new.
-    2. Remove what was moved into folders that were themselves moved or replaced.
-    3. Create folders, files and links again, parents before their contents.
+    1. Create folders again, parents before their contents, and make them writable. Nothing is removed before: a symlink in place of a
+       folder may lead to other files of the user.
+    2. Remove what is new, and what was moved into folders that were themselves moved or replaced.
+    3. Create files and links again.
     4. Restore the metadata of folders, contents before their parents.
     """
     found = sorted(_records(folder), key=lambda record: len(record.path))
     records = [record for record in found if record.names is None]
     there = {record.path for record in records if record.kind != "nothing"}
     for record in records:
-        if record.kind == "folder" and _is_folder(record.path) and not os.access(record.path, os.W_OK):
+        if record.kind != "folder":
+            continue
+        if not _is_folder(record.path):
+            _disk.remove_file(Path(record.path))
+            _disk.disk.mkdir(Path(record.path), 0o700)
+        elif not os.access(record.path, os.W_OK):
             _disk.disk.chmod(Path(record.path), 0o700)  # until its own mode is restored
     for record in records:
         if record.kind == "nothing":
@@ -268,15 +274,17 @@ def _restore(folder: Path) -> None:
         for name in os.listdir(record.path) if record.names is not None and _is_folder(record.path) else []:
             if name not in (record.names or []) and record.path + name not in there:
                 _disk.remove_tree(Path(record.path, name))
-    for record in records:
-        if record.kind == "folder" and not _is_folder(record.path):
-            _disk.remove_file(Path(record.path))
-            _disk.disk.mkdir(Path(record.path), 0o700)
-        elif record.kind in ("file", "link"):
+    failures = []
+    for record in [one for one in records if one.kind in ("file", "link")]:
+        try:
             _restore_one(record, folder)
+        except OSError as error:  # the others are restored nevertheless
+            failures.append(error)
     for record in reversed(records):
         if record.kind == "folder":
             _restore_metadata(record)
+    if failures:
+        raise failures[0]
     for path in folder.iterdir():
         if path.name != LOCK:
             _disk.remove_file(path)
@@ -305,7 +313,8 @@ def _restore_one(record: SavedPath, folder: Path) -> None:
     elif record.copy is not None:
         with open(folder / record.copy, "rb") as copy:
             # In place where it is still the same file: it may have hard links, and be open in other processes.
-            _disk.restore_file(copy, path, in_place=found is not None and found.st_ino == record.inode)
+            is_same = found is not None and found.st_ino == record.inode and stat.S_ISREG(found.st_mode)
+            _disk.restore_file(copy, path, in_place=is_same)
     _restore_metadata(record)
 
 

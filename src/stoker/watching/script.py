@@ -7,11 +7,11 @@ its own, as each `stoker.Trainer` has, the hooks step aside and that watch repor
 
 from __future__ import annotations
 
+import builtins
 import functools
 import importlib.util
 import signal
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from importlib.machinery import ModuleSpec, SourceFileLoader
@@ -20,6 +20,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from stoker._clock import now_ns
+from stoker._lazy import import_first
 from stoker.errors import OptionError
 from stoker.watching import watch as watches
 from stoker.watching.detector import BLOCK
@@ -98,12 +99,13 @@ def run_script(program: str, arguments: Sequence[str], *, module: bool = False, 
     main = ModuleType("__main__")
     main.__file__, main.__loader__ = loader.path, loader
     main.__spec__, main.__package__ = spec, spec.parent if spec is not None else None
-    main.__dict__["__builtins__"] = __builtins__
+    main.__dict__.update(__builtins__=builtins, __cached__=None)
     hooks = ScriptHooks(Watch(None, None))
     hooks.install()
     watches.listener = report
     sys.argv, sys.modules["__main__"] = [loader.path, *arguments], main
-    sys.path[0] = str(Path.cwd() if module else Path(program).resolve().parent)
+    if not module:
+        import_first(Path(program).resolve().parent)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # as in plain Python
     try:
         loader.exec_module(main)
@@ -111,7 +113,7 @@ def run_script(program: str, arguments: Sequence[str], *, module: bool = False, 
         own = error.__traceback__
         while own is not None and own.tb_frame.f_code.co_filename != loader.path:
             own = own.tb_next
-        traceback.print_exception(error.with_traceback(own or error.__traceback__))
+        sys.excepthook(type(error), error.with_traceback(own or error.__traceback__), error.__traceback__)
         raise SystemExit(1) from None
     finally:
         hooks.remove()
@@ -132,7 +134,7 @@ def _find(program: str, *, module: bool) -> tuple[_MainLoader, ModuleSpec | None
         if not program.endswith(".py"):
             raise OptionError(f"{program} is not a script; expected a file that ends in '.py'.")
         return _MainLoader("__main__", program), None
-    sys.path[0] = str(Path.cwd())
+    import_first(Path.cwd())
     try:
         spec = importlib.util.find_spec(program)
         if spec is not None and spec.submodule_search_locations is not None:
