@@ -51,9 +51,7 @@ FAST_HISTORY = 800  # statistics that make the baseline
 SLOW_HISTORY = 64
 DELAY = 12
 PATIENCE = 204
-RECURRING = (
-    3  # slowdowns that ended, after which more of the same are usual: phases of a training run, the time after an evaluation
-)
+RECURRING = 3  # slowdowns that ended, after which more of the same are usual: phases of a run, the time after an evaluation
 RECENT = 4000  # blocks in which these have to lie
 FAST_SHIFT = 0.055  # of the logarithm; no smaller rise is reported
 SLOW_SHIFT = 0.075  # larger, as clocks wander by some percent within hours
