@@ -47,7 +47,7 @@ def test_per_second(rate: float, told: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told"), [(0.01349, "13.5 ms"), (0.0, "0"), (None, "unknown"), (math.nan, "unknown"), (-1.0, "unknown")]
+    ("seconds", "told"), [(0.01349, "13.5 ms"), (0.0, "0 s"), (None, "unknown"), (math.nan, "unknown"), (-1.0, "unknown")]
 )
 def test_duration(seconds: float | None, told: str) -> None:
     assert wording.duration(seconds) == told

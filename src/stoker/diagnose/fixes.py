@@ -26,7 +26,7 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from stoker.diagnose.feed_fix import Collate, columns_of, unchanged
 from stoker.diagnose.hardware import keep_memory
-from stoker.diagnose.hooks import leaves
+from stoker.diagnose.hooks import leaves, replace
 from stoker.diagnose.thresholds import RULE
 from stoker.errors import OptionError, TrainError
 from stoker.train.optimizer import FUSED, set_fused
@@ -79,11 +79,7 @@ class Fix:
 
     def replace(self, owner: Any, name: str, by: Any) -> None:
         """Replace an attribute until `remove`."""
-        inherited, original = name not in vars(owner), getattr(owner, name)
-        setattr(owner, name, by)
-        # What an object had from its class is not left behind on the object itself; flags of torch are kept elsewhere.
-        shadows = inherited and name in vars(owner)
-        self._undo.callback(delattr, owner, name) if shadows else self._undo.callback(setattr, owner, name, original)
+        replace(self._undo, owner, name, by)
 
 
 class ModuleFix(Fix, ABC):

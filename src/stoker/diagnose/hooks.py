@@ -78,8 +78,12 @@ def shown(file: str) -> str:
 
 def replace(undo: ExitStack, owner: Any, name: str, by: Any) -> None:
     """Replace an attribute until `undo` is closed."""
-    undo.callback(setattr, owner, name, getattr(owner, name))
+    inherited, original = name not in vars(owner), getattr(owner, name)
     setattr(owner, name, by)
+    if inherited and name in vars(owner):  # flags of torch are kept elsewhere
+        undo.callback(delattr, owner, name)  # so that it is inherited again
+    else:
+        undo.callback(setattr, owner, name, original)
 
 
 # ---- the phases of a step ----

@@ -223,7 +223,7 @@ def _doubt_of_parts(measured: Measurements, attribution: Attribution, *, tail: b
     loop = measured.loop
     if tail and abs(loop.tail) > RULE.max_mean_off_median and not _crowd_explains(measured, attribution, loop.tail):
         return wording.no_verdict(
-            "mean_off", mean=wording.time_of(loop.median * (1 + loop.tail)), median=wording.time_of(loop.median)
+            "mean_off", mean=wording.duration(loop.median * (1 + loop.tail)), median=wording.duration(loop.median)
         )
     residual, pages = attribution.residual / attribution.step, measured.for_pages("loop", "cached")
     # Steps that got more memory from the system in one window than in another took longer by as much.
@@ -257,7 +257,7 @@ def _unsteady(measured: Measurements, attribution: Attribution) -> str | None:
         alone = math.inf
     if loop.spread > (RULE.max_spread_ranks * slack if measured.ranks else alone):
         ordered = sorted(loop.seconds)
-        low, high = (wording.time_of(ordered[len(ordered) * quarter // 4]) for quarter in (1, 3))
+        low, high = (wording.duration(ordered[len(ordered) * quarter // 4]) for quarter in (1, 3))
         return wording.no_verdict("spread", spread=wording.percent(loop.spread), low=low, high=high)
     if measured.waited_for_cores is None and loop.drift > RULE.max_drift:
         return wording.no_verdict("drift", drift=wording.percent(loop.drift))

@@ -106,7 +106,7 @@ def duration(seconds: float | None) -> str:
     """A time, or `UNKNOWN`."""
     if seconds is None or not math.isfinite(seconds) or seconds < 0:
         return UNKNOWN
-    return readable_seconds(seconds) if seconds > 0 else "0"
+    return readable_seconds(seconds) if seconds > 0 else "0 s"
 
 
 def size(num_bytes: float | None) -> str:
@@ -129,11 +129,6 @@ def flops(number: float | None, unit: str = "FLOP") -> str:
         if number >= thousand:
             return f"{number / thousand:.3g} {prefix}{unit}"
     return f"{number:.3g} {unit}"
-
-
-def time_of(seconds: float) -> str:
-    """A time within a sentence."""
-    return readable_seconds(seconds) if seconds > 0 else "0 s"
 
 
 # ---- sentences: causes, why there is no verdict, advice, patches and trials ----
@@ -280,8 +275,8 @@ def no_verdict_of_rare_steps(reason: str, rare: RareSteps, **numbers: str) -> st
     """Why rare steps are not the verdict though they have much of the time."""
     return no_verdict(
         reason,
-        seconds=time_of(rare.seconds),
-        others=time_of(rare.others),
+        seconds=duration(rare.seconds),
+        others=duration(rare.others),
         share=percent(rare.share),
         every=f"{rare.every:,.0f}" if rare.every is not None else "many",
         at=f" at {rare.place}" if rare.place is not None else "",
@@ -302,12 +297,12 @@ def evidence(verdict: Verdict, place: SourceLine | None, measured: Measurements,
 
 
 def _evidence(verdict: Verdict, measured: Measurements, attribution: Attribution) -> str:
-    work, machine, parts, step = measured.work, measured.machine, attribution.parts, time_of(attribution.step)
+    work, machine, parts, step = measured.work, measured.machine, attribution.parts, duration(attribution.step)
     device = seconds_of(measured.device_alone) or measured.loop.median
     if verdict == "data":
         return _evidence_of_data(measured, attribution)
     if verdict == "transfer":
-        text = f"copies take {time_of(copies_seconds(measured))} alone and {time_of(parts.transfer)} in the loop"
+        text = f"copies take {duration(copies_seconds(measured))} alone and {duration(parts.transfer)} in the loop"
         if work is not None and work.h2d_bytes:
             text += f", for {readable_bytes(work.h2d_bytes)} in {work.h2d_copies:,.0f} copies per step"
         if not measured.loader.pinned and machine.h2d_pageable_bytes and machine.h2d_pinned_bytes:
@@ -317,44 +312,44 @@ def _evidence(verdict: Verdict, measured: Measurements, attribution: Attribution
     if verdict == "sync":
         number = sum(sync.count for sync in measured.syncs)
         often = f"{number:,.0f} times per step" if number else "in each step"
-        return f"the host waits for the GPU {often}; a step takes {step}, its kernels {time_of(device)}"
+        return f"the host waits for the GPU {often}; a step takes {step}, its kernels {duration(device)}"
     if verdict == "host":
         thread, rest = holding_thread(measured, attribution), scaled_phases(measured, attribution.step).rest
         if thread is not None:
-            waited = time_of(interpreter_seconds(measured, attribution.step))
+            waited = duration(interpreter_seconds(measured, attribution.step))
             held = f"thread {thread.name} computes in Python for {percent(thread.share)} of the time and holds the interpreter lock"
             return f"{held}, for which the loop waits {waited} of a step of {step}"
-        where = f", {time_of(rest)} of it after the step of the optimizer" if rest > 0 else ""
-        return f"{time_of(parts.host)} of a step of {step} is neither data nor operations of torch{where}"
+        where = f", {duration(rest)} of it after the step of the optimizer" if rest > 0 else ""
+        return f"{duration(parts.host)} of a step of {step} is neither data nor operations of torch{where}"
     if verdict == "oversubscribed":
         text, by_threads = f"{machine.threads} threads{_and_workers(measured)} on {machine.cores} cores", measured.fewer_threads
         best = min(by_threads, key=lambda number: by_threads[number], default=None)
         cached = seconds_of(measured.cached)
         if measured.loader.workers and cached is not None and best in (None, str(machine.threads)):
-            text += f"; a step takes {step} while workers run, and {time_of(cached)} on cached batches"
+            text += f"; a step takes {step} while workers run, and {duration(cached)} on cached batches"
         elif best is not None:
             now = by_threads.get(str(machine.threads)) or seconds_of(measured.cached) or attribution.step
-            text += f"; with {best} a step without its data takes {time_of(by_threads[best])}, not {time_of(now)}"
+            text += f"; with {best} a step without its data takes {duration(by_threads[best])}, not {duration(now)}"
         return text
     if verdict == "launch":
         issue = seconds_of(measured.host_issue)
         kernels = f"{work.kernels:,.0f} kernels" if work is not None and work.kernels else "the kernels"
-        text = f"the host takes {time_of(issue if issue is not None else attribution.step)} to issue {kernels} of a step"
-        return f"{text}, and the GPU {time_of(device)} to run them"
+        text = f"the host takes {duration(issue if issue is not None else attribution.step)} to issue {kernels} of a step"
+        return f"{text}, and the GPU {duration(device)} to run them"
     if verdict == "dispatch":
-        ops, each = work.ops if work is not None else 0.0, time_of(machine.dispatch_seconds)
-        spent = f"({time_of(parts.dispatch)} of {step})"
+        ops, each = work.ops if work is not None else 0.0, duration(machine.dispatch_seconds)
+        spent = f"({duration(parts.dispatch)} of {step})"
         counted = f"{ops:,.0f} operations per step, each of which costs" if ops else "each operation costs"
         by_batch = gain_of(measured, "batch")
         larger = f"; a step of twice the batch takes {times(1 - by_batch)} as long" if by_batch is not None else ""
         return f"{counted} at least {each} however small it is {spent}{larger}"
     if verdict in ("straggler", "communication"):
         slowest = sorted(measured.ranks, key=lambda one: -one.apart_seconds)[:4]
-        own = ", ".join(f"rank {one.rank} {time_of(one.apart_seconds)}" for one in slowest)
+        own = ", ".join(f"rank {one.rank} {duration(one.apart_seconds)}" for one in slowest)
         return f"a step takes {step} in all processes, and without the all-reduce between them: {own}"
     if verdict == "optimizer":
         kind = " (not fused)" if measured.optimizer_fused is False else ""
-        text = f"{measured.optimizer or 'the optimizer'}{kind} takes {time_of(parts.optimizer)} of a step of {step}"
+        text = f"{measured.optimizer or 'the optimizer'}{kind} takes {duration(parts.optimizer)} of a step of {step}"
         return "; ".join([text, *_evidence_of_pages(measured)])
     return _evidence_of_work(measured, device if measured.device == "cuda" else attribution.step, step)
 
@@ -365,9 +360,9 @@ def evidence_of_rare_steps(rare: RareSteps) -> str:
     if rare.called is not None:
         at += f", called in {rare.called.file}:{rare.called.line}"
     every = f"{rare.every:,.0f} steps" if rare.every is not None else "some steps"
-    took = f"{time_of(rare.seconds)} pass after each epoch of {every}" if rare.between_epochs else None
-    took = took or f"1 of {every} takes {time_of(rare.seconds)}"
-    return f"{at + ': ' if at else ''}{took}, the others {time_of(rare.others)} each"
+    took = f"{duration(rare.seconds)} pass after each epoch of {every}" if rare.between_epochs else None
+    took = took or f"1 of {every} takes {duration(rare.seconds)}"
+    return f"{at + ': ' if at else ''}{took}, the others {duration(rare.others)} each"
 
 
 def _evidence_of_data(measured: Measurements, attribution: Attribution) -> str:
@@ -393,10 +388,10 @@ def _evidence_of_data(measured: Measurements, attribution: Attribution) -> str:
             parts.append(f"a worker reads {files} {times}, and {percent(reads.cache_hits)} of samples need no read")
     alone, cached = seconds_of(measured.loader_alone), seconds_of(measured.cached)
     if alone is not None and cached is not None:
-        together = f"a batch takes {time_of(alone)} to make, a step without it {time_of(cached)}, "
-        parts.append(f"{together}both together {time_of(attribution.step)}")
+        together = f"a batch takes {duration(alone)} to make, a step without it {duration(cached)}, "
+        parts.append(f"{together}both together {duration(attribution.step)}")
     else:
-        parts.append(f"a batch takes {time_of(attribution.parts.data)} of a step of {time_of(attribution.step)}")
+        parts.append(f"a batch takes {duration(attribution.parts.data)} of a step of {duration(attribution.step)}")
     return "; ".join(parts)
 
 
@@ -412,7 +407,7 @@ def _evidence_of_work(measured: Measurements, busy: float, step: str) -> str:
     if work.flops and busy > 0 and flops_seconds(measured) > 0:
         reached = percent(min(1.0, flops_seconds(measured) / busy))
         parts.append(f"{reached} of the {measured.precision} peak that this machine was measured to reach")
-    parts.append(f"{work.ops:,.0f} operations in {time_of(busy)}")
+    parts.append(f"{work.ops:,.0f} operations in {duration(busy)}")
     return "; ".join([*parts, *_evidence_of_pages(measured)])
 
 
