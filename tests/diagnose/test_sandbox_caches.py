@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
@@ -75,11 +76,15 @@ def test_negative_control_files_of_the_users_are_not_cache(
     assert Sandbox(None).protects(written.replace("~", str(home)))
 
 
-def test_a_cache_that_does_not_exist_is_made_and_goes_if_it_stays_empty(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("triton", [True, False], ids=["with triton", "without"])
+def test_a_cache_that_does_not_exist_is_made_and_goes_if_it_stays_empty(
+    triton: bool, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HF_HOME", str(home / "hf"))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: ModuleSpec(name, None) if triton else None)
     with Sandbox(None):
         (home / "hf" / "a").write_text("downloaded")
-        assert sorted(path.name for path in home.iterdir()) == [".cache", ".triton", "hf", "project"]
+        assert sorted(path.name for path in home.iterdir()) == [".cache", *[".triton"] * triton, "hf", "project"]
     assert sorted(path.name for path in home.iterdir()) == ["hf", "project"]
 
 

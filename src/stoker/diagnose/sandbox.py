@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib.util
 import os
 import secrets
 import shutil
@@ -129,7 +130,8 @@ class Sandbox:
 
     def _make_caches(self) -> None:
         """Create the caches that do not exist yet, as the program would: one created in an overlay would be discarded."""
-        unlikely = {os.path.join(os.path.expanduser("~"), one) for one in IN_HOME[2:]} | {site.getusersitepackages()}
+        rare = IN_HOME[1 if importlib.util.find_spec("triton") is None else 2 :]
+        unlikely = {os.path.join(os.path.expanduser("~"), one) for one in rare} | {site.getusersitepackages()}
         for folder in map(Path, sorted(self._caches - unlikely)):
             if not os.path.lexists(folder):
                 with contextlib.suppress(OSError):
