@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import statistics
 from collections.abc import Iterable
 from contextlib import suppress
@@ -215,6 +216,18 @@ def test_steps_that_differ_in_turn_are_inspected_together() -> None:
     rare = recorded_in_turn(1, 1, 1, 1, 1, 41).measurements(Sources(hooks), hooks, "cpu", MACHINE)
     assert len(rare.loop.seconds) == 96, "rare steps are a cause of their own"
     assert rare.rare is not None
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_steps_that_alternate_may_also_vary(seed: int) -> None:
+    """A few steps that seem slow, with next to nothing of the time, do not hide that every second one is."""
+    hooks, draw, recorder = StepHooks(), random.Random(seed), Recorder()
+    for number in (99, 36, 37, 33):
+        recorder.loop.begin_window()
+        steps = [(6.0 if place % 2 else 13.6) * draw.lognormvariate(0, 0.12) for place in range(number)]
+        recorder.loop.steps += [StepTimes((0,) * REST + (round(one * MS),), False) for one in steps]
+    measured = recorder.measurements(Sources(hooks), hooks, "cpu", MACHINE)
+    assert measured.loop.median == pytest.approx(0.0098, rel=0.05)
 
 
 def test_the_time_to_conclude_grows_with_the_number_of_steps_and_not_with_its_square(monkeypatch: pytest.MonkeyPatch) -> None:

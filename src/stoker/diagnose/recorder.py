@@ -381,10 +381,10 @@ class Recorder:
         return max(1, min(wanted, num_steps // MIN_GROUPS))
 
     def _period_of_steps(self) -> int:
-        """Period of steps that alternate, such as a long and a short one; 1 if they do not, or if long ones are rare."""
+        """Period of steps that alternate, such as a long and a short one; 1 if they do not, or if long ones are a cause of their own."""
         windows = [window for window in self.loop.windows() if window]
         slow = slow_of_windows(windows)
-        limit = (slow.others + slow.seconds) / 2 if slow is not None else math.inf
+        limit = (slow.others + slow.seconds) / 2 if slow is not None and slow.share > RULE.rare_verdict_share else math.inf
         spread, of_others = (by_window(one).spread for one in (windows, [[s for s in w if s <= limit] for w in windows]))
         if self.on_gpu or not RULE.max_spread_cpu < min(spread, of_others) < math.inf:
             return 1
