@@ -202,8 +202,8 @@ def test_a_program_with_names_that_are_markup(tmp_path: Path, monkeypatch: pytes
     name = "<script>alert(1)<script> [bold]\x1b[2J.py"
     text = ecosystem.PLAIN.replace("train, valid =", "TensorDataset.__name__ = '<img src=x onerror=alert(1)>'\ntrain, valid =")
     Path(name).write_text(text)
-    answer = api._measure(name, [], module=False, quiet=True, seconds=None, pace=0.05)
-    finding = conclude(measured_of(answer), correctness=["<b>wrong</b>"])
+    measured, _ = api._measure(name, [], module=False, quiet=True, seconds=None, pace=0.05)
+    finding = conclude(measured, correctness=["<b>wrong</b>"])
     page = Markup(render(finding, title=name))
     assert page.foreign == []
     told = "".join(page.texts)

@@ -384,7 +384,11 @@ class Recorder:
         """Period of steps that alternate, such as a long and a short one; 1 if they do not, or if long ones are a cause of their own."""
         windows = [window for window in self.loop.windows() if window]
         slow = slow_of_windows(windows)
-        limit = (slow.others + slow.seconds) / 2 if slow is not None and slow.share > RULE.rare_verdict_share else math.inf
+        if slow is not None and slow.share <= RULE.rare_verdict_share:
+            slow = None
+        if slow is not None and slow.every is not None and slow.every > MAX_PERIOD:
+            return 1
+        limit = (slow.others + slow.seconds) / 2 if slow is not None else math.inf
         spread, of_others = (by_window(one).spread for one in (windows, [[s for s in w if s <= limit] for w in windows]))
         if self.on_gpu or not RULE.max_spread_cpu < min(spread, of_others) < math.inf:
             return 1
