@@ -221,10 +221,9 @@ def error_between(rounds: Sequence[float]) -> float:
 def _data(predictor: SpeedPredictor) -> list[Advice]:
     measured, step = predictor.measured, predictor.attribution.step
     loader, cached, gathered = measured.loader, measured.cached, measured.what_ifs.get("feed")
-    between = error_between([middle for _, middle in cached.by_piece()]) if cached is not None else 0.0
-    unsure = (
-        2 * max(cached.error, between) if cached is not None and cached.seconds else 0.0
-    )  # of steps on cached batches, as a share
+    unsure = 0.0  # two standard errors of steps on cached batches, as a share
+    if cached is not None and cached.seconds:
+        unsure = 2 * max(cached.error, error_between([middle for _, middle in cached.by_piece()]))
     if gathered is not None:
         left = predictor.without_data
         least = min(left, predictor.without("data"))

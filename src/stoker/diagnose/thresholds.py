@@ -66,7 +66,9 @@ class Thresholds:
     issue_cost: float = _limit(
         10.0, "times a launch (GPU) or a dispatch (CPU) that an operation takes at most, more is Python; measured: up to 3 and 3.3"
     )
-    inside_small: float = _limit(0.5, "share of a dispatch (CPU) within the operation, work by a profile; measured: 0.55")
+    inside_small: float = _limit(
+        0.5, "share of a dispatch (CPU) inside the operation, where a profile shows it as work; measured: 0.55"
+    )
     launch_queue: int = _limit(800, "kernels that can wait for a GPU (about a thousand): a step with more blocks by itself")
     short_pause_us: float = _limit(100.0, "microseconds between operations that modules of torch need for themselves")
 
@@ -103,7 +105,7 @@ class Thresholds:
     run_to_run_launch: float = _limit(0.06, "the same for steps whose GPU waits for its host")
     waits_for_host: float = _limit(1.2, "step over issue time up to which a step waits for the host")
     max_prediction_range: float = _limit(
-        1.3, "high over low (four standard errors) up to which a prediction is a number and no range"
+        1.3, "high over low (four standard errors) up to which a prediction is one number, not a range"
     )
     max_range: float = _limit(4.0, "high over low above which no range is given")
     min_rounds: int = _limit(3, "windows with a fix from which their differences say how sure its gain is")
