@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import statistics
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -142,7 +142,7 @@ class Session:
     """One diagnosis of one program. `plan` is called with the session, and decides the input of each step.
 
     `step_per_batch` counts each iteration as a step, also without an optimizer. `pace` scales the length of all windows, and `seconds`
-    limits the time of measuring.
+    limits the time of measuring. Fixes of `avoid` are not measured.
     """
 
     def __init__(
@@ -153,6 +153,7 @@ class Session:
         step_per_batch: bool = False,
         pace: float = 1.0,
         seconds: float | None = None,
+        avoid: Sequence[str] = ("compile",),
     ) -> None:
         self.done = False  # whether everything is measured, or measuring has failed
         self.failure: Exception | None = None
@@ -162,6 +163,7 @@ class Session:
         self.device: Device = "cpu"
         self.ranks: MeasuredRanks | None = None  # the processes that train together, if there are several
         self.step_per_batch = step_per_batch
+        self.avoid = avoid
         # Set by the plan.
         self.endless = False  # whether epochs do not end: the session starts another pass instead
         self.short_steps = False  # whether steps are so short that they are timed without hooks
@@ -169,6 +171,7 @@ class Session:
         self.caching = False  # whether each batch is cached: their iterable cannot be restarted, and may end soon
         self.replacement: Iterator[Any] | None = None  # gives batches instead of the loop's own iterator
         self.fix_on: str | None = None  # the fix that is measured now: it may be the cause of an error of the program
+        self.repeats = False  # whether the program is to be run again without that fix if it fails
         # Used by the plan.
         self.batches: list[Any] = []  # the cached batches
         self.watched: WatchedIterator | None = None  # the iterator of the training loop, from its first batch on
