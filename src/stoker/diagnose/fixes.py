@@ -370,7 +370,10 @@ class Graph(ModuleFix):
 
     cuda_only = True
     may_fail = True
-    most_rounds = 2  # each captures it again
+
+    def __init__(self, value: int | None = None) -> None:
+        super().__init__(value)
+        self._graphed: dict[int, GraphedForward] = {}  # by the id of a module: so that it is captured once
 
     def begin(self, roots: Sequence[torch.nn.Module], optimizer: torch.optim.Optimizer | None) -> None:
         super().begin(roots, optimizer)
@@ -379,7 +382,7 @@ class Graph(ModuleFix):
         self._undo.callback(fused.remove)
 
     def _change(self, module: torch.nn.Module) -> None:
-        self.replace(module, "forward", GraphedForward(module))
+        self.replace(module, "forward", self._graphed.setdefault(id(module), GraphedForward(module)))
 
 
 class Malloc(Fix):

@@ -400,8 +400,12 @@ def fix_gain(session: Session, name: str, fix: Fix, *, rounds: int, plain: StepI
                 if not fix.fits_if_unused:
                     session.recorder.unused_fixes[name] = fix.unused_reason
                 return
+            plain_step = session.device_step
+            if session.device == "cuda":  # a window is as many steps as fit, and these may be far shorter than those before
+                yield from session.record(changed, 0.0, 4, StepSeries())
             with_fix.begin_window()
             yield from session.record(changed, seconds, 4, with_fix)
+            session.device_step = plain_step
             fix.remove()
             batches[:] = kept
             if not fix.lasts:

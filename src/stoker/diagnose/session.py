@@ -170,6 +170,7 @@ class Session:
         self.short_cached_steps = False  # the same for steps with cached batches
         self.caching = False  # whether each batch is cached: their iterable cannot be restarted, and may end soon
         self.replacement: Iterator[Any] | None = None  # gives batches instead of the loop's own iterator
+        self.device_step: float | None = None  # median step on a GPU's timeline in the last window
         self.fix_on: str | None = None  # the fix that is measured now: it may be the cause of an error of the program
         self.repeats = False  # whether the program is to be run again without that fix if it fails
         # Used by the plan.
@@ -181,7 +182,6 @@ class Session:
         self._pace = pace
         self._max_seconds = seconds
         self.begin_ns = 0  # when the time limit of measuring starts
-        self._device_step: float | None = None  # median step on a GPU's timeline in the last window
         self._plan = plan(self)
         self._input = REAL
         self._timer: LoopTimer | None = None
@@ -472,8 +472,8 @@ class Session:
         begin, count, total, first = now_ns(), 0, 0, len(series.steps)
         marks = StepMarks() if self.device == "cuda" else None
         most = MAX_STEPS
-        if marks is not None and self._device_step:  # the host runs ahead of the device, so its clock is not used
-            most = max(least, round(length / self._device_step))
+        if marks is not None and self.device_step:  # the host runs ahead of the device, so its clock is not used
+            most = max(least, round(length / self.device_step))
         more = False
         while more or (count if agreed is None else total) < least or now_ns() - begin < length * 1e9:
             times = yield step_input
@@ -498,4 +498,4 @@ class Session:
             spent = marks.seconds()
             series.add_device_seconds(spent, marks.seconds(counted=False))
             self.recorder.on_gpu = True
-            self._device_step = statistics.median(spent) if spent else None
+            self.device_step = statistics.median(spent) if spent else None
