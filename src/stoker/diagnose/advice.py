@@ -4,7 +4,7 @@
 verdict. `line_of` finds the user's line that a cause comes from.
 
 A prediction rests on measured steps: steps with the fix switched on, batches at no cost, batches gathered at once. Where it is
-not sure to about ten per cent (one standard error of seven), only its range is given. Where no step was measured with a
+not sure to about twenty per cent (two standard errors), only its range is given. Where no step was measured with a
 fix, only its upper limit is known: the share of the time that it could save.
 
 What the measurements do not support is not advised:
