@@ -322,6 +322,7 @@ class Profiling:
         self.__exit__(None, None, None)
 
 
+_autograd: Any = torch.autograd
 PROFILER_CALLS = ("_prepare_profiler", "_enable_profiler", "_disable_profiler")
 """What a profile calls to begin and to end, in `torch.autograd.profiler`."""
 
@@ -331,7 +332,7 @@ def _real_profiler() -> Iterator[None]:
     """The calls as they are in torch, in this block."""
     with ExitStack() as undo:
         for name in PROFILER_CALLS:
-            replace(undo, torch.autograd.profiler, name, getattr(torch.autograd, name))
+            replace(undo, torch.autograd.profiler, name, getattr(_autograd, name))
         yield
 
 
@@ -349,9 +350,9 @@ class ProgramProfilers:
 
     def hold(self) -> None:
         """Begin. A profile that is running ends now."""
-        if torch.autograd._profiler_enabled():  # type: ignore[no-untyped-call]
+        if torch.autograd._profiler_enabled():
             self.used = self._open = True
-            self._results.append(torch.autograd._disable_profiler())
+            self._results.append(_autograd._disable_profiler())
         for name, by in zip(PROFILER_CALLS, (self._prepare, self._begin, self._end), strict=True):
             replace(self._undo, torch.autograd.profiler, name, by)
 
@@ -367,13 +368,13 @@ class ProgramProfilers:
     def _begin(self, *arguments: Any, **options: Any) -> None:
         """The program begins a profile."""
         self.used = self._open = True
-        while len(self._results) < SPARE_PROFILES and not torch.autograd._profiler_enabled():  # type: ignore[no-untyped-call]
+        while len(self._results) < SPARE_PROFILES and not _autograd._profiler_enabled():
             self._results.append(_profile_of_nothing())
 
     def _end(self) -> Any:
         """The results of a profile that the program ends; each can be saved once."""
         self._open = False
-        return self._results.pop(0) if self._results else torch.autograd._disable_profiler()
+        return self._results.pop(0) if self._results else _autograd._disable_profiler()
 
     def _end_last(self) -> Any:
         self._undo.close()
