@@ -350,7 +350,7 @@ class ProgramProfilers:
 
     def hold(self) -> None:
         """Begin. A profile that is running ends now."""
-        if torch.autograd._profiler_enabled():
+        if _autograd._profiler_enabled():
             self.used = self._open = True
             self._results.append(_autograd._disable_profiler())
         for name, by in zip(PROFILER_CALLS, (self._prepare, self._begin, self._end), strict=True):
