@@ -36,6 +36,7 @@ from stoker.diagnose.hooks import (
 )
 from stoker.diagnose.loops import Sources, WatchedIterator, wait_for_workers
 from stoker.diagnose.measurements import Device, Machine, Measurements
+from stoker.diagnose.ops import ProgramProfilers
 from stoker.diagnose.profilers import Sampler
 from stoker.diagnose.recorder import Recorder, StepSeries
 from stoker.errors import TrainError
@@ -48,6 +49,10 @@ MAX_CACHED = 16
 MAX_CACHED_BYTES = 256 << 20
 MAX_BACKWARDS, MAX_WITHOUT_OPTIMIZER = 200, 12
 """Backward passes without an optimizer step after which each one counts as a step: with an optimizer in the process, and without."""
+PROFILED = (
+    "the program runs torch.profiler, which recorded nothing while steps were measured, so that its cost is not in them. If the program "
+    "ends with the profile, switch the profiler off for the diagnosis."
+)
 
 Extend = Callable[[float, Callable[[], list[float]]], bool]
 """Whether a window needs more steps: called with the seconds of the last step, and a function that returns those of all."""
@@ -159,6 +164,7 @@ class Session:
         self.failure: Exception | None = None
         self.hooks = StepHooks()
         self.sources = Sources(self.hooks)
+        self._profilers = ProgramProfilers()
         self.recorder = Recorder()
         self.device: Device = "cpu"
         self.ranks: MeasuredRanks | None = None  # the processes that train together, if there are several
@@ -193,6 +199,8 @@ class Session:
 
     def measurements(self, machine: Machine | None = None) -> Measurements:
         """Everything known so far. Measures the machine unless one is given; raises `TrainError` if nothing was measured."""
+        if self._profilers.used and PROFILED not in self.recorder.notes:
+            self.recorder.notes.append(PROFILED)
         return self.recorder.measurements(self.sources, self.hooks, self.device, machine)
 
     def install(self) -> None:
@@ -205,6 +213,7 @@ class Session:
     def remove(self) -> None:
         """Remove all hooks."""
         self._epoch_sampler.stop()
+        self._profilers.release()
         self._end_timer(None)
         self.hooks.on_step = self.hooks.on_phase = self.hooks.on_backward = None
         self.hooks.remove()
@@ -228,6 +237,7 @@ class Session:
     def take_control(self) -> None:
         """Begin to measure: the training loop is known."""
         self.hooks.keep_roots()
+        self._profilers.hold()
         optimizer = self.hooks.optimizer
         weights = optimizer.param_groups[0]["params"][0].device.type if optimizer is not None else self.hooks.trained_on
         if weights == "cuda":

@@ -158,6 +158,16 @@ CAUSE_IN_LOOP = "{share} of each step builds its batch in the loop"
 CAUSE_FLOAT64 = "{share} of each step would be saved in float32: most matmuls are in float64"
 CAUSE_KERNEL_ON_CPU = "{share} of each step is operations that are neither matmuls nor memory traffic"
 
+WHY_FIRST = {
+    "waste": "waste comes before work, because it can be removed",
+    "each_step": "what each step waits for comes before what some steps wait for",
+    "launch": "while the GPU waits for its host, faster kernels gain nothing",
+    "work": "the work as a whole, {work}, takes longer than dispatching it",
+    "estimate": "the share of dispatch is an estimate, which comes first only if it is clearly larger",
+    "optimizer": f"an optimizer comes first from {RULE.optimizer_first:.0%} of the work on".replace("%", " %"),
+}
+"""Why a cause comes before one with a larger share."""
+
 QUIET = "run it again while nothing else uses the machine; if batches differ in size, use batches of one size"
 NO_VERDICT = {
     "few_steps": f"only {{steps}} measured, and {RULE.min_steps} are needed: let the program run longer",
