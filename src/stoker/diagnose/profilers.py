@@ -123,7 +123,7 @@ class Sampler:
         self.runs = True
         # Whether this thread gets the signal, and the program does not use the timer.
         in_main = threading.current_thread() is threading.main_thread()
-        unused = signal.getsignal(signal.SIGALRM) in (signal.SIG_DFL, None) and signal.getitimer(signal.ITIMER_REAL)[0] == 0.0
+        unused = signal.getsignal(signal.SIGALRM) == signal.SIG_DFL and signal.getitimer(signal.ITIMER_REAL)[0] == 0.0
         if in_main and unused:
             signal.signal(signal.SIGALRM, self._on_timer)
             signal.siginterrupt(signal.SIGALRM, False)  # system calls are not interrupted
