@@ -107,7 +107,7 @@ class StepSeries:
         usual = statistics.median(one.phases_ns[NEXT] for one in self.steps) / 1e9
         return [max(0.0, one.times.phases_ns[NEXT] / 1e9 - usual) for one in self.epoch_starts]
 
-    def extra_rests(self, *, on_gpu: bool, behind: float = 0.0) -> list[float]:
+    def extra_rests(self, *, on_gpu: bool, behind: float) -> list[float]:
         """Seconds between epochs without that wait; with the additional time of an epoch start that took far longer than other steps.
 
         A line between epochs may wait for a GPU that is `behind` by as many seconds at the end of an epoch: these are its steps.
@@ -405,14 +405,14 @@ class Recorder:
         self, source: Source | None, phased: list[StepTimes], batches: float, together: int, loop: list[list[float]]
     ) -> Stretch | None:
         """D, the loader's own time: alone, or within the loop where that took longer because caches were cold."""
-        waits = [one.phases_ns[NEXT] / 1e9 for one in phased]
         if source is None or not source.gives_batches:  # batches are made in the loop itself
-            return Stretch(seconds=[one.phases_ns[NEXT] / 1e9 + one.phases_ns[PREPARE] / 1e9 for one in phased])
+            return Stretch(seconds=[(one.phases_ns[NEXT] + one.phases_ns[PREPARE]) / 1e9 for one in phased])
         if not any(self.loader_alone):
             return None
         size = max(1, min(together, min(map(len, self.loader_alone)) // 2))
         windows = [[one * batches for one in window] for window in _means(self.loader_alone, size)]
-        return max(by_window(at_one_level(windows, loop)), Stretch(seconds=waits), key=lambda one: one.median)
+        waits = Stretch(seconds=[one.phases_ns[NEXT] / 1e9 for one in phased])
+        return max(by_window(at_one_level(windows, loop)), waits, key=lambda one: one.median)
 
     def _loader(self, source: Source | None, batches: float) -> Loader:
         if source is None or not source.gives_batches:
@@ -442,12 +442,10 @@ def _with_line(rare: RareSteps, line: SlowLine | None, loop: SourceLine | None) 
     if line is None:
         return rare
     phase = line.phase if line.in_phase >= MOSTLY and not rare.between_epochs else None
-    outer = line.iterated
-    same_function = outer is not None and loop is not None and (outer.file, outer.function) == (loop.file, loop.function)
-    in_outer_loop = same_function and outer is not None and loop is not None and outer.line < loop.line
-    return msgspec.structs.replace(
-        rare, phase=phase, alone=line.alone, place=line.place, called=line.called, in_outer_loop=in_outer_loop
-    )
+    outer, found = line.iterated, {"phase": phase, "alone": line.alone, "place": line.place, "called": line.called}
+    if outer is not None and loop is not None and (outer.file, outer.function) == (loop.file, loop.function):
+        found["in_outer_loop"] = outer.line < loop.line
+    return msgspec.structs.replace(rare, **found)
 
 
 def in_groups(steps: list[StepTimes], size: int) -> list[StepTimes]:
