@@ -30,7 +30,7 @@ from typing import Self, get_args
 
 import msgspec
 
-from stoker import _disk
+from stoker import _cache_files, _disk
 from stoker.diagnose import sandbox_journal, sandbox_overlay
 from stoker.diagnose.measurements import SandboxMode
 from stoker.errors import OptionError, TrainError
@@ -135,7 +135,7 @@ class Sandbox:
         for folder in map(Path, sorted(self._caches - unlikely)):
             if not os.path.lexists(folder):
                 with contextlib.suppress(OSError):
-                    _disk.make_cache_folder(folder)
+                    _cache_files.make_cache_folder(folder)
                     self._open.callback(_remove_if_empty, folder)
 
     def _find_scratch(self) -> Path | None:

@@ -30,7 +30,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from stoker import _disk
+from stoker import _cache_files, _disk
 
 Kind = Literal["nothing", "file", "folder", "link", "other"]
 LOCK, RECORD = "lock", ".json"
@@ -216,7 +216,7 @@ def _open_lock(folder: Path, *, restoring: bool) -> int:
     With `restoring` the lock is shared, and files that a killed process has left changed are restored. Without, it is exclusive;
     raises `BlockingIOError` if the journal is in use.
     """
-    _disk.make_cache_folder(folder)
+    _cache_files.make_cache_folder(folder)
     lock = _disk.open_lock(folder / LOCK)
     try:
         try:
