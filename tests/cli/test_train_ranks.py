@@ -20,7 +20,7 @@ def last_line(run: Path) -> dict[str, float]:
 def test_two_processes_train_what_one_does(tmp_path: Path) -> None:
     make_folder(tmp_path)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    arguments = ["-m", "stoker", "train", "c.yaml", "--quiet", "--set", "folder=two", "--set", "batch_size=16"]
+    arguments = ["-m", "stoker", "train", "c.yaml", "--set", "folder=two", "--set", "batch_size=16"]
     two = call([*torchrun, *arguments], tmp_path, OMP_NUM_THREADS="1")
     assert two.code == 0, two.err
     assert two.out.count("run: two\n") == 1

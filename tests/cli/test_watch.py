@@ -83,6 +83,7 @@ def test_errors_have_one_line(tmp_path: Path, stoker: Stoker) -> None:
 def test_a_script_keeps_its_output_and_exit_code(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text("import sys\nprint('out', sys.argv[1:])\nprint('err', file=sys.stderr)\nsys.exit(3)\n")
-    call = [sys.executable, "-m", "stoker", "watch", str(path), "--", "--epochs", "2"]
-    done = subprocess.run(call, capture_output=True, text=True, check=False, timeout=120)
-    assert (done.returncode, done.stdout, done.stderr) == (3, "out ['--epochs', '2']\n", "err\n")
+    for quiet, said, out in (([], f"stoker: watching {path} …\n", "out ['--epochs', '2']\n"), (["-q"], "", "")):
+        call = [sys.executable, "-m", "stoker", "watch", *quiet, str(path), "--", "--epochs", "2"]
+        done = subprocess.run(call, capture_output=True, text=True, check=False, timeout=120)
+        assert (done.returncode, done.stdout, done.stderr) == (3, out, f"{said}err\n")

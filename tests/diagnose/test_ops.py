@@ -367,7 +367,14 @@ def test_bytes_are_those_of_operations_that_only_move_memory() -> None:
         optimizer.step()
     assert counted.moved_bytes == 1200 + 404 + 64 + 4400
     assert work_of(counted).moved_bytes == counted.moved_bytes
-    assert work_of(Counting()).moved_bytes is None  # nothing was looked at
+    assert work_of(Counting()).moved_bytes is None  # nothing was counted
+
+
+def test_peak_memory_is_that_of_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was documented and had a row in the report, but nothing ever set it."""
+    assert torch.cuda.is_initialized() or work_of(Counting()).peak_bytes is None
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 7 << 20)
+    assert work_of(Counting()).peak_bytes == 7 << 20
 
 
 def test_annotations_of_a_gpu_are_not_kernels() -> None:
@@ -415,8 +422,11 @@ def test_a_profile_of_the_program_ends_when_steps_are_measured_and_gives_what_it
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as theirs:
         (x @ x).relu()
         held.hold()
-        with Profiling() as ours:
-            (x @ x).relu()
+        ours = Profiling()
+        ours.begin()
+        (x @ x).relu()
+        ours.end()
+        ours.close()
     assert held.used
     assert times_called(theirs, "aten::relu") == 1
     assert ours.shares["gemm"] > 0
@@ -430,8 +440,11 @@ def test_negative_control_two_profiles_at_once_lose_what_the_program_recorded() 
     x = torch.ones(4, 4)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as theirs:
         x.relu()
-        with Profiling():
-            x.relu()
+        ours = Profiling()
+        ours.begin()
+        x.relu()
+        ours.end()
+        ours.close()
     assert times_called(theirs, "aten::relu") == 0
 
 
@@ -453,10 +466,12 @@ def test_cycles_of_a_profiler_neither_record_nor_end_a_profile_of_ours(held: Pro
             if step == 4:
                 held.hold()
             if step == 8:
-                ours = Profiling().__enter__()
+                ours = Profiling()
+                ours.begin()
             x.relu()
             theirs.step()
             if step == 11:
+                ours.end()
                 ours.close()
     assert saved == [1, 1] + [0] * 6
     assert ours.shares["elementwise"] > 0

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import shutil
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.diagnose.home import make_home, state
 
+from stoker import _disk
 from stoker.diagnose import sandbox_journal
 from stoker.diagnose.sandbox_journal import WriteJournal, recover
 
@@ -97,6 +100,83 @@ def test_negative_control_with_journals_of_their_own_the_second_would_restore_wh
     first.close()
     second.close()
     assert (home / "model.pt").read_bytes() == b"of the first"
+
+
+def test_a_record_is_read_only_when_it_is_complete(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process once read a record of which nothing was written yet: the write of its program failed."""
+    before = state(home)
+    first, second = WriteJournal(tmp_path / "journal"), WriteJournal(tmp_path / "journal")
+    write, path = _disk.disk.write, home / "model.pt"
+
+    def write_late(fd: int, data: bytes) -> int:
+        monkeypatch.setattr(_disk.disk, "write", write)
+        monkeypatch.setattr(os, "getpid", lambda: 1)  # the second one is another process
+        second.save(str(path))
+        path.write_bytes(b"of the second")
+        monkeypatch.undo()
+        return write(fd, data)
+
+    monkeypatch.setattr(_disk.disk, "write", write_late)
+    first.save(str(path))
+    first.close()
+    assert path.read_bytes() == b"of the second"
+    second.close()
+    assert state(home) == before
+
+
+@pytest.mark.parametrize("begin", [recover, WriteJournal])
+def test_a_journal_that_another_process_removes_and_begins_again(
+    begin: Callable[[Path], object], home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock of a removed journal says nothing about a new one of this name: that one once was restored and removed."""
+    before, folder, path = state(home), tmp_path / "journal", home / "model.pt"
+    os.close(WriteJournal(folder)._lock)  # its process was killed
+    flock, others = fcntl.flock, list[WriteJournal]()
+
+    def lock_late(fd: int, how: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", flock)
+        shutil.rmtree(folder)
+        others.append(WriteJournal(folder))
+        others[0].save(str(path))
+        path.write_bytes(b"new")
+        flock(fd, how)
+
+    monkeypatch.setattr(fcntl, "flock", lock_late)
+    found = begin(folder)
+    assert path.read_bytes() == b"new"
+    if isinstance(found, WriteJournal):
+        found.close()
+    else:
+        assert found is False, "the new journal is in use"
+    assert path.read_bytes() == b"new"
+    others[0].close()
+    assert state(home) == before
+
+
+def test_processes_that_begin_and_end_at_once_do_not_disturb_each_other(home: Path, tmp_path: Path) -> None:
+    folder, before = tmp_path / "journal", state(home)
+
+    def diagnose(name: str) -> None:
+        for number in range(20):
+            recover(folder)
+            journal = WriteJournal(folder)
+            journal.save(str(home / name))
+            (home / name).write_text(str(number))
+            journal.close()
+
+    children = []
+    for name in ("model.pt", "new.txt", "other.txt"):
+        children.append(os.fork())
+        if children[-1] == 0:
+            status = 1
+            try:
+                diagnose(name)
+                status = 0
+            finally:
+                os._exit(status)
+    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0, 0, 0]
+    assert state(home) == before
+    assert not folder.exists()
 
 
 def test_what_others_write_meanwhile_stays(home: Path, tmp_path: Path) -> None:

@@ -123,6 +123,14 @@ def test_what_is_longer_or_larger_than_the_phases_before_is_reported(
     assert start < last <= start + within
 
 
+@pytest.mark.parametrize(("then", "reported"), [([0.2] * 6, 4), ([0.0] * 5 + [0.05], 3)], ids=["stays", "fades"])
+def test_a_phase_is_reported_only_while_its_steps_are_slow(then: list[float], reported: int) -> None:
+    """A block in six that is a little slow keeps a phase from its end; it once was reported as 0 % slower."""
+    detector = fast_detector()
+    levels = [0.0] * 100 + 3 * ([0.2] * 12 + [0.0] * 12) + [0.2] * 12 + 20 * then
+    assert [detector.add(level) for level in levels].count("slower") == reported
+
+
 def test_negative_control_what_came_before_long_ago_is_reported_again(rng: np.random.Generator) -> None:
     steps = gaussian(60_000, rng, 0.01)
     for at in (2000, 3000, 4000, 50_000):

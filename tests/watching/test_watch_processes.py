@@ -1,7 +1,8 @@
 """The watch in true processes on a true machine: slowdowns that are made, and a soak without any.
 
 Loaders, steps and ranks that become slow do so by sleeping, which a busy machine delays by little, and by a factor that stands out at a
-load of 25 per core. What computes needs a calm machine: elsewhere the watch would find the other programs, rightly.
+load of 25 per core. What computes needs a calm machine: elsewhere the watch would find the other programs, rightly. So it is measured what
+these use meanwhile, and a disturbed run is repeated, or skipped in the end.
 """
 
 from __future__ import annotations
@@ -11,14 +12,18 @@ import socket
 import subprocess
 import sys
 import textwrap
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 pytestmark = pytest.mark.slow
 STEPS = 1300
 AT = 1100
-calm = pytest.mark.skipif(os.getloadavg()[0] > 0.5 * (os.cpu_count() or 1), reason="other programs are what the watch would find")
+OTHERS = 0.05  # cores that other programs use in a calm run, at most
+T = TypeVar("T")
 
 PROGRAM = """
 import gc, os, subprocess, sys, time
@@ -52,6 +57,7 @@ for batch in watched:
         gc.collect()
 for process in begun:
     process.kill()
+    process.wait()  # so that its time is known to be that of this program
 for slowdown in watched.slowdowns:
     print("FOUND", slowdown.cause, slowdown.step, flush=True)
 """
@@ -67,6 +73,32 @@ def run(tmp_path: Path, change: str, *, computes: bool, steps: int = STEPS) -> l
     return [(cause, int(step)) for _, cause, step in words]
 
 
+def beside_others(work: Callable[[], T]) -> tuple[T, float]:
+    """The result of a function, and the cores that other programs used meanwhile, on average."""
+
+    def others() -> float:
+        busy = [int(one) for one in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
+        user, system, of_children, system_of_children, _ = os.times()
+        own = user + system + of_children + system_of_children
+        return (sum(busy[:3]) + sum(busy[5:8])) / os.sysconf("SC_CLK_TCK") - own  # user, nice, system; irq, softirq, steal
+
+    before, begin = others(), time.perf_counter()
+    found = work()
+    return found, (others() - before) / (time.perf_counter() - begin)
+
+
+def run_calmly(tmp_path: Path, change: str, *, steps: int = STEPS) -> list[tuple[str, int]]:
+    """`run` of a program that computes, at a time when other programs do not."""
+    for _ in range(3):
+        if beside_others(lambda: time.sleep(1))[1] > OTHERS:
+            continue
+        found, cores = beside_others(lambda: run(tmp_path, change, computes=True, steps=steps))
+        if cores <= OTHERS:
+            return found
+        print(f"Other programs used {cores:.2f} cores.")
+    pytest.skip("other programs are what the watch would find")
+
+
 @pytest.mark.parametrize(("cause", "change"), [("loader", 'state["wait"] = 0.03'), ("step", 'state["sleep"] = 0.03')])
 def test_a_slow_loader_and_a_slow_step_are_named_also_on_a_busy_machine(tmp_path: Path, cause: str, change: str) -> None:
     (found,) = run(tmp_path, change, computes=False)
@@ -74,7 +106,6 @@ def test_a_slow_loader_and_a_slow_step_are_named_also_on_a_busy_machine(tmp_path
     assert AT < found[1] <= AT + 100
 
 
-@calm
 @pytest.mark.parametrize(
     ("cause", "change"),
     [
@@ -84,7 +115,7 @@ def test_a_slow_loader_and_a_slow_step_are_named_also_on_a_busy_machine(tmp_path
     ],
 )
 def test_a_slowdown_that_is_made_is_named(tmp_path: Path, cause: str, change: str) -> None:
-    (found,) = run(tmp_path, change, computes=True)
+    (found,) = run_calmly(tmp_path, change)
     assert found[0] == cause
     assert AT < found[1] <= AT + 100
 
@@ -143,6 +174,18 @@ def test_negative_control_sleeping_steps_without_a_change_have_no_alarm(tmp_path
     assert run(tmp_path, "pass", computes=False, steps=4000) == []
 
 
-@calm
 def test_negative_control_a_soak_without_one_has_no_alarm(tmp_path: Path) -> None:
-    assert run(tmp_path, "pass", computes=True, steps=30_000) == []
+    assert run_calmly(tmp_path, "pass", steps=30_000) == []
+
+
+def test_what_other_programs_use_is_measured() -> None:
+    def beside(*, own: bool) -> float:
+        spinning = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+        try:
+            _, cores = beside_others(lambda: (time.sleep(1), spinning.kill() if own else None, spinning.wait() if own else None))
+        finally:
+            spinning.kill()
+            spinning.wait()
+        return cores
+
+    assert beside(own=False) - beside(own=True) > 0.1, "a child that has ended is no other program"

@@ -104,11 +104,10 @@ def seconds_of(stretch: Stretch | None) -> float | None:
 
 def scaled_phases(measured: Measurements, step: float) -> Phases:
     """Phases scaled so that their sum is the step: each is a median of its own, and medians do not add up."""
-    phases = measured.phases
-    names = ("next", "prepare", "forward", "backward", "optimizer", "rest")
-    total = sum(getattr(phases, name) for name in names)
+    phases = msgspec.structs.asdict(measured.phases)
+    total = sum(phases.values())
     factor = step / total if total > 0 else 0.0
-    return Phases(**{name: max(0.0, getattr(phases, name) * factor) for name in names})
+    return Phases(**{name: max(0.0, seconds * factor) for name, seconds in phases.items()})
 
 
 def _data(measured: Measurements, phases: Phases, step: float) -> float:
@@ -242,9 +241,8 @@ def _threads_gain(measured: Measurements) -> float:
 def gain_of(measured: Measurements, fix: str) -> float | None:
     """Share of a step that a fix saves, or adds where it is negative, measured in turn with the baseline; None where it was not."""
     tried = measured.what_ifs.get(fix)
-    return (
-        1 - tried.with_fix.median / tried.as_it_is.median if tried and tried.with_fix.seconds and tried.as_it_is.seconds else None
-    )
+    before, after = (seconds_of(tried.as_it_is), seconds_of(tried.with_fix)) if tried is not None else (None, None)
+    return 1 - after / before if before is not None and after is not None else None
 
 
 def flops_seconds(measured: Measurements) -> float:

@@ -54,6 +54,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     pace: float = 1.0  # scales the length of all measurement windows
     seconds: float | None = None  # time limit of measuring, from the first measured step
     check_seconds: float = 0.0  # time to search the batches for faults, after everything is measured
+    avoid: tuple[str, ...] = ("compile",)  # fixes that are not measured
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +63,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     measurements: Measurements | None = None
     wrong: list[str] = []  # faults of the batches
     error: str | None = None
+    repeat_without: str | None = None  # a fix with which the program failed before all was measured that a verdict needs
     complete: bool = True  # False: what is known so far, in case native code ends the process in a later window
 
 
@@ -173,7 +175,7 @@ class Child:
         self._pid = os.getpid()
         self._has_ended = False  # whether the program came to its own end
         self._others: OtherProcesses | None = None
-        self.session = Session(measure_all, on_done=self._done, seconds=request.seconds, pace=request.pace)
+        self.session = Session(measure_all, on_done=self._done, seconds=request.seconds, pace=request.pace, avoid=request.avoid)
         self.session.on_progress = self._send_so_far
 
     def run(self) -> NoReturn:
@@ -200,7 +202,7 @@ class Child:
         except BaseException as error:
             failure = f"{self._request.program}{_describe(error)}"
             session = self.session
-            if session.fix_on is not None:  # caused by a fix; everything that the verdict needs is measured
+            if session.fix_on is not None:  # caused by a fix; everything that the verdict needs is measured, or will be
                 session.recorder.notes.append(f"the gain of {session.fix_on} could not be measured: {failure}.")
                 failure = None
             elif not isinstance(error, StokerError):
@@ -292,7 +294,7 @@ class Child:
         if failure is not None:
             notes = [f"{failure}; only what was measured before is known.", *measured.notes]
             measured = msgspec.structs.replace(measured, notes=notes)
-        return Answer(measurements=measured, wrong=wrong)
+        return Answer(measurements=measured, wrong=wrong, repeat_without=session.fix_on if session.repeats else None)
 
     def _leave_with(self, answer: msgspec.Struct) -> NoReturn:
         """Send the answer, and end this process and its workers. Exit functions run only if the program came to its own end."""

@@ -2,8 +2,8 @@
 
 session.py installs the hooks, and measure_windows.py uses the classes for GPUs: `StepMarks` times steps on the device's timeline,
 `DeviceOnlyStep` the device without waits for the host; `SyncFinder` finds the lines that wait for the device, and `copy_seconds` times
-host-to-device copies. None of them synchronises within a step: events are recorded, and read after the window. Each takes `cuda`, so
-that a test can pass a fake of `torch.cuda`.
+host-to-device copies. None of them synchronises within a step: events are recorded, and read after the window. A test can pass a fake
+of `torch.cuda` to the classes.
 
 Other modules also use `own_line`, the user's line that called something, and `leaves` and `copied` for batches of any structure.
 """
@@ -53,11 +53,16 @@ def is_own(file: str) -> bool:
     return not path.startswith(_FOREIGN) and not any(part in INSTALLED for part in Path(path).parts)
 
 
+def frames(frame: FrameType | None) -> Iterator[FrameType]:
+    """A frame and all that called it, the innermost first."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
 def own_frame(frame: FrameType | None) -> FrameType | None:
     """The innermost frame of the user's code."""
-    while frame is not None and not is_own(frame.f_code.co_filename):
-        frame = frame.f_back
-    return frame
+    return next((one for one in frames(frame) if is_own(one.f_code.co_filename)), None)
 
 
 def own_line(frame: FrameType | None) -> SourceLine | None:
@@ -568,17 +573,17 @@ class SyncFinder:
         return [Sync(place=place, count=count / max(1, self._steps)) for place, count in self._seen.most_common()]
 
 
-def copy_seconds(batches: Sequence[Any], device: Any, cuda: Any = torch.cuda) -> list[float]:
+def copy_seconds(batches: Sequence[Any], device: Any) -> list[float]:
     """Seconds to copy each host batch to the device; empty if the batches are on it already."""
     host = [[one for one in leaves(batch) if isinstance(one, torch.Tensor) and one.device.type == "cpu"] for batch in batches]
     if not any(host):
         return []
-    cuda.synchronize()
+    torch.cuda.synchronize()
     spent = []
     for tensors in (*host[:1], *host):  # the first one warms up
         start = now_ns()
         kept = [one.to(device, non_blocking=one.is_pinned()) for one in tensors]
-        cuda.synchronize()
+        torch.cuda.synchronize()
         spent.append((now_ns() - start) / 1e9)
         del kept
     return spent[1:]

@@ -273,27 +273,11 @@ class Profiling:
         self.device_seconds: float | None = None
         """How long the GPU was busy: the least that a step takes there, even if it waits for the host in between."""
 
-    def __enter__(self) -> Profiling:
-        with _real_profiler():
-            self._profile.__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        with _real_profiler():
-            self._profile.__exit__(*error)
-        events = self._profile.function_events or []
-        if self._device == "cuda":
-            kernels, self.shares = kernel_shares(events)
-            busy, steps = busy_seconds(events), max(1, self._steps)
-            self.kernels = kernels / steps
-            self.device_seconds = None if busy is None else busy / steps
-        else:
-            self.shares = step_shares(events)
-
     def begin(self) -> None:
         """A step begins: it has its batch. The first one starts the profile."""
         if self._steps == 0:
-            self.__enter__()
+            with _real_profiler():
+                self._profile.__enter__()
         self._steps += 1
         self._open(STEP_RANGE)
 
@@ -319,7 +303,16 @@ class Profiling:
 
     def close(self) -> None:
         """All steps have ended."""
-        self.__exit__(None, None, None)
+        with _real_profiler():
+            self._profile.__exit__(None, None, None)
+        events = self._profile.function_events or []
+        if self._device == "cuda":
+            kernels, self.shares = kernel_shares(events)
+            busy = busy_seconds(events)
+            self.kernels = kernels / self._steps
+            self.device_seconds = None if busy is None else busy / self._steps
+        else:
+            self.shares = step_shares(events)
 
 
 _autograd: Any = torch.autograd
@@ -503,6 +496,7 @@ def work_of(counted: Counting) -> Work:
         flops=counted.flops,
         flops_by_dtype=dict(counted.flops_by_dtype),
         moved_bytes=float(counted.moved_bytes) if counted.ops else None,
+        peak_bytes=torch.cuda.max_memory_allocated() or None,
         h2d_bytes=float(counted.h2d_bytes),
         h2d_copies=float(counted.h2d_copies),
         table_rows=float(counted.table_rows),

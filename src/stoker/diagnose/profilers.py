@@ -32,7 +32,7 @@ import msgspec
 from torch.utils.data import DataLoader, IterableDataset
 
 from stoker._clock import TASKS, now_ns
-from stoker.diagnose.hooks import INSTALLED, NAMES, StepHooks, StepTimes, is_own, own_line, shown
+from stoker.diagnose.hooks import INSTALLED, NAMES, StepHooks, StepTimes, frames, is_own, own_line, shown
 from stoker.diagnose.measurements import Blame, BusyThread, Reads, SourceLine
 
 INTERVAL_SECONDS = 0.001
@@ -123,7 +123,7 @@ class Sampler:
         self.runs = True
         # Whether this thread gets the signal, and the program does not use the timer.
         in_main = threading.current_thread() is threading.main_thread()
-        unused = signal.getsignal(signal.SIGALRM) in (signal.SIG_DFL, None) and signal.getitimer(signal.ITIMER_REAL)[0] == 0.0
+        unused = signal.getsignal(signal.SIGALRM) == signal.SIG_DFL and signal.getitimer(signal.ITIMER_REAL)[0] == 0.0
         if in_main and unused:
             signal.signal(signal.SIGALRM, self._on_timer)
             signal.siginterrupt(signal.SIGALRM, False)  # system calls are not interrupted
@@ -162,7 +162,8 @@ class Sampler:
         phase = self._hooks.phase if self._hooks is not None else 0
         self._spent[phase, own_line(frame)] += now - self._last_ns
         if self._slow_from < math.inf:
-            self._step.append((_stack(frame), now - self._last_ns))
+            stack = [(one.f_code, one.f_lineno or 0) for one in frames(frame)]
+            self._step.append((tuple(reversed(stack))[:MAX_DEPTH], now - self._last_ns))
         self._last_ns = now
 
     @property
@@ -226,14 +227,6 @@ class Sampler:
         total = sum(spent.values()) or 1
         ordered = sorted(spent.items(), key=lambda one: -one[1])
         return [Blame(place=place, share=time / total) for place, time in ordered if place is not None][:MAX_PLACES]
-
-
-def _stack(frame: FrameType | None) -> Stack:
-    found: list[tuple[CodeType, int]] = []
-    while frame is not None:
-        found.append((frame.f_code, frame.f_lineno or 0))
-        frame = frame.f_back
-    return tuple(reversed(found))[:MAX_DEPTH]
 
 
 def _with_callees(stacks: Counter[Stack]) -> Counter[Stack]:
@@ -542,13 +535,13 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     reads: Reads
 
 
-def profile_loader(loader: DataLoader[Any], *, seconds: float = 0.5) -> Profile:
+def profile_loader(loader: DataLoader[Any], *, seconds: float) -> Profile:
     """Profile a DataLoader: make some batches as one of its workers does."""
     every = max(1, loader.num_workers)
     return _profile(maker(loader), lambda reading: maker(loader, reading.get_sample, every=every), seconds)
 
 
-def profile_iterable(pull: Callable[[], object], *, seconds: float = 0.5) -> Profile:
+def profile_iterable(pull: Callable[[], object], *, seconds: float) -> Profile:
     """Profile any other iterable; each batch counts as one sample."""
     return _profile(pull, lambda reading: functools.partial(reading.get_sample, pull), seconds)
 

@@ -61,9 +61,7 @@ class WriteJournal:
         self.changed: list[str] = []  # paths that this process has saved, in order
         self._folder = folder
         self._known: dict[str, SavedPath] = {}
-        self._lock = -1
-        while self._lock < 0:
-            self._lock = _open_lock(folder, restoring=True)
+        self._lock = _open_lock(folder, restoring=True)
 
     def save(self, path: str, *, removes: bool = False, moves: bool = False) -> None:
         """Save what is at a path, once, before it is changed. A symlink at its end is not followed.
@@ -119,13 +117,19 @@ class WriteJournal:
         found = self._record_of(path)
         if found is not None:
             return found
+        # Linked when it is complete, as other processes of the run may read it at once.
+        place, draft = self._file_of(path, RECORD), self._file_of(path, f"-{os.getpid()}-draft")
+        file = _disk.AppendFile.create(draft)
         try:
-            fd = _disk.disk.create(self._file_of(path, RECORD))
-        except FileExistsError:  # another process of the run was faster, and has saved the same
-            record = _read(self._file_of(path, RECORD))
-        else:
-            _disk.disk.write(fd, json.dumps(msgspec.to_builtins(record)).encode())  # names need not be UTF-8
-            os.close(fd)
+            file.append(json.dumps(msgspec.to_builtins(record)).encode())  # names need not be UTF-8
+            if not _linked(draft, place):
+                if place.exists():  # another one was faster, and has saved the same
+                    record = _read(place)
+                else:  # a file system without hard links
+                    _disk.disk.replace(draft, place)
+        finally:
+            file.close()
+            _disk.remove_file(draft)
         self._known[path] = record
         return record
 
@@ -187,8 +191,7 @@ class WriteJournal:
             return
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _restore(self._folder)
-            _disk.remove_folder(self._folder)
+            _restore_and_remove(self._folder, self._lock)
         except BlockingIOError:
             pass
         finally:
@@ -203,38 +206,51 @@ def recover(folder: Path) -> bool:
     except BlockingIOError:
         return False
     try:
-        _restore(folder)
-        _disk.remove_folder(folder)
+        _restore_and_remove(folder, lock)
     finally:
         os.close(lock)
     return True
 
 
+def _restore_and_remove(folder: Path, lock: int) -> None:
+    """Restore all files and remove the journal, of which this process has the exclusive lock."""
+    if os.fstat(lock).st_nlink:  # otherwise another process was faster, and a journal of this name is a new one
+        _restore(folder)
+        _disk.remove_file(folder / LOCK)
+        with contextlib.suppress(OSError):  # another process has just opened it again
+            _disk.disk.rmdir(folder)
+
+
 def _open_lock(folder: Path, *, restoring: bool) -> int:
-    """Lock a journal; -1 if it was removed meanwhile.
+    """Lock a journal.
 
     With `restoring` the lock is shared, and files that a killed process has left changed are restored. Without, it is exclusive;
     raises `BlockingIOError` if the journal is in use.
     """
-    _cache_files.make_cache_folder(folder)
-    lock = _disk.open_lock(folder / LOCK)
-    try:
+    while True:
+        _cache_files.make_cache_folder(folder)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if restoring:
-                _restore(folder)
-                fcntl.flock(lock, fcntl.LOCK_SH)
-        except BlockingIOError:
-            if not restoring:
+            lock = _disk.open_lock(folder / LOCK)
+        except OSError as error:
+            if error.errno != errno.ENOENT or folder.is_symlink():
                 raise
-            fcntl.flock(lock, fcntl.LOCK_SH)
-        if os.fstat(lock).st_nlink:
-            return lock
-    except BaseException:
+            continue  # another process has just removed the journal
+        try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if restoring and os.fstat(lock).st_nlink:
+                    _restore(folder)
+            except BlockingIOError:
+                if not restoring:
+                    raise
+            if restoring:
+                fcntl.flock(lock, fcntl.LOCK_SH)
+            if os.fstat(lock).st_nlink:  # otherwise the journal was removed meanwhile
+                return lock
+        except BaseException:
+            os.close(lock)
+            raise
         os.close(lock)
-        raise
-    os.close(lock)
-    return -1
 
 
 def _read(path: Path) -> SavedPath:
@@ -339,7 +355,7 @@ def _hard_links(path: str, inode: int) -> list[str]:
 def _linked(path: Path, place: Path) -> bool:
     try:
         _disk.disk.link(path, place)
-    except OSError:  # on another disk, or of another user
+    except OSError:  # on another disk, of another user, or there is one
         return False
     return True
 

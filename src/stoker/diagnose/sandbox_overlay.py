@@ -38,18 +38,10 @@ def mount_points() -> dict[str, bool]:
 
 
 def enter(scratch: Path, rules: Mapping[str, bool], needed: set[str]) -> list[str]:
-    """Give this process, which must have no threads yet, its own view of the disk.
+    """Give this process, which must have no threads yet, its own view of the disk. Returns folders that it could not protect.
 
-    Args:
-        scratch: The folder for changes; no protected folder may contain it.
-        rules: Folders and mounted files, and whether each is protected. The innermost decides.
-        needed: Folders that must be protected.
-
-    Returns:
-        Folders that are not protected though they should be.
-
-    Raises:
-        OSError: It is not permitted, or a folder of `needed` cannot be protected.
+    `rules` say of folders and mounted files whether each is protected; the innermost decides. `scratch` gets the changes, and must not
+    be in a protected folder. Raises `OSError` if this is not permitted, or if a folder of `needed` cannot be protected.
     """
     here, is_root = Path.cwd(), os.geteuid() == 0
     devices = {path: os.stat(path).st_dev for path in rules if os.path.exists(path)}

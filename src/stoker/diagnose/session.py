@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import statistics
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -147,7 +147,7 @@ class Session:
     """One diagnosis of one program. `plan` is called with the session, and decides the input of each step.
 
     `step_per_batch` counts each iteration as a step, also without an optimizer. `pace` scales the length of all windows, and `seconds`
-    limits the time of measuring.
+    limits the time of measuring. Fixes of `avoid` are not measured.
     """
 
     def __init__(
@@ -158,6 +158,7 @@ class Session:
         step_per_batch: bool = False,
         pace: float = 1.0,
         seconds: float | None = None,
+        avoid: Sequence[str] = ("compile",),
     ) -> None:
         self.done = False  # whether everything is measured, or measuring has failed
         self.failure: Exception | None = None
@@ -168,13 +169,16 @@ class Session:
         self.device: Device = "cpu"
         self.ranks: MeasuredRanks | None = None  # the processes that train together, if there are several
         self.step_per_batch = step_per_batch
+        self.avoid = avoid
         # Set by the plan.
         self.endless = False  # whether epochs do not end: the session starts another pass instead
         self.short_steps = False  # whether steps are so short that they are timed without hooks
         self.short_cached_steps = False  # the same for steps with cached batches
         self.caching = False  # whether each batch is cached: their iterable cannot be restarted, and may end soon
         self.replacement: Iterator[Any] | None = None  # gives batches instead of the loop's own iterator
+        self.device_step: float | None = None  # median step on a GPU's timeline in the last window
         self.fix_on: str | None = None  # the fix that is measured now: it may be the cause of an error of the program
+        self.repeats = False  # whether the program is to be run again without that fix if it fails
         # Used by the plan.
         self.batches: list[Any] = []  # the cached batches
         self.watched: WatchedIterator | None = None  # the iterator of the training loop, from its first batch on
@@ -184,7 +188,6 @@ class Session:
         self._pace = pace
         self._max_seconds = seconds
         self.begin_ns = 0  # when the time limit of measuring starts
-        self._device_step: float | None = None  # median step on a GPU's timeline in the last window
         self._plan = plan(self)
         self._input = REAL
         self._timer: LoopTimer | None = None
@@ -479,8 +482,8 @@ class Session:
         begin, count, total, first = now_ns(), 0, 0, len(series.steps)
         marks = StepMarks() if self.device == "cuda" else None
         most = MAX_STEPS
-        if marks is not None and self._device_step:  # the host runs ahead of the device, so its clock is not used
-            most = max(least, round(length / self._device_step))
+        if marks is not None and self.device_step:  # the host runs ahead of the device, so its clock is not used
+            most = max(least, round(length / self.device_step))
         more = False
         while more or (count if agreed is None else total) < least or now_ns() - begin < length * 1e9:
             times = yield step_input
@@ -505,4 +508,4 @@ class Session:
             spent = marks.seconds()
             series.add_device_seconds(spent, marks.seconds(counted=False))
             self.recorder.on_gpu = True
-            self._device_step = statistics.median(spent) if spent else None
+            self.device_step = statistics.median(spent) if spent else None

@@ -33,7 +33,7 @@ from torch.utils.data.sampler import RandomSampler, SequentialSampler
 
 from stoker.diagnose.feed_fix import same_bits
 from stoker.diagnose.fixes import Fix, kept_seeds
-from stoker.diagnose.hooks import BeforeForward, is_own
+from stoker.diagnose.hooks import BeforeForward, frames, is_own
 from stoker.diagnose.loops import FileEdits, OwnLoader
 from stoker.errors import TrainError
 from stoker.train.optimizer import FUSED
@@ -465,7 +465,7 @@ class SiteFinder(Fix):
 
     def _module_made(self, frame: FrameType, module: Any, *_: Any) -> None:
         direct = constructor_caller(frame, module)
-        sites = ((caller.f_code, self._site(caller)) for caller in _frames(direct))
+        sites = ((caller.f_code, self._site(caller)) for caller in frames(direct))
         own = ((code, site) for code, site in sites if site is not None and site.own)
         self._made[id(module)] = (weakref.ref(module), list(itertools.islice(own, MAX_FRAMES)), self._site(direct))
 
@@ -475,11 +475,10 @@ class SiteFinder(Fix):
         The name must still be this module, or the call must be that of its class if the function with this line has returned.
         """
         ref, found, direct = self._made.get(id(module), (None, [], None))
-        live = list(_frames(sys._getframe(1)))
+        live = list(frames(sys._getframe(1)))
         for code, site in found if ref is not None and ref() is module else []:
             target = assigned_to(site)
-            frames = [one for one in live if one.f_code is code]
-            if target is not None and any(_value_of(target, one) is module for one in frames):
+            if target is not None and any(one.f_code is code and _value_of(target, one) is module for one in live):
                 return site
         returned = all(one.f_code is not code for code, site in found[:1] for one in live)
         whole = direct is not None and direct.own and returned and assigned_to(direct, whole=True) is not None
@@ -506,7 +505,7 @@ FrameSite = tuple[CodeType, CallSite]
 
 def constructor_caller(frame: FrameType, made: object) -> FrameType | None:
     """The frame that calls the class of an object, seen from one of its `__init__` methods."""
-    outer = (one for one in _frames(frame) if not _is_constructor(one, made) and not one.f_code.co_filename.startswith(STOKER))
+    outer = (one for one in frames(frame) if not _is_constructor(one, made) and not one.f_code.co_filename.startswith(STOKER))
     return next(outer, None)
 
 
@@ -518,14 +517,7 @@ def _is_constructor(frame: FrameType, made: object) -> bool:
 
 def outside_torch(frame: FrameType | None) -> FrameType | None:
     """The innermost frame that is neither torch's nor stoker's."""
-    return next((one for one in _frames(frame) if not os.path.realpath(one.f_code.co_filename).startswith((STOKER, TORCH))), None)
-
-
-def _frames(frame: FrameType | None) -> Iterator[FrameType]:
-    """A frame and all that called it, the innermost first."""
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
+    return next((one for one in frames(frame) if not os.path.realpath(one.f_code.co_filename).startswith((STOKER, TORCH))), None)
 
 
 def assigned_to(site: CallSite, *, whole: bool = False) -> ast.expr | None:

@@ -87,13 +87,13 @@ class StepCounter(Counting):  # type: ignore[no-untyped-call]
         """Only the profiler knows the kernels of a step."""
         if self.on_cuda:
             self._profiling = Profiling("cuda")
-            self._profiling.__enter__()
+            self._profiling.begin()
 
     def _end_profile(self) -> int | None:
         if self._profiling is None:
             return None
         profiling, self._profiling = self._profiling, None
-        profiling.__exit__(None, None, None)
+        profiling.close()
         return None if profiling.kernels is None else int(profiling.kernels)
 
     def take(self) -> Counts:

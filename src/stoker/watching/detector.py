@@ -137,7 +137,7 @@ class Detector:
                 self._passed.append((self._count, self._slow_blocks, self._highest))
                 was_reported, self.is_slow, self._is_held = self.is_slow, False, False
                 return "recovered" if was_reported else None
-            if self._is_held and not self._is_recurring():
+            if self._is_held and least > baseline + threshold and not self._is_recurring():
                 self.is_slow, self._is_held = True, False
                 return "slower"
             if self._slow_blocks >= PATIENCE:

@@ -26,8 +26,8 @@ MEMORY = 256 << 20
 
 def encode(folder: Path, first: str = "") -> tuple[int, int]:
     """Run the command with 256 MB; returns the steps of the store, and the peak of the process."""
-    words = [str(folder / "in"), "--key", "k", "--contexts", str(folder / "users.parquet"), "--out", str(folder / "out")]
-    command = [sys.executable, "-c", SCRIPT, first, "encode", *words, "--memory", "256MB", "--threads", "2", "--json"]
+    words = [str(folder / "in"), "--key", "k", "--context", str(folder / "users.parquet"), "--out", str(folder / "out")]
+    command = [sys.executable, "-c", SCRIPT, first, "encode", *words, "--memory", "256MB", "--threads", "2", "--replace", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     told, peak = done.stdout.splitlines()
