@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from stoker._clock import RunQueueDelay, busy_ns, now_ns
 from stoker.diagnose.advice import best_threads, error_between, ratios_of, value_of, workers_to_use
-from stoker.diagnose.attribution import Periods, attribute, slow_of
+from stoker.diagnose.attribution import Periods, attribute, slow_of, waits_for_interpreter
 from stoker.diagnose.distributed import MeasuredRanks, find_ranks
 from stoker.diagnose.feed_fix import gathering
 from stoker.diagnose.fixes import Fix, fix_named
@@ -44,7 +44,10 @@ from stoker.train.graph import eager_steps
 BASELINE_STEPS = 12
 RANKED_WARM_UP = 10  # steps of a warm-up where several processes must make the same number
 SHORT_STEP = 8e-3  # below it, hooks cost more than half a per cent of a step
-FAR_SLOWER = 3.0
+FAR_SLOWER, FAR_SLOWER_SECONDS = (
+    3.0,
+    1.0,
+)  # times the best step, and seconds, from which one step tells that threads are too many or too few
 PROFILED_STEPS, PROFILED_SECONDS = 5, 1.5
 RARE_STEPS = 2  # rare steps whose lines are sampled
 FIX_SECONDS: dict[Device, float] = {"cpu": 0.1, "cuda": 0.15}  # of one window with a fix, or without it
@@ -183,12 +186,17 @@ def other_threads(session: Session) -> Plan:
     wanted = sorted({1, max(1, cores // 2), cores, given})
     if len(wanted) < 2:
         return
+    usual = statistics.median([one.without_data for one in session.recorder.loop.steps] or [math.inf])
     try:
         for number in (*wanted, *reversed(wanted)):  # again in reverse, because processors change their speed
-            if number != given and known.get(number, 0.0) > FAR_SLOWER * min(known.values(), default=0.0):
+            far_slower = FAR_SLOWER * min(known.values(), default=usual)
+            if number != given and known.get(number, 0.0) > far_slower:
                 continue  # threads that wait for one without a core can take a hundred times as long
             torch.set_num_threads(number)
-            yield from session.skip(step_input, 1)
+            first = (yield step_input).without_data
+            if number != given and first > max(FAR_SLOWER_SECONDS, far_slower):
+                known[number] = first
+                continue  # one such step is enough; a short one may have started the threads
             series = StepSeries()
             yield from session.record(step_input, 0.15, 3, series)
             if series.steps:
@@ -472,7 +480,8 @@ def measure_all(session: Session) -> Plan:
     busy = is_disturbed(session)  # there will be no verdict: only what names the likely cause is measured
     if ranks is None and session.on_progress is not None:
         session.on_progress(session.measurements(typical_machine(session)))
-    if not session.out_of_time and session.device == "cpu" and alone and not busy:
+    # A thread that holds the interpreter lock makes steps longer or shorter by far, with any number of threads.
+    if not session.out_of_time and session.device == "cpu" and alone and not busy and not is_held(session):
         yield from other_threads(session)
     yield from operations(session)
     measured_fixes: set[str] = set()
@@ -513,6 +522,14 @@ def is_disturbed(session: Session) -> bool:
         return False
     measured = session.measurements(typical_machine(session))
     return disturbed(measured, attribute(measured)) is not None
+
+
+def is_held(session: Session) -> bool:
+    """Whether the loop waits for the interpreter lock most of the time."""
+    recorder = session.recorder
+    return bool(recorder.busy_threads and recorder.loop.steps) and waits_for_interpreter(
+        session.measurements(typical_machine(session))
+    )
 
 
 def fixes_wanted(measured: Measurements) -> list[str]:
