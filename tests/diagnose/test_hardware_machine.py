@@ -98,3 +98,9 @@ def test_rates_of_a_gpu() -> None:
     assert measured.matmul_flops["bf16"] > measured.matmul_flops["fp32"]
     assert torch.get_float32_matmul_precision() == "highest"
     assert matmul_flops("tf32", "cuda") > 1e9
+
+
+@pytest.mark.parametrize(("flags", "known"), [("fpu avx512_bf16 sse", True), ("fpu amx_bf16", True), ("fpu avx512f bf16x", False)])
+def test_instructions_for_bfloat16_are_flags_of_the_processor(flags: str, known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "read_text", lambda path, **options: f"processor : 0\nflags : {flags}\n")
+    assert hardware.has_bf16_instructions() == known

@@ -118,6 +118,15 @@ def matmul_flops(kind: str, device: Device) -> float:
     return rate
 
 
+def has_bf16_instructions() -> bool:
+    """Whether the processor multiplies in bfloat16 by itself (Linux, x86): then it may be faster in it."""
+    with contextlib.suppress(OSError):
+        return not {"avx512_bf16", "amx_bf16"}.isdisjoint(
+            Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").split()
+        )
+    return False
+
+
 def dispatch_seconds() -> float:
     """The host's cost of one small operation: a small network forward and backward, divided by its number of operations."""
     # It includes torch's Python, autograd and the operation itself, because a step pays them all.

@@ -29,7 +29,7 @@ from stoker.diagnose.attribution import Periods, attribute, slow_of, waits_for_i
 from stoker.diagnose.distributed import MeasuredRanks, find_ranks
 from stoker.diagnose.feed_fix import gathering
 from stoker.diagnose.fixes import Fix, fix_named
-from stoker.diagnose.hardware import pages_so_far
+from stoker.diagnose.hardware import has_bf16_instructions, pages_so_far
 from stoker.diagnose.hooks import BACKWARD, DeviceOnlyStep, StepTimes, SyncFinder, compiled, copy_seconds, cycles_per_second
 from stoker.diagnose.loops import WatchedIterator, batches_of_workers, length_of
 from stoker.diagnose.measurements import Device, Machine, Measurements, WhatIf
@@ -546,6 +546,8 @@ def fixes_wanted(measured: Measurements) -> list[str]:
     on_device = measured.device_phases.get("optimizer", 0.0) / max(sum(measured.device_phases.values()), 1e-9)
     if max(on_host, on_device) >= MIN_OPTIMIZER_SHARE and not measured.optimizer_fused:
         advised.add("fused")
+    if not measured.machine.matmul_flops and finding.verdict in ("compute", "memory") and measured.precision == "fp32":
+        advised |= {"autocast"} if has_bf16_instructions() else set()  # how fast is measured later, and `malloc` must come after it
     return [name for name in FIX_ORDER if name in advised and (measured.cached is not None or name not in FIXES_OF_BATCHES)]
 
 
@@ -568,6 +570,7 @@ def measure_fixes(session: Session, known: set[str]) -> Plan:
         measured = session.measurements(machine)
         round_seconds = STEPS_PER_ROUND * measured.loop.median
         rounds = max(1, min(FIX_ROUNDS[measured.device], int(limit / 2 / max(round_seconds, 1e-9))))
+        first = next((step.name for step in conclude(measured).next), None)
         for name in fixes_wanted(measured):
             fix, spent = fix_inside(name, measured), (now_ns() - begin) / 1e9
             if name in (*known, *session.avoid) or (fix is not None and fix.may_fail and session.step_per_batch):
@@ -575,9 +578,11 @@ def measure_fixes(session: Session, known: set[str]) -> Plan:
             if fix is not None and fix.lasts and session.step_per_batch:
                 continue  # the process is the user's own
             # The first fix promises most: it is measured however long its steps are. Others have as many rounds as there is time for.
-            unlimited = not known or (fix is not None and (fix.lasts or fix.starts_slowly))
+            unlimited = not known or name == first or (fix is not None and (fix.lasts or fix.starts_slowly))
             fitting = rounds if unlimited else min(rounds, int((limit - spent) / max(round_seconds, 1e-9)))
             if session.no_time_for_fixes or fitting < 1:
+                if name == "autocast" and machine is None:
+                    session.recorder.unused_fixes[name] = "there was no time to measure it"
                 continue
             known.add(name)
             session.fix_on = name
@@ -591,7 +596,7 @@ def measure_fixes(session: Session, known: set[str]) -> Plan:
                     session.recorder.keep_before_compile()
                 yield from fix_gain(session, name, fix, rounds=fitting)
                 if fix.starts_slowly:
-                    session.begin_ns += now_ns() - started
+                    begin, session.begin_ns = (one + now_ns() - started for one in (begin, session.begin_ns))
             session.fix_on = None
 
 
