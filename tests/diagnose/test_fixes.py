@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,6 @@ from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, TensorDataset
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
-from stoker.diagnose import fixes as pinned_fix
 from stoker.diagnose.fixes import (
     FIXES,
     Autocast,
@@ -22,6 +22,7 @@ from stoker.diagnose.fixes import (
     Fused,
     FusedAttention,
     GatheredLoader,
+    KeptBatches,
     LoaderFix,
     ModuleFix,
     Pinned,
@@ -172,9 +173,18 @@ def test_batches_are_pinned_once_where_they_come_again(monkeypatch: pytest.Monke
     assert first is not batch
     assert fix.batch(batch) is first
     assert fix.batch((torch.ones(2), torch.ones(2))) is not first
-    monkeypatch.setattr(pinned_fix, "MAX_PINNED_BYTES", 0)
+    monkeypatch.setattr(KeptBatches, "MAX_BYTES", 0)
     other = (torch.ones(2),)
     assert fix.batch(other) is not fix.batch(other)
+
+
+def test_two_batches_are_joined_once_where_they_come_again() -> None:
+    """To join them takes time that no larger batch of the user's would take."""
+    batches = itertools.cycle([torch.zeros(2), torch.ones(2)])
+    fix = Batch()
+    first = fix.next_batch(lambda: next(batches))
+    assert first.tolist() == [0, 0, 1, 1]
+    assert fix.next_batch(lambda: next(batches)) is first
 
 
 def test_an_optimizer_is_as_before_when_it_was_fused_for_a_while(request: pytest.FixtureRequest) -> None:

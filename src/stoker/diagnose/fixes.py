@@ -189,6 +189,27 @@ class Autocast(ModuleFix):
         self.replace(module, "forward", within)
 
 
+class KeptBatches:
+    """What a fix has made of batches, where a loop gets the same objects in each epoch."""
+
+    MAX_BYTES = 1 << 30
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[int, ...], tuple[tuple[Any, ...], Any]] = {}  # with the batches, so that their ids stay their own
+        self._bytes = 0
+
+    def get(self, make: Callable[..., Any], *batches: Any) -> Any:
+        """`make` of some batches: of the same ones it is called once, as long as there is room."""
+        known = self._made.get(ids := tuple(map(id, batches)))
+        if known is not None:
+            return known[1]
+        made = make(*batches)
+        self._bytes += sum(one.nbytes for one in leaves(made) if isinstance(one, torch.Tensor))
+        if self._bytes <= self.MAX_BYTES:
+            self._made[ids] = (batches, made)
+        return made
+
+
 class Batch(LoaderFix):
     """`batch_size` doubled, also within a batch sampler; two batches in one where no DataLoader makes them.
 
@@ -204,6 +225,7 @@ class Batch(LoaderFix):
         super().__init__(value)
         self._doubled: list[Any] = []
         """Batch samplers that are doubled already: other libraries make loaders of the parts of loaders."""
+        self._twice = KeptBatches()
         self._fails = False  # whether two batches were found that are not one
 
     def _change(self, options: dict[str, Any]) -> None:
@@ -230,7 +252,7 @@ class Batch(LoaderFix):
         value = give()
         if self._doubled or self._fails:
             return value
-        twice = doubled(value, give())
+        twice = self._twice.get(doubled, value, give())
         self.used, self._fails = twice is not None, twice is None
         if twice is None:
             self.unused_reason = "the batches do not have one row per sample"
@@ -397,9 +419,6 @@ class Malloc(Fix):
         self.used = keep_memory()
 
 
-MAX_PINNED_BYTES = 2 << 30  # of batches that are pinned once and kept
-
-
 class Pinned(LoaderFix):
     """`pin_memory=True`, and `non_blocking=True` for what comes from such memory.
 
@@ -411,9 +430,7 @@ class Pinned(LoaderFix):
 
     def __init__(self, value: int | None = None) -> None:
         super().__init__(value)
-        self._pinned: dict[int, tuple[Any, Any]] = {}
-        """By the id of a batch: the batch itself, so that its id stays its own, and the same pinned."""
-        self._bytes = 0
+        self._pinned = KeptBatches()
 
     def install(self) -> None:
         super().install()
@@ -428,18 +445,13 @@ class Pinned(LoaderFix):
         self.used = True
 
     def batch(self, value: Any) -> Any:
-        known = self._pinned.get(id(value))
-        if known is not None and known[0] is value:
-            return known[1]
-        plain = [one for one in leaves(value) if isinstance(one, torch.Tensor) and one.device.type == "cpu" and not one.is_pinned()]
-        if not plain:
+        return self._pinned.get(self._pin, value)
+
+    def _pin(self, value: Any) -> Any:
+        if not any(isinstance(one, torch.Tensor) and one.device.type == "cpu" and not one.is_pinned() for one in leaves(value)):
             return value
         self.used = True
-        pinned = tree_map_only(torch.Tensor, lambda one: one.pin_memory() if one.device.type == "cpu" else one, value)
-        self._bytes += sum(one.nbytes for one in plain)
-        if self._bytes <= MAX_PINNED_BYTES:
-            self._pinned[id(value)] = (value, pinned)
-        return pinned
+        return tree_map_only(torch.Tensor, lambda one: one.pin_memory() if one.device.type == "cpu" else one, value)
 
     def on(self, roots: Sequence[torch.nn.Module], optimizer: torch.optim.Optimizer | None, batches: list[Any]) -> list[Any]:
         """Batches that are pinned already."""
